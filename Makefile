@@ -43,18 +43,19 @@ ifdef TESTS
 test: $(TEST_READY)
 	$(PYTEST) $(TESTS)
 else
-test: $(TEST_READY)  ## run the tests in two parallel processes (TESTS=tests/core: only these, in one)
+test: $(TEST_READY)  ## run the tests, three processes at a time (TESTS=tests/core: only these, in one)
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-hub test-others
 	@echo 'Left out: the tests marked slow (make test-slow) and soak (make soak).'
 endif
 
 ON_A_HUB := tests/hub tests/gpu tests/demo tests/soak
+SPREAD := --numprocesses 2 --dist loadfile
 
 test-hub: $(TEST_READY)
 	bash -o pipefail -c "$(PYTEST) $(ON_A_HUB) 2>&1 | sed --unbuffered 's/^/[hub] /'"
 
 test-others: $(TEST_READY)
-	bash -o pipefail -c "$(PYTEST) tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
+	bash -o pipefail -c "$(PYTEST) $(SPREAD) tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
 
 test-slow: $(TEST_READY)  ## run the long tests that `make test` leaves out, in two parallel processes
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-slow-hub test-slow-others

@@ -14,15 +14,15 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 TIMEOUT_S = 10.0
 PAGE_SIZE = 200
 MOST_PAGES = 1000
-EVERYBODY_TIMEOUT_S = 10.0
+ALL_USERS_TIMEOUT_S = 10.0
 """Time limit of all pages of the hub's users together."""
 
 
-class HubAway(Exception):
-    """The hub did not answer, or not as documented; nothing follows from that."""
+class HubUnavailable(Exception):
+    """The hub did not answer, or its answer is not as documented."""
 
 
-GONE = frozenset({400, 404})
+NOT_RUNNING = frozenset({400, 404})
 """Statuses of the hub for a server that does not run, or is stopping."""
 
 
@@ -45,7 +45,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Everybody:
+class HubUsers:
     """The names of all users of the hub, and of their groups; a group without users is missing.
 
     ``groups`` is None if this service's token may not read them.
@@ -59,16 +59,16 @@ class Hub(Protocol):
     """The hub's operations that the service needs."""
 
     async def account(self, name: str) -> Account | None:
-        """A user by name, None if there is none. Raises HubAway."""
+        """A user by name, None if there is none. Raises HubUnavailable."""
 
-    async def everybody(self) -> Everybody:
-        """All users and their groups, within 10 s. Raises HubAway."""
+    async def hub_users(self) -> HubUsers:
+        """All users and their groups, within 10 s. Raises HubUnavailable."""
 
     async def servers(self) -> Sequence[Server]:
-        """Every server that is active or pending. Raises HubAway."""
+        """Every server that is active or pending. Raises HubUnavailable."""
 
     async def stop(self, user: str, server: str) -> None:
-        """Stop a server; a stopped one is not an error. Raises HubAway."""
+        """Stop a server; a stopped one is not an error. Raises HubUnavailable."""
 
 
 class RestHub:
@@ -87,18 +87,18 @@ class RestHub:
         groups = found.get("groups", [])
         return Account(name=str(found["name"]), groups=tuple(map(str, groups)), admin=bool(found.get("admin")))
 
-    async def everybody(self) -> Everybody:
+    async def hub_users(self) -> HubUsers:
         try:
-            async with asyncio.timeout(EVERYBODY_TIMEOUT_S):
+            async with asyncio.timeout(ALL_USERS_TIMEOUT_S):
                 users = await self._users()
         except TimeoutError as error:
-            raise HubAway(f"the hub did not list all of its users within {EVERYBODY_TIMEOUT_S:.0f} s") from error
+            raise HubUnavailable(f"the hub did not list all of its users within {ALL_USERS_TIMEOUT_S:.0f} s") from error
         if any("name" not in user for user in users):
-            raise HubAway(
+            raise HubUnavailable(
                 "the hub does not show its users to this service's token, which needs the scope read:users:name"
             )
         has_groups = all("groups" in user for user in users)
-        return Everybody(
+        return HubUsers(
             users=frozenset(str(user["name"]) for user in users),
             groups=frozenset(str(group) for user in users for group in user["groups"]) if has_groups else None,
         )
@@ -108,7 +108,7 @@ class RestHub:
         return [_server(user, server) for user in users for server in _servers_of(user)]
 
     async def _users(self, **only: str) -> list[Mapping[str, Any]]:
-        """The hub's users, read page by page. Raises HubAway."""
+        """The hub's users, read page by page. Raises HubUnavailable."""
         users: list[Mapping[str, Any]] = []
         for _ in range(MOST_PAGES):
             query = urlencode({**only, "offset": len(users), "limit": PAGE_SIZE})
@@ -117,7 +117,7 @@ class RestHub:
             users += items
             if not items or page is None or page.get("_pagination", {}).get("next") is None:
                 return users
-        raise HubAway(f"the hub has more than {MOST_PAGES * PAGE_SIZE} users, which is more than the limit")
+        raise HubUnavailable(f"the hub has more than {MOST_PAGES * PAGE_SIZE} users, which is more than the limit")
 
     async def stop(self, user: str, server: str) -> None:
         path = f"users/{quote(user, safe='')}/" + (f"servers/{quote(server, safe='')}" if server else "server")
@@ -131,10 +131,10 @@ class RestHub:
         try:
             await AsyncHTTPClient().fetch(request)
         except HTTPClientError as error:
-            if error.code not in GONE:
-                raise HubAway(f"the hub answered {error.code} to DELETE {path}") from error
+            if error.code not in NOT_RUNNING:
+                raise HubUnavailable(f"the hub answered {error.code} to DELETE {path}") from error
         except (TimeoutError, OSError) as error:
-            raise HubAway(f"the hub does not answer to DELETE {path}: {error}") from error
+            raise HubUnavailable(f"the hub does not answer to DELETE {path}: {error}") from error
 
     async def _get(self, path: str, *, paged: bool = False) -> dict[str, Any] | None:
         headers = {"Authorization": f"token {self._token}"}
@@ -149,18 +149,20 @@ class RestHub:
         except HTTPClientError as error:
             if error.code == 404:
                 return None
-            raise HubAway(f"the hub answered {error.code} to GET {path.partition('?')[0]}") from error
+            raise HubUnavailable(f"the hub answered {error.code} to GET {path.partition('?')[0]}") from error
         except (TimeoutError, OSError, ValueError) as error:
-            raise HubAway(f"the hub does not answer to GET {path.partition('?')[0]}: {error}") from error
+            raise HubUnavailable(f"the hub does not answer to GET {path.partition('?')[0]}: {error}") from error
         if not isinstance(found, dict):
-            raise HubAway(f"the hub's answer to GET {path.partition('?')[0]} is not as documented")
+            raise HubUnavailable(f"the hub's answer to GET {path.partition('?')[0]} is not as documented")
         return found
 
 
 def _servers_of(user: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Raises HubAway if the token lacks the scope read:servers, which is not the same as no servers."""
+    """Raises HubUnavailable if the token lacks the scope read:servers, which is not the same as no servers."""
     if "servers" not in user:
-        raise HubAway("the hub does not show its servers to this service's token, which needs the scope read:servers")
+        raise HubUnavailable(
+            "the hub does not show its servers to this service's token, which needs the scope read:servers"
+        )
     return list(user["servers"].values())
 
 

@@ -30,7 +30,7 @@ CHECKPOINTED = 75
 """Exit status after a checkpoint: the job is queued again and continues from it."""
 
 _progress: dict[str, object] = {}
-_sigterm = {"awaited": False, "came": False}
+_sigterm = {"handled": False, "received": False}
 
 
 def pause_requested() -> bool:
@@ -39,37 +39,37 @@ def pause_requested() -> bool:
     SIGTERM comes with the request. From the first call on, SIGTERM only makes this true; call it often enough to save
     within the grace period. The script's own handler stays.
     """
-    _await_sigterm()
+    _handle_sigterm()
     pause_file = os.environ.get("GPU_QUOTA_PAUSE_FILE")
-    requested = _sigterm["came"] or (pause_file is not None and Path(pause_file).exists())
+    requested = _sigterm["received"] or (pause_file is not None and Path(pause_file).exists())
     if requested:
-        _need_no_sigterm()
+        _ignore_sigterm()
     return requested
 
 
-def _await_sigterm() -> None:
+def _handle_sigterm() -> None:
     """Set a handler for SIGTERM, inside a job and in the main thread, where Python allows it."""
-    if _sigterm["awaited"] or "GPU_QUOTA_PAUSE_FILE" not in os.environ:
+    if _sigterm["handled"] or "GPU_QUOTA_PAUSE_FILE" not in os.environ:
         return
     try:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _note_sigterm)
+            signal.signal(signal.SIGTERM, _on_sigterm)
     except ValueError:
         return
-    _sigterm["awaited"] = True
+    _sigterm["handled"] = True
 
 
-def _need_no_sigterm() -> None:
-    """Ignore SIGTERM after the request is known, since it could kill the interpreter during its exit."""
+def _ignore_sigterm() -> None:
+    """Ignore SIGTERM after the pause request is known, since it could kill the interpreter during its exit."""
     try:
-        if signal.getsignal(signal.SIGTERM) is _note_sigterm:
+        if signal.getsignal(signal.SIGTERM) is _on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except ValueError:
         return
 
 
-def _note_sigterm(number: int, frame: FrameType | None) -> None:
-    _sigterm["came"] = True
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    _sigterm["received"] = True
 
 
 def checkpoint_path(name: str = "") -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tornado.iostream import StreamClosedError
 
 from ..core.lifecycle import WAITING
-from ..hub_api import HubAway
+from ..hub_api import HubUnavailable
 from ..store.records.calls import StoreUnavailable
 from ..store.records.rows import JobRecord, NotebookRecord
 from ..wire import ChangedView
@@ -88,7 +88,7 @@ async def follow(call: Call) -> None:
         try:
             await _send_first(services, person, stream, since)
             await _send_changes(services, reader, stream, inbox)
-        except (StreamClosedError, NotAllowed, HubAway, StoreUnavailable):
+        except (StreamClosedError, NotAllowed, HubUnavailable, StoreUnavailable):
             pass  # the reader is gone, or may not read any more: the connection ends, and a new one is checked again
         finally:
             services.store_view.forget(inbox.put)

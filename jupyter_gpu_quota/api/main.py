@@ -22,7 +22,7 @@ from tornado.httpserver import HTTPServer
 from ..backends.local.readers import local_readers
 from ..bundle import BundleStore
 from ..deployment.heartbeat import Heartbeat
-from ..deployment.pid_file import lives
+from ..deployment.pid_file import child_is_running
 from ..deployment.supervisor import CONTROLLER
 from ..hub_api import Hub, RestHub
 from ..notifications.channels import channels_of
@@ -80,7 +80,7 @@ async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat:
     auth = hub_auth()
     hub = RestHub(auth.api_url, auth.api_token)
     services = make_services(settings, auth, hub, StoreSlot())
-    services.controller_alive = lambda: lives(services.state_dir, CONTROLLER)
+    services.controller_alive = lambda: child_is_running(services.state_dir, CONTROLLER)
     server = start_server(services, sockets)
     tasks = [
         _supervised(_open_store(services, database_url(settings))),
@@ -97,7 +97,7 @@ async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat:
 
 async def _send_heartbeats(heartbeat: Heartbeat) -> None:
     while True:
-        heartbeat.turned()
+        heartbeat.note_turn()
         await asyncio.sleep(TURN_S)
 
 

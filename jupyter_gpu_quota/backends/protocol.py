@@ -24,8 +24,8 @@ Inventory = tuple[tuple[Node, ...], tuple[Device, ...]]
 DeviceUsers = Mapping[Device, Sequence[Allocation]]
 """Each device with the allocations on it; an unused device has none.
 
-A notebook that lent its slice has an allocation of 0 milli-GPU on the device where the slice is returned, so that its
-processes are looked for there.
+A notebook that lent its slice has an allocation of 0 milli-GPU on the device where the slice is returned, so that a
+sample also has its processes there.
 """
 
 
@@ -35,8 +35,8 @@ processes are looked for there.
 class StartOrder:
     """Start one attempt of a job on devices that it owns.
 
-    ``devices`` are the records that the placements name. ``run_as`` is the user that it runs as, by name; None: the
-    service's own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder.
+    ``devices`` are the records that the placements name. ``run_as`` is the name of the job's user; None: the service's
+    own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder.
     """
 
     job: str
@@ -148,7 +148,7 @@ class EnforcementBackend(CapabilityReader, Protocol):
         """
 
     def stop_notebook(self, order: StopNotebookOrder) -> None:
-        """Carry out a stop order, if the notebook's processes exist."""
+        """Kill the notebook's processes, if they exist."""
 
     def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:
         """Release the cgroups of notebooks that are not among these, on devices given by UUID."""
@@ -209,7 +209,7 @@ class JobRefused(Exception):
 
 
 class SubmissionChecks(Protocol):
-    """Checks a job before it is queued, as far as only the backend can. It changes nothing."""
+    """The checks of a job before it is queued that need the backend. They change nothing."""
 
     def check_user(self, user: str) -> None:
         """Raise JobRefused where no job can run as this user."""
@@ -220,7 +220,7 @@ class SubmissionChecks(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendReaders:
-    """All that an API process uses of a backend; each process has its own."""
+    """The parts of a backend that an API process uses; each process has its own."""
 
     outputs: OutputReader
     capabilities: CapabilityReader

@@ -20,9 +20,11 @@ def simulated_sample(
     by_workload = {part.workload: use.get(part.workload) for part in users if part.gpu_milli}
     known = [percent for percent in by_workload.values() if percent is not None]
     is_known = len(known) == len(by_workload)
-    why = {workload: unknown for workload, percent in by_workload.items() if percent is None}
+    why = {"memory_used_mib": NO_MEMORY, **{name: unknown for name, percent in by_workload.items() if percent is None}}
+    if not is_known:
+        why["utilisation_percent"] = unknown
     return DeviceSample(
         node=device.node, device=device.id, at=now, utilisation_percent=min(100, sum(known)) if is_known else None,
         memory_used_mib=None, coverage_permille=KNOWN if is_known else UNKNOWN, simulated=True, workloads=by_workload,
-        why={"memory_used_mib": NO_MEMORY, **({} if is_known else {"utilisation_percent": unknown}), **why},
+        why=why,
     )  # fmt: skip

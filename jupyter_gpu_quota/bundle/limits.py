@@ -27,7 +27,7 @@ class BundleLimits:
 DEFAULT_LIMITS = BundleLimits()
 
 
-def parts_of(name: str) -> tuple[str, ...]:
+def path_parts(name: str) -> tuple[str, ...]:
     """The parts of a member's name, relative to the folder; raises BundleRefused for a name that leaves it."""
     shown = repr(name[:100])
     if name.startswith("/"):

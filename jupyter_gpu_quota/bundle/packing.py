@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .ignore import Ignored
-from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, parts_of
+from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, path_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A packed folder. ``digest`` is the SHA-256 of the packed bytes; ``skipped`` lists what was left out, with the "
-    "reason."""
+    """A packed folder. ``digest`` is the SHA-256 of the packed bytes; ``skipped`` has a sentence for each file that was
+    left out."""
 
     path: Path
     digest: str
@@ -44,16 +44,16 @@ def pack(
         gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path, name in _chosen(root, "", Ignored.of(root), skipped):
-            _add(archive, path, name)
+        for path, name in _files_to_pack(root, "", Ignored.of(root), skipped):
+            _add_entry(archive, path, name)
             count += 1
-            _compare(raw.tell(), count, limits, root)
+            _check_limits(raw.tell(), count, limits, root)
     size = Path(into).stat().st_size
-    _compare(size, count, limits, root)
+    _check_limits(size, count, limits, root)
     return Bundle(path=Path(into), digest=digest_of(into), size_bytes=size, files=count, skipped=tuple(skipped))
 
 
-def _chosen(folder: Path, prefix: str, ignored: Ignored, skipped: list[str]) -> Iterator[tuple[Path, str]]:
+def _files_to_pack(folder: Path, prefix: str, ignored: Ignored, skipped: list[str]) -> Iterator[tuple[Path, str]]:
     for path in sorted(folder.iterdir()):
         name = prefix + path.name
         is_folder = path.is_dir() and not path.is_symlink()
@@ -61,15 +61,15 @@ def _chosen(folder: Path, prefix: str, ignored: Ignored, skipped: list[str]) -> 
             continue
         if is_folder:
             yield path, name
-            yield from _chosen(path, name + "/", ignored, skipped)
+            yield from _files_to_pack(path, name + "/", ignored, skipped)
         elif path.is_symlink() or not path.is_file():
-            skipped.append(f"{name} is {'a link' if path.is_symlink() else 'no regular file'}, and was left out")
+            skipped.append(f"{name} is {'a link' if path.is_symlink() else 'not a regular file'}, and was left out")
         else:
             yield path, name
 
 
-def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    parts_of(name)
+def _add_entry(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    path_parts(name)
     entry = tarfile.TarInfo(name)
     try:
         if path.is_dir():
@@ -84,7 +84,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
         raise BundleRefused(f"{name} cannot be packed: {error.strerror or 'it changed while it was read'}.") from error
 
 
-def _compare(size: int, files: int, limits: BundleLimits, root: Path) -> None:
+def _check_limits(size: int, files: int, limits: BundleLimits, root: Path) -> None:
     if files > limits.files:
         raise BundleRefused(
             f"{root} has more than {limits.files} files; list files that jobs do not need in .gpuquotaignore."

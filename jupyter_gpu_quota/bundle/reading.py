@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, parts_of
+from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, path_parts
 
 BLOCK = 512
 CHUNK = 1 << 20
@@ -22,24 +22,24 @@ LARGEST_HEADER = 1 << 16
 MOST_RECORDS = 100
 """Records of one extended header; other tools write a dozen, and very many short ones would take hours."""
 
-FREE_OF_RATIO = 10 * MIB
+RATIO_FREE_BYTES = 10 * MIB
 """Unpacked bytes without a limit of the ratio: short repetitive texts compress well."""
 
 
 def check(path: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS) -> int:
-    """Read a whole bundle, up to the first fault.
+    """Read a whole bundle and stop at the first fault.
 
     Returns the number of files. Raises BundleRefused with the fault and the limit.
     """
     with Path(path).open("rb") as file:
-        return sum(entry.is_file for entry in _checked(file, limits))
+        return sum(entry.is_file for entry in _checked_entries(file, limits))
 
 
 def unpack(file: IO[bytes], into: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS) -> None:
     """Unpack an open bundle into a new folder; only what ``check`` passes is written. Raises BundleRefused, OSError."""
     root = Path(into)
     root.mkdir(mode=0o700)
-    for entry in _checked(file, limits):
+    for entry in _checked_entries(file, limits):
         place = root.joinpath(*entry.parts)
         folder = place.parent if entry.is_file else place
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -76,29 +76,30 @@ def _write(place: Path, entry: _Entry) -> None:
             file.write(part)
 
 
-def _checked(file: IO[bytes], limits: BundleLimits) -> Iterator[_Entry]:
-    """The members that may be written, in order; each name once, and no name below a file."""
+def _checked_entries(file: IO[bytes], limits: BundleLimits) -> Iterator[_Entry]:
+    """The members of a valid bundle, in order. Raises BundleRefused."""
     packed = os.fstat(file.fileno()).st_size
     if packed > limits.packed_bytes:
         raise BundleRefused(f"the bundle has {packed} bytes; the limit is {limits.packed_bytes}.")
-    most = min(limits.unpacked_bytes, max(FREE_OF_RATIO, packed * limits.ratio))
+    limit = min(limits.unpacked_bytes, max(RATIO_FREE_BYTES, packed * limits.ratio))
     kinds: dict[tuple[str, ...], bool] = {}
-    for entry in _entries(_Stream(gzip.GzipFile(fileobj=file, mode="rb"), most)):
+    for entry in _entries(_Stream(gzip.GzipFile(fileobj=file, mode="rb"), limit)):
         if not entry.parts:
             continue
-        _note(entry, kinds, limits)
+        _check_name(entry, kinds, limits)
         yield entry
-        for _ in entry.content:  # the part that the caller did not read
+        for _ in entry.content:  # skip the rest of a member that the caller did not read
             pass
 
 
-def _note(entry: _Entry, kinds: dict[tuple[str, ...], bool], limits: BundleLimits) -> None:
+def _check_name(entry: _Entry, kinds: dict[tuple[str, ...], bool], limits: BundleLimits) -> None:
+    """Each name occurs once, and none is below a file."""
     name = "/".join(entry.parts)
     if kinds.get(entry.parts, False) or (entry.is_file and entry.parts in kinds):
         raise BundleRefused(f"the bundle names {name!r} twice.")
     for length in range(1, len(entry.parts)):
         if kinds.setdefault(entry.parts[:length], False):
-            raise BundleRefused(f"the bundle has {name!r} below what it says is a file.")
+            raise BundleRefused(f"the bundle has {name!r} below a name that is a file.")
     kinds[entry.parts] = entry.is_file
     if len(kinds) > limits.files:
         raise BundleRefused(f"the bundle has more than {limits.files} files and folders, which is the limit.")
@@ -107,8 +108,8 @@ def _note(entry: _Entry, kinds: dict[tuple[str, ...], bool], limits: BundleLimit
 class _Stream:
     """The unpacked bytes, up to a limit."""
 
-    def __init__(self, source: gzip.GzipFile, most: int) -> None:
-        self.source, self.left, self.most = source, most, most
+    def __init__(self, source: gzip.GzipFile, limit: int) -> None:
+        self.source, self.remaining, self.limit = source, limit, limit
 
     def read(self, size: int) -> bytes:
         """Exactly so many bytes; fewer only at the end."""
@@ -118,21 +119,21 @@ class _Stream:
                 data += part
         except (EOFError, zlib.error, OSError) as error:
             raise BundleRefused(f"the bundle is not a whole gzip file: {error}.") from error
-        self.left -= len(data)
-        if self.left < 0:
-            raise BundleRefused(f"the bundle unpacks to more than {self.most} bytes, which is the limit for its size.")
+        self.remaining -= len(data)
+        if self.remaining < 0:
+            raise BundleRefused(f"the bundle unpacks to more than {self.limit} bytes, which is the limit for its size.")
         return data
 
     def content(self, size: int) -> Iterator[bytes]:
         """The content of a member in chunks; then the padding is skipped."""
-        left = size
-        while left:
-            part = self.whole(min(left, CHUNK))
-            left -= len(part)
+        remaining = size
+        while remaining:
+            part = self.read_exactly(min(remaining, CHUNK))
+            remaining -= len(part)
             yield part
-        self.whole(-size % BLOCK)
+        self.read_exactly(-size % BLOCK)
 
-    def whole(self, size: int) -> bytes:
+    def read_exactly(self, size: int) -> bytes:
         data = self.read(size)
         if len(data) < size:
             raise BundleRefused("the bundle ends in the middle of a file.")
@@ -141,24 +142,26 @@ class _Stream:
 
 def _entries(stream: _Stream) -> Iterator[_Entry]:
     """The members of a tar (ustar, pax, GNU), with the extended headers applied."""
-    longer: dict[str, str] = {}
+    extended: dict[str, str] = {}
     while (block := stream.read(BLOCK)) and block != bytes(BLOCK):
         kind, size = _kind_and_size(block)
         if kind in b"xgL":
             text = _header_text(stream, size)
-            longer |= {"path": _text(text.rstrip(b"\0"))} if kind == b"L" else _pax(text) if kind == b"x" else {}
+            extended |= {"path": _text(text.rstrip(b"\0"))} if kind == b"L" else _pax(text) if kind == b"x" else {}
             continue
         if kind not in b"0\0" and kind != b"5":
-            raise BundleRefused(f"{_name(block, longer)!r} is {_KINDS.get(kind, 'something else')}; {_ONLY}")
-        size = _number(longer["size"].encode(), 10) if "size" in longer else size
+            raise BundleRefused(
+                f"{_name(block, extended)!r} is {_REFUSED_KINDS.get(kind, 'something else')}; {_ONLY_FILES}"
+            )
+        size = _number(extended["size"].encode(), 10) if "size" in extended else size
         is_file = kind != b"5"
         mode = _number(block[100:108], 8)
-        yield _Entry(parts_of(_name(block, longer)), is_file, bool(mode & 0o111), stream.content(size))
-        longer = {}
+        yield _Entry(path_parts(_name(block, extended)), is_file, bool(mode & 0o111), stream.content(size))
+        extended = {}
 
 
-_KINDS = {b"1": "a hard link", b"2": "a link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
-_ONLY = "a bundle has regular files and folders only."
+_REFUSED_KINDS = {b"1": "a hard link", b"2": "a link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+_ONLY_FILES = "a bundle has regular files and folders only."
 
 
 def _kind_and_size(block: bytes) -> tuple[bytes, int]:
@@ -199,9 +202,9 @@ def _pax(text: bytes) -> dict[str, str]:
     raise BundleRefused(f"the bundle has an extended header of more than {MOST_RECORDS} records, which is the limit.")
 
 
-def _name(block: bytes, longer: dict[str, str]) -> str:
-    if "path" in longer:
-        return longer["path"]
+def _name(block: bytes, extended: dict[str, str]) -> str:
+    if "path" in extended:
+        return extended["path"]
     name, prefix = block[:100].split(b"\0")[0], block[345:500].split(b"\0")[0]
     return _text(prefix + b"/" + name if prefix and block[257:263] == b"ustar\0" else name)
 

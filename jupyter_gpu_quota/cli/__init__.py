@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "api": ("processes", "Run the API (the service does this)."),
     "controller": ("processes", "Run the scheduler (the service does this)."),
 }
-"""The module and the short help of every command, in the order of the list; its object has the command's name."""
+"""The module and the short help of every command, in the order of the help; its object has the command's name."""
 
 HIDDEN = {"serve", "api", "controller"}
 

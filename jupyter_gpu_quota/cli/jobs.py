@@ -13,10 +13,10 @@ from ..client import FINAL, Client, describe
 from ..core.amounts import duration_text, host_text, ranks_text
 from ..messages.exit_status import ended_attempts
 from ..wire import JobDetail, JobView
-from .dry_runs import cores, mib, print_dry_run
+from .dry_runs import parse_cpu, parse_memory, print_dry_run
 from .selection import JOB, job_of, workload_of
-from .session import DONE, as_json, calls_service, say
-from .tables import amount, counted, gpus, plain_text, print_facts, print_json, print_table, show, used
+from .session import DONE, as_json, calls_service, print_stderr
+from .tables import counted, gpu_or_none, plain_text, print_facts, print_json, print_table, share_text, show, use_text
 from .waiting import exit_code
 
 JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED")
@@ -31,13 +31,13 @@ JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STAT
 def jobs(client: Client, all_: bool, project: str | None, mine: bool, json_: bool) -> None:
     """List the jobs of your projects, newest first."""
     found = client.jobs(all=all_, project=project, mine=mine)
-    show(found, JOB_COLUMNS, map(_row, found), json_=json_)
+    show(found, JOB_COLUMNS, map(_job_row, found), json_=json_)
 
 
-def _row(job: JobView) -> tuple[object, ...]:
-    has = amount(job.whole_milli, job.simulated)
-    uses = used(job.utilised_milli, job.utilised_unknown)
-    return (job.id, job.name, job.project, job.user, has, uses, job.priority, describe(job), job.submitted_at)
+def _job_row(job: JobView) -> tuple[object, ...]:
+    allocated = share_text(job.whole_milli, job.simulated)
+    uses = use_text(job.utilised_milli, job.utilised_unknown)
+    return (job.id, job.name, job.project, job.user, allocated, uses, job.priority, describe(job), job.submitted_at)
 
 
 @click.command()
@@ -50,14 +50,14 @@ def job(client: Client, id: str, json_: bool) -> None:
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
-        print_facts(_facts(found))
+        print_facts(_job_facts(found))
 
 
-def _facts(job: JobDetail) -> list[tuple[str, object]]:
-    has, shares = amount(job.whole_milli, job.simulated), job.enforcement
-    uses = used(job.utilised_milli, job.utilised_unknown)
-    if job.gpu != gpus(job.whole_milli):
-        has += f", requested: {job.gpu}{' on each node' if job.ranks > 1 else ''}"
+def _job_facts(job: JobDetail) -> list[tuple[str, object]]:
+    allocated, shares = share_text(job.whole_milli, job.simulated), job.enforcement
+    uses = use_text(job.utilised_milli, job.utilised_unknown)
+    if job.gpu != gpu_or_none(job.whole_milli):
+        allocated += f", requested: {job.gpu}{' on each node' if job.ranks > 1 else ''}"
     ranks, paused = ranks_text(job.ranks, job.min_ranks, job.held_ranks), counted(job.pauses, "time")
     retries = f"{job.retries_left} of {counted(job.retries, 'retry', 'retries')} left"
     starts = [rank.started_at for rank in job.rank_records if rank.started_at is not None]
@@ -68,12 +68,12 @@ def _facts(job: JobDetail) -> list[tuple[str, object]]:
         *([("paused because", job.paused_because.message)] if job.paused_because else []),
         ("project", f"{job.project} in pool {job.pool}"),
         ("user", job.user),
-        ("gpu", has),
-        ("ranks", f"{ranks}, {gpus(job.gpu_milli)} GPU each" if ranks else ""),
+        ("gpu", allocated),
+        ("ranks", f"{ranks}, {gpu_or_none(job.gpu_milli)} GPU each" if ranks else ""),
         ("cpu and memory", host_text(job.cpu_milli, job.memory_mib, job.ranks)),
         ("priority", f"{job.priority}, {'may be paused' if job.preemptible else 'not preemptible'}"),
         ("time limit", duration_text(job.time_limit_s)),
-        ("devices", ", ".join(f"{part.device} ({gpus(part.gpu_milli)})" for part in job.allocations)),
+        ("devices", ", ".join(f"{part.device} ({gpu_or_none(part.gpu_milli)})" for part in job.allocations)),
         ("used now", uses and f"{uses}: {job.utilised_unknown}" if job.utilised_unknown else uses),
         (
             "enforcement",
@@ -105,7 +105,7 @@ def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int) 
         text = client.logs(id, attempt=attempt, rank=rank)
         click.echo(text, nl=False)
         if not text and not client.job(id).attempt:
-            say(f"Job {id} has not started yet; logs -f waits for it.")
+            print_stderr(f"Job {id} has not started yet; logs -f waits for it.")
         return
     for text in client.follow_logs(id, attempt=attempt, rank=rank):
         click.echo(text, nl=False)
@@ -122,15 +122,15 @@ def _change_command(name: str, about: str, change: Callable[[Client, str], JobVi
     @as_json
     @calls_service
     def command(client: Client, id: str, json_: bool) -> None:
-        whole = job_of(client, id, live=True)
-        change(client, whole)
-        found = client.job(whole)
+        job_id = job_of(client, id, live=True)
+        change(client, job_id)
+        found = client.job(job_id)
         if json_:
             print_json(found.model_dump(mode="json", exclude={"rank_records", "variables"}))
         elif found.target != "running" and found.state in ("starting", "running", "pausing"):
-            say(f"{found.id} {found.state}; it will be {found.target}")
+            print_stderr(f"{found.id} {found.state}; it will be {found.target}")
         else:
-            say(f"{found.id} {describe(found)}")
+            print_stderr(f"{found.id} {describe(found)}")
 
     return command
 
@@ -144,8 +144,8 @@ cancel = _change_command("cancel", "Cancel a job.", lambda client, id_: client.c
 @JOB
 @click.option("--name", metavar="N", help="New name.")
 @click.option("--gpu", metavar="0.5|1/3|2|8GiB", help="New amount of GPU.")
-@click.option("--cpu", "cpu_milli", callback=cores, metavar="N", help="New number of CPUs per node.")
-@click.option("--memory", "memory_mib", callback=mib, metavar="64GiB", help="New host memory per node.")
+@click.option("--cpu", "cpu_milli", callback=parse_cpu, metavar="N", help="New number of CPUs per node.")
+@click.option("--memory", "memory_mib", callback=parse_memory, metavar="64GiB", help="New host memory per node.")
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="New number of nodes.")
 @click.option("--priority", type=click.IntRange(0, 100), help="New priority inside the project.")
 @click.option("--time-limit", metavar="T", help="New time limit per attempt, such as 90m or 24h.")
@@ -153,11 +153,11 @@ cancel = _change_command("cancel", "Cancel a job.", lambda client, id_: client.c
 @calls_service
 def clone(client: Client, id: str, dry_run: bool, **changes: Any) -> None:
     """Queue a job again, with changes, and print the new id."""
-    whole = job_of(client, id)
+    job_id = job_of(client, id)
     if dry_run:
-        print_dry_run(client.dry_clone(whole, **changes), json_=False)
+        print_dry_run(client.dry_clone(job_id, **changes), json_=False)
     else:
-        click.echo(client.clone(whole, **changes).id)
+        click.echo(client.clone(job_id, **changes).id)
 
 
 @click.command()
@@ -183,7 +183,7 @@ def outputs(client: Client, id: str, download: Path | None, json_: bool) -> None
     else:
         show(found, ("PATH", "BYTES", "MODIFIED"), ((o.path, o.size_bytes, o.modified_at) for o in found), json_=json_)
     if found.truncated:
-        say(
+        print_stderr(
             f"There are more files than these {len(found)}, the largest number that is listed; pack them into archives."
         )
 
@@ -201,15 +201,15 @@ def explain(client: Client, id: str, json_: bool) -> None:
     by = f"{plain_text(found.estimate_at)} at the latest, by time limits and deadlines" if found.estimate_at else None
     print_facts([("id", found.id), ("state", found.state), ("why", found.reason.message), ("estimate", by)])
     if found.reason.figures:
-        print_table(("FIGURE", "VALUE"), [_figure(name, value) for name, value in found.reason.figures.items()])
+        print_table(("FIGURE", "VALUE"), [_figure_row(name, value) for name, value in found.reason.figures.items()])
     for each in found.would_start:
         click.echo(f"would start: {each.message}")
 
 
-def _figure(name: str, value: object) -> tuple[str, str]:
+def _figure_row(name: str, value: object) -> tuple[str, str]:
     """A figure with its unit, which is the end of its name in REST and in --json."""
     for unit, word in (("_milli", "CPU" if name.startswith("cpu") else "GPU"), ("_mib", "MiB"), ("_s", "s")):
         if name.endswith(unit) and isinstance(value, int):
-            shown = gpus(value) if unit == "_milli" else value
+            shown = gpu_or_none(value) if unit == "_milli" else value
             return name.removesuffix(unit).replace("_", " "), f"{shown} {word}"
     return name.replace("_", " "), str(value)

@@ -11,8 +11,8 @@ import click
 from ..client import Client
 from ..core.amounts import gpu_hours_text
 from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
-from .session import as_json, calls_service, say, service_address
-from .tables import amount, counted, gpus, print_json, show, used
+from .session import as_json, calls_service, print_stderr, service_address
+from .tables import counted, gpu_or_none, print_json, share_text, show, use_text
 
 
 @click.command()
@@ -24,12 +24,12 @@ def notebooks(client: Client, json_: bool) -> None:
     show(
         found,
         ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "USED", "ENFORCEMENT", "STATE", "ACTIVITY", "IDLE"),
-        map(_notebook, found),
+        map(_notebook_row, found),
         json_=json_,
     )
 
 
-def _notebook(each: NotebookView) -> tuple[object, ...]:
+def _notebook_row(each: NotebookView) -> tuple[object, ...]:
     usual = each.state == "booked" and each.reason and each.reason.code == "within_notebook_quota"
     state = "stopped" if each.ended_at else each.state
     detail = each.warning or (each.reason.message if each.reason and not usual else "")
@@ -39,8 +39,8 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
         each.server,
         each.project,
         each.pool,
-        amount(each.gpu_milli, each.simulated),
-        used(each.utilised_milli, each.utilised_unknown),
+        share_text(each.gpu_milli, each.simulated),
+        use_text(each.utilised_milli, each.utilised_unknown),
         each.enforcement.memory if each.enforcement else "",
         f"{state} · {detail}" if detail else state,
         "" if each.ended_at else each.activity,
@@ -70,33 +70,33 @@ def devices(client: Client, why: bool, json_: bool) -> None:
     """List devices by pool, node and number, with their allocations and use."""
     found = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
     columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
-    show(found, columns, map(_device, found), json_=json_)
+    show(found, columns, map(_device_row, found), json_=json_)
     if why and not json_:
         by_reason: dict[str, list[str]] = {}
         for each in found:
             if each.utilisation_percent is None:
                 by_reason.setdefault(each.utilisation_unknown or "no reason was given", []).append(each.id)
         for reason, ids in by_reason.items():
-            say(f"The use of {', '.join(ids)} is unknown: {reason}")
+            print_stderr(f"The use of {', '.join(ids)} is unknown: {reason}")
 
 
-def _device(each: DeviceView) -> tuple[object, ...]:
+def _device_row(each: DeviceView) -> tuple[object, ...]:
     kind = "simulated" if each.simulated else "real"
     percent = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
     health = f"{each.health}: {each.trouble}" if each.trouble else each.health
     health += "" if each.upkeep == "none" else f", node {each.upkeep}"
-    holders = ", ".join(map(_holder, each.holders))
-    free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
+    holders = ", ".join(map(_allocation_text, each.holders))
+    free, foreign = gpu_or_none(each.free_milli), gpu_or_none(each.foreign_milli)
     device = (each.id, each.node, kind, each.model, each.memory_mib)
     return (*device, each.pool, health, free, foreign, percent, holders)
 
 
-def _holder(each: HolderView) -> str:
+def _allocation_text(each: HolderView) -> str:
     """One allocation; a job has its name and its id."""
     workload = f"{each.name} ({each.workload})" if each.name else each.workload or "another project"
-    uses = used(each.utilised_milli, each.utilised_unknown)
+    uses = use_text(each.utilised_milli, each.utilised_unknown)
     parts = [
-        f"{workload} {gpus(each.gpu_milli)}",
+        f"{workload} {gpu_or_none(each.gpu_milli)}",
         f" of {each.user}" if each.user else "",
         f" using {uses}" if uses else "",
     ]
@@ -110,20 +110,20 @@ def _holder(each: HolderView) -> str:
 def nodes(ctx: click.Context, /, **options: Any) -> None:
     """List nodes; cordon, uncordon or drain one."""
     if ctx.invoked_subcommand is None:
-        _nodes(**options)
+        _list_nodes(**options)
 
 
 @calls_service
-def _nodes(client: Client, json_: bool) -> None:
+def _list_nodes(client: Client, json_: bool) -> None:
     found = client.nodes()
-    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE"), map(_node, found), json_=json_)
+    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE"), map(_node_row, found), json_=json_)
 
 
-def _node(each: NodeView) -> tuple[object, ...]:
-    return (each.id, each.name, gpus(each.cpu_milli), each.memory_mib, each.devices, _state(each))
+def _node_row(each: NodeView) -> tuple[object, ...]:
+    return (each.id, each.name, gpu_or_none(each.cpu_milli), each.memory_mib, each.devices, _node_state(each))
 
 
-def _state(each: NodeView) -> str:
+def _node_state(each: NodeView) -> str:
     if each.upkeep == "none":
         return "open" if each.schedulable else "gone"
     by = each.drain_by
@@ -164,8 +164,8 @@ def _print_change(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:
         return
     for line in (*(each.message for each in found.affected), *found.guarantees):
         click.echo(line)
-    state = f"node {found.node.id} {'would be' if dry_run else 'is'} {_state(found.node)}"
-    say(state if found.changed else f"nothing was changed: {state}")
+    state = f"node {found.node.id} {'would be' if dry_run else 'is'} {_node_state(found.node)}"
+    print_stderr(state if found.changed else f"nothing was changed: {state}")
 
 
 @click.command()
@@ -174,13 +174,18 @@ def _print_change(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:
 def pools(client: Client, json_: bool) -> None:
     """List pools: devices, capacity and free capacity."""
     found = client.pools()
-    show(found, ("POOL", "DEVICES", "CAPACITY", "FREE", "USED", "MODELS", "SIMULATED"), map(_pool, found), json_=json_)
+    show(
+        found,
+        ("POOL", "DEVICES", "CAPACITY", "FREE", "USED", "MODELS", "SIMULATED"),
+        map(_pool_row, found),
+        json_=json_,
+    )
 
 
-def _pool(each: PoolView) -> tuple[object, ...]:
+def _pool_row(each: PoolView) -> tuple[object, ...]:
     models = ", ".join(each.models)
-    free, uses = gpus(each.free_milli), used(each.utilised_milli, each.utilised_unknown)
-    return (each.name, each.devices, gpus(each.capacity_milli), free, uses, models, each.simulated)
+    free, uses = gpu_or_none(each.free_milli), use_text(each.utilised_milli, each.utilised_unknown)
+    return (each.name, each.devices, gpu_or_none(each.capacity_milli), free, uses, models, each.simulated)
 
 
 @click.command()
@@ -192,22 +197,24 @@ def _pool(each: PoolView) -> tuple[object, ...]:
 def usage(client: Client, by: str, since: str | None, until: str | None, json_: bool) -> None:
     """Print allocated and used GPU hours, and for how much of the time the use is known."""
     found = client.usage(by=by, since=since, until=until)
-    show(found, (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN"), map(_usage, found), json_=json_)
+    show(found, (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN"), map(_usage_row, found), json_=json_)
 
 
-def _usage(each: UsageView) -> tuple[object, ...]:
-    allocated = f"{_hours(each.allocated_milli_s, each.allocated_milli_h)}{' (simulated)' if each.simulated else ''}"
+def _usage_row(each: UsageView) -> tuple[object, ...]:
+    allocated = (
+        f"{_hours_text(each.allocated_milli_s, each.allocated_milli_h)}{' (simulated)' if each.simulated else ''}"
+    )
     known = each.used_milli_h is not None
-    uses = _hours(each.used_milli_s, each.used_milli_h or 0) if known else "unknown" if each.used_unknown else None
-    part = _percent(each.utilisation_percent, something=bool(each.used_milli_s))
-    return (each.name, allocated, uses, part, _percent(each.coverage_percent, something=known))
+    uses = _hours_text(each.used_milli_s, each.used_milli_h or 0) if known else "unknown" if each.used_unknown else None
+    part = _percent_text(each.utilisation_percent, something=bool(each.used_milli_s))
+    return (each.name, allocated, uses, part, _percent_text(each.coverage_percent, something=known))
 
 
-def _hours(milli_s: int | None, milli_h: int) -> str:
+def _hours_text(milli_s: int | None, milli_h: int) -> str:
     """GPU hours by the exact seconds; an older service has only hours."""
     return gpu_hours_text(milli_h * 3600 if milli_s is None else milli_s)
 
 
-def _percent(percent: int | None, *, something: bool) -> str:
+def _percent_text(percent: int | None, *, something: bool) -> str:
     """A percentage that was rounded down; ``something``: it is not really 0."""
     return "unknown" if percent is None else "<1 %" if something and not percent else f"{percent} %"

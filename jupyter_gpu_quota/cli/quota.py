@@ -13,7 +13,7 @@ import click
 from ..client import Client
 from ..wire import AuditView
 from ..wire.quota import PreviewView
-from .session import FAILED, as_json, calls_service, fail, say, service_address
+from .session import FAILED, as_json, calls_service, fail, print_stderr, service_address
 from .tables import print_json, show
 
 REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are removed.")
@@ -54,7 +54,7 @@ def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted
 
     Exit code 1 if `quota apply` with the same options would be refused.
     """
-    found = client.preview(_text(file), revision=_revision_in_force(client) if replace else None)
+    found = client.preview(_read_quota_file(file), revision=_revision_in_force(client) if replace else None)
     fits = not found.refusals or (accepted["accept_overcommit"] and found.acceptable)
     keeps = not found.removals or accepted["accept_removal"]
     stops = not found.stops or accepted["accept_stops"]
@@ -86,9 +86,9 @@ def _print_preview(found: PreviewView, *, fits: bool, keeps: bool, stops: bool) 
         click.echo("no work is affected now")
     sys.stdout.flush()  # a refusal is the last line, also if stdout and stderr are one file
     for line in found.warnings:
-        say(f"warning: {line}")
+        print_stderr(f"warning: {line}")
     if found.stale is not None:
-        say(f"refused: {found.stale}")
+        print_stderr(f"refused: {found.stale}")
     _print_objections(found.refusals, "--accept-overcommit" if found.acceptable else None, accepted=fits)
     _print_objections(found.removals, "--accept-removal", accepted=keeps)
     _print_objections(found.stops, "--accept-stops", accepted=stops)
@@ -96,9 +96,9 @@ def _print_preview(found: PreviewView, *, fits: bool, keeps: bool, stops: bool) 
 
 def _print_objections(lines: Sequence[str], option: str | None, *, accepted: bool) -> None:
     for line in lines:
-        say(f"{'accepted' if accepted else 'refused'}: {line}")
+        print_stderr(f"{'accepted' if accepted else 'refused'}: {line}")
     if lines and not accepted and option:
-        say(f"to accept this: quota apply {option}")
+        print_stderr(f"to accept this: quota apply {option}")
 
 
 @quota.command()
@@ -112,17 +112,17 @@ def _print_objections(lines: Sequence[str], option: str | None, *, accepted: boo
 @calls_service
 def apply(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: Any) -> None:
     """Put a quota file in force; refused if it was exported from a revision that is not the present one."""
-    found = client.apply(_text(file), revision=_revision_in_force(client) if replace else None, **accepted)
+    found = client.apply(_read_quota_file(file), revision=_revision_in_force(client) if replace else None, **accepted)
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
         revision = f"revision {found.revision}"
-        say(f"unchanged: {revision} stays in force" if found.unchanged else f"{revision} is in force")
+        print_stderr(f"unchanged: {revision} stays in force" if found.unchanged else f"{revision} is in force")
         for line in found.warnings:
-            say(f"warning: {line}")
+            print_stderr(f"warning: {line}")
 
 
-def _text(file: TextIO) -> str:
+def _read_quota_file(file: TextIO) -> str:
     """A file's text, up to the size limit of a quota file."""
     from ..quotafile.yaml_tree import LARGEST
 
@@ -156,11 +156,11 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
     found = client.revert(revision, accept_removal=accept_removal, accept_stops=accept_stops)
     if found.unchanged:
         same = "" if found.revision == revision else f", with the text of revision {revision}"
-        say(f"nothing was changed: revision {found.revision} is in force already{same}")
+        print_stderr(f"nothing was changed: revision {found.revision} is in force already{same}")
         return
-    say(f"revision {found.revision} is in force: {found.comment}")
+    print_stderr(f"revision {found.revision} is in force: {found.comment}")
     for line in found.warnings:
-        say(f"warning: {line}")
+        print_stderr(f"warning: {line}")
 
 
 @click.group(invoke_without_command=True)
@@ -173,21 +173,21 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
 def audit(ctx: click.Context, /, **options: Any) -> None:
     """Print all visible decisions and edits, newest first."""
     if ctx.invoked_subcommand is None:
-        _rows(**options)
+        _list_audit(**options)
 
 
 @calls_service
-def _rows(client: Client, since: str | None, csv_: bool, hashes: bool, json_: bool) -> None:
+def _list_audit(client: Client, since: str | None, csv_: bool, hashes: bool, json_: bool) -> None:
     found = client.audit(since=since)
     if csv_ and not json_:
-        _print_csv(found)
+        _print_audit_csv(found)
         return
     columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
     rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
     show(found, columns, rows, json_=json_)
 
 
-def _print_csv(found: list[AuditView]) -> None:
+def _print_audit_csv(found: list[AuditView]) -> None:
     """Print CSV; an apostrophe protects cells that a spreadsheet would run as a formula."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     fields = ("seq", "at", "who", "what", "actor", "kind", "subject", "project", "payload", "previous", "hash")

@@ -12,49 +12,49 @@ from ..wire import JobView, NotebookView
 from .session import USAGE, fail
 
 WHOLE_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
-LEAST = 4
+MIN_ID_PART = 4
 """The fewest characters of a part of an id; shorter ones match by chance."""
 MOST_LISTED = 10
 
 
-def job_of(client: Client, word: str, *, live: bool = False) -> str:
+def job_of(client: Client, name_or_id: str, *, live: bool = False) -> str:
     """The id of a job; ``live`` prefers jobs that have not ended.
 
     A word that matches no job is returned unchanged, and the service refuses it. One that matches several ends the
     command with 2 and a list of them.
     """
-    if WHOLE_ID.fullmatch(word) or not word.strip():
-        return word
+    if WHOLE_ID.fullmatch(name_or_id) or not name_or_id.strip():
+        return name_or_id
     jobs = client.jobs(all=True)
-    found = _matching(word, [job for job in jobs if job.state not in FINAL]) if live else []
-    return _the_one(word, found or _matching(word, jobs))
+    found = _matching(name_or_id, [job for job in jobs if job.state not in FINAL]) if live else []
+    return _single_id(name_or_id, found or _matching(name_or_id, jobs))
 
 
-def workload_of(client: Client, word: str) -> str:
+def workload_of(client: Client, name_or_id: str) -> str:
     """The id of a job or notebook."""
-    if WHOLE_ID.fullmatch(word) or not word.strip():
-        return word
-    slices = [each for each in client.notebooks() if word == each.id or _is_part(word, each.id)]
-    return _the_one(word, [*_matching(word, client.jobs(all=True)), *slices])
+    if WHOLE_ID.fullmatch(name_or_id) or not name_or_id.strip():
+        return name_or_id
+    slices = [each for each in client.notebooks() if name_or_id == each.id or _is_part(name_or_id, each.id)]
+    return _single_id(name_or_id, [*_matching(name_or_id, client.jobs(all=True)), *slices])
 
 
-def _matching(word: str, jobs: Sequence[JobView]) -> list[JobView]:
+def _matching(name_or_id: str, jobs: Sequence[JobView]) -> list[JobView]:
     """By id or name; if none matches, by a part of the id."""
-    named = [job for job in jobs if word in (job.id, job.name)]
-    return named or [job for job in jobs if _is_part(word, job.id)]
+    named = [job for job in jobs if name_or_id in (job.id, job.name)]
+    return named or [job for job in jobs if _is_part(name_or_id, job.id)]
 
 
-def _is_part(word: str, id_: str) -> bool:
-    part = word.upper()
-    return len(part) >= LEAST and (id_.upper().startswith(part) or id_.upper().endswith(part))
+def _is_part(name_or_id: str, id_: str) -> bool:
+    part = name_or_id.upper()
+    return len(part) >= MIN_ID_PART and (id_.upper().startswith(part) or id_.upper().endswith(part))
 
 
-def _the_one(word: str, found: Sequence[JobView | NotebookView]) -> str:
+def _single_id(name_or_id: str, found: Sequence[JobView | NotebookView]) -> str:
     if len(found) > 1:
         listed = "\n".join(f"  {_description(each)}" for each in found[:MOST_LISTED])
         more = f"\n  and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
-        fail(f"{word!r} matches {len(found)}; give the id of one:\n{listed}{more}", USAGE)
-    return found[0].id if found else word
+        fail(f"{name_or_id!r} matches {len(found)}; give the id of one:\n{listed}{more}", USAGE)
+    return found[0].id if found else name_or_id
 
 
 def _description(each: JobView | NotebookView) -> str:

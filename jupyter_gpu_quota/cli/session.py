@@ -48,10 +48,10 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON doc
 
 def fail(message: str, status: int = FAILED) -> NoReturn:
     """End with a sentence on stderr."""
-    say(message)
+    print_stderr(message)
     sys.exit(status)
 
 
-def say(message: str) -> None:
+def print_stderr(message: str) -> None:
     """A sentence beside the result: on stderr, so that scripts read only the result."""
     click.echo(message, err=True)

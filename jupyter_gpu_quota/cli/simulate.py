@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .files import check_outputs, write_whole
-from .session import fail, say
+from .session import fail, print_stderr
 
 if TYPE_CHECKING:
     from ..core.model import Device
@@ -40,7 +40,7 @@ def _seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
     return tuple(dict.fromkeys(seeds))
 
 
-class _Figure(click.FloatRange):
+class _NumberRange(click.FloatRange):
     """A range that refuses NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -56,13 +56,13 @@ class _Figure(click.FloatRange):
     "--mode", type=click.Choice(["fill", "decide", "replay"]), help="Default: fill for a folder, otherwise replay."
 )
 @click.option(
-    "--demand", type=_Figure(0.01, 10), default=1.3, show_default=True, help="Folder: requested GPUs per GPU."
+    "--demand", type=_NumberRange(0.01, 10), default=1.3, show_default=True, help="Folder: requested GPUs per GPU."
 )
 @click.option("--seeds", callback=_seeds, metavar="42-51", help="Default: 42-51 for a folder, 42 for replay.")
 @click.option("--quotas", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Quota file.")
 @click.option("--gpus", type=click.IntRange(1, 100_000), help="Replay: number of GPUs, on nodes of up to 8.")
 @click.option("--accept-overcommit", is_flag=True, help="Replay: accept quotas that do not fit the GPUs.")
-@click.option("--days", type=_Figure(0, 3660, min_open=True), help="Replay: stop after this number of days.")
+@click.option("--days", type=_NumberRange(0, 3660, min_open=True), help="Replay: stop after this number of days.")
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write all figures to this file, as JSON."
 )
@@ -84,8 +84,8 @@ def simulate(trace: str, mode: str | None, report: Path | None, html: Path | Non
     if html is not None:
         _page_writer()
     found = _replay(trace, **options) if mode == "replay" else _fill(path, mode, **options)
-    _print(found)
-    _write(found, report, html)
+    _print_figures(found)
+    _write_reports(found, report, html)
 
 
 # --- replay ---------------------------------------------------------------------------------------------------------
@@ -111,15 +111,15 @@ def _replay(
             if isinstance(world, list):
                 fail("\n".join(f"{name} is not a trace: {sentence}" for sentence in world))
             source = world.quota_source
-            _check_fit(world, shown, accept=accept_overcommit, made=gpus is not None)
-            progress = _progress(f"seed {seed}", world.trace.begins_at)
+            _check_fit(world, shown, accept=accept_overcommit, are_made=gpus is not None)
+            progress = _progress_printer(f"seed {seed}", world.trace.begins_at)
             outcomes.append(play(world.trace, world.quota, seed=seed, until_ms=until_ms, progress=progress))
     except Impossible as error:
         fail(f"{name} cannot be simulated: {error}")
     return document(outcomes) | {"trace": name, "quotas": source}
 
 
-def _check_fit(world: World, shown: set[str], *, accept: bool, made: bool) -> None:
+def _check_fit(world: World, shown: set[str], *, accept: bool, are_made: bool) -> None:
     """Fail if the quotas do not fit the GPUs, with the lines of a preview; if accepted, show each line once.
 
     ``made``: the GPUs are those of --gpus, not the trace's own.
@@ -131,17 +131,17 @@ def _check_fit(world: World, shown: set[str], *, accept: bool, made: bool) -> No
     names = {node.id: node.name for node in nodes}
     devices = [replace(one, pool=world.quota.pool_of(one, names[one.node])) for one in found]
     sums = arithmetic_of_file(world.quota, devices, world.trace.begins_at, names)
-    unmatched = _unmatched(world, devices, names) if made else []
+    unmatched = _unmatched_selectors(world, devices, names) if are_made else []
     if sums.refusals and not (accept and sums.acceptable):
         offer = ["--accept-overcommit replays it with reduced training quotas."] if sums.acceptable else []
         fail("\n".join([*(f"refused: {line}" for line in sums.refusals), *unmatched, *offer]))
     for line in dict.fromkeys([*(f"accepted: {line}" for line in sums.refusals), *unmatched]):
         if line not in shown:
             shown.add(line)
-            say(line)
+            print_stderr(line)
 
 
-def _unmatched(world: World, devices: Sequence[Device], names: Mapping[str, str]) -> list[str]:
+def _unmatched_selectors(world: World, devices: Sequence[Device], names: Mapping[str, str]) -> list[str]:
     """Advice for pools whose selectors match none of the devices of --gpus."""
     pools = [
         pool
@@ -160,7 +160,7 @@ def _unmatched(world: World, devices: Sequence[Device], names: Mapping[str, str]
     ]
 
 
-def _progress(what: str, begins_at: int) -> Callable[[int], None]:
+def _progress_printer(what: str, begins_at: int) -> Callable[[int], None]:
     """Prints the time of the virtual clock on stderr."""
     shown_at, quiet_s = time.monotonic(), QUIET_S
 
@@ -168,7 +168,7 @@ def _progress(what: str, begins_at: int) -> Callable[[int], None]:
         nonlocal shown_at, quiet_s
         if time.monotonic() - shown_at > quiet_s:
             shown_at, quiet_s = time.monotonic(), min(2 * quiet_s, MOST_QUIET_S)
-            say(f"{what}: {(now - begins_at) / 86_400_000:.2f} days simulated")
+            print_stderr(f"{what}: {(now - begins_at) / 86_400_000:.2f} days simulated")
 
     return progress
 
@@ -190,7 +190,7 @@ def _fill(
     if quotas or gpus or days or accept_overcommit:
         options = "--quotas, --gpus, --days and --accept-overcommit do not apply"
         raise click.UsageError(f"{mode} fills the folder's own nodes: {options}")
-    found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, progress=say)
+    found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, progress=print_stderr)
     if isinstance(found, str):
         fail(f"{folder} is not a trace to fill: {found}")
     return found | {"trace": str(folder) if folder.name else folder.resolve().name}
@@ -206,7 +206,7 @@ def _page_writer() -> Callable[[Mapping[str, Any]], str]:
     return page
 
 
-def _write(found: dict[str, object], report: Path | None, html: Path | None) -> None:
+def _write_reports(found: dict[str, object], report: Path | None, html: Path | None) -> None:
     path = report
     try:
         if report is not None:
@@ -218,10 +218,10 @@ def _write(found: dict[str, object], report: Path | None, html: Path | None) -> 
         fail(f"{path} cannot be written: {error.strerror}")
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def _print_figures(found: Mapping[str, Any]) -> None:
     from .tables import plain_text, print_facts, print_table
 
-    print_facts(_facts(found))
+    print_facts(_figure_rows(found))
     if filled := found.get("allocated_percent"):
         print_table(("REQUESTED %", "ALLOCATED %"), list(filled.items()))
     else:
@@ -236,8 +236,8 @@ def _print(found: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """The single figures; without finished jobs for a folder, where no task ends."""
+def _figure_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The single figures; without finished jobs for a folder, since its tasks never end."""
     from ..simulate.report import not_ended
 
     seeds: Sequence[int] = found["seeds"]

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..client import Client
-from .dry_runs import cores, mib, print_dry_run
+from .dry_runs import parse_cpu, parse_memory, print_dry_run
 from .session import as_json, calls_service
 from .tables import print_json
 from .waiting import wait_for
@@ -27,8 +27,10 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 @click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="Processes (ranks) per node.")
 @click.option("--pool", metavar="P", help="Default: the project's pool for training.")
 @click.option("--gpu-model", metavar="M", help="Only devices of these models, such as H100 or H100,A100.")
-@click.option("--cpu", "cpu_milli", callback=cores, metavar="N", help="CPUs per node. Default: the GPU's share.")
-@click.option("--memory", "memory_mib", callback=mib, metavar="64GiB", help="Host memory per node. Default: same.")
+@click.option("--cpu", "cpu_milli", callback=parse_cpu, metavar="N", help="CPUs per node. Default: the GPU's share.")
+@click.option(
+    "--memory", "memory_mib", callback=parse_memory, metavar="64GiB", help="Host memory per node. Default: same."
+)
 @click.option("--name", metavar="N", help="Default: the command.")
 @click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Above 50: leads only.")
 @click.option("--non-preemptible", is_flag=True, help="Never paused; limited to the training quota.")

@@ -65,14 +65,14 @@ def plain_text(value: object) -> str:
             return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(value))
 
 
-def gpus(milli: int | None) -> str | None:
+def gpu_or_none(milli: int | None) -> str | None:
     """An amount in GPUs, such as "0.5"; None stays unknown."""
     return None if milli is None else gpu_text(milli)
 
 
-def used(milli: int | None, unknown: str | None) -> str | None:
+def use_text(milli: int | None, unknown: str | None) -> str | None:
     """The use of an allocation; "unknown" if there is no reading, None if there is no allocation."""
-    return gpus(milli) if milli is not None else "unknown" if unknown else None
+    return gpu_or_none(milli) if milli is not None else "unknown" if unknown else None
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:
@@ -80,6 +80,6 @@ def counted(number: int, singular: str, plural: str = "") -> str:
     return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
 
 
-def amount(milli: int, simulated: bool) -> str:
+def share_text(milli: int, simulated: bool) -> str:
     """A share as every table shows it, such as "0.5 (simulated)"."""
     return f"{gpu_text(milli)}{' (simulated)' if simulated else ''}"

@@ -6,7 +6,7 @@ import sys
 
 from ..client import Client, describe, watch
 from ..wire import JobDetail
-from .session import DONE, FAILED, say
+from .session import DONE, FAILED, print_stderr
 from .tables import plain_text
 
 INTERRUPTED = 130
@@ -15,9 +15,9 @@ INTERRUPTED = 130
 def wait_for(client: Client, job: str) -> int:
     """Wait until a job has ended; returns the exit code. After an interrupt the job stays in the queue."""
     try:
-        last = _shown(client, job)
+        last = _watch_and_print(client, job)
     except KeyboardInterrupt:
-        say(f"{job} continues; `jupyter gpu-quota logs -f {job}` follows it, `cancel {job}` ends it.")
+        print_stderr(f"{job} continues; `jupyter gpu-quota logs -f {job}` follows it, `cancel {job}` ends it.")
         return INTERRUPTED
     return DONE if last.state == "succeeded" else FAILED
 
@@ -26,27 +26,27 @@ def exit_code(view: JobDetail) -> int:
     """The exit code of a job that has ended; the reason of a failure goes to stderr."""
     if view.state == "succeeded":
         return DONE
-    say(_line(view))
+    print_stderr(_state_line(view))
     return FAILED
 
 
-def _line(view: JobDetail) -> str:
+def _state_line(view: JobDetail) -> str:
     return f"{view.id} {plain_text(describe(view))}"
 
 
-def _shown(client: Client, job: str) -> JobDetail:
+def _watch_and_print(client: Client, job: str) -> JobDetail:
     """The job at its end; each new line goes to stderr, on a terminal each new state."""
     if sys.stderr.isatty():
-        return _on_terminal(client, job)
+        return _watch_on_terminal(client, job)
     shown = ""
     for view in watch(client, job):
-        if (line := _line(view)) != shown:
+        if (line := _state_line(view)) != shown:
             shown = line
-            say(line)
+            print_stderr(line)
     return view
 
 
-def _on_terminal(client: Client, job: str) -> JobDetail:
+def _watch_on_terminal(client: Client, job: str) -> JobDetail:
     from rich.console import Console
     from rich.text import Text
 
@@ -55,6 +55,6 @@ def _on_terminal(client: Client, job: str) -> JobDetail:
         for view in watch(client, job):
             if view.state != state:
                 state = view.state
-                console.print(Text(_line(view)))
+                console.print(Text(_state_line(view)))
             status.update(Text(plain_text(describe(view))))
     return view

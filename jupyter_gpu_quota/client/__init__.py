@@ -127,18 +127,20 @@ class Client:
         ``command`` is split as a shell would, without running one. ``gpu`` is 0.5, "1/3", 2 or "8GiB". ``dir`` is
         packed and sent; None sends nothing, and with ``live`` the job runs in the folder itself. ``options`` are the
         other fields of :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, WrongArgument for a
-        wrong value, and TypeError for an unknown option or a command that is neither text nor words.
+        wrong value, and TypeError for an unknown option or a command that is neither text nor a list.
         """
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
-        request = arguments.changed(self.request(command, gpu=gpu, dir=dir, live=live, **options), idempotency_key=key)
+        request = arguments.with_changes(
+            self.request(command, gpu=gpu, dir=dir, live=live, **options), idempotency_key=key
+        )
         if not live and request.bundle is None and dir is not None:
-            request = arguments.changed(request, bundle=self.put_bundle(dir))
+            request = arguments.with_changes(request, bundle=self.put_bundle(dir))
         return Job(self, self._post(JobView, "jobs", request))
 
     def dry_run(self, command: str | Sequence[str], **options: Any) -> DryRunView:
         """Whether such a job would start now, which jobs it would pause, or why it would wait; nothing is stored."""
         request = self.request(command, **options)
-        return self._post(DryRunView, "jobs", arguments.changed(request, dry_run=True))
+        return self._post(DryRunView, "jobs", arguments.with_changes(request, dry_run=True))
 
     def request(
         self,
@@ -150,22 +152,24 @@ class Client:
         **options: Any,
     ) -> JobRequest:
         """The message that ``submit`` sends; the default project is this notebook's."""
-        arguments.check_names(options)
+        arguments.check_option_names(options)
         given = {name: value for name, value in options.items() if value is not None}
-        words = arguments.words(command)
-        if live:  # the service resolves a relative folder against the person's home
-            folder = arguments.folder("." if dir is None else dir, "dir").expanduser().resolve()
+        words = arguments.split_command(command)
+        if live:  # the service resolves a relative folder against the user's home
+            folder = arguments.checked_path("." if dir is None else dir, "dir").expanduser().resolve()
             home = Path.home().resolve()
             given["directory"] = str(folder.relative_to(home) if folder.is_relative_to(home) else folder)
         if self._project:
             given.setdefault("project", self._project)
-        return arguments.message_of(JobRequest, {"command": words, "gpu": arguments.amount(gpu), "live": live, **given})
+        return arguments.build_message(
+            JobRequest, {"command": words, "gpu": arguments.gpu_text(gpu), "live": live, **given}
+        )
 
     def put_bundle(self, directory: str | Path) -> str:
-        """Pack a folder, send it unless the service has it from this person already, and return its digest."""
+        """Pack a folder, send it unless this user has sent it before, and return its digest."""
         with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
             try:
-                bundle = pack(arguments.folder(directory, "dir"), Path(folder) / "bundle.tar.gz")
+                bundle = pack(arguments.checked_path(directory, "dir"), Path(folder) / "bundle.tar.gz")
             except BundleRefused as error:
                 raise Refused(413, "bundle", str(error)) from None
             path = f"bundles/{bundle.digest}"
@@ -184,60 +188,60 @@ class Client:
         state: str | None = None,
         limit: int = 1000,
     ) -> list[JobView]:
-        """Jobs of one's projects, newest first; ended ones only with ``all`` or ``state``."""
+        """Jobs of the user's projects, newest first; ended ones only with ``all`` or ``state``."""
         live = None if all or state else True
         query: Query = {"live": live, "project": project, "mine": mine or None, "state": state}
         return self._list(JobView, "jobs", query, limit)
 
     def job(self, job: str) -> JobDetail:
         """One job, with its variables and every rank of every attempt."""
-        return self._get(JobDetail, _job(job))
+        return self._get(JobDetail, _job_path(job))
 
     def attach(self, job: str) -> Job:
-        """A submitted job, to wait for or to change."""
+        """A submitted job as an object, to wait for it or change it."""
         return Job(self, self.job(job))
 
     def hold(self, job: str) -> JobView:
         """Pause a job until it is released."""
-        return self._act(job, "hold")
+        return self._post_action(job, "hold")
 
     def release(self, job: str) -> JobView:
         """Queue a held job again, at its old position."""
-        return self._act(job, "release")
+        return self._post_action(job, "release")
 
     def cancel(self, job: str) -> JobView:
         """End a job: SIGTERM, then SIGKILL after the grace period. Its log and outputs stay."""
-        return self._act(job, "cancel")
+        return self._post_action(job, "cancel")
 
     def clone(self, job: str, **changes: Any) -> Job:
         """Queue the job again. ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
-        body = arguments.changed(arguments.differences(changes), idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._post(JobView, f"{_job(job)}/actions/clone", body))
+        body = arguments.with_changes(arguments.clone_request(changes), idempotency_key=uuid.uuid4().hex)
+        return Job(self, self._post(JobView, f"{_job_path(job)}/actions/clone", body))
 
     def dry_clone(self, job: str, **changes: Any) -> DryRunView:
         """Whether such a clone would start now, which jobs it would pause, or why it would wait; nothing is stored."""
-        body = arguments.changed(arguments.differences(changes), dry_run=True)
-        return self._post(DryRunView, f"{_job(job)}/actions/clone", body)
+        body = arguments.with_changes(arguments.clone_request(changes), dry_run=True)
+        return self._post(DryRunView, f"{_job_path(job)}/actions/clone", body)
 
     def rerun(self, job: str) -> Job:
         """Queue the same code, command and environment again."""
         body = CloneRequest(idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._post(JobView, f"{_job(job)}/actions/rerun", body))
+        return Job(self, self._post(JobView, f"{_job_path(job)}/actions/rerun", body))
 
-    def _act(self, job: str, action: str) -> JobView:
-        return self._connection.ask(JobView, Call(method="POST", path=f"{_job(job)}/actions/{action}"))
+    def _post_action(self, job: str, action: str) -> JobView:
+        return self._connection.ask(JobView, Call(method="POST", path=f"{_job_path(job)}/actions/{action}"))
 
     def explain(self, workload: str) -> ExplainView:
         """Why a job or notebook waits or was paused, and which change would start it."""
-        return self._get(ExplainView, f"explain/{arguments.part_of_path(workload, 'workload', arguments.WORKLOAD)}")
+        return self._get(ExplainView, f"explain/{arguments.quoted_id(workload, 'workload', arguments.WORKLOAD)}")
 
     # --- logs and outputs -------------------------------------------------------------------------------------------
     def logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> str:
         """The log of one attempt as it is now; None means the newest."""
-        offset, parts, of = 0, [], arguments.log_of(attempt, rank)
+        offset, parts, of = 0, [], arguments.log_query(attempt, rank)
         while True:
             query: Query = {**of, "offset": offset}
-            part, headers = self._connection.bytes_of(Call(path=f"{_job(job)}/logs", query=query))
+            part, headers = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
             following = int(headers.get("X-Next-Offset", offset))
             parts.append(part)
             if not part or following <= offset:
@@ -246,13 +250,13 @@ class Client:
 
     def follow_logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> Iterator[str]:
         """The log as it is written, until the job has ended; a broken connection continues at its position."""
-        path, _ = f"{_job(job)}/logs", arguments.log_of(attempt, rank)
+        path, _ = f"{_job_path(job)}/logs", arguments.log_query(attempt, rank)
         return follow_log(self._connection, path, attempt=attempt, rank=rank, newest=lambda: self.job(job).attempt)
 
     def outputs(self, job: str) -> Outputs:
         """The files in the job's outputs folder; ``truncated``: the folder has more than the service lists."""
         found, truncated = list[OutputView](), False
-        for answer in self._pages(f"{_job(job)}/outputs", {}, 100_000):
+        for answer in self._pages(f"{_job_path(job)}/outputs", {}, 100_000):
             found += [self._connection.as_model(OutputView, item) for item in answer["items"]]
             truncated |= answer.get("truncated") is True
         return Outputs(found, truncated=truncated)
@@ -262,12 +266,12 @@ class Client:
 
         Returns the files; each is written completely or not at all.
         """
-        folder = arguments.folder(into, "into")
-        wanted = self.outputs(job) if files is None else arguments.listed(files)
-        path = f"{_job(job)}/outputs"
-        return [self._fetch(f"{path}/{quote(each.path)}", _inside(folder, each.path)) for each in wanted]
+        folder = arguments.checked_path(into, "into")
+        wanted = self.outputs(job) if files is None else arguments.checked_files(files)
+        path = f"{_job_path(job)}/outputs"
+        return [self._download_file(f"{path}/{quote(each.path)}", _output_target(folder, each.path)) for each in wanted]
 
-    def _fetch(self, path: str, target: Path) -> Path:
+    def _download_file(self, path: str, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         try:
@@ -289,7 +293,7 @@ class Client:
 
     def keep(self, notebook: str) -> IdleView:
         """Postpone an idle warning of a notebook."""
-        part = arguments.part_of_path(notebook, "notebook", arguments.NOTEBOOK)
+        part = arguments.quoted_id(notebook, "notebook", arguments.NOTEBOOK)
         return self._connection.ask(
             IdleView, Call(method="POST", path=f"notebooks/{part}/actions/keep", repeatable=False)
         )
@@ -307,7 +311,7 @@ class Client:
         return self._change_node(node, "cordon", dry_run=dry_run)
 
     def uncordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
-        """Let work start on a node again."""
+        """Allow new work on a node again."""
         return self._change_node(node, "uncordon", dry_run=dry_run)
 
     def drain(self, node: str, *, deadline: str | None = None, dry_run: bool = False) -> NodeChangeView:
@@ -315,11 +319,11 @@ class Client:
         return self._change_node(node, "drain", deadline=deadline, dry_run=dry_run)
 
     def _change_node(self, node: str, change: str, **edit: object) -> NodeChangeView:
-        part = arguments.part_of_path(node, "node", arguments.NODE)
-        return self._post(NodeChangeView, f"nodes/{part}/actions/{change}", arguments.message_of(NodeEdit, edit))
+        part = arguments.quoted_id(node, "node", arguments.NODE)
+        return self._post(NodeChangeView, f"nodes/{part}/actions/{change}", arguments.build_message(NodeEdit, edit))
 
     def pools(self) -> list[PoolView]:
-        """The pools with their capacity and what is free."""
+        """The pools with their capacity and their free GPUs."""
         return self._list(PoolView, "pools", {})
 
     def usage(self, *, by: str = "project", since: str | None = None, until: str | None = None) -> list[UsageView]:
@@ -327,11 +331,11 @@ class Client:
         return self._list(UsageView, "usage", {"by": by, "since": since, "until": until})
 
     def projects(self) -> list[ProjectView]:
-        """One's projects with their quotas, use and fair share."""
+        """The user's projects with their quotas, use and fair share."""
         return self._list(ProjectView, "projects", {})
 
     def events(self) -> Iterator[Event]:
-        """Changes of everything one may see, as they happen, without an end."""
+        """Changes of all visible objects, as they happen, without an end."""
         return follow_events(self._connection)
 
     # --- quotas and the audit -------------------------------------------------------------------------------------
@@ -344,8 +348,8 @@ class Client:
 
         ``revision`` is the one that the file was made from, instead of the one written in it, as for ``apply``.
         """
-        edit = arguments.message_of(QuotaEdit, {"text": text})
-        headers = arguments.if_match(revision)
+        edit = arguments.build_message(QuotaEdit, {"text": text})
+        headers = arguments.if_match_header(revision)
         return self._connection.ask(PreviewView, Call(method="POST", path="quota/preview", body=edit, headers=headers))
 
     def apply(
@@ -367,8 +371,10 @@ class Client:
             "accept_removal": accept_removal,
             "accept_stops": accept_stops,
         }
-        edit = arguments.message_of(QuotaEdit, {"text": text, "comment": comment, **accepted})
-        call = Call(method="PUT", path="quota", body=edit, headers=arguments.if_match(revision), repeatable=False)
+        edit = arguments.build_message(QuotaEdit, {"text": text, "comment": comment, **accepted})
+        call = Call(
+            method="PUT", path="quota", body=edit, headers=arguments.if_match_header(revision), repeatable=False
+        )
         return self._connection.ask(QuotaView, call)
 
     def history(self, limit: int = 1000) -> list[QuotaView]:
@@ -377,8 +383,10 @@ class Client:
 
     def revert(self, revision: int, *, accept_removal: bool = False, accept_stops: bool = False) -> QuotaView:
         """Put an earlier revision in force again, as a new one."""
-        path = f"quota/revisions/{arguments.number(revision, 'revision')}/actions/revert"
-        query = arguments.query({"accept_removal": accept_removal or None, "accept_stops": accept_stops or None})
+        path = f"quota/revisions/{arguments.whole_number(revision, 'revision')}/actions/revert"
+        query = arguments.checked_query(
+            {"accept_removal": accept_removal or None, "accept_stops": accept_stops or None}
+        )
         return self._connection.ask(QuotaView, Call(method="POST", path=path, query=query, repeatable=False))
 
     def audit(self, *, since: str | None = None, limit: int = 10_000) -> list[AuditView]:
@@ -417,8 +425,8 @@ class Client:
 
     def _pages(self, path: str, query: Query, limit: int) -> Iterator[dict[str, Any]]:
         """The pages of a listing, each with its ``items``."""
-        seen, query = 0, arguments.query(query)
-        while seen < arguments.number(limit, "limit"):
+        seen, query = 0, arguments.checked_query(query)
+        while seen < arguments.whole_number(limit, "limit"):
             window = {"offset": seen, "limit": min(PAGE, limit - seen)}
             answer = self._connection.json_of(Call(path=path, query={**query, **window}))
             if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
@@ -429,12 +437,12 @@ class Client:
                 return
 
 
-def _job(id_: object) -> str:
+def _job_path(id_: object) -> str:
     """The path of a job."""
-    return f"jobs/{arguments.part_of_path(id_, 'job', arguments.JOB)}"
+    return f"jobs/{arguments.quoted_id(id_, 'job', arguments.JOB)}"
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _output_target(folder: Path, name: str) -> Path:
     """The path of an output below a folder. Raises Refused for a name that leads elsewhere."""
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\0" in name:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from ..messages.validation import place_of, shown, words_of
+from ..messages.validation import error_text, path_text, shown
 from ..wire import LARGEST_TEXT, CloneRequest, JobRequest, OutputView
 from .connection import GPUQuotaError, Query, WireModel
 
@@ -45,64 +45,64 @@ class WrongArgument(GPUQuotaError, ValueError):
         self.where, self.why = where, why
 
 
-def message_of(model: type[WireModel], values: Mapping[str, Any]) -> WireModel:
+def build_message(model: type[WireModel], values: Mapping[str, Any]) -> WireModel:
     """A message with these fields. Raises WrongArgument with the first wrong field and advice."""
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         advice = ADVICE.get(str(first["loc"][0])) if first["loc"] else None
-        why = words_of(first) + (f"; {advice}" if advice else "")
-        raise WrongArgument(place_of(first["loc"]) or "the request", why) from None
+        why = error_text(first) + (f"; {advice}" if advice else "")
+        raise WrongArgument(path_text(first["loc"]) or "the request", why) from None
 
 
-def changed(message: WireModel, **changes: Any) -> WireModel:
+def with_changes(message: WireModel, **changes: Any) -> WireModel:
     """The same message with other values, checked in the same way."""
-    return message_of(type(message), {**message.model_dump(exclude_unset=True), **changes})
+    return build_message(type(message), {**message.model_dump(exclude_unset=True), **changes})
 
 
-def part_of_path(name: object, where: str, what: str) -> str:
+def quoted_id(name: object, where: str, expected: str) -> str:
     """An id as one quoted part of a path."""
     if not isinstance(name, str) or not name.strip() or name in (".", ".."):
-        raise WrongArgument(where, f"{shown(name)} is not an id; give {what}")
-    return quote(text(name, where), safe="")
+        raise WrongArgument(where, f"{shown(name)} is not an id; give {expected}")
+    return quote(utf8_text(name, where), safe="")
 
 
-def text(value: str, where: str) -> str:
-    """The same text, if it is UTF-8: the command line may hold other bytes."""
+def utf8_text(value: str, where: str) -> str:
+    """Check that a text is UTF-8: the command line may have other bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise WrongArgument(where, "it has bytes that are no UTF-8 text; write it in UTF-8") from None
+        raise WrongArgument(where, "it has bytes that are not UTF-8 text; write it in UTF-8") from None
     return value
 
 
 def check_connection(url: object, token: object, timeout_s: object) -> None:
     """Check the types of a client's arguments."""
-    for given, where, what in ((url, "url", "the hub's address"), (token, "token", "a token of the hub")):
+    for given, where, expected in ((url, "url", "the hub's address"), (token, "token", "a token of the hub")):
         if given is not None and not isinstance(given, str):
-            raise WrongArgument(where, f"{shown(given)} is no text; give {what}, or leave it out in a notebook")
-    if not seconds(timeout_s):
+            raise WrongArgument(where, f"{shown(given)} is not text; give {expected}, or leave it out in a notebook")
+    if not checked_timeout_s(timeout_s):
         raise WrongArgument("timeout_s", "0 s is too short for an answer; give some seconds")
 
 
-def seconds(timeout_s: object) -> float:
-    """A time-out, 0 or more."""
+def checked_timeout_s(timeout_s: object) -> float:
+    """Check a timeout: 0 or more seconds."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= LONGEST_S:
         raise WrongArgument("timeout_s", f"{shown(timeout_s)} is not a number of seconds from 0 to {LONGEST_S}")
     return timeout_s
 
 
-def number(value: object, where: str, *, least: int = 0) -> int:
-    """A whole number, ``least`` or more."""
+def whole_number(value: object, where: str, *, least: int = 0) -> int:
+    """Check a whole number: ``least`` or more."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongArgument(where, f"{shown(value)} is no whole number; give one, {least} or more")
+        raise WrongArgument(where, f"{shown(value)} is not a whole number; give one, {least} or more")
     if value < least:
         raise WrongArgument(where, f"{shown(value)} is less than {least}, the least")
     return value
 
 
-def folder(value: object, where: str) -> Path:
+def checked_path(value: object, where: str) -> Path:
     """A path on this machine."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if isinstance(path, str) and path and "\0" not in path:
@@ -110,13 +110,13 @@ def folder(value: object, where: str) -> Path:
     raise WrongArgument(where, f"{shown(value)} is not a path of a folder; give one, such as '.'")
 
 
-def query(values: Mapping[str, object]) -> dict[str, str | int | bool | None]:
+def checked_query(values: Mapping[str, object]) -> dict[str, str | int | bool | None]:
     """The parameters of a listing: texts, numbers, true, false or None."""
     checked: dict[str, str | int | bool | None] = {}
     for name, value in values.items():
         if value is not None and not isinstance(value, str | int):
-            raise WrongArgument(name, f"{shown(value)} is no text; give one")
-        checked[name] = text(value, name) if isinstance(value, str) else value
+            raise WrongArgument(name, f"{shown(value)} is not text; give one")
+        checked[name] = utf8_text(value, name) if isinstance(value, str) else value
     return checked
 
 
@@ -124,7 +124,7 @@ def query(values: Mapping[str, object]) -> dict[str, str | int | bool | None]:
 SUBMITTED = frozenset(JobRequest.model_fields) - {"dry_run"} | {"dir"}
 CHANGED = frozenset(CloneRequest.model_fields) - {"dry_run", "idempotency_key"}
 
-MEANT = {
+OPTION_NAMES = {
     "cpu": "'cpu_milli'",
     "memory": "'memory_mib'",
     "env": "'variables'",
@@ -134,15 +134,19 @@ MEANT = {
 """Names on the command line and in other libraries, and the option's name here."""
 
 
-def check_names(options: Mapping[str, object], names: frozenset[str] = SUBMITTED, what: str = "submit") -> None:
+def check_option_names(options: Mapping[str, object], names: frozenset[str] = SUBMITTED, call: str = "submit") -> None:
     """Raises TypeError for an unknown option, with the nearest known one."""
     for name in sorted(options.keys() - names):
-        near = [MEANT[name]] if name in MEANT else [f"{each!r}" for each in get_close_matches(name, sorted(names), n=1)]
+        near = (
+            [OPTION_NAMES[name]]
+            if name in OPTION_NAMES
+            else [f"{each!r}" for each in get_close_matches(name, sorted(names), n=1)]
+        )
         meant = f"did you mean {near[0]}?" if near else f"the options are {', '.join(sorted(names))}."
-        raise TypeError(f"{what} has no {name!r}; {meant}")
+        raise TypeError(f"{call} has no {name!r}; {meant}")
 
 
-def words(command: object) -> list[str]:
+def split_command(command: object) -> list[str]:
     """A program and its arguments; a text is split as a shell would, in quadratic time, so that its length is limited.
 
     Raises TypeError if it is neither text nor a sequence, WrongArgument if it cannot be split.
@@ -162,33 +166,33 @@ def words(command: object) -> list[str]:
         raise WrongArgument("command", why) from None
 
 
-def amount(gpu: object) -> str:
+def gpu_text(gpu: object) -> str:
     """An amount of GPU as text: of 0.5, Fraction(1, 3), or a number of numpy."""
     if type(gpu) is not bool and isinstance(gpu, str | Number):
         return str(gpu)
     raise WrongArgument("gpu", f"{shown(gpu)} is not an amount of GPU; {ADVICE['gpu']}")
 
 
-def differences(changes: Mapping[str, object]) -> CloneRequest:
+def clone_request(changes: Mapping[str, object]) -> CloneRequest:
     """The changes of a clone as a message."""
-    check_names(changes, CHANGED, "clone")
+    check_option_names(changes, CHANGED, "clone")
     given = {name: value for name, value in changes.items() if value is not None}
     if "gpu" in given:
-        given["gpu"] = amount(given["gpu"])
-    return message_of(CloneRequest, given)
+        given["gpu"] = gpu_text(given["gpu"])
+    return build_message(CloneRequest, given)
 
 
-def if_match(revision: int | None) -> dict[str, str]:
-    return {} if revision is None else {"If-Match": f'"{number(revision, "revision")}"'}
+def if_match_header(revision: int | None) -> dict[str, str]:
+    return {} if revision is None else {"If-Match": f'"{whole_number(revision, "revision")}"'}
 
 
-def log_of(attempt: int | None, rank: int) -> Query:
+def log_query(attempt: int | None, rank: int) -> Query:
     """The query of a log; None is the newest attempt."""
-    named = None if attempt is None else number(attempt, "attempt", least=1)
-    return {"attempt": named, "rank": number(rank, "rank")}
+    named = None if attempt is None else whole_number(attempt, "attempt", least=1)
+    return {"attempt": named, "rank": whole_number(rank, "rank")}
 
 
-def listed(files: Sequence[OutputView]) -> Sequence[OutputView]:
+def checked_files(files: Sequence[OutputView]) -> Sequence[OutputView]:
     if isinstance(files, Sequence) and all(isinstance(each, OutputView) for each in files):
         return files
     raise WrongArgument("files", f"{shown(files)} is not a list of files from outputs()")

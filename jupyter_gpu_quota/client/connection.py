@@ -26,7 +26,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from ..messages.validation import place_of, words_of
+from ..messages.validation import error_text, path_text
 from ..wire import ErrorView
 from ..wire.status import ReadyView
 
@@ -36,14 +36,14 @@ Query = Mapping[str, str | int | bool | None]
 PAUSES_S = (0.2, 0.8)
 """Pauses before the second and the third attempt of a repeatable call."""
 
-AWAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+SERVICE_DOWN = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 """Statuses of the hub's proxy while the service does not run."""
 
 UNKNOWN_SERVICE = "/hub/services/"
 """Part of the address to which a hub redirects requests for a service that it does not have."""
 
 LARGEST_ERROR = 100_000
-SILENCE_S = 45.0
+STREAM_TIMEOUT_S = 45.0
 """Longest silence on an event stream; the service sends a heartbeat every 15 s."""
 
 
@@ -58,7 +58,7 @@ class GPUQuotaError(Exception):
 class Refused(GPUQuotaError):
     """The service refused: ``status`` of HTTP, ``reason`` a short code.
 
-    ``retry_after_s``: a new attempt makes sense after so many seconds; None where the service named no time.
+    ``retry_after_s``: a new attempt makes sense after so many seconds; None if the service named no time.
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: int | None = None) -> None:
@@ -107,12 +107,12 @@ class Connection:
     def send(self, call: Call, timeout_s: float | None = None) -> http.client.HTTPResponse:
         """The answer of a call, open for reading; raises Refused, or Unreachable after the last attempt.
 
-        After a 429 the call waits as long as the service says, in total for ``timeout_s`` of the connection.
+        After a 429 the call waits for the time in Retry-After, in total for ``timeout_s`` of the connection.
         """
         pauses, budget_s = iter(PAUSES_S if call.repeatable else ()), self.timeout_s
         while True:
             try:
-                return self._once(call, timeout_s or self.timeout_s)
+                return self._send_once(call, timeout_s or self.timeout_s)
             except Refused as refusal:
                 wait_s = refusal.retry_after_s
                 if refusal.status != HTTPStatus.TOO_MANY_REQUESTS or wait_s is None or wait_s > budget_s:
@@ -127,12 +127,12 @@ class Connection:
 
     def bytes_of(self, call: Call) -> tuple[bytes, Message]:
         """The whole body of the answer, and its headers."""
-        with self.send(call) as answer, _our_errors(self.url):
+        with self.send(call) as answer, _translated_errors(self.url):
             return answer.read(), answer.headers
 
     def save(self, call: Call, file: IO[bytes]) -> None:
         """Copy the body of the answer into an open file."""
-        with self.send(call) as answer, _our_errors(self.url):
+        with self.send(call) as answer, _translated_errors(self.url):
             shutil.copyfileobj(answer, file)
 
     def json_of(self, call: Call) -> Any:
@@ -154,7 +154,7 @@ class Connection:
         except ValidationError as error:
             faults = error.errors(include_url=False)
             if {fault["type"] for fault in faults} != {"extra_forbidden"}:
-                first = f"{place_of(faults[0]['loc']) or 'the answer'}: {words_of(faults[0])}"
+                first = f"{path_text(faults[0]['loc']) or 'the answer'}: {error_text(faults[0])}"
                 raise Unreachable(f"The service at {self.url} is of another version: {first}.") from None
         for fault in faults:
             *path, key = fault["loc"]
@@ -166,10 +166,10 @@ class Connection:
 
     def events(self, call: Call) -> Iterator[Event]:
         """The events of one stream until it ends; raises Unreachable when it breaks or stays silent."""
-        with self.send(call, SILENCE_S) as answer, _our_errors(self.url):
+        with self.send(call, STREAM_TIMEOUT_S) as answer, _translated_errors(self.url):
             yield from _events(answer)
 
-    def _once(self, call: Call, timeout_s: float) -> http.client.HTTPResponse:
+    def _send_once(self, call: Call, timeout_s: float) -> http.client.HTTPResponse:
         query = urlencode(
             {
                 key: int(value) if isinstance(value, bool) else value
@@ -178,7 +178,7 @@ class Connection:
             }
         )
         address = f"{self.url}/api/v1/{call.path}" + (f"?{query}" if query else "")
-        with _content(call.body) as (data, headers), _our_errors(self.url):
+        with _content(call.body) as (data, headers), _translated_errors(self.url):
             request = urllib.request.Request(  # noqa: S310 - service_root checked the scheme
                 address, data=data, method=call.method, headers={**self._headers, **headers, **call.headers}
             )
@@ -187,7 +187,7 @@ class Connection:
 
 
 class _EarlyAnswer(http.client.HTTPConnection):
-    """Reads the answer of a service that closed the connection before a large body was sent: it has the reason."""
+    """Reads the answer of a service that closed the connection before the whole body was sent; it has the reason."""
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -228,7 +228,7 @@ def _content(body: BaseModel | Path | None) -> Iterator[tuple[bytes | IO[bytes] 
 
 
 @contextlib.contextmanager
-def _our_errors(url: str) -> Iterator[None]:
+def _translated_errors(url: str) -> Iterator[None]:
     """Raises Refused or Unreachable in place of the library's errors."""
     try:
         yield
@@ -276,7 +276,7 @@ def _is_loopback(url: str) -> bool:
 
 
 def _refusal(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
-    """The service's own refusal, or what the answer of a proxy or the hub means."""
+    """The error for a refusal of the service, or for an answer of a proxy or the hub."""
     try:
         body = error.read(LARGEST_ERROR)
     except (OSError, http.client.HTTPException):
@@ -289,12 +289,12 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
     with contextlib.suppress(ValidationError):  # ``GET ready`` answers 503 with the missing parts
         message = ReadyView.model_validate_json(body).message
         return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message, after_s)
-    return _answer_of_another(error, url, is_page=bool(body))
+    return _foreign_answer_error(error, url, is_page=bool(body))
 
 
-def _answer_of_another(error: urllib.error.HTTPError, url: str, *, is_page: bool) -> GPUQuotaError:
-    """What an answer that is not the service's means; ``is_page``: it has a body, as the hub's pages have."""
-    if error.code in AWAY:
+def _foreign_answer_error(error: urllib.error.HTTPError, url: str, *, is_page: bool) -> GPUQuotaError:
+    """The error for an answer of a proxy or the hub; ``is_page``: the answer has a body, as the hub's pages have."""
+    if error.code in SERVICE_DOWN:
         return Unreachable(
             f"The gpu-quota service at {url} is not available (HTTP {error.code}). Jobs continue to run; try again."
         )

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.amounts import ranks_text
 from ..wire import ExplainView, JobDetail, JobView
-from .arguments import seconds
+from .arguments import checked_timeout_s
 from .connection import Unreachable
 from .streams import FINAL
 
 if TYPE_CHECKING:
     from . import Client, Outputs
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 
-AWAY_S = 120.0
+RESTART_WAIT_S = 120.0
 """How long ``watch`` waits for a service that restarts."""
 
 
@@ -116,7 +116,7 @@ def watch(
     job: str,
     *,
     timeout_s: float | None = None,
-    every_s: float = LOOK_EVERY_S,
+    every_s: float = POLL_EVERY_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[JobDetail]:
@@ -125,7 +125,7 @@ def watch(
     It waits for a service that restarts. Raises TimeoutError, Refused, Unreachable.
     """
     if timeout_s is not None:
-        seconds(timeout_s)
+        checked_timeout_s(timeout_s)
     began = seen = clock()
     state = "unseen"
     while state not in FINAL:
@@ -136,7 +136,7 @@ def watch(
         try:
             view = client.job(job)
         except Unreachable:
-            if state == "unseen" or clock() - seen >= AWAY_S:
+            if state == "unseen" or clock() - seen >= RESTART_WAIT_S:
                 raise
             continue
         state, seen = view.state, clock()

@@ -8,7 +8,7 @@ from typing import Any
 from .connection import Call, Connection, Event, Unreachable
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
-"""States that a job does not leave."""
+"""Final states of a job."""
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 8.0

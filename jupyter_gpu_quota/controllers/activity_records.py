@@ -6,9 +6,9 @@ the newest note is written in each run that observes something, so that a take-o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ..core.idle.activity import GpuSample, IdlePolicy, KernelRecord, KernelState, ProgramKind, ProgramRecord
 from ..core.idle.history import ActivityHistories, Report
@@ -20,8 +20,12 @@ SPAN_MS = 300_000
 
 @dataclass(slots=True)
 class _Span:
-    """The observations of one notebook from ``begins_at`` on: samples, and the instants of reports."""
+    """The observations of one notebook from ``begins_at`` on: samples, and the instants of reports.
 
+    ``slot`` grows with each span of a notebook, also when the clock was set back and under another controller.
+    """
+
+    slot: int
     begins_at: int
     instance: str
     samples: list[GpuSample] = field(default_factory=list)
@@ -31,16 +35,28 @@ class _Span:
 
 
 class ActivityRecorder:
-    """Collects what an activity history takes in, until :meth:`note` writes it."""
+    """Collects what an activity history takes in, until :meth:`note` writes it.
 
-    def __init__(self) -> None:
+    Takes the notes in the store, and the newest reports, of which the last may not be noted yet.
+    """
+
+    def __init__(self, notes: Iterable[Note] = (), reports: Mapping[str, Report] | None = None) -> None:
         self._spans: dict[str, _Span] = {}
         self._over: set[str] = set()
+        self._slots: dict[str, int] = {}
+        noted = set[tuple[str, int]]()
+        for note in notes:
+            self._slots[note.subject] = max(note.slot, self._slots.get(note.subject, 0))
+            noted |= {(note.subject, at) for at in cast("list[int]", note.document["reports"])}
+        for name, report in (reports or {}).items():
+            if (name, report.at) not in noted:
+                self.report(name, report.instance, report.at)
 
     def keep_only(self, notebooks: Set[str]) -> None:
         """Drop the notebooks that ended."""
-        for name in self._spans.keys() - notebooks:
-            del self._spans[name]
+        for name in self._slots.keys() - notebooks:
+            self._spans.pop(name, None)
+            del self._slots[name]
             self._over.add(name)
 
     def read(self, notebook: str, sample: GpuSample) -> None:
@@ -57,11 +73,12 @@ class ActivityRecorder:
 
     def _span(self, notebook: str, at: int, instance: str | None = None) -> _Span:
         span = self._spans.get(notebook)
-        if span is None:
-            span = self._spans[notebook] = _Span(at, instance or "")
-        elif not span.begins_at <= at < span.begins_at + SPAN_MS or instance not in (None, span.instance):
-            begins_at = at if at != span.begins_at else at + 1
-            self._spans[notebook] = span = _Span(begins_at, span.instance if instance is None else instance)
+        known = "" if span is None else span.instance
+        is_within = span is not None and span.begins_at <= at < span.begins_at + SPAN_MS
+        if span is None or not is_within or instance not in (None, known):
+            slot = max(at, self._slots.get(notebook, -1) + 1)
+            self._slots[notebook] = slot
+            span = self._spans[notebook] = _Span(slot, at, known if instance is None else instance)
         return span
 
     def note(self, policy: IdlePolicy, now: int) -> KeepNotes | None:
@@ -69,7 +86,7 @@ class ActivityRecorder:
         due = {name: span for name, span in self._spans.items() if not span.is_written}
         over: tuple[tuple[NoteKind, str], ...] = tuple(("activity", name) for name in sorted(self._over))
         self._over = set()
-        oldest = now - looks_back_ms(policy)
+        oldest = now - evidence_ms(policy)
         below: tuple[tuple[NoteKind, str, int], ...] = tuple(
             ("activity", name, oldest - SPAN_MS) for name, span in due.items() if span.is_new
         )
@@ -81,7 +98,7 @@ class ActivityRecorder:
         return KeepNotes(notes=notes, over=over, below=below)
 
 
-def looks_back_ms(policy: IdlePolicy) -> int:
+def evidence_ms(policy: IdlePolicy) -> int:
     """How far back classification may look."""
     longest_s = max(
         policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False), policy.busy_notify_after_s or 0
@@ -116,7 +133,7 @@ def _replay(histories: ActivityHistories, note: Note, policy: IdlePolicy) -> Non
 def _note_of(name: str, span: _Span, now: int) -> Note:
     samples = [[each.at, each.percent, each.why, each.used_at, list(each.users)] for each in span.samples]
     document = {"instance": span.instance, "samples": samples, "reports": span.reports}
-    return Note(kind="activity", subject=name, slot=span.begins_at, at=now, document=document)
+    return Note(kind="activity", subject=name, slot=span.slot, at=now, document=document)
 
 
 # --- reports of servers ---------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class Enforcement:
         for allocation, _ in held:
             each = found[allocation.id]
             clause = self.memory.clause(allocation.workload, allocation.device, acts=acts)
-            weak = " ".join(self._said(each, allocation.workload) for each in self.weak.warnings(allocation.workload))
+            weak = " ".join(self._warned(each, allocation.workload) for each in self.weak.warnings(allocation.workload))
             why = "; ".join(filter(None, (clause, each.why, weak)))
             labels[allocation.id] = AllocationLabel(
                 allocation=allocation.id, memory=each.memory, compute=each.compute, why=why, read_at=now
@@ -114,7 +114,7 @@ class Enforcement:
             self.effects.store.record(RecordEnforcementLabels(labels=new, actor=ACTOR))
         self.labels = labels
 
-    def _said(self, why: EnforcementTooWeak, workload: str) -> str:
+    def _warned(self, why: EnforcementTooWeak, workload: str) -> str:
         """A warning with its consequence and instant."""
         if why.stop_at is None:
             return warning(why)

@@ -31,7 +31,7 @@ from ..core.idle.state_machine import (
 from ..core.lifecycle import HOLDS_SLICE, WAITING
 from ..core.model import NotebookState
 from ..core.samples import DeviceSample, ProcessUse
-from ..messages.idle import Suspends, idle_sentence
+from ..messages.idle import SuspensionState, idle_sentence
 from ..store.reads.followed_store import FollowedStore
 from ..store.records.activity import KeepNotes
 from ..store.records.commands import Recorded, RecordIdleState
@@ -115,6 +115,7 @@ class Idleness:
         reports = {row.notebook: report_of(row) for row in store.reports(0) if row.notebook in live}
         notes = [note for note in store.notes("activity") if note.subject in live]
         self.histories = restored(notes, reports, self.policy)
+        self.recorder = ActivityRecorder(notes, reports)
         self.states = {note.subject: IdleState.from_note(note) for note in store.notes("idle") if note.subject in live}
         self._last_report = dict(reports)
         self._reports_since = max((report.at for report in reports.values()), default=0)
@@ -258,12 +259,12 @@ class Idleness:
         The owner of a lent slice may work beside it, so a lendable slice is stored as idle.
         """
         name, before, known = record.notebook.id, stage_of(record), self.states.get(record.notebook.id)
-        same = known is not None and stored_word(known) == stored_word(state) and known.lendable == state.lendable
+        same = known is not None and activity_word(known) == activity_word(state) and known.lendable == state.lendable
         if same and taken.event is None and taken.state == before:
             return True
         request = RecordIdleState(
             notebook=name,
-            activity=stored_word(state),
+            activity=activity_word(state),
             seen_empty=state.lendable,
             state=to_document(taken.state),
             event=None if taken.event is None else taken.event.value,
@@ -374,19 +375,19 @@ def stage_of(record: NotebookRecord) -> MachineState:
     return BEGINNING if record.idle_state is None else from_document(record.idle_state)
 
 
-def stored_word(state: IdleState) -> str:
+def activity_word(state: IdleState) -> str:
     """The activity as it is stored."""
     return "idle" if state.lendable else word_of(state.classification)
 
 
-def suspends_of(state: IdleState, policy: IdlePolicy) -> Suspends | None:
+def suspends_of(state: IdleState, policy: IdlePolicy) -> SuspensionState | None:
     """Whether the kernels of a notebook can be suspended; None where the policy does not suspend."""
     if not policy.suspend:
         return None
     if state.suspension is None:
-        return Suspends(why_not="its server has not reported")
+        return SuspensionState(why_not="its server has not reported")
     known = state.suspension
-    return Suspends(can=known.can, why_not=known.why_not, suspended=known.suspended)
+    return SuspensionState(can=known.can, why_not=known.why_not, suspended=known.suspended)
 
 
 def _at_least_newest(activity: NotebookActivity, now: int) -> int:

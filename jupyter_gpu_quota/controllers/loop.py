@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from ..hub_api import HubAway
+from ..hub_api import HubUnavailable
 from ..store.records.activity import LOOP_STATUS_EVERY_MS, KeepNotes, Note
 from ..store.records.calls import LeaseLost, StoreUnavailable
 from .lease import FencedStore, Leadership
@@ -26,7 +26,7 @@ STANDBY_MS = 500
 LONGEST_REST_MS = 30_000
 FIRST_BACKOFF_MS = 1_000
 LONGEST_BACKOFF_MS = 30_000
-UNAVAILABLE = (StoreUnavailable, HubAway)
+UNAVAILABLE = (StoreUnavailable, HubUnavailable)
 """Errors that are logged as a sentence; any other is a defect, and is logged with its traceback."""
 
 STATUS_CHECK_MS = 2_000
@@ -156,7 +156,7 @@ class LoopStatusRecorder:
         new = {
             loop.name: replace(loop.status)
             for loop in self._loops
-            if every or self._is_news(self._stored.get(loop.name), loop.status)
+            if every or self._has_changed(self._stored.get(loop.name), loop.status)
         }
         notes = tuple(Note(kind="loop", subject=name, at=now, document=asdict(each)) for name, each in new.items())
         if notes:
@@ -166,5 +166,5 @@ class LoopStatusRecorder:
         return now + STATUS_CHECK_MS
 
     @staticmethod
-    def _is_news(stored: LoopStatus | None, status: LoopStatus) -> bool:
+    def _has_changed(stored: LoopStatus | None, status: LoopStatus) -> bool:
         return stored is None or (stored.failing_since, stored.last_error) != (status.failing_since, status.last_error)

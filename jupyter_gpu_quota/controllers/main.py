@@ -166,7 +166,7 @@ def run(controllers: Controllers, wake: wakeup.WakeupSocket, ending: _Ending, he
     retention_at = 0
     try:
         while not ending.now():
-            heartbeat.turned()
+            heartbeat.note_turn()
             next_at = controllers.scheduling.run()
             if now_ms() >= retention_at:
                 retention_at = controllers.retention.run()

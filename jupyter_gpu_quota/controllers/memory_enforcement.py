@@ -48,10 +48,10 @@ class MemoryEnforcement:
             names.add(part.workload)
             if part.is_fraction and not part.simulated and part.memory_mib:
                 shares[part.workload, device] = shares.get((part.workload, device), 0) + part.memory_mib
-        self.excess = {key: found for key, share in shares.items() if (found := self._look(key, share, samples))}
+        self.excess = {key: found for key, share in shares.items() if (found := self._excess_of(key, share, samples))}
         self._stopped_at = {name: at for name, at in self._stopped_at.items() if name in names}
 
-    def _look(self, key: WorkloadDevice, share_mib: int, samples: Mapping[str, DeviceSample]) -> Excess | None:
+    def _excess_of(self, key: WorkloadDevice, share_mib: int, samples: Mapping[str, DeviceSample]) -> Excess | None:
         before, row = self.excess.get(key), samples.get(key[1])
         if row is None:
             return before

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ..hub_api import Hub, HubAway, Server
+from ..hub_api import Hub, HubUnavailable, Server
 from ..notifications.channel import Channel, Outcome
 from ..notifications.message import Message
 
@@ -45,7 +45,7 @@ class HubCalls:
         self._hub, self._events = hub, EventLoopThread("hub-calls")
 
     def servers(self) -> Sequence[Server]:
-        """Every server that is active or pending. Raises HubAway."""
+        """Every server that is active or pending. Raises HubUnavailable."""
         return self._events.run(self._hub.servers())
 
     def stop(self, user: str, server: str) -> None:
@@ -55,7 +55,7 @@ class HubCalls:
     async def _stop(self, user: str, server: str) -> None:
         try:
             await self._hub.stop(user, server)
-        except HubAway as error:
+        except HubUnavailable as error:
             log.warning("a server could not be stopped: %s", error)
 
 

@@ -28,7 +28,7 @@ class HubControl(Protocol):
     """The hub, as controllers use it."""
 
     def servers(self) -> Sequence[Server]:
-        """Every server that is active or pending. Raises HubAway."""
+        """Every server that is active or pending. Raises HubUnavailable."""
 
     def stop(self, user: str, server: str) -> None:
         """Request the stop of a server, without waiting for it."""

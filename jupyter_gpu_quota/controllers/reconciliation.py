@@ -25,7 +25,7 @@ class Reconciliation:
     """Counts how often in a row, and since when, the server of each slice was missing in the hub's list.
 
     A slice is returned after two lists in a row without its server, at least 60 s apart. A hub that does not answer
-    changes no count: ``servers`` raises HubAway.
+    changes no count: ``servers`` raises HubUnavailable.
     """
 
     name = "reconciliation"

@@ -32,7 +32,7 @@ from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import decide
 from ..core.validate import Violation, violations
 from ..quotafile import QuotaFile
-from ..store.reads.past_use import looked_again_at
+from ..store.reads.past_use import next_update_at
 from ..store.reads.snapshot import Mirror
 from ..store.records.calls import Committed, Lease, LeaseLost
 from ..store.records.commands import JobSpec, SetInventory
@@ -182,15 +182,15 @@ class SchedulingController:
         news = self.mirror.update(self.store)
         self.changed |= news and self.mirror.version != own
         if self.mirror.some_began:
-            self._look_again(now)
-        self._look_ahead(now)
+            self._decide_within_interval(now)
+        self._update_policy(now)
         changes = self.mirror.latest
         if changes is not None and changes.quota is not None:
             self.quota_file = QuotaFile.from_document(changes.quota.document)
             self._take_inventory(now)
             self.changed |= self.mirror.update(self.store)
 
-    def _look_ahead(self, now: int) -> None:
+    def _update_policy(self, now: int) -> None:
         """Bring the calendar windows ahead and the past use up to date."""
         policy = self.mirror.policy_at(now)
         self.changed |= policy is not self.policy
@@ -205,13 +205,13 @@ class SchedulingController:
 
     def _take_inventory(self, now: int) -> None:
         found = self.executor.inventory()
-        nodes, devices = self._as_known(now) if found is None else self._not_yet_gone(*found, now)
+        nodes, devices = self._known_inventory(now) if found is None else self._with_missing_devices(*found, now)
         names = {node.id: node.name for node in nodes}
         pools = {d.id: self.quota_file.pool_of(d, names.get(d.node, "")) if self.quota_file else None for d in devices}
         placed = tuple(replace(device, pool=pools[device.id]) for device in devices)
         self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now, lease=self.lease)
 
-    def _as_known(self, now: int) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
+    def _known_inventory(self, now: int) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         """The inventory of the last reading. Running work continues; after UNREAD_MS nothing new starts there."""
         self.due["inventory"] = now + READ_AGAIN_MS
         self.unread_since = now if self.unread_since is None else self.unread_since
@@ -220,7 +220,7 @@ class SchedulingController:
             known = [replace(node, schedulable=False) for node in known]
         return tuple(known), tuple(self.mirror.devices.values())
 
-    def _not_yet_gone(
+    def _with_missing_devices(
         self, nodes: Sequence[Node], devices: Sequence[Device], now: int
     ) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         """A reading, and the healthy devices in use that it does not list, until a later one confirms that."""
@@ -276,7 +276,7 @@ class SchedulingController:
                 return
             alone, version = alone and outcome.version == version + 1, outcome.version
         self.changed = False
-        self._look_again(now)
+        self._decide_within_interval(now)
         self._refresh(now, own=version if alone else None)
 
     def _commit_chunk(self, chunk: PlanChunk, policy: Policy, snapshot_digest: str, now: int) -> Committed | str:
@@ -291,7 +291,7 @@ class SchedulingController:
         self._settle()
         return outcome
 
-    def _look_again(self, now: int) -> None:
+    def _decide_within_interval(self, now: int) -> None:
         """Decide again within one interval, whether or not anything else happens."""
         soon = now + self.tick_max_ms()
         self.decide_again_at = soon if self.decide_again_at is None else min(soon, self.decide_again_at)
@@ -301,7 +301,7 @@ class SchedulingController:
         ahead = self.decision_cache.next_at()
         if not policy.history.k_milli or not self.decision_cache.wants_more():
             return ahead
-        return looked_again_at(now) if ahead is None else min(ahead, looked_again_at(now))
+        return next_update_at(now) if ahead is None else min(ahead, next_update_at(now))
 
     def _quarantined(self, snapshot: Snapshot, policy: Policy, lease: Lease) -> Snapshot:
         """The snapshot after devices whose processes do not end are quarantined, and others are released."""
@@ -398,11 +398,11 @@ class SchedulingController:
         for record in self.mirror.notebooks.values():
             home = self.mirror.devices.get(record.notebook.device or "")
             if record.notebook.state is NotebookState.LENT and home is not None:
-                found[home].append(_away(record.notebook, home))
+                found[home].append(_returning_allocation(record.notebook, home))
         return found
 
 
-def _away(notebook: Notebook, home: Device) -> Allocation:
+def _returning_allocation(notebook: Notebook, home: Device) -> Allocation:
     """An empty allocation on the device of a lent slice, by which the sampler finds the processes of its owner."""
     return Allocation(id=notebook.id, workload=notebook.id, rank=0, device=home.id, gpu_milli=0, memory_mib=0)
 

@@ -49,7 +49,7 @@ class WeakShares:
         weak = {
             allocation.id: allocation
             for allocation, part in held
-            if part.is_fraction and is_too_weak(found[allocation.id], least) and self._counts(allocation, found)
+            if part.is_fraction and is_too_weak(found[allocation.id], least) and self._is_counted(allocation, found)
         }
         self._since = {name: self._since.get(name, now) for name in weak}
         workloads = {one.workload for one in weak.values()}
@@ -59,7 +59,7 @@ class WeakShares:
                 self._next(one, weak_share(one.device, found[name], least), now)
         self._hold_waiting(least, now)
 
-    def _counts(self, one: Allocation, found: Mapping[str, EnforcementLabel]) -> bool:
+    def _is_counted(self, one: Allocation, found: Mapping[str, EnforcementLabel]) -> bool:
         """Whether a weak label counts. An unsure one starts no countdown, and ends none that is under way."""
         return not found[one.id].unsure or (one.workload in self.warned and one.id in self._since)
 

@@ -182,7 +182,7 @@ def duration_s(text: str) -> int | AmountRefusal:
     if isinstance(milliseconds, AmountRefusal):
         return milliseconds
     if milliseconds % 1000:
-        return AmountRefusal("too_fine", f"{_quoted(text)} is no whole number of seconds")
+        return AmountRefusal("too_fine", f"{_quoted(text)} is not a whole number of seconds")
     return milliseconds // 1000
 
 

@@ -41,9 +41,9 @@ class RankFact:
 class DeviceFact:
     """A device's health or foreign use changed; None leaves a field as it is.
 
-    ``trouble`` says with an unhealthy device what is wrong with it, such as "XID 79". ``fault`` is an event that ended
-    it, of which the driver may not speak again; it stands until an admin clears it, or a driver is loaded that is not
-    the one that ``loaded`` names.
+    ``trouble``: why the device is unhealthy, such as "XID 79". ``fault``: an event that made the device unusable; the
+    driver may not report it again. It remains until an admin clears it, or until a driver other than ``loaded`` is
+    loaded.
     """
 
     device: str
@@ -57,7 +57,7 @@ class DeviceFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookFact:
-    """How a notebook is used, as it was judged. ``seen_empty``: nothing of it is on its device, as was read back."""
+    """The idle classification of a notebook. ``seen_empty``: a reading showed nothing of it on its device."""
 
     notebook: str
     activity: str

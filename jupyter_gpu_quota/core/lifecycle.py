@@ -76,7 +76,7 @@ def after(state: S, event: JobEvent) -> S:
     try:
         return MOVES[state, event]
     except KeyError:
-        raise IllegalTransition(f"a job that is {state} does not know {event}") from None
+        raise IllegalTransition(f"a job that is {state} has no transition for {event}") from None
 
 
 def exit_event(
@@ -134,4 +134,4 @@ def notebook_after(state: NotebookState, event: str) -> NotebookState:
     try:
         return NOTEBOOK_MOVES[state, event]
     except KeyError:
-        raise IllegalTransition(f"a notebook slice that is {state} does not know {event}") from None
+        raise IllegalTransition(f"a notebook slice that is {state} has no transition for {event}") from None

@@ -59,7 +59,7 @@ class Activity(StrEnum):
 
 
 class Health(StrEnum):
-    """Whether a device may be given out."""
+    """Whether a device may be allocated."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
@@ -296,8 +296,8 @@ class Job:
 class Notebook:
     """A notebook's slice, requested or booked: at most one whole device.
 
-    ``seen_empty``: a reading showed that no process of it has anything on the device. Of one that is lent, ``device``
-    is where it comes back to, and ``lent_at`` since when it is; a lent slice owns no allocation.
+    ``seen_empty``: a reading showed that none of its processes has memory on the device. For a lent slice ``device`` is
+    the device to which it returns, and ``lent_at`` the start of the lending; a lent slice owns no allocation.
     """
 
     id: str
@@ -316,7 +316,7 @@ class Notebook:
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a part of one rank goes: so much of one device."""
+    """A part of one rank on one device."""
 
     rank: int
     device: str

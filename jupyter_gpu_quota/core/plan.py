@@ -11,7 +11,7 @@ from .reasons import Reason, ReasonCode
 RESIZED = frozenset({ReasonCode.SHRUNK, ReasonCode.GROWN})
 """Reasons of a pause after which the job continues at once with other ranks; no limit of pauses counts it."""
 
-GOES_ON = RESIZED | {ReasonCode.MOVED}
+CONTINUES = RESIZED | {ReasonCode.MOVED}
 """Reasons of a pause after which the job continues at once, on devices that the same plan reserves for it."""
 
 

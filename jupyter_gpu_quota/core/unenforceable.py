@@ -1,4 +1,4 @@
-"""Shares whose enforcement is weaker than required: how long that is accepted, and for which jobs it never ends."""
+"""Shares whose enforcement is weaker than required: how long that is accepted, and which jobs no device can serve."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .reasons import EnforcementTooWeak, EnforcementUnavailable
 Weak = TypeVar("Weak", EnforcementTooWeak, EnforcementUnavailable)
 
 WEAK_FOR_MS = 60_000
-"""A share may be enforced more weakly than required for so long: a start takes its time."""
+"""How long a share may be enforced more weakly than required: after a start it takes time to become effective."""
 
 WARN_FOR_MS = 300_000
-"""Then its owner is warned, and has so long before it ends."""
+"""The time from the warning of its owner to the stop."""
 
 Offers = Callable[[Sequence[Device], str], Sequence[EnforcementOffer]]
 """The best that a fraction of each device can have, for a job of a project."""
@@ -25,7 +25,7 @@ Offers = Callable[[Sequence[Device], str], Sequence[EnforcementOffer]]
 def unenforceable(
     offers: Offers, devices_in: Callable[[str], Sequence[Device]], jobs: Iterable[Job], least: RequiredEnforcement
 ) -> list[tuple[Job, EnforcementUnavailable]]:
-    """Jobs that wait for a fraction that certainly no device of their pool can enforce; with what the best offers."""
+    """Jobs that wait for a fraction that certainly no device of their pool can enforce; with the best offer."""
     known = dict[tuple[str, str, tuple[str, ...]], EnforcementUnavailable | None]()
     found = list[tuple[Job, EnforcementUnavailable]]()
     for job in jobs:

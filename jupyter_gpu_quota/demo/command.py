@@ -25,7 +25,7 @@ from .temporary_hub import HubFailed, HubUsers, TemporaryHub
 
 GROUPS = {"team-bob": ("bob",), "team-patty": ("patty",), "team-carol": ("carol",)}
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""They end the demo and all that it started. A shell without a terminal starts background work with SIGINT ignored."""
+"""They end the demo and all that it started. A shell without a terminal starts background jobs with SIGINT ignored."""
 
 QUOTA_FILE = Path(__file__).with_name("quota.yaml")
 

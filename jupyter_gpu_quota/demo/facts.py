@@ -1,4 +1,4 @@
-"""The facts that the scenario must show. Each is missing until it was observed from outside the product."""
+"""The facts that the scenario must show. Each is missing until it was observed in the process table or on the disk."""
 
 from __future__ import annotations
 

@@ -6,16 +6,16 @@ import asyncio
 import json
 import time
 
-from . import training as trainer
+from . import training
 from .facts import share_text
 from .observer import Observation, log_of
 from .scenario_context import ScenarioContext
-from .users import Kernel, Person, call
+from .users import Kernel, User, call
 
 LENDING_FACTS = {
     "warned": "Bob's idle notebook is warned, its GPU kernel shut down, its CPU kernel lives",
     "lent": "Carol's job has the whole device that three notebooks have booked",
-    "returned": "Bob runs a cell again: the job has left before his kernel is there",
+    "returned": "Bob starts a kernel again: the job ended before his kernel started",
     "variable": "the variable in Bob's CPU kernel is still there",
 }
 CPU_KERNEL = {
@@ -25,8 +25,8 @@ CPU_KERNEL = {
     "metadata": {"gpu": False},
 }
 WAITS_FOR = (
-    "Carol's job waits until the notebooks' kernels have been unused for 8 s, and 5 s after a warning more:"
-    " the demo's settings, so that it can be watched (usual: 20 and 5 minutes)"
+    "Carol's job waits until the notebooks' kernels have been unused for 8 s, and 5 s more after a warning:"
+    " these are settings of the demo (defaults: 20 and 5 minutes)"
 )
 LENT_WITHIN_S = 90.0
 ASK_EVERY_S = 0.2
@@ -37,7 +37,7 @@ COMES_BACK_S = 12.0
 class LendingSteps:
     """``begin`` while Bob's kernels are used, ``play`` once Carol has a notebook."""
 
-    def __init__(self, context: ScenarioContext, bob: Person) -> None:
+    def __init__(self, context: ScenarioContext, bob: User) -> None:
         self.context, self.bob = context, bob
         self.cpu: Kernel | None = None
 
@@ -50,7 +50,7 @@ class LendingSteps:
         self.context.kernels.append(self.cpu)
         await self.cpu.run("kept = 6 * 7")
 
-    async def play(self, carol: Person, kernel: Kernel) -> None:
+    async def play(self, carol: User, kernel: Kernel) -> None:
         """Carol submits a job, Bob's notebook is freed and lent, and Bob returns."""
         await self.context.submit(carol, kernel, 1)
         self.context.say(WAITS_FOR)
@@ -61,7 +61,7 @@ class LendingSteps:
         assert self.cpu is not None
         kept = (await self.cpu.run("print(kept)")).strip()
         self.context.facts.note("variable", f"kept = {kept}", ok=kept == "42")
-        # While her job waits, every notebook that is unused for seconds counts as idle.
+        # While her job waits, every notebook that was unused for 8 s counts as idle.
         for job in [job for job, owner in self.context.owners.items() if owner == carol.name]:
             await call("POST", f"{self.context.hub.service_api}/jobs/{job}/actions/cancel", carol.token)
         self.context.say("Carol cancels her job, so it ends [yellow]cancelled[/]: it has shown the lending")
@@ -82,13 +82,13 @@ class LendingSteps:
         return found
 
     async def _await_freed_kernel(self) -> None:
-        """The kernel process with the GPU is gone; the one without a GPU answers."""
+        """Wait until the kernel with the GPU ended; check that the one without a GPU answers."""
 
         def gone() -> bool | None:
             seen = self.context.kernel_of(self.bob)
             return True if seen is not None and not seen.present else None
 
-        await self.context.until(gone, "the end of Bob's idle kernel", LENT_WITHIN_S)
+        await self.context.wait_for(gone, "the end of Bob's idle kernel", LENT_WITHIN_S)
         assert self.cpu is not None
         answered = await self.cpu.run("print(1 + 1)")
         what = f"warned, then no kernel of his had a GPU; the CPU kernel computes 1 + 1 = {answered.strip()}"
@@ -97,11 +97,11 @@ class LendingSteps:
             "Bob's GPU kernel is shut down; the job wants the whole device, so the other notebooks are next"
         )
 
-    async def _await_borrower(self, carol: Person) -> Observation:
+    async def _await_borrower(self, carol: User) -> Observation:
         def runs() -> Observation | None:
-            return next((one for one in self.context.running(carol.name) if trainer.epoch_of(log_of(one))), None)
+            return next((one for one in self.context.running(carol.name) if training.epoch_of(log_of(one))), None)
 
-        borrower = await self.context.until(runs, "Carol's job on the notebooks' device", LENT_WITHIN_S)
+        borrower = await self.context.wait_for(runs, "Carol's job on the notebooks' device", LENT_WITHIN_S)
         notebooks = self.context.observer.notebooks().values()
         booked = [one for one in notebooks if one.devices == borrower.devices]
         unused = [one for one in booked if not one.present]
@@ -123,10 +123,10 @@ class LendingSteps:
             seen = self.context.kernel_of(self.bob)
             return seen if seen is not None and seen.present else None
 
-        seen = await self.context.until(present, "Bob's new kernel with a GPU")
+        seen = await self.context.wait_for(present, "Bob's new kernel with a GPU")
         there_s = seen.since - requested
         printed = await kernel.run("import os; print(os.environ['GPU_QUOTA_MILLI'])")
-        saved = trainer.saved_epoch(borrower.environ)
+        saved = training.saved_epoch(borrower.environ)
         gap_s = seen.since - borrower.last
         what = f"kernel with {share_text(seen.milli)} {there_s:.1f} s after he requested it, {gap_s:.2f} s after "
         what += f"Carol's job was observed last, which saved at epoch {saved}"

@@ -42,7 +42,7 @@ class NotebookId:
         return f"notebook {self.prefix}"
 
 
-Holder = RankId | NotebookId
+Workload = RankId | NotebookId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Process:
 
     pid: int
     started: int
-    holder: Holder
+    workload: Workload
     devices: tuple[str, ...]
     milli: int
     environ: Environ = field(compare=False, repr=False)
@@ -76,7 +76,7 @@ class Observation:
     some process was there.
     """
 
-    holder: Holder
+    workload: Workload
     first: float
     last: float
     devices: tuple[str, ...]
@@ -89,13 +89,13 @@ class Observation:
 
 
 # --- reading the process table ------------------------------------------------------------------------------------
-def server_with_device(ours: Callable[[Environ], bool], prefix: str) -> int | None:
+def server_with_device(is_ours: Callable[[Environ], bool], prefix: str) -> int | None:
     """The process id of a notebook server with a device; None before there is one."""
     for name in os.listdir("/proc"):  # noqa: PTH208
         environ = read_environ(int(name), mark=b"JUPYTERHUB_SERVICE_PREFIX=") if name.isdecimal() else None
         if not environ or environ["JUPYTERHUB_SERVICE_PREFIX"] != prefix or "GPU_QUOTA_MILLI" in environ:
             continue
-        if environ.get("CUDA_VISIBLE_DEVICES") and ours(environ):
+        if environ.get("CUDA_VISIBLE_DEVICES") and is_ours(environ):
             return int(name)
     return None
 
@@ -134,24 +134,24 @@ def process_of(pid: int, started: int, environ: Environ) -> Process | None:
     """A process with its share, from its variables; None for one without a device."""
     devices = tuple(name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name)
     milli = environ.get("GPU_QUOTA_MILLI", "")
-    holder = _holder_of(environ)
-    if holder is None or not devices or not milli.isdecimal():
+    workload = _workload_of(environ)
+    if workload is None or not devices or not milli.isdecimal():
         return None
-    return Process(pid=pid, started=started, holder=holder, devices=devices, milli=int(milli), environ=environ)
+    return Process(pid=pid, started=started, workload=workload, devices=devices, milli=int(milli), environ=environ)
 
 
-def _holder_of(environ: Environ) -> Holder | None:
+def _workload_of(environ: Environ) -> Workload | None:
     job, prefix = environ.get("GPU_QUOTA_JOB_ID"), environ.get("JUPYTERHUB_SERVICE_PREFIX")
     if job:
         return RankId(job=job, attempt=int(environ["GPU_QUOTA_ATTEMPT"]), rank=int(environ.get("RANK", "0")))
     return NotebookId(prefix=prefix) if prefix else None
 
 
-def read_processes(ours: Callable[[Environ], bool]) -> list[Process]:
+def read_processes(is_ours: Callable[[Environ], bool]) -> list[Process]:
     """The processes with shares that were all alive at the instant at which this reading ended."""
     read = []
     for name in os.listdir("/proc"):  # noqa: PTH208  the cheap way, twenty times a second
-        if name.isdecimal() and (environ := read_environ(int(name))) and ours(environ):
+        if name.isdecimal() and (environ := read_environ(int(name))) and is_ours(environ):
             started = started_ticks(int(name))
             found = process_of(int(name), started, environ) if started is not None else None
             read += [found] if found else []
@@ -162,25 +162,25 @@ def read_processes(ours: Callable[[Environ], bool]) -> list[Process]:
 def loads(processes: Iterable[Process]) -> dict[str, int]:
     """{device: milli-GPU of the holders on it}; a holder counts once, however many processes it has."""
     total: dict[str, int] = {}
-    for held in {one.holder: one for one in processes}.values():
+    for held in {one.workload: one for one in processes}.values():
         for device in held.devices:
             total[device] = total.get(device, 0) + held.milli // len(held.devices)
     return total
 
 
-def broken(processes: Iterable[Process]) -> list[str]:
+def broken_promises(processes: Iterable[Process]) -> list[str]:
     """Every violation of P1 or P12 at one instant, a sentence each."""
     seen = list(processes)
     over = [
         f"device {device} carried {milli} milli: "
-        + ", ".join(sorted({str(one.holder) for one in seen if device in one.devices}))
+        + ", ".join(sorted({str(one.workload) for one in seen if device in one.devices}))
         for device, milli in sorted(loads(seen).items())
         if milli > WHOLE_DEVICE
     ]
     attempts: dict[str, set[int]] = {}
     for one in seen:
-        if isinstance(one.holder, RankId):
-            attempts.setdefault(one.holder.job, set()).add(one.holder.attempt)
+        if isinstance(one.workload, RankId):
+            attempts.setdefault(one.workload.job, set()).add(one.workload.attempt)
     return over + [f"job {job} ran twice at once: attempts {sorted(n)}" for job, n in attempts.items() if len(n) > 1]
 
 
@@ -191,22 +191,22 @@ class ProcessObserver(threading.Thread):
     ``ours`` selects the processes of one hub: several may run on one machine.
     """
 
-    def __init__(self, ours: Callable[[Environ], bool]) -> None:
+    def __init__(self, is_ours: Callable[[Environ], bool]) -> None:
         super().__init__(name="observer", daemon=True)
-        self.ours = ours
+        self.is_ours = is_ours
         self.reads, self.highest = 0, 0
-        self.observations: dict[Holder, Observation] = {}
+        self.observations: dict[Workload, Observation] = {}
         self.violations: list[Violation] = []
-        self._leaving, self._lock = threading.Event(), threading.Lock()
+        self._stopping, self._lock = threading.Event(), threading.Lock()
 
     def run(self) -> None:
-        while not self._leaving.is_set():
+        while not self._stopping.is_set():
             begun = time.monotonic()
-            self.note(read_processes(self.ours), begun)
-            self._leaving.wait(max(0.0, begun + 1 / READS_PER_S - time.monotonic()))
+            self.note(read_processes(self.is_ours), begun)
+            self._stopping.wait(max(0.0, begun + 1 / READS_PER_S - time.monotonic()))
 
     def stop(self) -> None:
-        self._leaving.set()
+        self._stopping.set()
         self.join(5)
 
     def note(self, processes: list[Process], at: float) -> None:
@@ -215,18 +215,18 @@ class ProcessObserver(threading.Thread):
             self.reads += 1
             self.highest = max(self.highest, *loads(processes).values(), 0)
             known = {violation.what for violation in self.violations}
-            self.violations += [Violation(at=at, what=what) for what in broken(processes) if what not in known]
-            before = {holder for holder, observation in self.observations.items() if observation.present}
+            self.violations += [Violation(at=at, what=what) for what in broken_promises(processes) if what not in known]
+            before = {workload for workload, observation in self.observations.items() if observation.present}
             for observation in self.observations.values():
                 observation.present = False
             for process in processes:
-                self._see(process, at, back=process.holder not in before)
+                self._note_process(process, at, back=process.workload not in before)
 
-    def _see(self, process: Process, at: float, *, back: bool) -> None:
-        observation = self.observations.get(process.holder)
+    def _note_process(self, process: Process, at: float, *, back: bool) -> None:
+        observation = self.observations.get(process.workload)
         if observation is None:
-            self.observations[process.holder] = Observation(
-                process.holder, at, at, process.devices, process.milli, process.environ, command_of(process.pid),
+            self.observations[process.workload] = Observation(
+                process.workload, at, at, process.devices, process.milli, process.environ, command_of(process.pid),
                 {process.pid}, at,
             )  # fmt: skip
             return
@@ -237,31 +237,31 @@ class ProcessObserver(threading.Thread):
     def ranks(self) -> list[Observation]:
         """Every rank observed so far, in the order of their first observation."""
         with self._lock:
-            return [s for s in self.observations.values() if isinstance(s.holder, RankId)]
+            return [s for s in self.observations.values() if isinstance(s.workload, RankId)]
 
     def notebooks(self) -> dict[str, Observation]:
         """Every notebook with a kernel observed so far, by the path of its server."""
         with self._lock:
-            return {s.holder.prefix: s for s in self.observations.values() if isinstance(s.holder, NotebookId)}
+            return {s.workload.prefix: s for s in self.observations.values() if isinstance(s.workload, NotebookId)}
 
 
 def belongs_to(folder: Path, url: str) -> Callable[[Environ], bool]:
     """Selects the processes of one hub: jobs by the folder of their checkpoints, kernels by their home or hub."""
     place = os.fspath(folder)
 
-    def ours(environ: Environ) -> bool:
+    def is_ours(environ: Environ) -> bool:
         if "GPU_QUOTA_JOB_ID" in environ:
             return environ.get("GPU_QUOTA_CHECKPOINT_DIR", "").startswith(place)
         return environ.get("HOME", "").startswith(place) or environ.get("JUPYTERHUB_API_URL", "").startswith(url)
 
-    return ours
+    return is_ours
 
 
 def log_of(observation: Observation) -> str:
     """The log of a rank's attempt, from the disk; empty before its first line."""
-    assert isinstance(observation.holder, RankId)
+    assert isinstance(observation.workload, RankId)
     home = Path(observation.environ["GPU_QUOTA_CHECKPOINT_DIR"]).parent
-    folder = home / "attempts" / str(observation.holder.attempt) / f"rank-{observation.holder.rank}" / "log"
+    folder = home / "attempts" / str(observation.workload.attempt) / f"rank-{observation.workload.rank}" / "log"
     with contextlib.suppress(OSError):
         return "".join(part.read_text(errors="replace") for part in sorted(folder.iterdir()))
     return ""

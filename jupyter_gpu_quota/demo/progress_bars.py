@@ -17,7 +17,7 @@ REFRESH_S = 0.5
 
 
 class ProgressBars:
-    """ProgressBars on a terminal; elsewhere nothing but the lines of the story. ``owner`` says whose job a rank is."""
+    """Shows progress bars on a terminal, and nothing elsewhere. ``owner`` returns the user of a rank's job."""
 
     def __init__(self, console: Console, observer: ProcessObserver) -> None:
         self.console, self.observer = console, observer
@@ -30,7 +30,7 @@ class ProgressBars:
         )
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, TaskID] = {}
-        self._leaving = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="bars", daemon=True)
 
     def __enter__(self) -> ProgressBars:
@@ -41,26 +41,28 @@ class ProgressBars:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leaving.set()
+        self._stopping.set()
         self._thread.join(5)
         self._progress.stop()
 
     def _refresh(self) -> None:
-        while not self._leaving.wait(REFRESH_S):
+        while not self._stopping.wait(REFRESH_S):
             for observation in self.observer.ranks():
                 self._show(observation)
 
     def _show(self, observation: Observation) -> None:
         """Show one attempt; a later attempt of the same job takes over its bar."""
-        holder = observation.holder
-        assert isinstance(holder, RankId)
+        workload = observation.workload
+        assert isinstance(workload, RankId)
         done, total = progress_of(observation)
-        if holder.job not in self._tasks:
+        if workload.job not in self._tasks:
             owner = self.owner(observation) or "?"
-            self._tasks[holder.job] = self._progress.add_task(f"{owner:>5} {holder.job[-4:]}", total=total, where="")
+            self._tasks[workload.job] = self._progress.add_task(
+                f"{owner:>5} {workload.job[-4:]}", total=total, where=""
+            )
         where = ", ".join(observation.devices) if observation.present else "done" if done == total else "waiting"
-        where = f"{where}  attempt {holder.attempt}" if holder.attempt > 1 else where
-        self._progress.update(self._tasks[holder.job], completed=done, total=total, where=where)
+        where = f"{where}  attempt {workload.attempt}" if workload.attempt > 1 else where
+        self._progress.update(self._tasks[workload.job], completed=done, total=total, where=where)
 
 
 def progress_of(observation: Observation) -> tuple[int, int]:

@@ -14,16 +14,16 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from . import training as trainer
+from . import training
 from .facts import Facts, share_text
 from .lending import LENDING_FACTS, LendingSteps
 from .observer import Observation, ProcessObserver, RankId, log_of, server_with_device
 from .scenario_context import NotObserved, ScenarioContext, rank_of
 from .temporary_hub import TemporaryHub
-from .users import Kernel, Person, Unexpected, log_in, start_server
+from .users import Kernel, Unexpected, User, log_in, start_server
 
 SCENARIO_WITHIN_S = 240.0
-"""After this the scenario ends, whatever is missing."""
+"""After this time the scenario ends, even if facts are missing."""
 
 AT_ONCE_S = 12.0
 """A notebook within its fixed quota starts within the quota file's lent_grace (10 s) and two ticks."""
@@ -71,49 +71,51 @@ class Scenario(ScenarioContext):
                 kernel.close()
 
     async def _steps(self) -> None:
-        bob, patty, carol = await self._people("bob", "patty", "carol")
-        bobs, pattys = await asyncio.gather(self._notebook(bob), self._notebook(patty))
+        bob, patty, carol = await self._log_in("bob", "patty", "carol")
+        bobs, pattys = await asyncio.gather(self._start_notebook(bob), self._start_notebook(patty))
         self._check_shared_slice(bob, patty)
         await self.submit(bob, bobs, self.train_gpus + self.half)
-        first = await self._four_run()
+        first = await self._await_full_pool()
         async with asyncio.TaskGroup() as meanwhile:
-            meanwhile.create_task(self._carol(carol, LendingSteps(self, bob)))
-            gone = await self._patty_claims(patty, pattys, first)
-            meanwhile.create_task(self._ends("patty", self.half, "patty"))
-            meanwhile.create_task(self._resumes(self._check_checkpoints(gone)))
-            meanwhile.create_task(self._ends("bob", self.train_gpus + self.half, "finished"))
-        await self._same_loss(gone)
+            meanwhile.create_task(self._open_carols_notebook(carol, LendingSteps(self, bob)))
+            paused = await self._patty_claims(patty, pattys, first)
+            meanwhile.create_task(self._await_end("patty", self.half, "patty"))
+            meanwhile.create_task(self._await_resumption(self._check_checkpoints(paused)))
+            meanwhile.create_task(self._await_end("bob", self.train_gpus + self.half, "finished"))
+        await self._compare_losses(paused)
 
-    # --- people and notebooks -------------------------------------------------------------------------------------
-    async def _people(self, *names: str) -> list[Person]:
+    # --- users and notebooks --------------------------------------------------------------------------------------
+    async def _log_in(self, *names: str) -> list[User]:
         password = self.hub.users.user_password
         return list(await asyncio.gather(*(log_in(self.hub.url, name, password) for name in names)))
 
-    async def _notebook(self, person: Person) -> Kernel:
+    async def _start_notebook(self, user: User) -> Kernel:
         """Start a server with a slice of 1/8, and a kernel in it that was observed."""
-        options = {"gpu_project": f"team-{person.name}", "gpu_size": SLICE_TEXT}
-        took_s = await start_server(person, options, lambda message: self.say(f"  [dim]{person.name}: {message}[/]"))
-        kernel = await Kernel.start(person)
+        options = {"gpu_project": f"team-{user.name}", "gpu_size": SLICE_TEXT}
+        took_s = await start_server(user, options, lambda message: self.say(f"  [dim]{user.name}: {message}[/]"))
+        kernel = await Kernel.start(user)
         self.kernels.append(kernel)
-        seen = await self.until(lambda: self.kernel_of(person), f"a kernel of {person.name} with a slice")
+        seen = await self.wait_for(lambda: self.kernel_of(user), f"a kernel of {user.name} with a slice")
         held = f"{share_text(seen.milli)} of {seen.devices[0]}"
-        self.say(f"{person.name}'s notebook holds {held} ({took_s:.1f} s to ready)")
+        self.say(f"{user.name}'s notebook holds {held} ({took_s:.1f} s to ready)")
         return kernel
 
-    def _check_shared_slice(self, *people: Person) -> None:
-        seen = [found for found in map(self.kernel_of, people) if found]
+    def _check_shared_slice(self, *users: User) -> None:
+        seen = [found for found in map(self.kernel_of, users) if found]
         devices = {device for observation in seen for device in observation.devices}
         milli = [observation.milli for observation in seen]
         what = f"{' + '.join(map(share_text, milli))} on {', '.join(sorted(devices))}"
-        self.facts.note("shared", what, ok=len(devices) == 1 and milli == [SLICE_MILLI] * len(people))
+        self.facts.note("shared", what, ok=len(devices) == 1 and milli == [SLICE_MILLI] * len(users))
 
-    async def _carol(self, carol: Person, lending: LendingSteps) -> None:
+    async def _open_carols_notebook(self, carol: User, lending: LendingSteps) -> None:
         """Carol opens a notebook while every training device is busy; then her job borrows the notebooks' device."""
         begun, busy = time.monotonic(), len(self._busy_devices())
-        opening = asyncio.create_task(self._notebook(carol))
+        opening = asyncio.create_task(self._start_notebook(carol))
         try:
             prefix = f"/user/{carol.name}/"
-            await self.until(lambda: server_with_device(self.observer.ours, prefix), "Carol's server with a slice")
+            await self.wait_for(
+                lambda: server_with_device(self.observer.is_ours, prefix), "Carol's server with a slice"
+            )
             granted_s = time.monotonic() - begun
             kernel, _ = await asyncio.gather(opening, lending.begin())
         finally:
@@ -130,7 +132,7 @@ class Scenario(ScenarioContext):
     def _busy_devices(self) -> set[str]:
         return {device for s in self.observer.ranks() if s.present for device in s.devices}
 
-    async def _four_run(self) -> list[Observation]:
+    async def _await_full_pool(self) -> list[Observation]:
         """Wait until Bob's jobs are on every device, and each has ended an epoch."""
 
         def on_all() -> list[Observation] | None:
@@ -138,44 +140,46 @@ class Scenario(ScenarioContext):
             devices = {device for s in running for device in s.devices}
             return running if len(running) == len(devices) == self.train_gpus else None
 
-        first = await self.until(on_all, f"{self.train_gpus} of Bob's jobs at once")
+        first = await self.wait_for(on_all, f"{self.train_gpus} of Bob's jobs at once")
         devices = sorted(device for s in first for device in s.devices)
         waiting = len(self.owners) - len(first)
         self.facts.note("filled", f"{len(first)} trainers on {', '.join(devices)}; {waiting} jobs wait", ok=waiting > 0)
         self.say(f"Bob's jobs are on all {self.train_gpus} devices")
-        await self.until(lambda: all(trainer.epoch_of(log_of(s)) for s in first) or None, "an epoch of each of them")
+        await self.wait_for(
+            lambda: all(training.epoch_of(log_of(s)) for s in first) or None, "an epoch of each of them"
+        )
         return first
 
-    async def _patty_claims(self, patty: Person, kernel: Kernel, first: list[Observation]) -> list[Observation]:
+    async def _patty_claims(self, patty: User, kernel: Kernel, first: list[Observation]) -> list[Observation]:
         """Patty submits. Returns the attempts of Bob's jobs that were paused for hers."""
         sent = await self.submit(patty, kernel, self.half)
         cell_s = time.monotonic() - sent
 
-        def hers() -> list[Observation] | None:
+        def all_run() -> list[Observation] | None:
             running = self.running("patty")
             return running if len(running) == self.half else None
 
-        running = await self.until(hers, "Patty's jobs in the process table")
+        running = await self.wait_for(all_run, "Patty's jobs in the process table")
         took_s = max(s.first for s in running) - sent
-        freed = {device for s in running for device in s.devices}
-        gone = [s for s in first if not s.present and freed & set(s.devices)]
-        where = f"{len(running)} of hers on {', '.join(sorted(freed))}"
+        taken = {device for s in running for device in s.devices}
+        paused = [s for s in first if not s.present and taken & set(s.devices)]
+        where = f"{len(running)} of hers on {', '.join(sorted(taken))}"
         when = f"{took_s:.1f} s after her cell was sent, which took {cell_s:.1f} s"
-        what = f"{where}, {when}; {len(gone)} of Bob's left"
-        self.facts.note("claimed", what, ok=len(gone) == self.half)
-        self.say(f"Patty's jobs run; [yellow]{len(gone)} of Bob's were paused[/]")
-        return gone
+        what = f"{where}, {when}; {len(paused)} of Bob's left"
+        self.facts.note("claimed", what, ok=len(paused) == self.half)
+        self.say(f"Patty's jobs run; [yellow]{len(paused)} of Bob's were paused[/]")
+        return paused
 
-    def _check_checkpoints(self, gone: list[Observation]) -> dict[str, int | None]:
+    def _check_checkpoints(self, paused: list[Observation]) -> dict[str, int | None]:
         """{job: the epoch of its checkpoint} of the paused jobs."""
-        saved = {rank_of(s).job: trainer.saved_epoch(s.environ) for s in gone}
+        saved = {rank_of(s).job: training.saved_epoch(s.environ) for s in paused}
         what = ", ".join(f"{_short(job)} at epoch {epoch}" for job, epoch in saved.items())
         self.facts.note("saved", what or "no job was paused", ok=bool(saved) and all(saved.values()))
         return saved
 
-    async def _resumes(self, saved: Mapping[str, int | None]) -> None:
+    async def _await_resumption(self, saved: Mapping[str, int | None]) -> None:
         for job in saved:
-            await self.until(lambda job=job: self._resumption(job), f"{_short(job)} resumed")  # type: ignore[misc]
+            await self.wait_for(lambda job=job: self._resumption(job), f"{_short(job)} resumed")  # type: ignore[misc]
         pairs = {job: (epoch, self._resumption(job)) for job, epoch in saved.items()}
         what = ", ".join(f"{_short(job)} saved {a}, resumed at {b}" for job, (a, b) in pairs.items())
         self.facts.note("resumed", what, ok=bool(pairs) and all(a == b for a, b in pairs.values()))
@@ -184,41 +188,41 @@ class Scenario(ScenarioContext):
     def _resumption(self, job: str) -> int | None:
         """The epoch at which the second attempt of a job resumed, from its log."""
         later = (s for s in self.observer.ranks() if rank_of(s) == RankId(job=job, attempt=2, rank=0))
-        return next((epoch for s in later if (epoch := trainer.resumed_epoch(log_of(s))) is not None), None)
+        return next((epoch for s in later if (epoch := training.resumed_epoch(log_of(s))) is not None), None)
 
-    def losses(self, person: str) -> dict[str, str]:
-        """{job: final loss} of a person's finished jobs, from the logs."""
+    def losses(self, user: str) -> dict[str, str]:
+        """{job: final loss} of a user's finished jobs, from the logs."""
         ends = (
-            (rank_of(s).job, trainer.final_loss(log_of(s))) for s in self.observer.ranks() if self.owner(s) == person
+            (rank_of(s).job, training.final_loss(log_of(s))) for s in self.observer.ranks() if self.owner(s) == user
         )
         return {job: loss for job, loss in ends if loss is not None}
 
-    async def _ends(self, person: str, jobs: int, key: str) -> None:
-        """Wait until all jobs of a person wrote their final loss and their processes are gone."""
+    async def _await_end(self, user: str, jobs: int, key: str) -> None:
+        """Wait until all jobs of a user wrote their final loss and their processes ended."""
 
-        def all_through() -> dict[str, str] | None:
-            through = self.losses(person)
-            return through if len(through) == jobs and not self.running(person) else None
+        def all_finished() -> dict[str, str] | None:
+            finished = self.losses(user)
+            return finished if len(finished) == jobs and not self.running(user) else None
 
-        await self.until(all_through, f"the end of {person}'s {jobs} jobs", SCENARIO_WITHIN_S)
-        losses = [loss for _, loss in sorted(self.losses(person).items())]
+        await self.wait_for(all_finished, f"the end of {user}'s {jobs} jobs", SCENARIO_WITHIN_S)
+        losses = [loss for _, loss in sorted(self.losses(user).items())]
         self.facts.note(key, f"{len(losses)} final losses: {', '.join(losses)}")
-        self.say(f"[green]{person}'s {jobs} jobs finished[/]")
+        self.say(f"[green]{user}'s {jobs} jobs finished[/]")
 
-    async def _same_loss(self, gone: list[Observation]) -> None:
+    async def _compare_losses(self, paused: list[Observation]) -> None:
         """Run the seeds of the paused jobs again, outside the queue, without a pause; compare the final losses."""
-        alone = await asyncio.gather(*(self._undisturbed(s) for s in gone))
-        ended = [self.losses("bob").get(rank_of(s).job) for s in gone]
-        words = (f"{_short(rank_of(s).job)}: {a} and {b}" for s, a, b in zip(gone, ended, alone, strict=True))
-        self.facts.note("same", ", ".join(words), ok=bool(gone) and None not in ended and ended == list(alone))
+        alone = await asyncio.gather(*(self._run_without_pauses(s) for s in paused))
+        ended = [self.losses("bob").get(rank_of(s).job) for s in paused]
+        comparisons = (f"{_short(rank_of(s).job)}: {a} and {b}" for s, a, b in zip(paused, ended, alone, strict=True))
+        self.facts.note("same", ", ".join(comparisons), ok=bool(paused) and None not in ended and ended == list(alone))
 
-    async def _undisturbed(self, paused: Observation) -> str | None:
+    async def _run_without_pauses(self, paused: Observation) -> str | None:
         folder = self.hub.folder / "undisturbed" / rank_of(paused).job
         folder.mkdir(parents=True)
-        trainer.put_in(folder)
+        training.copy_example(folder)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, *trainer.without_pauses(paused.command)),
-            cwd=folder / trainer.FOLDER,
+            *(sys.executable, *training.without_pauses(paused.command)),
+            cwd=folder / training.FOLDER,
             env={"PATH": os.defpath},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -228,13 +232,15 @@ class Scenario(ScenarioContext):
         finally:
             if process.returncode is None:
                 process.kill()
-        return trainer.final_loss(output.decode(errors="replace"))
+        return training.final_loss(output.decode(errors="replace"))
 
     def _check_devices(self) -> None:
         seen = self.observer
         what = f"{seen.reads} readings of the process table, at most {share_text(seen.highest)} on a device"
-        broken = "; ".join(violation.what for violation in seen.violations)
-        self.facts.note("whole", broken or what, ok=not broken and seen.reads > 0 and seen.highest > 0)
+        broken_promises = "; ".join(violation.what for violation in seen.violations)
+        self.facts.note(
+            "whole", broken_promises or what, ok=not broken_promises and seen.reads > 0 and seen.highest > 0
+        )
 
 
 def _short(job: str) -> str:

@@ -122,7 +122,7 @@ class TemporaryHub:
         return self.folder / "state"
 
     def home(self, user: str) -> Path:
-        """The folder in which a person's server runs."""
+        """The folder in which a user's server runs."""
         return self.folder / "people" / user
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -195,9 +195,9 @@ class TemporaryHub:
         while not self.is_ready():
             for name, process in (("hub", self.hub), ("proxy", self.proxy)):
                 if process is not None and process.poll() is not None:
-                    raise HubFailed(f"the {name} ended with status {process.returncode}.\n{self.last_words(name)}")
+                    raise HubFailed(f"the {name} ended with status {process.returncode}.\n{self.log_tail(name)}")
             if time.monotonic() > deadline:
-                raise HubFailed(f"the service was not ready after {within_s:.0f} s.\n{self.last_words('hub')}")
+                raise HubFailed(f"the service was not ready after {within_s:.0f} s.\n{self.log_tail('hub')}")
             time.sleep(POLL_S)
 
     def is_ready(self) -> bool:
@@ -208,7 +208,7 @@ class TemporaryHub:
         except (OSError, ValueError):
             return False
 
-    def last_words(self, name: str, lines: int = 25) -> str:
+    def log_tail(self, name: str, lines: int = 25) -> str:
         """The end of a log: ``hub`` (the service writes there too) or ``proxy``."""
         with contextlib.suppress(FileNotFoundError):
             return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
@@ -283,7 +283,7 @@ def end_processes_of(folder: Path, within_s: float = 5.0) -> list[int]:
 def processes_of(folder: Path) -> Iterator[int]:
     """Processes with this folder in a variable or, of this package, in their command line, but our own ancestors.
 
-    The working directory of a shell does not count: a person may look around in the folder.
+    The working directory of a shell does not count: a user may have changed to the folder.
     """
     needle, spared = os.fsencode(folder), _ancestors()
     for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""The training job of the scenario: the cells that submit it, and what its logs and checkpoints show."""
+"""The training job of the scenario: the cells that submit it, and the facts in its logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = "digits"
 SCRIPT = "train.py"
 EPOCHS = {"bob": 60, "patty": 25, "carol": 300}
 EPOCH_MS = 200
-"""The least duration of an epoch, so that it can be watched on any machine."""
+"""The minimum duration of an epoch, so that a user can follow the demo on any machine."""
 
 WIDTH = 192
 
@@ -26,33 +26,33 @@ _RESUMED = re.compile(r"^resumed at epoch (\d+)", re.MULTILINE)
 _EPOCH = re.compile(r"^epoch (\d+) loss", re.MULTILINE)
 
 
-def put_in(home: Path) -> None:
+def copy_example(home: Path) -> None:
     """Copy the example into a home as a script."""
     (home / FOLDER).mkdir(exist_ok=True)
     shutil.copyfile(Path(digits.__file__), home / FOLDER / SCRIPT)
 
 
-def words(person: str, seed: int) -> str:
+def run_command(user: str, seed: int) -> str:
     """The command of one training run."""
-    return f"python {SCRIPT} --epochs {EPOCHS[person]} --step-ms {EPOCH_MS} --width {WIDTH} --seed {seed}"
+    return f"python {SCRIPT} --epochs {EPOCHS[user]} --step-ms {EPOCH_MS} --width {WIDTH} --seed {seed}"
 
 
-def cell(person: str, jobs: int) -> str:
+def cell(user: str, jobs: int) -> str:
     """A cell that submits jobs and prints their ids: Bob uses the client, the others the command line.
 
     Carol's one job is for the whole device of the notebooks.
     """
-    if person == "bob":
-        command = words(person, 0).removesuffix("0") + "{seed}"
+    submit = f"!jupyter-gpu-quota submit --gpu 1 --dir {FOLDER}"
+    if user == "bob":
+        command = run_command(user, 0).removesuffix("0") + "{seed}"
         return (
             "from jupyter_gpu_quota import Client\n"
             f"for seed in range(1, {jobs + 1}):\n"
             f'    print(Client().submit(f"{command}", gpu=1, dir="{FOLDER}", name=f"{FOLDER}-{{seed}}").id)\n'
         )
-    if person == "carol":
-        return f"!jupyter-gpu-quota submit --gpu 1 --pool build --dir {FOLDER} --name {FOLDER} -- {words(person, 1)}"
-    submit = f"!jupyter-gpu-quota submit --gpu 1 --dir {FOLDER} --name {FOLDER}"
-    return "\n".join(f"{submit}-{seed} -- {words(person, seed)}" for seed in range(1, jobs + 1))
+    if user == "carol":
+        return f"{submit} --pool build --name {FOLDER} -- {run_command(user, 1)}"
+    return "\n".join(f"{submit} --name {FOLDER}-{seed} -- {run_command(user, seed)}" for seed in range(1, jobs + 1))
 
 
 # --- logs and checkpoints -----------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def saved_epoch(environ: Environ) -> int | None:
 
 
 def without_pauses(command: Sequence[str]) -> list[str]:
-    """The arguments of the same run outside the queue, from the observed command line, at full speed."""
-    words = list(command[1:])
-    words[words.index("--step-ms") + 1] = "0"
-    return words
+    """The arguments of the same run outside the queue, without the minimum duration of an epoch."""
+    arguments = list(command[1:])
+    arguments[arguments.index("--step-ms") + 1] = "0"
+    return arguments

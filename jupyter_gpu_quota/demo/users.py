@@ -26,7 +26,7 @@ class Unexpected(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class User:
     """A user who is logged in: name, token, and the hub's public address."""
 
     name: str
@@ -39,7 +39,7 @@ class Person:
 
 
 async def call(method: str, url: str, token: str | None, body: object = None, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-    """One JSON call. Returns what was answered, None for an empty answer. Raises Unexpected for 4xx and 5xx."""
+    """One JSON call. Returns the answer, None for an empty one. Raises Unexpected for 4xx and 5xx."""
     headers = {"Authorization": f"token {token}"} if token else {}
     payload = None if body is None and method in ("GET", "DELETE") else json.dumps(body if body is not None else {})
     request = HTTPRequest(url, method, headers, body=payload, request_timeout=timeout_s, allow_nonstandard_methods=True)
@@ -50,31 +50,31 @@ async def call(method: str, url: str, token: str | None, body: object = None, ti
     return json.loads(text) if text.strip() else None
 
 
-async def log_in(url: str, name: str, password: str) -> Person:
-    """Log in at the hub with a password, as the login page does; the token is the person's own."""
+async def log_in(url: str, name: str, password: str) -> User:
+    """Log in at the hub with a password, as the login page does; the token is the user's own."""
     body = {"auth": {"username": name, "password": password}, "note": "the demo", "expires_in": 86_400}
     answer = await call("POST", f"{url}/hub/api/users/{quote(name)}/tokens", None, body)
-    return Person(name=name, token=answer["token"], url=url)
+    return User(name=name, token=answer["token"], url=url)
 
 
-async def start_server(person: Person, options: Mapping[str, str], tell: Callable[[str], None]) -> float:
-    """Start the person's server by the hub's own spawn; ``tell`` gets each message of its progress.
+async def start_server(user: User, options: Mapping[str, str], on_message: Callable[[str], None]) -> float:
+    """Start the user's server through the hub; ``on_message`` receives each message of its progress.
 
     Returns the seconds from the request until the server is ready. Raises Unexpected where it fails.
     """
-    begun, api = time.monotonic(), f"{person.url}/hub/api/users/{quote(person.name)}"
-    await call("POST", f"{api}/server", person.token, dict(options), SPAWN_TIMEOUT_S)
+    begun, api = time.monotonic(), f"{user.url}/hub/api/users/{quote(user.name)}"
+    await call("POST", f"{api}/server", user.token, dict(options), SPAWN_TIMEOUT_S)
     while time.monotonic() - begun < SPAWN_TIMEOUT_S:
-        last = await _follow(f"{api}/server/progress", person.token, tell)
+        last = await _follow(f"{api}/server/progress", user.token, on_message)
         if last.get("failed"):
-            raise Unexpected(f"{person.name}'s server did not start: {last.get('message')}")
+            raise Unexpected(f"{user.name}'s server did not start: {last.get('message')}")
         if last.get("ready"):
             return time.monotonic() - begun
         await asyncio.sleep(0.2)
-    raise Unexpected(f"{person.name}'s server was not ready after {SPAWN_TIMEOUT_S:.0f} s")
+    raise Unexpected(f"{user.name}'s server was not ready after {SPAWN_TIMEOUT_S:.0f} s")
 
 
-async def _follow(url: str, token: str, tell: Callable[[str], None]) -> dict[str, Any]:
+async def _follow(url: str, token: str, on_message: Callable[[str], None]) -> dict[str, Any]:
     """Read the events of one spawn as they come. Returns the last, {} if the stream closed before the first."""
     rest, last = b"", dict[str, Any]()
 
@@ -85,7 +85,7 @@ async def _follow(url: str, token: str, tell: Callable[[str], None]) -> dict[str
             if line.startswith(b"data:"):
                 last = json.loads(line.removeprefix(b"data:"))
                 if not (last.get("ready") or last.get("failed")):
-                    tell(str(last.get("message", "")))
+                    on_message(str(last.get("message", "")))
 
     headers = {"Authorization": f"token {token}"}
     request = HTTPRequest(url, headers=headers, request_timeout=SPAWN_TIMEOUT_S, streaming_callback=on_chunk)
@@ -100,18 +100,16 @@ class Kernel:
         self.socket, self.name = socket, name
 
     @staticmethod
-    async def start(person: Person, name: str = "python3") -> Kernel:
+    async def start(user: User, name: str = "python3") -> Kernel:
         """Start a kernel, as soon as it has its GPU, and connect to it."""
-        kernel = await call("POST", f"{person.server_url}/api/kernels", person.token, {"name": name})
-        address = f"{person.server_url}/api/kernels/{kernel['id']}/channels".replace("http", "ws", 1)
-        request = HTTPRequest(
-            address, headers={"Authorization": f"token {person.token}"}, request_timeout=CALL_TIMEOUT_S
-        )
+        kernel = await call("POST", f"{user.server_url}/api/kernels", user.token, {"name": name})
+        address = f"{user.server_url}/api/kernels/{kernel['id']}/channels".replace("http", "ws", 1)
+        request = HTTPRequest(address, headers={"Authorization": f"token {user.token}"}, request_timeout=CALL_TIMEOUT_S)
         return Kernel(await websocket_connect(request), str(kernel["id"]))
 
     async def run(self, code: str, timeout_s: float = CODE_TIMEOUT_S) -> str:
         """Run one cell. Returns what it printed. Raises Unexpected with the traceback where it failed."""
-        message = _execute_request(code)
+        message = execute_request(code)
         await self.socket.write_message(json.dumps(message))
         async with asyncio.timeout(timeout_s):
             return await self._output_of(message["header"]["msg_id"])
@@ -137,7 +135,7 @@ class Kernel:
         self.socket.close()
 
 
-def _execute_request(code: str) -> dict[str, Any]:
+def execute_request(code: str) -> dict[str, Any]:
     header = {
         "msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": uuid.uuid4().hex,
         "date": datetime.now(UTC).isoformat(), "version": "5.3",

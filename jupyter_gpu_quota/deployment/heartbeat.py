@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 EVERY_S = 1.0
 LONGEST_TURN_S = 60.0
-"""One turn of the main loop may take long (many starts at once, a driver that initialises). After this time it counts
-as hung, and the heartbeats stop."""
+"""After this time the main loop counts as hung, and the heartbeats stop.
+
+A turn may take long: many jobs start at once, or a driver initialises.
+"""
 
 
 class Heartbeat:
@@ -26,24 +28,24 @@ class Heartbeat:
 
     def __init__(self, fd: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._fd, self._clock = fd, clock
-        self._turned_at = clock()
+        self._turn_at = clock()
         if fd is not None:
             os.set_inheritable(fd, False)
             os.set_blocking(fd, False)
-            threading.Thread(target=self._beat_repeatedly, name="heartbeat", daemon=True).start()
+            threading.Thread(target=self._send_repeatedly, name="heartbeat", daemon=True).start()
 
-    def turned(self) -> None:
-        """The main loop began another turn."""
-        self._turned_at = self._clock()
+    def note_turn(self) -> None:
+        """Note that the main loop began another turn."""
+        self._turn_at = self._clock()
 
-    def _beat_repeatedly(self) -> None:
+    def _send_repeatedly(self) -> None:
         while True:
-            self.beat()
+            self.send()
             time.sleep(EVERY_S)
 
-    def beat(self) -> bool:
+    def send(self) -> bool:
         """Send one heartbeat, unless the main loop hangs; returns whether it was sent. A closed pipe is ignored."""
-        if self._fd is None or self._clock() - self._turned_at > LONGEST_TURN_S:
+        if self._fd is None or self._clock() - self._turn_at > LONGEST_TURN_S:
             return False
         with contextlib.suppress(OSError):
             os.write(self._fd, b".")

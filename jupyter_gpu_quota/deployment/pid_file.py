@@ -20,12 +20,12 @@ from ..backends.local.host.processes import is_same_process, process
 
 log = logging.getLogger(__name__)
 
-RECORD = "service.json"
-END_WITHIN_S = 4.5
-"""A supervisor that is running stops its children within 4 s of SIGTERM."""
+PID_FILE = "service.json"
+STOPS_WITHIN_S = 4.5
+"""A running supervisor stops its children within 4 s of SIGTERM."""
 
-GONE_WITHIN_S = 1.0
-"""After SIGKILL only the kernel can hold a process."""
+KILLED_WITHIN_S = 1.0
+"""After SIGKILL only the kernel can delay the end of a process."""
 
 
 class Process(NamedTuple):
@@ -35,7 +35,7 @@ class Process(NamedTuple):
     started: int
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         return is_same_process(self.pid, self.started)
 
 
@@ -49,23 +49,23 @@ class Service(NamedTuple):
 def process_of(pid: int) -> Process:
     """The process that has this id now."""
     found = process(pid)
-    return Process(pid, found.started if found is not None and found.alive else 0)
+    return Process(pid, found.started if found is not None and found.is_alive else 0)
 
 
 def take_over(state_dir: Path) -> None:
     """Stop the previous service's processes if they still run, and write the pid file of this one."""
     state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
-    before = recorded(state_dir)
+    before = read_pid_file(state_dir)
     if before is not None and before.supervisor.pid != os.getpid():
-        _end((before.supervisor, *before.children.values()))
-        if (late := recorded(state_dir)) is not None:
-            _end(late.children.values())  # children that it started meanwhile
-    record(state_dir, {})
+        _stop_processes((before.supervisor, *before.children.values()))
+        if (after := read_pid_file(state_dir)) is not None:
+            _stop_processes(after.children.values())  # children that it started meanwhile
+    write_pid_file(state_dir, {})
 
 
-def record(state_dir: Path, children: Mapping[str, Process]) -> bool:
+def write_pid_file(state_dir: Path, children: Mapping[str, Process]) -> bool:
     """Write the pid file: this process and its children. Returns False where it cannot be written."""
-    place, supervisor = state_dir / RECORD, process_of(os.getpid())
+    place, supervisor = state_dir / PID_FILE, process_of(os.getpid())
     temporary = place.with_name(f"{place.name}.{supervisor.pid}")
     text = json.dumps(supervisor._asdict() | {"children": {name: child._asdict() for name, child in children.items()}})
     try:
@@ -78,37 +78,37 @@ def record(state_dir: Path, children: Mapping[str, Process]) -> bool:
     return True
 
 
-def give_up(state_dir: Path) -> None:
+def remove_pid_file(state_dir: Path) -> None:
     """Remove the pid file, if it is still this process's."""
-    found = recorded(state_dir)
+    found = read_pid_file(state_dir)
     if found is not None and found.supervisor.pid == os.getpid():
-        (state_dir / RECORD).unlink(missing_ok=True)
+        (state_dir / PID_FILE).unlink(missing_ok=True)
 
 
-def recorded(state_dir: Path) -> Service | None:
+def read_pid_file(state_dir: Path) -> Service | None:
     """The service in the pid file; None where there is none, or it cannot be read."""
     try:
-        found = json.loads((state_dir / RECORD).read_text())
-        children = {str(name): _read(child) for name, child in found.get("children", {}).items()}
-        return Service(_read(found), children)
+        found = json.loads((state_dir / PID_FILE).read_text())
+        children = {str(name): _process_from(child) for name, child in found.get("children", {}).items()}
+        return Service(_process_from(found), children)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def lives(state_dir: Path, name: str) -> bool:
-    """Whether the child process of this name is in the pid file, and runs."""
-    found = recorded(state_dir)
-    return found is not None and name in found.children and found.children[name].lives
+def child_is_running(state_dir: Path, name: str) -> bool:
+    """Whether the pid file has a child process of this name, and it runs."""
+    found = read_pid_file(state_dir)
+    return found is not None and name in found.children and found.children[name].is_running
 
 
-def _read(found: Mapping[str, object]) -> Process:
+def _process_from(found: Mapping[str, object]) -> Process:
     return Process(int(str(found["pid"])), int(str(found["started"])))
 
 
-def _end(processes: Iterable[Process]) -> None:
+def _stop_processes(processes: Iterable[Process]) -> None:
     """Stop these processes together: SIGTERM and SIGCONT, then SIGKILL for those that still run.
 
-    A process descriptor names one process for ever, so no other process can be hit.
+    A process descriptor always refers to the same process, so no other process gets the signal.
     """
     with contextlib.ExitStack() as open_descriptors:
         running = dict[int, Process]()
@@ -116,23 +116,24 @@ def _end(processes: Iterable[Process]) -> None:
             with contextlib.suppress(OSError, OverflowError):  # there is no process of this id
                 descriptor = os.pidfd_open(each.pid)
                 open_descriptors.callback(os.close, descriptor)
-                if each.lives:
+                if each.is_running:
                     running[descriptor] = each
         if running:
             pids = ", ".join(str(each.pid) for each in running.values())
             log.info("stopping the previous service, processes %s", pids)
-        for numbers, within_s in (((signal.SIGTERM, signal.SIGCONT), END_WITHIN_S), ((signal.SIGKILL,), GONE_WITHIN_S)):
-            for number in numbers:
+        stop, kill = (signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)
+        for signals, within_s in ((stop, STOPS_WITHIN_S), (kill, KILLED_WITHIN_S)):
+            for number in signals:
                 for descriptor in running:
                     with contextlib.suppress(OSError):  # it has ended, or changed its account
                         signal.pidfd_send_signal(descriptor, number)
-            _wait(running, within_s)
+            _wait_for_exits(running, within_s)
         for each in running.values():
             log.error("process %d of the previous service does not end", each.pid)
 
 
-def _wait(running: dict[int, Process], within_s: float) -> None:
-    """Wait so long for their ends; those that still run stay in ``running``."""
+def _wait_for_exits(running: dict[int, Process], within_s: float) -> None:
+    """Wait until the processes ended, ``within_s`` at most; those that still run stay in ``running``."""
     ended, deadline = select.poll(), time.monotonic() + within_s
     for descriptor in running:
         ended.register(descriptor, select.POLLIN)

@@ -1,8 +1,8 @@
 """The hub-managed service: a small process that listens at the API's address and keeps API and controllers running.
 
-It imports very little, so it starts at once and has little that can fail. While the API process restarts, connections
-wait in the socket's backlog; none is refused. Circus and Supervisor watch whether a process lives, not whether it sends
-heartbeats, and each needs more memory and configuration than these modules.
+It imports very little, so it starts at once. While the API process restarts, connections wait in the socket's backlog;
+none is refused. Circus and Supervisor check whether a process exists, not whether it sends heartbeats, and each needs
+more memory and configuration than these modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from .child import ChildProcess
-from .pid_file import Service, give_up, process_of, record, recorded, take_over
+from .pid_file import Service, process_of, read_pid_file, remove_pid_file, take_over, write_pid_file
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +30,15 @@ API, CONTROLLER = "api", "controller"
 DEFAULT_URL = "http://127.0.0.1:0"
 DEFAULT_STATE_DIR = "jupyter_gpu_quota_state"
 SETTINGS_VARIABLE = "JUPYTER_GPU_QUOTA_SETTINGS"
-"""``settings`` has these three too, but its library needs more memory than this process; a test compares them."""
+"""``settings`` also defines these three, but imports a large library; a test compares the values."""
 
 SET_STATE_DIR = "Set c.GPUQuota.state_dir to a folder that this account may write to."
 BACKLOG = 512
-END_WITHIN_S = 4.0
-"""The hub gives its service 5 s to end."""
+STOP_TIMEOUT_S = 4.0
+"""The hub kills its service 5 s after SIGTERM."""
 
-LATE_S = 1.0
-"""A supervisor that wakes up this late was itself stopped (a paused machine): it restarts all heartbeat timeouts."""
+LATE_WAKEUP_S = 1.0
+"""A supervisor that wakes up this late was stopped with its machine: it restarts all heartbeat timeouts."""
 
 
 class CannotServe(Exception):
@@ -51,47 +51,47 @@ def main() -> int:
     state_dir = state_dir_of(os.environ)
     try:
         take_over(state_dir)
-        sockets = bound(os.environ.get("JUPYTERHUB_SERVICE_URL") or DEFAULT_URL)
+        sockets = listening_sockets(os.environ.get("JUPYTERHUB_SERVICE_URL") or DEFAULT_URL)
     except OSError as error:
         log.error("The state folder %s cannot be made: %s. %s", state_dir, error.strerror, SET_STATE_DIR)
         return 1
     except CannotServe as error:
         log.error("%s", error)
-        give_up(state_dir)
+        remove_pid_file(state_dir)
         return 1
     try:
-        ServiceSupervisor(state_dir, children_for(sockets), sockets).run()
+        ServiceSupervisor(state_dir, service_children(sockets), sockets).run()
     finally:
-        give_up(state_dir)
+        remove_pid_file(state_dir)
     return 0
 
 
 def state_dir_of(environment: Mapping[str, str]) -> Path:
-    """Where the state is; the child processes read and check all other settings."""
+    """The state folder; the child processes read and validate all other settings."""
     try:
         return Path(json.loads(environment.get(SETTINGS_VARIABLE, "{}"))["state_dir"])
     except (ValueError, KeyError, TypeError):
         return Path(DEFAULT_STATE_DIR)
 
 
-def bound(url: str) -> list[socket.socket]:
-    """The sockets that listen at the address of a URL. Raises CannotServe where that is not to be had."""
+def listening_sockets(url: str) -> list[socket.socket]:
+    """The sockets that listen at the address of a URL. Raises CannotServe where that is not possible."""
     place = urlparse(url)
     try:
         kinds = socket.getaddrinfo(
             place.hostname or None, place.port or 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        sockets = [one for kind in dict.fromkeys(kinds) if (one := _listening(kind[0], kind[4]))]
+        sockets = [one for kind in dict.fromkeys(kinds) if (one := _listen_at(kind[0], kind[4]))]
     except (OSError, ValueError) as error:
-        raise CannotServe(_no_address(url, error)) from error
+        raise CannotServe(_address_error(url, error)) from error
     if not sockets:
-        raise CannotServe(_no_address(url, OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))))
+        raise CannotServe(_address_error(url, OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))))
     log.info("listening at %s", place.netloc)
     return sockets
 
 
-def _listening(family: int, address: tuple[object, ...]) -> socket.socket | None:
-    """One listening socket; None for the second kind of address of a name on a machine that lacks that kind."""
+def _listen_at(family: int, address: tuple[object, ...]) -> socket.socket | None:
+    """One listening socket; None for an IPv6 address on a machine without IPv6."""
     try:
         return socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
@@ -100,7 +100,7 @@ def _listening(family: int, address: tuple[object, ...]) -> socket.socket | None
         raise
 
 
-def _no_address(url: str, error: OSError | ValueError) -> str:
+def _address_error(url: str, error: OSError | ValueError) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return (
             f"Another process listens at {url}, where the GPU quota service should. "
@@ -113,7 +113,7 @@ def _no_address(url: str, error: OSError | ValueError) -> str:
     )
 
 
-def children_for(sockets: Sequence[socket.socket]) -> list[ChildProcess]:
+def service_children(sockets: Sequence[socket.socket]) -> list[ChildProcess]:
     """The API process, which inherits the sockets, and the controllers' process."""
     command = [sys.executable, "-m", "jupyter_gpu_quota"]
     fds = [each.fileno() for each in sockets]
@@ -128,7 +128,7 @@ class ServiceSupervisor:
         self, state_dir: Path, children: Sequence[ChildProcess], sockets: Sequence[socket.socket] = ()
     ) -> None:
         self._state_dir, self._children, self._sockets = state_dir, children, sockets
-        self._ending, self._recorded = False, True
+        self._is_stopping, self._recorded = False, True
         self._identity = process_of(os.getpid())
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
@@ -139,34 +139,34 @@ class ServiceSupervisor:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, self._signalled)
-        while not self._ending:
+        while not self._is_stopping:
             now = time.monotonic()
             for child in self._children:
-                child.tend(now)
-            self._keep_pid_file()
-            self._listen()
-        self._end()
+                child.update(now)
+            self._update_pid_file()
+            self._wait()
+        self._stop_children()
 
     def _signalled(self, number: int, frame: object) -> None:
-        self._ending |= number != signal.SIGCHLD
+        self._is_stopping |= number != signal.SIGCHLD
 
-    def _keep_pid_file(self) -> None:
+    def _update_pid_file(self) -> None:
         """Compare the pid file with the running processes, and write it again where they differ."""
         children = {child.name: child.identity for child in self._children if child.identity is not None}
-        if recorded(self._state_dir) == Service(self._identity, children):
+        if read_pid_file(self._state_dir) == Service(self._identity, children):
             self._recorded = True
             return
-        before, self._recorded = self._recorded, record(self._state_dir, children)
+        before, self._recorded = self._recorded, write_pid_file(self._state_dir, children)
         if before and not self._recorded:
             log.error(
                 "the pid file in %s cannot be written: a later service would not find these processes", self._state_dir
             )
 
-    def _listen(self) -> None:
-        """Sleep until a heartbeat, a signal, or the next instant that is due."""
-        before, due = time.monotonic(), min(child.due() for child in self._children)
+    def _wait(self) -> None:
+        """Sleep until a heartbeat or a signal arrives, or a child needs an update."""
+        before, due_at = time.monotonic(), min(child.due_at() for child in self._children)
         heartbeats = {child.heartbeat: child for child in self._children if child.heartbeat is not None}
-        sleep_s = None if due == float("inf") else max(0.0, due - before)
+        sleep_s = None if due_at == float("inf") else max(0.0, due_at - before)
         readable, _, _ = select.select([self._woken, *heartbeats], [], [], sleep_s)
         now = time.monotonic()
         if self._woken in readable:
@@ -174,16 +174,16 @@ class ServiceSupervisor:
                 os.read(self._woken, 4096)
         for each in readable:
             if each in heartbeats:
-                heartbeats[each].hear(now)
-        if sleep_s is not None and now - before - sleep_s > LATE_S:
+                heartbeats[each].read_heartbeats(now)
+        if sleep_s is not None and now - before - sleep_s > LATE_WAKEUP_S:
             for child in self._children:
-                child.forgive(now)
+                child.restart_timeout(now)
 
-    def _end(self) -> None:
+    def _stop_children(self) -> None:
         for listening in self._sockets:
             listening.close()
         for child in self._children:
-            child.ask_to_end()
-        deadline = time.monotonic() + END_WITHIN_S
+            child.request_stop()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for child in self._children:
-            child.end_by(deadline - time.monotonic())
+            child.stop_within(deadline - time.monotonic())

@@ -1,7 +1,7 @@
 """A small training job: handwritten digits, a network of one hidden layer, plain numpy.
 
-The data are the 1,797 images of 8 x 8 pixels that scikit-learn brings with it. It saves as it goes; paused and resumed,
-however often, it ends with the same loss to the last bit as if it had never been disturbed.
+The data are the 1,797 images of 8 x 8 pixels in scikit-learn. The job saves checkpoints while it trains. A run that was
+paused and resumed, however often, ends with exactly the same loss as one without a pause.
 
     python -m jupyter_gpu_quota.examples.digits --epochs 60
 """
@@ -46,23 +46,23 @@ class Training:
     """The whole state of a run: a resumed run continues from it with equal bits."""
 
     def __init__(self, seed: int, width: int) -> None:
-        self.chance = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(seed)
         scale = np.sqrt(2 / PIXELS), np.sqrt(2 / width)
         self.weights: list[Floats] = [
-            self.chance.normal(0, scale[0], (PIXELS, width)),
+            self.rng.normal(0, scale[0], (PIXELS, width)),
             np.zeros(width),
-            self.chance.normal(0, scale[1], (width, CLASSES)),
+            self.rng.normal(0, scale[1], (width, CLASSES)),
             np.zeros(CLASSES),
         ]
         self.speeds: list[Floats] = [np.zeros_like(weight) for weight in self.weights]
         self.epoch, self.position, self.loss_sum = 0, 0, 0.0
-        self.order = self.chance.permutation(TRAIN)
+        self.order = self.rng.permutation(TRAIN)
 
     def save(self, path: Path) -> None:
-        """Write the state; an interrupted save leaves the one before."""
+        """Write the state; an interrupted save leaves the previous checkpoint."""
         arrays = {f"weight{i}": weight for i, weight in enumerate(self.weights)}
         arrays |= {f"speed{i}": speed for i, speed in enumerate(self.speeds)}
-        state = {"chance": self.chance.bit_generator.state, "epoch": self.epoch, "position": self.position}
+        state = {"chance": self.rng.bit_generator.state, "epoch": self.epoch, "position": self.position}
         with job.saving(path) as part:
             np.savez(part, state=json.dumps(state), loss_sum=self.loss_sum, order=self.order, **arrays)  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ class Training:
             self.speeds = [saved[f"speed{i}"] for i in range(4)]
             state = json.loads(str(saved["state"]))
             self.loss_sum, self.order = float(saved["loss_sum"]), saved["order"]
-        self.chance.bit_generator.state = state["chance"]
+        self.rng.bit_generator.state = state["chance"]
         self.epoch, self.position = state["epoch"], state["position"]
 
     def step(self, images: Floats, labels: NDArray[np.int64]) -> None:
@@ -93,7 +93,7 @@ class Training:
         """End the epoch. Returns its mean loss."""
         loss = self.loss_sum / TRAIN
         self.epoch, self.position, self.loss_sum = self.epoch + 1, 0, 0.0
-        self.order = self.chance.permutation(TRAIN)
+        self.order = self.rng.permutation(TRAIN)
         return loss
 
 
@@ -106,11 +106,11 @@ def forward(weights: list[Floats], images: Floats) -> tuple[Floats, Floats]:
 
 
 def loss_and_gradients(weights: list[Floats], images: Floats, labels: NDArray[np.int64]) -> tuple[float, list[Floats]]:
-    """The mean cross-entropy of a batch, and its slope along every weight."""
-    hidden, chances = forward(weights, images)
+    """The mean cross-entropy of a batch, and its gradient."""
+    hidden, probabilities = forward(weights, images)
     rows = np.arange(len(labels))
-    loss = float(-np.log(chances[rows, labels] + 1e-12).mean())
-    error = chances.copy()
+    loss = float(-np.log(probabilities[rows, labels] + 1e-12).mean())
+    error = probabilities.copy()
     error[rows, labels] -= 1
     error /= len(labels)
     back = (error @ weights[2].T) * (hidden > 0)
@@ -133,21 +133,21 @@ def digits() -> tuple[Floats, NDArray[np.int64]]:
 
 
 def train_epoch(training: Training, images: Floats, labels: NDArray[np.int64], step_ms: int) -> float:
-    """One pass over the training images, never shorter than ``step_ms``: what is left is spent on looking again.
+    """One pass over the training images; until ``step_ms`` are over it evaluates the network again and again.
 
-    Returns the mean loss; raises Paused as soon as a pause is wanted.
+    Returns the mean loss. Raises Paused after a pause request.
     """
     until = time.monotonic() + step_ms / 1000
     while training.position < TRAIN:
-        leave_if_asked(training)
+        pause_if_requested(training)
         training.step(images[:TRAIN], labels[:TRAIN])
     while time.monotonic() < until:
-        leave_if_asked(training)
+        pause_if_requested(training)
         accuracy(training.weights, images[:200], labels[:200])
     return training.next_epoch()
 
 
-def leave_if_asked(training: Training) -> None:
+def pause_if_requested(training: Training) -> None:
     if job.pause_requested():
         training.save(job.checkpoint_path(CHECKPOINT))
         raise Paused
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def finish(training: Training, images: Floats, labels: NDArray[np.int64]) -> None:
-    """Write the result, measured anew from the weights, so that it is the same however the run was cut."""
+    """Write the result, computed from the final weights, so that pauses do not change it."""
     loss = loss_and_gradients(training.weights, images[:TRAIN], labels[:TRAIN])[0]
     held_out = accuracy(training.weights, images[TRAIN:], labels[TRAIN:])
     result = {"epochs": training.epoch, "final_loss": loss, "accuracy": held_out}
@@ -179,11 +179,11 @@ def finish(training: Training, images: Floats, labels: NDArray[np.int64]) -> Non
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, or go on training. Returns 0 when done, 75 when saved on request."""
+    """Train, or continue from a checkpoint. Returns 0 when done, 75 when saved after a pause request."""
     parser = argparse.ArgumentParser(description="Learn handwritten digits.")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--width", type=int, default=128, help="neurons of the hidden layer: more is slower and better")
-    parser.add_argument("--step-ms", type=int, default=0, help="least duration of an epoch, filled with real work")
+    parser.add_argument("--step-ms", type=int, default=0, help="minimum duration of an epoch")
     parser.add_argument("--save-every", type=int, default=5, help="epochs between two checkpoints")
     parser.add_argument("--seed", type=int, default=0)
     try:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from ..core.amounts import gpu_text
 from ..core.model import WHOLE_DEVICE
 from ..wire import ChoiceView
 from ..wire.status import MeView
@@ -45,15 +46,15 @@ class BadOptions:
 # Options
 
 
-def read_options(given: Mapping[str, object], *, alone: bool) -> Options | BadOptions:
+def read_options(given: Mapping[str, object], *, refuse_unknown: bool) -> Options | BadOptions:
     """The options gpu_project, gpu_pool and gpu_size of ``user_options``, as strings.
 
-    Takes anything that a user can send through the hub's API. ``alone``: no other form or hook of this hub uses keys
-    that begin with ``gpu_``, so that an unknown one is refused.
+    Takes anything that a user can send through the hub's API. ``refuse_unknown``: unknown keys that begin with
+    ``gpu_`` are refused, because no other form or hook of this hub uses such keys.
     """
     known = set(KEYS)
     unknown = sorted(key for key in given if str(key).startswith("gpu_") and key not in known)
-    if alone and unknown:
+    if refuse_unknown and unknown:
         name = repr(str(unknown[0])[:OPTION_LENGTH])
         return BadOptions(message=f"{name} is not an option; use gpu_project, gpu_pool and gpu_size.")
     for key in sorted(known & given.keys()):
@@ -78,10 +79,10 @@ def _fault(value: object) -> str:
     return "" if value.isprintable() else "has control characters"
 
 
-def chosen_in_form(form: Mapping[str, Sequence[object]]) -> dict[str, object]:
+def options_of_form(form: Mapping[str, Sequence[object]]) -> dict[str, object]:
     """The GPU fields of a submitted form as ``user_options``; a query such as ``?gpu_size=1/8`` has single fields.
 
-    It raises nothing; wrong values are refused when the server starts.
+    Wrong values are refused when the server starts.
     """
     options: dict[str, object] = {}
     for key in KEYS:
@@ -114,9 +115,9 @@ def render(choices: Sequence[ChoiceView], *, default: str = "", notice: str = ""
     """
     sizes_of = [(choice, name, milli) for choice in choices for name, milli in sizes(choice)]
     preselected = next((each for each in sizes_of if each[1] == default and not _why_not(each[0], each[2])), None)
-    about = "Code, files and terminals; training can still be submitted."
-    rows = [_row(0, CPU, "No GPU", about, checked=preselected is None, enabled=True)]
-    rows += [_size_row(number, *each, checked=each is preselected) for number, each in enumerate(sizes_of, start=1)]
+    description = "Code, files and terminals; training can still be submitted."
+    rows = [_radio_button(0, CPU, "No GPU", description, checked=preselected is None, enabled=True)]
+    rows += [_size_button(number, *each, checked=each is preselected) for number, each in enumerate(sizes_of, start=1)]
     shown = f'<p id="gpu-quota-notice" role="status">{escape(notice)}</p>' if notice else ""
     return f'<fieldset class="form-group"><legend>GPU of this notebook</legend>{shown}{"".join(rows)}</fieldset>'
 
@@ -126,13 +127,8 @@ def sizes(choice: ChoiceView) -> list[tuple[str, int]]:
     fit = [(name, milli) for name, milli in SIZES.items() if milli <= choice.quota_milli]
     whole = min(choice.quota_milli, WHOLE_DEVICE)
     if whole > 0 and whole not in SIZES.values():
-        fit.append((decimal(whole), whole))
+        fit.append((gpu_text(whole), whole))
     return sorted(fit, key=lambda size: size[1])
-
-
-def decimal(milli: int) -> str:
-    """Milli-GPU as a decimal number: 300 is "0.3"."""
-    return f"{milli // WHOLE_DEVICE}.{milli % WHOLE_DEVICE:03d}".rstrip("0").rstrip(".")
 
 
 def _why_not(choice: ChoiceView, milli: int) -> str:
@@ -140,25 +136,27 @@ def _why_not(choice: ChoiceView, milli: int) -> str:
     if choice.devices == 0:
         return f"pool {choice.pool} has no available device"
     if milli > choice.quota_milli - choice.used_milli:
-        return f"{_used(choice)}: too little is left"
+        return f"{_use_text(choice)}: too little is left"
     if choice.user_left_milli is not None and milli > choice.user_left_milli:
-        return f"{_used(choice)}; the limit per user leaves you {decimal(choice.user_left_milli)} GPU"
+        return f"{_use_text(choice)}; the limit per user leaves you {gpu_text(choice.user_left_milli)} GPU"
     return ""
 
 
-def _used(choice: ChoiceView) -> str:
-    return f"{decimal(choice.used_milli)} of {decimal(choice.quota_milli)} GPU in use"
+def _use_text(choice: ChoiceView) -> str:
+    return f"{gpu_text(choice.used_milli)} of {gpu_text(choice.quota_milli)} GPU in use"
 
 
-def _size_row(number: int, choice: ChoiceView, name: str, milli: int, *, checked: bool) -> str:
+def _size_button(number: int, choice: ChoiceView, name: str, milli: int, *, checked: bool) -> str:
     label = f"{name} GPU, project {choice.project}, pool {choice.pool}"
     why_not = _why_not(choice, milli)
-    about = [_memory(choice, milli), why_not or _used(choice)]
+    description = [_memory_text(choice, milli), why_not or _use_text(choice)]
     value = f"{choice.project}:{choice.pool}:{name}"
-    return _row(number, value, label, "; ".join(part for part in about if part), checked=checked, enabled=not why_not)
+    return _radio_button(
+        number, value, label, "; ".join(part for part in description if part), checked=checked, enabled=not why_not
+    )
 
 
-def _memory(choice: ChoiceView, milli: int) -> str:
+def _memory_text(choice: ChoiceView, milli: int) -> str:
     if choice.device_memory_mib is None:
         return choice.device_model or ""
     share_mib = choice.device_memory_mib * milli // WHOLE_DEVICE
@@ -167,11 +165,11 @@ def _memory(choice: ChoiceView, milli: int) -> str:
     return f"{share_mib / 1024:.1f} GiB{model}, about {data_mib / 1024:.1f} GiB of it for data"
 
 
-def _row(number: int, value: str, label: str, about: str, *, checked: bool, enabled: bool) -> str:
+def _radio_button(number: int, value: str, label: str, description: str, *, checked: bool, enabled: bool) -> str:
     name = f"gpu-quota-{number}"
     state = (" checked" if checked else "") + ("" if enabled else " disabled")
     return (
         f'<div class="radio"><label for="{name}"><input type="radio" id="{name}" name="{FIELD}" '
         f'value="{escape(value)}" aria-describedby="{name}-about"{state}> {escape(label)}</label> '
-        f'<small id="{name}-about" class="d-block text-body-secondary ms-4 mb-2">{escape(about)}</small></div>'
+        f'<small id="{name}-about" class="d-block text-body-secondary ms-4 mb-2">{escape(description)}</small></div>'
     )

@@ -13,7 +13,7 @@ except ImportError:  # JupyterHub 5
     SpawnException = None
 
 
-def refused(message: str, *, reason: str, status: int = 409) -> HTTPError:
+def spawn_error(message: str, *, reason: str, status: int = 409) -> HTTPError:
     """The exception to raise from ``Spawner.start``.
 
     Takes a sentence for the user, a short code for metrics, and a status below 500: the hub counts statuses from 500
@@ -34,7 +34,7 @@ class _Refused5(HTTPError):
         self.jupyterhub_message = message
 
 
-def uncounted(error: BaseException, handler: RequestHandler | None) -> None:
+def exclude_from_failures(error: BaseException, handler: RequestHandler | None) -> None:
     """Keep a refusal out of JupyterHub 5's count of failed starts, whose limit stops the hub; 6 does so itself.
 
     Takes the exception of the start, and its request handler: the hub adds one to the count in its settings.

@@ -20,17 +20,17 @@ from ..backends.local.host.servers import Servers
 from ..core.enforcement import DeviceShare
 from ..wire import NotebookView
 
-LIMIT_WITHIN_S = 10.0
-EMPTY_WITHIN_S, LOOK_S = 2.0, 0.05
+LIMIT_TIMEOUT_S = 10.0
+EMPTY_TIMEOUT_S, POLL_S = 2.0, 0.05
 
 _LIMITERS: dict[str, Limiter] = {}
 
 
 def limiter_of(state_dir: str, cgroup: str = "") -> Limiter:
-    """The shared limiter of a state folder: it knows for all servers whether the driver's limits work."""
+    """The limiter of a state folder. All servers share it, since it knows whether the driver's limits work."""
     key = os.path.abspath(state_dir)  # noqa: PTH100
     if key not in _LIMITERS:
-        _LIMITERS[key] = Limiter(Cgroups(key, within=cgroup), partial(limits, timeout_s=LIMIT_WITHIN_S))
+        _LIMITERS[key] = Limiter(Cgroups(key, within=cgroup), partial(limits, timeout_s=LIMIT_TIMEOUT_S))
     return _LIMITERS[key]
 
 
@@ -54,15 +54,15 @@ class ServerEnforcement:
             return
         self.path = str(cgroups.path(name))
         self.devices = [part.device_uuid for part in view.allocations if part.device_uuid]
-        self.limited = await asyncio.to_thread(self._limiter.limit, name, _parts(view))
+        self.limited = await asyncio.to_thread(self._limiter.limit, name, _device_shares(view))
 
-    def note(self, notebook: str, pid: int) -> str:
+    def record_start(self, notebook: str, pid: int) -> str:
         """Record the server's process. Returns the cause of a failure, or an empty text."""
-        return self._servers.note(notebook, pid)
+        return self._servers.record_start(notebook, pid)
 
-    def note_again(self, notebook: str, pid: int) -> None:
+    def record_running(self, notebook: str, pid: int) -> None:
         """Record a server that is older than the hub, unless it is recorded or is of another notebook."""
-        self._servers.note_again(notebook, pid)
+        self._servers.record_running(notebook, pid)
 
     async def release(self, notebook: str) -> None:
         """Kill the remaining processes of an ended server, and remove its cgroup and record."""
@@ -72,13 +72,13 @@ class ServerEnforcement:
         if not cgroups.exists(name):
             return
         cgroups.kill(name)
-        until = asyncio.get_running_loop().time() + EMPTY_WITHIN_S
+        until = asyncio.get_running_loop().time() + EMPTY_TIMEOUT_S
         while cgroups.processes(name) and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         await asyncio.to_thread(self._limiter.release, name, self.devices)
 
 
-def _parts(view: NotebookView) -> Sequence[DeviceShare]:
+def _device_shares(view: NotebookView) -> Sequence[DeviceShare]:
     return [
         DeviceShare(
             workload=view.id, device=part.device_uuid, gpu_milli=part.gpu_milli, memory_mib=part.memory_mib,
@@ -88,11 +88,11 @@ def _parts(view: NotebookView) -> Sequence[DeviceShare]:
     ]  # fmt: skip
 
 
-def entering(path: str, before: Callable[[], object] | None) -> Callable[[], None]:
-    """The function between fork and exec of a server: enter its cgroup, then call the former function."""
+def enter_cgroup_first(path: str, before: Callable[[], object] | None) -> Callable[[], None]:
+    """A ``preexec_fn`` that enters a cgroup and then calls ``before``."""
 
     def enter() -> None:
-        with contextlib.suppress(OSError):  # then it starts outside, which the enforcement sees
+        with contextlib.suppress(OSError):  # then it starts outside the cgroup, and its enforcement level is weaker
             join(path)
         if before is not None:
             before()

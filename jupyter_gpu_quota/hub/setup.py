@@ -73,12 +73,12 @@ def setup_gpu_quota(c: Config) -> None:
     settings = _complete_settings(c)
     _add_service(c, settings)
     c.JupyterHub.custom_scopes = {
-        **_value(c.JupyterHub.get("custom_scopes", {}), {}),
+        **_resolved_value(c.JupyterHub.get("custom_scopes", {}), {}),
         **{name: dict(scope) for name, scope in CUSTOM_SCOPES.items()},
     }
     _add_roles(c)
     _add_server_token_scopes(c)
-    _check_later()
+    _schedule_check()
 
 
 # Settings
@@ -146,7 +146,7 @@ def _spawner_class(given: type[Spawner] | str) -> type[Spawner]:
 
 def _add_service(c: Config, settings: GPUQuota) -> None:
     spec = service_spec(settings)
-    services = _list(c.JupyterHub, "services")
+    services = _resolved_list(c.JupyterHub, "services")
     for number, known in enumerate(services):
         if known.get("name") == SERVICE_NAME:
             if known.get("command") != spec["command"]:
@@ -172,7 +172,7 @@ def service_spec(settings: GPUQuota) -> dict[str, object]:
 
 
 def _add_roles(c: Config) -> None:
-    roles = _list(c.JupyterHub, "load_roles")
+    roles = _resolved_list(c.JupyterHub, "load_roles")
     _grant_users(c, roles)
     _put_role(
         roles,
@@ -199,9 +199,9 @@ def _grant_users(c: Config, roles: list[dict[str, Any]]) -> None:
     """Grant every user access to the service: in a redefined role, by JupyterHub 6's setting, or beside ``self``."""
     role = next((role for role in roles if role.get("name") == "user"), None)
     if role is not None and "scopes" in role:
-        role["scopes"] = _with(role["scopes"], USER_SCOPES)
+        role["scopes"] = _merge_scopes(role["scopes"], USER_SCOPES)
     elif JupyterHub.class_traits().get("extra_user_scopes") is not None:
-        extra = _value(c.JupyterHub.get("extra_user_scopes", set()), set())
+        extra = _resolved_value(c.JupyterHub.get("extra_user_scopes", set()), set())
         c.JupyterHub.extra_user_scopes = {*extra, *USER_SCOPES}
     elif role is not None:
         role["scopes"] = ["self", *USER_SCOPES]
@@ -216,7 +216,9 @@ def configured_admins(c: Config) -> list[str]:
     ]
     if any(section.get("manage_roles") is True for section in sections):
         return []
-    return sorted({admin for section in sections for admin in _value(section.get("admin_users", set()), set())})
+    return sorted(
+        {admin for section in sections for admin in _resolved_value(section.get("admin_users", set()), set())}
+    )
 
 
 def _put_role(roles: list[dict[str, Any]], role: dict[str, Any]) -> None:
@@ -229,14 +231,14 @@ def _put_role(roles: list[dict[str, Any]], role: dict[str, Any]) -> None:
 
 def _add_server_token_scopes(c: Config) -> None:
     """Grant a notebook's token access to the service: add our scopes to a list, or to a callable's result."""
-    given = _value(c.Spawner.get("server_token_scopes", []), [])
+    given = _resolved_value(c.Spawner.get("server_token_scopes", []), [])
     if callable(given):
-        c.Spawner.server_token_scopes = given if isinstance(given, _WithScopes) else _WithScopes(given)
+        c.Spawner.server_token_scopes = given if isinstance(given, _ScopesAdded) else _ScopesAdded(given)
     else:
-        c.Spawner.server_token_scopes = _with(given or _server_role_scopes(c), USER_SCOPES)
+        c.Spawner.server_token_scopes = _merge_scopes(given or _server_role_scopes(c), USER_SCOPES)
 
 
-class _WithScopes:
+class _ScopesAdded:
     """A configured callable of ``server_token_scopes`` with our scopes added to its result."""
 
     def __init__(self, given: Callable[[Spawner], Any]) -> None:
@@ -244,29 +246,29 @@ class _WithScopes:
 
     async def __call__(self, spawner: Spawner) -> list[str]:
         scopes = self.given(spawner)
-        return _with(await scopes if isawaitable(scopes) else scopes, USER_SCOPES)
+        return _merge_scopes(await scopes if isawaitable(scopes) else scopes, USER_SCOPES)
 
 
 def _server_role_scopes(c: Config) -> list[str]:
     """The default scopes of a server's token: those of the role ``server``."""
-    for role in _list(c.JupyterHub, "load_roles"):
+    for role in _resolved_list(c.JupyterHub, "load_roles"):
         if role.get("name") == "server" and role.get("scopes"):
             return list(role["scopes"])
     return ["users:activity!user", "access:servers!server"]
 
 
-def _with(known: Any, wanted: tuple[str, ...]) -> list[str]:
+def _merge_scopes(known: Any, wanted: tuple[str, ...]) -> list[str]:
     return [*known, *(scope for scope in wanted if scope not in known)]
 
 
-def _list(section: Config, name: str) -> list[dict[str, Any]]:
+def _resolved_list(section: Config, name: str) -> list[dict[str, Any]]:
     """A list of the configuration, to append to; a lazy value becomes a list."""
-    section[name] = list(_value(section.get(name, []), []))
+    section[name] = list(_resolved_value(section.get(name, []), []))
     found: list[dict[str, Any]] = section[name]
     return found
 
 
-def _value(configured: Any, default: Any) -> Any:
+def _resolved_value(configured: Any, default: Any) -> Any:
     """A configured value; one that was only appended to so far is applied to the default."""
     return configured.get_value(default) if isinstance(configured, LazyConfigValue) else configured
 
@@ -274,7 +276,7 @@ def _value(configured: Any, default: Any) -> Any:
 # The check at start
 
 
-def _check_later() -> None:
+def _schedule_check() -> None:
     """Check the hub's final configuration as soon as it has read its files and arguments.
 
     The hub reads its file inside its event loop. Without a loop, as when a configuration is printed, there is no check.
@@ -307,7 +309,7 @@ def missing_entries(hub: JupyterHub) -> list[str]:
     if not set(USER_SCOPES) <= set(roles[0] if roles else getattr(hub, "extra_user_scopes", ())):
         found.append("users are no longer granted the GPU quota scopes.")
     scopes = hub.config.Spawner.get("server_token_scopes", ())
-    if not isinstance(scopes, _WithScopes) and not set(USER_SCOPES) <= set(scopes):
+    if not isinstance(scopes, _ScopesAdded) and not set(USER_SCOPES) <= set(scopes):
         found.append("notebooks' tokens no longer reach the service: see c.Spawner.server_token_scopes.")
     if late := ", ".join(f"c.GPUQuota.{name}" for name in _set_too_late(hub)):
         found.append(f"{late} was set below setup_gpu_quota(c) and has no effect: make the call the last line.")

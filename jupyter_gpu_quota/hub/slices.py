@@ -21,13 +21,13 @@ from ..wire import ErrorView, NotebookRequest, NotebookView
 from ..wire.status import MeView
 
 CONNECT_TIMEOUT_S = 2.0
-ASK_WITHIN_S = 6.0
+REQUEST_TIMEOUT_S = 6.0
 """Time limit of a request, a restart of the service included; the API waits up to 2 s for a decision."""
 
-LOOK_WITHIN_S = 3.0
-GIVE_BACK_WITHIN_S = 3.0
-LATER_EVERY_S = 2.0
-LATER_FOR_S = 180.0
+READ_TIMEOUT_S = 3.0
+RETURN_TIMEOUT_S = 3.0
+RETRY_EVERY_S = 2.0
+RETRY_FOR_S = 180.0
 
 POLL_S = 20
 """Duration of one long poll of a waiting notebook."""
@@ -47,11 +47,11 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Away:
-    """The service did not answer; ``unheard``: it may have processed the request."""
+class Unavailable:
+    """The service did not answer. ``may_be_processed``: it may have received the request."""
 
     message: str
-    unheard: bool = False
+    may_be_processed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,97 +61,99 @@ class SliceClient:
     service_url: str
     base_url: str
     api_token: str
-    ask_within_s: float = ASK_WITHIN_S
-    later_every_s: float = LATER_EVERY_S
+    request_timeout_s: float = REQUEST_TIMEOUT_S
+    retry_every_s: float = RETRY_EVERY_S
     _http: SimpleAsyncHTTPClient = field(
         default_factory=lambda: SimpleAsyncHTTPClient(force_instance=True, max_clients=1000)
     )
 
-    async def me(self, user: str) -> MeView | Refusal | Away:
+    async def me(self, user: str) -> MeView | Refusal | Unavailable:
         """The projects and sizes with which a user can start a notebook."""
-        return await self._typed(MeView, LOOK_WITHIN_S, "GET", f"me?{urlencode({'user': user})}")
+        return await self._fetch_model(MeView, READ_TIMEOUT_S, "GET", f"me?{urlencode({'user': user})}")
 
-    async def ask(self, request: NotebookRequest) -> NotebookView | Refusal | Away:
+    async def request_slice(self, request: NotebookRequest) -> NotebookView | Refusal | Unavailable:
         """Request a slice; the answer is usually the decision."""
         body = request.model_dump_json(exclude_none=True)
-        return await self._typed(NotebookView, self.ask_within_s, "POST", "notebooks", body)
+        return await self._fetch_model(NotebookView, self.request_timeout_s, "POST", "notebooks", body)
 
-    async def wait(self, seen: NotebookView, wait_s: float) -> NotebookView | Refusal | Away:
+    async def wait(self, seen: NotebookView, wait_s: float) -> NotebookView | Refusal | Unavailable:
         """The notebook as soon as its state or reason changes, or after ``wait_s`` seconds."""
         bounded_s = max(0, min(POLL_S, int(wait_s)))
         query = {"wait_s": bounded_s, "seen_state": seen.state, "seen_reason": seen.reason.code if seen.reason else ""}
         path = f"notebooks/{quote(seen.id, safe='')}?{urlencode(query)}"
-        return await self._typed(NotebookView, LOOK_WITHIN_S + bounded_s, "GET", path)
+        return await self._fetch_model(NotebookView, READ_TIMEOUT_S + bounded_s, "GET", path)
 
-    async def give_back(self, notebook: str) -> Refusal | Away | None:
+    async def return_slice(self, notebook: str) -> Refusal | Unavailable | None:
         """Return a slice; an unknown or returned one is not an error.
 
         There is one attempt: a hub that shuts down stops its service first, and must not wait for it.
         """
-        request = self._request("DELETE", f"notebooks/{quote(notebook, safe='')}", None, GIVE_BACK_WITHIN_S)
-        answer = await self._once(request)
-        if isinstance(answer, Away):
+        request = self._request("DELETE", f"notebooks/{quote(notebook, safe='')}", None, RETURN_TIMEOUT_S)
+        answer = await self._send(request)
+        if isinstance(answer, Unavailable):
             return answer
         return None if answer.code in (200, 204, 404) else _refusal(answer)
 
-    async def held_by(self, user: str, server: str) -> list[str] | Away:
+    async def slices_of(self, user: str, server: str) -> list[str] | Unavailable:
         """The requested and booked slices of one server; used after a lost answer."""
-        answer = await self._fetch(LOOK_WITHIN_S, "GET", f"notebooks?{urlencode({'limit': 1000})}")
-        if isinstance(answer, Away) or answer.code != 200:
-            return answer if isinstance(answer, Away) else Away(message=_refusal(answer).message)
+        answer = await self._fetch(READ_TIMEOUT_S, "GET", f"notebooks?{urlencode({'limit': 1000})}")
+        if isinstance(answer, Unavailable) or answer.code != 200:
+            return answer if isinstance(answer, Unavailable) else Unavailable(message=_refusal(answer).message)
         items = [NotebookView.model_validate(item) for item in json.loads(answer.body).get("items", ())]
         live = [item for item in items if item.state in ("requested", "booked", "lent")]
         return [item.id for item in live if (item.user, item.server) == (user, server)]
 
-    async def give_back_later(self, owed: Callable[[], Awaitable[list[str] | Away]]) -> None:
-        """Return the slices that ``owed`` lists, as soon as the service answers.
+    async def return_slices_later(self, find_slices: Callable[[], Awaitable[list[str] | Unavailable]]) -> None:
+        """Return the slices that ``find_slices`` lists, as soon as the service answers.
 
-        It ends after two successes in a row, because a service that was frozen may still process an earlier request,
-        or after the time in which the service itself finds the slices.
+        It ends after two successes in a row, since a service that was frozen may process an earlier request later, or
+        after RETRY_FOR_S, when the service itself has found the slices.
         """
         loop = asyncio.get_running_loop()
-        deadline, clean = loop.time() + LATER_FOR_S, 0
-        while clean < 2 and loop.time() < deadline:
-            await asyncio.sleep(self.later_every_s)
-            notebooks = await owed()
-            if isinstance(notebooks, Away):
-                clean = 0
+        deadline, successes = loop.time() + RETRY_FOR_S, 0
+        while successes < 2 and loop.time() < deadline:
+            await asyncio.sleep(self.retry_every_s)
+            notebooks = await find_slices()
+            if isinstance(notebooks, Unavailable):
+                successes = 0
                 continue
-            answers = [await self.give_back(notebook) for notebook in notebooks]
-            clean = 0 if any(answers) else clean + 1
+            answers = [await self.return_slice(notebook) for notebook in notebooks]
+            successes = 0 if any(answers) else successes + 1
 
-    async def _typed(
+    async def _fetch_model(
         self, view: type[View], within_s: float, method: str, path: str, body: str | None = None
-    ) -> View | Refusal | Away:
+    ) -> View | Refusal | Unavailable:
         answer = await self._fetch(within_s, method, path, body)
-        if isinstance(answer, Away):
+        if isinstance(answer, Unavailable):
             return answer
         if answer.code >= 400:
             return _refusal(answer)
         try:
             return view.model_validate_json(answer.body)
         except ValidationError as error:
-            return Away(message=f"The GPU quota service's answer is not valid: {error.error_count()} faults.")
+            return Unavailable(message=f"The GPU quota service's answer is not valid: {error.error_count()} faults.")
 
-    async def _fetch(self, within_s: float, method: str, path: str, body: str | None = None) -> HTTPResponse | Away:
+    async def _fetch(
+        self, within_s: float, method: str, path: str, body: str | None = None
+    ) -> HTTPResponse | Unavailable:
         """One call; it is repeated until the time limit while the service restarts (no listener, or 503)."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while True:
-            answer = await self._once(self._request(method, path, body, deadline - loop.time()))
-            again = isinstance(answer, Away) and not answer.unheard
+            answer = await self._send(self._request(method, path, body, deadline - loop.time()))
+            again = isinstance(answer, Unavailable) and not answer.may_be_processed
             again = again or (isinstance(answer, HTTPResponse) and answer.code == 503)
             if not again or loop.time() + RETRY_S >= deadline:
                 return answer
             await asyncio.sleep(RETRY_S)
 
-    async def _once(self, request: HTTPRequest) -> HTTPResponse | Away:
+    async def _send(self, request: HTTPRequest) -> HTTPResponse | Unavailable:
         try:
             return await self._http.fetch(request, raise_error=False)
         except ConnectionRefusedError:
-            return Away(message="The GPU quota service is not running.")
+            return Unavailable(message="The GPU quota service is not running.")
         except (HTTPError, OSError) as error:
-            return Away(message=f"The GPU quota service does not answer: {error}.", unheard=True)
+            return Unavailable(message=f"The GPU quota service does not answer: {error}.", may_be_processed=True)
 
     def _request(self, method: str, path: str, body: str | None, timeout_s: float) -> HTTPRequest:
         headers = {"Authorization": f"token {self.api_token}", "Content-Type": "application/json"}

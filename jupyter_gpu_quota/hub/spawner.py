@@ -19,19 +19,19 @@ from ..backends.local.host.servers import Servers
 from ..backends.rendering.variables import notebook_environment, without_ours
 from ..settings import SERVICE_NAME, GPUQuota
 from ..wire import ChoiceView, NotebookRequest, NotebookView
-from .form import FIELD, KEYS, BadOptions, Options, chosen_in_form, read_options, render, why_stopped
-from .refusal import refused, uncounted
-from .server_enforcement import ServerEnforcement, entering, limiter_of
-from .slices import Away, Refusal, SliceClient
+from .form import FIELD, KEYS, BadOptions, Options, options_of_form, read_options, render, why_stopped
+from .refusal import exclude_from_failures, spawn_error
+from .server_enforcement import ServerEnforcement, enter_cgroup_first, limiter_of
+from .slices import Refusal, SliceClient, Unavailable
 
 STATE_KEY, DEVICES_KEY = "gpu_quota_notebook", "gpu_quota_devices"
 """Keys of the slice's id and its devices in the spawner's state."""
 
 OUR_OPTIONS = frozenset({FIELD, *KEYS})
-RETURNS: set[asyncio.Task[None]] = set()
+RETURN_TASKS: set[asyncio.Task[None]] = set()
 """Tasks that return slices later; the event loop itself has only weak references to them."""
 
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104
+ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104
 POST_WAIT_S = 10
 """Time that the hub's own time limit gets beyond the wait for a slice, to return the slice."""
 
@@ -48,8 +48,8 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
     """The slice of the server that is being started."""
 
     _options: Options = Options()
-    _settled = False
-    """Whether the start no longer waits for a slice."""
+    _wait_is_over = False
+    """Whether the start has its slice, or needs none."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -68,27 +68,27 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         """Book the chosen slice, then start the server; after any failure the slice is returned."""
         self._slice = None
         try:
-            self._options = self._chosen()
-            await self._give_back()
+            self._options = self._chosen_options()
+            await self._return_slice()
             if self._options.size is not None:
-                self._slice = await self._book(self._options)
+                self._slice = await self._book_slice(self._options)
                 await self._enforcement.prepare(self._slice)
-            self._settle()
+            self._end_wait()
             address = await maybe_future(super().start())
             pid = getattr(self, "pid", 0)  # recorded before the server can use a GPU
-            if self._notebook is not None and pid and (why := self._enforcement.note(self._notebook, pid)):
+            if self._notebook is not None and pid and (why := self._enforcement.record_start(self._notebook, pid)):
                 self.log.warning("%s: the server's process is not recorded: %s", self._log_name, why)
             return address
         except BaseException as error:
-            self._settle()
-            uncounted(error, self.handler)
-            await self._give_back()
+            self._end_wait()
+            exclude_from_failures(error, self.handler)
+            await self._return_slice()
             raise
 
     async def stop(self, now: bool = False) -> None:
         """Stop the server, then return its slice; a repeated call has no effect."""
         await maybe_future(super().stop(now=now))
-        await self._give_back()
+        await self._return_slice()
 
     async def poll(self) -> int | None:
         """The spawner's own result; JupyterHub requires that a subclass of Spawner defines it."""
@@ -96,7 +96,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
 
     async def run_post_stop_hook(self) -> Any:
         """Return the slice of a server that died without ``stop``; then the hub's own hook."""
-        await self._give_back()
+        await self._return_slice()
         return await maybe_future(super().run_post_stop_hook())
 
     async def run_pre_spawn_hook(self) -> Any:
@@ -122,52 +122,52 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         self._enforcement.devices = [str(device) for device in state.get(DEVICES_KEY) or ()]
         pid = getattr(self, "pid", 0)
         if self._notebook is not None and pid:
-            self._enforcement.note_again(self._notebook, pid)
+            self._enforcement.record_running(self._notebook, pid)
 
     def clear_state(self) -> None:
         """Forget the server, but not the slice's id before the slice is returned."""
         super().clear_state()
-        self._settled = False
+        self._wait_is_over = False
 
     # The slice
 
-    def _chosen(self) -> Options:
+    def _chosen_options(self) -> Options:
         """The options of this start. Raises the refusal of wrong ones."""
-        alone = not self.options_form and not self.apply_user_options
-        options = read_options(self.user_options, alone=alone)
+        refuse_unknown = not self.options_form and not self.apply_user_options
+        options = read_options(self.user_options, refuse_unknown=refuse_unknown)
         if isinstance(options, BadOptions):
-            raise refused(
+            raise spawn_error(
                 f"{self.user.name}'s server was not started: {options.message}", reason="bad_options", status=400
             )
         return options
 
-    async def _book(self, options: Options) -> NotebookView:
+    async def _book_slice(self, options: Options) -> NotebookView:
         began = time.perf_counter()
         project = options.project or await self._only_project()
         request = NotebookRequest.model_construct(
             user=self.user.name, server=self.name, project=project, pool=options.pool, gpu=options.size or ""
         )
-        view = await self._until_booked(await self._ask(request))
+        view = await self._until_booked(await self._request_slice(request))
         self.slice_times_s["ask"] = time.perf_counter() - began
         self.log.debug("%s: slice %s booked in %.4f s", self._log_name, view.id, self.slice_times_s["ask"])
         return view
 
-    async def _ask(self, request: NotebookRequest) -> NotebookView:
+    async def _request_slice(self, request: NotebookRequest) -> NotebookView:
         """Request a slice; a cancelled start still waits for the answer, so that the slice can be returned."""
-        asking = asyncio.ensure_future(self.slices.ask(request))
+        asking = asyncio.ensure_future(self.slices.request_slice(request))
         try:
             answer = await asyncio.shield(asking)
         except asyncio.CancelledError:
             self._remember(await asking)
             raise
         self._remember(answer)
-        if isinstance(answer, Away) and answer.unheard:
-            self._later(self._unheard)
+        if isinstance(answer, Unavailable) and answer.may_be_processed:
+            self._return_later(self._slices_after_lost_answer)
         if isinstance(answer, NotebookView):
             return answer
-        raise self._not_started(answer)
+        raise self._spawn_error_of(answer)
 
-    def _remember(self, answer: NotebookView | Refusal | Away) -> None:
+    def _remember(self, answer: NotebookView | Refusal | Unavailable) -> None:
         if isinstance(answer, NotebookView):
             self._notebook = answer.id
 
@@ -181,23 +181,23 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
             left_s = deadline - loop.time()
             if left_s <= 0:
                 why = view.reason.message if view.reason else "No reason was given."
-                raise refused(
+                raise spawn_error(
                     f"{self.user.name}'s GPU slice was not free within {self.gpu_quota.spawn_timeout_s} s. {why} "
                     "Try again later, or start the server without a GPU.",
                     reason="waited_too_long",
                 )
             answer = await self.slices.wait(view, left_s)
             if isinstance(answer, Refusal):
-                raise self._not_started(answer)
+                raise self._spawn_error_of(answer)
             view = answer if isinstance(answer, NotebookView) else view
         if view.state == "booked":
             return view
         code, message = view.state, f"The GPU slice was {view.state} before the server started."
         if view.reason is not None:
             code, message = view.reason.code, view.reason.message
-        raise refused(message, reason=code)
+        raise spawn_error(message, reason=code)
 
-    async def _give_back(self) -> None:
+    async def _return_slice(self) -> None:
         """Return the slice if there is one; if the service does not answer, a task repeats it later."""
         notebook, self._notebook = self._notebook, None
         if notebook is None:
@@ -205,7 +205,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         began = time.perf_counter()
         await self._enforcement.release(notebook)
         try:
-            answer = await self.slices.give_back(notebook)
+            answer = await self.slices.return_slice(notebook)
         except asyncio.CancelledError:
             self._notebook = self._notebook or notebook
             raise
@@ -213,35 +213,35 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
             self.log.warning("%s: slice %s is not returned yet: %s", self._log_name, notebook, answer.message)
             self._notebook = self._notebook or notebook
 
-            async def owed() -> list[str]:
+            async def find_slices() -> list[str]:
                 return [notebook]
 
-            self._later(owed)
+            self._return_later(find_slices)
         self.slice_times_s["give_back"] = time.perf_counter() - began
         self.log.debug("%s: slice %s returned in %.4f s", self._log_name, notebook, self.slice_times_s["give_back"])
 
-    async def _unheard(self) -> list[str] | Away:
+    async def _slices_after_lost_answer(self) -> list[str] | Unavailable:
         """Slices that the service booked although its answer was lost; none if this server starts again."""
         present = self.user.spawners.get(self.name)
         if present is not None and present is not self and present.active:
             return []
-        return await self.slices.held_by(self.user.name, self.name)
+        return await self.slices.slices_of(self.user.name, self.name)
 
-    def _later(self, owed: Callable[[], Awaitable[list[str] | Away]]) -> None:
-        task = asyncio.ensure_future(self.slices.give_back_later(owed))
-        RETURNS.add(task)
-        task.add_done_callback(RETURNS.discard)
+    def _return_later(self, find_slices: Callable[[], Awaitable[list[str] | Unavailable]]) -> None:
+        task = asyncio.ensure_future(self.slices.return_slices_later(find_slices))
+        RETURN_TASKS.add(task)
+        task.add_done_callback(RETURN_TASKS.discard)
 
     async def _only_project(self) -> str:
         """The user's only project, if none was chosen."""
         me = await self.slices.me(self.user.name)
-        if not isinstance(me, Refusal | Away):
+        if not isinstance(me, Refusal | Unavailable):
             projects = sorted({choice.project for choice in me.notebook_choices})
             if len(projects) == 1:
                 return projects[0]
             advice = f"choose one of {', '.join(projects)}" if projects else "no project has a GPU quota for notebooks"
             me = Refusal(status=400, reason="no_project", message=f"{self.user.name} chose no project: {advice}.")
-        raise self._not_started(me)
+        raise self._spawn_error_of(me)
 
     @property
     def slices(self) -> SliceClient:
@@ -255,18 +255,20 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
 
     # Refusals
 
-    def _not_started(self, answer: Refusal | Away) -> Exception:
+    def _spawn_error_of(self, answer: Refusal | Unavailable) -> Exception:
         match answer:
             case Refusal(status=status, reason=reason, message=message):
-                return refused(message, reason=reason, status=status)
-            case Away(message=message):
+                return spawn_error(message, reason=reason, status=status)
+            case Unavailable(message=message):
                 advice = "Start the server without a GPU, or try again in a minute."
-                return refused(f"{self.user.name} gets no GPU slice now. {message} {advice}", reason="away", status=424)
+                return spawn_error(
+                    f"{self.user.name} gets no GPU slice now. {message} {advice}", reason="away", status=424
+                )
 
     # Progress
 
-    def _settle(self) -> None:
-        self._settled = True
+    def _end_wait(self) -> None:
+        self._wait_is_over = True
         self._notify_progress()
 
     def _notify_progress(self) -> None:
@@ -275,7 +277,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         """The reason of the wait for a slice, whenever it changes; then the spawner's own events."""
-        while self._start_pending and not self._settled:
+        while self._start_pending and not self._wait_is_over:
             reason = self._slice.reason if self._slice else None
             waits = f"Waiting for the GPU slice: {reason.message}" if reason else "Requesting the GPU slice"
             yield {"progress": 10, "message": waits}
@@ -292,14 +294,16 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         """
         own = cast("str", await super().get_options_form()) or ""
         me = await self.slices.me(self.user.name)
-        if isinstance(me, Refusal | Away):
+        if isinstance(me, Refusal | Unavailable):
             self.log.warning("%s: no GPU sizes in the form: %s", self._log_name, me.message)
             return own + render((), notice=f"GPU sizes cannot be shown now. {me.message}")
         choices, stopped = list[ChoiceView](me.notebook_choices), why_stopped(me, self.name)
         if choices:
             return own + render(choices, default=self.gpu_quota.default_gpu, notice=stopped)
         notice = f"{stopped} No project has a GPU quota for your notebooks now.".strip()
-        options = read_options((self.orm_spawner.user_options if self.orm_spawner else None) or {}, alone=False)
+        options = read_options(
+            (self.orm_spawner.user_options if self.orm_spawner else None) or {}, refuse_unknown=False
+        )
         had_gpu = isinstance(options, BadOptions) or options.size is not None
         return own + (render((), notice=notice) if stopped or had_gpu else "")
 
@@ -307,13 +311,13 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         """The hub's own options and the GPU options."""
         others = {key: value for key, value in form_data.items() if key not in OUR_OPTIONS}
         own = await maybe_future(super().run_options_from_form(others))
-        return {**own, **chosen_in_form(form_data)}
+        return {**own, **options_of_form(form_data)}
 
     async def options_from_query(self, query_data: Mapping[str, Any]) -> dict[str, Any]:
         """The same from a query, ``/hub/spawn?gpu_size=...``."""
         others = {key: value for key, value in query_data.items() if key not in OUR_OPTIONS}
         own = await maybe_future(super().options_from_query(others)) if others else {}
-        return {**own, **chosen_in_form(query_data)}
+        return {**own, **options_of_form(query_data)}
 
     # The environment
 
@@ -336,7 +340,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
     def make_preexec_fn(self, name: str) -> Any:
         """The function between fork and exec of the server; only local spawners call this."""
         before = cast("Callable[[], object] | None", super().make_preexec_fn(name))
-        return before if self._enforcement.path is None else entering(self._enforcement.path, before)
+        return before if self._enforcement.path is None else enter_cgroup_first(self._enforcement.path, before)
 
     @property
     def notebook_service_url(self) -> str:
@@ -350,7 +354,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         if self.gpu_quota.notebook_service_url:
             return self.gpu_quota.notebook_service_url
         if proxy.scheme != "https":
-            host = proxy.hostname if proxy.hostname and proxy.hostname not in EVERYWHERE else "127.0.0.1"
+            host = proxy.hostname if proxy.hostname and proxy.hostname not in ALL_INTERFACES else "127.0.0.1"
             return f"http://{f'[{host}]' if ':' in host else host}:{proxy.port or 80}{path}"
         public = self.user.settings.get("public_url")
         return f"{public.scheme}://{public.netloc}{path}" if public else self.gpu_quota.service_url.rstrip("/") + path

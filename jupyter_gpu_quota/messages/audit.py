@@ -1,8 +1,8 @@
-"""Audit rows as sentences: the action of a user or a part of the service. The rows themselves are not changed."""
+"""Audit rows as sentences: the actions of users and of the service's parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from ..core.amounts import gpu_text
 from ..core.reason_figures import code_of, figures_of, reason_from
 from ..core.reasons import HELD_BY_ENFORCEMENT, Reason
-from .reasons import named, sentence
+from .quota import counted
+from .reasons import sentence, with_user_name
 
 Payload = Mapping[str, Any]
 
@@ -45,32 +46,32 @@ class AuditEntry:
     def devices(self) -> str:
         return ", ".join(dict.fromkeys(part["device"] for part in self.action["placements"]))
 
-    def why(self, *, began: bool = False) -> str:
+    def action_reason(self, *, began: bool = False) -> str:
         """The reason of the action, as a sentence."""
-        return self.in_words(self.action["reason"], began=began)
+        return self.reason_text(self.action["reason"], began=began)
 
-    def in_words(self, reason: Payload, *, began: bool = False) -> str:
-        return sentence(named(_stored(reason), self.name_of), began=began)
+    def reason_text(self, reason: Payload, *, began: bool = False) -> str:
+        return sentence(with_user_name(_reason_of(reason), self.name_of), began=began)
 
 
-def what(entry: AuditEntry) -> str:
+def action_text(entry: AuditEntry) -> str:
     """The action and its subject: the rest of a sentence that begins with the actor."""
-    words = _WORDS.get(entry.kind)
-    if words is None:
+    text = _ACTION_TEXTS.get(entry.kind)
+    if text is None:
         return f"{entry.kind} {entry.thing}"
     try:
-        return words(entry)
+        return text(entry)
     except (KeyError, TypeError, ValueError):  # a row of another release
         return f"{entry.kind} {entry.thing}"
 
 
-def _stored(reason: Payload) -> Reason:
+def _reason_of(reason: Payload) -> Reason:
     return reason_from(reason["code"], ((name, value) for name, value in reason["figures"]))
 
 
 def _submitted(entry: AuditEntry) -> str:
-    asked, ranks = gpu_text(entry.payload["gpu_milli"]), entry.payload["ranks"]
-    size = f"{asked} GPU" if ranks == 1 else f"{ranks} ranks of {asked} GPU"
+    gpu, ranks = gpu_text(entry.payload["gpu_milli"]), entry.payload["ranks"]
+    size = f"{gpu} GPU" if ranks == 1 else f"{ranks} ranks of {gpu} GPU"
     return f"queued {entry.thing}: {size} in pool {entry.payload['pool']}"
 
 
@@ -91,24 +92,25 @@ def _ended(entry: AuditEntry) -> str:
     return f"reported that attempt {entry.payload['attempt']} of {entry.thing} {how}; the job {outcome}"
 
 
-def _changed(verb: str) -> Callable[[AuditEntry], str]:
-    def words(entry: AuditEntry) -> str:
-        why = entry.payload.get("reason")
-        return f"{verb} {entry.thing}, which was {entry.payload['was']}" + (f". {entry.in_words(why)}" if why else "")
+def _state_change(verb: str) -> Callable[[AuditEntry], str]:
+    def text(entry: AuditEntry) -> str:
+        reason = entry.payload.get("reason")
+        because = f". {entry.reason_text(reason)}" if reason else ""
+        return f"{verb} {entry.thing}, which was {entry.payload['was']}{because}"
 
-    return words
+    return text
 
 
 def _stopped(entry: AuditEntry) -> str:
-    by_enforcement = code_of(_stored(entry.action["reason"])) in HELD_BY_ENFORCEMENT
-    return f"stopped {entry.thing}{' for memory enforcement' if by_enforcement else ''}. {entry.why()}"
+    by_enforcement = code_of(_reason_of(entry.action["reason"])) in HELD_BY_ENFORCEMENT
+    return f"stopped {entry.thing}{' for memory enforcement' if by_enforcement else ''}. {entry.action_reason()}"
 
 
 def _started(entry: AuditEntry) -> str:
     """A start; a notebook that had lent its slice gets it back."""
-    was_lent = "was" in figures_of(_stored(entry.action["reason"]))
+    was_lent = "was" in figures_of(_reason_of(entry.action["reason"]))
     did = f"gave {entry.thing} its slice back" if was_lent else f"started {entry.thing}"
-    return f"{did} on {entry.devices}. {entry.why(began=True)}"
+    return f"{did} on {entry.devices}. {entry.action_reason(began=True)}"
 
 
 def _activity(entry: AuditEntry) -> str:
@@ -145,23 +147,18 @@ def _enforcement(entry: AuditEntry) -> str:
     )
 
 
-def _counted(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}" if len(things) == 1 else f"{len(things)} {name}s"
-
-
 def _plan(entry: AuditEntry) -> str:
-    number = entry.payload["actions"]
-    decisions = "1 scheduling decision" if number == 1 else f"{number} scheduling decisions"
+    decisions = counted(entry.payload["actions"], "scheduling decision")
     return f"applied {decisions} under revision {entry.payload['revision']} of the quota file"
 
 
-def _node(verb: str) -> Callable[[AuditEntry], str]:
-    def words(entry: AuditEntry) -> str:
+def _node_change(verb: str) -> Callable[[AuditEntry], str]:
+    def text(entry: AuditEntry) -> str:
         by_at = entry.payload.get("drain_by_at")
         by = "" if by_at is None else f", by {datetime.fromtimestamp(by_at / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
         return f"{verb} node {entry.subject}{by}"
 
-    return words
+    return text
 
 
 def _idle(entry: AuditEntry) -> str:
@@ -188,24 +185,24 @@ def _notified(words: str) -> Callable[[AuditEntry], str]:
     )
 
 
-_WORDS: Mapping[str, Callable[[AuditEntry], str]] = {
+_ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "job.submit": _submitted,
-    "job.hold": _changed("held"),
-    "job.release": _changed("released"),
-    "job.cancel": _changed("cancelled"),
+    "job.hold": _state_change("held"),
+    "job.release": _state_change("released"),
+    "job.cancel": _state_change("cancelled"),
     "job.running": lambda one: f"reported that {one.thing} started (attempt {one.payload['attempt']})",
     "job.rank_failed": lambda one: f"reported that a rank of {one.thing} failed, so the other ranks are stopped",
     "attempt.end": _ended,
     "job.end": _ended,
     "start": _started,
-    "resume": lambda one: f"resumed {one.thing} on {one.devices}. {one.why(began=True)}",
-    "pause": lambda one: f"paused {one.thing}. {one.why()}",
+    "resume": lambda one: f"resumed {one.thing} on {one.devices}. {one.action_reason(began=True)}",
+    "pause": lambda one: f"paused {one.thing}. {one.action_reason()}",
     "stop": _stopped,
-    "refuse": lambda one: f"refused {one.thing}. {one.why()}",
+    "refuse": lambda one: f"refused {one.thing}. {one.action_reason()}",
     "reserve": lambda one: f"reserved {one.devices} for {one.thing}",
-    "unreserve": lambda one: f"dropped the reservation for {one.thing}. {one.why()}",
-    "lend": lambda one: f"lent the slice of {one.thing}. {one.why()}",
-    "release": lambda one: f"returned the slice of {one.thing} to its project. {one.why()}",
+    "unreserve": lambda one: f"dropped the reservation for {one.thing}. {one.action_reason()}",
+    "lend": lambda one: f"lent the slice of {one.thing}. {one.action_reason()}",
+    "release": lambda one: f"returned the slice of {one.thing} to its project. {one.action_reason()}",
     "plan": _plan,
     "share.enforcement": _enforcement,
     "notebook.request": lambda one: (
@@ -215,7 +212,7 @@ _WORDS: Mapping[str, Callable[[AuditEntry], str]] = {
     "notebook.activity": _activity,
     "notebook.over_share": _over_share,
     "notebook.too_weak": _too_weak,
-    "notebook.stopped": lambda one: f"had the hub stop {one.thing}. {one.in_words(one.payload['reason'])}",
+    "notebook.stopped": lambda one: f"had the hub stop {one.thing}. {one.reason_text(one.payload['reason'])}",
     **{f"notebook.{event}": _idle for event in _IDLE},
     "notice.sent": _notified("notified"),
     "notice.given_up": _notified("could not notify"),
@@ -224,13 +221,13 @@ _WORDS: Mapping[str, Callable[[AuditEntry], str]] = {
         + (f": {one.payload['comment']}" if one.payload["comment"] else "")
     ),
     "inventory": lambda one: (
-        f"read the nodes again: {_counted(one.payload['nodes'], 'node')} and "
-        f"{_counted(one.payload['devices'], 'device')} listed"
+        f"read the nodes again: {counted(len(one.payload['nodes']), 'node')} and "
+        f"{counted(len(one.payload['devices']), 'device')} listed"
     ),
     "device": lambda one: f"reported that device {one.subject} is {one.payload['is']}; it was {one.payload['was']}",
-    "node.cordon": _node("cordoned"),
-    "node.uncordon": _node("uncordoned"),
-    "node.drain": _node("began to drain"),
+    "node.cordon": _node_change("cordoned"),
+    "node.uncordon": _node_change("uncordoned"),
+    "node.drain": _node_change("began to drain"),
     "retention": lambda one: f"deleted {one.payload['jobs']} jobs that had ended long ago",
     "user.erase_name": lambda _one: "erased the name of a person",
 }

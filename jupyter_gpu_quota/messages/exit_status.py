@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class EndedRank(Protocol):
-    """The fields of a rank that are used; ``ended_at`` and ``exit_status`` are None for one that runs or was lost."""
+    """The used fields of a rank; ``ended_at`` is None while it runs, ``exit_status`` also if it was lost."""
 
     @property
     def attempt(self) -> int: ...
@@ -24,29 +24,29 @@ class EndedRank(Protocol):
 def ended_attempts(ranks: Sequence[EndedRank]) -> str:
     """Every attempt whose ranks have ended: "1: rank 2 exit 1, ranks 0-1 signal 15; 2: exit 0".
 
-    Ranks with the same exit status stand together, the first to end in front: where one fails, the others are stopped.
+    Ranks with the same exit status are grouped, in the order of their ends: after a failed rank the others are stopped.
     """
     attempts = groupby(sorted(ranks, key=lambda rank: rank.attempt), key=lambda rank: rank.attempt)
-    results = [(attempt, _ends(list(members))) for attempt, members in attempts]
+    results = [(attempt, _attempt_text(list(members))) for attempt, members in attempts]
     return "; ".join(f"{attempt}: {ends}" for attempt, ends in results if ends)
 
 
-def _ends(ranks: Sequence[EndedRank]) -> str:
-    ended = [(rank.ended_at, rank.rank, how_it_ended(rank.exit_status)) for rank in ranks if rank.ended_at is not None]
-    alike: dict[str, list[int]] = {}
-    for _, number, how in sorted(ended):
-        alike.setdefault(how, []).append(number)
+def _attempt_text(ranks: Sequence[EndedRank]) -> str:
+    ended = [(rank.ended_at, rank.rank, exit_text(rank.exit_status)) for rank in ranks if rank.ended_at is not None]
+    ranks_by_exit: dict[str, list[int]] = {}
+    for _, number, ending in sorted(ended):
+        ranks_by_exit.setdefault(ending, []).append(number)
     if len(ranks) == 1:
-        return "".join(alike)
-    return ", ".join(f"{_named(numbers)} {how}" for how, numbers in alike.items())
+        return "".join(ranks_by_exit)
+    return ", ".join(f"{_ranks_text(numbers)} {ending}" for ending, numbers in ranks_by_exit.items())
 
 
-def how_it_ended(status: int | None) -> str:
+def exit_text(status: int | None) -> str:
     """An exit status as text; a rank without one is lost."""
     return "lost" if status is None else f"signal {-status}" if status < 0 else f"exit {status}"
 
 
-def _named(numbers: Sequence[int]) -> str:
+def _ranks_text(numbers: Sequence[int]) -> str:
     """Rank numbers, with consecutive ones as a range: "rank 2", "ranks 0-2, 5"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):

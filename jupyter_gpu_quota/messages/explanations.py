@@ -47,7 +47,7 @@ _OTHERS = "a higher quota, limit or ceiling nor a larger pool nor permission to 
 
 
 def explanation_sentence(explanation: Explanation) -> str:
-    """Why a workload waits and what would start it; for other workloads their state and reason."""
+    """Why a workload waits and which changes would start it; for other workloads their state and reason."""
     reason = explanation.reason
     if explanation.outlook is Outlook.NOTHING:
         words = _STATES[explanation.state]
@@ -55,23 +55,25 @@ def explanation_sentence(explanation: Explanation) -> str:
     assert reason is not None, "a workload that waits or starts has a reason"
     if explanation.outlook is Outlook.STARTS:
         return sentence(reason)
-    windows = _windows(explanation.set_by_windows)
-    return sentence(reason) + _backfill(explanation.backfill_within_s) + _changes(explanation, reason) + windows
+    windows = _windows_text(explanation.set_by_windows)
+    return (
+        sentence(reason) + _backfill_text(explanation.backfill_within_s) + _changes_text(explanation, reason) + windows
+    )
 
 
-def _backfill(within_s: int | None) -> str:
+def _backfill_text(within_s: int | None) -> str:
     if within_s is None:
         return ""
     return f" Devices are reserved for it; by the time limits of the work there it starts within {time_text(within_s)}."
 
 
-def _changes(explanation: Explanation, reason: Reason) -> str:
-    """The changes that would start it; for a quota or limit also why none would, or why no quota would."""
+def _changes_text(explanation: Explanation, reason: Reason) -> str:
+    """The changes that would start it; if a quota or limit binds, also why no other change would."""
     changes = explanation.would_start
     words = f" It would start if {', or if '.join(map(change_sentence, changes))}." if changes else ""
     if reason.code not in FIXED_BOUNDS or any(change.kind is ChangeKind.QUOTA for change in changes):
         return words
-    too_high = _too_high(explanation.quota_too_high) if explanation.quota_too_high else None
+    too_high = _too_high_text(explanation.quota_too_high) if explanation.quota_too_high else None
     if changes:
         return words + (f" No quota alone would start it: {too_high}." if too_high else "")
     if reason.code is not ReasonCode.NEVER_FITS and not is_too_wide(reason):  # its sentence names what has to be freed
@@ -82,7 +84,7 @@ def _changes(explanation: Explanation, reason: Reason) -> str:
 def change_sentence(change: Change) -> str:
     """One change as a condition, to be used after "It would start if"."""
     if change.amount is not None:
-        return _raised(change, "were raised")
+        return _raise_text(change, "were raised")
     match change.kind:
         case ChangeKind.FREED:
             return f"{gpu_text(change.by_milli)} GPU were freed in pool {change.pool}"
@@ -92,27 +94,27 @@ def change_sentence(change: Change) -> str:
             return "it were submitted as a preemptible job (without --non-preemptible)"
 
 
-def _raised(change: Change, verb: str) -> str:
+def _raise_text(change: Change, verb: str) -> str:
     assert change.amount is not None and change.to_milli is not None, "an amount is raised to another one"
     where = f" in the calendar's window {change.amount.window}" if change.amount.window else ""
     to = f"by {gpu_text(change.by_milli)} to {gpu_text(change.to_milli)}"
-    return f"{_amount(change.amount)} {verb} {to}{where}"
+    return f"{_amount_text(change.amount)} {verb} {to}{where}"
 
 
-def _too_high(quota: QuotaTooHigh) -> str:
+def _too_high_text(quota: QuotaTooHigh) -> str:
     needed, available = gpu_text(quota.needed_milli), gpu_text(quota.available_milli)
-    return f"{_raised(quota.change, 'raised')} would need {needed} GPU, and {available} is available for quotas"
+    return f"{_raise_text(quota.change, 'raised')} would need {needed} GPU, and {available} is available for quotas"
 
 
-def _amount(amount: OwnerAmount) -> str:
+def _amount_text(amount: OwnerAmount) -> str:
     owner = f"department {amount.owner}" if amount.is_department else amount.owner
     return _AMOUNTS[amount.kind].format(owner=owner, pool=amount.pool)
 
 
-def _windows(amounts: Iterable[OwnerAmount]) -> str:
+def _windows_text(amounts: Iterable[OwnerAmount]) -> str:
     by_window: dict[str | None, list[str]] = {}
     for amount in amounts:
-        by_window.setdefault(amount.window, []).append(_amount(amount))
+        by_window.setdefault(amount.window, []).append(_amount_text(amount))
     return "".join(f" Now the calendar's window {name} sets {' and '.join(row)}." for name, row in by_window.items())
 
 
@@ -121,8 +123,8 @@ def dry_run_sentence(dry_run: DryRun) -> str:
     reason, grace_s = dry_run.reason, dry_run.grace_s
     if reason.code is ReasonCode.WAITS_FOR_DRAIN:
         when = "as soon as" if grace_s is None else f"within the grace of {grace_s} s, after"
-        whom = "the work that is ending there has ended" if grace_s is None else "the work there has saved and ended"
-        return f"It would start {when} {whom}. Nothing is reserved for it until it is submitted."
+        work = "the work that is ending there has ended" if grace_s is None else "the work there has saved and ended"
+        return f"It would start {when} {work}. Nothing is reserved for it until it is submitted."
     if isinstance(reason, BackfillReserved):
         limits = "by the time limits of the work there it would start"
         return f"No devices that fit are free; some would be reserved for it, and {limits} within {reason.within_s} s."

@@ -47,14 +47,15 @@ RECENT = frozenset(
 
 
 NOTICE = "It has not used the GPU for a long time: stop what it does not need, or shut the kernel down."
-"""For a busy kernel that does not use the GPU, where the policy sets ``busy_notify_after``; nothing is freed."""
+"""For a busy kernel that does not use the GPU, if the policy sets ``busy_notify_after``; nothing is freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspends:
-    """How idle kernels are suspended, where the policy says ``suspend``.
+class SuspensionState:
+    """The suspension of idle kernels, if the policy has ``suspend``.
 
-    ``can``: the server can suspend kernels, else ``why_not`` is the reason. ``suspended``: their number.
+    ``can``: the server can suspend kernels, otherwise ``why_not`` is the reason. ``suspended``: number of suspended
+    kernels.
     """
 
     can: bool = False
@@ -63,68 +64,76 @@ class Suspends:
 
 
 def idle_sentence(
-    classification: Classification, stage: MachineState, mode: IdleMode, now: int, kept: Suspends | None = None
+    classification: Classification,
+    state: MachineState,
+    mode: IdleMode,
+    now: int,
+    suspension: SuspensionState | None = None,
 ) -> str:
-    """Why a notebook is busy or idle, and the next step. ``kept`` None: its kernels are shut down, never suspended."""
+    """Why a notebook is busy or idle, and the next step. ``suspension`` None: its
+    kernels are shut down, never suspended."""
     figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in classification.figures}
-    return " ".join(part for part in (_why(classification, figures, stage), _then(stage, mode, now, kept)) if part)
+    return f"{_cause_text(classification, figures, state)} {_next_step_text(state, mode, now, suspension)}".strip()
 
 
-def _why(classification: Classification, figures: dict[str, int | str], stage: MachineState) -> str:
+def _cause_text(classification: Classification, figures: dict[str, int | str], state: MachineState) -> str:
     if classification.reason is IdleReason.GPU_IN_USE and figures.get("users"):
         return f"The GPU is in use by {figures['users']}."
     words = WHY[classification.reason].format_map(defaultdict(lambda: "some time", figures))
     if classification.reason not in RECENT:
         return words
-    return words + ("." if isinstance(stage, Freed | Stopping) else _until(classification.reason, figures))
+    return words + ("." if isinstance(state, Freed | Stopping) else _until_idle_text(classification.reason, figures))
 
 
-def _until(reason: IdleReason, figures: dict[str, int | str]) -> str:
+def _until_idle_text(reason: IdleReason, figures: dict[str, int | str]) -> str:
     """The time until it is idle, and that time while other work waits for a GPU, which may begin at any moment."""
     begins = "that lasts for" if reason is IdleReason.KEPT else "it counts as idle after"
     soon = f" ({figures['waited_for_s']} while other work waits for a GPU)" if "waited_for_s" in figures else ""
     return f"; {begins} {figures.get('needed_s', 'some time')}{soon}."
 
 
-def _then(stage: MachineState, mode: IdleMode, now: int, kept: Suspends | None) -> str:
-    match stage:
+def _next_step_text(state: MachineState, mode: IdleMode, now: int, suspension: SuspensionState | None) -> str:
+    match state:
         case InUse():
-            return "" if stage.notified_at is None else NOTICE
+            return "" if state.notified_at is None else NOTICE
         case Reported():
             return "The GPU is not freed: the policy only reports." if mode is IdleMode.REPORT else ""
         case Warned():
-            left = duration(max(0, stage.until - now) // 1000)
-            return f"In {left} its kernels that use the GPU are {_lost(kept)} Run a cell, or keep it, to prevent that."
+            left = duration(max(0, state.until - now) // 1000)
+            effect = _shutdown_text(suspension)
+            return f"In {left} its kernels that use the GPU are {effect} Run a cell, or keep it, to prevent that."
         case Freeing():
-            how = "suspended, or shut down where they cannot be" if kept and kept.can else "shut down"
+            how = "suspended, or shut down where they cannot be" if suspension and suspension.can else "shut down"
             return f"Its kernels that use the GPU are being {how}."
         case Freed():
-            return _freed(kept)
+            return _freed_text(suspension)
         case Stopping():
             return "Its server is being stopped."
         case _:
-            assert_never(stage)
+            assert_never(state)
 
 
-def _lost(kept: Suspends | None) -> str:
+def _shutdown_text(suspension: SuspensionState | None) -> str:
     """The effect on kernels and their variables."""
-    if kept is None:
+    if suspension is None:
         return "shut down and their variables are lost."
-    if not kept.can:
-        return f"shut down and their variables are lost: they cannot be suspended ({kept.why_not})."
+    if not suspension.can:
+        return f"shut down and their variables are lost: they cannot be suspended ({suspension.why_not})."
     return (
         "suspended: their variables are kept, and each gets its GPU back with its next cell. "
         "One that cannot be suspended is shut down, and its variables are lost."
     )
 
 
-def _freed(kept: Suspends | None) -> str:
+def _freed_text(suspension: SuspensionState | None) -> str:
     lives = (
         "None of its kernels uses a GPU; its server continues, its files are kept, and a new kernel gets the GPU again."
     )
-    if kept is None or not kept.suspended:
+    if suspension is None or not suspension.suspended:
         return lives
-    return f"{lives} Suspended kernels: {kept.suspended}; each keeps its variables and resumes with its next cell."
+    return (
+        f"{lives} Suspended kernels: {suspension.suspended}; each keeps its variables and resumes with its next cell."
+    )
 
 
 def duration(seconds: int) -> str:

@@ -21,11 +21,13 @@ def refusal_sentence(refusal: QuotaRefusal) -> str:
         when = f"From {instant_text(refusal.begins_at)}, while {open_text(refusal.windows)}: "
     match refusal.finding:
         case Contradiction() as finding:
-            return when + _contradiction(refusal, finding)
+            return when + _contradiction_text(refusal, finding)
         case QuotaSum() as finding:
-            return when + (_sum(refusal, finding) if refusal.department is None else _department(refusal, finding))
+            return when + (
+                _sum_text(refusal, finding) if refusal.department is None else _department_text(refusal, finding)
+            )
         case Unpackable() as finding:
-            return when + _shape(refusal, finding)
+            return when + _unpackable_text(refusal, finding)
         case TooManyCombinations() as finding:
             return (
                 f"The calendar has more than {finding.checked} different sets of windows that are open together, too "
@@ -53,32 +55,32 @@ def counted(number: int, noun: str) -> str:
 def pool_sentences(
     pool: str, devices: int, rows: Mapping[str, Amounts], base: Mapping[str, Amounts], windows: Sequence[str]
 ) -> list[str]:
-    """The quotas of a pool in force now, those without an open window where they differ, and the packing.
+    """The quotas of a pool in force now, those without an open window if they differ, and the packing.
 
     ``rows`` are the amounts now, while ``windows`` are open; ``base`` those while no window is open.
     """
     when = f"now, while {open_text(windows)}: " if windows else ""
-    usual = [f"Pool {pool}, while no window is open: {_quotas(base, devices)}."] if rows != base else []
+    usual = [f"Pool {pool}, while no window is open: {_quotas_text(base, devices)}."] if rows != base else []
     packing = pack(dict(rows))
     needed = f"{counted(packing.devices, 'device')} needed: {joined(packing_rows(packing), '; ')}"
     return [
-        f"Pool {pool}: {counted(devices, 'device')}; {when}{_quotas(rows, devices)}.",
+        f"Pool {pool}: {counted(devices, 'device')}; {when}{_quotas_text(rows, devices)}.",
         *usual,
         f"Pool {pool}, packed: {needed if packing.devices else 'no quota needs a device'}.",
     ]
 
 
-def _quotas(rows: Mapping[str, Amounts], devices: int) -> str:
+def _quotas_text(rows: Mapping[str, Amounts], devices: int) -> str:
     left = devices * WHOLE_DEVICE - sum(row.notebook_milli + row.training_milli for row in rows.values())
     rest = f"{gpu_text(left)} GPU {'are' if left > WHOLE_DEVICE else 'is'} left over" if left else "none is left over"
     if left < 0:
         rest = f"{gpu_text(-left)} GPU too many"
-    notebooks = _added((name, row.notebook_milli) for name, row in sorted(rows.items()))
-    training = _added((name, row.training_milli) for name, row in sorted(rows.items()))
+    notebooks = _sum_terms((name, row.notebook_milli) for name, row in sorted(rows.items()))
+    training = _sum_terms((name, row.training_milli) for name, row in sorted(rows.items()))
     return f"notebook quotas {notebooks}, training quotas {training}; {rest}"
 
 
-def _added(quotas: Iterable[tuple[str, int]]) -> str:
+def _sum_terms(quotas: Iterable[tuple[str, int]]) -> str:
     """A sum with its terms: "1 (speech) + 2 (vision) = 3"."""
     parts = [(name, milli) for name, milli in quotas if milli]
     terms = joined([f"{gpu_text(milli)} ({name})" for name, milli in parts], " + ")
@@ -101,7 +103,7 @@ def joined(parts: Sequence[str], separator: str) -> str:
     return separator.join([*parts[:MOST_LISTED], *more])
 
 
-def _contradiction(refusal: QuotaRefusal, finding: Contradiction) -> str:
+def _contradiction_text(refusal: QuotaRefusal, finding: Contradiction) -> str:
     pool, amounts = refusal.pool, finding.amounts
     name = f"department {refusal.department}" if refusal.department is not None else refusal.project
     if pool not in finding.pools:
@@ -115,7 +117,7 @@ def _contradiction(refusal: QuotaRefusal, finding: Contradiction) -> str:
     )
 
 
-def _department(refusal: QuotaRefusal, finding: QuotaSum) -> str:
+def _department_text(refusal: QuotaRefusal, finding: QuotaSum) -> str:
     kind, needed, own = refusal.code.removeprefix("department_"), refusal.needed_milli, refusal.available_milli
     amounts = [(one.name, one.notebook_milli if kind == "notebook" else one.training_milli) for one in finding.quotas]
     parts = [f"{name} {gpu_text(milli)}" for name, milli in amounts if milli]
@@ -126,7 +128,7 @@ def _department(refusal: QuotaRefusal, finding: QuotaSum) -> str:
     )
 
 
-def _sum(refusal: QuotaRefusal, finding: QuotaSum) -> str:
+def _sum_text(refusal: QuotaRefusal, finding: QuotaSum) -> str:
     needed, available = refusal.needed_milli, refusal.available_milli
     parts = [
         f"{one.name} {gpu_text(one.notebook_milli)} for notebooks and {gpu_text(one.training_milli)} for training"
@@ -140,7 +142,7 @@ def _sum(refusal: QuotaRefusal, finding: QuotaSum) -> str:
     )
 
 
-def _shape(refusal: QuotaRefusal, finding: Unpackable) -> str:
+def _unpackable_text(refusal: QuotaRefusal, finding: Unpackable) -> str:
     return (
         f"The quotas of pool {refusal.pool} add up to {gpu_text(finding.quotas_milli)} of "
         f"{gpu_text(refusal.available_milli)} GPU and do not fit in their shapes: they need {finding.packing.devices} "

@@ -1,4 +1,4 @@
-"""What an edit of the quota file changes, as sentences: one table of the fields, one of the effects on work."""
+"""The effects of an edit of the quota file as sentences, by edited field and by effect on work."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ AMOUNTS = {
 SENTENCES = {
     "name": "The file removes {section} {name}, which has {work}.",
     "members": (
-        "{subject} goes on, but {user} is no longer a member of {project}: {user} {keeps}, and starts nothing new."
+        "{subject} continues, but {user} is no longer a member of {project}: {user} {keeps}, and starts nothing new."
     ),
     "user_jobs_milli": (
         "The jobs of {user} have {used:gpu} GPU of {owner} in pool {pool}, and its ceiling for each user's jobs "
-        "becomes {becomes:gpu}{when}: they run on, and nothing more starts above that."
+        "becomes {becomes:gpu}{when}: they continue, and nothing more starts above that."
     ),
     "user_notebook_milli": (
         "The notebooks of {user} have {used:gpu} GPU of {owner} in pool {pool}, and its ceiling for each user's "
-        "notebooks becomes {becomes:gpu}{when}: they run on, and nothing more starts above that."
+        "notebooks becomes {becomes:gpu}{when}: they continue, and nothing more starts above that."
     ),
     "limit_milli": (
         "{owner} has {used:gpu} GPU in use in pool {pool}, and its limit becomes {becomes:gpu}{when}: running work "
-        "goes on, and nothing more starts above that."
+        "continues, and nothing more starts above that."
     ),
     "training_milli": (
         "{owner} has a training quota of {quota:gpu} GPU in pool {pool}, and its ceiling for each user's jobs is "
@@ -84,7 +84,7 @@ SENTENCES = {
         "{compute}; the file requires at least memory {least_memory}, compute {least_compute}."
     ),
 }
-"""By the field that is edited: its consequence. A field with several consequences has a key for each."""
+"""The consequence of each edited field. A field with several consequences has a key for each."""
 
 
 def edit_sentence(field: str, **figures: object) -> str:
@@ -113,7 +113,7 @@ def pool_offers_sentence(
         offered = f"memory {best.memory}, compute {best.compute} ({best.why})"
         parts.append(f"The best of the others, {best.device}, offers {offered}.")
     if unknown:
-        parts.append(f"Not known of {counted(len(unknown), 'device')}: {unknown[0].why}.")
+        parts.append(f"Unknown for {counted(len(unknown), 'device')}: {unknown[0].why}.")
     parts.append(NONE_ENFORCES if len(short) + len(unknown) == len(offers) else SOME_ENFORCE)
     if mps_projects:
         parts.append(f"Jobs of {' and '.join(mps_projects)} are enforced so by an MPS daemon, and are not refused.")
@@ -137,7 +137,7 @@ def owner_text(place: OwnerInPool) -> str:
 
 
 def since_text(now: int, at: int, windows: Sequence[str]) -> str:
-    """While which calendar windows are open, and from which instant on; empty for now without any."""
+    """The open calendar windows and the first instant; empty for now without an open window."""
     opened = f" while {open_text(windows)}" if windows else ""
     if at == now:
         return opened
@@ -145,7 +145,7 @@ def since_text(now: int, at: int, windows: Sequence[str]) -> str:
 
 
 def work_text(jobs: int, notebooks: int) -> str:
-    """How much work there is: "2 jobs and 1 notebook slice"."""
+    """An amount of work, such as "2 jobs and 1 notebook slice"."""
     parts = ((jobs, "job"), (notebooks, "notebook slice"))
     return " and ".join(counted(number, noun) for number, noun in parts if number)
 
@@ -170,7 +170,7 @@ class Openings:
         begins_at, ends_at = self.runs[0]
         until = f"until {self._local(ends_at)} {self.timezone}"
         if ends_at >= self.until:
-            until = "and stays open for the two years that are looked ahead"
+            until = "and stays open for at least two years"
         if not self.is_open:
             return f"it opens next at {self._instant(begins_at)}, {until}"
         again = f", and opens next at {self._instant(self.runs[1][0])}" if len(self.runs) > 1 else ""
@@ -205,20 +205,20 @@ def window_amounts_sentence(
     """The amounts of an owner in a pool around a calendar window: "training quota 3 now, 2 while it is open".
 
     ``now`` and ``then``: in force before and after the edit. ``was_open`` and ``opens``: at the next opening of the
-    window before and after it, when ``others`` change them, too. None where the owner or the window is not there.
+    window before and after it, when ``others`` change them, too. None without the owner or the window.
     """
     department, owner, pool = place
     parts = []
     for key in keys:
-        values = [_amount(now, key, " now")]
+        values = [_amount_text(now, key, " now")]
         if then is not None and (now is None or getattr(then, key) != getattr(now, key)):
-            values.append(_amount(then, key, " once this is in force"))
+            values.append(_amount_text(then, key, " once this is in force"))
         if opens is None:
-            values.append(_amount(was_open, key, " while it was open"))
+            values.append(_amount_text(was_open, key, " while it was open"))
         else:
             is_same = was_open is None or getattr(was_open, key) == getattr(opens, key)
-            instead = "" if is_same else f" instead of {_amount(was_open, key)}"
-            values.append(_amount(opens, key, f"{instead} while it is open"))
+            instead = "" if is_same else f" instead of {_amount_text(was_open, key)}"
+            values.append(_amount_text(opens, key, f"{instead} while it is open"))
         parts.append(f"{AMOUNTS[key]} {', '.join(filter(None, values))}")
     also = f" (with {' and '.join(others)} open, too)" if others else ""
     return (
@@ -226,7 +226,7 @@ def window_amounts_sentence(
     )
 
 
-def _amount(amounts: Amounts | None, key: str, words: str = "") -> str:
+def _amount_text(amounts: Amounts | None, key: str, words: str = "") -> str:
     if amounts is None:
         return ""
     value: int | None = getattr(amounts, key)
@@ -238,58 +238,59 @@ EFFECTS: Mapping[Effect, str] = {
     Effect.PAUSED: "runs now and is paused and queued again at its old position{then}{anyway}",
     Effect.OVER_QUOTA: "keeps what it has. {after}",
     Effect.DRAINS: "keeps what it has. {after}",
-    Effect.RUNS_ON: "runs on; without this file it is paused.",
+    Effect.RUNS_ON: "continues; without this file it is paused.",
     Effect.STARTS: "starts. Without this file it waits: {before}",
     Effect.WAITS: "waits: {after} {without}",
     Effect.REFUSED: "is refused: {after}",
 }
-"""What another quota file does to one job or notebook."""
+"""The effect of another quota file on one job or notebook."""
 
 
-def affected_sentence(one: Affected, subject: str, *, before: str, after: str) -> str:
+def affected_sentence(affected: Affected, subject: str, *, before: str, after: str) -> str:
     """The effect on one workload. ``before`` and ``after``: its reasons under both files as sentences, or empty."""
-    if one.effect is Effect.WAITS and one.work.state is JobState.HELD:
+    if affected.effect is Effect.WAITS and affected.work.state is JobState.HELD:
         return f"{subject} is held, and waits if it is released: {after}"
     figures = {
         "before": before,
-        "after": after or (_leaves_pool(one) if one.loses_device else _over(one)),
+        "after": after or (_leaves_pool_text(affected) if affected.loses_device else _over_quota_text(affected)),
         "then": f"; then it waits: {after}" if after else ", and starts again when others have started.",
-        "anyway": " Without this file it is paused, too." if one.anyway else "",
-        "without": _without(one, before),
+        "anyway": " Without this file it is paused, too." if affected.anyway else "",
+        "without": _without_file_text(affected, before),
     }
-    return f"{subject} {rendered(EFFECTS[one.effect], figures)}"
+    return f"{subject} {rendered(EFFECTS[affected.effect], figures)}"
 
 
-def _without(one: Affected, before: str) -> str:
+def _without_file_text(affected: Affected, before: str) -> str:
     """The state of waiting work if the old file stays."""
-    if one.before is None:
+    if affected.before is None:
         return "Without this file it starts."
-    same = one.after is not None and one.before.code is one.after.code
+    same = affected.after is not None and affected.before.code is affected.after.code
     return f"Without this file it waits{'' if same else ' for another reason'}: {before}"
 
 
-def _leaves_pool(one: Affected) -> str:
-    return f"This file moves devices that it has out of pool {one.work.pool}; it stays on them until {_end(one)}."
+def _leaves_pool_text(affected: Affected) -> str:
+    end = _end_text(affected)
+    return f"This file moves devices that it has out of pool {affected.work.pool}; it stays on them until {end}."
 
 
-def _over(one: Affected) -> str:
-    """What a lowered quota means for work that runs: how far its owner goes over it, and when the work ends."""
-    work, used, quota = one.work, one.used_milli or 0, one.quota_milli or 0
+def _over_quota_text(affected: Affected) -> str:
+    """The effect of a lowered quota on running work: the amount over quota, and the end of the work."""
+    work, used, quota = affected.work, affected.used_milli or 0, affected.quota_milli or 0
     is_job = isinstance(work, Job)
     fixed = " that may not be preempted" if isinstance(work, Job) and not work.preemptible else ""
-    ends = f"It stays until {_end(one)}"
-    if one.effect is Effect.OVER_QUOTA:
+    ends = f"It stays until {_end_text(affected)}"
+    if affected.effect is Effect.OVER_QUOTA:
         ends = "It may be paused when others claim their quota"
-    was = max(0, used - (one.had_milli or 0))
+    was = max(0, used - (affected.had_milli or 0))
     above = f"{gpu_text(used - quota)} GPU of that is over quota"
     if was:
         above = f"it goes from {gpu_text(was)} to {gpu_text(used - quota)} GPU over quota"
-    owner = work.project if one.department is None else f"department {one.department}"
+    owner = work.project if affected.department is None else f"department {affected.department}"
     return (
         f"{owner} uses {gpu_text(used)} GPU{fixed} in pool {work.pool} and its {'training' if is_job else 'notebook'} "
         f"quota becomes {gpu_text(quota)}: {above}. {ends}."
     )
 
 
-def _end(one: Affected) -> str:
-    return "it ends" if isinstance(one.work, Job) else "its server stops"
+def _end_text(affected: Affected) -> str:
+    return "it ends" if isinstance(affected.work, Job) else "its server stops"

@@ -1,4 +1,4 @@
-"""Reasons as sentences: which workload asked for what, what was true, what happens next."""
+"""Reasons as sentences: the request, the figures that decided, and the next step."""
 
 from __future__ import annotations
 
@@ -174,13 +174,13 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
     R.LENT_WHILE_IDLE: (
         "The notebook is idle and none of its processes is on the GPU, so its slice of {gpu_milli:gpu} GPU in pool "
         "{pool} is lent to preemptible jobs. It stays booked for {release_after_s:time}: when the notebook is used "
-        "again, those jobs leave within {lent_grace_s:time} and the notebook gets its slice back.",
+        "again, those jobs end or are paused within {lent_grace_s:time} and the notebook gets its slice back.",
         "The notebook is idle, so its slice is lent; the notebook gets it back when it is used again.",
     ),
     R.SLICE_RELEASED: (
         "The notebook was idle for {release_after_s:time} after its slice of {gpu_milli:gpu} GPU was lent, so the "
-        "slice returned to the notebook quota of {project} in pool {pool}. The notebook goes on, and requests a slice "
-        "again when it needs a GPU.",
+        "slice returned to the notebook quota of {project} in pool {pool}. The notebook continues, and requests a "
+        "slice again when it needs a GPU.",
         "The notebook was idle for long, so its slice returned to its project's notebook quota.",
     ),
     R.NO_FREE_GPU: (
@@ -189,8 +189,8 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "No GPU that fits is free. It starts when one is freed.",
     ),
     R.WAITS_FOR_DRAIN: (
-        "{asked_milli:gpu} GPU is reserved for it; it starts as soon as the work that still runs there has left.",
-        "Devices are reserved for it; it starts as soon as the work that still runs there has left.",
+        "{asked_milli:gpu} GPU is reserved for it; it starts as soon as the work that still runs there has ended.",
+        "Devices are reserved for it; it starts as soon as the work that still runs there has ended.",
     ),
     R.BEHIND_OTHERS: (
         "{project} asked for {asked_milli:gpu} GPU, and other work of the same kind comes first. "
@@ -304,7 +304,7 @@ _ENDED: Mapping[R, str] = {
     R.TIME_LIMIT: "The job ran for {ran_s:time} and its time limit was {time_limit_s:time}, so it was ended; submit it "
     "again with a longer limit.",
 }
-"""The sentences about a job that has ended, where the usual sentence says what it still has time for."""
+"""The sentences about an ended job, if the usual sentence describes its grace period."""
 
 _SLICE_BACK = (
     "The slice of {asked_milli:gpu} GPU was lent while the notebook was idle; it stayed booked, and the notebook has "
@@ -325,7 +325,7 @@ _TOO_WIDE: Mapping[R, str] = {
     R.ABOVE_USER_CEILING: "{user} asked for {asked_milli:gpu} GPU; the ceiling for each user of {project} is "
     "{ceiling_milli:gpu}. " + _NEVER_UNDER + " a higher ceiling.",
 }
-"""The sentences about a job that alone is above its limit, quota or ceiling: no freed GPU helps it."""
+"""The sentences about a job that alone exceeds its limit, quota or ceiling: freed GPUs do not start it."""
 
 _BEGINS: dict[str, Figure] = {"starts": "starts now", "is": "is"}
 _BEGAN: dict[str, Figure] = {"starts": "started", "is": "was"}
@@ -339,7 +339,7 @@ _UNTIL = {
 def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str:
     """The reason with its figures; a short sentence for a stored reason that lacks some.
 
-    ``began``: of a workload that has started, and does not start now; ``ended``: of one that has ended.
+    ``began``: the workload has started; ``ended``: the job has ended.
     """
     figures = figures_of(reason) | (_BEGAN if began else _BEGINS)
     if reason.code not in SENTENCES:
@@ -350,12 +350,12 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
         full = _ENDED.get(code, short if "{grace_s:" in full else full)
     figures["until"] = _UNTIL.get(str(figures.get("kind")), "it ends")
     try:
-        return rendered(_special(reason) or full, figures) + _more(reason, figures)
+        return rendered(_special_sentence(reason) or full, figures) + _addition(reason, figures)
     except KeyError:
         return rendered(short, figures)
 
 
-def named(reason: Reason, name_of: Callable[[str], str]) -> Reason:
+def with_user_name(reason: Reason, name_of: Callable[[str], str]) -> Reason:
     """The reason with the person in it by name instead of by id."""
     pairs = figure_pairs(reason)
     if not any(name == "user" for name, _ in pairs):
@@ -366,7 +366,7 @@ def named(reason: Reason, name_of: Callable[[str], str]) -> Reason:
 
 
 def warning(reason: OverShare | EnforcementTooWeak) -> str:
-    """What the owner of a share is warned of."""
+    """The warning to the owner of a share."""
     match reason:
         case OverShare():
             words = "It uses {used_mib} MiB of device {device}, and its share is {share_mib} MiB."
@@ -380,8 +380,8 @@ def warning(reason: OverShare | EnforcementTooWeak) -> str:
     return rendered(words, figures_of(reason))
 
 
-def _special(reason: Reason) -> str | None:
-    """The sentence of a special case; None where the usual one is true."""
+def _special_sentence(reason: Reason) -> str | None:
+    """The sentence of a special case; None for the usual sentence."""
     match reason:
         case WithinNotebookQuota(was="lent"):
             return _SLICE_BACK
@@ -396,34 +396,34 @@ def _special(reason: Reason) -> str | None:
             return None
 
 
-def _more(reason: Reason, figures: Mapping[str, Figure]) -> str:
-    """What is added in some cases."""
+def _addition(reason: Reason, figures: Mapping[str, Figure]) -> str:
+    """A second sentence of some reasons; empty for the others."""
     words = ""
     match reason:
         case AboveNotebookQuota():
-            words = _way_out(reason)
+            words = _advice(reason)
         case NodeDrained(left_s=int()):
             words = " The drain's deadline is in {left_s:time}; after it such jobs, too, are stopped and queued again."
         case Preempted(min_runtime_s=int()):
-            words = " It had run {ran_s:time} of its minimum run time of {min_runtime_s:time}" + _SET_ASIDE
+            words = " It had run {ran_s:time} of its minimum run time of {min_runtime_s:time}" + _PROTECTION_IGNORED
         case Preempted(max_pauses=int()):
-            words = " It had been paused {max_pauses} times within {per_s:time}, its limit" + _SET_ASIDE
+            words = " It had been paused {max_pauses} times within {per_s:time}, its limit" + _PROTECTION_IGNORED
     if "memory_mib" in figures:
         words += " GPUs that fit are free, but no node has {cpu_milli:gpu} CPU and {memory_mib} MiB for each rank."
     return rendered(words, figures)
 
 
-_SET_ASIDE = "; the claim is within a training quota and nothing else could satisfy it, so this was allowed."
+_PROTECTION_IGNORED = "; the claim is within a training quota and nothing else could satisfy it, so this was allowed."
 
 
-def _way_out(reason: AboveNotebookQuota) -> str:
-    """What helps a notebook above its quota: no slice is small enough where nothing of that is left."""
+def _advice(reason: AboveNotebookQuota) -> str:
+    """Advice for a notebook above its quota; no slice is small enough if the quota is used up."""
     if reason.used_milli < reason.quota_milli:
         return " Choose a smaller slice or stop a notebook."
     return " Stop a notebook." if reason.used_milli else " Choose another pool, or ask for notebook quota there."
 
 
-class _Words(Formatter):
+class _FigureFormatter(Formatter):
     """Writes ``{name:gpu}`` as an amount of GPU, ``{name:time}`` as a time, ``{name:device}`` as "2 devices"."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -438,12 +438,12 @@ class _Words(Formatter):
                 return f"{value} {format_spec}" if value == 1 else f"{value} {format_spec}s"
 
 
-_WORDS = _Words()
+_FORMATTER = _FigureFormatter()
 
 
 def rendered(words: str, figures: Mapping[str, object]) -> str:
-    """A sentence with its figures, in the formats of :class:`_Words`."""
-    return _WORDS.vformat(words, (), figures)
+    """A sentence with its figures, in the formats of :class:`_FigureFormatter`."""
+    return _FORMATTER.vformat(words, (), figures)
 
 
 def time_text(seconds: int | str) -> str:

@@ -20,39 +20,39 @@ SHOWN = 40
 """Characters of a given value that a sentence repeats."""
 
 SENTENCES = {
-    "missing": "it is needed, and was not given",
+    "missing": "it is required",
     "unexpected_keyword_argument": "unexpected: there is no such key; leave it out",
     "extra_forbidden": "there is no such key; leave it out, or write it as the documentation does",
-    "string_type": "{given} is no text",
-    "string_unicode": "it has bytes that are no UTF-8 text; write it in UTF-8",
+    "string_type": "{given} is not text",
+    "string_unicode": "it has bytes that are not UTF-8 text; write it in UTF-8",
     "string_too_long": "it has {length} characters, and at most {max_length} fit",
-    "int_type": "{given} is no whole number; write one in digits alone, without quotes, point or exponent",
-    "int_from_float": "{given} is no whole number; write one in digits alone",
-    "int_parsing": "{given} is no whole number; write one in digits alone",
+    "int_type": "{given} is not a whole number; write one in digits alone, without quotes, point or exponent",
+    "int_from_float": "{given} is not a whole number; write one in digits alone",
+    "int_parsing": "{given} is not a whole number; write one in digits alone",
     "bool_type": "{given} is neither true nor false, without quotes",
-    "dict_type": "{given} stands where names with their values are expected",
-    "model_type": "{given} stands where names with their values are expected",
-    "model_attributes_type": "{given} stands where names with their values are expected",
-    "dataclass_type": "{given} stands where names with their values are expected",
-    "list_type": "{given} stands where a list is expected",
-    "tuple_type": "{given} stands where a list is expected",
+    "dict_type": "{given} was given; a mapping of names to values is expected",
+    "model_type": "{given} was given; a mapping of names to values is expected",
+    "model_attributes_type": "{given} was given; a mapping of names to values is expected",
+    "dataclass_type": "{given} was given; a mapping of names to values is expected",
+    "list_type": "{given} was given; a list is expected",
+    "tuple_type": "{given} was given; a list is expected",
     "greater_than_equal": "{given} is less than {ge}, the least",
     "less_than_equal": "{given} is more than {le}, the most",
     "literal_error": "{given} is none of {expected}",
     "enum": "{given} is none of {expected}",
     "timezone_aware": "{given} has no time zone; write an instant such as 2027-01-04T00:00:00Z",
-    "json_invalid": "it is no JSON: {error}",
+    "json_invalid": "it is not JSON: {error}",
 }
 """By pydantic's name of the error. ``{given}`` is the given value, shortened; the others are the error's figures."""
 
 PATTERNS = {
     r"^[^\x00]*$": "{given} has the character NUL, which no program can be given; leave it out",
-    r"^[A-Za-z_][A-Za-z0-9_]*$": "{given} is no name of a variable: letters, digits and _, and no digit first",
-    r"^[0-9a-f]{64}$": "{given} is no digest of a bundle, which is 64 of the characters 0-9 and a-f",
-    r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$": "{given} is no name: letters, digits and . _ @ + - or a space within, and a"
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "{given} is not a variable name: letters, digits and _, and no digit first",
+    r"^[0-9a-f]{64}$": "{given} is not the digest of a bundle, which is 64 of the characters 0-9 and a-f",
+    r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$": "{given} is not a name: letters, digits and . _ @ + - or a space within, and a"
     " letter or digit first",
-    r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$": "{given} names no models: letters, digits and . _ @ + - or a space within,"
-    " and commas between several",
+    r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$": "{given} is not a list of models: letters, digits and . _ @ + - or a space"
+    " within, and commas between several",
     r"^[^\x00-\x1f\x7f]*$": "{given} has a control character; leave it out",
     r"^/[^\x00-\x1f\x7f]*$": "{given} is not an absolute path without control characters",
 }
@@ -60,7 +60,7 @@ PATTERNS = {
 
 
 def number_text(number: int | float) -> str:
-    """A number in a sentence: whole where it has few digits, else its first digits and their count."""
+    """A number in a sentence; of a long one its first digits and their count."""
     if isinstance(number, float):
         if math.isnan(number):
             return "NaN"
@@ -74,7 +74,7 @@ def number_text(number: int | float) -> str:
 
 
 def digits_text(digits: str) -> str:
-    """The same for a number that is still text, because it has more digits than Python reads."""
+    """The same for a number as text, which may have more digits than Python reads."""
     return digits if len(digits) <= 24 else f"{digits[:10]}... (of {len(digits.lstrip('+-'))} digits)"
 
 
@@ -104,10 +104,10 @@ def numbers_only(value: object) -> str:
     return shown(value) if isinstance(value, int | float | None) else "what was given"
 
 
-def words_of(error: Mapping[str, Any], show: Callable[[object], str] = shown) -> str:
-    """One of pydantic's errors in words, without its place. ``show`` repeats the given value.
+def error_text(error: Mapping[str, Any], show: Callable[[object], str] = shown) -> str:
+    """One of pydantic's errors as a sentence, without its path. ``show`` formats the given value.
 
-    Of secrets and variables of a job nothing is repeated, whatever they are.
+    Values of a job's secrets and variables are never repeated.
     """
     value, context = error.get("input"), error.get("ctx", {})
     given = "what was given" if error["loc"][:1] in (("secrets",), ("variables",)) else show(value)
@@ -133,19 +133,19 @@ def words_of(error: Mapping[str, Any], show: Callable[[object], str] = shown) ->
     return sentence.format_map(context | figures) if sentence else f"{message[:1].lower()}{message[1:]}"
 
 
-def place_of(path: Iterable[str | int]) -> str:
-    """A place, such as ``variables.A``, without pydantic's mark of a bad key."""
+def path_text(path: Iterable[str | int]) -> str:
+    """A path, such as ``variables.A``, without pydantic's mark of a bad key."""
     return ".".join(str(step)[:80] for step in path if step != "[key]")
 
 
 MOST_NAMES = 5_000
-"""Names among which the nearest to a wrong one is searched; among more of them none is proposed."""
+"""With more known names, none is proposed."""
 MOST_COMPARED = 20
-"""Of these, only the ones with most letters in common are compared in order, which takes long."""
+"""Names with the most letters in common; only these are compared exactly, since that is slow."""
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is nearest to a misspelt one, whatever its capitals; None where none is near."""
+def nearest_name(name: str, known: Collection[str]) -> str | None:
+    """The known name that is nearest to a misspelt one, in any case; None if none is near."""
     if len(known) > MOST_NAMES:
         return None
     by_lower, letters = {each.lower(): each for each in sorted(known)}, Counter(name.lower())

@@ -1,6 +1,6 @@
 """The extension of a user's Jupyter server: kernels start with the notebook's GPU share, and their use is reported.
 
-A server extension, unlike a variable of the hub, leaves a server without this package able to start its kernels.
+It is a server extension and not a variable of the hub, so that a server without this package can start its kernels.
 """
 
 from __future__ import annotations

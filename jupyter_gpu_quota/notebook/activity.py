@@ -22,7 +22,7 @@ from traitlets.config import LoggingConfigurable
 from ..wire import IdleView
 from ..wire.activity import ActivityAnswer, ActivityReport, FreeOrder
 from .delayed_messages import install
-from .kernel_watch import Watch, plain
+from .kernel_watch import Watch, printable
 from .service import Service, monotonic_ms
 from .slice_requests import SliceRequester, Waiting, requester
 from .suspension import Suspension
@@ -34,11 +34,11 @@ SCHEMA_ID, WAITING_ID, SUSPENSION_ID = (
     f"{EVENTS}/kernel_suspension/v1",
 )
 SCHEMAS = ("idle_event.yaml", "waiting_event.yaml", "suspension_event.yaml")
-LOOK_EVERY_MS = 1_000
+OBSERVE_EVERY_MS = 1_000
 TIMEOUT_S = 5.0
 SHORTEST_REST_MS, LONGEST_REST_MS = 2_000, 120_000
-HAS_ITS_GPU = {"in_use", "reported", "warned"}
-"""Stages in which the slice is not lent, so that the self-test may use it."""
+STATES_WITH_GPU = {"in_use", "reported", "warned"}
+"""Idle states in which the slice is not lent, so that the self-test may use it."""
 
 SOURCE = "jupyter_gpu_quota"
 """The key of GPU use among the server's activity times."""
@@ -75,7 +75,7 @@ class GPUQuotaActivity(LoggingConfigurable):
         )
         self.idle: IdleView | None = None
         self.free_at: int | None = None
-        self.sequence, self.failures, self.due = 0, 0, 0
+        self.sequence, self.failures, self.next_report_at = 0, 0, 0
         self.reported: object = None
         self.callback: PeriodicCallback | None = None
 
@@ -86,24 +86,26 @@ class GPUQuotaActivity(LoggingConfigurable):
                 self.server.event_logger.register_event_schema(Path(__file__).with_name(name))
             install(self.server, self.suspension)
             self.requests.listeners.append(self.report_wait)
-            self.callback = PeriodicCallback(self.tick, LOOK_EVERY_MS)
+            self.callback = PeriodicCallback(self.tick, OBSERVE_EVERY_MS)
             self.callback.start()
 
     async def tick(self) -> None:
         """Observe the server, and report if that is due. Errors are logged."""
         try:
-            self.suspension.look()
-            report = self.present()
+            self.suspension.check_kernels()
+            report = self.current_report()
             urgent = urgent_part(report)
             countdown_over = self.free_at is not None and self.clock() >= self.free_at
-            if self.clock() >= self.due or (not self.failures and (urgent != self.reported or countdown_over)):
+            if self.clock() >= self.next_report_at or (
+                not self.failures and (urgent != self.reported or countdown_over)
+            ):
                 await self.report(report, urgent)
         except Exception:  # the server continues after any error here
             self.log.exception("jupyter_gpu_quota: this server's activity could not be observed")
 
-    def present(self) -> ActivityReport:
+    def current_report(self) -> ActivityReport:
         """The present activity of this server."""
-        report, tested = self.watch.look(self.sequence), self.suspension.tested
+        report, tested = self.watch.observe(self.sequence), self.suspension.tested
         kernels = [
             each.model_copy(update={"suspended": self.suspension.is_suspended(each.id)}) for each in report.kernels
         ]
@@ -112,7 +114,7 @@ class GPUQuotaActivity(LoggingConfigurable):
                 "kernels": kernels,
                 "asks_first": self.requests.may_be_lent,
                 "suspension": self.suspension.state,
-                "suspension_why": "" if tested is None else plain(tested.why)[:300],
+                "suspension_why": "" if tested is None else printable(tested.why)[:300],
             }
         )
 
@@ -126,20 +128,20 @@ class GPUQuotaActivity(LoggingConfigurable):
             log = self.log.debug if self.failures else self.log.warning
             log("jupyter_gpu_quota: the service did not accept the report of this server's activity: %s", error)
             self.failures += 1
-            self.due = self.clock() + min(LONGEST_REST_MS, SHORTEST_REST_MS << min(self.failures, 8))
+            self.next_report_at = self.clock() + min(LONGEST_REST_MS, SHORTEST_REST_MS << min(self.failures, 8))
             self._count_as_activity(report, None)
             return
         self.failures, self.reported = 0, urgent
-        self.due = self.clock() + min(self.report_every_s * 1000, max(1_000, answer.report_in_ms))
+        self.next_report_at = self.clock() + min(self.report_every_s * 1000, max(1_000, answer.report_in_ms))
         self._count_as_activity(report, answer.idle.used_ms)
-        self._follow(answer.idle)
-        if answer.suspend and answer.idle.stage in HAS_ITS_GPU:
+        self._apply_idle_state(answer.idle)
+        if answer.suspend and answer.idle.stage in STATES_WITH_GPU:
             self.suspension.prepare()
         if answer.free is not None:
             await self.free(answer.free)
 
     # --- the answer -----------------------------------------------------------------------------------------------
-    def _follow(self, idle: IdleView) -> None:
+    def _apply_idle_state(self, idle: IdleView) -> None:
         """Keep the idle state of the notebook; a change is an event of the server."""
         before, self.idle = self.idle, idle
         self.requests.may_be_lent |= idle.mode == "reclaim"
@@ -166,7 +168,7 @@ class GPUQuotaActivity(LoggingConfigurable):
 
     def report_wait(self, wait: Waiting) -> None:
         """A kernel waits for the GPU, or its wait ended: emit an event, and report soon."""
-        self.due = self.clock()
+        self.next_report_at = self.clock()
         self.log.warning("jupyter_gpu_quota: kernel %s, %s: %s", wait.kernel, wait.state, wait.message)
         waited_s = max(0, self.requests.clock() - wait.since) // 1000
         facts = {"kernel": wait.kernel, "state": wait.state, "message": wait.message, "waited_s": waited_s}
@@ -190,11 +192,11 @@ class GPUQuotaActivity(LoggingConfigurable):
                 self.report_suspension(kernel, "lost", f"It is shut down, and its variables are lost: {why}.")
             self.log.warning("jupyter_gpu_quota: kernel %s did not use its GPU and is shut down", kernel)
             await self.server.kernel_manager.shutdown_kernel(kernel)
-        self.due = self.clock()
+        self.next_report_at = self.clock()
 
     def report_suspension(self, kernel: str, state: str, message: str) -> None:
         """A kernel was suspended, restored or lost: emit an event, and report soon."""
-        self.due = self.clock()
+        self.next_report_at = self.clock()
         self.log.warning("jupyter_gpu_quota: kernel %s, %s: %s", kernel, state, message)
         facts = {"kernel": kernel, "state": state, "message": message}
         self.server.event_logger.emit(schema_id=SUSPENSION_ID, data=facts)
@@ -202,7 +204,7 @@ class GPUQuotaActivity(LoggingConfigurable):
     async def keep(self) -> bytes:
         """Postpone the warning; raises HTTPClientError or OSError."""
         answer = await self.service.post(self.service.path("actions/keep"), "{}", TIMEOUT_S)
-        self.due = self.clock()
+        self.next_report_at = self.clock()
         return answer
 
 

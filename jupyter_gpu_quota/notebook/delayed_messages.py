@@ -14,10 +14,10 @@ from typing import Any
 from jupyter_server.services.kernels.connection import base
 from tornado.websocket import WebSocketClosedError
 
-from .suspension import NotWoken, Suspension
+from .suspension import RestoreFailed, Suspension
 
 V1 = "v1.kernel.websocket.jupyter.org"
-HARMLESS = {"kernel_info_request", "comm_info_request"}
+ANSWERED_WITHOUT_GPU = {"kernel_info_request", "comm_info_request"}
 """Requests of every new browser connection; a kernel answers them without its GPU."""
 
 LINGER_MS = 10_000
@@ -65,7 +65,7 @@ class DelayedMessages:
     def _uses_the_kernel(self, raw: Any) -> bool:
         try:
             channel, header = header_of(raw, v1=self.subprotocol == V1)
-            return channel in (None, "shell") and header["msg_type"] not in HARMLESS
+            return channel in (None, "shell") and header["msg_type"] not in ANSWERED_WITHOUT_GPU
         except (ValueError, LookupError, TypeError):
             return False  # the server itself reports the fault
 
@@ -74,7 +74,7 @@ class DelayedMessages:
         why = ""
         try:
             await self.suspension.wake(self.kernel_id)
-        except NotWoken as error:
+        except RestoreFailed as error:
             why = str(error)
         except Exception as error:  # no message waits for ever
             self.log.exception("jupyter_gpu_quota: kernel %s could not be woken", self.kernel_id)

@@ -32,37 +32,37 @@ class Process(ctypes.Structure):
     ]  # fmt: skip
 
 
-class Unread(Exception):
+class NvmlUnreadable(Exception):
     """NVML cannot be read; the message has the cause."""
 
 
 class Nvml:
-    """NVML, initialised. Raises Unread."""
+    """NVML, initialised. Raises NvmlUnreadable."""
 
     def __init__(self) -> None:
         try:
             self.library = ctypes.CDLL(LIBRARY)
         except OSError as error:
-            raise Unread(f"{LIBRARY} cannot be loaded ({error})") from error
+            raise NvmlUnreadable(f"{LIBRARY} cannot be loaded ({error})") from error
         self.call("nvmlInitWithFlags", ctypes.c_uint(0))
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call a function of NVML. Raises Unread."""
+        """Call a function of NVML. Raises NvmlUnreadable."""
         function = getattr(self.library, name, None)
         if function is None:
-            raise Unread(f"this driver's NVML has no {name}")
+            raise NvmlUnreadable(f"this driver's NVML has no {name}")
         code = function(*arguments)
         if code:
-            raise Unread(f"{name} answers {code}")
+            raise NvmlUnreadable(f"{name} answers {code}")
 
     def text(self, name: str, size: int, *arguments: object) -> str:
-        """A text of at most ``size`` bytes, such as the driver's version. Raises Unread."""
+        """A text of at most ``size`` bytes, such as the driver's version. Raises NvmlUnreadable."""
         text = ctypes.create_string_buffer(size)
         self.call(name, *arguments, text, ctypes.c_uint(len(text)))
         return text.value.decode(errors="replace")
 
     def devices(self) -> Iterator[ctypes.c_void_p]:
-        """The handles of all devices. Raises Unread."""
+        """The handles of all devices. Raises NvmlUnreadable."""
         count = ctypes.c_uint()
         self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         for index in range(count.value):
@@ -86,7 +86,7 @@ def read(pid: int) -> dict[str, object]:
             figures = {"used_mib": memory.used // MIB, "free_mib": memory.free // MIB, "listed": listed}
             devices[nvml.text("nvmlDeviceGetUUID", 96, device)] = figures
         return {"driver": nvml.text("nvmlSystemGetDriverVersion", 80), "devices": devices, "why": ""}
-    except Unread as error:
+    except NvmlUnreadable as error:
         return {"driver": None, "devices": {}, "why": str(error)}
 
 

@@ -11,13 +11,13 @@ RESERVE_MIB = 512
 """Memory that stays free for other uses."""
 
 
-def room_mib(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+def available_mib(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Available MiB by the tightest limit; None if no limit can be read."""
-    known = [mib for mib in (_of_machine(proc), *_of_cgroups(proc, groups)) if mib is not None]
+    known = [mib for mib in (_available_on_machine(proc), *_available_in_cgroups(proc, groups)) if mib is not None]
     return max(0, min(known) - RESERVE_MIB) if known else None
 
 
-def _of_machine(proc: Path) -> int | None:
+def _available_on_machine(proc: Path) -> int | None:
     try:
         lines = (proc / "meminfo").read_text().splitlines()
         return next(int(line.split()[1]) // KIB_A_MIB for line in lines if line.startswith("MemAvailable:"))
@@ -25,7 +25,7 @@ def _of_machine(proc: Path) -> int | None:
         return None
 
 
-def _of_cgroups(proc: Path, groups: Path) -> Iterator[int | None]:
+def _available_in_cgroups(proc: Path, groups: Path) -> Iterator[int | None]:
     """Each cgroup from ours upwards, of either version."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
@@ -41,10 +41,10 @@ def _of_cgroups(proc: Path, groups: Path) -> Iterator[int | None]:
             continue
         own = Path(path.lstrip("/"))
         for group in (own, *own.parents):
-            yield _left(root / group, limit, used)
+            yield _available_in_cgroup(root / group, limit, used)
 
 
-def _left(group: Path, limit: str, used: str) -> int | None:
+def _available_in_cgroup(group: Path, limit: str, used: str) -> int | None:
     """Available MiB of a cgroup; its inactive file pages count as available."""
     try:
         most = (group / limit).read_text().strip()

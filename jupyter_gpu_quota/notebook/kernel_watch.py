@@ -1,4 +1,4 @@
-"""The activity of a Jupyter server's kernels, terminals and other programs, as the server itself has it.
+"""The activity of a Jupyter server's kernels, terminals and other programs, as its own server knows it.
 
 Ages begin when a change is observed and use the monotonic clock: they are never too long, and independent of the
 machine's time.
@@ -58,7 +58,7 @@ class Watch:
         self.began = clock()
         self.messages, self.starts = Ages(clock), Ages(clock)
 
-    def look(self, sequence: int = 0) -> ActivityReport:
+    def observe(self, sequence: int = 0) -> ActivityReport:
         """The present activity."""
         ticks = boot_ticks()  # before the listing, so that no listed process is younger
         kernels = list(self._kernels())
@@ -77,7 +77,7 @@ class Watch:
 
     def quiet_ms(self, kernel: str) -> int | None:
         """How long a kernel has been idle without a message; None if it is not idle, or gone."""
-        return next((k.quiet_ms for k in self.look().kernels if k.id == kernel and k.state == "idle"), None)
+        return next((k.quiet_ms for k in self.observe().kernels if k.id == kernel and k.state == "idle"), None)
 
     def _kernels(self) -> Iterator[KernelReport]:
         kernels = self.server.kernel_manager
@@ -97,7 +97,7 @@ class Watch:
         running = self.starts.of(name, pid)
         return KernelReport(
             id=name,
-            name=plain(str(getattr(kernel, "kernel_name", "")))[:LONGEST_NAME],
+            name=printable(str(getattr(kernel, "kernel_name", "")))[:LONGEST_NAME],
             state=STATES.get(state or ""),  # type: ignore[arg-type]
             quiet_ms=None if last is None else age,
             running_ms=running,
@@ -124,7 +124,7 @@ class Watch:
         for name, terminal in getattr(found, "terminals", {}).items():
             pid = getattr(getattr(terminal, "ptyproc", None), "pid", None)
             if pid:
-                yield plain(f"terminal {name}")[:LONGEST_NAME], int(pid)
+                yield printable(f"terminal {name}")[:LONGEST_NAME], int(pid)
 
 
 def children_of(pid: int) -> set[int]:
@@ -173,10 +173,10 @@ def command_of(pid: int) -> str:
         name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         name = "program"
-    return f"{plain(name)} {pid}"
+    return f"{printable(name)} {pid}"
 
 
-def plain(name: str) -> str:
+def printable(name: str) -> str:
     """A name without characters that a page or a terminal does not show."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 

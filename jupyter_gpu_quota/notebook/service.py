@@ -53,5 +53,5 @@ class Service:
 
 
 def monotonic_ms() -> int:
-    """Milliseconds of a clock that nobody sets."""
+    """Milliseconds of the monotonic clock."""
     return time.monotonic_ns() // 1_000_000

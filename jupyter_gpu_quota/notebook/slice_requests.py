@@ -1,8 +1,8 @@
 """Requests for this server's slice: a kernel that starts waits until the slice is its own.
 
-While a notebook is idle its slice may be lent. Once the service has said so, no kernel with a GPU starts before the
-service confirms the slice, not even while the service does not answer; kernels without a GPU always start. Before that,
-the slice cannot be another's, and kernels do not wait for the service.
+While a notebook is idle its slice may be lent. Once the service has reported that it lends slices, no kernel with a GPU
+starts before the service confirms the slice, even while the service does not answer. Kernels without a GPU always
+start. Before that report the slice cannot be lent, and kernels do not wait for the service.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tornado.web import HTTPError
 from ..backends.rendering.variables import SHARE_VARIABLE
 from .service import Service, monotonic_ms
 
-ROUND_S = 5
+POLL_S = 5
 """Longest wait of one request; then the reason is reported again."""
 
-SPARE_S = 5.0
-"""Time beyond that before the service counts as away."""
+ANSWER_MARGIN_S = 5.0
+"""Additional time before the service counts as unavailable."""
 
-AWAY_REST_S = 1.0
-ENDED = 409
-FROM_ANSWER = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", SHARE_VARIABLE)
+RETRY_S = 1.0
+NO_SLICE = 409
+DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", SHARE_VARIABLE)
 """Variables that the answer replaces: the slice may come back on another device."""
 
 ADVICE = 'Try again, or start a kernel whose kernelspec has "gpu": false: it needs no GPU and starts at once.'
@@ -51,7 +51,7 @@ class ServiceAway(Exception):
     """The service does not answer; the message has the cause."""
 
 
-class GivenUp(Exception):
+class WaitCancelled(Exception):
     """The user cancelled the wait."""
 
 
@@ -97,7 +97,7 @@ class SliceRequester:
         except NoGpuNow as error:
             self._end(wait, "refused", str(error.log_message) if starts else error.why)
             raise
-        except GivenUp:
+        except WaitCancelled:
             self._end(wait, "given_up", "The user cancelled it.")
             raise NoGpuNow("The user cancelled its wait for the GPU.") from None
         except BaseException:
@@ -114,20 +114,20 @@ class SliceRequester:
         return [wait.kernel for wait in waits]
 
     async def _wait(self, wait: Waiting, within_s: float) -> dict[str, str]:
-        round_s = 0
+        poll_s = 0
         while True:
             try:
-                answer = await _unless_given_up(wait, self._answer(wait.kernel, round_s))
+                answer = await _unless_cancelled(wait, self._answer(wait.kernel, poll_s))
             except ServiceAway as error:
                 if not self.may_be_lent:
                     return {}
-                why, rest_s = f"The GPU service cannot be reached ({error}), and the slice may be lent.", AWAY_REST_S
+                why, pause_s = f"The GPU service cannot be reached ({error}), and the slice may be lent.", RETRY_S
             else:
                 if answer["state"] == "ready":
-                    return {name: text for name, text in answer["variables"].items() if name in FROM_ANSWER}
+                    return {name: text for name, text in answer["variables"].items() if name in DEVICE_VARIABLES}
                 if answer["state"] != "waiting":
                     raise NoGpuNow(str(answer["message"]))
-                why, rest_s = str(answer["message"]), 0.0
+                why, pause_s = str(answer["message"]), 0.0
             self.waiting[wait.kernel] = wait
             if wait.message != why:
                 wait.message = why
@@ -135,20 +135,20 @@ class SliceRequester:
             left_s = within_s - (self.clock() - wait.since) / 1000
             if left_s <= 0:
                 raise NoGpuNow(f"It waited {within_s:.0f} s for the GPU. {why}")
-            round_s = max(1, min(ROUND_S, round(left_s)))
-            await _unless_given_up(wait, asyncio.sleep(rest_s))
+            poll_s = max(1, min(POLL_S, round(left_s)))
+            await _unless_cancelled(wait, asyncio.sleep(pause_s))
 
     async def _answer(self, kernel: str, wait_s: int) -> Any:
         """The service's answer. Raises ServiceAway, and NoGpuNow if this server has no slice any more."""
         try:
             body = {"kernel": kernel, "wait_s": wait_s}
-            answer = await self.post(self.service.path("actions/wake"), body, wait_s + SPARE_S)
+            answer = await self.post(self.service.path("actions/wake"), body, wait_s + ANSWER_MARGIN_S)
             return {"state": str(answer["state"]), "message": answer["message"], "variables": answer["variables"]}
         except HTTPClientError as error:
             message = str(error)
             with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
                 message = str(json.loads(error.response.body)["message"])  # type: ignore[union-attr]
-            raise (NoGpuNow if error.code == ENDED else ServiceAway)(message) from error
+            raise (NoGpuNow if error.code == NO_SLICE else ServiceAway)(message) from error
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ServiceAway(str(error) or type(error).__name__) from error
 
@@ -166,17 +166,17 @@ class SliceRequester:
             listener(wait)
 
 
-async def _unless_given_up(wait: Waiting, work: Coroutine[Any, Any, T]) -> T:
-    """The result of some work; raises GivenUp as soon as the user cancels the wait."""
-    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(wait.given_up.wait())
+async def _unless_cancelled(wait: Waiting, work: Coroutine[Any, Any, T]) -> T:
+    """The result of some work; raises WaitCancelled as soon as the user cancels the wait."""
+    task, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(wait.given_up.wait())
     try:
-        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, cancelled}, return_when=asyncio.FIRST_COMPLETED)
         if wait.given_up.is_set():
-            raise GivenUp
-        return doing.result()
+            raise WaitCancelled
+        return task.result()
     finally:
-        doing.cancel()
-        leaving.cancel()
+        task.cancel()
+        cancelled.cancel()
 
 
 @functools.cache

@@ -38,7 +38,7 @@ PAUSE_S = 0.1
 X86 = ("x86_64", "AMD64")
 
 
-class Failed(Exception):
+class SelfTestFailed(Exception):
     """The self-test failed; the message has the cause."""
 
 
@@ -57,26 +57,26 @@ def self_test(variables: Mapping[str, str] = os.environ, step_s: float = STEP_S)
     driver, devices = None, tuple[str, ...]()
     try:
         if platform.machine() not in X86:
-            raise Failed(f"the driver suspends processes on x86-64 only, and this is {platform.machine()}")
+            raise SelfTestFailed(f"the driver suspends processes on x86-64 only, and this is {platform.machine()}")
         before = run_program("held_memory", os.getpid(), variables, step_s)
         driver, devices = before["driver"], tuple(sorted(before["devices"]))
         if all(device["free_mib"] < LEAST_FREE_MIB for device in before["devices"].values()):
-            raise Failed(f"no device has {LEAST_FREE_MIB} MiB free for the canary")
+            raise SelfTestFailed(f"no device has {LEAST_FREE_MIB} MiB free for the canary")
         with Canary(variables, step_s) as canary:
             _suspend_and_restore(canary, variables, step_s)
-    except Failed as error:
+    except SelfTestFailed as error:
         return SelfTest(passed=False, why=str(error), driver=driver, devices=devices)
     return SelfTest(passed=True, driver=driver, devices=devices)
 
 
 def _suspend_and_restore(canary: Canary, variables: Mapping[str, str], step_s: float) -> None:
-    """Raises Failed if the canary's memory does not leave its device, or does not come back."""
+    """Raises SelfTestFailed if the canary's memory does not leave its device, or does not come back."""
     before = run_program("held_memory", canary.pid, variables, step_s)
     _check_state(run_program("checkpointing", "suspend", canary.pid, LOCK_MS, variables, step_s), "checkpointed")
     until = time.monotonic() + GONE_S
-    while not _has_left(before, run_program("held_memory", canary.pid, variables, step_s)):
+    while not _is_off_device(before, run_program("held_memory", canary.pid, variables, step_s)):
         if time.monotonic() > until:
-            raise Failed("the driver reports the canary as suspended, but its memory is still on the device")
+            raise SelfTestFailed("the driver reports the canary as suspended, but its memory is still on the device")
         time.sleep(PAUSE_S)
     _check_state(run_program("checkpointing", "restore", canary.pid, variables, step_s), "running")
     canary.check()
@@ -84,10 +84,10 @@ def _suspend_and_restore(canary: Canary, variables: Mapping[str, str], step_s: f
 
 def _check_state(result: Mapping[str, Any], wanted: str) -> None:
     if result["state"] != wanted:
-        raise Failed(result["why"] or f"the canary is {result['state']} instead of {wanted}")
+        raise SelfTestFailed(result["why"] or f"the canary is {result['state']} instead of {wanted}")
 
 
-def _has_left(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def _is_off_device(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether the canary's memory left: by the list of processes, or else by a device's used memory."""
     if any(device["listed"] for device in before["devices"].values()):
         return not any(device["listed"] for device in after["devices"].values())
@@ -99,7 +99,7 @@ def _has_left(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 def run_program(program: str, *inputs: Any) -> dict[str, Any]:
     """The result that one of our programs prints; the last two inputs are its variables and time limit.
 
-    Raises Failed.
+    Raises SelfTestFailed.
     """
     *arguments, variables, within_s = inputs
     command = (*PYTHON, str(HERE / f"{program}.py"), *map(str, arguments))
@@ -108,19 +108,19 @@ def run_program(program: str, *inputs: Any) -> dict[str, Any]:
             command, env=dict(variables), capture_output=True, timeout=within_s, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"the driver did not answer within {within_s:.0f} s ({program} {arguments[0]})") from None
+        raise SelfTestFailed(f"the driver did not answer within {within_s:.0f} s ({program} {arguments[0]})") from None
     try:
         answer = json.loads(done.stdout)
     except ValueError:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["without an error message"])[-1]
-        raise Failed(f"{program} {arguments[0]} ended with {done.returncode}: {last}") from None
+        raise SelfTestFailed(f"{program} {arguments[0]} ended with {done.returncode}: {last}") from None
     if program == "held_memory" and not answer["devices"]:
-        raise Failed(f"the devices' memory cannot be read: {answer['why'] or 'NVML lists none'}")
+        raise SelfTestFailed(f"the devices' memory cannot be read: {answer['why'] or 'NVML lists none'}")
     return dict(answer)
 
 
 class Canary:
-    """A process with a known pattern on a device. Raises Failed."""
+    """A process with a known pattern on a device. Raises SelfTestFailed."""
 
     def __init__(self, variables: Mapping[str, str], step_s: float) -> None:
         self.step_s = step_s
@@ -132,8 +132,8 @@ class Canary:
     def __enter__(self) -> Canary:
         try:
             if (line := self._read("opening a device")) != "ready":
-                raise Failed(f"the canary could not use a device: {line}")
-        except Failed:
+                raise SelfTestFailed(f"the canary could not use a device: {line}")
+        except SelfTestFailed:
             self.__exit__()
             raise
         return self
@@ -143,20 +143,20 @@ class Canary:
         self.process.communicate()
 
     def check(self) -> None:
-        """Raise Failed if its pattern has changed."""
+        """Raise SelfTestFailed if its pattern has changed."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(b"check\n")
             self.process.stdin.flush()
         except OSError:
-            raise Failed("the canary did not survive") from None
+            raise SelfTestFailed("the canary did not survive") from None
         if (line := self._read("reading its memory again")) != "same":
-            raise Failed(f"the canary's memory came back changed: {line}")
+            raise SelfTestFailed(f"the canary's memory came back changed: {line}")
 
     def _read(self, doing: str) -> str:
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], self.step_s)[0]:
-            raise Failed(f"the canary still waits for the driver after {self.step_s:.0f} s of {doing}")
+            raise SelfTestFailed(f"the canary still waits for the driver after {self.step_s:.0f} s of {doing}")
         line = self.process.stdout.readline().decode(errors="replace").strip()
         return line or f"it ended while {doing}"
 

@@ -15,7 +15,7 @@ from aiosmtplib import SMTPException, SMTPRecipientsRefused, SMTPResponseExcepti
 
 from .channel import Failed, Outcome, Sent
 from .message import Message, subject, text
-from .settings import MailSettings, SecretUnreadable, trust
+from .settings import MailSettings, SecretUnreadable, tls_context
 
 STEP_S, WHOLE_S = 10.0, 30.0
 """Time limits of one answer, and of a whole connection."""
@@ -40,27 +40,27 @@ class Mail:
             return Failed(
                 why="the owner's name does not give a mail address with c.GPUQuota.notification_mail_to", final=True
             )
-        return await self._outcome(letter(message, self.settings, address, self._clock()))
+        return await self._outcome(mail_message(message, self.settings, address, self._clock()))
 
     async def probe(self) -> Outcome:
         """Connect, log in if a user is configured, and quit."""
         return await self._outcome(None)
 
-    async def _outcome(self, letter: EmailMessage | None) -> Outcome:
+    async def _outcome(self, mail_message: EmailMessage | None) -> Outcome:
         try:
             async with asyncio.timeout(self._whole_s):
-                await self._converse(letter)
+                await self._connect_and_send(mail_message)
         except SecretUnreadable as error:
-            return Failed(why=str(error), final=letter is None)
+            return Failed(why=str(error), final=mail_message is None)
         except SMTPException as error:
             return _failed(self.where, error)
         except TimeoutError:
             return Failed(why=f"{self.where} did not finish within {self._whole_s:g} s")
         except (OSError, ValueError) as error:
             return Failed(why=_unreachable(self.where, error))
-        return Sent(answer="answers" if letter is None else "accepted it")
+        return Sent(answer="answers" if mail_message is None else "accepted it")
 
-    async def _converse(self, letter: EmailMessage | None) -> None:
+    async def _connect_and_send(self, mail_message: EmailMessage | None) -> None:
         """One whole connection. Raises SMTPException, OSError, SecretUnreadable."""
         settings = self.settings
         smtp = aiosmtplib.SMTP(
@@ -70,7 +70,7 @@ class Mail:
             timeout=STEP_S,
             use_tls=settings.security == "tls",
             start_tls=False,
-            tls_context=None if settings.security == "none" else trust(settings.ca_file),
+            tls_context=None if settings.security == "none" else tls_context(settings.ca_file),
         )
         try:
             await smtp.connect()
@@ -81,8 +81,8 @@ class Mail:
                 await smtp.starttls()
             if settings.user:
                 await smtp.login(settings.user, settings.password())
-            if letter is not None:
-                await smtp.send_message(letter)
+            if mail_message is not None:
+                await smtp.send_message(mail_message)
             with suppress(
                 SMTPException, OSError
             ):  # the message was accepted: the end of the connection does not matter
@@ -94,7 +94,7 @@ class Mail:
         """No connection stays open."""
 
 
-def letter(message: Message, settings: MailSettings, address: str, now: int) -> EmailMessage:
+def mail_message(message: Message, settings: MailSettings, address: str, now: int) -> EmailMessage:
     """A message as mail. Its Message-ID is the same with every attempt."""
     mail = EmailMessage(policy=SMTP)
     mail["From"] = settings.sender

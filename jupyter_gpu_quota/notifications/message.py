@@ -1,4 +1,4 @@
-"""One message: the event of a notebook, the loss and how to prevent it, as facts and as text."""
+"""One notification: the event of a notebook, the loss and how to prevent it, as fields and as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Message:
     ``server`` is "" for the hub's default server; ``free_at`` and ``at`` are milliseconds since 1970 UTC. ``page`` is
     where the notebook can be kept, None if the hub has no public address. ``id`` is the same with every attempt.
     ``why``: the cause as a sentence, from the enforcement of shares; ``stop_at``: when the server is stopped.
-    ``suspends``: the policy suspends kernels with their variables, where that is possible.
+    ``suspends``: the policy suspends kernels with their variables, if possible.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Message:
         return LOST.get(self.event)
 
 
-LIVES = "The server, its files and its other kernels are not affected."
+OTHERS_UNAFFECTED = "The server, its files and its other kernels are not affected."
 SERVER_LOST = "The variables of all its kernels will be lost with it. Its files stay."
 SHUT_DOWN = "If you do not need the GPU now, shut the kernel down, so that others can use it."
 
@@ -81,13 +81,13 @@ TEXTS: Mapping[Event, Texts] = {
     "warned": Texts(
         "The GPU of your notebook will be freed at {free_at} unless you use it",
         "{slice} and does not use it. At {free_at} {kernels} to free it.",
-        f"The variables {{of_which}} will be lost. {LIVES}",
+        f"The variables {{of_which}} will be lost. {OTHERS_UNAFFECTED}",
         "To keep it, run a cell in that kernel. {keep}",
     ),
     "freed": Texts(
         "The GPU of your notebook was freed",
         "{slice} and did not use it. At {at} {kernels} to free it.",
-        f"Their variables are lost. {LIVES}",
+        f"Their variables are lost. {OTHERS_UNAFFECTED}",
         "A new kernel gets the GPU again.",
     ),
     "stopping": Texts(
@@ -134,13 +134,13 @@ def text(message: Message) -> str:
     if message.suspends and message.event in ("warned", "freed"):
         loss = (
             "A suspended kernel keeps its variables and gets its GPU back with its next cell; those of one that is "
-            f"shut down are lost. {LIVES}"
+            f"shut down are lost. {OTHERS_UNAFFECTED}"
         )
     return "\n\n".join(part for part in (event, loss, advice) if part).format_map(_figures(message)) + "\n"
 
 
 def _figures(message: Message) -> dict[str, str]:
-    server = f"{_person(message)}, your {_server(message)}"
+    server = f"{_printable_user(message)}, your {_printable_server(message)}"
     gpu = gpu_text(message.gpu_milli)
     one = len(message.kernels) == 1
     how = f"suspended, or shut down if {'it' if one else 'they'} cannot be," if message.suspends else "shut down"
@@ -153,23 +153,23 @@ def _figures(message: Message) -> dict[str, str]:
         if one
         else f"the {len(message.kernels)} kernels that use it are {how}",
         "of_which": "of that kernel" if one else "of those kernels",
-        "keep": _keep(message) if message.event == "warned" else "",
-        **{name: _clock(getattr(message, name)) for name in ("at", "free_at", "stop_at")},
+        "keep": _keep_advice(message) if message.event == "warned" else "",
+        **{name: _clock_text(getattr(message, name)) for name in ("at", "free_at", "stop_at")},
     }
 
 
-def _person(message: Message) -> str:
+def _printable_user(message: Message) -> str:
     """The user name, without characters that could be a mention or a link in a chat."""
     return re.sub(r"(?<!\w)@|[^\w.@+ -]", "?", message.user)
 
 
-def _server(message: Message) -> str:
+def _printable_server(message: Message) -> str:
     """The server, without characters that could be a mention or a link in a chat."""
     name = re.sub(r"[^\w.-]", "?", message.server)
     return f"notebook server “{name}”" if name else "notebook server"
 
 
-def _keep(message: Message) -> str:
+def _keep_advice(message: Message) -> str:
     if message.command is None:
         return "It was postponed as often as the policy allows."
     page = f"at {message.page}" if message.page else "on the hub's page “GPU quota”"
@@ -180,5 +180,5 @@ def _keep(message: Message) -> str:
     )
 
 
-def _clock(at: int | None) -> str:
+def _clock_text(at: int | None) -> str:
     return "an unknown time" if at is None else f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -17,7 +17,7 @@ from ..settings import GPUQuota
 
 Security = Literal["starttls", "tls", "none"]
 PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
-PERSON = "{user}"
+USER_PLACEHOLDER = "{user}"
 ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?")
 """A mail address, without RFC 5322's quoted and commented forms."""
 
@@ -75,7 +75,7 @@ class MailSettings:
 
     def address_of(self, user: str) -> str | None:
         """A user's mail address; None if the name does not give one."""
-        address = self.address.replace(PERSON, user)
+        address = self.address.replace(USER_PLACEHOLDER, user)
         return address if ADDRESS.fullmatch(address) else None
 
 
@@ -85,8 +85,8 @@ def webhook_of(config: GPUQuota) -> WebhookSettings | None:
         return None
     return WebhookSettings(
         url=config.notification_webhook_url,
-        secret_file=_path(config.notification_webhook_secret_file),
-        ca_file=_path(config.notification_ca_file),
+        secret_file=_path_or_none(config.notification_webhook_secret_file),
+        ca_file=_path_or_none(config.notification_ca_file),
     )
 
 
@@ -100,14 +100,14 @@ def mail_of(config: GPUQuota) -> MailSettings | None:
         port=config.notification_mail_port or PORTS[security],
         security=security,
         user=config.notification_mail_user,
-        password_file=_path(config.notification_mail_password_file),
+        password_file=_path_or_none(config.notification_mail_password_file),
         sender=config.notification_mail_from,
         address=config.notification_mail_to,
-        ca_file=_path(config.notification_ca_file),
+        ca_file=_path_or_none(config.notification_ca_file),
     )
 
 
-def trust(ca_file: Path | None) -> ssl.SSLContext:
+def tls_context(ca_file: Path | None) -> ssl.SSLContext:
     """The trusted certificates: the system's, and those of a file; raises OSError if it cannot be read."""
     context = ssl.create_default_context()
     if ca_file is not None:
@@ -118,16 +118,16 @@ def trust(ca_file: Path | None) -> ssl.SSLContext:
 # --- mistakes -----------------------------------------------------------------------------------------------------
 def mistakes(config: GPUQuota) -> list[str]:
     """A sentence for each mistake in the settings; empty if they are right or nothing is configured."""
-    return [*_of_the_webhook(config), *_of_the_mail(config), *_of_the_page(config)]
+    return [*_webhook_mistakes(config), *_mail_mistakes(config), *_page_mistakes(config)]
 
 
-def _of_the_webhook(config: GPUQuota) -> Iterator[str]:
+def _webhook_mistakes(config: GPUQuota) -> Iterator[str]:
     url = config.notification_webhook_url
     if not url:
         if config.notification_webhook_secret_file:
             yield ("c.GPUQuota.notification_webhook_secret_file is set without a notification_webhook_url.")
         return
-    problem = _problem_of(url)
+    problem = _address_problem(url)
     if problem:
         yield f"c.GPUQuota.notification_webhook_url {problem}."
     elif urlsplit(url).scheme != "https" and not is_loopback(urlsplit(url).hostname or ""):
@@ -137,7 +137,7 @@ def _of_the_webhook(config: GPUQuota) -> Iterator[str]:
         )
 
 
-def _problem_of(url: str) -> str:
+def _address_problem(url: str) -> str:
     """Why something is not a web address, without the address, which may be secret."""
     try:
         parts = urlsplit(url)
@@ -149,13 +149,15 @@ def _problem_of(url: str) -> str:
     return "has a user or a password; use notification_webhook_secret_file" if "@" in parts.netloc else ""
 
 
-def _of_the_mail(config: GPUQuota) -> Iterator[str]:
+def _mail_mistakes(config: GPUQuota) -> Iterator[str]:
     if not config.notification_mail_host:
         return
     if not ADDRESS.fullmatch(config.notification_mail_from):
         yield "c.GPUQuota.notification_mail_from must be the address that messages come from, such as hub@example.org."
     to = config.notification_mail_to
-    if to != PERSON and (to.count(PERSON) != 1 or not ADDRESS.fullmatch(to.replace(PERSON, "x"))):
+    if to != USER_PLACEHOLDER and (
+        to.count(USER_PLACEHOLDER) != 1 or not ADDRESS.fullmatch(to.replace(USER_PLACEHOLDER, "x"))
+    ):
         yield (
             "c.GPUQuota.notification_mail_to must say how a user's name becomes an address, with {user} once, such as "
             "{user}@example.org."
@@ -172,8 +174,8 @@ def _of_the_mail(config: GPUQuota) -> Iterator[str]:
         )
 
 
-def _of_the_page(config: GPUQuota) -> Iterator[str]:
-    if config.notification_page and _problem_of(config.notification_page):
+def _page_mistakes(config: GPUQuota) -> Iterator[str]:
+    if config.notification_page and _address_problem(config.notification_page):
         yield "c.GPUQuota.notification_page is not a web address."
 
 
@@ -212,5 +214,5 @@ def _secret_text(path: Path) -> str:
     return text
 
 
-def _path(text: str) -> Path | None:
+def _path_or_none(text: str) -> Path | None:
     return Path(text) if text else None

@@ -16,7 +16,7 @@ from tornado.iostream import UnsatisfiableReadError
 from .channel import Failed, Outcome, Sent
 from .document import body
 from .message import Message
-from .settings import SecretUnreadable, WebhookSettings, trust
+from .settings import SecretUnreadable, WebhookSettings, tls_context
 
 CONNECT_S, ANSWER_S = 5.0, 10.0
 LARGEST_ANSWER = 64 << 10
@@ -45,7 +45,7 @@ class Webhook:
     def __init__(self, settings: WebhookSettings, clock: Callable[[], int]) -> None:
         self.settings, self._clock = settings, clock
         self._client = AsyncHTTPClient(force_instance=True, max_clients=WIDTH, max_body_size=LARGEST_ANSWER)
-        self._trusted: ssl.SSLContext | None = None
+        self._tls_context: ssl.SSLContext | None = None
 
     @property
     def where(self) -> str:
@@ -60,8 +60,8 @@ class Webhook:
             return Failed(why=str(error))
         if key is not None:
             headers["webhook-signature"] = signature(key, message.id, timestamp, content)
-        answer = await self._ask(method="POST", headers=headers, body=content)
-        return answer if isinstance(answer, Failed) else self._judged(answer)
+        answer = await self._request(method="POST", headers=headers, body=content)
+        return answer if isinstance(answer, Failed) else self._outcome_of(answer)
 
     async def probe(self) -> Outcome:
         """A HEAD request; every status except 3xx and 5xx means that the receiver answers."""
@@ -69,14 +69,14 @@ class Webhook:
             self.settings.secret()
         except SecretUnreadable as error:
             return Failed(why=str(error), final=True)
-        answer = await self._ask(method="HEAD")
+        answer = await self._request(method="HEAD")
         if isinstance(answer, Failed):
             return answer
         if answer >= 500 or 300 <= answer < 400:
-            return self._judged(answer)
+            return self._outcome_of(answer)
         return Sent(answer=f"answers {answer} to HEAD")
 
-    async def _ask(self, **asked: object) -> int | Failed:
+    async def _request(self, **options: object) -> int | Failed:
         """The status of the answer; errors after it are ignored."""
         codes = list[int]()
 
@@ -90,24 +90,24 @@ class Webhook:
                 connect_timeout=CONNECT_S,
                 request_timeout=ANSWER_S,
                 follow_redirects=False,
-                ssl_options=self._trust(),
+                ssl_options=self._tls(),
                 user_agent="jupyter-gpu-quota",
                 decompress_response=False,  # a small compressed body may be large
                 header_callback=note_status,
-                **asked,  # type: ignore[arg-type]
+                **options,  # type: ignore[arg-type]
             )
             answer = await self._client.fetch(request, raise_error=False)
         except (HTTPClientError, HTTPInputError, OSError, UnsatisfiableReadError, ValueError) as error:
             return codes[-1] if codes else Failed(why=f"{self.where} cannot be reached: {_cause(error)}")
         return answer.code
 
-    def _trust(self) -> ssl.SSLContext | None:
+    def _tls(self) -> ssl.SSLContext | None:
         """Read once, since the system has many certificates."""
-        if self._trusted is None and self.settings.url.startswith("https:"):
-            self._trusted = trust(self.settings.ca_file)
-        return self._trusted
+        if self._tls_context is None and self.settings.url.startswith("https:"):
+            self._tls_context = tls_context(self.settings.ca_file)
+        return self._tls_context
 
-    def _judged(self, code: int) -> Outcome:
+    def _outcome_of(self, code: int) -> Outcome:
         if 200 <= code < 300:
             return Sent(answer=f"answered {code}")
         if 300 <= code < 400:

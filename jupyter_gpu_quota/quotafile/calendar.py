@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
 
 from ..core.model import Change, Window
-from ..messages.validation import nearest
+from ..messages.validation import nearest_name
 
 if TYPE_CHECKING:
     from holidays import HolidayBase
@@ -162,7 +162,7 @@ def zone_refusal(name: str) -> str | None:
         return None
     if name == LOCALTIME:
         return f"{name!r} is another time zone on every machine; name the zone itself, such as Europe/London"
-    near = nearest(name, zones)
+    near = nearest_name(name, zones)
     advice = f"did you mean {near}?" if near else "the zones are named like Europe/London"
     return f"there is no time zone {name[:60]!r}; {advice}"
 
@@ -183,9 +183,9 @@ def region_refusal(name: str) -> str | None:
     near, advice = None, "regions are named like DE or GB-ENG"
     if country not in countries:
         upper = name.upper()
-        near = upper if upper != name and region_refusal(upper) is None else nearest(country, countries)
+        near = upper if upper != name and region_refusal(upper) is None else nearest_name(country, countries)
     elif dash and part not in (parts := countries[country]):
-        near = f"{country}-{found}" if (found := nearest(part, parts)) else None
+        near = f"{country}-{found}" if (found := nearest_name(part, parts)) else None
         advice = f"{country} has the parts {', '.join(parts[:30]) or 'none'}"
     else:
         return None

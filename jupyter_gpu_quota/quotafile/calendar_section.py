@@ -67,7 +67,7 @@ def dates_text(dates: tuple[date, date]) -> str:
     return f"{first}" if first == last else f"{first}/{last}"
 
 
-def _known(refusal: Callable[[str], str | None]) -> Callable[[object], str]:
+def _checked_name(refusal: Callable[[str], str | None]) -> Callable[[object], str]:
     def checked(value: object) -> str:
         text = _text(value)
         why = refusal(text)
@@ -99,11 +99,11 @@ DateRange = Annotated[
     ),
 ]
 ZoneName = Annotated[
-    str, BeforeValidator(_known(calendar.zone_refusal)), _schema("a time zone such as `Europe/London`")
+    str, BeforeValidator(_checked_name(calendar.zone_refusal)), _schema("a time zone such as `Europe/London`")
 ]
 RegionName = Annotated[
     str,
-    BeforeValidator(_known(calendar.region_refusal)),
+    BeforeValidator(_checked_name(calendar.region_refusal)),
     _schema("a country (`DE`) or a part of one (`GB-ENG`), whose public holidays count"),
 ]
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ..core.amounts import gpu_text
 from ..core.model import Change
-from ..messages.validation import nearest
+from ..messages.validation import nearest_name
 from .calendar import MINUTES_A_DAY
 from .calendar_section import AmountsChange, CalendarSection
 from .document import AmountsSection, DepartmentSection, Document, PoolSection, ProjectSection
@@ -33,7 +33,7 @@ def incoherences(file: Document) -> Found:
                 yield ("environments", i, "projects", j), words
     for i, department in enumerate(file.departments):
         yield from _incoherent_quota(file, f"department {department.name}", department.quota, ("departments", i))
-        yield from _too_much_given(file, department, i)
+        yield from _overcommitted_department(file, department, i)
     for i, project in enumerate(file.projects):
         yield from _incoherent_project(file, project, ("projects", i))
     for i, entry in enumerate(file.calendar):
@@ -109,10 +109,10 @@ def _incoherent_quota(file: Document, owner: str, quota: Mapping[str, AmountsSec
             parts = f"{gpu_text(amounts.notebook)} + {gpu_text(amounts.training)} = {gpu_text(needed)}"
             below = f"the limit {gpu_text(amounts.limit)} is below the two quotas, {parts}"
             yield (*here, "limit"), f"{owner}, pool {name}: {below}; raise it to {gpu_text(needed)} at least"
-        yield from _unusable(owner, pools[name], amounts, here)
+        yield from _quotas_without_use(owner, pools[name], amounts, here)
 
 
-def _unusable(owner: str, pool: PoolSection, amounts: AmountsSection | AmountsChange, path: Path) -> Found:
+def _quotas_without_use(owner: str, pool: PoolSection, amounts: AmountsSection | AmountsChange, path: Path) -> Found:
     """Quotas for a kind of work that the pool is not for."""
     kinds = {"notebook": (amounts.notebook, {"notebook"}), "training": (amounts.training, {"training", "inference"})}
     for kind, (quota, uses) in kinds.items():
@@ -125,7 +125,7 @@ def _unusable(owner: str, pool: PoolSection, amounts: AmountsSection | AmountsCh
 KINDS: tuple[Literal["notebook", "training"], ...] = ("notebook", "training")
 
 
-def _too_much_given(file: Document, department: DepartmentSection, at: int) -> Found:
+def _overcommitted_department(file: Document, department: DepartmentSection, at: int) -> Found:
     """The quotas of its projects fit a department, pool by pool and kind by kind."""
     members = [project for project in file.projects if project.department == department.name]
     for pool in file.pools:
@@ -135,14 +135,14 @@ def _too_much_given(file: Document, department: DepartmentSection, at: int) -> F
         for kind in KINDS:
             given = {name: milli for name, each in quotas.items() if (milli := each.quota(kind))}
             if sum(given.values()) > own.quota(kind):
-                words = _too_much(given, own.quota(kind))
+                words = _overcommit_text(given, own.quota(kind))
                 yield (
                     place,
                     f"department {department.name}, pool {pool.name}: the {kind} quotas of its projects {words}",
                 )
 
 
-def _too_much(given: dict[str, int], own: int) -> str:
+def _overcommit_text(given: dict[str, int], own: int) -> str:
     total = sum(given.values())
     parts = " + ".join(f"{gpu_text(milli)} ({name})" for name, milli in given.items())
     added = parts if len(given) == 1 else f"{parts} = {gpu_text(total)}"
@@ -183,12 +183,12 @@ def _unknown_owners(
             yield (*path, owner), f"{subject}: {_no_such(kind, owner, known)}"
         for name, change in by_pool.items():
             if name in pools:
-                yield from _unusable(f"{subject}: {kind} {owner}", pools[name], change, (*path, owner, name))
+                yield from _quotas_without_use(f"{subject}: {kind} {owner}", pools[name], change, (*path, owner, name))
             else:
                 yield (*path, owner, name), f"{subject}: {_no_such('pool', name, pools)}"
 
 
 def _no_such(kind: str, name: str, known: Collection[str]) -> str:
-    near = nearest(name, list(known)[:MOST_COMPARED])
+    near = nearest_name(name, list(known)[:MOST_COMPARED])
     advice = f"did you mean {near}?" if near else f"the file has {', '.join(sorted(known)[:20]) or 'none'}"
     return f"there is no {kind} {name}; {advice}"

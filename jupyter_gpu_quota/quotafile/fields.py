@@ -51,7 +51,7 @@ def within(least: int, most: int | None, advice: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _written(value: object, what: str) -> str:
+def _text_of(value: object, what: str) -> str:
     """The text of a number or a string as it is written in a file; refuses all others, with an example."""
     if isinstance(value, Decimal):
         return format(value, "f")
@@ -65,7 +65,7 @@ AMOUNT, DURATION = "amount; write a number such as 2 or 0.5", "duration; write o
 
 def _reader(read: Callable[[str], int | AmountRefusal], what: str = AMOUNT) -> Callable[[object], int]:
     def checked(value: object) -> int:
-        found = read(_written(value, what))
+        found = read(_text_of(value, what))
         if isinstance(found, AmountRefusal):
             raise refuse(found.message)
         return found
@@ -109,7 +109,7 @@ Ceiling = Annotated[
 """An amount, or null for the whole pool."""
 
 
-def _given(read: Callable[[object], object]) -> Callable[[object], object]:
+def _not_null(read: Callable[[object], object]) -> Callable[[object], object]:
     """Refuse null as the value of a key: in a window it could be read as "no limit", and it changes nothing."""
 
     def checked(value: object) -> object:
@@ -122,7 +122,7 @@ def _given(read: Callable[[object], object]) -> Callable[[object], object]:
 
 ChangedAmount = Annotated[
     int | None,
-    BeforeValidator(_given(_reader(exact_milli))),
+    BeforeValidator(_not_null(_reader(exact_milli))),
     PlainSerializer(_amount_out),
     WithJsonSchema(AMOUNT_SCHEMA),
 ]
@@ -142,8 +142,8 @@ Milliseconds = Annotated[
 def _weight(value: object) -> object:
     if isinstance(value, Decimal):
         raise refuse(
-            f"{value} is no whole number; weights only compare with each other, so multiply all of them until they are"
-            " whole (1.5 and 1 are 3 and 2)"
+            f"{value} is not a whole number; weights only compare with each other, so multiply all of them until they"
+            " are whole (1.5 and 1 are 3 and 2)"
         )
     return value
 
@@ -160,7 +160,7 @@ Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True)]
 Weight = Annotated[Whole, BeforeValidator(_weight), Field(ge=0, le=1_000_000)]
 ChangedWeight = Annotated[
     Annotated[Whole, Field(ge=0, le=1_000_000)] | None,
-    BeforeValidator(_given(_weight)),
+    BeforeValidator(_not_null(_weight)),
     WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
 ]
 Priority = Annotated[Whole, Field(ge=0, le=100)]

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ..messages.validation import digits_text, nearest, shown, words_of
+from ..messages.validation import digits_text, error_text, nearest_name, shown
 from .coherence import incoherences
 from .document import Document
 from .limits import excesses
@@ -46,51 +46,51 @@ class QuotaFile(Document):
 
 
 def check(document: object, root: yaml.Node | None) -> QuotaFile | list[QuotaError]:
-    """Read plain values. ``root`` is the tree they come from, for the lines of errors; None where there is no text.
+    """Read plain values. ``root`` is the tree they come from, for the lines of errors; None where there is not text.
 
     Without a text the size is not limited: a file that was put in force is read back, whatever its size.
     """
     try:
         found = QuotaFile.model_validate(document)
     except ValidationError as error:
-        return [_described(each, document, root) for each in error.errors(include_url=False)[:MOST_ERRORS]]
+        return [_error_of(each, document, root) for each in error.errors(include_url=False)[:MOST_ERRORS]]
     too_large = list(excesses(found)) if root else []
     broken = too_large or list(islice(incoherences(found), MOST_ERRORS))
     return [QuotaError(line=line_of(root, path), message=message) for path, message in broken] or found
 
 
 # --- sentences ----------------------------------------------------------------------------------------------------
-def _described(error: ErrorDetails, document: object, root: yaml.Node | None) -> QuotaError:
+def _error_of(error: ErrorDetails, document: object, root: yaml.Node | None) -> QuotaError:
     """One of pydantic's findings as a sentence. The place leaves out pydantic's mark of a bad key."""
     path: Path = tuple(step for step in error["loc"] if step != "[key]")
     return QuotaError(line=line_of(root, path), message=_sentence(error, path, document))
 
 
 def _sentence(error: ErrorDetails, path: Path, document: object) -> str:
-    where, key = _spoken(path, document), str(path[-1])[:80] if path else ""
-    parent, value = _spoken(path[:-1], document), error["input"]
+    where, key = _place_text(path, document), str(path[-1])[:80] if path else ""
+    parent, value = _place_text(path[:-1], document), error["input"]
     match error["type"]:
         case "missing":
             return f"{parent} has no {key}, and needs it"
         case "extra_forbidden":
             known = _known_keys(path[:-1])
-            near = nearest(key, known)
+            near = nearest_name(key, known)
             advice = f"did you mean {near!r}?" if near else f"it knows {', '.join(known)}"
             return f"{parent} has no key {key!r}; {advice}"
         case "string_type":
             return f"{where}: {shown(value)} is not text; put quotes around it if it is a name"
         case "list_type":
-            return f"{where}: {shown(value)} stands where a list is expected: [first, second]"
+            return f"{where}: {shown(value)} was given; a list is expected: [first, second]"
         case "dict_type" | "model_type" | "model_attributes_type":
             keys = ", ".join(_known_keys(path))
-            return f"{where}: {shown(value)} stands where keys and values are expected{f' ({keys})' if keys else ''}"
+            return f"{where}: {shown(value)} was given; keys and values are expected{f' ({keys})' if keys else ''}"
         case "greater_than_equal" | "less_than_equal":
-            return f"{where}: {words_of(error, lambda value: digits_text(str(value)))}"
+            return f"{where}: {error_text(error, lambda value: digits_text(str(value)))}"
         case _:
-            return f"{where}: {words_of(error)}"
+            return f"{where}: {error_text(error)}"
 
 
-def _spoken(path: Path, document: object) -> str:
+def _place_text(path: Path, document: object) -> str:
     """A place in words: list items by their name where they have one."""
     words, here = [], document
     for step in path:

@@ -37,15 +37,15 @@ def excesses(file: Document) -> Found:
     quotas = [(("departments", i, "quota"), row.quota) for i, row in enumerate(file.departments)]
     quotas += [(("projects", i, "quota"), row.quota) for i, row in enumerate(file.projects)]
     named = "quotas of projects and departments, one for each pool"
-    yield from _sum(named, [(path, len(quota)) for path, quota in quotas], MOST_QUOTAS)
+    yield from _too_many(named, [(path, len(quota)) for path, quota in quotas], MOST_QUOTAS)
     for pool in file.pools:
         amounts = [((*path, pool.name), quota[pool.name]) for path, quota in quotas if pool.name in quota]
         yield from _most_in_pool(pool.name, [(path, each.notebook + each.training) for path, each in amounts])
-    yield from _strange_years(file)
+    yield from _years_out_of_range(file)
     dates = [(("calendar", i, "when", "dates"), len(row.when.dates or ())) for i, row in enumerate(file.calendar)]
-    yield from _sum("dates in the calendar", dates, MOST_DATES)
+    yield from _too_many("dates in the calendar", dates, MOST_DATES)
     changes = [(("calendar", i), len(row.entry().changes)) for i, row in enumerate(file.calendar)]
-    yield from _sum("changes of quotas in the calendar", changes, MOST_CHANGES)
+    yield from _too_many("changes of quotas in the calendar", changes, MOST_CHANGES)
 
 
 def _most_in_pool(pool: str, parts: Sequence[tuple[Path, int]]) -> Found:
@@ -56,7 +56,7 @@ def _most_in_pool(pool: str, parts: Sequence[tuple[Path, int]]) -> Found:
         yield _first_above(parts, most), f"{words} quota file may give in one pool"
 
 
-def _strange_years(file: Document) -> Found:
+def _years_out_of_range(file: Document) -> Found:
     """Dates of the calendar in a year that can only be a typing error."""
     for i, row in enumerate(file.calendar):
         for j, dates in enumerate(row.when.dates or ()):
@@ -66,7 +66,7 @@ def _strange_years(file: Document) -> Found:
                 yield ("calendar", i, "when", "dates", j), words
 
 
-def _sum(what: str, parts: Sequence[tuple[Path, int]], most: int) -> Found:
+def _too_many(what: str, parts: Sequence[tuple[Path, int]], most: int) -> Found:
     """One error for all of them together, at the part with which they become too many."""
     total = sum(count for _, count in parts)
     if total > most:

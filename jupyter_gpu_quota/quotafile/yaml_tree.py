@@ -28,7 +28,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaError:
-    """One error of a quota file, and its line, from 1; 0 where there is no text."""
+    """One error of a quota file, and its line, from 1; 0 where there is not text."""
 
     line: int
     message: str

@@ -21,7 +21,7 @@ from .report import not_ended
 INK, LINE = "#0b0a01", "#0b0a02"
 SERIES = tuple(f"#0b0b{number:02x}" for number in range(13))
 STAND_INS = {INK: "var(--muted)", LINE: "var(--line)"} | {c: f"var(--c{at})" for at, c in enumerate(SERIES)}
-LOOK: Any = {
+RC_PARAMS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "jupyter-gpu-quota",
     "font.size": 9,
@@ -61,9 +61,9 @@ svg { width: 100%; height: auto; display: block; } svg.narrow { display: none; }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif !important; }
 """
 NAMES = {
-    "gpu_allocation_percent": "GPU time given out, %",
-    "gpu_utilisation_percent": "GPU time computed on, %",
-    "gpu_allocation_at_saturation_percent": "given out while work waits, %",
+    "gpu_allocation_percent": "GPU time allocated, %",
+    "gpu_utilisation_percent": "GPU time used, %",
+    "gpu_allocation_at_saturation_percent": "allocated while work waits, %",
     "makespan_s": "from the first submission to the last end",
     "jobs_total": "jobs",
     "jobs_finished": "of them ended",
@@ -73,36 +73,36 @@ NAMES = {
     "gpu_hours_lent": "GPU-hours of slices that were lent",
     "kernels_shut_down": "idle kernels shut down, with their variables",
     "pauses_per_job_max": "most pauses of one job",
-    "gpu_hours_lost_to_pauses": "GPU-hours thrown away by pauses",
-    "guarantee_violations": "times a training or notebook quota was not kept in time",
-    "guarantees_reduced_in": "pools whose quotas did not fit, where that was not judged",
+    "gpu_hours_lost_to_pauses": "GPU-hours lost by pauses",
+    "guarantee_violations": "violations of a training or notebook quota",
+    "guarantees_reduced_in": "pools whose quotas did not fit, where violations were not counted",
 }
 NAMES_OF_FILL = {
     "gpus": "GPUs of the cluster",
-    "demand_percent": "GPU asked for, % of that",
-    "gpu_allocation_percent": "given out at the end, %, mean of the seeds",
-    "jobs_total": "tasks offered, over all seeds",
+    "demand_percent": "GPU requested, % of that",
+    "gpu_allocation_percent": "allocated at the end, %, mean of the seeds",
+    "jobs_total": "tasks submitted, over all seeds",
     "jobs_placed": "of them placed",
 }
-HOW = {
-    "fill": "Empty nodes are filled by the shipped placement; each task is placed before the next is seen, none ends.",
-    "decide": "Empty nodes are filled by the shipped decide, which considers all waiting tasks together; no task ends.",
-    "replay": "In virtual time, through the shipped controller and core. Curves are of the first seed.",
+MODE_NOTES = {
+    "fill": "The shipped placement fills empty nodes. It places each task before it knows the next; no task ends.",
+    "decide": "The shipped decide fills empty nodes. It considers all waiting tasks together; no task ends.",
+    "replay": "In virtual time, through the shipped controllers and core. Curves are of the first seed.",
 }
 
 
 NOTES = {
-    "Waits": "Half of them waited no longer than p50, 90 % no longer than p90. Work that never started is in none of "
-    "these times; it is counted at the right.",
+    "Waits": "Half of them waited no longer than p50, 90 % no longer than p90. These times do not include work that "
+    "never started; its number is in the last column.",
     "Why it never started": "Work that waited to the end, with the scheduler's explanation of the first of each kind.",
-    "GPUs over time": "Given out is what jobs and notebooks hold; computed on is as much of that as was busy.",
-    "Waiting": "Asked for, or paused, and without a GPU.",
-    "Above the training quota, by project": "The surplus: GPUs that a project used while others left them idle, and "
-    "that it returns to a claim of a training quota.",
-    "Free GPU that is no whole device": "How much of the free GPU lies in parts of devices, where no job for a whole "
-    "one fits.",
-    "Projects": "The surplus is what a project had above its training quota. Waits are of its jobs, until they first "
-    "had their GPU; of those that never started there is none.",
+    "GPUs over time": "Jobs and notebooks have the allocated GPUs; the used ones are the busy part of these.",
+    "Waiting": "Requested or paused, and without a GPU.",
+    "Above the training quota, by project": "The surplus: idle GPUs that a project used above its training quota. They "
+    "are reclaimed for another project's training quota.",
+    "Free GPU that is no whole device": "The part of the free GPU on partly allocated devices, where no job for a "
+    "whole device fits.",
+    "Projects": "The surplus is the use above the training quota. Waits are those of jobs until they first had their "
+    "GPU, without jobs that never started.",
 }
 """The sentence below the heading of a section."""
 SIZES = {
@@ -134,7 +134,7 @@ def page(report: Mapping[str, Any]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
-        f"<p>{escape(_played(report))}</p><p>{escape(HOW[mode])}</p>{''.join(parts)}</main></body></html>\n"
+        f"<p>{escape(_played(report))}</p><p>{escape(MODE_NOTES[mode])}</p>{''.join(parts)}</main></body></html>\n"
     )
 
 
@@ -186,7 +186,7 @@ def _tables_of_fill(report: Mapping[str, Any]) -> list[str]:
     given = report["allocated_percent"].items()
     return [
         _section("Figures", _table(("", ""), _figures(report, NAMES_OF_FILL))),
-        _section("GPU, in % of what there is, mean of the seeds", _table(("asked for, or more", "given out"), given)),
+        _section("GPU, in % of all, mean of the seeds", _table(("requested, or more", "allocated"), given)),
     ]
 
 
@@ -257,7 +257,7 @@ def _svg(
     inches: tuple[float, float],
     columns: int,
 ) -> str:
-    with matplotlib.rc_context({**LOOK, "svg.hashsalt": f"jupyter-gpu-quota {name}"}):
+    with matplotlib.rc_context({**RC_PARAMS, "svg.hashsalt": f"jupyter-gpu-quota {name}"}):
         figure = Figure(figsize=inches, layout="constrained")
         axes = figure.subplots()
         axes.grid(axis="y", linewidth=0.6)
@@ -284,9 +284,9 @@ def _hours(report: Mapping[str, Any]) -> tuple[list[float], str]:
 def _gpus(axes: Axes, report: Mapping[str, Any]) -> None:
     at, unit = _hours(report)
     curves = report["over_time"]
-    axes.plot(at, curves["gpus"], color=INK, linewidth=1, label="all there are")
-    axes.fill_between(at, curves["allocated_gpus"], color=SERIES[0], alpha=0.35, linewidth=0, label="given out")
-    axes.plot(at, curves["used_gpus"], color=SERIES[1], linewidth=1.2, label="computed on")
+    axes.plot(at, curves["gpus"], color=INK, linewidth=1, label="all")
+    axes.fill_between(at, curves["allocated_gpus"], color=SERIES[0], alpha=0.35, linewidth=0, label="allocated")
+    axes.plot(at, curves["used_gpus"], color=SERIES[1], linewidth=1.2, label="used")
     if any(curves.get("lent_gpus", ())):
         axes.plot(at, curves["lent_gpus"], color=SERIES[2], linewidth=1.2, label="lent by notebooks")
     _label(axes, unit, "GPUs")
@@ -330,16 +330,16 @@ def _pauses(axes: Axes, report: Mapping[str, Any]) -> None:
 def _fill(axes: Axes, report: Mapping[str, Any]) -> None:
     curves = [filling_points(curve) for curve in report["fill"]]
     most = max(curve[-1][0] for curve in curves)
-    axes.plot([0, most], [0, most], color=INK, linewidth=1, linestyle=":", label="asked for")
+    axes.plot([0, most], [0, most], color=INK, linewidth=1, linestyle=":", label="requested")
     for at, curve in enumerate(curves):
         mark = "o" if len(curve) < FEW_POINTS else ""
-        label = None if at else "given out, each seed"
+        label = None if at else "allocated, each seed"
         axes.plot(*zip(*curve, strict=True), color=SERIES[0], linewidth=1.2, marker=mark, markersize=3, label=label)
-    _label(axes, "GPU asked for, % of what there is", "% of the GPU")
+    _label(axes, "GPU requested, % of all", "% of the GPU")
 
 
 def filling_points(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
-    """(asked for, given out) of one seed, in percent: one point for each amount that was asked for, and the origin."""
+    """(requested, allocated) of one seed, in percent: one point for each requested amount, and the origin."""
     points = dict(zip(curve["asked_percent"], curve["allocated_percent"], strict=True))
     return sorted(({0.0: 0.0} | points).items())
 
@@ -377,6 +377,6 @@ PLOTS: tuple[
     ("Above the training quota, by project", _surplus_values, _surplus, "No project was above it."),
     ("Free GPU that is no whole device", lambda report: _over_time(report, "gpus"), _fragments, ""),
     ("Jobs by how often they were paused", _pause_counts, _pauses, "No job was paused."),
-    ("Given out as more is asked for", lambda report: report.get("fill"), _fill, ""),
+    ("Allocation by requested GPU", lambda report: report.get("fill"), _fill, ""),
 )  # fmt: skip
 """Title, values, drawing, and the sentence that replaces a drawing of zeros. No values: the report lacks the figure."""

@@ -13,7 +13,7 @@ from ..messages.reasons import sentence
 from .replay import Replay
 
 MOST_GROUPS = 20
-"""The most reasons of a report, those of the most work."""
+"""A report has so many reasons at most: those of the most work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

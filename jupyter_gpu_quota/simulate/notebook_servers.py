@@ -1,6 +1,6 @@
-"""The notebook servers of a simulated world and their users, who run cells in bursts, go away and come back.
+"""The notebook servers of a simulated world. Their users run cells in bursts, and leave them idle in between.
 
-The shipped idleness controller classifies the notebooks from the reports of their servers, and the servers follow its
+The shipped idleness controller classifies the notebooks from the reports of their servers. The servers carry out its
 orders: they shut kernels down, and are stopped. A server reports every change at once, and every 30 s otherwise. The
 reports are made, and the controller runs, at the instants at which a classification can change.
 """
@@ -29,7 +29,7 @@ from .tracefile import NotebookWork
 USER = "system:simulation"
 REPORT_MS = 30_000
 ORDER_MS = 1_000
-"""The time that a server takes to follow an order, and the hub to stop a server."""
+"""The time that a server takes to carry out an order, and the hub to stop a server."""
 
 KERNEL = "kernel"
 
@@ -38,7 +38,7 @@ KERNEL = "kernel"
 class ServerEvent:
     """Something that happens to a server at ``at``.
 
-    ``check``: its classification can change, or its next burst begins; void where another check was set since.
+    ``check``: its classification can change, or its next burst begins; ignored where another check was set since.
     ``free``: it shuts its idle kernel down. ``stop``: the hub stops it. ``close``: its user closes it for good.
     """
 
@@ -49,7 +49,7 @@ class ServerEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
-    """A user requested a GPU that was freed; ``allocated_at`` None: still waits. ``released``: it had been returned."""
+    """A user requested a freed GPU. ``allocated_at`` None: still waits. ``released``: the slice was returned."""
 
     notebook: str
     asked_at: int
@@ -141,14 +141,14 @@ class NotebookServers:
     store: SimulationStore
     leadership: Leadership
     clock: Callable[[], int]
-    expect: Callable[[int, ServerEvent], None]
+    schedule: Callable[[int, ServerEvent], None]
     wakes: list[Wake] = field(default_factory=list)
     loans: int = 0
     freed: int = 0
     idleness: Idleness = field(init=False)
     _open: dict[str, _Server] = field(default_factory=dict)
     _used: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    _over: set[str] = field(default_factory=set)
+    _closed: set[str] = field(default_factory=set)
     _due: set[str] = field(default_factory=set)
     _checked: list[_Server] = field(default_factory=list)
     _waiting: set[str] = field(default_factory=set)
@@ -168,7 +168,7 @@ class NotebookServers:
             if server.work.bursts_ms is not None:
                 if server.state is NotebookState.BOOKED:
                     server.begin_bursts(now)
-                found[server.notebook] = _until(server.used, now)
+                found[server.notebook] = _clipped(server.used, now)
         return found
 
     def waiting_wakes(self) -> list[Wake]:
@@ -177,7 +177,7 @@ class NotebookServers:
 
     # --- the idleness controller ----------------------------------------------------------------------------------
     def classify(self, now: int) -> bool:
-        """Send the reports that are due and run the controller for them. Returns whether it changed the store."""
+        """Send the due reports and run the controller for them. Returns whether it changed the store."""
         if not self._due:
             return False
         view, self._committed = self.idleness.view, False
@@ -196,12 +196,12 @@ class NotebookServers:
 
     def _stop(self, record: NotebookRecord) -> None:
         """Stop a server, as the hub does."""
-        self._expect(record.server, "stop", self.clock() + ORDER_MS)
+        self._schedule(record.server, "stop", self.clock() + ORDER_MS)
 
     def _reports(self, server: _Server, now: int) -> Iterator[NotebookReport]:
         """The reports since the last one: of each change, and every 30 s.
 
-        Those before the newest use, or further back than a classification looks, are left out: they prove nothing.
+        Reports from before the newest use, or before the window of a classification, are left out: they change nothing.
         """
         used_at = min(server.used_until, now)
         server.count_use_until(max(server.reported_at, now - self._window_ms, used_at - REPORT_MS))
@@ -212,7 +212,7 @@ class NotebookServers:
             yield _report(server, edge)
 
     def _next_check(self, server: _Server, now: int) -> int | None:
-        """When time alone can change the classification; where the notebook is not in use, also its next burst."""
+        """When the classification can next change without an event; for an unused notebook at its next burst too."""
         known = self.idleness.states.get(server.notebook)
         is_in_use = isinstance(server.idle_state, InUse) and server.kernel_since is not None
         ahead = [] if is_in_use or server.wake is not None else [server.next_at()]
@@ -236,7 +236,7 @@ class NotebookServers:
         return at
 
     def _end_of(self, state: MachineState, idle: Idle, now: int) -> int | None:
-        """When the next state of an idle notebook is due; the run after the one that decides a stop carries it out."""
+        """When the next state of an idle notebook is due. A stop is carried out by the run after its decision."""
         match state:
             case Warned():
                 return state.until
@@ -249,27 +249,27 @@ class NotebookServers:
 
     # --- changes of the store -------------------------------------------------------------------------------------
     def see(self, changes: Changes, now: int) -> None:
-        """Take in what changed by now, and plan the next checks."""
+        """Apply the changes up to ``now``, and schedule the next checks."""
         for record in changes.notebooks:
-            self._see_notebook(record, now)
+            self._update_server(record, now)
         if any(map(self._is_watched, self._open.values())):
-            self._see_waiting(now)
+            self._update_waiting_pools(now)
         for server in self._checked:
             if server.state in HOLDS_SLICE and server.name in self._open:
-                self._expect_check(server, self._next_check(server, now))
+                self._schedule_check(server, self._next_check(server, now))
         self._checked = []
 
-    def _see_notebook(self, record: NotebookRecord, now: int) -> None:
+    def _update_server(self, record: NotebookRecord, now: int) -> None:
         server, state = self._open.get(record.server), record.notebook.state
         if server is None:
-            if state is NotebookState.BOOKED and record.server not in self._over:
+            if state is NotebookState.BOOKED and record.server not in self._closed:
                 self._open_server(record, now)
             return
         if record.notebook.id != server.notebook:
             return
         before, was, server.state, server.idle_state = server.state, server.idle_state, state, stage_of(record)
         if isinstance(server.idle_state, Freeing) and not isinstance(was, Freeing):
-            self._expect(server.name, "free", now + ORDER_MS)
+            self._schedule(server.name, "free", now + ORDER_MS)
         if before is state:
             return
         self.loans += state is NotebookState.LENT
@@ -286,11 +286,11 @@ class NotebookServers:
             opened_at=now, started_at=now, booked_at=now, reported_at=now - REPORT_MS, kernel_since=now,
         )  # fmt: skip
         self._open[server.name] = server
-        self._expect(server.name, "close", now + server.work.duration_ms)
+        self._schedule(server.name, "close", now + server.work.duration_ms)
         self._take_slice(server, now)
 
     def _take_slice(self, server: _Server, now: int) -> None:
-        """The slice is there: the bursts that wait for it begin."""
+        """Begin the bursts that waited for the slice, which is allocated now."""
         server.booked_at = now
         if not server.is_running:
             server.is_running, server.started_at, server.reported_at = True, now, now - REPORT_MS
@@ -300,16 +300,16 @@ class NotebookServers:
         if self._is_watched(server):
             server.begin_bursts(now)
             busy_until = max(server.started_at + self.policy.grace_s * 1000, server.used_until + REPORT_MS)
-            self._expect_check(server, self._after_bursts(server, busy_until))
+            self._schedule_check(server, self._after_bursts(server, busy_until))
 
     def _skip_bursts(self, server: _Server, now: int) -> None:
-        """The slice was refused: the cells that were to run by now are not run."""
+        """Drop the bursts that were planned until now, because the slice was refused."""
         server.wake = None
         server.next += sum(at <= now for at, _ in server.planned())
-        self._expect_check(server, server.next_at())
+        self._schedule_check(server, server.next_at())
 
-    def _see_waiting(self, now: int) -> None:
-        """Where work begins or ceases to wait in a pool, its notebooks become idle sooner or later."""
+    def _update_waiting_pools(self, now: int) -> None:
+        """Schedule checks in pools where work began or ceased to wait, because that changes when notebooks are idle."""
         self.idleness.view.refresh()
         waiting, short_ms = self.idleness.pools_with_waiting_work(), self.policy.gpu_after_s(waiting=True) * 1000
         changed, self._waiting = waiting ^ self._waiting, waiting
@@ -320,23 +320,23 @@ class NotebookServers:
                 continue
             if server.state is NotebookState.BOOKED and isinstance(server.idle_state, InUse | Warned):
                 server.begin_bursts(now)
-                self._expect_check(server, min(server.check_at, max(now, server.used_until + short_ms)))
+                self._schedule_check(server, min(server.check_at, max(now, server.used_until + short_ms)))
 
     def _is_watched(self, server: _Server) -> bool:
         """Whether it may become idle: its bursts are known, and the policy reclaims."""
         return server.work.bursts_ms is not None and self.policy.mode is IdleMode.RECLAIM
 
-    def _expect_check(self, server: _Server, at: int | None) -> None:
+    def _schedule_check(self, server: _Server, at: int | None) -> None:
         server.check_at = at
         if at is not None:
-            self._expect(server.name, "check", at)
+            self._schedule(server.name, "check", at)
 
-    def _expect(self, server: str, kind: Literal["check", "free", "stop", "close"], at: int) -> None:
-        self.expect(at, ServerEvent(server=server, kind=kind, at=at))
+    def _schedule(self, server: str, kind: Literal["check", "free", "stop", "close"], at: int) -> None:
+        self.schedule(at, ServerEvent(server=server, kind=kind, at=at))
 
     # --- events ---------------------------------------------------------------------------------------------------
     def apply(self, event: ServerEvent) -> list[Request]:
-        """Let an event happen. Returns the requests that follow."""
+        """Apply an event. Returns the requests that follow."""
         server = self._open.get(event.server)
         if server is None:
             return []
@@ -349,7 +349,7 @@ class NotebookServers:
                 return self._end_slice(server, event.at, "stopped, because it was idle")
             case "close":
                 del self._open[server.name]
-                self._over.add(server.name)
+                self._closed.add(server.name)
                 return self._end_slice(server, event.at, "closed")
 
     def _check(self, server: _Server, at: int) -> list[Request]:
@@ -368,13 +368,13 @@ class NotebookServers:
             released = server.state is not NotebookState.LENT
             server.wake = Wake(notebook=server.notebook, asked_at=at, allocated_at=None, released=released)
         if not server.is_running:
-            return [self._start_again(server)]
+            return [self._request_new_slice(server)]
         if server.state in HOLDS_SLICE:
             return [wake]
         return [RequestSliceAgain(notebook=server.notebook, actor=USER), wake]
 
-    def _start_again(self, server: _Server) -> RequestNotebook:
-        """The user starts a server that was stopped: it needs a slice of its own."""
+    def _request_new_slice(self, server: _Server) -> RequestNotebook:
+        """The request for a new slice of a server that was stopped and is started again."""
         record = self.store.notebook(server.notebook)
         assert record is not None
         server.starts, server.state = server.starts + 1, NotebookState.REQUESTED
@@ -386,24 +386,24 @@ class NotebookServers:
         )  # fmt: skip
 
     def _shut_kernel_down(self, server: _Server, at: int) -> list[Request]:
-        """Follow the order to free the GPU; a kernel that is in use again is left alone."""
+        """Carry out the order to free the GPU, unless the kernel is in use again."""
         if isinstance(server.idle_state, Freeing) and not server.is_busy(at):
             self.freed += 1
             server.kernel_since = None
         self._due.add(server.name)
         return []
 
-    def _end_slice(self, server: _Server, at: int, why: str) -> list[Request]:
+    def _end_slice(self, server: _Server, at: int, reason: str) -> list[Request]:
         if server.state is NotebookState.BOOKED:
             server.begin_bursts(at)
         if server.work.bursts_ms is not None and server.is_running:
-            self._used[server.notebook] = _until(server.used, at)
+            self._used[server.notebook] = _clipped(server.used, at)
         server.is_running, server.kernel_since, server.used = False, None, []
-        self._expect_check(server, server.next_at())
-        return [ReturnNotebook(notebook=server.notebook, actor=USER, why=why)]
+        self._schedule_check(server, server.next_at())
+        return [ReturnNotebook(notebook=server.notebook, actor=USER, why=reason)]
 
 
-def _until(used: list[tuple[int, int]], now: int) -> list[tuple[int, int]]:
+def _clipped(used: list[tuple[int, int]], now: int) -> list[tuple[int, int]]:
     return [(begin, min(end, now)) for begin, end in used]
 
 

@@ -18,7 +18,7 @@ class Curve:
     steps: list[tuple[int, int]] = field(default_factory=list)
 
     def set(self, at: int, value: int) -> None:
-        """From ``at`` on it is ``value``; instants only grow."""
+        """Set the value from ``at`` on; ``at`` is never before the last change."""
         if self.steps and self.steps[-1][0] == at:
             self.steps[-1] = at, value
         elif not self.steps or self.steps[-1][1] != value:
@@ -37,7 +37,7 @@ class Curve:
         return sum((high - low) * value for low, high, value in self.spans(begin, end))
 
     def means(self, begin: int, end: int, parts: int) -> list[float]:
-        """The mean in each of so many equal parts of the time."""
+        """The mean in each of ``parts`` equal intervals."""
         width = max(1.0, (end - begin) / parts)
         sums = [0.0] * parts
         for low, high, value in self.spans(begin, end):
@@ -56,7 +56,7 @@ class Total(Curve):
     _sum: int = 0
 
     def put(self, part: str, amount: int, now: int) -> None:
-        """From ``now`` on the amount of a part is this."""
+        """Set the amount of a part from ``now`` on."""
         before = self._parts.pop(part, 0)
         if amount:
             self._parts[part] = amount
@@ -95,7 +95,7 @@ class Record:
     notebooks: dict[str, WorkloadRecord] = field(default_factory=dict)
     capacity: Total = field(default_factory=Total)
     allocated: Total = field(default_factory=Total)
-    broken: Total = field(default_factory=Total)
+    fragmented: Total = field(default_factory=Total)
     waiting: Total = field(default_factory=Total)
     lent: Total = field(default_factory=Total)
     used_by: dict[str, Total] = field(default_factory=lambda: defaultdict(Total))
@@ -104,14 +104,14 @@ class Record:
     _milli_on: Counter[str] = field(default_factory=Counter)
 
     def see(self, changes: Changes, now: int) -> None:
-        """Take in the changes up to ``now``."""
+        """Apply the changes up to ``now``."""
         for record in changes.jobs:
-            self._see_job(record, now)
+            self._update_job(record, now)
         for seen in changes.notebooks:
-            self._see_notebook(seen, now)
-        self._see_devices(changes, now)
+            self._update_notebook(seen, now)
+        self._update_devices(changes, now)
 
-    def _see_job(self, record: JobRecord, now: int) -> None:
+    def _update_job(self, record: JobRecord, now: int) -> None:
         job = record.job
         workload = self.jobs.get(job.id)
         if workload is None:
@@ -125,7 +125,7 @@ class Record:
         self.waiting.put(job.id, job.state in WAITING, now)
         self.used_by[job.project].put(job.id, job.held_milli if job.state in HOLDS_GPU else 0, now)
 
-    def _see_notebook(self, record: NotebookRecord, now: int) -> None:
+    def _update_notebook(self, record: NotebookRecord, now: int) -> None:
         book = record.notebook
         workload = self.notebooks.get(book.id)
         if workload is None:
@@ -137,7 +137,7 @@ class Record:
         self.lent.put(book.id, book.gpu_milli if book.state is NotebookState.LENT else 0, now)
         self.waiting.put(book.id, book.state is NotebookState.REQUESTED, now)
 
-    def _see_devices(self, changes: Changes, now: int) -> None:
+    def _update_devices(self, changes: Changes, now: int) -> None:
         self._devices |= {device.id: device for device in changes.devices}
         changed = {device.id for device in changes.devices}
         for id in changes.released:
@@ -155,4 +155,4 @@ class Record:
             milli = self._milli_on[id] if counts else 0
             self.capacity.put(id, WHOLE_DEVICE if counts else 0, now)
             self.allocated.put(id, milli, now)
-            self.broken.put(id, WHOLE_DEVICE - milli if 0 < milli < WHOLE_DEVICE else 0, now)
+            self.fragmented.put(id, WHOLE_DEVICE - milli if 0 < milli < WHOLE_DEVICE else 0, now)

@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, TypeAdapter
 
 from ..core.lifecycle import CHECKPOINTED
 from ..core.model import JobState, NotebookState
-from ..messages.validation import place_of, words_of
+from ..messages.validation import error_text, path_text
 from ..wire import json_input
 from .tracefile import NodeSpec, Trace, checked
 
@@ -41,9 +41,9 @@ class Row(BaseModel):
 class _Work:
     """One job or notebook of the rows; instants and durations in ms."""
 
-    asked: Row
-    began_at: int | None = None
-    leaves_at: int | None = None
+    request: Row
+    started_at: int | None = None
+    stopping_at: int | None = None
     ran_ms: int = 0
     saves_in_ms: int = 0
     ended_at: int | None = None
@@ -76,7 +76,7 @@ def read(text: str) -> Trace | list[str]:
         if audit.machines is None:
             return ["the audit: no row tells which nodes and devices there were (kind inventory)"]
         return _trace(audit, audit.machines)
-    except OtherRow as error:
+    except InvalidRow as error:
         return [f"the audit: {error}"]
 
 
@@ -88,13 +88,13 @@ def rows_of(text: str) -> list[Row] | list[str]:
         return [f"the audit: {refused}"]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        return [json_input.printable(f"{place_of(first['loc']) or 'the audit'}: {words_of(first)}")]
+        return [json_input.printable(f"{path_text(first['loc']) or 'the audit'}: {error_text(first)}")]
     rows.sort(key=lambda row: row.seq)
-    wrong = _out_of_step(rows) if rows else "it has no rows"
-    return [f"the audit: {wrong}"] if wrong else rows
+    fault = _sequence_fault(rows) if rows else "it has no rows"
+    return [f"the audit: {fault}"] if fault else rows
 
 
-def _out_of_step(rows: Sequence[Row]) -> str:
+def _sequence_fault(rows: Sequence[Row]) -> str:
     """The first row that is missing or there twice, as a sentence; empty where there is none."""
     for before, after in pairwise(rows):
         if after.seq == before.seq:
@@ -104,8 +104,8 @@ def _out_of_step(rows: Sequence[Row]) -> str:
     return ""
 
 
-class OtherRow(ValueError):
-    """A row that is not as this release writes it."""
+class InvalidRow(ValueError):
+    """A row that this release does not write."""
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def _reading(row: Row) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
         fault = f"row {row.seq} ({row.kind:.40}) is not as this release writes it: {lacks:.200}"
-        raise OtherRow(json_input.printable(fault)) from error
+        raise InvalidRow(json_input.printable(fault)) from error
 
 
 def states(rows: Iterable[Row]) -> dict[str, str]:
@@ -132,32 +132,32 @@ def _audit_of(rows: Iterable[Row]) -> _Audit:
     audit = _Audit()
     for row in rows:
         with _reading(row):
-            _follow(audit, row)
+            _apply(audit, row)
     return audit
 
 
-def _follow(audit: _Audit, row: Row) -> None:
+def _apply(audit: _Audit, row: Row) -> None:
     audit.last_at = row.at_ms
     if row.kind == "inventory":
         audit.machines = row
     elif row.kind == "job.submit":
-        audit.jobs[row.subject] = _Work(asked=row)
+        audit.jobs[row.subject] = _Work(request=row)
     elif row.kind == "notebook.request":
-        audit.notebooks[row.subject] = _Work(asked=row, state=NotebookState.REQUESTED)
+        audit.notebooks[row.subject] = _Work(request=row, state=NotebookState.REQUESTED)
     elif row.subject in audit.jobs:
-        _follow_job(audit.jobs[row.subject], row)
+        _apply_to_job(audit.jobs[row.subject], row)
     elif row.subject in audit.notebooks:
-        _follow_notebook(audit.notebooks[row.subject], row)
+        _apply_to_notebook(audit.notebooks[row.subject], row)
 
 
-def _follow_job(work: _Work, row: Row) -> None:
+def _apply_to_job(work: _Work, row: Row) -> None:
     match row.kind:
         case "start" | "resume":
             work.state = JobState.STARTING
         case "job.running":
-            work.state, work.began_at = JobState.RUNNING, int(row.payload["started_at"])
+            work.state, work.started_at = JobState.RUNNING, int(row.payload["started_at"])
         case "pause" | "stop":
-            work.state, work.leaves_at = JobState.PAUSING, row.at_ms
+            work.state, work.stopping_at = JobState.PAUSING, row.at_ms
         case "job.hold" | "job.release" | "job.cancel":
             work.state = row.payload["is"]
             if row.kind == "job.cancel":
@@ -169,20 +169,20 @@ def _follow_job(work: _Work, row: Row) -> None:
 def _end_attempt(work: _Work, row: Row) -> None:
     work.state = row.payload["state"]
     checkpointed = row.payload["exit_status"] == CHECKPOINTED
-    stopped_at = row.at_ms if work.leaves_at is None else work.leaves_at
-    if work.began_at is not None and (checkpointed or row.kind == "job.end"):
-        work.ran_ms += max(0, stopped_at - work.began_at)
+    stopped_at = row.at_ms if work.stopping_at is None else work.stopping_at
+    if work.started_at is not None and (checkpointed or row.kind == "job.end"):
+        work.ran_ms += max(0, stopped_at - work.started_at)
     if checkpointed:
         work.saves_in_ms = max(work.saves_in_ms, row.at_ms - stopped_at)
-    work.began_at = work.leaves_at = None
+    work.started_at = work.stopping_at = None
     work.ended_at = row.at_ms if row.kind == "job.end" else None
 
 
-def _follow_notebook(work: _Work, row: Row) -> None:
+def _apply_to_notebook(work: _Work, row: Row) -> None:
     match row.kind:
         case "start":
             work.state = NotebookState.BOOKED
-            work.began_at = row.at_ms if work.began_at is None else work.began_at  # it may have been lent meanwhile
+            work.started_at = work.started_at or row.at_ms  # a notebook whose slice was lent starts again
         case "lend":
             work.state = NotebookState.LENT
         case "release":
@@ -198,19 +198,19 @@ def _follow_notebook(work: _Work, row: Row) -> None:
 # --- work to a trace ------------------------------------------------------------------------------------------------
 def _trace(audit: _Audit, machines: Row) -> Trace | list[str]:
     everything = [*audit.jobs.values(), *audit.notebooks.values()]
-    begins = min((work.asked.at_ms for work in everything), default=machines.at_ms)
+    begins = min((work.request.at_ms for work in everything), default=machines.at_ms)
     with _reading(machines):
         first = datetime.fromtimestamp(begins / 1000, machines.at.tzinfo).isoformat()
         nodes = [node.model_dump(by_alias=True) for node in _nodes(machines.payload["devices"])]
     work = [
-        *(_made(_job, work, begins, audit.last_at) for work in audit.jobs.values()),
-        *(_made(_notebook, work, begins, audit.last_at) for work in audit.notebooks.values()),
+        *(_build(_job, work, begins, audit.last_at) for work in audit.jobs.values()),
+        *(_build(_notebook, work, begins, audit.last_at) for work in audit.notebooks.values()),
     ]
     return checked(json.loads(json.dumps({"begins_at": first, "nodes": nodes, "work": work})))
 
 
-def _made(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, begins: int, last_at: int) -> object:
-    with _reading(work.asked):
+def _build(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, begins: int, last_at: int) -> object:
+    with _reading(work.request):
         return make(work, begins, last_at)
 
 
@@ -233,18 +233,18 @@ def _nodes(devices: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
 
 
 def _job(work: _Work, begins: int, last_at: int) -> dict[str, object]:
-    row, asked = work.asked, work.asked.payload
-    still_ms = 0 if work.began_at is None else last_at - work.began_at
+    row, request = work.request, work.request.payload
+    still_ms = 0 if work.started_at is None else last_at - work.started_at
     found = {
-        **_asked(row, begins),
+        **_common_keys(row, begins),
         "kind": "training",
-        "gpu": asked["gpu_milli"] / 1000,
+        "gpu": request["gpu_milli"] / 1000,
         "duration_s": max(1, work.ran_ms + still_ms) / 1000,
-        "gpu_model": asked.get("gpu_model"),
-        "ranks": asked["ranks"],
-        "priority": asked["priority"],
-        "preemptible": asked["preemptible"],
-        "time_limit_s": asked["time_limit_s"],
+        "gpu_model": request.get("gpu_model"),
+        "ranks": request["ranks"],
+        "priority": request["priority"],
+        "preemptible": request["preemptible"],
+        "time_limit_s": request["time_limit_s"],
         "saves_in_s": work.saves_in_ms / 1000,
     }
     if work.cancelled_at is not None:
@@ -253,17 +253,17 @@ def _job(work: _Work, begins: int, last_at: int) -> dict[str, object]:
 
 
 def _notebook(work: _Work, begins: int, last_at: int) -> dict[str, object]:
-    began = work.asked.at_ms if work.began_at is None else work.began_at
+    began = work.request.at_ms if work.started_at is None else work.started_at
     lasted_ms = (last_at if work.ended_at is None else work.ended_at) - began
     return {
-        **_asked(work.asked, begins),
+        **_common_keys(work.request, begins),
         "kind": "notebook",
-        "gpu": work.asked.payload["gpu_milli"] / 1000,
+        "gpu": work.request.payload["gpu_milli"] / 1000,
         "duration_s": max(1, lasted_ms) / 1000,
     }
 
 
-def _asked(row: Row, begins: int) -> dict[str, object]:
+def _common_keys(row: Row, begins: int) -> dict[str, object]:
     return {
         "id": row.subject,
         "submit_s": (row.at_ms - begins) / 1000,

@@ -1,9 +1,9 @@
-"""A trace played through the shipped controller, core and store, in virtual time.
+"""Replays a trace through the shipped controllers, core and store, in virtual time.
 
-Nothing here decides. The clock jumps to the next event (work is submitted, ends or is cancelled, a node dies, a limit
-or protection ends), rounded up to the tick; there each controller runs until it rests. The controllers of scheduling,
-idleness and retention run. Enforcement, reconciliation and notifications do not: simulated work keeps to its share, the
-servers of the hub are those of the slices, and there is no channel.
+This module decides nothing. The clock jumps to the next event (work is submitted, ends or is cancelled, a node fails, a
+limit or protection ends), rounded up to the tick. There each controller runs until it has nothing to do. The
+controllers of scheduling, idleness and retention run. Enforcement, reconciliation and notifications do not: simulated
+work never exceeds its share, each slice has its server, and there is no channel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
-from ..backends.simulated.jobs import Clock, Conduct, SimulatedJobs
+from ..backends.simulated.jobs import Behaviour, Clock, SimulatedJobs
 from ..controllers.lease import Leadership
 from ..controllers.retention import Retention, RetentionTimes
 from ..controllers.scheduling import Intervals, SchedulingController
@@ -50,7 +50,7 @@ CHECK_EVERY = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """The user cancels work that has had no device until now."""
+    """The user cancels work that has had no device yet."""
 
     work: JobWork | NotebookWork
 
@@ -59,7 +59,7 @@ _Event = Request | NodeEvent | GiveUp | ServerEvent
 
 
 class Impossible(ValueError):
-    """The trace and the quotas do not go together; the message says where, and nothing was simulated."""
+    """The trace contradicts the quotas; the message says where, and nothing was simulated."""
 
 
 class BrokenInvariant(Exception):
@@ -67,7 +67,7 @@ class BrokenInvariant(Exception):
 
 
 class NoSampler:
-    """Reads no device: the trace says how busy the work is."""
+    """Reads no device: the use of simulated work is in the trace."""
 
     def samples(self, users: Mapping[Device, Iterable[Allocation]], *, now: int) -> list[DeviceSample]:
         return []
@@ -85,10 +85,10 @@ class NoBundles:
 
 
 class Observer(Protocol):
-    """Gets the changes of each instant that is played."""
+    """Receives the changes of each simulated instant."""
 
     def see(self, changes: Changes, now: int) -> None:
-        """Take in the changes since the previous instant, ended work included."""
+        """Apply the changes since the previous instant, with work that ended."""
 
 
 @dataclass(slots=True)
@@ -116,11 +116,11 @@ class Replay:
     _entries: int = 0
     _version: int = 0
     _seen_version: int = 0
-    _moved_at: int = field(init=False)
+    _changed_at: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.trace.begins_at)
-        self._moved_at = self.trace.begins_at
+        self._changed_at = self.trace.begins_at
         self._work = {str(work.id): work for work in self.trace.work}
         self.executor = SimulatedJobs(self.clock, *machines(self.trace.nodes), self._conduct)
         leadership = Leadership(self.store, self.clock, holder="simulation")
@@ -135,20 +135,20 @@ class Replay:
         self.retention = Retention(self.store, leadership, self.executor, NoBundles(), RetentionTimes())
         self.retain_at = self.trace.begins_at
         notebooks = {name: work for name, work in self._work.items() if isinstance(work, NotebookWork)}
-        self.servers = NotebookServers(notebooks, self.quota.idle, self.store, leadership, self.clock, self._expect)
+        self.servers = NotebookServers(notebooks, self.quota.idle, self.store, leadership, self.clock, self._schedule)
         apply_quota(self.store, self.quota, now=self.clock.now)
         user_of = partial(self.store.user_id, now=self.clock.now)
         models = _models_by_pool(self.quota, *self.executor.inventory())
         for event in _events_of(self.trace, self.quota, user_of, models):
-            self._expect(*event)
+            self._schedule(*event)
 
     def run(self, *, until: int | None = None, progress: Callable[[int], None] = lambda now: None) -> None:
-        """Play to an instant, or until nothing can change; ``progress`` is called with each instant that is played.
+        """Simulate until an instant, or until nothing can change. ``progress`` is called with each simulated instant.
 
         Raises BrokenInvariant, and every error of a controller.
         """
         while (at := self._next_at()) is not None and (until is None or at <= until):
-            if until is None and self._nothing_comes(at):
+            if until is None and self._is_stalled(at):
                 break
             self.clock.now = max(self.clock.now, at)
             self.instants += 1
@@ -168,15 +168,15 @@ class Replay:
             raise BrokenInvariant(f"at {self.clock.now} ms: {'; '.join(map(str, found[:5]))}")
 
     def _run_controllers(self) -> None:
-        """Run scheduling until it rests, then idleness, and scheduling again where that changed anything."""
-        self._schedule()
+        """Run scheduling until it has nothing to do, then idleness, then scheduling again after a change."""
+        self._run_scheduling()
         if self.servers.classify(self.clock.now):
-            self._schedule()
+            self._run_scheduling()
         if self.clock.now >= self.retain_at:
             self.retention.run_once(self.clock.now)
             self.retain_at = self.clock.now + WEEK_MS
 
-    def _schedule(self) -> None:
+    def _run_scheduling(self) -> None:
         while self.controller.run_once(self.clock.now) <= self.clock.now:
             pass
 
@@ -185,26 +185,27 @@ class Replay:
         book = self.store.notebook(workload)
         return self._work[workload if book is None else book.server].user
 
-    def _nothing_comes(self, at: int) -> bool:
+    def _is_stalled(self, at: int) -> bool:
         """Whether all remaining work waits, and no window of the calendar has changed that for two weeks."""
         if self.controller.mirror.version != self._seen_version:
-            self._seen_version, self._moved_at = self.controller.mirror.version, self.clock.now
-        idle = not self._agenda and self.executor.next_at() is None
-        return idle and at - self._moved_at > 2 * WEEK_MS
+            self._seen_version, self._changed_at = self.controller.mirror.version, self.clock.now
+        idle = not self._agenda and self.executor.next_event_at() is None
+        return idle and at - self._changed_at > 2 * WEEK_MS
 
     # --- time -----------------------------------------------------------------------------------------------------
     def _next_at(self) -> int | None:
         controller = self.controller
         if not self.instants:
             return self.trace.begins_at
-        looks_again = self.executor.inventory_changed or controller.missed
-        due = controller.due.get("inventory") if looks_again else None
+        reads_inventory_again = self.executor.inventory_changed or controller.missed
+        due = controller.due.get("inventory") if reads_inventory_again else None
         coming = self._agenda[0][0] if self._agenda else None
-        ahead = [at for at in (coming, self.executor.next_at(), controller.decide_again_at, due) if at is not None]
+        known = (coming, self.executor.next_event_at(), controller.decide_again_at, due)
+        ahead = [at for at in known if at is not None]
         tick_ms = self.tick_ms or self.quota.tick_max_ms
         return min(at + (self.trace.begins_at - at) % tick_ms for at in ahead) if ahead else None
 
-    def _expect(self, at: int, event: _Event) -> None:
+    def _schedule(self, at: int, event: _Event) -> None:
         self._entries += 1
         heappush(self._agenda, (at, self._entries, event))
 
@@ -216,9 +217,9 @@ class Replay:
             at, _, event = heappop(self._agenda)
             match event:
                 case NodeEvent(event="lost"):
-                    self.executor.lose(event.node)
+                    self.executor.lose_node(event.node)
                 case NodeEvent():
-                    self.executor.bring_back(event.node)
+                    self.executor.restore_node(event.node)
                 case GiveUp():
                     requests += self._cancel_unstarted(event.work)
                 case ServerEvent():
@@ -250,10 +251,10 @@ class Replay:
         for observer in (self.servers, *self.observers):
             observer.see(changes, self.clock.now)
 
-    def _conduct(self, job: str) -> Conduct:
+    def _conduct(self, job: str) -> Behaviour:
         work = self._work[job]
         assert isinstance(work, JobWork), "notebooks are not started by the executor"
-        return Conduct(
+        return Behaviour(
             work_ms=work.duration_ms,
             starts_after_ms=work.starts_after_ms,
             saves_in_ms=work.saves_in_ms,
@@ -262,7 +263,7 @@ class Replay:
 
 
 def machines(nodes: Iterable[NodeSpec]) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
-    """The nodes and devices of a trace; a device is called after its node and its number there."""
+    """The nodes and devices of a trace. The id of a device is the name of its node with the number there."""
     rows = tuple(nodes)
     made = tuple(
         Node(id=n.name, name=n.machine or n.name, cpu_milli=n.cpu_milli, memory_mib=n.memory_mib) for n in rows

@@ -20,11 +20,11 @@ from .record import Curve, Record, WorkloadRecord
 from .replay import Replay
 from .tracefile import Trace
 
-PARTS = 240
-"""So many points has a curve in a report."""
+POINTS = 240
+"""The points of a curve in a report."""
 
 MOST_NAMED = 12
-"""So many projects have a curve of their own; the rest are together."""
+"""Projects with a curve of their own; the other projects have one curve together."""
 
 GPU_HOUR = WHOLE_DEVICE * 3_600_000
 DAY_MS = DAY_S * 1000
@@ -33,10 +33,10 @@ SIZES = ("notebook", "small", "medium", "large")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One world after it was played. ``reduced``: pools where guarantees were not judged, as the quotas did not fit.
+    """One world after its simulation. ``reduced``: pools whose guarantees were not checked, as the quotas did not fit.
 
-    ``used``: of each notebook with bursts, when they were, as (from, to). ``kernels_freed`` lost their variables.
-    ``unstarted``: why what had no device to the end still waits.
+    ``used``: the bursts of each notebook that has them, as (from, to). ``kernels_freed`` lost their variables.
+    ``unstarted``: the work that never had a device, with the reason.
     """
 
     seed: int
@@ -64,14 +64,14 @@ def play(
     until_ms: int | None = None,
     progress: Callable[[int], None] = lambda now: None,
 ) -> Outcome:
-    """Simulate one world to its end, or for so long. Raises Impossible, and whatever the controller raises."""
+    """Simulate one world to its end, or for ``until_ms``. Raises Impossible, and the errors of the controllers."""
     record = Record()
     watch = GuaranteeMonitor(_policy_over(quota, trace, until_ms), quota.tick_max_ms)
     replay = Replay(trace, quota, observers=(record, watch))
     until = None if until_ms is None else trace.begins_at + until_ms
     replay.run(until=until, progress=progress)
-    runs = [*replay.executor.runs, *replay.executor.under_way()]
-    ends = [run.stopped_at for run in runs] + [one.ended_at or 0 for one in record.notebooks.values()]
+    runs = [*replay.executor.runs, *replay.executor.unfinished_runs()]
+    ends = [run.stopped_at for run in runs] + [book.ended_at or 0 for book in record.notebooks.values()]
     return Outcome(
         seed=seed,
         trace=trace,
@@ -92,29 +92,29 @@ def play(
 
 
 def _policy_over(quota: QuotaFile, trace: Trace, until_ms: int | None) -> Policy:
-    """The policy with its calendar expanded over all that is played: to its end, or long after the last work came."""
+    """The policy with its calendar expanded over the simulated time: to its end, or long after the last submission."""
     last_ms = max((work.submit_ms for work in trace.work), default=0) if until_ms is None else until_ms
     return quota.policy(1, trace.begins_at, days=last_ms // DAY_MS + HORIZON_DAYS)
 
 
 def _quotas(quota: QuotaFile) -> dict[str, int]:
     amounts = {project.name: project.amounts.values() for project in quota.policy(1).projects}
-    return {name: sum(one.training_milli for one in each) for name, each in amounts.items()}
+    return {name: sum(amount.training_milli for amount in each) for name, each in amounts.items()}
 
 
 # --- the figures ----------------------------------------------------------------------------------------------------
 def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The report's first keys: means over the seeds; waits and pauses over the work of all of them."""
-    jobs = [workload for one in outcomes for workload in one.record.jobs.values()]
+    jobs = [workload for outcome in outcomes for workload in outcome.record.jobs.values()]
     return {
-        "seeds": [one.seed for one in outcomes],
+        "seeds": [outcome.seed for outcome in outcomes],
         "gpu_allocation_percent": _mean(map(allocation_percent, outcomes)),
         "gpu_utilisation_percent": _mean(map(utilisation_percent, outcomes)),
         "gpu_allocation_at_saturation_percent": _mean(map(saturation_percent, outcomes)),
-        "makespan_s": _mean(makespan_s(one) for one in outcomes),
+        "makespan_s": _mean(makespan_s(outcome) for outcome in outcomes),
         "wait_s": _waits(outcomes),
         "pauses_per_job_max": max((job.pauses for job in jobs), default=0),
-        "guarantee_violations": sum(len(one.violations) for one in outcomes),
+        "guarantee_violations": sum(len(outcome.violations) for outcome in outcomes),
         "jobs_total": len(jobs),
         "jobs_finished": sum(JobState(job.state) in FINAL for job in jobs),
     }
@@ -122,8 +122,8 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
 
 def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The whole report."""
-    jobs = [workload for one in outcomes for workload in one.record.jobs.values()]
-    books = [workload for one in outcomes for workload in one.record.notebooks.values()]
+    jobs = [workload for outcome in outcomes for workload in outcome.record.jobs.values()]
+    books = [workload for outcome in outcomes for workload in outcome.record.notebooks.values()]
     first = outcomes[0]
     return {
         **figures(outcomes),
@@ -131,9 +131,9 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "simulated": True,
         "mode": "replay",
         "begins_at": datetime.fromtimestamp(first.began_at / 1000, UTC).isoformat(),
-        "span_s": _mean((one.ended_at - one.began_at) / 1000 for one in outcomes),
+        "span_s": _mean((outcome.ended_at - outcome.began_at) / 1000 for outcome in outcomes),
         "gpus": first.record.capacity.steps[0][1] / WHOLE_DEVICE if first.record.capacity.steps else 0,
-        "guarantees_reduced_in": sorted(frozenset().union(*(one.reduced for one in outcomes))),
+        "guarantees_reduced_in": sorted(frozenset().union(*(outcome.reduced for outcome in outcomes))),
         "jobs_succeeded": sum(job.state == JobState.SUCCEEDED for job in jobs),
         "notebooks_total": len(books),
         "notebooks_refused": sum(book.state == "refused" for book in books),
@@ -141,9 +141,9 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         **_loans(outcomes),
         "pauses_per_job": {str(pauses): count for pauses, count in sorted(Counter(j.pauses for j in jobs).items())},
         "never_started": {size: _never_started(outcomes, size) for size in SIZES},
-        "never_started_because": by_reason(one.unstarted for one in outcomes),
+        "never_started_because": by_reason(outcome.unstarted for outcome in outcomes),
         "wait_s_by_project": _waits_by_project(outcomes),
-        "violations": [_violation(each) for one in outcomes for each in one.violations][:100],
+        "violations": [_violation(each) for outcome in outcomes for each in outcome.violations][:100],
         "projects": _projects(outcomes),
         "over_time": over_time(first),
     }
@@ -151,66 +151,66 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
 
 def _loans(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The lending of idle notebooks' slices: means over the seeds, and the waits of users who returned."""
-    waits = (wake.wait_ms for one in outcomes for wake in one.wakes)
+    waits = (wake.wait_ms for outcome in outcomes for wake in outcome.wakes)
     return {
-        "slices_lent": _mean(one.loans for one in outcomes),
+        "slices_lent": _mean(outcome.loans for outcome in outcomes),
         "gpu_hours_lent": _mean(map(lent_gpu_hours, outcomes)),
-        "kernels_shut_down": _mean(one.kernels_freed for one in outcomes),
+        "kernels_shut_down": _mean(outcome.kernels_freed for outcome in outcomes),
         "woken_wait_s": _percentiles(waits),
     }
 
 
-def allocation_percent(one: Outcome) -> float | None:
-    """Of the GPU time there was, how much was given out."""
-    return _percent(one.record.allocated.area(one.began_at, one.ended_at), _capacity(one))
+def allocation_percent(outcome: Outcome) -> float | None:
+    """The allocated part of all GPU time."""
+    return _percent(outcome.record.allocated.area(outcome.began_at, outcome.ended_at), _capacity(outcome))
 
 
-def utilisation_percent(one: Outcome) -> float | None:
-    """Of the GPU time there was, how much was computed on, work that a pause threw away included."""
-    return _percent(_used_curve(one).area(one.began_at, one.ended_at), 1000 * _capacity(one))
+def utilisation_percent(outcome: Outcome) -> float | None:
+    """The used part of all GPU time, with the work that a pause discarded."""
+    return _percent(_used_curve(outcome).area(outcome.began_at, outcome.ended_at), 1000 * _capacity(outcome))
 
 
-def saturation_percent(one: Outcome) -> float | None:
-    """Allocation over the time in which somebody waits."""
+def saturation_percent(outcome: Outcome) -> float | None:
+    """The allocated part of the GPU time in which some work waits."""
     allocated = capacity = 0
-    for low, high, waiting in one.record.waiting.spans(one.began_at, one.ended_at):
+    for low, high, waiting in outcome.record.waiting.spans(outcome.began_at, outcome.ended_at):
         if waiting:
-            allocated += one.record.allocated.area(low, high)
-            capacity += one.record.capacity.area(low, high)
+            allocated += outcome.record.allocated.area(low, high)
+            capacity += outcome.record.capacity.area(low, high)
     return _percent(allocated, capacity)
 
 
-def makespan_s(one: Outcome) -> float | None:
-    """From the first submission to the last end of a job, of those that ended; None where none did."""
-    ends = [job.ended_at for job in one.record.jobs.values() if job.ended_at is not None]
-    return (max(ends) - min(job.asked_at for job in one.record.jobs.values())) / 1000 if ends else None
+def makespan_s(outcome: Outcome) -> float | None:
+    """The time from the first submission to the last end of a job; None where no job ended."""
+    ends = [job.ended_at for job in outcome.record.jobs.values() if job.ended_at is not None]
+    return (max(ends) - min(job.asked_at for job in outcome.record.jobs.values())) / 1000 if ends else None
 
 
 def not_ended(report: Mapping[str, Any]) -> str:
-    """How many jobs of a report have not ended, so that ``makespan_s`` is not of them; empty where all have."""
+    """How many jobs of a report have not ended; ``makespan_s`` does not include them. Empty where all ended."""
     jobs, running = report["jobs_total"], report["jobs_total"] - report["jobs_finished"]
     return f"{running} of {jobs} jobs had not ended" if running else ""
 
 
-def lost_gpu_hours(one: Outcome) -> float:
-    """Work that was done twice, because a pause or a lost node came before it was saved."""
-    return sum(run.lost_ms * one.record.jobs[run.job].size_milli for run in one.runs) / GPU_HOUR
+def lost_gpu_hours(outcome: Outcome) -> float:
+    """The work that was repeated, because a pause or a lost node came before it was saved."""
+    return sum(run.lost_ms * outcome.record.jobs[run.job].size_milli for run in outcome.runs) / GPU_HOUR
 
 
-def lent_gpu_hours(one: Outcome) -> float:
-    """How much of the notebooks' slices was lent, and for how long."""
-    return one.record.lent.area(one.began_at, one.ended_at) / GPU_HOUR
+def lent_gpu_hours(outcome: Outcome) -> float:
+    """The lent slices of notebooks, over time."""
+    return outcome.record.lent.area(outcome.began_at, outcome.ended_at) / GPU_HOUR
 
 
-def _capacity(one: Outcome) -> int:
-    return one.record.capacity.area(one.began_at, one.ended_at)
+def _capacity(outcome: Outcome) -> int:
+    return outcome.record.capacity.area(outcome.began_at, outcome.ended_at)
 
 
-def _in_use(one: Outcome, name: str, book: WorkloadRecord) -> Sequence[tuple[int, int]]:
-    """When a notebook's cells used its slice: in their bursts, or all the time where nothing is said of bursts."""
-    if name in one.used or book.allocated_at is None:
-        return one.used.get(name, ())
-    return [(book.allocated_at, book.ended_at or one.ended_at)]
+def _use_spans(outcome: Outcome, name: str, book: WorkloadRecord) -> Sequence[tuple[int, int]]:
+    """When a notebook's cells used its slice: in their bursts, or all the time where the trace has none."""
+    if name in outcome.used or book.allocated_at is None:
+        return outcome.used.get(name, ())
+    return [(book.allocated_at, book.ended_at or outcome.ended_at)]
 
 
 # --- waits ----------------------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def _size(workload: WorkloadRecord) -> str:
 
 def _workloads(outcomes: Iterable[Outcome], size: str) -> list[WorkloadRecord]:
     if size == "notebook":
-        return [book for one in outcomes for book in one.record.notebooks.values() if book.state != "refused"]
-    return [job for one in outcomes for job in one.record.jobs.values() if _size(job) == size]
+        return [book for outcome in outcomes for book in outcome.record.notebooks.values() if book.state != "refused"]
+    return [job for outcome in outcomes for job in outcome.record.jobs.values() if _size(job) == size]
 
 
 def _never_started(outcomes: Iterable[Outcome], size: str) -> int:
@@ -235,14 +235,14 @@ def _waits(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
 
 def _waits_by_project(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
     by_project: dict[str, list[int | None]] = {}
-    for one in outcomes:
-        for job in one.record.jobs.values():
+    for outcome in outcomes:
+        for job in outcome.record.jobs.values():
             by_project.setdefault(job.project, []).append(job.wait_ms)
     return {name: _percentiles(by_project[name]) for name in sorted(by_project)}
 
 
 def _percentiles(waits: Iterable[int | None]) -> dict[str, float | None]:
-    """Of the waits that ended, in ms: the seconds that so many percent did not exceed."""
+    """Percentiles in seconds of the waits in ms that ended."""
     ended = sorted(wait for wait in waits if wait is not None)
     ranks = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
     if not ended:
@@ -251,22 +251,22 @@ def _percentiles(waits: Iterable[int | None]) -> dict[str, float | None]:
 
 
 # --- over time ------------------------------------------------------------------------------------------------------
-def over_time(one: Outcome) -> dict[str, object]:
-    """Curves with so many points, each the mean over its part of the time."""
-    record, span = one.record, (one.began_at, one.ended_at, PARTS)
+def over_time(outcome: Outcome) -> dict[str, object]:
+    """Curves with ``POINTS`` points, each the mean over its interval."""
+    record, span = outcome.record, (outcome.began_at, outcome.ended_at, POINTS)
     capacity = record.capacity.means(*span)
     allocated = record.allocated.means(*span)
-    broken = record.broken.means(*span)
+    fragmented = record.fragmented.means(*span)
     free = [have - given for have, given in zip(capacity, allocated, strict=True)]
     return {
-        "at_s": [round((one.ended_at - one.began_at) * part / PARTS / 1000, 3) for part in range(PARTS)],
+        "at_s": [round((outcome.ended_at - outcome.began_at) * part / POINTS / 1000, 3) for part in range(POINTS)],
         "gpus": _gpus(capacity),
         "allocated_gpus": _gpus(allocated),
-        "used_gpus": _gpus(value / 1000 for value in _used_curve(one).means(*span)),
+        "used_gpus": _gpus(value / 1000 for value in _used_curve(outcome).means(*span)),
         "waiting": [round(value, 2) for value in record.waiting.means(*span)],
-        "fragmented_percent": [_percent(part, whole) or 0.0 for part, whole in zip(broken, free, strict=True)],
+        "fragmented_percent": [_percent(part, whole) or 0.0 for part, whole in zip(fragmented, free, strict=True)],
         "lent_gpus": _gpus(record.lent.means(*span)),
-        "surplus_gpus": {name: _gpus(curve.means(*span)) for name, curve in _surplus_curves(one).items()},
+        "surplus_gpus": {name: _gpus(curve.means(*span)) for name, curve in _surplus_curves(outcome).items()},
     }
 
 
@@ -274,17 +274,17 @@ def _gpus(milli: Iterable[float]) -> list[float]:
     return [round(value / WHOLE_DEVICE, 3) for value in milli]
 
 
-def _used_curve(one: Outcome) -> Curve:
-    """How much computes at each instant, in millionths of a GPU."""
-    work = {str(each.id): each for each in one.trace.work}
+def _used_curve(outcome: Outcome) -> Curve:
+    """The used GPU at each instant, in millionths of a GPU."""
+    work = {str(each.id): each for each in outcome.trace.work}
     changes: Counter[int] = Counter()
-    for run in one.runs:
-        busy = one.record.jobs[run.job].size_milli * work[run.job].use_permille
+    for run in outcome.runs:
+        busy = outcome.record.jobs[run.job].size_milli * work[run.job].use_permille
         changes[run.began_at] += busy
         changes[run.stopped_at] -= busy
-    for name, book in one.record.notebooks.items():
+    for name, book in outcome.record.notebooks.items():
         busy = book.size_milli * work[book.work].use_permille
-        for begin, end in _in_use(one, name, book):
+        for begin, end in _use_spans(outcome, name, book):
             changes[begin] += busy
             changes[end] -= busy
     return _summed(changes)
@@ -299,27 +299,27 @@ def _summed(changes: Mapping[int, int]) -> Curve:
     return curve
 
 
-def _surplus(one: Outcome, name: str) -> Curve:
+def _surplus(outcome: Outcome, name: str) -> Curve:
     """The GPU of a project's jobs above its training quota."""
-    quota = one.quotas.get(name, 0)
+    quota = outcome.quotas.get(name, 0)
     curve = Curve()
-    for at, value in one.record.used_by[name].steps:
+    for at, value in outcome.record.used_by[name].steps:
         curve.set(at, max(0, value - quota))
     return curve
 
 
-def _surplus_curves(one: Outcome) -> dict[str, Curve]:
-    """The projects that had most above their quota, in order of name; all others together."""
-    curves = {name: _surplus(one, name) for name in sorted(one.record.used_by)}
-    areas = {name: curve.area(one.began_at, one.ended_at) for name, curve in curves.items()}
+def _surplus_curves(outcome: Outcome) -> dict[str, Curve]:
+    """The curves of the projects with the largest surplus, by name, and of all others together."""
+    curves = {name: _surplus(outcome, name) for name in sorted(outcome.record.used_by)}
+    areas = {name: curve.area(outcome.began_at, outcome.ended_at) for name, curve in curves.items()}
     named = sorted(sorted(areas, key=lambda name: (-areas[name], name))[:MOST_NAMED])
     found = {name: curves[name] for name in named}
     if rest := [curve for name, curve in curves.items() if name not in found]:
-        found["all others"] = _sum(rest)
+        found["all others"] = _sum_of_curves(rest)
     return found
 
 
-def _sum(curves: Iterable[Curve]) -> Curve:
+def _sum_of_curves(curves: Iterable[Curve]) -> Curve:
     changes: Counter[int] = Counter()
     for curve in curves:
         before = 0
@@ -331,20 +331,20 @@ def _sum(curves: Iterable[Curve]) -> Curve:
 
 def _projects(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
     """The GPU-hours of each project, and its part of all surplus."""
-    had: Counter[str] = Counter()
+    gpu_time: Counter[str] = Counter()
     surplus: Counter[str] = Counter()
-    for one in outcomes:
-        for name, curve in one.record.used_by.items():
-            had[name] += curve.area(one.began_at, one.ended_at)
-            surplus[name] += _surplus(one, name).area(one.began_at, one.ended_at)
+    for outcome in outcomes:
+        for name, curve in outcome.record.used_by.items():
+            gpu_time[name] += curve.area(outcome.began_at, outcome.ended_at)
+            surplus[name] += _surplus(outcome, name).area(outcome.began_at, outcome.ended_at)
     total = sum(surplus.values())
     return {
         name: {
-            "gpu_hours": round(had[name] / GPU_HOUR / len(outcomes), 3),
+            "gpu_hours": round(gpu_time[name] / GPU_HOUR / len(outcomes), 3),
             "surplus_gpu_hours": round(surplus[name] / GPU_HOUR / len(outcomes), 3),
             "surplus_percent": _percent(surplus[name], total),
         }
-        for name in sorted(had)
+        for name in sorted(gpu_time)
     }
 
 

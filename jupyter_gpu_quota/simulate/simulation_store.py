@@ -14,9 +14,9 @@ from ..store.writes import lease as leases
 class SimulationStore(MemoryStore):
     """The store in memory, with two differences that virtual time needs.
 
-    The lease never ends: the runs of the controller that a jump of the clock leaves out would have renewed it.
-    ``reports`` gives every report that was added since it was last called, not only the newest one of each notebook:
-    one run of the idleness controller stands for those that the jump leaves out.
+    The lease never ends, because the controller does not run, and so renews no lease, while the clock jumps.
+    ``reports`` returns every report since its last call, not only the newest one of each notebook, because one run of
+    the idleness controller replaces all runs that the jump left out.
     """
 
     def __init__(self) -> None:

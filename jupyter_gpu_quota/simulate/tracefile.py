@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from ..core.amounts import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
-from ..messages.validation import number_text, place_of, shown, words_of
+from ..messages.validation import error_text, number_text, path_text, shown
 from ..wire import json_input
 
 MOST_FAULTS = 20
@@ -51,7 +51,7 @@ def _refuse(message: str) -> PydanticCustomError:
 
 def _milliseconds(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refuse(f"{shown(value)} is no number of seconds")
+        raise _refuse(f"{shown(value)} is not a number of seconds")
     if not 0 <= value <= MOST_SECONDS:
         raise _refuse(f"{number_text(value)} s is not between 0 and {MOST_SECONDS} s")
     milliseconds = round(value * 1000)
@@ -60,9 +60,9 @@ def _milliseconds(value: object) -> int:
     return milliseconds
 
 
-def _milli(value: object) -> int:
+def _gpu_milli(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _refuse(_no_amount(value))
+        raise _refuse(_invalid_amount(value))
     if MIG_PROFILE.fullmatch(str(value).strip()):
         raise _refuse(
             f"{shown(value)} is a MIG profile, and an instance of one is a device of its own: ask for 1, name the"
@@ -72,7 +72,7 @@ def _milli(value: object) -> int:
         raise _refuse(f"{number_text(value)} is more than the {MOST_GPUS} GPUs that one amount may name")
     found = gpu_amount(str(value), ())
     if isinstance(found, AmountRefusal):
-        raise _refuse(_no_amount(value) if found.code in NOT_IN_TRACES else found.message)
+        raise _refuse(_invalid_amount(value) if found.code in NOT_IN_TRACES else found.message)
     return found
 
 
@@ -80,7 +80,7 @@ NOT_IN_TRACES = frozenset({"not_an_amount", "not_memory", "no_device"})
 """Refusals whose way out is an amount by memory, which a trace does not have: its devices are not known by then."""
 
 
-def _no_amount(value: object) -> str:
+def _invalid_amount(value: object) -> str:
     return f"{shown(value)} is no amount of GPU in a trace; write one such as 0.5, 2 or '1/3'"
 
 
@@ -110,17 +110,17 @@ def _printable(name: str) -> str:
     return name
 
 
-def _as_in_quotas(name: str) -> str:
+def _quota_name(name: str) -> str:
     """A name that a quota file can have, so that one can be made for the trace."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ @+-]*", name):
         raise _refuse(
-            f"{name!r:.60} is no name that quotas can have: letters, digits and . _ @ + - or a space within, and a"
+            f"{name!r:.60} is not a name that quotas can have: letters, digits and . _ @ + - or a space within, and a"
             " letter or digit first"
         )
     return name
 
 
-def _longer_than_nothing(milliseconds: int) -> int:
+def _positive_duration(milliseconds: int) -> int:
     if not milliseconds:
         raise _refuse("0 s is no duration; the least is 0.001")
     return milliseconds
@@ -130,14 +130,16 @@ Seconds = Annotated[
     int, BeforeValidator(_milliseconds), WithJsonSchema({"type": "number", "minimum": 0, "maximum": MOST_SECONDS})
 ]
 Duration = Annotated[
-    Seconds, AfterValidator(_longer_than_nothing), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+    Seconds, AfterValidator(_positive_duration), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]
-Gpu = Annotated[int, BeforeValidator(_milli), WithJsonSchema({"type": ["number", "string"], "examples": [0.5, "1/3"]})]
+Gpu = Annotated[
+    int, BeforeValidator(_gpu_milli), WithJsonSchema({"type": ["number", "string"], "examples": [0.5, "1/3"]})
+]
 Percent = Annotated[int, BeforeValidator(_permille), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 100})]
 Instant = Annotated[int, BeforeValidator(_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
 Span = Annotated[list[Seconds], Field(min_length=2, max_length=2)]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
-QuotaName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_as_in_quotas)]
+QuotaName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_quota_name)]
 
 
 class _Part(BaseModel):
@@ -230,7 +232,7 @@ class Trace(_Part):
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def place(self, work: str, key: str) -> str:
-        """Where a key of some work stands in what was read, such as "line 3, project"; its name where it was made."""
+        """The position of a key of some work in the document, such as "line 3, project"; generated work has none."""
         return f"{self._places.get(work, f'work {work}')}, {key}"
 
 
@@ -245,7 +247,7 @@ def schema() -> dict[str, object]:
 
 
 def read(text: str | bytes) -> Trace | list[str]:
-    """Read a JSON trace. Answers it with its work named and in the order of submission, or what is wrong with it."""
+    """Read a JSON trace. Returns it with its work named and in the order of submission, or its faults."""
     try:
         return checked(json_input.plain_json(json_input.text_of(text) if isinstance(text, bytes) else text))
     except json_input.Refused as refused:
@@ -298,7 +300,7 @@ def _columns() -> set[str]:
 
 TEXTS = frozenset({"id", "project", "user", "pool", "kind", "gpu_model"})
 CELLS = json.JSONDecoder(parse_constant=str)
-"""One for all cells: to make one takes many times as long as to read a cell with it."""
+"""One decoder for all cells: to make one takes many times as long as to read a cell."""
 
 
 def _cell(name: str, text: str) -> object:
@@ -315,25 +317,25 @@ def _cell(name: str, text: str) -> object:
 
 
 def checked(document: object, place: Any = None) -> Trace | list[str]:
-    """A document as a Trace, or what is wrong with it; ``place`` says where in words."""
+    """A document as a Trace, or its faults; ``place`` describes a position in the document."""
     place = place or _json_place
-    if long := _too_long(document):
+    if long := _oversized_list(document):
         return [f"{place((long,))}: there are more than {MOST_ITEMS} of them, the most of a trace"]
     try:
         found = _reader().validate_python(document)
     except ValidationError as error:
-        wrong = error.errors(include_url=False)
-        messages = [json_input.printable(f"{place(each['loc'])}: {_message(each)}") for each in wrong[:MOST_FAULTS]]
-        more = [f"at least {len(wrong) - MOST_FAULTS} more places are wrong"] if len(wrong) > MOST_FAULTS else []
+        errors = error.errors(include_url=False)
+        messages = [json_input.printable(f"{place(each['loc'])}: {_message(each)}") for each in errors[:MOST_FAULTS]]
+        more = [f"at least {len(errors) - MOST_FAULTS} more places are wrong"] if len(errors) > MOST_FAULTS else []
         return messages + more
     faults = [
         json_input.printable(f"{place(path)}: {message}")
         for _, (path, message) in zip(range(MOST_FAULTS), _contradictions(found), strict=False)
     ]
-    return faults or _in_order(found, lambda at: place(("work", at)))
+    return faults or _named_and_sorted(found, lambda at: place(("work", at)))
 
 
-def _too_long(document: object) -> str | None:
+def _oversized_list(document: object) -> str | None:
     lists = document.items() if isinstance(document, dict) else ()
     return next((key for key, value in lists if isinstance(value, list) and len(value) > MOST_ITEMS), None)
 
@@ -345,11 +347,11 @@ def _message(error: Mapping[str, Any]) -> str:
             return f"kind: {context['tag']!r:.40} is none of {context['expected_tags'].replace(', ', ' and ')}"
         case "union_tag_not_found":
             return "it has no kind, and needs it: 'training' or 'notebook'"
-    return words_of(error)
+    return error_text(error)
 
 
 def _json_place(path: Iterable[str | int]) -> str:
-    return place_of(step for step in path if step not in ("training", "notebook")) or "the document"
+    return path_text(step for step in path if step not in ("training", "notebook")) or "the document"
 
 
 def _csv_place(path: tuple[str | int, ...], lines: list[int]) -> str:
@@ -359,7 +361,7 @@ def _csv_place(path: tuple[str | int, ...], lines: list[int]) -> str:
     return ", ".join([f"line {lines[steps[1]]}", *(f"{step!s:.80}" for step in steps[2:])])
 
 
-# --- what contradicts what ------------------------------------------------------------------------------------------
+# --- contradictions -------------------------------------------------------------------------------------------------
 def _contradictions(trace: Trace) -> Iterator[tuple[tuple[str | int, ...], str]]:
     nodes: set[str] = set()
     gpus = 0
@@ -389,14 +391,14 @@ def _contradiction(work: JobWork | NotebookWork) -> Iterator[tuple[str, str]]:
         case NotebookWork():
             if work.gpu_milli > WHOLE:
                 yield "gpu", "a notebook's slice is one whole GPU at most"
-            if (wrong := _wrong_burst(work)) is not None:
-                yield "bursts_s", wrong
+            if (fault := _burst_fault(work)) is not None:
+                yield "bursts_s", fault
         case JobWork():
             if work.cancel_ms is not None and work.cancel_ms < work.submit_ms:
                 yield "cancel_s", "it is cancelled before it is submitted"
 
 
-def _wrong_burst(work: NotebookWork) -> str | None:
+def _burst_fault(work: NotebookWork) -> str | None:
     """The fault of the first burst that is not after the one before it, or not while the notebook is open."""
     free_at = 0
     for begin, end in work.bursts_ms or ():
@@ -411,8 +413,8 @@ def _wrong_burst(work: NotebookWork) -> str | None:
     return None
 
 
-def _in_order(trace: Trace, place: Callable[[int], str]) -> Trace:
-    """Everything named, and in the order of submission; of equals, as they stand. ``place``: where each work stands."""
+def _named_and_sorted(trace: Trace, place: Callable[[int], str]) -> Trace:
+    """The trace with all work named, in the order of submission. ``place``: the position of each work."""
     width = len(str(len(trace.work)))
     taken = {work.id for work in trace.work}
     names = (name for at in range(2 * len(trace.work) + 1) if (name := f"w{at:0{width}d}") not in taken)

@@ -1,4 +1,4 @@
-"""From the name of a trace to a world that can be played: the trace with its machines, and the quotas it runs under."""
+"""Loads the world of a trace's name: the trace with its machines, and its quotas."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class World:
 def load(
     name: str, *, seed: int, quotas: Path | None = None, gpus: int | None = None, days: float | None = None
 ) -> World | list[str]:
-    """Read or make the world of a name. Answers it, or sentences that say what is wrong, the first place first.
+    """Read or generate the world of a name. Returns it, or sentences about its faults, in the order of the document.
 
-    ``quotas`` and ``gpus`` stand in for what the trace says. Raises Impossible where something is missing.
+    ``quotas`` and ``gpus`` replace those of the trace. Raises Impossible where one is missing.
     """
-    made_up = name.startswith("bank:") or (name == "bank" and not Path(name).exists())
-    trace = _bank(name, seed, days) if made_up else _read(name)
+    is_generated = name.startswith("bank:") or (name == "bank" and not Path(name).exists())
+    trace = _generated_week(name, seed, days) if is_generated else _read_file(name)
     if isinstance(trace, list):
         return trace
     if gpus is not None:
         trace = trace.model_copy(update={"nodes": nodes_of(gpus, trace.nodes), "events": []})
     if not trace.nodes:
         raise Impossible("the trace names no nodes; say --gpus N")
-    return World(trace=trace, quota=_quota(trace, quotas), quota_source=_source(trace, quotas))
+    return World(trace=trace, quota=_quota(trace, quotas), quota_source=_quota_source(trace, quotas))
 
 
-def _bank(name: str, seed: int, days: float | None) -> Trace | list[str]:
-    """A generated week: ``bank:usual`` as we play it, with ``:lending`` of idle slices, ``:baseline`` one GPU each."""
+def _generated_week(name: str, seed: int, days: float | None) -> Trace | list[str]:
+    """A generated week: ``bank:usual``, with ``:lending`` of idle slices, or as ``:baseline`` with one GPU each."""
     _, variant, kind = (*name.split(":"), "", "")[:3]
     if variant not in bank.VARIANTS or kind not in ("", "lending", "baseline") or name.count(":") > 2:
         known = ", ".join(f"bank:{each}" for each in bank.VARIANTS)
@@ -61,7 +61,7 @@ def _bank(name: str, seed: int, days: float | None) -> Trace | list[str]:
     return bank.day_trace(week, seed=seed, lending=kind == "lending")
 
 
-def _read(name: str) -> Trace | list[str]:
+def _read_file(name: str) -> Trace | list[str]:
     path = Path(name)
     try:
         with path.open("rb") as file:
@@ -76,7 +76,7 @@ def _read(name: str) -> Trace | list[str]:
 
 
 def nodes_of(gpus: int, like: Sequence[NodeSpec] = ()) -> list[NodeSpec]:
-    """So many GPUs, on nodes of up to eight, each like the trace's first."""
+    """Nodes with ``gpus`` GPUs together, up to eight each, like the first node of the trace."""
     first = like[0] if like else NodeSpec(name="node", gpus=PER_NODE)
     each = min(PER_NODE, max(node.gpus for node in like) if like else PER_NODE)
     counts = [each] * (gpus // each) + ([gpus % each] if gpus % each else [])
@@ -90,19 +90,19 @@ def _quota(trace: Trace, path: Path | None) -> QuotaFile:
         if isinstance(found, str):
             raise Impossible(f"{path}: {found}")
         return found.file
-    return even_quota(trace) if trace.quotas is None else own_quota(trace)
+    return equal_quota(trace) if trace.quotas is None else own_quota(trace)
 
 
-def _source(trace: Trace, path: Path | None) -> str:
+def _quota_source(trace: Trace, path: Path | None) -> str:
     if path is not None:
         return str(path)
     if trace.quotas is not None:
         return "those of the trace"
-    each, gpus = _even_part(trace)
+    each, gpus = _equal_part(trace)
     return f"made up, as none were named: each project has {each} of the {gpus} GPUs for training"
 
 
-def _even_part(trace: Trace) -> tuple[int, int]:
+def _equal_part(trace: Trace) -> tuple[int, int]:
     """A project's equal part in whole GPUs, and all GPUs."""
     gpus = sum(node.gpus for node in trace.nodes)
     return gpus // max(1, len({work.project for work in trace.work})), gpus
@@ -111,28 +111,28 @@ def _even_part(trace: Trace) -> tuple[int, int]:
 def own_quota(trace: Trace) -> QuotaFile:
     """The quota file that stands in the trace itself."""
     try:
-        return QuotaFile.from_document(_exact(dict(trace.quotas or {})))
+        return QuotaFile.from_document(_exact_numbers(dict(trace.quotas or {})))
     except ValueError as error:
         raise Impossible(f"the trace's own quotas are wrong: {str(error).partition('; ')[0]:.400}") from error
     except RecursionError:
         raise Impossible("the trace's own quotas are wrong: they are nested too deeply") from None
 
 
-def _exact(value: Any) -> Any:
-    """JSON's numbers as the quota file reads them: 0.1 is a tenth, and no binary fraction."""
+def _exact_numbers(value: Any) -> Any:
+    """JSON's numbers as the quota file reads them: 0.1 is exactly a tenth."""
     match value:
         case dict():
-            return {key: _exact(each) for key, each in value.items()}
+            return {key: _exact_numbers(each) for key, each in value.items()}
         case list():
-            return [_exact(each) for each in value]
+            return [_exact_numbers(each) for each in value]
         case float():
             return Decimal(repr(value))
         case _:
             return value
 
 
-def even_quota(trace: Trace) -> QuotaFile:
-    """Every project of the trace has the same part of all GPUs, in whole ones, and may use all that is idle."""
+def equal_quota(trace: Trace) -> QuotaFile:
+    """A quota file in which every project of the trace has the same training quota, in whole GPUs."""
     if any(isinstance(work, NotebookWork) for work in trace.work):
         raise Impossible("the trace has notebooks: say with --quotas how much of each pool is for them")
     projects = sorted({work.project for work in trace.work})
@@ -143,7 +143,7 @@ def even_quota(trace: Trace) -> QuotaFile:
         raise Impossible(
             f"no quotas can be made for the trace (it has {len(projects)} projects of at most {MOST_PROJECTS})"
         )
-    each, _ = _even_part(trace)
+    each, _ = _equal_part(trace)
     document = {
         "version": 1,
         "pools": [{"name": pools[0]}],

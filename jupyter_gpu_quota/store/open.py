@@ -66,7 +66,7 @@ def _rows_at(url: str, busy_timeout_ms: int) -> SqlRows:
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError("SQLite needs a file, such as sqlite:////var/lib/gpu-quota/store.sqlite")
     path = Path(parsed.database).absolute()
-    _make(path)
+    _create_file(path)
     engine = _sqlite_engine(parsed, path, busy_timeout_ms)
     return _migrated(engine, _SameFile(path, engine).check)
 
@@ -77,7 +77,7 @@ def _migrated(engine: Engine, check: Callable[[], None]) -> SqlRows:
     return SqlRows(engine, ready=check)
 
 
-def _make(path: Path) -> None:
+def _create_file(path: Path) -> None:
     """Create the file for its owner alone, since it has secrets. Connections never create it."""
     if path.exists():
         return

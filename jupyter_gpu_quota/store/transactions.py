@@ -88,7 +88,7 @@ class Store(StoreQueries):
             return stale or Committed(version=work.version())
 
     def observe(self, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
-        """Record facts: they move jobs and ranks on and release the devices of ended attempts. Returns the version.
+        """Record facts: they update jobs and ranks and release the devices of ended attempts. Returns the version.
 
         The facts are on disk with the next plan or lease. A loss of power before that undoes them as a whole, and the
         backend reports them again. So nothing that shows them may be removed before.

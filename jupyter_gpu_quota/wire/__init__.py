@@ -77,7 +77,7 @@ class JobRequest(Wire):
 
     @field_validator("command", mode="before")
     @classmethod
-    def _is_array(cls, given: object) -> object:
+    def _check_array(cls, given: object) -> object:
         """Refuse a command line as one text, since no shell splits it."""
         if isinstance(given, list | tuple):
             return given
@@ -85,7 +85,7 @@ class JobRequest(Wire):
         raise ValueError(f'{value} was given; it is the array of a program and its arguments: ["python", "train.py"]')
 
     @model_validator(mode="after")
-    def _is_small(self) -> Self:
+    def _check_size(self) -> Self:
         """Limit the size, since every queued job is in the service's memory and in listings."""
         named = (*self.variables.items(), *self.secrets.items())
         size = sum(map(len, self.command)) + sum(len(name) + len(value) for name, value in named)
@@ -94,7 +94,7 @@ class JobRequest(Wire):
         return self
 
 
-def _as_reason(schema: dict[str, Any]) -> None:
+def _reason_schema(schema: dict[str, Any]) -> None:
     schema.clear()
     schema.update(reasons_schema())
 
@@ -102,7 +102,7 @@ def _as_reason(schema: dict[str, Any]) -> None:
 class ReasonView(Wire):
     """A reason: a code of :class:`core.reasons.ReasonCode`, its figures and its sentence."""
 
-    model_config = ConfigDict(json_schema_extra=_as_reason)
+    model_config = ConfigDict(json_schema_extra=_reason_schema)
 
     code: str
     figures: dict[str, int | str]

@@ -1,6 +1,6 @@
-"""Documents that are given to a command as files: bytes, then text, then plain JSON values.
+"""JSON files that a command reads: bytes, then text, then plain JSON values.
 
-They are the files of the person who runs the command: their size is limited, and a refusal says what to do next.
+Their size is limited, and a refusal has advice for the user.
 """
 
 from __future__ import annotations
@@ -30,28 +30,30 @@ def text_of(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Refused(f"it is no UTF-8 text: byte {error.start} cannot be read; save it as UTF-8, not packed") from None
+        raise Refused(
+            f"it is not UTF-8 text: byte {error.start} cannot be read; save it as UTF-8, not packed"
+        ) from None
 
 
 def plain_json(text: str) -> object:
     """The plain values of a JSON text. Raises Refused if it is not JSON, or has a key twice in one object."""
     try:
-        return json.loads(text, parse_constant=_no_number, object_pairs_hook=_object)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except Refused:
         raise
     except json.JSONDecodeError as error:
-        raise Refused(f"is no JSON: {error}") from None
+        raise Refused(f"is not JSON: {error}") from None
     except RecursionError:
-        raise Refused("is no JSON that can be read: it is nested too deeply") from None
+        raise Refused("is not JSON that can be read: it is nested too deeply") from None
     except ValueError:  # Python's limit for the digits of an integer
         raise Refused("a number has more digits than can be read") from None
 
 
-def _no_number(word: str) -> None:
-    raise Refused(f"is no JSON: {word} is no number")
+def _refuse_constant(word: str) -> None:
+    raise Refused(f"is not JSON: {word} is not a number")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)

@@ -184,7 +184,7 @@ def _allocations(snapshot: Snapshot) -> Iterator[str]:
     workloads = {workload.id: workload for workload in every}
     devices = {device.id for device in snapshot.devices}
     for allocation in snapshot.allocations:
-        yield from _part(f"allocation {allocation.id}", allocation, workloads.get(allocation.workload))
+        yield from _share(f"allocation {allocation.id}", allocation, workloads.get(allocation.workload))
     yield from map(_sentence, violations(snapshot))
     for reservation in snapshot.reservations:
         if reservation.workload not in workloads:
@@ -193,10 +193,10 @@ def _allocations(snapshot: Snapshot) -> Iterator[str]:
         for placement in reservation.placements:
             if placement.device not in devices:
                 yield f"{name} is on device {placement.device}, which is not among the devices"
-            yield from _part(name, placement, workloads.get(reservation.workload))
+            yield from _share(name, placement, workloads.get(reservation.workload))
 
 
-def _part(name: str, part: Allocation | Placement, owner: Job | Notebook | None) -> Iterator[str]:
+def _share(name: str, part: Allocation | Placement, owner: Job | Notebook | None) -> Iterator[str]:
     ranks = owner.ranks if isinstance(owner, Job) else 1
     if not 1 <= part.gpu_milli <= WHOLE_DEVICE:
         yield f"{name} has {part.gpu_milli} milli and {part.memory_mib} MiB of one device"
@@ -245,7 +245,7 @@ def _policy(policy: Policy) -> Iterator[str]:
 
 def _department_of(project: Project, policy: Policy) -> Iterator[str]:
     if project.department is None and policy.departments:
-        yield f"project {project.name} is in no department; where there are departments, every project is in one"
+        yield f"project {project.name} is in no department; if there are departments, every project is in one"
     elif project.department is not None and project.department not in {row.name for row in policy.departments}:
         yield f"project {project.name} is in department {project.department}, which the policy does not have"
 

@@ -19,7 +19,7 @@ from ..core.model import Policy, Snapshot
 from ..core.plan import Action, Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
 from ..core.reasons import RECORDS, OtherReason, ReasonCode
 from ..messages.reasons import sentence
-from ..messages.validation import place_of, words_of
+from ..messages.validation import error_text, path_text
 from . import json_input
 from .snapshot_checks import contradictions, out_of_range
 
@@ -55,13 +55,18 @@ def read(document: str | bytes) -> SnapshotDocument | list[str]:
         return [f"the document: {refused}"]
     except ValidationError as error:
         faults = (
-            f"{place_of(each['loc']) or 'the document'}: {words_of(each)}" for each in error.errors(include_url=False)
+            f"{path_text(each['loc']) or 'the document'}: {error_text(each)}"
+            for each in error.errors(include_url=False)
         )
-        return _shown(faults)
-    return _shown(out_of_range(found)) or _shown(contradictions(found.snapshot, found.policy)) or found
+        return _printable_faults(faults)
+    return (
+        _printable_faults(out_of_range(found))
+        or _printable_faults(contradictions(found.snapshot, found.policy))
+        or found
+    )
 
 
-def _shown(faults: Iterator[str]) -> list[str]:
+def _printable_faults(faults: Iterator[str]) -> list[str]:
     return [json_input.printable(fault) for fault in islice(faults, MOST_FAULTS)]
 
 
@@ -97,15 +102,15 @@ def plan_schema() -> dict[str, object]:
     records = {kind.__name__ for kind in (*RECORDS.values(), OtherReason)}
     definitions = {name: one for name, one in schema["$defs"].items() if name not in records}
     for kind, name in ACTIONS.items():
-        _require(definitions[kind.__name__], "action", {"const": name, "title": "Action"})
+        _add_required(definitions[kind.__name__], "action", {"const": name, "title": "Action"})
         definitions[kind.__name__]["properties"]["reason"] = {"$ref": "#/$defs/Reason"}
     reason = TypeAdapter(OtherReason).json_schema() | {"title": "Reason", "required": ["code", "figures"]}
     reason["properties"]["code"] = {"enum": list(ReasonCode), "title": "Code"}
-    _require(reason, "message", {"type": "string", "title": "Message"})
-    _require(schema, "format", {"const": 1, "title": "Format"})
+    _add_required(reason, "message", {"type": "string", "title": "Message"})
+    _add_required(schema, "format", {"const": 1, "title": "Format"})
     return {**schema, "$defs": {**definitions, "Reason": reason}}
 
 
-def _require(schema: dict[str, Any], key: str, member: dict[str, Any]) -> None:
+def _add_required(schema: dict[str, Any], key: str, member: dict[str, Any]) -> None:
     schema["properties"] = {key: member, **schema["properties"]}
     schema["required"] = [key, *schema.get("required", [])]

@@ -41,7 +41,7 @@ REFUSED = [
     pytest.param(job(gpu="1.5"), 400, "part of one device", id="one and a half devices"),
     pytest.param(job(gpu="5"), 409, "no node has more than 4", id="more devices than any node has"),
     pytest.param(job(gpu="900GiB"), 400, "81920 MiB", id="more memory than any device has"),
-    pytest.param(job(gpu=1), 400, "gpu", id="an amount that is no text"),
+    pytest.param(job(gpu=1), 400, "gpu", id="an amount that is not text"),
     pytest.param(job(project="speech"), 403, "speech", id="a project of others"),
     pytest.param(job(project="no-such"), 403, "no-such", id="a project that is not there"),
     pytest.param(job(pool="build"), 409, "not for training", id="a pool for notebooks alone"),

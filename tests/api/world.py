@@ -41,6 +41,7 @@ from jupyter_gpu_quota.store.records.commands import ApplyQuota, Refusal, SetInv
 from jupyter_gpu_quota.store.transactions import Store
 from tests.controllers.stepped import SteppedControllers
 from tests.patience import PATIENCE_S
+from tests.store.database.empty_database import make_empty_database
 
 R = TypeVar("R")
 PREFIX = "/services/gpu-quota/"
@@ -192,15 +193,19 @@ class ServiceWorld:
     """The API on its own thread and event loop; tests call it over HTTP from theirs.
 
     ``busy_timeout_ms``: how long one thread waits while another one writes. The API's own is shorter than a machine
-    may stand still while somebody has the lock.
+    may stand still while somebody has the lock. ``store``: a store in memory, for tests of long times.
     """
 
-    def __init__(self, folder: Path, *, busy_timeout_ms: int = 60_000, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, *, busy_timeout_ms: int = 60_000, store: Store | None = None, **settings: object
+    ) -> None:
         self.state_dir = folder / "state"
         self.state_dir.mkdir()
         self.settings = GPUQuota(state_dir=str(self.state_dir), **settings)
         self.hub = FakeHub()
-        self.store: Store = open_store(database_url(self.settings), busy_timeout_ms=busy_timeout_ms)
+        if store is None and not self.settings.database_url:
+            make_empty_database(self.state_dir / "gpu-quota.sqlite")
+        self.store = store or open_store(database_url(self.settings), busy_timeout_ms=busy_timeout_ms)
         self.mirror = Mirror()
         self.clock: Callable[[], int] = now_ms
         self.loop = asyncio.new_event_loop()
@@ -433,9 +438,11 @@ def serving(app: Application) -> tuple[HTTPServer, int]:
 
 
 @contextmanager
-def service_world(folder: Path, *, busy_timeout_ms: int = 60_000, **settings: object) -> Iterator[ServiceWorld]:
+def service_world(
+    folder: Path, *, busy_timeout_ms: int = 60_000, store: Store | None = None, **settings: object
+) -> Iterator[ServiceWorld]:
     """An API with the usual users: bob, olga and their lead lea (vision); patty and lead leo (speech); ann; audrey."""
-    world = ServiceWorld(folder, busy_timeout_ms=busy_timeout_ms, **settings)
+    world = ServiceWorld(folder, busy_timeout_ms=busy_timeout_ms, store=store, **settings)
     try:
         for name in ("bob", "olga", "patty", "leo", "outsider"):
             world.add(name)

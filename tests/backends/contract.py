@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from jupyter_gpu_quota.backends.local.backend import LocalBackend
 from jupyter_gpu_quota.backends.protocol import Backend, LogPart, StartOrder, StopNotebookOrder, StopOrder
 from jupyter_gpu_quota.backends.simulated.backend import SimulatedBackend
-from jupyter_gpu_quota.backends.simulated.jobs import Conduct, SimulatedJobs
+from jupyter_gpu_quota.backends.simulated.jobs import Behaviour, SimulatedJobs
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device, Node
 from tests.backends.fake_executor import FakeJobs
@@ -27,15 +27,15 @@ FOREVER_MS = 10**9
 AGAIN_MS = 1_000
 """An order whose effect is not seen is repeated after so long."""
 
-CONDUCT: Mapping[str, Conduct] = {
-    "runs on": Conduct(work_ms=FOREVER_MS),
-    "ends with 0": Conduct(work_ms=0, completes=False),
-    "ends with 3": Conduct(work_ms=0, exit_status=3),
-    "completes and ends": Conduct(work_ms=0),
-    "saves and stops": Conduct(work_ms=FOREVER_MS, saves_in_ms=0),
-    "ignores SIGTERM": Conduct(work_ms=FOREVER_MS, saves_in_ms=FOREVER_MS),
-    "completes when stopped": Conduct(work_ms=FOREVER_MS, saves_in_ms=0, saved_exit_status=0),
-    "writes": Conduct(work_ms=0, log=b"one\ntwo\n", outputs={"a/model": b"weights", "notes": b"n"}),
+CONDUCT: Mapping[str, Behaviour] = {
+    "runs on": Behaviour(work_ms=FOREVER_MS),
+    "ends with 0": Behaviour(work_ms=0, completes=False),
+    "ends with 3": Behaviour(work_ms=0, exit_status=3),
+    "completes and ends": Behaviour(work_ms=0),
+    "saves and stops": Behaviour(work_ms=FOREVER_MS, saves_in_ms=0),
+    "ignores SIGTERM": Behaviour(work_ms=FOREVER_MS, saves_in_ms=FOREVER_MS),
+    "completes when stopped": Behaviour(work_ms=FOREVER_MS, saves_in_ms=0, saved_exit_status=0),
+    "writes": Behaviour(work_ms=0, log=b"one\ntwo\n", outputs={"a/model": b"weights", "notes": b"n"}),
 }
 """What each job of ACTS does on a virtual clock."""
 
@@ -203,7 +203,7 @@ def _simulated(now: Callable[[], int], acts: Mapping[str, str]) -> SimulatedBack
     return SimulatedBackend(jobs, use_of=lambda workload: 40 if workload in acts else None)
 
 
-def _conduct(acts: str) -> Conduct:
+def _conduct(acts: str) -> Behaviour:
     return replace(CONDUCT[acts], log=b"ready\n") if acts in TRAPS else CONDUCT[acts]
 
 

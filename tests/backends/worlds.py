@@ -131,7 +131,7 @@ def pid_of(fact: RankFact) -> int:
     return int(fact.handle)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process of this id lives; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

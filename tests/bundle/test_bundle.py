@@ -68,7 +68,7 @@ def test_links_and_pipes_are_left_out_with_a_notice(project: Path, tmp_path: Pat
     assert bundle.skipped == (
         "folder is a link, and was left out",
         "link is a link, and was left out",
-        "pipe is no regular file, and was left out",
+        "pipe is not a regular file, and was left out",
     )
     assert check(bundle.path) == 4
 
@@ -153,7 +153,7 @@ HOSTILE = [
     pytest.param(tar(special("d", tarfile.GNUTYPE_SPARSE)), "something else", id="a sparse file"),
     pytest.param(tar(("a", b"1"), ("a", b"2")), "twice", id="a name twice"),
     pytest.param(tar(("a", b"1"), ("./a", b"2")), "twice", id="a name twice, spelt otherwise"),
-    pytest.param(tar(("a", b"1"), ("a/b", b"2")), "below what it says is a file", id="a file as a folder"),
+    pytest.param(tar(("a", b"1"), ("a/b", b"2")), "below a name that is a file", id="a file as a folder"),
     pytest.param(tar(("a/b", b"1"), ("a", b"2")), "twice", id="a folder as a file"),
     pytest.param(tar(("a\nb", b"x")), "control characters", id="a name with a line end"),
     pytest.param(tar(("a\x1b[2J", b"x")), "control characters", id="a name that clears the screen"),

@@ -492,7 +492,7 @@ def test_a_snapshot_is_saved_as_canonical_json(world: World) -> None:
 def test_decide_refuses_what_is_no_snapshot() -> None:
     done = run("decide", "-", stdin="{}")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "is not a snapshot: snapshot: it is needed, and was not given" in done.stderr
+    assert "is not a snapshot: snapshot: it is required" in done.stderr
 
 
 @pytest.mark.parametrize("document", ["snapshot", "plan", "quota"])

@@ -17,7 +17,7 @@ from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.cli.doctor import devices as device_probes
 from jupyter_gpu_quota.cli.doctor import hub as hub_probes
 from jupyter_gpu_quota.cli.doctor import probes
-from jupyter_gpu_quota.cli.doctor.hub_settings import Known
+from jupyter_gpu_quota.cli.doctor.hub_settings import KnownSettings
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.settings import GPUQuota
 from jupyter_gpu_quota.wire.status import DeploymentView
@@ -87,7 +87,7 @@ def test_node_and_the_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pro
 
 def test_simulated_devices_are_said_to_be_simulated() -> None:
     devices = [{"model": "Sim", "memory_mib": 1, "count": 4}, {"model": "S2", "memory_mib": 1}]
-    known = Known(config=GPUQuota(simulated_devices=devices), whole=True, own_accounts=False)
+    known = KnownSettings(config=GPUQuota(simulated_devices=devices), whole=True, own_accounts=False)
     found = device_probes.gpus(known)
     assert (found.verdict, found.found) == ("warn", "5 simulated devices")
 
@@ -101,7 +101,7 @@ def test_whose_account_jobs_have() -> None:
 
 def test_cgroups_are_reported_and_optional(tmp_path: Path) -> None:
     assert "can have its own cgroup" in probes.cgroups(Cgroups("s", tmp_path)).found
-    assert "the driver looks for it at /sys/fs/cgroup, so it cannot" in probes.cgroups(Cgroups("s", tmp_path)).found
+    assert "the driver expects it at /sys/fs/cgroup, so it cannot" in probes.cgroups(Cgroups("s", tmp_path)).found
     missing = probes.cgroups(Cgroups("s", tmp_path / "none"))
     assert (missing.verdict, "not needed" in missing.found) == ("ok", True)
 

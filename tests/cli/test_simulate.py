@@ -82,7 +82,7 @@ def test_a_page_tells_waits_as_people_do_and_says_of_an_empty_plot_what_it_means
     )
     (found,) = (line for line in done.stdout.splitlines() if line.startswith("makespan_s"))
     assert found.split(maxsplit=1)[1] == "7560.0; 1 of 3 jobs had not ended"
-    assert "<p>No project was above it.</p>" in page and "What never started is in none of these times" in page
+    assert "<p>No project was above it.</p>" in page and "These times do not include work that" in page
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_generated_bank_is_played_by_its_seed(world: Path) -> None:
         pytest.param(["nowhere.json"], "it cannot be read: No such file", id="no file"),
         pytest.param(["bank"], "there is no such bank; there are bank:calm", id="a bank without its kind of week"),
         pytest.param(["bank:loud"], "there is no such bank; there are bank:calm", id="no such bank"),
-        pytest.param(["{world}/quota.yaml"], "is not a trace: the document: is no JSON", id="another file"),
+        pytest.param(["{world}/quota.yaml"], "is not a trace: the document: is not JSON", id="another file"),
         pytest.param(["{world}/trace.json"], "the trace has notebooks: say with --quotas", id="notebooks, no quotas"),
         pytest.param(
             ["{world}/trace.json", "--quotas", "{world}/trace.json"], "cannot be simulated: ", id="quotas that are none"

@@ -19,7 +19,7 @@ NOBODY = "http://127.0.0.1:9"
 
 ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 NO_UTF_8 = b"\xff".decode("utf-8", "surrogateescape")
-"""A byte of the command line that is no text."""
+"""A byte of the command line that is not text."""
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ Ask = Callable[[Client], object]
             lambda c: c.dry_run("'" + "x" * 65_536), "65537 characters, and at most 65536", id="one letter too many"
         ),
         pytest.param(lambda c: c.submit("x" * 65_536), "command.0: it has 65536", id="as many as fit are taken apart"),
-        pytest.param(lambda c: c.submit(["python", 3]), "command.1: 3 is no text", id="a number as a word"),
+        pytest.param(lambda c: c.submit(["python", 3]), "command.1: 3 is not text", id="a number as a word"),
         pytest.param(lambda c: c.submit(["a\0b"]), "has the character NUL", id="a word with NUL"),
         pytest.param(lambda c: c.submit("x", gpu=None), "gpu: nothing is not an amount of GPU", id="no GPU amount"),
         pytest.param(lambda c: c.submit("x", gpu=True), "gpu: true is not an amount of GPU", id="yes as an amount"),
         pytest.param(lambda c: c.submit("x", gpu=""), "gpu: it is empty; give an amount", id="an empty amount"),
         pytest.param(lambda c: c.submit("x", gpu="1" * 40), "40 characters, and at most 32 fit", id="a long amount"),
-        pytest.param(lambda c: c.submit("x", nodes="2"), "nodes: '2' is no whole number; write", id="nodes as text"),
+        pytest.param(lambda c: c.submit("x", nodes="2"), "nodes: '2' is not a whole number; write", id="nodes as text"),
         pytest.param(lambda c: c.submit("x", nodes=0), "nodes: 0 is less than 1, the least", id="no nodes"),
         pytest.param(
             lambda c: c.submit("x", nodes=10**30),
@@ -65,35 +65,35 @@ Ask = Callable[[Client], object]
             id="more nodes than there are atoms",
         ),
         pytest.param(lambda c: c.submit("x", name=""), "name: it is empty; leave it out", id="an empty name"),
-        pytest.param(lambda c: c.submit("x", name="a/b"), "name: 'a/b' is no name: letters", id="a name with a slash"),
+        pytest.param(lambda c: c.submit("x", name="a/b"), "name: 'a/b' is not a name", id="a name with a slash"),
         pytest.param(lambda c: c.submit("x", private="yes"), "neither true nor false", id="yes for true"),
         pytest.param(lambda c: c.submit("x", time_limit=90), "give a duration such as", id="a time limit as number"),
         pytest.param(lambda c: c.submit("x", variables="A=1"), "give texts by name", id="variables as one text"),
-        pytest.param(lambda c: c.submit("x", bundle="zz"), "'zz' is no digest of a bundle", id="a digest that is none"),
+        pytest.param(lambda c: c.submit("x", bundle="zz"), "is not the digest of a bundle", id="a wrong digest"),
         pytest.param(lambda c: c.submit("x", dir=3), "dir: 3 is not a path of a folder", id="a number as folder"),
         pytest.param(lambda c: c.submit("x", dir=""), "dir: '' is not a path of a folder", id="no folder's name"),
         pytest.param(lambda c: c.submit("x", idempotency_key=""), "idempotency_key: it is empty", id="an empty key"),
-        pytest.param(lambda c: c.submit("x", project=NO_UTF_8), "no UTF-8 text", id="a project that is no text"),
+        pytest.param(lambda c: c.submit("x", project=NO_UTF_8), "not UTF-8 text", id="a project that is not text"),
         pytest.param(lambda c: c.job(""), "job: '' is not an id; give a job's id, as jobs() lists", id="no job's id"),
         pytest.param(lambda c: c.job(None), "job: nothing is not an id", id="nothing for a job"),
         pytest.param(lambda c: c.explain(3), "workload: 3 is not an id", id="a number for a workload"),
         pytest.param(lambda c: c.keep([]), "notebook: a list is not an id; give a", id="a list for a notebook"),
         pytest.param(lambda c: c.drain("", deadline="2h"), "node: '' is not an id; give a node's", id="no node's id"),
-        pytest.param(lambda c: c.drain("n", deadline=3), "deadline: 3 is no text; give a", id="a bare deadline"),
+        pytest.param(lambda c: c.drain("n", deadline=3), "deadline: 3 is not text; give a", id="a bare deadline"),
         pytest.param(lambda c: c.clone("x", gpu=[1]), "gpu: a list is not an amount of GPU", id="a list for an amount"),
-        pytest.param(lambda c: c.logs("x", attempt="a"), "attempt: 'a' is no whole number", id="a word for an attempt"),
+        pytest.param(lambda c: c.logs("x", attempt="a"), "attempt: 'a' is not a whole number", id="an attempt as word"),
         pytest.param(lambda c: c.logs("x", rank=-1), "rank: -1 is less than 0", id="a rank below none"),
         pytest.param(lambda c: c.download("x", "d", ["a"]), "is not a list of files", id="names for outputs"),
-        pytest.param(lambda c: c.jobs(limit=None), "limit: nothing is no whole number", id="no limit"),
-        pytest.param(lambda c: c.jobs(project=NO_UTF_8), "project: it has bytes", id="a filter that is no text"),
-        pytest.param(lambda c: c.usage(since=[1]), "since: a list is no text", id="a list for an instant"),
-        pytest.param(lambda c: c.preview(None), "text: nothing is no text; give the text of", id="no quota file"),
-        pytest.param(lambda c: c.preview("x", revision='"'), "revision: '\"' is no whole", id="a quote as a revision"),
+        pytest.param(lambda c: c.jobs(limit=None), "limit: nothing is not a whole number", id="no limit"),
+        pytest.param(lambda c: c.jobs(project=NO_UTF_8), "project: it has bytes", id="a filter that is not text"),
+        pytest.param(lambda c: c.usage(since=[1]), "since: a list is not text", id="a list for an instant"),
+        pytest.param(lambda c: c.preview(None), "text: nothing is not text; give the text of", id="no quota file"),
+        pytest.param(lambda c: c.preview("x", revision='"'), "revision: '\"' is not a whole", id="a quote"),
         pytest.param(lambda c: c.apply("x", comment="x" * 2000), "2000 characters, and at most 1000", id="a story"),
-        pytest.param(lambda c: c.revert("a"), "revision: 'a' is no whole number", id="a word for a revision"),
+        pytest.param(lambda c: c.revert("a"), "revision: 'a' is not a whole number", id="a word for a revision"),
         pytest.param(lambda c: next(watch(c, "x", timeout_s="a")), "timeout_s: 'a' is not a number", id="a time"),
-        pytest.param(lambda c: Client(3), "url: 3 is no text; give the hub's address", id="a number for an address"),
-        pytest.param(lambda c: Client(NOBODY, 3), "token: 3 is no text", id="a number for a token"),
+        pytest.param(lambda c: Client(3), "url: 3 is not text; give the hub's address", id="a number for an address"),
+        pytest.param(lambda c: Client(NOBODY, 3), "token: 3 is not text", id="a number for a token"),
         pytest.param(lambda c: Client(NOBODY, "t", timeout_s=-1), "timeout_s: -1 is not a number", id="a time below 0"),
     ],
 )  # fmt: skip
@@ -116,14 +116,14 @@ def test_an_invalid_address_is_refused_with_a_valid_example(address: str) -> Non
 def test_a_secret_of_a_wrong_kind_is_not_repeated(client: Client) -> None:
     with pytest.raises(WrongArgument) as caught:
         client.submit("x", secrets={"PASSWORD": 12345678}, dir=None)
-    assert "secrets.PASSWORD: what was given is no text" in str(caught.value)
+    assert "secrets.PASSWORD: what was given is not text" in str(caught.value)
     assert "12345678" not in str(caught.value)
 
 
 def test_an_invalid_answer_is_reported_with_its_position_and_not_in_the_library_s_words(client: Client) -> None:
     with pytest.raises(Unreachable) as caught:
         client._connection.as_model(VersionView, {"version": 3})
-    assert str(caught.value).endswith("is of another version: version: 3 is no text.")
+    assert str(caught.value).endswith("is of another version: version: 3 is not text.")
 
 
 STRANGE: tuple[Any, ...] = (
@@ -198,7 +198,7 @@ def test_no_public_call_answers_something_strange_in_a_library_s_words(
         pytest.param(["submit", "--gpu", "", "--", "x"], "gpu: it is empty", id="an empty amount"),
         pytest.param(["submit", "--dir", "", "--", "x"], "--dir '' is not a folder", id="no folder"),
         pytest.param(["submit", "--idempotency-key", "", "--", "x"], "idempotency-key: it is empty", id="an empty key"),
-        pytest.param(["submit", "--gpu-model", "!", "--", "x"], "gpu-model: '!' names no models", id="a model of none"),
+        pytest.param(["submit", "--gpu-model", "!", "--", "x"], "'!' is not a list of models", id="no model"),
         pytest.param(["submit", "--memory", "999999999999GiB", "--", "x"], "more than 1073741824, the most", id="RAM"),
         pytest.param(["simulate", ""], "no trace was given", id="a trace that a variable did not name"),
     ],

@@ -336,12 +336,12 @@ def test_events_go_on_where_they_broke(client: Client) -> None:
 # --- when it goes wrong -------------------------------------------------------------------------------------------
 def test_a_refusal_is_the_service_s_sentence(world: World, client: Client) -> None:
     world.refuse = ErrorView(
-        status=503, message="The database is full. Running jobs run on; try again.", reason="store_unavailable"
+        status=503, message="The database is full. Running jobs continue; try again.", reason="store_unavailable"
     )
     with pytest.raises(Refused) as refusal:
         client.me()
     assert (refusal.value.status, refusal.value.reason) == (503, "store_unavailable")
-    assert str(refusal.value) == "The database is full. Running jobs run on; try again."
+    assert str(refusal.value) == "The database is full. Running jobs continue; try again."
     assert len(world.seen) == 1
 
 

@@ -124,7 +124,7 @@ def test_a_dry_run_names_elastic_jobs_that_would_shrink(world: ServiceWorld) -> 
     for rank in range(4):
         world.see(RankFact(job=job.id, attempt=1, rank=rank, handle="9", started_at=world.clock() - 3_600_000))
     [met] = client(world, "patty").dry_run("true", dir=None).pauses
-    assert "would save and go on at once, elsewhere or with fewer ranks" in met.message
+    assert "would save and continue at once, elsewhere or with fewer ranks" in met.message
 
 
 def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld) -> None:
@@ -356,7 +356,7 @@ def test_who_waits_behind_a_lowered_limit_and_what_a_later_window_lowers_are_pri
     )
     exported = run(world, "ann", "quota", "export")[1]
     code, _, error = run(world, "ann", "quota", "preview", "-", stdin=exported + later)
-    said = f"its limit becomes 1.5 while inventory is open, from {day}T00:00:00Z: running work goes on"
+    said = f"its limit becomes 1.5 while inventory is open, from {day}T00:00:00Z: running work continues"
     assert code == 0 and any(
         line.startswith("warning: vision has 2 GPU") and said in line for line in error.splitlines()
     )

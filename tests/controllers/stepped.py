@@ -15,7 +15,7 @@ from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership
 from jupyter_gpu_quota.controllers.notifications import ChannelSender
 from jupyter_gpu_quota.controllers.parts import Parts
 from jupyter_gpu_quota.controllers.reconciliation import Reconciliation
-from jupyter_gpu_quota.hub_api import HubAway, Server
+from jupyter_gpu_quota.hub_api import HubUnavailable, Server
 from jupyter_gpu_quota.notifications.channel import Channel, Outcome
 from jupyter_gpu_quota.notifications.channels import channels_of
 from jupyter_gpu_quota.notifications.message import Message
@@ -122,5 +122,5 @@ class _Hub:
         return world.run(world.rest_hub.servers())
 
     def stop(self, user: str, server: str) -> None:
-        with suppress(HubAway):
+        with suppress(HubUnavailable):
             self._controllers.stop(user, server)

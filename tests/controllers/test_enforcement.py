@@ -74,10 +74,10 @@ class Stage:
 
     def _probe(self) -> Reading | NoReading:
         """What NVML tells of the devices: not of one that is ``gone``, and of ``weak`` no processes."""
-        able = {"mig": "turned off", "limits": "NVML: Not Supported"}
+        unavailable = {"mig": "turned off", "limits": "NVML: Not Supported"}
         devices = tuple(
             DeviceReading(
-                uuid=each.id, index=each.index, model=each.model, memory_mib=each.memory_mib, able=able,
+                uuid=each.id, index=each.index, model=each.model, memory_mib=each.memory_mib, unavailable=unavailable,
                 why={"processes": "NVML: No Permission"} if each.id == self.weak else {},
             )
             for each in DEVICES

@@ -16,7 +16,8 @@ from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.controllers.idleness import Idleness, stage_of
 from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
 from jupyter_gpu_quota.core.samples import DeviceSample
-from jupyter_gpu_quota.hub_api import HubAway
+from jupyter_gpu_quota.hub_api import HubUnavailable
+from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.calls import LeaseLost, Page
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
@@ -115,7 +116,7 @@ def _state_only(kernel: dict[str, Any]) -> dict[str, Any]:
 
 
 def watched(folder: Path, mode: str) -> Iterator[Watched]:
-    with service_world(folder) as world:
+    with service_world(folder, store=MemoryStore()) as world:
         real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
         world.apply(QUOTA + IDLE.replace("MODE", mode), real)
         yield Watched(world)
@@ -282,7 +283,7 @@ def test_in_mode_report_it_is_shown_and_nothing_is_freed(only_reported: Watched)
 
 
 def test_after_installation_the_mode_is_report(tmp_path: Path) -> None:
-    with service_world(tmp_path) as world:
+    with service_world(tmp_path, store=MemoryStore()) as world:
         world.apply(QUOTA)
         assert world.run(_mode(world)) == "report"
 
@@ -336,14 +337,14 @@ def test_the_hub_stops_the_server_by_its_name(notebook: Watched) -> None:
     notebook.world.run(notebook.world.rest_hub.stop("bob", ""))
     assert hub.users["bob"].servers == {}
     hub.away = True
-    with pytest.raises(HubAway):
+    with pytest.raises(HubUnavailable):
         notebook.world.run(notebook.world.rest_hub.stop("bob", ""))
 
 
 # --- unknown ------------------------------------------------------------------------------------------------------
 def test_a_busy_kernel_that_leaves_the_gpu_alone_is_noticed_and_never_freed(tmp_path: Path) -> None:
     idle = IDLE.replace("MODE", "reclaim").replace("idle: {", "idle: {busy_notify_after: 30m, ")
-    with service_world(tmp_path) as world:
+    with service_world(tmp_path, store=MemoryStore()) as world:
         real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
         world.apply(QUOTA + idle, real)
         notebook = Watched(world)

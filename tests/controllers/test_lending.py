@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Health, JobState, NotebookState
+from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.activity import WakeNotebook
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 from tests.controllers.test_idleness import IDLE, NOW, SECOND, Watched
@@ -82,7 +83,7 @@ class Lent(Watched):
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Iterator[Lent]:
-    with service_world(tmp_path) as world:
+    with service_world(tmp_path, store=MemoryStore()) as world:
         real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
         world.apply(LENDS, real)
         yield Lent(world)
@@ -279,7 +280,7 @@ def test_a_kernel_waits_for_its_own_device_where_there_is_no_other_with_the_borr
     notebook.decide()
     notebook.now += 21 * SECOND
     notebook.set_aside(Health.QUARANTINED)
-    assert "and no other device of pool build can be given out" in notebook.wake().json["message"]
+    assert "and no other device of pool build can be allocated" in notebook.wake().json["message"]
     gone = f"processes of {job}, attempt 1, were killed and are still seen. It starts when they are gone."
     until(lambda: gone in notebook.wake().json["message"])  # why it waits is thought of again each second
     assert "another one is looked for" not in notebook.wake().json["message"]

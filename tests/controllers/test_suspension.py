@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
 from jupyter_gpu_quota.quotafile import parse
+from jupyter_gpu_quota.store.memory import MemoryStore
 from tests.api.world import QUOTA, build_devices, service_world, train_devices
 from tests.controllers.test_idleness import IDLE, Watched
 
@@ -43,7 +44,7 @@ class Suspending(Watched):
 
 
 def notebook_of(folder: Path, policy: str) -> Iterator[Suspending]:
-    with service_world(folder) as world:
+    with service_world(folder, store=MemoryStore()) as world:
         real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
         world.apply(QUOTA + policy, real)
         yield Suspending(world)

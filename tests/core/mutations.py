@@ -20,7 +20,7 @@ class Edit:
         wanted, instead = _node(self.code), _node(self.instead)
         found = [node for node in ast.walk(_function(tree, self.place)) if ast.dump(node) == ast.dump(wanted)]
         if len(found) != 1:
-            raise Lost(f"{self.place} has {len(found)} times {self.code!r}; edit tests/core/mutant_table.py")
+            raise Lost(f"{self.place} has {len(found)} times {self.code!r}; edit the mutants in tests/core")
         return ast.unparse(ast.fix_missing_locations(_Replace(found[0], instead).visit(tree)))
 
 
@@ -45,7 +45,7 @@ def _function(tree: ast.Module, place: str) -> ast.AST:
     for name in filter(None, place.partition(":")[2].split(".")):
         inner = [node for node in ast.walk(found) if isinstance(node, Named) and node.name == name]
         if not inner:
-            raise Lost(f"{place}: there is no {name}; edit tests/core/mutant_table.py")
+            raise Lost(f"{place}: there is no {name}; edit the mutants in tests/core")
         found = inner[0]
     return found
 

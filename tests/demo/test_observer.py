@@ -13,7 +13,15 @@ from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.demo.command import quota_text
 from jupyter_gpu_quota.demo.facts import Facts, share_text
 from jupyter_gpu_quota.demo.lending import WAITS_FOR
-from jupyter_gpu_quota.demo.observer import Process, ProcessObserver, RankId, broken, loads, process_of, read_processes
+from jupyter_gpu_quota.demo.observer import (
+    Process,
+    ProcessObserver,
+    RankId,
+    broken_promises,
+    loads,
+    process_of,
+    read_processes,
+)
 from tests.patience import until
 
 
@@ -103,7 +111,7 @@ def test_the_load_of_devices(processes: Sequence[Process], expected: dict[str, i
     ],
 )
 def test_broken_promises_are_reported(processes: Sequence[Process], words: list[str]) -> None:
-    found = broken(processes)
+    found = broken_promises(processes)
     assert len(found) == len(words)
     assert all(one.startswith(word) for one, word in zip(found, words, strict=True))
 
@@ -155,8 +163,8 @@ def test_a_process_that_ended_has_no_share(two_on_one_device: list[subprocess.Po
     victim = two_on_one_device[0]
     os.kill(victim.pid, 9)
     os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
-    seen = read_processes(lambda environ: environ.get("OBSERVER_TEST") == mine)
-    assert [p.holder for p in seen] == [RankId(job="b", attempt=1, rank=0)]
+    survivor = [RankId(job="b", attempt=1, rank=0)]  # its variables can be read a moment after it was started
+    until(lambda: [p.workload for p in read_processes(lambda each: each.get("OBSERVER_TEST") == mine)] == survivor)
 
 
 def test_the_facts_are_listed_in_the_order_of_observation() -> None:
@@ -170,5 +178,5 @@ def test_the_waits_in_the_output_are_those_of_the_quota_file() -> None:
     demo = quotafile.parse(quota_text(4))
     assert isinstance(demo, quotafile.QuotaFile) and demo.policy_section.idle is not None
     idle, by_default = demo.policy_section.idle, type(demo.policy_section.idle)()
-    assert f"unused for {idle.gpu_idle_after} s, and {idle.warn_for} s after" in WAITS_FOR
-    assert f"usual: {by_default.gpu_idle_after // 60} and {by_default.warn_for // 60} minutes" in WAITS_FOR
+    assert f"unused for {idle.gpu_idle_after} s, and {idle.warn_for} s more after" in WAITS_FOR
+    assert f"defaults: {by_default.gpu_idle_after // 60} and {by_default.warn_for // 60} minutes" in WAITS_FOR

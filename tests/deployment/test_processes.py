@@ -34,12 +34,12 @@ def start(code: str) -> subprocess.Popen[bytes]:
 
 
 def record(folder: Path, pid: int, started: int | None) -> None:
-    (folder / pid_file.RECORD).write_text(json.dumps({"pid": pid, "started": started}))
+    (folder / pid_file.PID_FILE).write_text(json.dumps({"pid": pid, "started": started}))
 
 
 @pytest.mark.parametrize("code", [OBEDIENT, IGNORING], ids=["one that obeys SIGTERM", "one that does not"])
 def test_the_recorded_service_is_stopped(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pid_file, "END_WITHIN_S", 1.0)
+    monkeypatch.setattr(pid_file, "STOPS_WITHIN_S", 1.0)
     old = start(code)
     if code == IGNORING:
         assert old.stdout is not None
@@ -47,7 +47,7 @@ def test_the_recorded_service_is_stopped(tmp_path: Path, code: str, monkeypatch:
     record(tmp_path, old.pid, pid_file.process_of(old.pid).started)
     pid_file.take_over(tmp_path)
     assert old.wait(PATIENCE_S) in (-signal.SIGTERM, -signal.SIGKILL)
-    assert json.loads((tmp_path / pid_file.RECORD).read_text())["pid"] == os.getpid()
+    assert json.loads((tmp_path / pid_file.PID_FILE).read_text())["pid"] == os.getpid()
 
 
 def test_another_process_with_a_reused_pid_is_not_stopped(tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ def test_another_process_with_a_reused_pid_is_not_stopped(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", ["", "{", '{"pid": "x"}', '{"pid": 999999999, "started": 1}'])
 def test_an_invalid_pid_file_is_replaced(tmp_path: Path, text: str) -> None:
-    (tmp_path / pid_file.RECORD).write_text(text)
+    (tmp_path / pid_file.PID_FILE).write_text(text)
     pid_file.take_over(tmp_path)
-    pid_file.give_up(tmp_path)
-    assert not (tmp_path / pid_file.RECORD).exists()
+    pid_file.remove_pid_file(tmp_path)
+    assert not (tmp_path / pid_file.PID_FILE).exists()
 
 
 def test_the_cookie_secret_is_stored_for_this_account_only(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_without_a_usable_database_requests_get_503_with_the_sentence(tmp_path: 
         world.services.slot.why = "The database is full."
         refused = world.post("jobs", "bob", {"command": ["x"]})
         assert (refused.status, refused.json["reason"]) == (503, "store_unavailable")
-        assert "The database is full. Running jobs run on" in refused.json["message"]
+        assert "The database is full. Running jobs continue" in refused.json["message"]
         assert int(refused.headers["retry-after"]) > 0
         assert (world.get("health", None).status, world.get("ready", None).status) == (200, 503)
         world.services.slot.store = kept

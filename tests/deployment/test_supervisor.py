@@ -27,7 +27,7 @@ from jupyter_gpu_quota.deployment.child import ChildProcess
 from jupyter_gpu_quota.deployment.heartbeat import LONGEST_TURN_S, Heartbeat
 from jupyter_gpu_quota.hub.ports import free_ports
 from jupyter_gpu_quota.settings import SETTINGS_VARIABLE, GPUQuota
-from tests.backends.worlds import alive
+from tests.backends.worlds import is_alive
 from tests.patience import PATIENCE_S, Stopwatch, stays, until
 
 QUOTA = """\
@@ -36,7 +36,7 @@ pools: [{name: train, selector: {gpu_model: [Simulated 80G]}, uses: [training]}]
 projects: [{name: red, members: {users: [ann]}, quota: {train: {training: 1}}}]
 """
 TOKEN = "0" * 64
-FROZEN_FOR_AT_MOST_S = child_process.SILENT_AT_MOST_S + 6.0
+FROZEN_FOR_AT_MOST_S = child_process.HEARTBEAT_TIMEOUT_S + 6.0
 
 BEATING = """
 import os, sys, time, threading
@@ -66,16 +66,16 @@ import logging, socket, sys
 from pathlib import Path
 from jupyter_gpu_quota.deployment import child, pid_file, supervisor
 logging.basicConfig(level=logging.INFO)
-child.SILENT_AT_MOST_S, child.FIRST_HEARTBEAT_WITHIN_S = 0.5, 60.0
+child.HEARTBEAT_TIMEOUT_S, child.FIRST_HEARTBEAT_TIMEOUT_S = 0.5, 60.0
 state, codes = Path(sys.argv[1]), sys.argv[2:]
-sockets = supervisor.bound("http://127.0.0.1:0")
+sockets = supervisor.listening_sockets("http://127.0.0.1:0")
 fds = [each.fileno() for each in sockets]
 commands = [[sys.executable, "-c", code, str(fds[0]), "0.5"] for code in codes]
 children = [child.ChildProcess(f"child {n}", command, fds) for n, command in enumerate(commands)]
 pid_file.take_over(state)
 print(sockets[0].getsockname()[1], flush=True)
 supervisor.ServiceSupervisor(state, children, sockets).run()
-pid_file.give_up(state)
+pid_file.remove_pid_file(state)
 """
 
 
@@ -89,9 +89,9 @@ class Running:
 
     def child(self, number: int = 0) -> pid_file.Process | None:
         """The present child, if it lives."""
-        service = pid_file.recorded(self.state)
+        service = pid_file.read_pid_file(self.state)
         found = service.children.get(f"child {number}") if service else None
-        return found if found is not None and found.lives else None
+        return found if found is not None and found.is_running else None
 
     def pid(self, number: int = 0) -> int:
         until(lambda: self.child(number))
@@ -112,7 +112,7 @@ def supervising(state: Path, *codes: str) -> Iterator[Running]:
 def kill(pid: int) -> None:
     """Kill a process and wait for its end: connections that it accepted are lost, later ones are not."""
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not alive(pid))
+    until(lambda: not is_alive(pid))
 
 
 def freeze(pid: int) -> None:
@@ -184,7 +184,7 @@ def test_a_supervisor_that_was_stopped_itself_kills_no_child(tmp_path: Path) -> 
 def starting(request: pytest.FixtureRequest) -> Iterator[ChildProcess]:
     """A child that was started at the instant 0 and sends no heartbeat."""
     child = ChildProcess("one", [sys.executable, "-c", request.param])
-    child.tend(0.0)
+    child.update(0.0)
     assert child.process is not None
     yield child
     child.process.kill()
@@ -198,8 +198,8 @@ IDLE, BUSY = "import time; time.sleep(600)", "while True: pass"
 def test_a_child_frozen_before_its_first_heartbeat_is_killed_within_20_s(starting: ChildProcess) -> None:
     assert starting.process is not None
     freeze(starting.process.pid)
-    while starting.due() < 20.0:
-        starting.tend(starting.due())
+    while starting.due_at() < 20.0:
+        starting.update(starting.due_at())
     assert starting.process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
@@ -207,19 +207,19 @@ def test_a_child_frozen_before_its_first_heartbeat_is_killed_within_20_s(startin
 def test_a_slow_but_active_start_may_last_two_minutes(starting: ChildProcess) -> None:
     assert starting.process is not None
     pid, now = starting.process.pid, 0.0
-    while now < child_process.FIRST_HEARTBEAT_WITHIN_S:
-        before, now = child_process.activity_of(pid), starting.due()
+    while now < child_process.FIRST_HEARTBEAT_TIMEOUT_S:
+        before, now = child_process.activity_of(pid), starting.due_at()
         until(lambda before=before: child_process.activity_of(pid) != before)
         assert starting.process.poll() is None
-        starting.tend(now)
+        starting.update(now)
     assert starting.process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_the_pauses_between_restarts_grow() -> None:
     child, now, starts = ChildProcess("one", ["/bin/false"]), 0.0, []
     while len(starts) < 12:
-        now = max(now, child.due()) if child.process is None else now
-        if child.tend(now):
+        now = max(now, child.due_at()) if child.process is None else now
+        if child.update(now):
             starts.append(now)
             assert child.process is not None
             child.process.wait()
@@ -242,9 +242,9 @@ def test_a_damaged_pid_file_of_a_running_service_is_written_again(
 ) -> None:
     with supervising(tmp_path, OBEDIENT, OBEDIENT) as running:
         pids = [running.pid(0), running.pid(1)]
-        before = pid_file.recorded(tmp_path)
-        damage(tmp_path / pid_file.RECORD)
-        until(lambda: pid_file.recorded(tmp_path) == before)
+        before = pid_file.read_pid_file(tmp_path)
+        damage(tmp_path / pid_file.PID_FILE)
+        until(lambda: pid_file.read_pid_file(tmp_path) == before)
         assert [running.pid(0), running.pid(1)] == pids
 
 
@@ -256,8 +256,8 @@ def test_sigterm_stops_all_processes_within_five_seconds(tmp_path: Path) -> None
             running.process.terminate()
             assert running.process.wait(PATIENCE_S) == 0
         assert watch.seconds < 5.0
-        assert not any(map(alive, pids))
-        assert pid_file.recorded(tmp_path) is None
+        assert not any(map(is_alive, pids))
+        assert pid_file.read_pid_file(tmp_path) is None
 
 
 def test_children_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_children_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> 
         pids = [running.pid(0), running.pid(1)]
         running.process.kill()
         running.process.wait()
-        until(lambda: not any(map(alive, pids)))
+        until(lambda: not any(map(is_alive, pids)))
 
 
 def test_a_successor_ends_the_children_of_a_killed_supervisor_even_a_frozen_one(tmp_path: Path) -> None:
@@ -274,9 +274,9 @@ def test_a_successor_ends_the_children_of_a_killed_supervisor_even_a_frozen_one(
         freeze(frozen)
         running.process.kill()
         running.process.wait()
-        assert alive(frozen)
+        assert is_alive(frozen)
         with supervising(tmp_path, OBEDIENT):
-            assert not alive(frozen)
+            assert not is_alive(frozen)
 
 
 def test_a_successor_waits_less_than_6_s_for_a_service_that_is_frozen_whole(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_successor_waits_less_than_6_s_for_a_service_that_is_frozen_whole(tmp_
             freeze(pid)
         with Stopwatch() as watch, supervising(tmp_path, OBEDIENT) as successor:
             assert watch.seconds < 6.0
-            assert not any(map(alive, pids))
+            assert not any(map(is_alive, pids))
             assert successor.pid()
 
 
@@ -317,7 +317,7 @@ def test_a_port_in_use_is_named_at_once_with_what_to_do(tmp_path: Path) -> None:
     assert f"http://127.0.0.1:{port}" in done.stderr and "c.GPUQuota.service_url" in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
     assert watch.seconds < 5.0
-    assert not (tmp_path / pid_file.RECORD).exists()
+    assert not (tmp_path / pid_file.PID_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_port_in_use_is_named_at_once_with_what_to_do(tmp_path: Path) -> None:
 )
 def test_an_address_that_cannot_be_had_is_explained(url: str, said: str) -> None:
     with pytest.raises(supervisor.CannotServe, match=said) as refused:
-        supervisor.bound(url)
+        supervisor.listening_sockets(url)
     assert "c.GPUQuota.service_url" in str(refused.value)
 
 
@@ -351,13 +351,13 @@ def test_heartbeats_are_sent_while_the_main_loop_runs_and_stop_when_it_hangs() -
     now = 0.0
     listens, beats = os.pipe()
     heartbeat = Heartbeat(beats, clock=lambda: now)
-    assert heartbeat.beat()
+    assert heartbeat.send()
     now = LONGEST_TURN_S + 1
-    assert not heartbeat.beat()
-    heartbeat.turned()
-    assert heartbeat.beat()
+    assert not heartbeat.send()
+    heartbeat.note_turn()
+    assert heartbeat.send()
     os.close(listens)
-    assert heartbeat.beat()
+    assert heartbeat.send()
 
 
 # --- the real service -------------------------------------------------------------------------------------------------
@@ -387,8 +387,8 @@ class Service:
 
     def child(self, name: str) -> int:
         """The present child, or the next one while it is being restarted."""
-        until(lambda: (service := pid_file.recorded(self.state)) and name in service.children)
-        service = pid_file.recorded(self.state)
+        until(lambda: (service := pid_file.read_pid_file(self.state)) and name in service.children)
+        service = pid_file.read_pid_file(self.state)
         assert service is not None
         return service.children[name].pid
 
@@ -418,7 +418,7 @@ class Service:
 def service(tmp_path: Path) -> Iterator[Service]:
     running = Service(tmp_path)
     try:
-        until(lambda: pid_file.recorded(running.state))
+        until(lambda: pid_file.read_pid_file(running.state))
         until(running.ready)
         yield running
     finally:
@@ -470,9 +470,9 @@ def test_requests_wait_for_a_killed_api_and_are_answered(service: Service) -> No
 
 
 def test_a_service_writes_a_lost_pid_file_again(service: Service) -> None:
-    (service.state / pid_file.RECORD).unlink()
+    (service.state / pid_file.PID_FILE).unlink()
     until(service.ready, 10)
-    assert pid_file.recorded(service.state) is not None
+    assert pid_file.read_pid_file(service.state) is not None
 
 
 def no_right_to_override() -> None:

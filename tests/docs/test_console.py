@@ -91,7 +91,7 @@ def _works(block: Block, command: list[str], hub: TemporaryHub, folder: Path) ->
         command, cwd=folder, env=_notebook(user, hub), capture_output=True, text=True, timeout=BLOCK_TIMEOUT_S
     )
     assert done.returncode == 0, (
-        f"{block.place} as {user}\n{block.text}\n{done.stdout}\n{done.stderr}\n{hub.last_words('hub')}"
+        f"{block.place} as {user}\n{block.text}\n{done.stdout}\n{done.stderr}\n{hub.log_tail('hub')}"
     )
 
 

@@ -39,7 +39,7 @@ def abilities(tmp_path: Path) -> dict[str, dict[str, str]]:
 
 
 def test_a_device_that_tells_everything(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaf, "mounted", lambda: leaf.WANTED)
+    monkeypatch.setattr(leaf, "mounted", lambda: leaf.DRIVER_ROOT)
     monkeypatch.setattr(leaf.os, "access", lambda *_: True)
     monkeypatch.setattr(device_probes.os, "geteuid", lambda: 0)
     script.device(0)

@@ -87,7 +87,7 @@ class GpuHub(RealHub):
         """The process of a job, once it runs."""
         path, token = f"/jobs/{job}", self.stage.admin_token
         until(lambda: self.service("GET", path, token=token).body["state"] == "running", SLOW_S)
-        return int(self.service("GET", path, token=token).body["rank_records"][0]["pid"])
+        return int(self.service("GET", path, token=token).body["rank_records"][0]["handle"])
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jupyter_gpu_quota.demo.temporary_hub import HubUsers, TemporaryHub
-from jupyter_gpu_quota.demo.users import Kernel, Person
+from jupyter_gpu_quota.demo.users import Kernel, User
 from tests.patience import until
 
 SERVICE_TOKEN = "s" * 64
@@ -88,11 +88,11 @@ class RealHub:
         """One call of our service's API, with the token of the hub's spawner unless another is given."""
         return _call(method, f"{self.stage.service_api}{path}", token, body)
 
-    def person(self, name: str) -> Person:
+    def person(self, name: str) -> User:
         """Somebody with a token of their own."""
         self.call("POST", f"/users/{name}")
         answer = self.call("POST", f"/users/{name}/tokens", {"note": "test"})
-        return Person(name=name, token=answer.body["token"], url=self.stage.url)
+        return User(name=name, token=answer.body["token"], url=self.stage.url)
 
     def browser(self, name: str) -> Browser:
         """Somebody who logged in on the hub's login page."""
@@ -154,7 +154,7 @@ class RealHub:
         self.call("DELETE", path)
         until(lambda: not self.server(name, server))
 
-    def run_in_kernel(self, person: Person, code: str) -> str:
+    def run_in_kernel(self, person: User, code: str) -> str:
         """Run a cell in a new kernel of the person's server; returns what it printed."""
 
         async def one_cell() -> str:

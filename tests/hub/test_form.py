@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from jupyter_gpu_quota.hub.form import BadOptions, Options, chosen_in_form, decimal, read_options, render, sizes
+from jupyter_gpu_quota.hub.form import BadOptions, Options, options_of_form, read_options, render, sizes
 from jupyter_gpu_quota.wire import ChoiceView
 
 
@@ -72,7 +72,7 @@ class Form(HTMLParser):
     ],
 )
 def test_options_are_read(given: dict[str, object], expected: Options) -> None:
-    assert read_options(given, alone=True) == expected
+    assert read_options(given, refuse_unknown=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_options_are_read(given: dict[str, object], expected: Options) -> None:
     ],
 )
 def test_hostile_options_are_refused_with_a_short_sentence(given: dict[str, object], said: str) -> None:
-    answer = read_options(given, alone=True)
+    answer = read_options(given, refuse_unknown=True)
     assert isinstance(answer, BadOptions)
     assert said in answer.message
     assert len(answer.message) < 300
 
 
 def test_another_form_of_the_hub_may_have_gpu_fields_of_its_own() -> None:
-    assert read_options({"gpu_model": ["A100"]}, alone=False) == Options()
+    assert read_options({"gpu_model": ["A100"]}, refuse_unknown=False) == Options()
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ def test_another_form_of_the_hub_may_have_gpu_fields_of_its_own() -> None:
     ],
 )
 def test_a_submitted_form_becomes_options(form: dict[str, list[object]], expected: dict[str, object]) -> None:
-    assert chosen_in_form(form) == expected
+    assert options_of_form(form) == expected
 
 
 def test_what_the_form_offers_comes_back_as_it_was_chosen() -> None:
     for value in Form(render([choice(1000), choice(300, project="b@r.g")])).values:
-        options = read_options(chosen_in_form({"gpu_choice": [value]}), alone=True)
+        options = read_options(options_of_form({"gpu_choice": [value]}), refuse_unknown=True)
         assert isinstance(options, Options)
         project, pool, size = value.split(":") if value != "cpu" else (None, None, None)
         assert (options.project, options.pool, options.size) == (project, pool, size)
@@ -183,8 +183,3 @@ def test_nothing_that_somebody_named_becomes_html() -> None:
     )  # fmt: skip
     html = render([evil], notice="<u>")
     assert not {"script", "b", "i", "u"} & set(Form(html).tags)
-
-
-@pytest.mark.parametrize(("milli", "text"), [(0, "0"), (5, "0.005"), (300, "0.3"), (1000, "1"), (1250, "1.25")])
-def test_amounts_read_as_people_write_them(milli: int, text: str) -> None:
-    assert decimal(milli) == text

@@ -14,7 +14,7 @@ from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
 from jupyter_gpu_quota.demo.lending import CPU_KERNEL
-from jupyter_gpu_quota.demo.users import Kernel, Person
+from jupyter_gpu_quota.demo.users import Kernel, User
 from tests.hub import real_hub as hubs
 from tests.hub.real_hub import RealHub, real_hub
 from tests.patience import Stopwatch, stays, until
@@ -75,7 +75,7 @@ class Owner:
         return next(dict(item) for item in items if item["user"] == "ann")
 
 
-async def _run(person: Person, kernel: str, code: str) -> str:
+async def _run(person: User, kernel: str, code: str) -> str:
     address = f"{person.server_url}/api/kernels/{kernel}/channels".replace("http", "ws", 1)
     request = HTTPRequest(address, headers={"Authorization": f"token {person.token}"}, request_timeout=60)
     found = Kernel(await websocket_connect(request), kernel)
@@ -91,7 +91,7 @@ def borrower(hub: RealHub, code: str) -> int:
     token = hub.person("ben").token
     job = hub.service("POST", "/jobs", body, token=token).body["id"]
     until(lambda: hub.service("GET", f"/jobs/{job}", token=token).body["state"] == "running", SLOW_S)
-    pid = hub.service("GET", f"/jobs/{job}", token=token).body["rank_records"][0]["pid"]
+    pid = hub.service("GET", f"/jobs/{job}", token=token).body["rank_records"][0]["handle"]
     assert lives(pid)
     return int(pid)
 

@@ -276,7 +276,7 @@ async def test_with_the_service_away_a_gpu_is_refused_soon_and_a_server_without_
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ann = make(url=NOWHERE)
-    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN, ask_within_s=0.5)
+    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN, request_timeout_s=0.5)
     error = await refusal(ann)
     assert error.status_code < 500
     assert "not running. Start the server without a GPU, or try again in a minute." in said(error)
@@ -288,7 +288,7 @@ async def test_with_the_service_away_a_gpu_is_refused_soon_and_a_server_without_
 async def test_a_service_that_never_answers_is_given_up(make: Make, slices: tuple[str, Books]) -> None:
     slices[1].deaf = True
     ann = make()
-    ann._slices = mixin_room.SliceClient(service_url=slices[0], base_url="/", api_token=TOKEN, ask_within_s=0.5)
+    ann._slices = mixin_room.SliceClient(service_url=slices[0], base_url="/", api_token=TOKEN, request_timeout_s=0.5)
     assert "does not answer" in said(await refusal(ann))
 
 
@@ -296,21 +296,21 @@ async def test_a_slice_whose_booking_was_never_answered_is_returned(make: Make, 
     slices[1].mute = True
     ann = make()
     ann._slices = mixin_room.SliceClient(
-        service_url=slices[0], base_url="/", api_token=TOKEN, ask_within_s=0.3, later_every_s=0.02
+        service_url=slices[0], base_url="/", api_token=TOKEN, request_timeout_s=0.3, retry_every_s=0.02
     )
     await refusal(ann)
     slices[1].mute = False
     assert len(slices[1].notebooks) == 1
-    await until_in_loop(lambda: not slices[1].live and not mixin_room.RETURNS)
+    await until_in_loop(lambda: not slices[1].live and not mixin_room.RETURN_TASKS)
 
 
 async def test_what_a_new_start_of_the_same_server_got_is_not_taken_from_it(make: Make, books: Books) -> None:
     first, second = make(), make()
     await second.start()
     first.user.spawners = {"": SimpleNamespace(active=True)}
-    assert await first._unheard() == []
+    assert await first._slices_after_lost_answer() == []
     first.user.spawners = {"": first}
-    assert await first._unheard() == [books.live[0].id]
+    assert await first._slices_after_lost_answer() == [books.live[0].id]
 
 
 async def test_on_hub_5_the_sentence_is_shown_and_a_refusal_is_not_counted(
@@ -424,7 +424,7 @@ async def test_a_slice_that_could_not_be_given_back_is_given_back_at_the_next_st
     again._slices = slices
     await again.start()
     assert books.live == []
-    for task in mixin_room.RETURNS:
+    for task in mixin_room.RETURN_TASKS:
         task.cancel()
 
 
@@ -432,11 +432,11 @@ async def test_a_slice_is_given_back_once_the_service_is_there_again(make: Make,
     ann = make()
     await ann.start()
     there = ann.slices.service_url
-    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN, later_every_s=0.02)
+    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN, retry_every_s=0.02)
     await ann.stop()
     assert len(books.live) == 1
     object.__setattr__(ann.slices, "service_url", there)
-    await until_in_loop(lambda: not books.live and not mixin_room.RETURNS)
+    await until_in_loop(lambda: not books.live and not mixin_room.RETURN_TASKS)
 
 
 @pytest.mark.parametrize("state", [{}, {"gpu_quota_notebook": 7}, {"gpu_quota_notebook": None}], ids=str)
@@ -475,7 +475,7 @@ async def test_somebody_who_lost_their_projects_is_asked_so_that_their_last_choi
 async def test_with_the_service_away_the_form_still_offers_a_server(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.hub.slices.LOOK_WITHIN_S", 0.3)
+    monkeypatch.setattr("jupyter_gpu_quota.hub.slices.READ_TIMEOUT_S", 0.3)
     html = await make(url=NOWHERE).get_options_form()
     assert 'value="cpu"' in html
     assert "GPU sizes cannot be shown now" in html

@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {
             "settings",
             "core.enforcement",
+            "core.amounts",
             "core.model",
             "wire",
             "client",

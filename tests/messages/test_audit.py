@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_gpu_quota.core.reason_figures import OLD_CODES, figure_pairs
 from jupyter_gpu_quota.core.reasons import OverShare, ReasonCode
-from jupyter_gpu_quota.messages.audit import AuditEntry, what
+from jupyter_gpu_quota.messages.audit import AuditEntry, action_text
 from jupyter_gpu_quota.messages.reasons import SENTENCES
 
 HELD = OverShare(used_mib=9, device="d0", share_mib=8, warned_s=30)
@@ -22,18 +22,18 @@ def reason(code: str, *figures: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("code", ["over_share", "over_its_share"])
 def test_a_stop_for_memory_enforcement_says_so_whatever_its_code_was_called(code: str) -> None:
-    said = what(entry("stop", action={"reason": reason(code, *figure_pairs(HELD))}))
+    said = action_text(entry("stop", action={"reason": reason(code, *figure_pairs(HELD))}))
     assert said.startswith("stopped bob's job for memory enforcement. The job used 9 MiB of device d0, and its share")
 
 
 @pytest.mark.parametrize(("old", "new"), OLD_CODES.items())
 def test_a_row_with_an_old_code_says_the_sentence_of_the_new_one(old: str, new: ReasonCode) -> None:
-    assert what(entry("refuse", action={"reason": reason(old)})) == f"refused bob's job. {SENTENCES[new][1]}"
+    assert action_text(entry("refuse", action={"reason": reason(old)})) == f"refused bob's job. {SENTENCES[new][1]}"
 
 
 def test_people_in_a_reason_are_named() -> None:
     row = entry("job.hold", was="running", reason=reason("held_by_person", ("user", "ann"), ("grace_s", 5)))
-    assert what(row) == (
+    assert action_text(row) == (
         "held bob's job, which was running. A person held Dr ann's job. It has 5 s to save, and waits until it is "
         "released."
     )
@@ -55,4 +55,4 @@ def test_people_in_a_reason_are_named() -> None:
     ],
 )
 def test_a_row_is_a_sentence(row: AuditEntry, said: str) -> None:
-    assert what(row).startswith(said)
+    assert action_text(row).startswith(said)

@@ -32,7 +32,7 @@ def test_a_lowered_limit_is_reported_with_its_window() -> None:
     when = since_text(0, 3_600_000, ["nights"])
     assert edit_sentence("limit_milli", owner="vision", used=2500, pool="train", becomes=125, when=when) == (
         "vision has 2.5 GPU in use in pool train, and its limit becomes 0.125 while nights is open, from"
-        " 1970-01-01T01:00:00Z: running work goes on, and nothing more starts above that."
+        " 1970-01-01T01:00:00Z: running work continues, and nothing more starts above that."
     )
 
 

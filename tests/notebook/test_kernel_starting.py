@@ -47,16 +47,16 @@ def test_what_a_silent_kernel_is_reported_as(
 ) -> None:
     now = [0]
     watch = Watch(SilentKernel(state, connections), "one", lambda: now[0])
-    watch.look()
+    watch.observe()
     now[0] = after_ms
-    (found,) = watch.look().kernels
+    (found,) = watch.observe().kernels
     assert (found.state, found.quiet_ms) == expected
 
 
 def test_a_kernel_whose_first_client_comes_late_is_used_from_then_on() -> None:
     server, now = SilentKernel("starting", 0), [0]
     watch = Watch(server, "one", lambda: now[0])
-    watch.look()
+    watch.observe()
     now[0] = 2 * MINUTE
     assert watch.quiet_ms("k") == 2 * MINUTE
     server.kernel.execution_state, server.kernel.last_activity = "idle", 2

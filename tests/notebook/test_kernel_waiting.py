@@ -62,7 +62,7 @@ class Answers:
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.notebook.slice_requests.AWAY_REST_S", 0)
+    monkeypatch.setattr("jupyter_gpu_quota.notebook.slice_requests.RETRY_S", 0)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from jupyter_gpu_quota.notifications.channel import Channel, Failed, Outcome, Sent
 from jupyter_gpu_quota.notifications.document import body, document, schema
-from jupyter_gpu_quota.notifications.mail import Mail, letter
+from jupyter_gpu_quota.notifications.mail import Mail, mail_message
 from jupyter_gpu_quota.notifications.message import EVENTS, Message, subject, text
 from jupyter_gpu_quota.notifications.settings import MailSettings, WebhookSettings, mail_of, mistakes, webhook_of
 from jupyter_gpu_quota.notifications.webhook import Webhook
@@ -503,5 +503,5 @@ def test_a_letter_is_the_same_letter_with_every_attempt() -> None:
         host="m", port=25, security="none", user="", password_file=None, sender="hub@example.org",
         address="{user}@example.org", ca_file=None,
     )  # fmt: skip
-    first, second = (letter(WARNED, settings, "bob@example.org", now) for now in (NOW, NOW + 60_000))
+    first, second = (mail_message(WARNED, settings, "bob@example.org", now) for now in (NOW, NOW + 60_000))
     assert (first["Message-ID"], first["Date"] == second["Date"]) == (second["Message-ID"], False)

@@ -18,12 +18,12 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(
             "policy: {enforcement: driver}",
             1,
-            "'driver' stands where keys and values are expected (memory, compute)",
+            "'driver' was given; keys and values are expected (memory, compute)",
             id="one word where a section has keys names the keys",
         ),
         pytest.param("version: 1\npools: []", 1, "has no projects", id="a required section is missing"),
         pytest.param(LEAST.replace("1", "2"), 1, "version: 1", id="a version of the future"),
-        pytest.param(LEAST.replace("1", "true"), 1, "version: 1", id="a version that is no number"),
+        pytest.param(LEAST.replace("1", "true"), 1, "version: 1", id="a version that is not a number"),
         pytest.param(LEAST + "polcy: {}", 4, "did you mean 'policy'?", id="an unknown key names the nearest"),
         pytest.param(LEAST + "xyzzy: {}", 4, "it knows version, revision, pools", id="an unknown key near nothing"),
         pytest.param(LEAST + "version: 1", 4, "stands twice", id="a key that stands twice"),
@@ -57,7 +57,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(
             project("priority: 101\nquota: {}"), 5, "101 is more than 100, the most", id="a priority above 100"
         ),
-        pytest.param(project("priority: '50'\nquota: {}"), 5, "no whole number", id="a priority in quotes"),
+        pytest.param(project("priority: '50'\nquota: {}"), 5, "not a whole number", id="a priority in quotes"),
         pytest.param(project("quota:\n  b: {}"), 6, "no pool b", id="quota in a pool that is not there"),
         pytest.param(
             project("quota:\n  a:\n    notebook: 1\n    training: 2\n    limit: 2.999"),
@@ -93,7 +93,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
             project("quota: {}\nmembers: {users: ann}"), 6, "a list is expected", id="one user without a list"
         ),
         pytest.param(LEAST.replace("[]\n", "[{name: NO}]\n", 1), 2, 'write "NO"', id="a pool called NO"),
-        pytest.param(LEAST.replace("[]\n", "[{name: a/b}]\n", 1), 2, "is no name", id="a pool with a slash"),
+        pytest.param(LEAST.replace("[]\n", "[{name: a/b}]\n", 1), 2, "is not a name", id="a pool with a slash"),
         pytest.param(
             LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "stands twice", id="two pools of one name"
         ),

@@ -71,7 +71,7 @@ def test_both_worlds_are_of_the_same_people_and_the_same_work() -> None:
     assert {work.id for work in baseline.work} == {session.id for session in sessions}
     assert len(ours.work) == len(sessions) + sum(len(session.work) for session in sessions)
     for session in sessions:
-        inside = bank.inside_notebook(session)
+        inside = bank.training_in_notebook(session)
         assert inside.keys() == {str(work.id) for work in session.work}
         assert all(end - begin >= work.duration_ms for work in session.work for begin, end in [inside[str(work.id)]])
 

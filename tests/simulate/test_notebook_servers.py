@@ -55,7 +55,7 @@ def replayed(*work: dict[str, Any], text: str = QUOTA, until_h: float = 8) -> Re
 def runs(replay: Replay) -> list[tuple[float, float]]:
     """When the job ran, in seconds, what is under way included."""
     begins = replay.trace.begins_at
-    every = [*replay.executor.runs, *replay.executor.under_way()]
+    every = [*replay.executor.runs, *replay.executor.unfinished_runs()]
     return [((run.began_at - begins) / 1000, (run.stopped_at - begins) / 1000) for run in every]
 
 

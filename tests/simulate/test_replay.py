@@ -46,7 +46,7 @@ def test_a_tiny_world_goes_as_it_was_worked_out_by_hand() -> None:
 
 def test_the_figures_of_the_tiny_world_are_those_worked_out_by_hand() -> None:
     found = figures([play(trace(*STORY, nodes=[{"name": "big", "gpus": 4, "gpu_model": "Big"}]), quota())])
-    held = 4 * 62 + 4 * 38 + 1 * 52  # GPU-seconds given out: all four until 100 s, then the paused one alone
+    held = 4 * 62 + 4 * 38 + 1 * 52  # allocated GPU-seconds: all four until 100 s, then the paused one alone
     used = held - 2  # a pausing job computes nothing for 2 s
     assert found == {
         "seeds": [0],
@@ -246,7 +246,7 @@ projects: [{name: vision, quota: {train: {training: 4}}}]
 
 
 def models_had(replay: Replay) -> dict[str, set[str]]:
-    """The models of device that each job was given, of all that were given out."""
+    """The models of device of the devices that each job had, of all models in use."""
     models = {device.id: device.model for device in replay.executor.devices}
     rows, _ = replay.store.audit(page=Page(limit=10_000))
     starts = [(row.subject, json.loads(row.payload)) for row in rows if row.kind == "start"]

@@ -29,7 +29,7 @@ def with_work(**more: Any) -> dict[str, Any]:
         pytest.param(with_work(submit_s=-1), "work.1.submit_s: -1 s is not between", id="before the beginning"),
         pytest.param(with_work(submit_s=0.0001), "work.1.submit_s: ", id="finer than a millisecond"),
         pytest.param(with_work(duration_s=0), "work.1.duration_s: 0 s is no duration", id="no duration"),
-        pytest.param(with_work(duration_s="5"), "work.1.duration_s: '5' is no number", id="seconds as text"),
+        pytest.param(with_work(duration_s="5"), "work.1.duration_s: '5' is not a number", id="seconds as text"),
         pytest.param(with_work(priority=101), "work.1.priority: ", id="a priority above 100"),
         pytest.param(
             with_work(kind="inference"),
@@ -40,7 +40,7 @@ def with_work(**more: Any) -> dict[str, Any]:
         pytest.param(with_work(gpus=3), "work.1.gpus: there is no such key", id="an unknown key"),
         pytest.param(with_work(id="a"), "work.1.id: the id a stands twice", id="an id twice"),
         pytest.param(with_work(cancel_s=0.5), "work.1.cancel_s: it is cancelled before", id="cancelled before"),
-        pytest.param({"nodes": []}, "work: it is needed, and was not given", id="no work"),
+        pytest.param({"nodes": []}, "work: it is required", id="no work"),
         pytest.param({**GOOD, "format": 2}, "format: 2 is none of 1", id="another format"),
         pytest.param({**GOOD, "begins_at": "2027-01-04"}, "begins_at: '2027-01-04' has no time zone", id="no zone"),
         pytest.param(
@@ -49,9 +49,9 @@ def with_work(**more: Any) -> dict[str, Any]:
             id="a beginning before every calendar",
         ),
         pytest.param({**GOOD, "begins_at": "9999-12-31T23:59:59Z"}, "begins_at: '9999-", id="a beginning at the end"),
-        pytest.param(with_work(project="a/b"), "work.1.project: 'a/b' is no name", id="a project with a slash"),
+        pytest.param(with_work(project="a/b"), "work.1.project: 'a/b' is not a name", id="a project with a slash"),
         pytest.param(with_work(project="a\0b"), "work.1.project: ", id="a project with a NUL"),
-        pytest.param(with_work(pool="A:B"), "work.1.pool: 'A:B' is no name", id="a pool with a colon"),
+        pytest.param(with_work(pool="A:B"), "work.1.pool: 'A:B' is not a name", id="a pool with a colon"),
         pytest.param(with_work(user="\x1b[2J"), "work.1.user: ", id="a user who clears the screen"),
         pytest.param({**GOOD, "nodes": GOOD["nodes"] * 2}, "nodes.1.name: the node n stands twice", id="a node twice"),
         pytest.param(

@@ -174,7 +174,7 @@ def trace(choice: Choice) -> None:
 
 def _with_quotas(found: Trace) -> None:
     try:
-        worlds.even_quota(found) if found.quotas is None else worlds.own_quota(found)
+        worlds.equal_quota(found) if found.quotas is None else worlds.own_quota(found)
     except Impossible as error:
         assert str(error)
 

@@ -16,75 +16,77 @@ from jupyter_gpu_quota.demo.observer import started_ticks
 from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.patience import until
 
-SHARES = {"API": 6, "controller": 6, "supervisor": 2, "hub": 4, "proxy": 2}
-"""Of twenty kills."""
+KILLS_OF_TWENTY = {"API": 6, "controller": 6, "supervisor": 2, "hub": 4, "proxy": 2}
+"""The number of kills of each process in every twenty."""
 
 GRACE_WAIT_S = 3.0
-WORKS_WITHIN_S = 90.0
+READY_WITHIN_S = 90.0
 
 
 class Killer:
     """Kills processes by their pid and restarts hub and proxy; the hub restarts the service.
 
-    Of each twenty kills the shares are exact.
+    Every twenty kills have exactly these numbers of each process.
     """
 
-    def __init__(self, stage: TemporaryHub, *, seed: int) -> None:
-        self.stage, self.chance = stage, random.Random(f"kills {seed}")
-        self.kills: dict[str, int] = dict.fromkeys(SHARES, 0)
-        self.in_grace = 0
+    def __init__(self, hub: TemporaryHub, *, seed: int) -> None:
+        self.hub, self.rng = hub, random.Random(f"kills {seed}")
+        self.kills: dict[str, int] = dict.fromkeys(KILLS_OF_TWENTY, 0)
+        self.in_grace_period = 0
         self._order: list[str] = []
 
     def kill_one(self) -> None:
         """Wait for a random moment, kill one process, restart it where no other process does."""
         if not self._order:
-            self._order = self.chance.sample(list(SHARES), k=sum(SHARES.values()), counts=list(SHARES.values()))
+            counts = list(KILLS_OF_TWENTY.values())
+            self._order = self.rng.sample(list(KILLS_OF_TWENTY), k=sum(counts), counts=counts)
         name = self._order.pop()
-        if self.chance.random() < 0.7:  # the others kill during a restart
-            self.wait_until_it_works()
-        time.sleep(self.chance.uniform(0.0, 1.0))
-        in_grace = self.chance.random() < 0.6 and self._wait_for_a_grace_period()
+        if self.rng.random() < 0.7:  # the others kill during a restart
+            self.wait_until_ready()
+        time.sleep(self.rng.uniform(0.0, 1.0))
+        in_grace_period = self.rng.random() < 0.6 and self._wait_for_a_grace_period()
         self._kill(name)
         self.kills[name] += 1
-        self.in_grace += in_grace
+        self.in_grace_period += in_grace_period
 
-    def wait_until_it_works(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until the service is ready again. Raises AssertionError if it does not become ready."""
 
-        def works() -> bool:
-            self._keep_the_hub()
-            return self.stage.is_ready()
+        def is_ready() -> bool:
+            self._restart_ended_hub()
+            return self.hub.is_ready()
 
-        until(works, WORKS_WITHIN_S, self._last_words)
+        until(is_ready, READY_WITHIN_S, self._log_tail)
 
-    def _keep_the_hub(self) -> None:
+    def _restart_ended_hub(self) -> None:
         """Restart a hub that has ended, as a process manager does: a service that dies while the hub starts ends it."""
-        if self.stage.hub is not None and self.stage.hub.poll() is not None:
-            self.stage.start_hub()
+        if self.hub.hub is not None and self.hub.hub.poll() is not None:
+            self.hub.start_hub()
 
     def _kill(self, name: str) -> None:
         match name:
             case "hub":
-                self._kill_popen(self.stage.hub)
-                self.stage.start_hub()
+                self._kill_popen(self.hub.hub)
+                self.hub.start_hub()
             case "proxy":
-                self._kill_popen(self.stage.proxy)
-                self.stage.start_proxy()
+                self._kill_popen(self.hub.proxy)
+                self.hub.start_proxy()
             case _:
-                self._kill_of_service({"API": api_process, "controller": controller, "supervisor": supervisor}[name])
+                find = {"API": api_process, "controller": controller, "supervisor": supervisor}[name]
+                self._kill_service_process(find)
 
-    def _kill_of_service(self, find: Callable[[TemporaryHub], int | None]) -> None:
+    def _kill_service_process(self, find: Callable[[TemporaryHub], int | None]) -> None:
         """Kill a process of the service as soon as it exists."""
 
         def killed() -> bool:
-            self._keep_the_hub()
-            pid = find(self.stage)
+            self._restart_ended_hub()
+            pid = find(self.hub)
             return pid is not None and _kill_pid(pid)
 
-        until(killed, WORKS_WITHIN_S, self._last_words)
+        until(killed, READY_WITHIN_S, self._log_tail)
 
-    def _last_words(self) -> str:
-        return f"the service did not become ready: {self.stage.last_words('hub')}"
+    def _log_tail(self) -> str:
+        return f"the service did not become ready: {self.hub.log_tail('hub')}"
 
     def _kill_popen(self, process: subprocess.Popen[bytes] | None) -> None:
         assert process is not None
@@ -95,7 +97,7 @@ class Killer:
         """Wait until some rank is pausing; False if none is within a few seconds."""
         deadline = time.monotonic() + GRACE_WAIT_S
         while time.monotonic() < deadline:
-            if any(_pausing(self.stage.state_dir)):
+            if any(_pausing(self.hub.state_dir)):
                 return True
             time.sleep(0.02)
         return False
@@ -122,23 +124,23 @@ def _pausing(state_dir: Path) -> Iterator[Path]:
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
-def supervisor(stage: TemporaryHub) -> int | None:
+def supervisor(hub: TemporaryHub) -> int | None:
     """The pid of the service supervisor, from its pid file, if it lives."""
-    return _recorded(stage, lambda record: record)
+    return _recorded(hub, lambda record: record)
 
 
-def api_process(stage: TemporaryHub) -> int | None:
-    return _recorded(stage, lambda record: record["children"]["api"])
+def api_process(hub: TemporaryHub) -> int | None:
+    return _recorded(hub, lambda record: record["children"]["api"])
 
 
-def controller(stage: TemporaryHub) -> int | None:
-    return _recorded(stage, lambda record: record["children"]["controller"])
+def controller(hub: TemporaryHub) -> int | None:
+    return _recorded(hub, lambda record: record["children"]["controller"])
 
 
-def _recorded(stage: TemporaryHub, entry: Callable[[Any], Any]) -> int | None:
+def _recorded(hub: TemporaryHub, entry: Callable[[Any], Any]) -> int | None:
     """The pid of a process of the service from the pid file, if that process lives."""
     try:
-        identity = entry(json.loads((stage.state_dir / "service.json").read_text()))
+        identity = entry(json.loads((hub.state_dir / "service.json").read_text()))
         return int(identity["pid"]) if started_ticks(int(identity["pid"])) == identity["started"] else None
     except (OSError, ValueError, KeyError):
         return None

@@ -1,4 +1,4 @@
-"""One REST call, with patience: the API may be dead, starting, or behind a proxy that has forgotten its routes."""
+"""REST calls that are repeated while the API is stopped, starting, or behind a proxy without its route."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.patience import until
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status 0 means that nobody answered."""
+    """Status 0: there was no answer."""
 
     status: int
     body: Any
     text: str
 
     @property
-    def away(self) -> bool:
-        """Nobody there, or somebody on the way there who cannot pass the request on (yet)."""
+    def is_unavailable(self) -> bool:
+        """Whether there was no answer, or a proxy on the way could not forward the request."""
         return self.status in (0, 500, 502, 503, 504) or (self.status in (403, 404) and self.body is None)
 
 
@@ -49,16 +49,16 @@ def _answer(status: int, raw: bytes) -> Answer:
     return Answer(status, body, text)
 
 
-def insist(method: str, url: str, token: str, body: object = None, within_s: float = 90.0) -> Answer:
+def request_until_answered(method: str, url: str, token: str, body: object = None, within_s: float = 90.0) -> Answer:
     """Repeat a request until the service answers it. Raises AssertionError if it does not within the time."""
     answer = ask(method, url, token, body)
 
     def known() -> bool:
         nonlocal answer
-        if answer.away:
+        if answer.is_unavailable:
             time.sleep(0.2)
             answer = ask(method, url, token, body)
-        return not answer.away
+        return not answer.is_unavailable
 
     until(known, within_s, lambda: f"{method} {url}: {answer.status} {answer.text[:300]}")
     return answer

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
-from tests.soak.rest_calls import ask, insist
+from tests.soak.rest_calls import ask, request_until_answered
 
 WORK = Path(__file__).with_name("work.py")
 KINDS = (
@@ -42,11 +42,11 @@ class Sent:
 class Stream:
     """Submits jobs as two users until stopped, at most ``at_once`` unfinished; all choices depend on the seed."""
 
-    def __init__(self, stage: TemporaryHub, diary: Path, tokens: dict[str, str], *, seed: int, at_once: int = 6,
+    def __init__(self, hub: TemporaryHub, diary: Path, tokens: dict[str, str], *, seed: int, at_once: int = 6,
         with_servers: bool = True,
     ) -> None:  # fmt: skip
-        self.stage, self.diary, self.tokens, self.at_once = stage, diary, tokens, at_once
-        self.chance = random.Random(f"stream {seed}")
+        self.hub, self.diary, self.tokens, self.at_once = hub, diary, tokens, at_once
+        self.rng = random.Random(f"stream {seed}")
         self.sent: list[Sent] = []
         self.faults: list[str] = []
         self.stop = threading.Event()
@@ -71,7 +71,7 @@ class Stream:
             self.faults.append(f"{type(error).__name__}: {error}")
 
     def _jobs(self) -> None:
-        while not self.stop.wait(self.chance.uniform(0.0, 0.4)):
+        while not self.stop.wait(self.rng.uniform(0.0, 0.4)):
             if self._unfinished() < self.at_once:
                 self._submit()
 
@@ -80,9 +80,9 @@ class Stream:
         return sum(sent.job not in ended for sent in self.sent)
 
     def _submit(self) -> None:
-        kind, code = self.chance.choice(KINDS)
+        kind, code = self.rng.choice(KINDS)
         number = len(self.sent)
-        user, size = sorted(TEAMS)[number // BURST % 2], self.chance.choice(SIZES)
+        user, size = sorted(TEAMS)[number // BURST % 2], self.rng.choice(SIZES)
         body = {
             "command": [sys.executable, "-S", "-E", str(WORK), str(self.diary), kind, str(code)],
             "gpu": size,
@@ -91,18 +91,18 @@ class Stream:
             "retries": 3 if kind == "retrying" else 0,
             "idempotency_key": f"soak-{number}",
         }
-        answer = insist("POST", f"{self.stage.service_api}/jobs", self.tokens[user], body)
+        answer = request_until_answered("POST", f"{self.hub.service_api}/jobs", self.tokens[user], body)
         assert answer.status in (200, 201), answer.text
         self.sent.append(Sent(job=answer.body["id"], kind=kind, code=code, user=user))
 
     def _servers(self) -> None:
         """Start and stop Carol's server with a slice; try again while the hub is unavailable."""
-        url = f"{self.stage.hub_api}/users/carol/server"
+        url = f"{self.hub.hub_api}/users/carol/server"
         options = {"gpu_project": "green", "gpu_size": "1/4"}
-        chance = random.Random("servers")
-        while not self.stop.wait(chance.uniform(3, 8)):
+        rng = random.Random("servers")
+        while not self.stop.wait(rng.uniform(3, 8)):
             ask("POST", url, self.tokens["carol"], options, 60)
-            self.stop.wait(chance.uniform(4, 10))
+            self.stop.wait(rng.uniform(4, 10))
             ask("DELETE", url, self.tokens["carol"], timeout_s=30)
 
 

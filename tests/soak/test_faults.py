@@ -17,11 +17,11 @@ import pytest
 from jupyter_gpu_quota.demo.observer import ProcessObserver
 from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.patience import stays, until
-from tests.soak.fire_hub import burning_hub, watched
+from tests.soak.checks import broken_promises, wait_for_rest
 from tests.soak.killer import controller, supervisor
-from tests.soak.rest_calls import Answer, ask, insist
+from tests.soak.rest_calls import Answer, ask, request_until_answered
+from tests.soak.soak_hub import observed, soak_hub
 from tests.soak.stream import TEAMS, WORK, Sent, diary_lines
-from tests.soak.verdict import broken_promises, wait_for_rest
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
 
@@ -30,10 +30,10 @@ TMPFS_SIZE = "48m"
 
 
 class Hub:
-    """A hub under test: its stage, its observer, its diary, and the submitted jobs."""
+    """A hub under test with its observer, its diary, and the submitted jobs."""
 
-    def __init__(self, stage: TemporaryHub, observer: ProcessObserver, diary: Path) -> None:
-        self.stage, self.observer, self.diary = stage, observer, diary
+    def __init__(self, hub: TemporaryHub, observer: ProcessObserver, diary: Path) -> None:
+        self.temporary_hub, self.observer, self.diary = hub, observer, diary
         self.sent: list[Sent] = []
 
     def post(self, kind: str, code: int = 0, user: str = "ann") -> Answer:
@@ -44,7 +44,7 @@ class Hub:
             "project": TEAMS[user],
             "idempotency_key": f"fault-{len(self.sent)}",
         }
-        return ask("POST", f"{self.stage.service_api}/jobs", self.stage.token_of(user), body, 30)
+        return ask("POST", f"{self.temporary_hub.service_api}/jobs", self.temporary_hub.token_of(user), body, 30)
 
     def submit(self, kind: str, code: int = 0) -> Sent:
         answer = self.post(kind, code)
@@ -58,21 +58,23 @@ class Hub:
 
     def fence(self) -> int:
         """The newest fencing number, as recorded where effects happen."""
-        return int(json.loads((self.stage.state_dir / "fence").read_text())["fencing"])
+        return int(json.loads((self.temporary_hub.state_dir / "fence").read_text())["fencing"])
 
     def check(self) -> None:
         """Every submitted job ended as expected, and no promise was broken."""
-        known = wait_for_rest(self.stage, self.sent, 60)
+        known = wait_for_rest(self.temporary_hub, self.sent, 60)
         assert list(broken_promises(self.sent, known, self.diary)) == []
         assert self.observer.violations == []
-        verified = insist("GET", f"{self.stage.service_api}/audit/verify", self.stage.admin_token)
+        verified = request_until_answered(
+            "GET", f"{self.temporary_hub.service_api}/audit/verify", self.temporary_hub.admin_token
+        )
         assert verified.status == 200, verified.text
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    with burning_hub(tmp_path) as stage, watched(stage) as observer:
-        yield Hub(stage, observer, tmp_path / "diary")
+    with soak_hub(tmp_path) as hub, observed(hub) as observer:
+        yield Hub(hub, observer, tmp_path / "diary")
 
 
 @contextlib.contextmanager
@@ -111,19 +113,20 @@ def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, 
 
     A machine that stalls for half a lease ends a lease too, so the test tries three times; one must succeed.
     """
-    old, first_process = controller(hub.stage), supervisor(hub.stage)
+    old, first_process = controller(hub.temporary_hub), supervisor(hub.temporary_hub)
     assert old is not None and first_process is not None
     hub.submit("checkpointing")
-    assert any(thaws_beside_a_second(hub, old, first_process, tmp_path / f"{number}.log") for number in range(3))
+    logs = [tmp_path / f"{number}.log" for number in range(3)]
+    assert any(second_leader_stays_after_thaw(hub, old, first_process, log) for log in logs)
     hub.submit("ending", 5)
     hub.check()
 
 
-def thaws_beside_a_second(hub: Hub, old: int, first_process: int, log: Path) -> bool:
+def second_leader_stays_after_thaw(hub: Hub, old: int, first_process: int, log: Path) -> bool:
     """Freeze the leader until another leads; whether that one stayed leader after the thaw."""
     first = hub.fence()
     os.kill(first_process, signal.SIGSTOP)
-    freeze_between_transactions(old, hub.stage.state_dir / "gpu-quota.sqlite")
+    freeze_between_transactions(old, hub.temporary_hub.state_dir / "gpu-quota.sqlite")
     try:
         with second_controller(old, log):
             until(lambda: hub.fence() > first, what="a second leader")
@@ -139,7 +142,7 @@ def thaws_beside_a_second(hub: Hub, old: int, first_process: int, log: Path) -> 
     finally:
         for pid in (old, first_process):
             os.kill(pid, signal.SIGCONT)
-    assert controller(hub.stage) == old
+    assert controller(hub.temporary_hub) == old
     until(lambda: hub.fence() > second, what="the first leader again")
     return stayed
 
@@ -147,7 +150,7 @@ def thaws_beside_a_second(hub: Hub, old: int, first_process: int, log: Path) -> 
 def test_a_locked_database_stops_requests_and_no_job(hub: Hub) -> None:
     running = hub.submit("checkpointing")
     until(lambda: hub.wrote(running, "start"), what="a running job")
-    lock = sqlite3.connect(hub.stage.state_dir / "gpu-quota.sqlite", isolation_level=None)
+    lock = sqlite3.connect(hub.temporary_hub.state_dir / "gpu-quota.sqlite", isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     refused = hub.post("ending")
     assert (refused.status, refused.body["reason"]) == (503, "store_unavailable"), refused.text
@@ -162,7 +165,9 @@ def test_a_locked_database_stops_requests_and_no_job(hub: Hub) -> None:
 
 def listed(hub: Hub) -> set[str]:
     """Ids of every job that the service knows."""
-    answer = insist("GET", f"{hub.stage.service_api}/jobs?limit=1000", hub.stage.admin_token)
+    answer = request_until_answered(
+        "GET", f"{hub.temporary_hub.service_api}/jobs?limit=1000", hub.temporary_hub.admin_token
+    )
     return {job["id"] for job in answer.body["items"]}
 
 

@@ -23,9 +23,9 @@ import pytest
 
 from tests.api.world import PREFIX, FakeAccount, FakeHub, serving, variables_of_service
 from tests.patience import PATIENCE_S, until
-from tests.soak.rest_calls import ask, insist
+from tests.soak.checks import broken_promises, wait_for_rest
+from tests.soak.rest_calls import ask, request_until_answered
 from tests.soak.stream import Stream
-from tests.soak.verdict import broken_promises, wait_for_rest
 from tests.store.database.postgresql_server import database, why_missing
 
 SEED = int(os.environ.get("GPU_QUOTA_SEED", "42"))
@@ -130,40 +130,40 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ten_faults_of_two_processes_each_lose_nothing(deployment: Deployment) -> None:
-    under_faults(deployment, faults=10)
+    run_with_faults(deployment, faults=10)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(2400)
 def test_sixty_faults_of_two_processes_each_lose_nothing(deployment: Deployment) -> None:
-    under_faults(deployment, faults=60)
+    run_with_faults(deployment, faults=60)
 
 
-def under_faults(deployment: Deployment, *, faults: int) -> None:
-    diary, chance = deployment.folder / "diary", random.Random(f"faults {SEED}")
+def run_with_faults(deployment: Deployment, *, faults: int) -> None:
+    diary, rng = deployment.folder / "diary", random.Random(f"faults {SEED}")
     stream = Stream(deployment, diary, {"ann": "token-ann", "ben": "token-ben"}, seed=SEED, with_servers=False)
     stream.start()
-    done = [_fault(deployment, chance) for _ in range(faults) if not stream.faults]
+    done = [_fault(deployment, rng) for _ in range(faults) if not stream.faults]
     stream.end()
     known = wait_for_rest(deployment, stream.sent, 180)
     print(f"seed {SEED}: {len(done)} faults, {len(stream.sent)} jobs")
     assert stream.faults == []
     assert list(broken_promises(stream.sent, known, diary)) == []
     assert stream.sent
-    verified = insist("GET", f"{deployment.service_api}/audit/verify", deployment.admin_token)
+    verified = request_until_answered("GET", f"{deployment.service_api}/audit/verify", deployment.admin_token)
     assert verified.status == 200, verified.text
     logs = deployment.logs()
     assert "violates an invariant" not in logs and "Traceback" not in logs, logs[-4000:]
 
 
-def _fault(deployment: Deployment, chance: random.Random) -> str:
+def _fault(deployment: Deployment, rng: random.Random) -> str:
     """Kill one process and start it again, or freeze it for longer than a lease; drawn by seed."""
-    name, freezes = chance.choice(PROCESSES), chance.random() < 0.4
-    time.sleep(chance.uniform(0.0, 2.0))
+    name, freezes = rng.choice(PROCESSES), rng.random() < 0.4
+    time.sleep(rng.uniform(0.0, 2.0))
     process = deployment.processes[name]
     if freezes:
         process.send_signal(signal.SIGSTOP)
-        time.sleep(LEASE_MS / 1000 + chance.uniform(0.5, 2.0))
+        time.sleep(LEASE_MS / 1000 + rng.uniform(0.5, 2.0))
         process.send_signal(signal.SIGCONT)
     else:
         process.kill()

@@ -31,7 +31,7 @@ def write(diary: Path, event: str, **more: object) -> None:
     os.close(fd)
 
 
-def take_the_lock(diary: Path) -> int:
+def lock_job(diary: Path) -> int:
     """Hold the job's lock for as long as any process of this attempt lives; its children inherit it."""
     fd = os.open(diary.with_name(f"{JOB}.lock"), os.O_RDWR | os.O_CREAT)
     os.set_inheritable(fd, True)
@@ -124,7 +124,7 @@ def ending(diary: Path, code: int) -> None:
 
 
 def main(diary: Path, kind: str, code: int) -> None:
-    take_the_lock(diary)
+    lock_job(diary)
     write(diary, "start", kind=kind)
     match kind:
         case "checkpointing":

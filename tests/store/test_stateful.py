@@ -45,6 +45,7 @@ from jupyter_gpu_quota.store.records.commands import (
     SetInventory,
 )
 from jupyter_gpu_quota.store.transactions import Store
+from tests.store.database.empty_database import make_empty_database
 from tests.store.worlds import (
     DEVICES,
     NODE,
@@ -54,7 +55,6 @@ from tests.store.worlds import (
     WITHIN,
     World,
     counted_ids,
-    empty_database,
     placements,
     submit,
 )
@@ -212,7 +212,7 @@ class AllStores(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         paths = [Path(self.folder.name) / name for name in ("read.sqlite", "remembered.sqlite")]
         for path in paths:
-            path.write_bytes(empty_database())
+            make_empty_database(path)
         read, remembered = (f"sqlite:///{path}" for path in paths)
         self.stores: tuple[Store, ...] = (
             open_store(read),

@@ -63,7 +63,7 @@ def test_a_deleted_row_is_found(world: World, gone: int) -> None:
 
 def test_a_row_that_is_there_twice_is_called_so(world: World) -> None:
     head, rows = chain_of(world)
-    assert verify(head, [*rows[:2], rows[1], *rows[2:]]) == "Audit row 2 is there twice."
+    assert verify(head, [*rows[:2], rows[1], *rows[2:]]) == "Audit row 2 exists twice."
 
 
 def test_swapped_rows_are_found(world: World) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +28,7 @@ from jupyter_gpu_quota.store.records.commands import (
 )
 from jupyter_gpu_quota.store.records.rows import JobRecord, NotebookRecord
 from jupyter_gpu_quota.store.transactions import Store
+from tests.store.database.empty_database import make_empty_database
 from tests.store.database.postgresql_server import emptied_database, why_missing
 
 T0 = 1_800_000_000_000
@@ -207,15 +206,6 @@ KINDS = ("memory", "sqlite", "cached", POSTGRESQL)
 """``cached``: SQLite, with live rows kept in memory as the controllers do."""
 
 
-@functools.cache
-def empty_database() -> bytes:
-    """The file of a migrated database: making one takes ten times as long as copying it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "store.sqlite"
-        open_store(f"sqlite:///{path}").close()
-        return path.read_bytes()
-
-
 @contextmanager
 def opened(kind: str, folder: Path) -> Iterator[Store]:
     """A store of this kind, new and empty."""
@@ -226,7 +216,7 @@ def opened(kind: str, folder: Path) -> Iterator[Store]:
             store = open_store(emptied_database())
         else:
             path = folder / "store.sqlite"
-            path.write_bytes(empty_database())
+            make_empty_database(path)
             store = open_store(f"sqlite:///{path}", cache_rows=kind == "cached")
         stack.callback(store.close)
         yield store

@@ -58,7 +58,7 @@ def test_more_work_than_is_played_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         pytest.param(lambda text: text.decode().encode("utf-16"), "byte 0 cannot be read", id="of another encoding"),
         pytest.param(lambda text: text.replace(b"1", b"9" * 5000, 1), "number", id="a number of a page"),
         pytest.param(lambda text: text.replace(b"1", b"NaN", 1), "NaN", id="no number"),
-        pytest.param(lambda _: b"[" * 300_000, "is no JSON", id="nested without end"),
+        pytest.param(lambda _: b"[" * 300_000, "is not JSON", id="nested without end"),
     ],
 )
 def test_a_file_that_is_no_document_is_refused_with_advice(

@@ -51,7 +51,7 @@ def test_a_priority_of_the_quota_file_that_is_too_large(digits: int) -> None:
 )
 def test_an_amount_of_the_quota_file_that_is_too_large(amounts: str, words: str) -> None:
     ((line, found),) = quota(amounts=amounts)
-    assert line == 6 and words in found and "no whole number" not in found
+    assert line == 6 and words in found and "not a whole number" not in found
 
 
 def test_the_rest_of_a_quota_file_that_is_too_large() -> None:
@@ -75,7 +75,7 @@ def test_a_text_of_digits_is_still_a_name() -> None:
         ("1" * 5000, "line 1 column 4327 is more than 9223372036854775807"),
         ("1e30", "nodes: 1e+30 is more than 9223372036854775807"),
         ("1e400", "nodes: a number beyond 1.7e+308 is more than 9223372036854775807"),
-        ("1.5", "nodes: 1.5 is no whole number"),
+        ("1.5", "nodes: 1.5 is not a whole number"),
     ],
     ids=["one too many", "forty digits", "thousands of digits", "an exponent", "beyond floats", "a part"],
 )
@@ -90,7 +90,7 @@ def test_a_text_of_a_request_is_not_repeated_and_a_secret_never() -> None:
     with pytest.raises(ValidationError) as caught:
         JobRequest.model_validate({"command": ["x"], "nodes": "S3CRET", "secrets": {"A": 424242}})
     found = sentence_of(caught.value)
-    assert "S3CRET" not in found and "424242" not in found and "nodes: what was given is no whole number" in found
+    assert "S3CRET" not in found and "424242" not in found and "nodes: what was given is not a whole number" in found
 
 
 def trace(key: str, written: str) -> str:

@@ -159,7 +159,7 @@ Change = Callable[[dict[str, Any]], object]
         pytest.param(lambda d: d.update(format=2), "format: ", id="a format of the future"),
         pytest.param(
             lambda d: d["snapshot"].update(now="1"),
-            "snapshot.now: '1' is no whole number",
+            "snapshot.now: '1' is not a whole number",
             id="a text for an instant",
         ),
         pytest.param(lambda d: d["snapshot"].update(now=1.5), "snapshot.now: ", id="a fraction of a millisecond"),

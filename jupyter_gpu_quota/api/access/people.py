@@ -12,7 +12,7 @@ from typing import Any
 from jupyterhub.services.auth import HubOAuth
 from tornado.web import HTTPError, RequestHandler
 
-from ...hub_api import Account, Everybody, Hub, HubAway
+from ...hub_api import Account, Hub, HubUnavailable, HubUsers
 from ...quotafile import QuotaFile
 from .permissions import Person, Role
 
@@ -49,20 +49,20 @@ class Accounts:
         self._asking: dict[str, asyncio.Future[Account | None]] = {}
 
     async def get(self, name: str) -> Account | None:
-        """One account, None if the hub knows none. Raises HubAway without a recent answer."""
+        """One account, None if the hub knows none. Raises HubUnavailable without a recent answer."""
         known = self._known.get(name)
         if known and self._clock() - known.at < FRESH_S:
             return known.account
         try:
             return await self._ask_once(name)
-        except HubAway:
+        except HubUnavailable:
             if known and self._clock() - known.at < STALE_AT_MOST_S:
                 return known.account
             raise
 
-    async def everybody(self) -> Everybody:
-        """All users of the hub and their groups, never cached. Raises HubAway."""
-        return await self._hub.everybody()
+    async def hub_users(self) -> HubUsers:
+        """All users of the hub and their groups, never cached. Raises HubUnavailable."""
+        return await self._hub.hub_users()
 
     async def _ask_once(self, name: str) -> Account | None:
         """One request to the hub at a time for one name; everybody who needs it waits for the same answer."""
@@ -95,21 +95,21 @@ class People:
         self._ids: dict[str, str] = {}
 
     async def identify(self, request: RequestHandler) -> Person | None:
-        """The person of a request, None without a valid login. Raises HubAway, NotAllowed, StoreUnavailable."""
+        """The person of a request, None without a valid login. Raises HubUnavailable, NotAllowed, StoreUnavailable."""
         token = self.auth.get_token(request, in_cookie=False)
         if token and hmac.compare_digest(token.encode(), self.auth.api_token.encode()):
             request._token_authenticated = True  # type: ignore[attr-defined]
             return HUB_PERSON
-        model = await self._asked(self.auth.get_user(request, sync=False))
+        model = await self._hub_answer(self.auth.get_user(request, sync=False))
         return await self._person(model) if model else None
 
-    async def _asked(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-        """The hub's answer about a token, None for an unknown one. Raises HubAway."""
+    async def _hub_answer(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+        """The hub's answer about a token, None for an unknown one. Raises HubUnavailable."""
         try:
             async with asyncio.timeout(HUB_TIMEOUT_S):
                 return await question
         except (HTTPError, OSError, TimeoutError) as error:
-            raise HubAway(f"the hub cannot say who this token belongs to: {error}") from error
+            raise HubUnavailable(f"the hub cannot say who this token belongs to: {error}") from error
 
     async def _person(self, model: Mapping[str, Any]) -> Person:
         if not self.auth.check_scopes(self.auth.access_scopes, dict(model)):
@@ -140,12 +140,12 @@ class People:
         """The owner of an open request's token now, for streams that run for long.
 
         It asks the hub about the token itself; no cache is used.
-        Raises NotAllowed, HubAway, StoreUnavailable.
+        Raises NotAllowed, HubUnavailable, StoreUnavailable.
         """
         if person.is_hub:
             return person
         token, session = self.auth.get_token(request), self.auth.get_session_id(request)
-        model = await self._asked(self.auth.user_for_token(token, use_cache=False, session_id=session, sync=False))
+        model = await self._hub_answer(self.auth.user_for_token(token, use_cache=False, session_id=session, sync=False))
         if not model:
             raise NotAllowed(f"the hub does not know this token of {person.name} any more.")
         present = await self._person(model)
@@ -178,13 +178,13 @@ class Reader:
         self._asked_at, self._known_at = float("-inf"), clock()
 
     async def now(self) -> Person:
-        """The reader now. Raises NotAllowed, HubAway, StoreUnavailable: the stream ends, or does not begin."""
+        """The reader now. Raises NotAllowed, HubUnavailable, StoreUnavailable: the stream ends, or does not begin."""
         if self._clock() - self._asked_at >= ASKED_AGAIN_S:
             self._asked_at = self._clock()
             try:
                 self._person = await self._people.again(self._request, self._person)
                 self._known_at = self._clock()
-            except HubAway:
+            except HubUnavailable:
                 if self._clock() - self._known_at >= STALE_AT_MOST_S:
                     raise
         return self._person

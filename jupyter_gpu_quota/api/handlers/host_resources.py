@@ -31,7 +31,7 @@ def host_of(
     among, here = Counter(d.node for d in devices), Counter(d.node for d in devices if d.pool == pool)
     there = [_Part(nodes[name], here[name], among[name]) for name in {d.node for d in usable} if name in nodes]
     asked = CpuMemory(-(-request.cpu_milli // gang.processes), -(-request.memory_mib // gang.processes))
-    _fits_a_node(asked, pool, there)
+    _refuse_too_large_for_nodes(asked, pool, there)
     return CpuMemory(
         asked.cpu_milli or _share(gang.gpu_milli, [(part.size.cpu_milli, part.devices) for part in there]),
         asked.memory_mib or _share(gang.gpu_milli, [(part.size.memory_mib, part.devices) for part in there]),
@@ -57,20 +57,20 @@ def _share(gpu_milli: int, amounts: Sequence[tuple[int, int]]) -> int:
     return min((amount * gpu_milli // (WHOLE_DEVICE * count) for amount, count in amounts if amount), default=0)
 
 
-def _fits_a_node(each: CpuMemory, pool: str, parts: Sequence[_Part]) -> None:
+def _refuse_too_large_for_nodes(each: CpuMemory, pool: str, parts: Sequence[_Part]) -> None:
     """Refuse what no empty node has; a node that states nothing has plenty. Source: as above, section 3."""
     sizes = [part.size for part in parts]
     if not sizes or any(CpuMemory(cpu or each.cpu_milli, mib or each.memory_mib).covers(each) for cpu, mib in sizes):
         return
     asked = host_text(each.cpu_milli, each.memory_mib, 1)
     sentence = (
-        f"{asked} for a rank can never be had in the pool {pool}: {_most(each, parts)} Ask for no more than that for "
-        f"each rank, or choose another pool. Nothing was stored."
+        f"{asked} for a rank can never be had in the pool {pool}: {_largest_node_text(each, parts)} Ask for no more "
+        f"than that for each rank, or choose another pool. Nothing was stored."
     )
     raise Refused(409, "never_fits", sentence)
 
 
-def _most(each: CpuMemory, parts: Sequence[_Part]) -> str:
+def _largest_node_text(each: CpuMemory, parts: Sequence[_Part]) -> str:
     """The nearest node by the requested amounts alone, and why the pool has no more of it."""
     best = max(parts, key=lambda part: (bool(each.cpu_milli) * part.size.cpu_milli, part.size.memory_mib))
     size = best.size

@@ -101,7 +101,7 @@ async def _queue(
         raise Refused(refusal.status, refusal.reason, refusal.message.replace(request.user, call.person.name)) from None
     record = await record_of(call, recorded.id)
     if recorded.existed:
-        _same_job(request, record)
+        _refuse_other_job(request, record)
     view, status = job_view(record, services.store_view), 200 if recorded.existed else 201
     return Answer(body=view, status=status, headers={"Location": services.url_of(f"jobs/{recorded.id}")})
 
@@ -112,7 +112,7 @@ RESOLVED = {
 """Fields of a specification that also depend on the quota file and the inventory: they differ from day to day."""
 
 
-def _same_job(request: SubmitJob, record: JobRecord) -> None:
+def _refuse_other_job(request: SubmitJob, record: JobRecord) -> None:
     """Refuse a key that was used for another job."""
     names = [field.name for field in fields(JobSpec) if field.name not in RESOLVED]
     others = [name for name in names if getattr(request.spec, name) != getattr(record.spec, name)]

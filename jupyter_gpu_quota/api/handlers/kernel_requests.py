@@ -30,7 +30,7 @@ async def wake(call: Call) -> WakeAnswer:
     if record.notebook.user != call.person.id:
         raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was asked for.")
     if record.notebook.state not in NOTEBOOK_FINAL or call.services.wake_limit.takes(record.notebook.id):
-        record = await _requested(call, record)
+        record = await _request_slice(call, record)
     if record.notebook.state not in NOTEBOOK_FINAL and body.wait_s:
         await call.store_view.wait_until(lambda: not waits_for_slice(call, record.notebook.id), body.wait_s)
     record = await record_of(call, record.notebook.id)
@@ -39,7 +39,7 @@ async def wake(call: Call) -> WakeAnswer:
     return _answer(record, call.store_view, call.person)
 
 
-async def _requested(call: Call, record: NotebookRecord) -> NotebookRecord:
+async def _request_slice(call: Call, record: NotebookRecord) -> NotebookRecord:
     """Request the slice; one that was released meanwhile is requested like that of a new notebook. Raises Refused."""
     name, person = record.notebook.id, call.person.id
     for left in reversed(range(TRIES)):
@@ -65,7 +65,7 @@ def _answer(record: NotebookRecord, store_view: StoreView, person: Person) -> Wa
         case NotebookState.BOOKED:
             return WakeAnswer(state="ready", reason="booked", message="", variables=notebook_environment(view))
         case NotebookState.LENT:
-            return WakeAnswer(state="waiting", reason="lent", message=_return_message(record, store_view, person))
+            return WakeAnswer(state="waiting", reason="lent", message=_return_sentence(record, store_view, person))
         case NotebookState.REQUESTED:
             why = why or "It is asked for anew, as for a new notebook."
             return WakeAnswer(state="waiting", reason=code or "requested", message=why)
@@ -74,14 +74,14 @@ def _answer(record: NotebookRecord, store_view: StoreView, person: Person) -> Wa
             return WakeAnswer(state="refused", reason=code or "ended", message=why)
 
 
-def _return_message(record: NotebookRecord, store_view: StoreView, person: Person) -> str:
+def _return_sentence(record: NotebookRecord, store_view: StoreView, person: Person) -> str:
     """The jobs that borrow a slice, and when it returns."""
     notebook, quota = record.notebook, store_view.quota
     grace_s = quota.policy.preemption.lent_grace_s if quota else 0
     device = store_view.mirror.devices.get(notebook.device or "")
     lent = f"Its slice of {gpu_text(notebook.gpu_milli)} GPU was lent while the notebook was idle."
     if device is not None and device.health is not Health.HEALTHY:
-        return f"{lent} {_device_message(record, device, store_view)}"
+        return f"{lent} {_device_sentence(record, device, store_view)}"
     borrowers = _borrowers(notebook.device, store_view, person)
     if not borrowers:
         return f"{lent} It comes back now."
@@ -89,13 +89,13 @@ def _return_message(record: NotebookRecord, store_view: StoreView, person: Perso
     return f"{lent} It comes back when {jobs}, which borrows it, has saved and left: within {grace_s} s."
 
 
-def _device_message(record: NotebookRecord, device: Device, store_view: StoreView) -> str:
+def _device_sentence(record: NotebookRecord, device: Device, store_view: StoreView) -> str:
     """The next step for a slice on a device that cannot be allocated."""
     pool, waits = record.notebook.pool, store_view.waits.get(record.notebook.id)
     if any(each.health is Health.HEALTHY for each in store_view.devices_in(pool)):
         return f"Its device is {device.health}, so another one is looked for."
     next_step = sentence(waits) if waits and waits.code in NO_DEVICE else "It comes back when one can be again."
-    return f"Its device is {device.health}, and no other device of pool {pool} can be given out. {next_step}"
+    return f"Its device is {device.health}, and no other device of pool {pool} can be allocated. {next_step}"
 
 
 NO_DEVICE = frozenset({ReasonCode.DEVICE_QUARANTINED, ReasonCode.DEVICE_UNAVAILABLE})

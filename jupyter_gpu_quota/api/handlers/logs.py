@@ -12,7 +12,7 @@ from tornado.iostream import StreamClosedError
 
 from ...backends.protocol import MOST_OUTPUTS, LogPart, OutputRefused
 from ...core.lifecycle import FINAL, HOLDS_GPU
-from ...hub_api import HubAway
+from ...hub_api import HubUnavailable
 from ...store.records.calls import StoreUnavailable
 from ...store.records.rows import JobRecord
 from ...wire import OutputView
@@ -25,8 +25,8 @@ from ..views.records import instant
 from .jobs import record_of, seen_job
 
 LARGEST_PART = 1 << 20
-PIECE = 1 << 16
-LOOK_S = 0.3
+CHUNK_BYTES = 1 << 16
+POLL_S = 0.3
 """The interval of reads of a followed log."""
 
 
@@ -75,7 +75,9 @@ async def _check_exists(call: Call, record: JobRecord, attempt: int, rank: int, 
         raise Refused(404, "no_such_log", f"{which} has no rank {rank}; {there}.")
 
 
-async def part_of(call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = PIECE) -> Part:
+async def part_of(
+    call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = CHUNK_BYTES
+) -> Part:
     """A part from an offset; at the end of the log its text is empty."""
     store_view = call.store_view
     part = await store_view.read(call.services.backend.outputs.log, record.job.id, attempt, rank, offset, limit)
@@ -108,7 +110,7 @@ async def _follow(call: Call, job: str, attempt: int, rank: int, offset: int) ->
     """Send ``log`` events, then ``end`` with the job's state. Without an attempt later ones follow."""
     reader = Reader(call.services.people, call.resource, call.person)
     await reader.now()
-    ended = contextlib.suppress(StreamClosedError, NotAllowed, HubAway, Refused, StoreUnavailable)
+    ended = contextlib.suppress(StreamClosedError, NotAllowed, HubUnavailable, Refused, StoreUnavailable)
     with EventStream(call.resource, call.services.streams, call.person) as stream, ended:
         await _Follower(call, stream, reader, job, attempt, rank, offset).run()
 
@@ -131,14 +133,14 @@ class _Follower:
             self.attempt = self.attempt or record.job.attempt
             if await self._send_new_text(record):
                 continue
-            if self._is_over(record):
+            if self._has_ended(record):
                 await self.stream.send("end", json.dumps({"state": record.job.state, "attempt": self.attempt}))
                 return
-            self.quiet_s += LOOK_S
+            self.quiet_s += POLL_S
             if self.quiet_s >= HEARTBEAT_S:
                 await self.stream.beat()
                 self.quiet_s = 0.0
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _send_new_text(self, record: JobRecord) -> bool:
         """Returns whether there was any."""
@@ -152,7 +154,7 @@ class _Follower:
         self.offset, self.quiet_s = part.next_offset, 0.0
         return True
 
-    def _is_over(self, record: JobRecord) -> bool:
+    def _has_ended(self, record: JobRecord) -> bool:
         """Whether the log is complete. Moves on to the next attempt, unless the request names one."""
         if _runs(record, self.attempt):
             return False
@@ -189,6 +191,6 @@ async def output(call: Call) -> None:
         name = quote(path.rpartition("/")[2], safe="")
         resource.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
         with contextlib.suppress(StreamClosedError):
-            while piece := await call.store_view.read(file.read, PIECE):
+            while piece := await call.store_view.read(file.read, CHUNK_BYTES):
                 resource.write(piece)
                 await resource.flush()

@@ -27,7 +27,7 @@ async def change(call: Call) -> NodeChangeView:
     node = _node(services, call.names["id"])
     wanted = replace(node, upkeep=UPKEEP[word], drain_by_at=_deadline(word, edit, services.clock()))
     if wanted.upkeep is Upkeep.DRAINING is node.upkeep and edit.deadline is None:
-        wanted = node  # a drain that goes on keeps its deadline
+        wanted = node  # a drain that continues keeps its deadline
     preview = await _preview(services, wanted)
     if not edit.dry_run:
         request = ChangeNode(node=node.id, actor=call.person.id, change=word, drain_by_at=wanted.drain_by_at)
@@ -49,7 +49,7 @@ def _deadline(word: str, edit: NodeEdit, now: int) -> int | None:
     if edit.deadline is None:
         return None
     if word != "drain":
-        raise Refused(400, "invalid", f"deadline belongs to a drain; {word} moves nobody, so it takes none.")
+        raise Refused(400, "invalid", f"deadline belongs to a drain; {word} stops no work, so it takes none.")
     seconds = duration_s(edit.deadline)
     if isinstance(seconds, AmountRefusal):
         raise Refused(400, "invalid", f"deadline: {seconds.message}.")

@@ -133,10 +133,10 @@ async def _changes_nothing(call: Call, text: str, expected: int | None) -> bool:
     store_view, present = call.store_view, call.store_view.quota
     if present is None or expected is None or expected > present.revision or store_view.quota_fault:
         return False
-    return await store_view.read(_same, text, present)
+    return await store_view.read(_is_same_text, text, present)
 
 
-def _same(text: str, present: QuotaRevision) -> bool:
+def _is_same_text(text: str, present: QuotaRevision) -> bool:
     """Whether a text is the one in force, apart from the revision in it."""
     return quotafile.export(text, present.revision) == quotafile.export(present.text, present.revision)
 

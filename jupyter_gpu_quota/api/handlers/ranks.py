@@ -48,7 +48,7 @@ def gang_of(request: JobRequest, pool: str, models: Sequence[str], devices: Sequ
         min_ranks=None if least == nodes else least * processes,
         processes=processes,
     )
-    _fits_somewhere(request.gpu, gang, pool, models, devices)
+    _refuse_too_large_for_pool(request.gpu, gang, pool, models, devices)
     return gang
 
 
@@ -69,7 +69,9 @@ def _accepted(amount: int | AmountRefusal) -> int:
     return amount
 
 
-def _fits_somewhere(text: str, gang: Gang, pool: str, models: Sequence[str], devices: Sequence[Device]) -> None:
+def _refuse_too_large_for_pool(
+    text: str, gang: Gang, pool: str, models: Sequence[str], devices: Sequence[Device]
+) -> None:
     """Refuse at once what the pool could not hold even empty and healthy. Source: docs/scheduling.md, section 3."""
     if not devices:
         return

@@ -48,7 +48,9 @@ def spec_of(request: JobRequest, person: Person, store_view: StoreView) -> JobSp
     host = host_of(request, gang, pool, models, devices, nodes)
     if request.priority > USUAL_PRIORITY and not raises_priority(person, project):
         who = f"leads of {project} and admins"
-        sentence = f"{person.name} asked for priority {request.priority}; above {USUAL_PRIORITY} only {who} go."
+        sentence = (
+            f"{person.name} asked for priority {request.priority}; only {who} may set more than {USUAL_PRIORITY}."
+        )
         raise Refused(403, "priority", sentence)
     if not request.command[0].strip():
         raise Refused(400, "invalid", "command.0: the program's name is empty.")

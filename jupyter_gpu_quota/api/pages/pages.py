@@ -9,7 +9,7 @@ from jupyterhub.services.auth import HubOAuthenticated
 from tornado.web import HTTPError, RequestHandler
 
 from ... import __version__
-from ...hub_api import HubAway
+from ...hub_api import HubUnavailable
 from ...store.records.calls import StoreUnavailable
 from ..access.people import NotAllowed
 from ..access.permissions import Person, Scope, changes_work, may_enter, reads_policy, refusal
@@ -85,7 +85,7 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         }
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        if not isinstance(value, Refused | HTTPError | StoreUnavailable | HubAway | NotAllowed):
+        if not isinstance(value, Refused | HTTPError | StoreUnavailable | HubUnavailable | NotAllowed):
             super().log_exception(typ, value, tb)
 
     def write_error(self, status_code: int, **details: Any) -> None:
@@ -109,7 +109,7 @@ async def overview(call: Call) -> dict[str, Any]:
         "projects": projects,
         "departments": list({each.name: each for one in projects if (each := one.department)}.values()),
         "notebooks": slices,
-        "keepable": {each.id for each in slices if changeable(person, each)},
+        "keepable": {each.id for each in slices if may_change(person, each)},
         "explained": page_text.EXPLAINED_NOTEBOOK_REASONS,
         "counts": page_text.counts(store_view),
     }
@@ -117,7 +117,7 @@ async def overview(call: Call) -> dict[str, Any]:
 
 async def job_list(call: Call) -> dict[str, Any]:
     answer = await jobs.listing(call, limit=JOBS_SHOWN)
-    shown = [page_text.JobRow(job, changeable(call.person, job)) for job in answer.items]
+    shown = [page_text.JobRow(job, may_change(call.person, job)) for job in answer.items]
     trains = may_train(call.person, call.store_view.quota_file)
     return {
         "rows": shown,
@@ -137,7 +137,7 @@ async def job(call: Call) -> dict[str, Any]:
     return {
         "page_title": record.spec.name,
         "job": detail,
-        "actions": page_text.actions_of(detail) if changeable(call.person, detail) else (),
+        "actions": page_text.actions_of(detail) if may_change(call.person, detail) else (),
         "first_start": page_text.first_start(detail),
         "explanation": await audit.explain(call),
         "log": tail,
@@ -183,7 +183,7 @@ def log_shown(call: Call, parts: Sequence[page_text.LogChoice]) -> page_text.Log
     return asked or (parts[0] if parts else page_text.LogChoice(0, 0, ""))
 
 
-def changeable(person: Person, job: Any) -> bool:
+def may_change(person: Person, job: Any) -> bool:
     """Whether a user may hold, release or cancel a job of this view; the REST API checks again."""
     return changes_work(person, project=job.project, owner=person.id if job.user == person.name else "")
 

@@ -16,7 +16,7 @@ from ...core.amounts import duration_text, gpu_text, host_text, ranks_text
 from ...core.lifecycle import FINAL, HOLDS_GPU, WAITING
 from ...core.model import JobState
 from ...core.reasons import SERVER_STOPPED
-from ...messages.exit_status import how_it_ended
+from ...messages.exit_status import exit_text
 from ...wire import DeviceView, JobDetail, JobView
 from ..requests.call import Answer, Call
 
@@ -57,7 +57,7 @@ def _environment() -> Environment:
         "segments": segments,
         "command": shlex.join,
         "control": control_of,
-        "how_it_ended": how_it_ended,
+        "exit_text": exit_text,
     }
     environment.globals["signs"] = SIGNS
     return environment
@@ -129,11 +129,11 @@ class JobRow:
     """A job in the list, and whether its reader may change it."""
 
     job: JobView
-    changeable: bool
+    may_change: bool
 
     @property
     def actions(self) -> tuple[str, ...]:
-        return actions_of(self.job) if self.changeable else ()
+        return actions_of(self.job) if self.may_change else ()
 
     @property
     def why(self) -> str:
@@ -144,7 +144,7 @@ class JobRow:
         elif job.borrower:
             parts.append("Runs on notebook quota that no notebook uses now.")
         if job.state == "failed":
-            parts.append(f"Its last attempt: {how_it_ended(job.exit_status)}.")
+            parts.append(f"Its last attempt: {exit_text(job.exit_status)}.")
         return " ".join(parts)
 
 

@@ -28,7 +28,7 @@ def ceiling_edits(snapshot: Snapshot, old: Policy, new: Policy, name_of: Callabl
     """Warnings: quota that a ceiling of 0 leaves to no user, and use above a ceiling or limit that is lowered."""
     edit = _Edit(before=_Side.of(old), after=_Side.of(new), now=snapshot.now)
     lowered = _above_ceilings(snapshot, edit, name_of), _above_limits(snapshot, edit)
-    return tuple(line for lines in (_for_nobody(edit), *lowered) for line in islice(lines, MOST_LISTED))
+    return tuple(line for lines in (_quotas_without_users(edit), *lowered) for line in islice(lines, MOST_LISTED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,11 @@ class _Edit:
         found, present = dict[int, str](), None
         for at, was_open, is_open in self.moments(self.before.entries(place, key), self.after.entries(place, key)):
             was, becomes = before.value(was_open), after.value(is_open)
-            if becomes is not None and becomes < min(_or_all(was), _or_all(present)) and becomes not in found:
+            if (
+                becomes is not None
+                and becomes < min(_or_unbounded(was), _or_unbounded(present))
+                and becomes not in found
+            ):
                 found[becomes] = since_text(self.now, at, is_open[-1:])
             present = becomes if at == self.now else present
         return found
@@ -141,12 +145,12 @@ def _moments(before: Sequence[_Entry], after: Sequence[_Entry], now: int) -> Ite
         yield at, names[0], names[1]
 
 
-def _or_all(value: int | None) -> int | float:
+def _or_unbounded(value: int | None) -> int | float:
     """An amount, None being no bound."""
     return inf if value is None else value
 
 
-def _for_nobody(edit: _Edit) -> Iterator[str]:
+def _quotas_without_users(edit: _Edit) -> Iterator[str]:
     """Each quota that a ceiling of 0 leaves to no user, with the first time at which it does."""
     for place in sorted({*edit.after.amounts, *edit.after.changes}):
         for ceiling, quota in QUOTAS.items():

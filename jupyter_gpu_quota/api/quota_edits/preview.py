@@ -59,7 +59,7 @@ async def objections_to(services: Services, edit: Edit) -> Objections:
 
 
 async def preview_of(services: Services, edit: Edit) -> PreviewView:
-    """The arithmetic of every pool under a file, and every workload that it affects. Raises HubAway."""
+    """The arithmetic of every pool under a file, and every workload that it affects. Raises HubUnavailable."""
     store_view = services.store_view
     found = await objections_to(services, edit)
     affected = await store_view.compute_slow(_affected, edit)
@@ -82,7 +82,7 @@ async def preview_of(services: Services, edit: Edit) -> PreviewView:
                 for one in affected
                 if one.work.id not in stopped or one.effect is Effect.PAUSED
             ),
-            *await _leavers(services, edit),
+            *await _work_of_lost_members(services, edit),
         ],
     )
 
@@ -139,7 +139,7 @@ def _sentence(one: Affected, store_view: StoreView) -> str:
     return affected_sentence(one, _subject(one.work, store_view), before=before, after=after)
 
 
-async def _leavers(services: Services, edit: Edit) -> list[AffectedView]:
+async def _work_of_lost_members(services: Services, edit: Edit) -> list[AffectedView]:
     """The live work of users who lose their membership of a project that stays."""
     store_view, lost = services.store_view, dict[tuple[str, str], bool]()
     edited = {one.path[1] for one in edit.below("projects") if one.path[2:] == ("members",) and one.after is not None}
@@ -151,10 +151,10 @@ async def _leavers(services: Services, edit: Edit) -> list[AffectedView]:
             file is not None and project in file.membership(name, groups) for file in (edit.present, edit.file)
         )
         lost[project, user] = was and not stays
-    return [_leaver(one, store_view) for one in edit.work() if lost.get((one.project, one.user))]
+    return [_lost_member_view(one, store_view) for one in edit.work() if lost.get((one.project, one.user))]
 
 
-def _leaver(work: Job | Notebook, store_view: StoreView) -> AffectedView:
+def _lost_member_view(work: Job | Notebook, store_view: StoreView) -> AffectedView:
     keeps = "sees it and may hold or cancel it" if isinstance(work, Job) else "keeps it until the server stops"
     user = store_view.name_of(work.user)
     figures = {"subject": _subject(work, store_view), "user": user, "project": work.project, "keeps": keeps}

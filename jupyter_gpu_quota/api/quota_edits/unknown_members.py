@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ... import quotafile
-from ...hub_api import Everybody, HubAway
-from ...messages.validation import nearest
+from ...hub_api import HubUnavailable, HubUsers
+from ...messages.validation import nearest_name
 from ...quotafile import QuotaFile
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ class _Member:
     name: str
     place: tuple[str | int, ...]
 
-    def is_known(self, everybody: Everybody) -> bool:
+    def is_known(self, hub_users: HubUsers) -> bool:
         """Whether the hub has such a user or group; also where the hub does not show its groups."""
-        known = everybody.groups if self.key == "groups" else everybody.users
+        known = hub_users.groups if self.key == "groups" else hub_users.users
         return known is None or self.name in known
 
-    def sentence(self, everybody: Everybody) -> str:
-        groups = everybody.groups or frozenset[str]()
+    def sentence(self, hub_users: HubUsers) -> str:
+        groups = hub_users.groups or frozenset[str]()
         if self.key == "groups":
-            what, known, others, other = "no user of the hub is in a group", groups, everybody.users, "user"
+            what, known, others, other = "no user of the hub is in a group", groups, hub_users.users, "user"
         else:
-            what, known, others, other = "the hub knows no user", everybody.users, groups, "group"
-        near = nearest(self.name, known)
+            what, known, others, other = "the hub knows no user", hub_users.users, groups, "group"
+        near = nearest_name(self.name, known)
         advice = f"; did you mean {near}?" if near else " as yet"
         if self.name in others:
             advice = f"; it has a {other} of this name"
@@ -57,10 +57,10 @@ async def unknown_members(services: Services, file: QuotaFile, text: str) -> tup
     if not members:
         return ()
     try:
-        everybody = await services.people.accounts.everybody()
-    except HubAway as away:
+        hub_users = await services.people.accounts.hub_users()
+    except HubUnavailable as away:
         return (f"Whether the hub knows the users and groups that the file names as members was not checked: {away}.",)
-    return await services.store_view.compute_slow(_sentences, members, everybody, text)
+    return await services.store_view.compute_slow(_sentences, members, hub_users, text)
 
 
 def _members(file: QuotaFile) -> Iterator[_Member]:
@@ -70,12 +70,12 @@ def _members(file: QuotaFile) -> Iterator[_Member]:
                 yield _Member(project=project.name, key=key, name=name, place=("projects", number, "members", key, at))
 
 
-def _sentences(members: Sequence[_Member], everybody: Everybody, text: str) -> tuple[str, ...]:
-    unknown = [one for one in members if not one.is_known(everybody)]
+def _sentences(members: Sequence[_Member], hub_users: HubUsers, text: str) -> tuple[str, ...]:
+    unknown = [one for one in members if not one.is_known(hub_users)]
     listed, more = unknown[:MOST_LISTED], len(unknown) - MOST_LISTED
     lines = quotafile.lines(text, [one.place for one in listed])
-    found = [f"line {line}: {one.sentence(everybody)}" for line, one in zip(lines, listed, strict=True)]
+    found = [f"line {line}: {one.sentence(hub_users)}" for line, one in zip(lines, listed, strict=True)]
     found += [f"{more} more names of members are not known to the hub."] if more > 0 else []
-    if everybody.groups is None and any(one.key == "groups" for one in members):
+    if hub_users.groups is None and any(one.key == "groups" for one in members):
         found.append(GROUPS_UNKNOWN)
     return tuple(found)

@@ -13,8 +13,8 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
-from ...hub_api import HubAway
-from ...messages.validation import numbers_only, words_of
+from ...hub_api import HubUnavailable
+from ...messages.validation import error_text, numbers_only
 from ...store.records.calls import StoreUnavailable
 from ...wire import ErrorView
 from ..access.people import NotAllowed
@@ -152,7 +152,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         """Log unexpected faults with their trace; refusals are answers."""
-        if not isinstance(value, Refused | HTTPError | StoreUnavailable | HubAway | NotAllowed):
+        if not isinstance(value, Refused | HTTPError | StoreUnavailable | HubUnavailable | NotAllowed):
             log.error("%s %s failed", self.request.method, self.request.path, exc_info=(typ, value, tb))
 
     def write_error(self, status_code: int, **details: Any) -> None:
@@ -202,8 +202,8 @@ def error_of(fault: BaseException | None, status: int) -> Refused:
             return Refused(403, "not_allowed", str(fault))
         case StoreUnavailable():
             again = {"Retry-After": str(RETRY_AFTER_S)}
-            return Refused(503, "store_unavailable", f"{fault} Running jobs run on; try again.", again)
-        case HubAway():
+            return Refused(503, "store_unavailable", f"{fault} Running jobs continue; try again.", again)
+        case HubUnavailable():
             sentence = f"The hub cannot be asked who you are: {fault}. Try again."
             return Refused(503, "hub_away", sentence, {"Retry-After": str(RETRY_AFTER_S)})
         case HTTPError() | Finish():
@@ -221,7 +221,7 @@ def sentence_of(error: ValidationError) -> str:
     """The first faults of a body: key, fault and limit; of values only numbers are repeated."""
     faults = error.errors(include_url=False)
     parts = [
-        f"{'.'.join(map(_key, fault['loc'])) or 'the body'}: {words_of(fault, numbers_only)}" for fault in faults[:5]
+        f"{'.'.join(map(_key, fault['loc'])) or 'the body'}: {error_text(fault, numbers_only)}" for fault in faults[:5]
     ]
     more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
     return "; ".join(parts)[:2000] + more + ". Nothing was stored."

@@ -360,7 +360,7 @@ class StoreView:
     def devices_in(self, pool: str) -> list[Device]:
         return [device for device in self.mirror.devices.values() if device.pool == pool]
 
-    def outlives(self, work: Job | Notebook) -> Reason | None:
+    def removal_reason_of(self, work: Job | Notebook) -> Reason | None:
         file = self.quota_file
         if file is None:
             return None

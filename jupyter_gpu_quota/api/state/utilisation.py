@@ -32,7 +32,7 @@ NOTHING_HELD = Utilised(None, None)
 
 def of_share(row: DeviceSample | None, workload: str, now: int) -> Utilised:
     """A workload's use of one device by its newest reading."""
-    if (silent := _silent(row, now)) is not None or row is None:
+    if (silent := _why_outdated(row, now)) is not None or row is None:
         return Utilised(None, silent or NOT_READ)
     if workload not in row.workloads:
         return Utilised(None, NOT_ITS)
@@ -44,7 +44,7 @@ def of_share(row: DeviceSample | None, workload: str, now: int) -> Utilised:
 
 def of_device(row: DeviceSample | None, now: int) -> Utilised:
     """The whole use of one device."""
-    if (silent := _silent(row, now)) is not None or row is None:
+    if (silent := _why_outdated(row, now)) is not None or row is None:
         return Utilised(None, silent or NOT_READ)
     if row.utilisation_percent is None:
         return Utilised(None, row.why.get("utilisation_percent", NO_REASON))
@@ -67,7 +67,7 @@ def together(parts: Sequence[Utilised], what: str = "shares") -> Utilised:
     return Utilised(None, f"unknown of {len(reasons)} of {len(parts)} {what}: {reasons[0]}")
 
 
-def _silent(row: DeviceSample | None, now: int) -> str | None:
+def _why_outdated(row: DeviceSample | None, now: int) -> str | None:
     if row is None:
         return NOT_READ
     if row.at - now > AHEAD_MS:

@@ -32,5 +32,5 @@ def audit_view(row: AuditRow, subjects: Subjects, store_view: StoreView) -> Audi
         thing = f"{store_view.name_of(record.notebook.user)}'s notebook"
     actor = store_view.name_of(row.actor)
     entry = AuditEntry(kind=row.kind, subject=row.subject, payload=payload, thing=thing, name_of=store_view.name_of)
-    words = {"who": PARTS.get(row.actor) or actor.removeprefix("system:"), "what": audit.what(entry)}
+    words = {"who": PARTS.get(row.actor) or actor.removeprefix("system:"), "what": audit.action_text(entry)}
     return AuditView(**copied(AuditView, row) | words | {"actor": actor, "payload": payload})

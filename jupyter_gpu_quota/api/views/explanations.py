@@ -31,7 +31,7 @@ async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunVi
         message = dry_run_sentence(found).replace(person.id, store_view.name_of(person.id))
         reason = reason.model_copy(update={"message": message})
     paused = "would be paused for it and queued again at its position."
-    restarted = "would save and go on at once, elsewhere or with fewer ranks."
+    restarted = "would save and continue at once, elsewhere or with fewer ranks."
     return DryRunView(
         starts_now=found.starts_now,
         pauses=[
@@ -99,14 +99,14 @@ WAITING_STATES = (JobState.QUEUED, JobState.PAUSED, NotebookState.REQUESTED, Not
 def _state_reason(record: JobRecord | NotebookRecord, store_view: StoreView) -> ReasonView:
     """The recorded reason, else the state in words."""
     if isinstance(record, JobRecord):
-        known, state, message = job_reason(record, store_view), str(record.job.state), _state_in_words(record)
+        known, state, message = job_reason(record, store_view), str(record.job.state), _state_sentence(record)
     else:
         known, state = notebook_reason(record, store_view), str(record.notebook.state)
         message = f"The notebook's slice is {state}."
     return known or ReasonView(code=state, figures={}, message=message)
 
 
-def _state_in_words(record: JobRecord) -> str:
+def _state_sentence(record: JobRecord) -> str:
     match record.job.state:
         case JobState.PAUSING:
             return "The job is pausing: it saves what it has, then it is queued again at its old position."

@@ -7,7 +7,7 @@ from ...core.idle.classification import Busy, IdleReason, Unknown
 from ...core.idle.state_document import from_document, name_of
 from ...core.idle.state_machine import BEGINNING, Freeing, InUse, MachineState, Warned
 from ...core.reasons import EnforcementTooWeak, OverShare
-from ...messages.idle import Suspends, idle_sentence
+from ...messages.idle import SuspensionState, idle_sentence
 from ...messages.reasons import warning
 from ...store.records.idle_state import IdleState, word_of
 from ...store.records.rows import NotebookRecord
@@ -43,7 +43,7 @@ def idle_view(record: NotebookRecord, store_view: StoreView) -> IdleView | None:
 
 def activity_answer(record: NotebookRecord, store_view: StoreView) -> ActivityAnswer:
     """The answer to a server: it shuts down the kernels that are named here, and nothing else."""
-    name, now, policy, stage = record.notebook.id, store_view.now(), policy_of(store_view), stage_of(record)
+    name, now, policy, stage = record.notebook.id, store_view.now(), policy_of(store_view), machine_state_of(record)
     known = store_view.idle.get(name) or IdleState(
         notebook=name, at=now, classification=Unknown(reason=IdleReason.TOO_FEW_REPORTS)
     )
@@ -62,8 +62,8 @@ def activity_answer(record: NotebookRecord, store_view: StoreView) -> ActivityAn
 
 
 def _view(record: NotebookRecord, state: IdleState, store_view: StoreView) -> IdleView:
-    now, policy, stage = store_view.now(), policy_of(store_view), stage_of(record)
-    classification = _asked_since(stage, state) or state.classification
+    now, policy, stage = store_view.now(), policy_of(store_view), machine_state_of(record)
+    classification = _use_since(stage, state) or state.classification
     return IdleView(
         verdict="idle" if state.lendable and classification is state.classification else word_of(classification),
         reason=classification.reason,
@@ -78,7 +78,7 @@ def _view(record: NotebookRecord, state: IdleState, store_view: StoreView) -> Id
     )
 
 
-def _asked_since(stage: MachineState, state: IdleState) -> Busy | None:
+def _use_since(stage: MachineState, state: IdleState) -> Busy | None:
     """A request of a person or a kernel after the classification, which counts as a use."""
     if isinstance(stage, InUse) and stage.asked_at is not None and stage.asked_at >= state.at:
         return Busy(reason=IdleReason.ASKED, since=stage.asked_at)
@@ -101,14 +101,14 @@ def policy_of(store_view: StoreView) -> IdlePolicy:
     return IdlePolicy() if store_view.quota_file is None else store_view.quota_file.idle
 
 
-def stage_of(record: NotebookRecord) -> MachineState:
+def machine_state_of(record: NotebookRecord) -> MachineState:
     return BEGINNING if record.idle_state is None else from_document(record.idle_state)
 
 
-def _suspends(state: IdleState, policy: IdlePolicy) -> Suspends | None:
+def _suspends(state: IdleState, policy: IdlePolicy) -> SuspensionState | None:
     """Whether kernels can be suspended; None where the policy does not suspend."""
     if not policy.suspend:
         return None
     if (known := state.suspension) is None:
-        return Suspends(why_not="its server has not reported")
-    return Suspends(can=known.can, why_not=known.why_not, suspended=known.suspended)
+        return SuspensionState(why_not="its server has not reported")
+    return SuspensionState(can=known.can, why_not=known.why_not, suspended=known.suspended)

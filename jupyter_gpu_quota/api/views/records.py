@@ -26,7 +26,7 @@ from ...core.model import (
 from ...core.reason_figures import code_of, figures_of, reason_from
 from ...core.reasons import HELD_BY_ENFORCEMENT, Reason, ReasonCode
 from ...core.samples import DeviceSample
-from ...messages.reasons import named, sentence
+from ...messages.reasons import sentence, with_user_name
 from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord
 from ...wire import (
     AllocationView,
@@ -81,7 +81,7 @@ def copied(view: type[BaseModel], *records: Any) -> dict[str, Any]:
 
 def reason_view(reason: Reason, store_view: StoreView, *, began: bool = False, ended: bool = False) -> ReasonView:
     """A reason with people by their names. ``began``: of started work; ``ended``: of ended work."""
-    reason = named(reason, store_view.name_of)
+    reason = with_user_name(reason, store_view.name_of)
     said = sentence(reason, began=began, ended=ended)
     return ReasonView.model_construct(code=code_of(reason), figures=figures_of(reason), message=said)
 
@@ -90,7 +90,7 @@ def job_reason(record: JobRecord, store_view: StoreView) -> ReasonView | None:
     """Why a job is where it is: the present reason of a waiting job, else the recorded one while it holds."""
     job = record.job
     waits = store_view.waits.get(job.id) if job.state in WAITING else None
-    reason = waits or store_view.outlives(job) or present_reason(record)
+    reason = waits or store_view.removal_reason_of(job) or present_reason(record)
     began, ended = job.state in HOLDS_GPU, job.state in FINAL
     return None if reason is None else reason_view(reason, store_view, began=began, ended=ended)
 
@@ -105,7 +105,7 @@ def notebook_reason(record: NotebookRecord, store_view: StoreView) -> ReasonView
     """Why a slice waits, or was refused, or how it came to be."""
     notebook = record.notebook
     waits = store_view.waits.get(notebook.id) if notebook.state in AWAITED else None
-    reason = waits or store_view.outlives(notebook) or record.reason
+    reason = waits or store_view.removal_reason_of(notebook) or record.reason
     return None if reason is None else reason_view(reason, store_view, began=notebook.state in HOLDS_SLICE)
 
 

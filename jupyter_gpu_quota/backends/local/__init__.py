@@ -1,1 +1,1 @@
-"""The backend of one machine: processes, control groups, NVML, log files, accounts."""
+"""The backend of one machine: processes, cgroups, NVML, log files, accounts."""

@@ -73,8 +73,8 @@ class LocalEnforcement:
         found = next((each for each in reading.devices if each.uuid == device.uuid), None)
         if found is None:
             return EnforcementOffer(device=device.id, why=reading.absent or "NVML does not list it", unsure=True)
-        no_cgroups, root = self._cgroups.why_no_limits, os.geteuid() == 0
-        machine = Machine(driver=reading.driver, no_cgroups=no_cgroups, root=root, mps=self.mps)
+        why_no_cgroups, root = self._cgroups.why_no_limits, os.geteuid() == 0
+        machine = Machine(driver=reading.driver, why_no_cgroups=why_no_cgroups, root=root, mps=self.mps)
         return offer(found, machine, gpu_milli, project or "", notebook=project is None)
 
     def _reading(self) -> Reading | NoReading:

@@ -1,4 +1,4 @@
-"""What an API process on this machine uses of the local backend: readers, and checks before a job is queued."""
+"""The parts of the local backend that an API process uses: readers, and checks before a job is queued."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class LocalSubmissionChecks:
         try:
             account = pwd.getpwnam(user)
         except KeyError:
-            sentence = f"There is no account {user!r} on this machine for {user}'s jobs to run under."
-            raise JobRefused("no_account", sentence) from None
+            message = f"There is no account {user!r} on this machine for {user}'s jobs to run under."
+            raise JobRefused("no_account", message) from None
         if account.pw_uid == 0:
             raise JobRefused("no_account", f"Jobs of {user} would run as root, which this queue does not do.")
 
@@ -41,6 +41,6 @@ class LocalSubmissionChecks:
         home = os.path.normpath(pwd.getpwnam(user).pw_dir if user else Path.home())
         full = os.path.normpath(os.path.join(home, directory))
         if os.path.commonpath([home, full]) != home:
-            sentence = f"directory was {directory[:80]!r}; a live job runs below its submitter's home, {home}."
-            raise JobRefused("path", sentence)
+            message = f"directory was {directory[:80]!r}; a live job runs below its submitter's home, {home}."
+            raise JobRefused("path", message)
         return full

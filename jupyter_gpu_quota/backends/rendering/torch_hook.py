@@ -1,8 +1,8 @@
 """A start-up file of kernels: PyTorch is capped to the kernel's share as soon as it is imported.
 
-PYTHONSTARTUP names this file, so it stands alone: any interpreter reads it, with nothing of ours installed. It sets the
-cap when CUDA is first used, never before, because a CUDA context takes memory itself. A file that
-PYTHONSTARTUP named before is run first.
+PYTHONSTARTUP names this file. It imports nothing of this package, which the kernel's interpreter may not have. It sets
+the cap when CUDA is first used, never before, because a CUDA context takes memory itself. A file that PYTHONSTARTUP
+named before is run first.
 """
 
 from __future__ import annotations

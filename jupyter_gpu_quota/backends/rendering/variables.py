@@ -22,7 +22,7 @@ STARTUP_BEFORE = "JUPYTER_GPU_QUOTA_STARTUP"
 """The start-up file that was named for kernels before; ours runs it first."""
 
 CONTEXT_MIB = 600
-"""The approximate memory of a process's first CUDA context; frameworks count only their data."""
+"""The approximate memory of a process's first CUDA context. The caps of frameworks do not count it."""
 
 OUR_VARIABLES = frozenset({
     "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH",
@@ -163,7 +163,7 @@ def _amounts(gpu_milli: int, memory_mib: int) -> dict[str, str]:
 def gang_ports(job: str, attempt: int) -> Iterator[int]:
     """Ports for the rendezvous of an attempt, below the ephemeral ones.
 
-    The first differs between jobs and between attempts of one job; the others are for when it is taken.
+    The first differs between jobs and between attempts of one job. The others are alternatives if it is taken.
     """
     first = zlib.crc32(f"{job}.{attempt}".encode())
     return (FIRST_GANG_PORT + (first + step) % GANG_PORTS for step in range(GANG_PORTS))

@@ -87,7 +87,7 @@ class SimulatedOutputs:
 
     def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
         """At most ``limit`` bytes from ``offset``."""
-        whole = self.jobs.conduct_of(job).log if self.jobs.has_begun(job, attempt) else b""
+        whole = self.jobs.behaviour_of(job).log if self.jobs.has_begun(job, attempt) else b""
         start = max(0, len(whole) + offset) if offset < 0 else offset
         part = whole[start : start + limit]
         return LogPart(start, part, start + len(part))
@@ -103,7 +103,7 @@ class SimulatedOutputs:
         return io.BytesIO(self._files(job)[path])
 
     def _files(self, job: str) -> Mapping[str, bytes]:
-        return self.jobs.conduct_of(job).outputs if self.jobs.has_begun(job, 1) else {}
+        return self.jobs.behaviour_of(job).outputs if self.jobs.has_begun(job, 1) else {}
 
 
 class SimulatedBackend:

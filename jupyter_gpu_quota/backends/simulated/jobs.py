@@ -1,4 +1,4 @@
-"""Jobs on a virtual clock, which its owner moves. Their durations come from a trace."""
+"""Jobs on a virtual clock, with durations from a trace."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conduct:
-    """The behaviour of a job once it has its devices, in milliseconds.
+class Behaviour:
+    """The behaviour of a job on its devices; durations in milliseconds.
 
-    ``work_ms``: its running time in all. ``starts_after_ms``: from the order to its first process, per attempt.
-    ``saves_in_ms``: how long it needs to save and exit on SIGTERM; None: it dies of SIGTERM at once and loses the work
-    since its last checkpoint. ``checkpoint_every_ms``: how often it saves by itself, at no cost; None never.
+    ``work_ms``: its whole running time. ``starts_after_ms``: from the order to its first process, in each attempt.
+    ``saves_in_ms``: the time to save and exit on SIGTERM; None: SIGTERM ends it at once, and it loses the work since
+    its last checkpoint. ``checkpoint_every_ms``: the interval of checkpoints, which take no time; None: there are none.
     ``saved_exit_status`` is its exit status after it saved on SIGTERM. ``completes``: an exit with 0 means that its
     work is complete. ``log`` is written by each rank when it starts, ``outputs`` are its files.
     """
@@ -54,12 +54,12 @@ class _Attempt:
     attempt: int
     ranks: int
     nodes: frozenset[str]
-    conduct: Conduct
+    behaviour: Behaviour
     first_handle: int | None
     begins_at: int
     ends_at: int
     exit_status: int | None
-    had_ms: int
+    initial_ms: int
     saved_ms: int
     saved_at: int | None = None
     stop_at: int | None = None
@@ -83,7 +83,7 @@ class Run:
 
 @dataclass(eq=False)
 class SimulatedJobs:
-    """Jobs on a virtual clock. ``conduct_of`` is the behaviour of each job.
+    """Jobs on a virtual clock. ``behaviour_of`` returns the behaviour of a job.
 
     ``observe`` reports changes, and each end until it is settled; after ``fence`` it reports everything again.
     ``runs`` is the work of attempts that ended.
@@ -92,48 +92,49 @@ class SimulatedJobs:
     clock: Callable[[], int]
     nodes: tuple[Node, ...]
     devices: tuple[Device, ...]
-    conduct_of: Callable[[str], Conduct]
+    behaviour_of: Callable[[str], Behaviour]
     runs: list[Run] = field(default_factory=list)
     inventory_changed: bool = False
     fencing: int = 0
-    _gone: set[str] = field(default_factory=set)
-    _present: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
-    _saved: dict[str, int] = field(default_factory=dict)
+    _lost_nodes: set[str] = field(default_factory=set)
+    _attempts: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
+    _saved_ms: dict[str, int] = field(default_factory=dict)
     _changed: dict[tuple[str, int], None] = field(default_factory=dict)
-    _agenda: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
+    _instants: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
     _checkpoints: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
-    _newest: dict[str, int] = field(default_factory=dict)
-    _handles: int = 1
+    _newest_begun: dict[str, int] = field(default_factory=dict)
+    _next_handle: int = 1
     _entries: int = 0
 
     # --- the protocol of jobs ------------------------------------------------------------------------------------
     def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         self.inventory_changed = False
-        nodes = tuple(node for node in self.nodes if node.id not in self._gone)
-        return nodes, tuple(device for device in self.devices if device.node not in self._gone)
+        nodes = tuple(node for node in self.nodes if node.id not in self._lost_nodes)
+        return nodes, tuple(device for device in self.devices if device.node not in self._lost_nodes)
 
     def start(self, order: StartOrder) -> None:
         key = order.job, order.attempt
         nodes = frozenset(device.node for device in order.devices)
-        if order.fencing < self.fencing or key in self._present or nodes & self._gone:
+        if order.fencing < self.fencing or key in self._attempts or nodes & self._lost_nodes:
             return  # an order to a lost node does not arrive
-        conduct = self.conduct_of(order.job)
-        had_ms = self._saved.get(order.job, 0)
-        begins_at = self.clock() + conduct.starts_after_ms
-        attempt = self._present[key] = _Attempt(
-            job=order.job, attempt=order.attempt, ranks=order.ranks, nodes=nodes, conduct=conduct,
-            first_handle=self._handles, begins_at=begins_at, ends_at=begins_at + max(0, conduct.work_ms - had_ms),
-            exit_status=conduct.exit_status, had_ms=had_ms, saved_ms=had_ms,
+        behaviour = self.behaviour_of(order.job)
+        initial_ms = self._saved_ms.get(order.job, 0)
+        begins_at = self.clock() + behaviour.starts_after_ms
+        attempt = self._attempts[key] = _Attempt(
+            job=order.job, attempt=order.attempt, ranks=order.ranks, nodes=nodes, behaviour=behaviour,
+            first_handle=self._next_handle, begins_at=begins_at,
+            ends_at=begins_at + max(0, behaviour.work_ms - initial_ms), exit_status=behaviour.exit_status,
+            initial_ms=initial_ms, saved_ms=initial_ms,
         )  # fmt: skip
-        self._handles += order.ranks
-        self._expect(key, begins_at)
-        self._expect(key, attempt.ends_at)
-        if conduct.checkpoint_every_ms is not None:
-            self._expect_checkpoint(attempt)
+        self._next_handle += order.ranks
+        self._schedule(key, begins_at)
+        self._schedule(key, attempt.ends_at)
+        if behaviour.checkpoint_every_ms is not None:
+            self._schedule_checkpoint(attempt)
 
     def stop(self, order: StopOrder) -> None:
         now = self.clock()
-        attempt = self._present.get((order.job, order.attempt))
+        attempt = self._attempts.get((order.job, order.attempt))
         if order.fencing < self.fencing or (attempt is not None and attempt.ended):
             return
         if attempt is None:
@@ -148,77 +149,77 @@ class SimulatedJobs:
         self._plan_end(attempt, attempt.stop_at, attempt.kill_at)
 
     def observe(self) -> Sequence[RankFact]:
-        self._pass_time()
-        facts = [fact for key in list(self._changed) for fact in _facts(self._present[key])]
-        self._changed = {key: None for key in self._changed if self._present[key].ended}
+        self._advance()
+        facts = [fact for key in list(self._changed) for fact in _facts(self._attempts[key])]
+        self._changed = {key: None for key in self._changed if self._attempts[key].ended}
         return facts
 
     def settled(self, job: str, attempt: int) -> None:
         self._changed.pop((job, attempt), None)
-        self._present.pop((job, attempt), None)
+        self._attempts.pop((job, attempt), None)
 
     def forget(self, job: str) -> None:
-        self._saved.pop(job, None)
-        if not any(key[0] == job for key in self._present):
-            self._newest.pop(job, None)
+        self._saved_ms.pop(job, None)
+        if not any(key[0] == job for key in self._attempts):
+            self._newest_begun.pop(job, None)
 
     def has_begun(self, job: str, attempt: int) -> bool:
         """Whether an attempt had a process, and so has a log."""
-        self._pass_time()
-        return attempt <= self._newest.get(job, 0)
+        self._advance()
+        return attempt <= self._newest_begun.get(job, 0)
 
     def fence(self, fencing: int) -> None:
         if fencing > self.fencing:
             self.fencing = fencing
-            self._changed = {key: None for key, attempt in self._present.items() if attempt.started}
+            self._changed = {key: None for key, attempt in self._attempts.items() if attempt.started}
 
     # --- events of the simulation --------------------------------------------------------------------------------
-    def next_at(self) -> int | None:
+    def next_event_at(self) -> int | None:
         """The next start or end of an attempt that the controller has not observed."""
-        while self._agenda:
-            at, _, key = self._agenda[0]
-            attempt = self._present.get(key)
+        while self._instants:
+            at, _, key = self._instants[0]
+            attempt = self._attempts.get(key)
             is_due = attempt and not attempt.ended and at == (attempt.ends_at if attempt.started else attempt.begins_at)
             if is_due:
                 return at
-            heappop(self._agenda)
+            heappop(self._instants)
         return None
 
-    def under_way(self) -> list[Run]:
+    def unfinished_runs(self) -> list[Run]:
         """The work of attempts that have not ended, up to now."""
-        present = (one for one in self._present.values() if one.started and not one.ended)
+        present = (one for one in self._attempts.values() if one.started and not one.ended)
         return [Run(job=one.job, began_at=one.begins_at, stopped_at=one.stop_at or self.clock()) for one in present]
 
-    def lose(self, node: str) -> None:
+    def lose_node(self, node: str) -> None:
         """A node fails: every attempt with a rank on it ends now, with unknown exit status."""
-        self._gone.add(node)
+        self._lost_nodes.add(node)
         self.inventory_changed = True
-        for attempt in self._present.values():
+        for attempt in self._attempts.values():
             if node in attempt.nodes and not attempt.ended:
                 self._end_at(attempt, self.clock(), None)
 
-    def bring_back(self, node: str) -> None:
-        """A lost node is back, without processes."""
-        self._gone.discard(node)
+    def restore_node(self, node: str) -> None:
+        """A lost node is available again, without processes."""
+        self._lost_nodes.discard(node)
         self.inventory_changed = True
 
     # --- private --------------------------------------------------------------------------------------------------
     def _end_unstarted(self, order: StopOrder, now: int) -> None:
         """End an attempt whose start order did not arrive."""
-        key, saved_ms = (order.job, order.attempt), self._saved.get(order.job, 0)
-        self._present[key] = _Attempt(
-            job=order.job, attempt=order.attempt, ranks=1, nodes=frozenset(), conduct=self.conduct_of(order.job),
-            first_handle=None, begins_at=now, ends_at=now, exit_status=TERMINATED, had_ms=saved_ms, saved_ms=saved_ms,
-            stop_at=now,
+        key, saved_ms = (order.job, order.attempt), self._saved_ms.get(order.job, 0)
+        self._attempts[key] = _Attempt(
+            job=order.job, attempt=order.attempt, ranks=1, nodes=frozenset(), behaviour=self.behaviour_of(order.job),
+            first_handle=None, begins_at=now, ends_at=now, exit_status=TERMINATED, initial_ms=saved_ms,
+            saved_ms=saved_ms, stop_at=now,
         )  # fmt: skip
-        self._expect(key, now)
+        self._schedule(key, now)
 
-    def _expect(self, key: tuple[str, int], at: int) -> None:
+    def _schedule(self, key: tuple[str, int], at: int) -> None:
         self._entries += 1
-        heappush(self._agenda, (at, self._entries, key))
+        heappush(self._instants, (at, self._entries, key))
 
-    def _expect_checkpoint(self, attempt: _Attempt) -> None:
-        every = attempt.conduct.checkpoint_every_ms
+    def _schedule_checkpoint(self, attempt: _Attempt) -> None:
+        every = attempt.behaviour.checkpoint_every_ms
         assert every is not None
         self._entries += 1
         at = (attempt.saved_at or attempt.begins_at) + every
@@ -226,58 +227,58 @@ class SimulatedJobs:
 
     def _end_at(self, attempt: _Attempt, at: int, exit_status: int | None) -> None:
         attempt.ends_at, attempt.exit_status = max(at, attempt.begins_at), exit_status
-        self._expect((attempt.job, attempt.attempt), attempt.ends_at)
+        self._schedule((attempt.job, attempt.attempt), attempt.ends_at)
 
     def _plan_end(self, attempt: _Attempt, stop_at: int, kill_at: int) -> None:
-        saves_in = attempt.conduct.saves_in_ms
+        saves_in = attempt.behaviour.saves_in_ms
         if saves_in is None:
             at, status = stop_at, TERMINATED
         elif stop_at + saves_in <= kill_at:
-            at, status = stop_at + saves_in, attempt.conduct.saved_exit_status
+            at, status = stop_at + saves_in, attempt.behaviour.saved_exit_status
         else:
             at, status = kill_at, KILLED
         if at < attempt.begins_at:
             attempt.begins_at, attempt.first_handle = at, None
-            self._expect((attempt.job, attempt.attempt), at)
+            self._schedule((attempt.job, attempt.attempt), at)
         if at < attempt.ends_at:
             self._end_at(attempt, at, status)
 
-    def _pass_time(self) -> None:
+    def _advance(self) -> None:
         now = self.clock()
-        self._pass_checkpoints(now)
-        while (at := self.next_at()) is not None and at <= now:
-            key = heappop(self._agenda)[2]
-            attempt = self._present[key]
+        self._save_checkpoints(now)
+        while (at := self.next_event_at()) is not None and at <= now:
+            key = heappop(self._instants)[2]
+            attempt = self._attempts[key]
             self._changed[key] = None
             attempt.started = True
             if attempt.first_handle is not None:
-                self._newest[attempt.job] = max(attempt.attempt, self._newest.get(attempt.job, 0))
+                self._newest_begun[attempt.job] = max(attempt.attempt, self._newest_begun.get(attempt.job, 0))
             if attempt.ends_at <= at:
-                self._end(attempt)
+                self._end_attempt(attempt)
 
-    def _pass_checkpoints(self, now: int) -> None:
+    def _save_checkpoints(self, now: int) -> None:
         while self._checkpoints and self._checkpoints[0][0] <= now:
             at, _, key = heappop(self._checkpoints)
-            attempt = self._present.get(key)
+            attempt = self._attempts.get(key)
             if attempt is None or attempt.ended or attempt.stop_at is not None or at >= attempt.ends_at:
                 continue
-            every = attempt.conduct.checkpoint_every_ms
+            every = attempt.behaviour.checkpoint_every_ms
             assert every is not None
             attempt.saved_at = at + (min(now, attempt.ends_at - 1) - at) // every * every  # the last one up to now
-            attempt.saved_ms = attempt.had_ms + attempt.saved_at - attempt.begins_at
+            attempt.saved_ms = attempt.initial_ms + attempt.saved_at - attempt.begins_at
             self._changed[key] = None
-            self._expect_checkpoint(attempt)
+            self._schedule_checkpoint(attempt)
 
-    def _end(self, attempt: _Attempt) -> None:
+    def _end_attempt(self, attempt: _Attempt) -> None:
         attempt.ended = True
-        of_itself = attempt.exit_status == attempt.conduct.exit_status
-        stopped_at = attempt.ends_at if of_itself or attempt.stop_at is None else attempt.stop_at
+        ended_by_itself = attempt.exit_status == attempt.behaviour.exit_status
+        stopped_at = attempt.ends_at if ended_by_itself or attempt.stop_at is None else attempt.stop_at
         stopped_at = max(attempt.begins_at, stopped_at)
-        done_ms = attempt.had_ms + stopped_at - attempt.begins_at
+        done_ms = attempt.initial_ms + stopped_at - attempt.begins_at
         if attempt.exit_status == CHECKPOINTED:
             attempt.saved_ms, attempt.saved_at = done_ms, attempt.ends_at
-        lost_ms = 0 if of_itself else done_ms - attempt.saved_ms
-        self._saved[attempt.job] = 0 if of_itself else attempt.saved_ms
+        lost_ms = 0 if ended_by_itself else done_ms - attempt.saved_ms
+        self._saved_ms[attempt.job] = 0 if ended_by_itself else attempt.saved_ms
         if attempt.first_handle is not None:
             self.runs.append(Run(job=attempt.job, began_at=attempt.begins_at, stopped_at=stopped_at, lost_ms=lost_ms))
 
@@ -285,7 +286,7 @@ class SimulatedJobs:
 def _facts(attempt: _Attempt) -> list[RankFact]:
     """The facts of an attempt, rank by rank; all ranks start and end together."""
     first = attempt.first_handle
-    completed = attempt.ended and attempt.conduct.completes and attempt.exit_status == 0
+    completed = attempt.ended and attempt.behaviour.completes and attempt.exit_status == 0
     return [
         RankFact(
             job=attempt.job, attempt=attempt.attempt, rank=rank, handle=None if first is None else str(first + rank),

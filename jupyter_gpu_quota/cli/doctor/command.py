@@ -18,11 +18,11 @@ from . import devices as device_probes
 from . import hub as hub_probes
 from . import hub_settings, probes
 from . import notifications as notification_probes
-from .hub_settings import Known
+from .hub_settings import KnownSettings
 from .probes import Result
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "cyan"}
-NOTEBOOK_OF = "JUPYTERHUB_USER"
+NOTEBOOK_USER = "JUPYTERHUB_USER"
 """Set in a notebook server and its terminals, where the account is not the hub's."""
 
 
@@ -52,13 +52,13 @@ def doctor(
     token: str | None,
 ) -> None:
     """Check this machine: programs, devices, isolation, disk, quota file, service. Exit code 1 if something fails."""
-    known = _known(config_file, url, token)
+    known = _known_settings(config_file, url, token)
     if state_dir is not None:
         known.config.state_dir = str(state_dir)
     if quota is not None:
         known.config.quota_file = str(quota)
     found: list[Result] = []
-    for each in _results(known, known.whole or state_dir is not None, url, token):
+    for each in _all_results(known, known.whole or state_dir is not None, url, token):
         if not json_:
             explained = any(hub_settings.UNKNOWN in one.found + one.advice for one in found)
             _print(each, heading=not found or found[-1].where != each.where, explained=explained)
@@ -68,47 +68,47 @@ def doctor(
     sys.exit(FAILED if any(each.verdict == "fail" for each in found) else DONE)
 
 
-def _known(config_file: Path | None, url: str | None, token: str | None) -> Known:
+def _known_settings(config_file: Path | None, url: str | None, token: str | None) -> KnownSettings:
     if config_file is not None:
-        return hub_settings.of_the_file(config_file)
-    known = hub_settings.of_the_environment(dict(os.environ))
-    if known.whole or os.environ.get(NOTEBOOK_OF):
+        return hub_settings.settings_in_config_file(config_file)
+    known = hub_settings.settings_in_environment(dict(os.environ))
+    if known.whole or os.environ.get(NOTEBOOK_USER):
         return known
-    return hub_settings.of_the_service(_client(url, token), known)
+    return hub_settings.settings_at_service(_client(url, token), known)
 
 
-def _results(known: Known, folder_known: bool, url: str | None, token: str | None) -> Iterator[Result]:
+def _all_results(known: KnownSettings, folder_known: bool, url: str | None, token: str | None) -> Iterator[Result]:
     """The checks of this machine, then those of the service."""
-    notebook = bool(os.environ.get(NOTEBOOK_OF))
-    yield from _here(known, folder_known, notebook)
-    for each in _by_the_service(url, token, notebook):
+    notebook = bool(os.environ.get(NOTEBOOK_USER))
+    yield from _machine_results(known, folder_known, notebook)
+    for each in _service_results(url, token, notebook):
         yield dataclasses.replace(each, where="service")
 
 
-def _here(known: Known, folder_known: bool, notebook: bool) -> Iterator[Result]:
+def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -> Iterator[Result]:
     yield probes.python()
     if notebook:
         yield from hub_probes.skipped_in_a_notebook()
     else:
         yield from probes.machine(device_probes.gpus(known), known.own_accounts)
-        yield from _folder(Path(known.config.state_dir).absolute(), folder_known)
+        yield from _state_folder_results(Path(known.config.state_dir).absolute(), folder_known)
         yield from hub_probes.unit()
-        yield from notification_probes.here(known.config, known=known.whole and not known.from_service)
+        yield from notification_probes.machine_results(known.config, known=known.whole and not known.from_service)
     if known.config.quota_file:
         yield hub_probes.quota(Path(known.config.quota_file), known, here=not notebook)
 
 
-def _folder(state: Path, folder_known: bool) -> Iterator[Result]:
+def _state_folder_results(state: Path, folder_known: bool) -> Iterator[Result]:
     for what, probe in {"state folder": probes.state_dir, "disk": probes.disk, "fsync": probes.fsync}.items():
         yield probe(state) if folder_known else probes.skip(what, f"skipped, because {hub_settings.UNKNOWN}")
 
 
-def _by_the_service(url: str | None, token: str | None, notebook: bool) -> Iterator[Result]:
+def _service_results(url: str | None, token: str | None, notebook: bool) -> Iterator[Result]:
     yield from probes.service(url, token)
     client = _client(url, token)
-    yield from notification_probes.by_the_service(client)
+    yield from notification_probes.service_results(client)
     if notebook:
-        yield from hub_probes.by_the_service(client)
+        yield from hub_probes.service_results(client)
 
 
 def _client(url: str | None, token: str | None) -> Client | None:
@@ -125,13 +125,13 @@ HEADINGS = {
 
 
 def _print(each: Result, *, heading: bool, explained: bool) -> None:
-    """One result; ``explained``: an earlier one said how the hub's settings can be given."""
+    """Print one result; ``explained``: an earlier result names the options for the hub's settings."""
     if heading:
         click.echo(click.style(f"{HEADINGS[each.where]}:", bold=True))
     verdict = click.style(each.verdict.ljust(4), fg=COLOURS[each.verdict], bold=True)
     found, advice = each.found, each.advice
     if explained:
-        found, advice = (text.replace(hub_settings.UNKNOWN, hub_settings.AGAIN) for text in (found, advice))
+        found, advice = (text.replace(hub_settings.UNKNOWN, hub_settings.UNKNOWN_AGAIN) for text in (found, advice))
     click.echo(f"  {verdict}  {each.what.ljust(12)}  {plain_text(found)}")
     if advice:
         click.echo(f"{'':22}→ {plain_text(advice)}")

@@ -14,10 +14,10 @@ from ...backends.local.sampling.machine import probe
 from ...backends.local.sampling.reader_client import NoReading
 from ...backends.local.sampling.reading import DeviceReading, Reading
 from ...settings import GPUQuota
-from .hub_settings import UNKNOWN, Known
+from .hub_settings import UNKNOWN, KnownSettings
 from .probes import Ability, Result, ok, skip, warn
 
-READ = {
+READABLE = {
     "memory": "memory_used_mib",
     "utilisation": "percent",
     "processes": "processes",
@@ -26,12 +26,12 @@ READ = {
     "power": "power_w",
     "memory errors": "ecc",
     "fatal events (XID)": "xids",
-    "what the driver wants after a fault": "recovery",
+    "recovery after a fault": "recovery",
 }
 """Readable figures by name, and the field of a reading whose reason explains a missing one."""
 
 
-def gpus(known: Known) -> Result:
+def gpus(known: KnownSettings) -> Result:
     """The devices of the scheduler; real ones are read once, in a separate process."""
     if known.config.simulated_devices:
         count = sum(int(str(kind.get("count", 1))) for kind in known.config.simulated_devices)
@@ -39,10 +39,12 @@ def gpus(known: Known) -> Result:
     reading = probe()
     if known.whole or isinstance(reading, NoReading) or reading.devices:
         return gpus_of(reading, known.config)
-    return skip("gpus", f"no GPU here ({_absence(reading)}); it is unknown whether devices are simulated: {UNKNOWN}")
+    return skip(
+        "gpus", f"no GPU here ({_absence_text(reading)}); it is unknown whether devices are simulated: {UNKNOWN}"
+    )
 
 
-def _absence(reading: Reading) -> str:
+def _absence_text(reading: Reading) -> str:
     return reading.absent or "; ".join(reading.notes) or "NVML lists none"
 
 
@@ -53,22 +55,22 @@ def gpus_of(reading: Reading | NoReading, settings: GPUQuota) -> Result:
         return warn("gpus", f"the devices cannot be read: {reading.why}", advice)
     if not reading.devices:
         advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to test without a GPU"
-        return warn("gpus", f"no GPU: {_absence(reading)}", advice)
+        return warn("gpus", f"no GPU: {_absence_text(reading)}", advice)
     names = ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in reading.devices)
     return replace(ok("gpus", f"{names}; driver {reading.driver}"), abilities=tuple(abilities(reading, settings)))
 
 
 def abilities(reading: Reading, settings: GPUQuota) -> Iterator[Ability]:
     """Each readable figure and each enforcement mechanism, once for all devices with the same answer."""
-    for what, figure in READ.items():
-        yield from _grouped("read", what, reading, partial(_why_unread, figure))
+    for what, figure in READABLE.items():
+        yield from _group_by_reason("read", what, reading, partial(_why_unread, figure))
     lacking = Cgroups(settings.state_dir, within=settings.cgroup).why_no_limits
-    machine = Machine(driver=reading.driver, no_cgroups=lacking, root=os.geteuid() == 0, mps=settings.mps)
+    machine = Machine(driver=reading.driver, why_no_cgroups=lacking, root=os.geteuid() == 0, mps=settings.mps)
     for each in MECHANISMS:
-        yield from _grouped("hold", each.name, reading, partial(each.probe, machine))
+        yield from _group_by_reason("hold", each.name, reading, partial(each.probe, machine))
 
 
-def _grouped(
+def _group_by_reason(
     kind: Literal["read", "hold"], what: str, reading: Reading, why: Callable[[DeviceReading], str]
 ) -> Iterator[Ability]:
     groups = dict[str, list[str]]()

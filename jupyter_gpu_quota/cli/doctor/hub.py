@@ -20,30 +20,30 @@ from ...quotafile import QuotaFile
 from ...quotafile.from_path import read_path
 from ...settings import GPUQuota
 from ..tables import counted
-from .hub_settings import UNKNOWN, Known
+from .hub_settings import UNKNOWN, KnownSettings
 from .probes import OWN_ACCOUNTS, PROBE_TIMEOUT_S, Result, fail, ok, skip, warn
 
 SYSTEMD = Path("/run/systemd/system")
 """It exists while systemd runs this machine; see sd_booted(3)."""
 
-OF_THE_HUB = ("hub", "proxy", "suspension", "cgroups", "subreaper", "state folder", "disk", "fsync")
+HUB_CHECKS = ("hub", "proxy", "suspension", "cgroups", "subreaper", "state folder", "disk", "fsync")
 """Checks that are valid only on the hub's machine, under its account."""
 
 
 # --- in a notebook ------------------------------------------------------------------------------------------------
 def skipped_in_a_notebook() -> Iterator[Result]:
-    for what in OF_THE_HUB:
+    for what in HUB_CHECKS:
         yield skip(what, "skipped, because this is a notebook: run doctor on the hub's machine, under its account")
 
 
-def by_the_service(client: Client | None) -> Iterator[Result]:
+def service_results(client: Client | None) -> Iterator[Result]:
     """The devices, and the accounts of jobs, from the service; a notebook's own account is not relevant."""
-    yield _answered("gpus", client, _gpus)
+    yield _check_at_service("gpus", client, _gpus)
     yield skip("enforcement", "`job`, `notebooks` and `devices` show the enforcement of each share")
-    yield _answered("accounts", client, _accounts)
+    yield _check_at_service("accounts", client, _accounts)
 
 
-def _answered(what: str, client: Client | None, check: Callable[[Client], Result]) -> Result:
+def _check_at_service(what: str, client: Client | None, check: Callable[[Client], Result]) -> Result:
     if client is None:
         return skip(what, "skipped, because the service's address is unknown; give it with --url")
     try:
@@ -71,17 +71,17 @@ def _accounts(client: Client) -> Result:
 
 
 # --- the quota file -----------------------------------------------------------------------------------------------
-def quota(path: Path, known: Known, *, here: bool) -> Result:
+def quota(path: Path, known: KnownSettings, *, here: bool) -> Result:
     """Whether a quota file is valid and fits the devices; ``here``: this is the hub's machine."""
     found = read_path(path)
     if isinstance(found, str):
         return fail("quota file", f"{path}: {found}", "correct it, or give the path of a quota file with --quota")
     if not here:
         return ok("quota file", f"{path} is valid; whether it fits: jupyter gpu-quota quota preview {path}")
-    return _fits(path, found.file, _devices(known.config), known)
+    return _check_fit(path, found.file, _devices(known.config), known)
 
 
-def _fits(path: Path, file: QuotaFile, devices: Sequence[Device], known: Known) -> Result:
+def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: KnownSettings) -> Result:
     from ...api.quota_edits.arithmetic import arithmetic_of_file
 
     placed = [replace(device, pool=file.pool_of(device, device.node)) for device in devices]
@@ -99,14 +99,14 @@ def _fits(path: Path, file: QuotaFile, devices: Sequence[Device], known: Known) 
         advice = "no work starts in a pool without a device: change its selector, or remove it"
         return warn("quota file", f"{path} is valid; no device here is in the pool {', '.join(empty)}", advice)
     found = f"{path} is valid and fits the {len(placed)} devices here"
-    weak = _too_weak(file, placed, known.config)
+    weak = _weak_devices_text(file, placed, known.config)
     if weak:
         advice = "to share devices, lower policy.enforcement, or fix the causes in the table's rows *could enforce*"
         return warn("quota file", f"{found}; {weak}", advice)
     return ok("quota file", found)
 
 
-def _too_weak(file: QuotaFile, devices: Sequence[Device], config: GPUQuota) -> str:
+def _weak_devices_text(file: QuotaFile, devices: Sequence[Device], config: GPUQuota) -> str:
     """On how many devices the enforcement is weaker than policy.enforcement; empty if on none."""
     from ...api.state.offers import Offers
     from ...backends.local.enforcement_backend import LocalEnforcement

@@ -11,7 +11,7 @@ import click
 from ...client import Client, GPUQuotaError
 from ...settings import SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, settings_from_environment
 
-AGAIN = "the hub's settings are unknown here (see above)"
+UNKNOWN_AGAIN = "the hub's settings are unknown here (see above)"
 UNKNOWN = (
     "the hub's settings are unknown here; give --config jupyterhub_config.py, or on the hub's machine --url and"
     " --token of an admin"
@@ -19,7 +19,7 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownSettings:
     """The settings; not ``whole``: only the options of this command and the defaults.
 
     ``own_accounts``: whether jobs run under their submitters' accounts; None if unknown. ``from_service``: the service
@@ -32,7 +32,7 @@ class Known:
     from_service: bool = False
 
 
-def of_the_file(path: Path) -> Known:
+def settings_in_config_file(path: Path) -> KnownSettings:
     """The settings from ``setup_gpu_quota(c)`` in a hub's configuration file, which is run as the hub runs it."""
     from traitlets.config.loader import PyFileConfigLoader
 
@@ -44,11 +44,11 @@ def of_the_file(path: Path) -> Known:
     for service in services if isinstance(services, list) else ():
         if service.get("name") == SERVICE_NAME:
             config = settings_from_environment(service["environment"])
-            return Known(config=config, whole=True, own_accounts=config.accounts)
+            return KnownSettings(config=config, whole=True, own_accounts=config.accounts)
     raise click.UsageError(f"{path} does not call setup_gpu_quota(c), so this hub has no gpu-quota service")
 
 
-def of_the_environment(environment: dict[str, str]) -> Known:
+def settings_in_environment(environment: dict[str, str]) -> KnownSettings:
     """The settings from the environment of the service; elsewhere the defaults."""
     from traitlets import TraitError
 
@@ -57,10 +57,10 @@ def of_the_environment(environment: dict[str, str]) -> Known:
     except (TraitError, ValueError, TypeError) as error:
         raise click.UsageError(f"the settings in {SETTINGS_VARIABLE} cannot be read: {error}") from None
     whole = SETTINGS_VARIABLE in environment
-    return Known(config=config, whole=whole, own_accounts=config.accounts if whole else None)
+    return KnownSettings(config=config, whole=whole, own_accounts=config.accounts if whole else None)
 
 
-def of_the_service(client: Client | None, otherwise: Known) -> Known:
+def settings_at_service(client: Client | None, otherwise: KnownSettings) -> KnownSettings:
     """The settings from the service: all of them for an admin on its machine, for others only the accounts of jobs."""
     if client is None:
         return otherwise
@@ -70,10 +70,10 @@ def of_the_service(client: Client | None, otherwise: Known) -> Known:
         return otherwise
     reported = found.deployment
     if reported is None or reported.host != socket.gethostname():
-        return Known(config=otherwise.config, whole=False, own_accounts=found.own_accounts)
+        return KnownSettings(config=otherwise.config, whole=False, own_accounts=found.own_accounts)
     config = GPUQuota(
         state_dir=reported.state_dir,
         quota_file=reported.quota_file,
         simulated_devices=list(reported.simulated_devices),
     )
-    return Known(config=config, whole=True, own_accounts=found.own_accounts, from_service=True)
+    return KnownSettings(config=config, whole=True, own_accounts=found.own_accounts, from_service=True)

@@ -14,30 +14,30 @@ from ...notifications.settings import mail_of, mistakes, webhook_of
 from ...settings import GPUQuota
 from .probes import Result, fail, ok, skip, warn
 
-HOW = "see docs/how-to/warnings.md"
+SEE_DOCS = "see docs/how-to/warnings.md"
 
 
-def here(config: GPUQuota, *, known: bool) -> Iterator[Result]:
+def machine_results(config: GPUQuota, *, known: bool) -> Iterator[Result]:
     """The channels of the settings, if they are known, from this machine."""
     if not known:
         return
     wrong = mistakes(config)
     for sentence in wrong:
-        yield fail("notifications", sentence, f"until then no notification is sent; {HOW}")
+        yield fail("notifications", sentence, f"until then no notification is sent; {SEE_DOCS}")
     if wrong:
         return
     if webhook_of(config) is None and mail_of(config) is None:
-        yield skip("notifications", f"no notifications are sent: neither webhook nor mail is configured; {HOW}")
+        yield skip("notifications", f"no notifications are sent: neither webhook nor mail is configured; {SEE_DOCS}")
         return
-    yield from _readable_by_others(config)
-    for name, where, outcome in asyncio.run(_outcomes(config)):
+    yield from _check_secret_files(config)
+    for name, where, outcome in asyncio.run(_probe_channels(config)):
         if isinstance(outcome, Failed):
-            yield fail(name, outcome.why, f"notifications wait, and are dropped in the end; {HOW}")
+            yield fail(name, outcome.why, f"notifications wait, and are dropped in the end; {SEE_DOCS}")
         else:
             yield ok(name, f"{where} {outcome.answer}; nothing was sent")
 
 
-async def _outcomes(config: GPUQuota) -> list[tuple[str, str, Outcome]]:
+async def _probe_channels(config: GPUQuota) -> list[tuple[str, str, Outcome]]:
     """The name, the receiver and the outcome of each channel."""
     from ...notifications.channels import channels_of
 
@@ -48,14 +48,14 @@ async def _outcomes(config: GPUQuota) -> list[tuple[str, str, Outcome]]:
     return found
 
 
-def _readable_by_others(config: GPUQuota) -> Iterator[Result]:
+def _check_secret_files(config: GPUQuota) -> Iterator[Result]:
     for name in ("notification_webhook_secret_file", "notification_mail_password_file"):
         path = Path(getattr(config, name))
         if getattr(config, name) and path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield warn("notifications", f"{path} is readable for other users than its owner", f"chmod 600 {path}")
 
 
-def by_the_service(client: Client | None) -> Iterator[Result]:
+def service_results(client: Client | None) -> Iterator[Result]:
     """The queues of the service, for an admin."""
     try:
         deployment = None if client is None else client.me().deployment

@@ -1,4 +1,4 @@
-"""Quarantine: devices on which work does not end after it was killed are given to no other work."""
+"""Quarantine: devices on which work does not end after it was killed are not allocated to other work."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def _unavailable(work: Job | Notebook, milli: int, unavailable: list[Device], no
 
 
 def _trouble(device: Device, node: Node | None) -> str:
-    """Why a device is unavailable, in words."""
+    """Why a device is unavailable."""
     if device.health is Health.UNHEALTHY:
         return f"unhealthy: {device.trouble or 'the cause is not known'}"
     if device.health is Health.QUARANTINED:

@@ -301,7 +301,7 @@ def with_devices(what_if: WhatIf, milli: int) -> Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """Work of others shrinks, slot after slot, the slot that shortfalls least first: (device, milli) in order."""
+    """Other work shrinks, slot after slot, smallest shortfall first: ``steps`` are (device, milli) in order."""
 
     what_if: WhatIf
     steps: tuple[tuple[str, int], ...]
@@ -333,7 +333,7 @@ def _without_freed(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
 
 
 def freed(what_if: WhatIf) -> Freed:
-    """The slots where the workload could go if enough were freed, those that shortfall least first."""
+    """The slots where the workload could go if enough were freed, smallest shortfall first."""
     each = min(what_if.work.gpu_milli, WHOLE_DEVICE)
     shortfalls = _shortfalls(what_if, each)
     many = max(1, what_if.work.gpu_milli // WHOLE_DEVICE)

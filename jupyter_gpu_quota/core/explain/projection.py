@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .. import transitions
 from ..lifecycle import JobEvent
 from ..model import Job, JobState, JobTarget, Policy, Snapshot
-from ..plan import GOES_ON, Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
+from ..plan import CONTINUES, Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
 from ..reasons import Reason, ReasonCode
 from ..scheduling.decide import decide_and_explain
 
@@ -52,8 +52,8 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
         starts_now=False,
         borrower=False,
         reason=decision.waits[job.id],
-        pauses=tuple(action.workload for action in asked if action.reason.code not in GOES_ON),
-        restarts=tuple(action.workload for action in asked if action.reason.code in GOES_ON),
+        pauses=tuple(action.workload for action in asked if action.reason.code not in CONTINUES),
+        restarts=tuple(action.workload for action in asked if action.reason.code in CONTINUES),
         grace_s=max((action.grace_s for action in asked), default=None),
     )
 
@@ -73,7 +73,7 @@ def project(snapshot: Snapshot, policy: Policy) -> Projection:
         decision = decide_and_explain(snapshot, policy)
         plan = decision.plan
         asked = [action for action in plan.actions if isinstance(action, Pause)]
-        paused |= {action.workload: None for action in asked if action.reason.code not in GOES_ON}
+        paused |= {action.workload: None for action in asked if action.reason.code not in CONTINUES}
         started |= {action.workload: None for action in plan.actions if isinstance(action, (Start, Resume))}
         refused |= {action.workload: action.reason for action in plan.actions if isinstance(action, Refuse)}
         if not plan.actions and not any(job.state is JobState.PAUSING for job in snapshot.jobs):

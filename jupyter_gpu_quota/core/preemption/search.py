@@ -137,7 +137,7 @@ class _Search:
         self.rank = 0
         """The number of ranks that have a slot."""
         self.is_limited = not self._is_under_limits()
-        self.near: dict[int, list[Victim]] = defaultdict(list)
+        self.seen_at: dict[int, list[Victim]] = defaultdict(list)
         """The candidates seen so far, by slot."""
 
     def run(self) -> Preemption | None:
@@ -162,24 +162,24 @@ class _Search:
         return found
 
     def find(self) -> Preemption | None:
-        """Place the ranks one by one. What it reserved and took stays in the ledger, found or not."""
+        """Place the ranks one by one. Its reservations and picked victims stay in the ledger, found or not."""
         mark = self.ledger.mark()
-        if self.siblings_first and not self._take_siblings():
+        if self.siblings_first and not self._pick_siblings():
             return None
-        while self._wants_more() and self._is_under_limits() and self._place_without_victims():
+        while self._has_unplaced_ranks() and self._is_under_limits() and self._place_without_victims():
             pass
-        if not self._wants_more() and self.preemptor.own_only and not self.notebook:
-            return None  # a preemptor that may take from its own project only waits for a drain, like any other job
+        if not self._has_unplaced_ranks() and self.preemptor.own_only and not self.notebook:
+            return None  # without victims it waits for a drain, like any other job
         if self.thorough:
-            self._take_together()
+            self._pick_for_all_ranks()
         else:
             self._walk(self.candidates.before_defragmentation())
             self._defragment()
             self._walk(self.candidates.after_defragmentation())
-        if self._wants_more():
+        if self._has_unplaced_ranks():
             return None
         if self.is_limited and len(self.picked) > 1 and not (self.siblings_first or self.moves):
-            self._spare(mark)
+            self._restore_unneeded(mark)
         borrowed = self.preemptor.can_borrow and any(self.ledger.plain_after(piece.device) < 0 for piece in self.pieces)
         if borrowed:
             reserve(self.ledger, self.pieces, borrowed=False, sign=-1)
@@ -193,8 +193,8 @@ class _Search:
             slack_milli=department_slack(self.rules),
         )
 
-    def _take_siblings(self) -> bool:
-        """Take the fewest siblings, in order, that let the preemptor take from other departments."""
+    def _pick_siblings(self) -> bool:
+        """Pick the fewest siblings, in order, that let the preemptor take from other departments."""
         siblings = (
             victim
             for victim in chain(self.candidates.before_defragmentation(), self.candidates.after_defragmentation())
@@ -217,7 +217,7 @@ class _Search:
             key=lambda one: (borrowers_first and not one.borrower, total[one.id], one.order),
         )
 
-    def _wants_more(self) -> bool:
+    def _has_unplaced_ranks(self) -> bool:
         return self.rank < self.preemptor.request.ranks
 
     def _place_without_victims(self) -> bool:
@@ -245,7 +245,7 @@ class _Search:
         )
         if not may_move or self.preemptor.request in self.pool.unmovable:
             return
-        while self._wants_more() and self.pool.searches_left:
+        while self._has_unplaced_ranks() and self.pool.searches_left:
             self.pool.searches_left -= 1
             cleared = defragment(self.pool, self.preemptor.request, self.moved | self.picked.keys())
             if cleared is None:
@@ -256,30 +256,30 @@ class _Search:
             self._reserve(cleared.devices)
 
     def _walk(self, candidates: Iterator[Victim]) -> None:
-        if not self._wants_more():
+        if not self._has_unplaced_ranks():
             return
-        near, freed, need = self.near, self.slots.freed, self.many * self.slots.need
+        seen_at, freed, need = self.seen_at, self.slots.freed, self.many * self.slots.need
         for victim in candidates:
             if self.moved and victim.key in self.moved:
                 continue
             for slot, milli in self.slots.freed_by(victim):
-                near[slot].append(victim)
+                seen_at[slot].append(victim)
                 freed[slot] += milli
-                while freed[slot] >= need and self._wants_more() and self._take_at(slot):
+                while freed[slot] >= need and self._has_unplaced_ranks() and self._place_with_victims(slot):
                     pass
-            if not self._wants_more():
+            if not self._has_unplaced_ranks():
                 return
 
-    def _take_at(self, slot: int) -> bool:
+    def _place_with_victims(self, slot: int) -> bool:
         """Place one rank on a slot if an allowed set of the candidates seen there frees enough."""
         candidates = [
-            victim for victim in self.near[slot] if victim.key not in self.picked and victim.key not in self.moved
+            victim for victim in self.seen_at[slot] if victim.key not in self.picked and victim.key not in self.moved
         ]
         room = self._room(slot, candidates)
         if len(room) < self.many:
             return False
         chosen: list[Victim] | None
-        if len(candidates) == 1 and self.rules.is_allowed(candidates) and self._keeps_bounds(candidates):
+        if len(candidates) == 1 and self.rules.is_allowed(candidates) and self._is_within_bounds(candidates):
             chosen = candidates
         else:
             chosen = self._in_order(slot, candidates)
@@ -328,7 +328,7 @@ class _Search:
 
     # -- sets for all ranks together -----------------------------------------------------------------------------
 
-    def _take_together(self) -> None:
+    def _pick_for_all_ranks(self) -> None:
         """Victims for several ranks at once: with few candidates every allowed set is tried, the first in order."""
         candidates = chain(self.candidates.before_defragmentation(), self.candidates.after_defragmentation())
         few = list(islice((one for one in candidates if one.key not in self.picked), EXHAUSTIVE + 1))
@@ -336,8 +336,8 @@ class _Search:
             return
         chosen = self._first_set([], few)
         if chosen is not None:
-            self._pick(self._needed(chosen))
-            self._place_the_rest()
+            self._pick(self._only_needed(chosen))
+            self._place_remaining_ranks()
 
     def _first_set(self, chosen: list[Victim], candidates: Sequence[Victim]) -> list[Victim] | None:
         for at, victim in enumerate(candidates):
@@ -350,30 +350,30 @@ class _Search:
                 return found
         return None
 
-    def _needed(self, chosen: Sequence[Victim]) -> Sequence[Victim]:
-        """Put back the victims that are not needed, the last in order first."""
+    def _only_needed(self, chosen: Sequence[Victim]) -> Sequence[Victim]:
+        """The chosen victims without those that are not needed, the last in order removed first."""
         for victim in reversed(chosen):
             without = [other for other in chosen if other is not victim]
             if self.rules.is_allowed(without) and self._makes_room(without):
                 chosen = without
         return chosen
 
-    def _spare(self, mark: int) -> None:
-        """Put back the victims that only this slot needs: a limit may need fewer, and the ranks then go elsewhere."""
+    def _restore_unneeded(self, mark: int) -> None:
+        """Restore the victims that only this slot needs: a limit may need fewer, on other slots."""
         picked, pieces, rank = list(self.picked.values()), self.pieces, self.rank
         self.ledger.undo(mark)
         self.rules = PreemptionRules(self.pool, self.preemptor, below_guarantee=self.below_guarantee)
         self.picked, self.pieces, self.rank, self.thorough = self.rules.picked, [], 0, True
-        fewer = self._needed(picked)
+        fewer = self._only_needed(picked)
         self._pick(fewer)
         if len(fewer) < len(picked):
-            self._place_the_rest()
+            self._place_remaining_ranks()
         else:
             reserve(self.ledger, pieces, borrowed=False)
             self.pieces, self.rank = pieces, rank
 
     def _makes_room(self, chosen: Sequence[Victim]) -> bool:
-        """Whether all ranks find room when these have left; changes nothing."""
+        """Whether all ranks find room after these victims have left; changes nothing."""
         leaving, request = self.rules.with_surplus(chosen), self.preemptor.request
         short = (request.ranks - self.rank) * request.gpu_milli - self.ledger.all_after(borrowed=True)
         if sum(one.size for one in leaving) < short:
@@ -381,25 +381,25 @@ class _Search:
         mark, pieces, rank = self.ledger.mark(), list(self.pieces), self.rank
         for victim in leaving:
             mark_leaving(self.pool, victim)
-        self._place_the_rest()
-        fits = not self._wants_more() and self._keeps_bounds(leaving)
+        self._place_remaining_ranks()
+        fits = not self._has_unplaced_ranks() and self._is_within_bounds(leaving)
         self.ledger.undo(mark)
         self.pieces, self.rank = pieces, rank
         return fits
 
-    def _place_the_rest(self) -> None:
-        while self._wants_more() and self._place_without_victims():
+    def _place_remaining_ranks(self) -> None:
+        while self._has_unplaced_ranks() and self._place_without_victims():
             pass
 
     # -- bounds --------------------------------------------------------------------------------------------------
 
     def _suffices(self, slot: int, leaving: Sequence[Victim]) -> bool:
-        return len(self._room(slot, leaving)) >= self.many and self._keeps_bounds(leaving)
+        return len(self._room(slot, leaving)) >= self.many and self._is_within_bounds(leaving)
 
     def _room(self, slot: int, leaving: Sequence[Victim]) -> list[int]:
         return self.slots.room(slot, self.rules.with_surplus(leaving))
 
-    def _keeps_bounds(self, leaving: Sequence[Victim]) -> bool:
+    def _is_within_bounds(self, leaving: Sequence[Victim]) -> bool:
         """Whether limits hold; priority inside a project must not raise its use above the fair share either."""
         if self.notebook:
             return True
@@ -430,7 +430,7 @@ class _Search:
         self.rank += 1
 
     def _pick(self, chosen: Sequence[Victim]) -> None:
-        """Take these victims, elastic jobs with what they have above their minimum."""
+        """Pick these victims, elastic jobs with what they have above their minimum."""
         for victim in self.rules.with_surplus(chosen):
             self.rules.pick(victim)
             mark_leaving(self.pool, victim)

@@ -69,7 +69,7 @@ class Victim:
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:
-        """Order inside a project: lowest_priority priority, least work lost, newest."""
+        """Order inside a project: lowest priority, least work lost, newest."""
         return self.priority, self.lost_ms, -self.started_at, -self.submitted_at, self.id
 
 
@@ -118,7 +118,7 @@ class QuotaState:
     running: list[Running] = field(default_factory=list)
     """Its preemptible running work without borrowers; the lists of victims are made from it on first use."""
     lowest_priority: int = NO_LIMIT
-    """The lowest_priority job priority of that work."""
+    """The lowest job priority of that work."""
     make_victims: Callable[[QuotaState], None] | None = None
     _preemptible_use: PreemptibleUse | None = None
     _victims: list[Victim] = field(default_factory=list)

@@ -76,11 +76,11 @@ def first_blocked(pool: PoolState) -> tuple[QuotaState, ClassQueue] | None:
 
 
 RoomBeside = tuple[int, int, bool]
-"""Of a reserved piece: the room room_beside it, what is reserved for others there, and whether its node is overfull."""
+"""Of a reserved piece: the room beside it, what is reserved for others there, and whether its node is overfull."""
 
 
 def room_beside(ledger: Ledger, piece: Piece) -> RoomBeside:
-    """What is room_beside a piece of the reservation, which is in the ledger."""
+    """The room beside a piece of the reservation, which is in the ledger."""
     at = piece.device
     reserved = ledger.reserved[at] + ledger.reserved_borrowed[at]
     has_host = bool(piece.cpu_milli or piece.memory_mib)
@@ -88,7 +88,7 @@ def room_beside(ledger: Ledger, piece: Piece) -> RoomBeside:
 
 
 def is_taken(ledger: Ledger, piece: Piece, before: RoomBeside) -> bool:
-    """Whether other work was given the piece. Work that runs on there does not count: the piece is for later."""
+    """Whether the piece was allocated to other work. Work that continues there does not count."""
     room, reserved, overfull = room_beside(ledger, piece)
     return (overfull and not before[2]) or (room < 0 and (room < before[0] or reserved > before[1]))
 

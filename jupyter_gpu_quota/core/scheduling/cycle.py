@@ -246,7 +246,7 @@ class SchedulingCycle:
         self._serve_in_order(Entitlement.SURPLUS)
 
     def _serve_in_order(self, weakest: Entitlement) -> None:
-        """Serve the first offer of all projects, down to this entitlement, until no job class is open."""
+        """Serve the first job of all projects, down to this entitlement, until no job class is open."""
         projects = self.pool.projects.values()
         order = QueueOrder(filter(_may_use_guarantee, projects) if weakest is Entitlement.GUARANTEE else projects)
         while (found := order.first(weakest)) is not None:
@@ -353,7 +353,7 @@ class SchedulingCycle:
     def _start_beside_backfill(
         self, project: QuotaState, queue: ClassQueue, entitlement: Entitlement, *, before: bool, can_borrow: bool
     ) -> bool:
-        """Start a job room_beside the backfill reservation, or on its devices where the job may overtake it."""
+        """Start a job beside the backfill reservation, or on its devices where the job may overtake it."""
         if not before and self._start_free(project, queue, entitlement, can_borrow=can_borrow):
             return True
         backfill = self.backfill

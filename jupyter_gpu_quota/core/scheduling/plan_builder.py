@@ -34,7 +34,7 @@ class PlanBuilder:
         self._steps: list[Action | Preemption] = []
         self._dropped: dict[str, Reason] = {}
         self._started: set[str] = set()
-        self._claimers: set[str] = set()
+        self._preemptors: set[str] = set()
         self._elastic: dict[str, tuple[Job, tuple[Piece, ...]]] = {}
         self._waits: dict[str, Reason] = {}
 
@@ -77,16 +77,16 @@ class PlanBuilder:
     def preempt(self, preemption: Preemption) -> None:
         """Reserve devices for a workload, and pause its victims."""
         self._steps.append(preemption)
-        self._claimers.add(preemption.preemptor.id)
+        self._preemptors.add(preemption.preemptor.id)
         self._wait_behind(preemption)
 
     def serves(self, workload: str) -> bool:
         """Whether a workload starts in this plan, or has a claim in it."""
-        return workload in self._started or workload in self._claimers
+        return workload in self._started or workload in self._preemptors
 
     def take_over(self, preemption: Preemption) -> None:
         """Drop the reservations that a claim takes over which starts at once."""
-        self._steps += [self._leave(preemption, victim) for victim in preemption.victims]
+        self._steps += [self._stop_action(preemption, victim) for victim in preemption.victims]
         self._wait_behind(preemption)
 
     def _wait_behind(self, preemption: Preemption) -> None:
@@ -116,29 +116,29 @@ class PlanBuilder:
         refused = [Refuse(workload=notebook.id, reason=reason) for notebook, reason in self.refused]
         steps: list[Action] = []
         for step in self._steps:
-            steps += self._claim(step) if isinstance(step, Preemption) else [step]
+            steps += self._preemption_actions(step) if isinstance(step, Preemption) else [step]
         return [*dropped, *refused, *self.lent_or_released, *steps]
 
-    def _claim(self, preemption: Preemption) -> list[Action]:
+    def _preemption_actions(self, preemption: Preemption) -> list[Action]:
         limits = self.pool.policy.preemption
         preemptor = preemption.preemptor
         shrunk = preemption.shrunk
         leaving = [victim for victim in preemption.victims if victim.base is None or victim in shrunk]
-        actions: list[Action] = [self._leave(preemption, victim) for victim in leaving]
+        actions: list[Action] = [self._stop_action(preemption, victim) for victim in leaving]
         for victim in shrunk:
             assert victim.base is not None, "what is above a minimum has one"
             kept = placements(self.pool.ledger, numbered(victim.base.pieces))
             why = reasons.shrunk(preemption, victim, limits.grace_s)
             actions.append(Reserve(workload=victim.id, placements=kept, reason=why))
         for move in preemption.moves:
-            actions += self._move(preemption, move)
+            actions += self._move_actions(preemption, move)
         graces_s = (limits.lent_grace_s if one.borrower else limits.grace_s for one in preemption.victims)
         waits_s = max(graces_s, default=0)
         reason = reasons.reserved(preemptor, preemption.victims, waits_s)
         where = placements(self.pool.ledger, preemption.pieces)
         return [*actions, Reserve(workload=preemptor.id, placements=where, reason=reason)]
 
-    def _leave(self, preemption: Preemption, victim: Victim) -> Action:
+    def _stop_action(self, preemption: Preemption, victim: Victim) -> Action:
         limits = self.pool.policy.preemption
         if victim.reserved:
             taken_over = DrainTakenOver(
@@ -152,7 +152,7 @@ class PlanBuilder:
             reason = reasons.paused(self.pool, preemption, victim, grace_s)
         return Pause(workload=victim.id, claimer=preemption.preemptor.id, grace_s=grace_s, reason=reason)
 
-    def _move(self, preemption: Preemption, move: Move) -> list[Action]:
+    def _move_actions(self, preemption: Preemption, move: Move) -> list[Action]:
         grace_s = self.pool.policy.preemption.grace_s
         reason = reasons.moved(preemption, move.victim, grace_s)
         where = placements(self.pool.ledger, move.pieces)

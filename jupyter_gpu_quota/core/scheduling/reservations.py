@@ -24,13 +24,13 @@ def read_reservations(
     Returns the slices without a reservation, and those with one, each with its piece.
     Rule R23.
     """
-    reading = _Reading(pool, builder, slices)
+    reading = _ReservationReader(pool, builder, slices)
     reading.run()
     placed = {notebook.id for notebook, _ in reading.placed}
     return [notebook for notebook in slices if notebook.id not in placed], reading.placed
 
 
-class _Reading:
+class _ReservationReader:
     def __init__(self, pool: PoolState, builder: PlanBuilder, slices: Sequence[Notebook]) -> None:
         self.pool, self.ledger, self.builder = pool, pool.ledger, builder
         self.slices = {notebook.id: notebook for notebook in slices}

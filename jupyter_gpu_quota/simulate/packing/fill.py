@@ -1,8 +1,8 @@
 """The packing experiment of "Beware of Fragmentation" (USENIX ATC 2023) on the shipped placement.
 
-The tasks are shuffled, randomly drawn copies are appended until enough GPU is asked for, and they are offered one by
-one to an empty cluster; nothing ends. CPU, memory and GPU all count. The placement learns the demand from the tasks
-offered so far, never from later ones.
+The tasks are shuffled, and randomly drawn copies are appended until they request enough GPU. They are submitted one by
+one to an empty cluster; no task ends. CPU, memory and GPU all count. The placement learns the demand from the tasks
+submitted so far, never from later ones.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Placer(Protocol):
 class FillFigures:
     """The allocated part of a capacity in milli-GPU, and the placement of each task, in order.
 
-    ``allocated_milli``: once each whole percent of the capacity, from 1 on, was offered or, as tasks are no dust, more:
-    ``asked_milli`` is how much that was.
+    ``allocated_milli`` is the amount after each whole percent of the capacity, from 1 on, was requested, or more: then
+    ``asked_milli`` was requested.
     """
 
     seed: int
@@ -69,18 +69,19 @@ def fill(
     placer = placer or Shipped(nodes)
     placements: list[TaskPlacement | None] = []
     figures: list[tuple[int, int]] = []
-    allocated = asked = 0
+    allocated = requested = 0
     for task in offered(tasks, capacity * demand // 100, seed):
         placement = placer.offer(task)
         placements.append(placement)
-        asked += task.gpu_milli
+        requested += task.gpu_milli
         allocated += task.gpu_milli if placement else 0
-        while len(figures) < min(demand, asked * 100 // capacity):
-            figures.append((asked, allocated))
-    offers, given = zip(*figures, strict=True)
+        while len(figures) < min(demand, requested * 100 // capacity):
+            figures.append((requested, allocated))
+    offers, allocated_amounts = zip(*figures, strict=True)
     return FillFigures(
-        seed=seed, capacity_milli=capacity, asked_milli=offers, allocated_milli=given, placements=tuple(placements)
-    )
+        seed=seed, capacity_milli=capacity, asked_milli=offers, allocated_milli=allocated_amounts,
+        placements=tuple(placements),
+    )  # fmt: skip
 
 
 def capacity_milli(nodes: Iterable[TraceNode]) -> int:
@@ -89,18 +90,18 @@ def capacity_milli(nodes: Iterable[TraceNode]) -> int:
 
 
 def offered(tasks: Sequence[TraceTask], least_milli: int, seed: int) -> Iterator[TraceTask]:
-    """The tasks shuffled, then copies of any of them, until so much GPU or more was asked for."""
+    """The tasks shuffled, then copies of any of them, until they request at least ``least_milli``."""
     if not any(task.gpu_milli for task in tasks):
         raise ValueError("The tasks ask for no GPU; name a trace in which some do.")
-    asked = 0
-    for task in _endless(tasks, Random(seed)):  # noqa: S311 - a simulation, not a secret
-        asked += task.gpu_milli
+    requested = 0
+    for task in _endless_tasks(tasks, Random(seed)):  # noqa: S311 - a simulation, not a secret
+        requested += task.gpu_milli
         yield task
-        if asked >= least_milli:
+        if requested >= least_milli:
             return
 
 
-def _endless(tasks: Sequence[TraceTask], random: Random) -> Iterator[TraceTask]:
+def _endless_tasks(tasks: Sequence[TraceTask], random: Random) -> Iterator[TraceTask]:
     order = list(tasks)
     random.shuffle(order)
     yield from order
@@ -109,7 +110,7 @@ def _endless(tasks: Sequence[TraceTask], random: Random) -> Iterator[TraceTask]:
 
 
 class Shipped:
-    """The placement that ``decide`` uses, one task at a time, with the demand learnt from what was offered so far."""
+    """The placement that ``decide`` uses, one task at a time, with the demand learnt from the tasks so far."""
 
     def __init__(self, nodes: Sequence[TraceNode]) -> None:
         self._ledger = Ledger(devices_of(nodes), nodes_of(nodes))

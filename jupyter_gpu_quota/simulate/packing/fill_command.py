@@ -18,7 +18,7 @@ from .trace import ClusterTrace, TraceNode, TraceTask, Unreadable, read_folder
 Run = Callable[[Sequence[TraceNode], Sequence[TraceTask], int, int], FillFigures]
 RUNS: dict[str, Run] = {"fill": fill, "decide": fill_by_decide}
 SATURATED = 100
-"""Percent of the cluster's GPUs that must have been asked for before it counts as saturated."""
+"""From this percentage of requested GPUs on the cluster counts as saturated."""
 MOST_TASKS = 1_000_000
 """Tasks of one run."""
 
@@ -28,7 +28,7 @@ def document(
 ) -> dict[str, object] | str:
     """Fill the cluster of a folder for each seed. Returns the report, or a sentence about the fault of the folder.
 
-    ``demand``: how many times the cluster's GPU is asked for; ``progress`` is called after each seed.
+    ``demand``: the requested GPU as a multiple of the cluster's; ``progress`` is called after each seed.
     """
     trace = read_folder(folder)
     if isinstance(trace, Unreadable):
@@ -39,7 +39,7 @@ def document(
     outcomes: list[FillFigures] = []
     for seed in seeds:
         outcomes.append(RUNS[mode](trace.nodes, trace.tasks, seed, percent))
-        progress(f"seed {seed}: {outcomes[-1].percent(percent):.2f} % given out")
+        progress(f"seed {seed}: {outcomes[-1].percent(percent):.2f} % allocated")
     return _report(outcomes, mode, percent)
 
 

@@ -30,24 +30,24 @@ def fill_by_decide(nodes: Sequence[TraceNode], tasks: Sequence[TraceTask], seed:
     for mark in sorted({*(mark for mark in MARKS if mark < demand), demand}):
         count = _up_to(order, capacity * mark // 100)
         cluster.join(count)
-        asked = sum(task.gpu_milli for task in order[:count])
-        figures[mark - 1 :] = [(asked, cluster.decide())] * (demand - mark + 1)
-    offers, given = zip(*figures, strict=True)
+        requested = sum(task.gpu_milli for task in order[:count])
+        figures[mark - 1 :] = [(requested, cluster.decide())] * (demand - mark + 1)
+    offers, allocated_amounts = zip(*figures, strict=True)
     return FillFigures(
         seed=seed,
         capacity_milli=capacity,
         asked_milli=offers,
-        allocated_milli=given,
+        allocated_milli=allocated_amounts,
         placements=tuple(cluster.placements),
     )
 
 
 def _up_to(order: Sequence[TraceTask], least_milli: int) -> int:
     """How many tasks are offered until they request so much."""
-    asked = 0
+    requested = 0
     for at, task in enumerate(order):
-        asked += task.gpu_milli
-        if asked >= least_milli:
+        requested += task.gpu_milli
+        if requested >= least_milli:
             return at + 1
     return len(order)
 
@@ -126,7 +126,7 @@ class _Cluster:
             fit = place(ledger, Request(0, 1, task.models, task.cpu_milli, task.memory_mib))
             if isinstance(fit, Fit):
                 occupy(ledger, fit.pieces, borrowed=False)
-                self._take(at, ledger.node_of[fit.pieces[0].device])
+                self._place_on_node(at, ledger.node_of[fit.pieces[0].device])
 
     def _pieces(self, at: int, parts: Sequence[Allocation]) -> list[Piece]:
         task = self._order[at]
@@ -134,7 +134,7 @@ class _Cluster:
         pieces[0] = pieces[0]._replace(cpu_milli=task.cpu_milli, memory_mib=task.memory_mib)
         return pieces
 
-    def _take(self, at: int, node: int) -> None:
+    def _place_on_node(self, at: int, node: int) -> None:
         """Place a task without GPU on a node."""
         task, there = self._order[at], self._nodes[node]
         self._nodes[node] = replace(

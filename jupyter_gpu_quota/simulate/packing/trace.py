@@ -1,6 +1,6 @@
 """The public trace of a GPU-sharing cluster (cluster-trace-gpu-v2023): ``nodes.csv`` and ``pods_*.csv`` of a folder.
 
-The reader refuses the first thing that is wrong, by file and line; what it returns is coherent.
+The reader stops at the first fault, and names its file and line.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClusterTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """Why a folder was refused: file, line, what was there and what belongs there."""
+    """Why a folder was refused: file, line, found and expected value."""
 
     sentence: str
 
@@ -60,8 +60,8 @@ class Unreadable:
 R = TypeVar("R", TraceNode, TraceTask)
 
 
-class _Wrong(Exception):
-    """The first thing that is wrong; it never leaves this module."""
+class _InvalidTrace(Exception):
+    """The first fault of a folder; it never leaves this module."""
 
 
 def read_folder(folder: Path, pods: str | None = None) -> ClusterTrace | Unreadable:
@@ -72,8 +72,8 @@ def read_folder(folder: Path, pods: str | None = None) -> ClusterTrace | Unreada
             nodes=tuple(_rows(folder / "nodes.csv", NODE_COLUMNS, _node)),
             tasks=tuple(_rows(tasks, TASK_COLUMNS, _task)),
         )
-    except _Wrong as wrong:
-        return Unreadable(sentence=str(wrong))
+    except _InvalidTrace as invalid_value:
+        return Unreadable(sentence=str(invalid_value))
     except OSError as error:
         return Unreadable(sentence=f"{error.filename or folder} cannot be read: {error.strerror}.")
 
@@ -84,12 +84,12 @@ def _pods_file(folder: Path, name: str | None) -> Path:
         return folder / name
     if len(found) != 1:
         there = ", ".join(found) or "none"
-        raise _Wrong(f"{folder} must hold one pods_*.csv, or one must be named; there: {there}.")
+        raise _InvalidTrace(f"{folder} must hold one pods_*.csv, or one must be named; there: {there}.")
     return folder / found[0]
 
 
 class _Row:
-    """One line of a file, with what is needed to say where it is wrong."""
+    """One line of a file, with its place for messages."""
 
     def __init__(self, path: Path, line: int, fields: Mapping[str, str]) -> None:
         self._where, self._fields = f"{path.name}, line {line}", fields
@@ -98,7 +98,7 @@ class _Row:
         """A name, not empty."""
         text = self._fields[column]
         if not text or len(text) > 128 or not text.isprintable():
-            raise self.wrong(column, "a printable name of 1 to 128 characters")
+            raise self.invalid_value(column, "a printable name of 1 to 128 characters")
         return text
 
     def optional(self, column: str) -> str:
@@ -110,16 +110,16 @@ class _Row:
         text = self._fields[column]
         digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
         if not digits or not least <= int(text) <= most:
-            raise self.wrong(column, f"a whole number from {least} to {most}")
+            raise self.invalid_value(column, f"a whole number from {least} to {most}")
         return int(text)
 
-    def wrong(self, column: str, expected: str) -> _Wrong:
+    def invalid_value(self, column: str, expected: str) -> _InvalidTrace:
         """The error of a column with another value."""
-        return _Wrong(f"{self._where}: {column} is {self._fields[column]!r}; expected {expected}.")
+        return _InvalidTrace(f"{self._where}: {column} is {self._fields[column]!r}; expected {expected}.")
 
-    def twice(self, name: str) -> _Wrong:
-        """The error of a name that was there before."""
-        return _Wrong(f"{self._where}: {name} was there before; every name is there once.")
+    def duplicate_name(self, name: str) -> _InvalidTrace:
+        """The error of a name that occurs twice."""
+        return _InvalidTrace(f"{self._where}: {name} was there before; every name is there once.")
 
 
 def _rows(path: Path, columns: Sequence[str], read: Callable[[_Row], R]) -> Iterator[R]:
@@ -127,20 +127,21 @@ def _rows(path: Path, columns: Sequence[str], read: Callable[[_Row], R]) -> Iter
     for row in _lines(path, columns):
         found = read(row)
         if found.name in names:
-            raise row.twice(found.name)
+            raise row.duplicate_name(found.name)
         names.add(found.name)
         yield found
     if not names:
-        raise _Wrong(f"{path.name} has no rows; expected one for each.")
+        raise _InvalidTrace(f"{path.name} has no rows; expected one for each.")
 
 
 def _lines(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
     try:
         yield from _lines_of_text(path, columns)
     except UnicodeDecodeError as error:
-        raise _Wrong(f"{path.name} is no UTF-8 text ({error.reason}); unpack it, or save it as UTF-8.") from error
+        message = f"{path.name} is not UTF-8 text ({error.reason}); unpack it, or save it as UTF-8."
+        raise _InvalidTrace(message) from error
     except csv.Error as error:
-        raise _Wrong(f"{path.name}: {error}.") from error
+        raise _InvalidTrace(f"{path.name}: {error}.") from error
 
 
 def _lines_of_text(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
@@ -149,13 +150,13 @@ def _lines_of_text(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
         header = next(rows, [])
         missing = [column for column in columns if header.count(column) != 1]
         if missing:
-            raise _Wrong(f"{path.name}, line 1: the column {missing[0]} must be there once.")
+            raise _InvalidTrace(f"{path.name}, line 1: the column {missing[0]} must be there once.")
         for fields in rows:
             where = f"{path.name}, line {rows.line_num}"
             if rows.line_num > MOST_LINES:
-                raise _Wrong(f"{where}: no more than {MOST_LINES} lines are read.")
+                raise _InvalidTrace(f"{where}: no more than {MOST_LINES} lines are read.")
             if len(fields) != len(header):
-                raise _Wrong(f"{where}: {len(fields)} fields; expected {len(header)}, as in the first line.")
+                raise _InvalidTrace(f"{where}: {len(fields)} fields; expected {len(header)}, as in the first line.")
             yield _Row(path, rows.line_num, dict(zip(header, fields, strict=True)))
 
 
@@ -176,11 +177,11 @@ def _task(row: _Row) -> TraceTask:
     else:
         each = row.number("gpu_milli", 0, WHOLE_DEVICE)
         if each != (WHOLE_DEVICE if gpus else 0):
-            raise row.wrong("gpu_milli", f"{WHOLE_DEVICE} for each of several GPUs, 0 for none")
+            raise row.invalid_value("gpu_milli", f"{WHOLE_DEVICE} for each of several GPUs, 0 for none")
         milli = gpus * WHOLE_DEVICE
     models = row.optional("gpu_spec").split("|")
     if models != [""] and not all(models):
-        raise row.wrong("gpu_spec", "models separated by |")
+        raise row.invalid_value("gpu_spec", "models separated by |")
     return TraceTask(
         name=row.text("name"),
         cpu_milli=row.number("cpu_milli"),

@@ -12,10 +12,11 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from ..records.calls import StoreUnavailable
 
+LOCKED_ADVICE = "another process has kept it locked; if this continues, look for a backup or a shell that holds it"
 ADVICE = {
     "SQLITE_FULL": "the disk is full; make room on it, and the next request goes through",
-    "SQLITE_BUSY": "another process has kept it locked; if this goes on, look for a backup or a shell that holds it",
-    "SQLITE_LOCKED": "another process has kept it locked; if this goes on, look for a backup or a shell that holds it",
+    "SQLITE_BUSY": LOCKED_ADVICE,
+    "SQLITE_LOCKED": LOCKED_ADVICE,
     "SQLITE_READONLY": "it is read-only; give the service's account write permission on the file, on its -wal and -shm "
     "beside it, and on their folder",
     "SQLITE_IOERR": "the disk answers with errors; look into the system log, and restore a backup if it stays so",
@@ -36,7 +37,7 @@ SERVER_ADVICE = {
     "42501": "access was refused; give the service's account all rights on this database",
     "53100": "the disk of its server is full; make room on it, and the next request goes through",
     "53300": "its server has too many connections; raise max_connections or stop other programs",
-    "55P03": "another process has kept it locked; if this goes on, look for a session that holds the lock",
+    "55P03": "another process has kept it locked; if this continues, look for a session that holds the lock",
     "57014": "the statement took too long and was stopped; look at the load of its server",
     "57P": "its server is stopping or starting; try again",
 }

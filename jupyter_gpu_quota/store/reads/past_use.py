@@ -105,7 +105,7 @@ class PastUse:
         return counted
 
 
-def looked_again_at(now: int) -> int:
+def next_update_at(now: int) -> int:
     """The next update of the past use: the next whole minute."""
     return (now // MINUTE_MS + 1) * MINUTE_MS
 
@@ -158,7 +158,9 @@ def _above_quota(counted: _Counted, at: int, each_ms: int) -> dict[Place, dict[i
     for holding in counted.held.values():
         by_place[holding.project, holding.pool].append(holding)
     return {
-        place: _cut(_deltas(holdings, counted.until, at), [(since, row[place]) for since, row in quotas], at, each_ms)
+        place: _use_above_quota(
+            _deltas(holdings, counted.until, at), [(since, row[place]) for since, row in quotas], at, each_ms
+        )
         for place, holdings in by_place.items()
         if place in quotas[0][1]
     }
@@ -192,7 +194,9 @@ def _deltas(holdings: Iterable[Holding], begins_at: int, ends_at: int) -> Counte
     return deltas
 
 
-def _cut(deltas: Counter[int], quotas: Sequence[tuple[int, int]], ends_at: int, each_ms: int) -> dict[int, int]:
+def _use_above_quota(
+    deltas: Counter[int], quotas: Sequence[tuple[int, int]], ends_at: int, each_ms: int
+) -> dict[int, int]:
     """The use above quota in each bucket where there is any."""
     begins_at = min(deltas)
     cuts = range(begins_at // each_ms * each_ms + each_ms, ends_at, each_ms)

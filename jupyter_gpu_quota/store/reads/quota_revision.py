@@ -73,10 +73,10 @@ def _before(store: Store, newest: int) -> Iterator[QuotaRevision]:
 
 def with_readable_quota(store: Store) -> Store:
     """The same store; its changes have the revision in force where the newest quota file cannot be read."""
-    return cast(Store, _Readable(store))
+    return cast(Store, _WithReadableQuota(store))
 
 
-class _Readable:
+class _WithReadableQuota:
     """A store in all but its changes."""
 
     def __init__(self, store: Store) -> None:

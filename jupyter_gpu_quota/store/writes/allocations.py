@@ -86,7 +86,7 @@ def observe_notebook(work: UnitOfWork, fact: NotebookFact) -> None:
     work.audit("system:controller", "notebook.activity", seen.id, payload, seen.project)
 
 
-def give_devices(work: UnitOfWork, workload: str, attempt: int, placements: Iterable[Placement]) -> None:
+def allocate_devices(work: UnitOfWork, workload: str, attempt: int, placements: Iterable[Placement]) -> None:
     """Write the allocations of a workload that starts; the caller has checked the capacity for the whole plan."""
     for placement in placements:
         device = work.get(DEVICES, (placement.device,))

@@ -15,9 +15,9 @@ def verify(head: Head, rows: Iterable[AuditRow]) -> int | str:
     for row in rows:
         seq += 1
         if row.seq == seq - 1:
-            return f"Audit row {row.seq} is there twice."
+            return f"Audit row {row.seq} exists twice."
         if row.seq != seq:
-            return f"Audit row {seq} is missing: the next one that is there is row {row.seq}."
+            return f"Audit row {seq} is missing: the next stored one is row {row.seq}."
         if row.previous != previous:
             return f"Audit row {seq} does not follow row {seq - 1}: one of the two was replaced or moved."
         if row.hash != audit_hash(row):

@@ -29,8 +29,8 @@ from ..records.calls import Lease, Stale
 from ..records.plan_chunks import PlanChunk
 from ..records.rows import JobRecord, NotebookRecord, RankRecord
 from .allocations import (
+    allocate_devices,
     drop_reservation,
-    give_devices,
     move_notebook,
     put_job,
     release_devices,
@@ -112,13 +112,13 @@ def _why_no_room(work: UnitOfWork, plan: Plan) -> str | None:
 
 
 def _why_too_much(device: Device, milli: int, memory_mib: int) -> str | None:
-    carried = milli + device.foreign_milli
+    milli_used = milli + device.foreign_milli
     if device.health is not Health.HEALTHY:
         return f"Device {device.id} is {device.health}; nothing may be started on it."
-    if carried > WHOLE_DEVICE:
-        return f"Device {device.id} would carry {carried} of {WHOLE_DEVICE} milli-GPU, foreign use included."
+    if milli_used > WHOLE_DEVICE:
+        return f"Device {device.id} would have {milli_used} of {WHOLE_DEVICE} milli-GPU in use, foreign use included."
     if memory_mib > device.memory_mib:
-        return f"Device {device.id} would carry {memory_mib} MiB of its {device.memory_mib} MiB."
+        return f"Device {device.id} would need {memory_mib} MiB of its {device.memory_mib} MiB."
     return None
 
 
@@ -170,7 +170,7 @@ def _project(work: UnitOfWork, id: str) -> str:
 def _start(work: UnitOfWork, action: Start | Resume, lease: Lease) -> str:
     _check_placements(action)
     drop_reservation(work, action.workload)
-    give_devices(work, action.workload, action.attempt, action.placements)
+    allocate_devices(work, action.workload, action.attempt, action.placements)
     if work.get(JOBS, (action.workload,)) is None:
         booked = move_notebook(work, _notebook(work, action.workload), "book", action.reason)
         return booked.notebook.project

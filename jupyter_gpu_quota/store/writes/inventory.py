@@ -21,11 +21,11 @@ def set_inventory(work: UnitOfWork, request: SetInventory) -> Recorded:
     """
     _check_names(request)
     nodes = {row.node.id: row.node for row in work.every(NODES)}
-    wanted_nodes = {node.id: _as_ordered(node, nodes.get(node.id)) for node in request.nodes}
+    wanted_nodes = {node.id: _with_upkeep(node, nodes.get(node.id)) for node in request.nodes}
     wanted_nodes |= {id: replace(node, schedulable=False) for id, node in nodes.items() if id not in wanted_nodes}
     rows = {row.device.id: row for row in work.every(DEVICES)}
-    wanted = {device.id: _as_seen(device, rows.get(device.id)) for device in request.devices}
-    wanted |= {id: _as_gone(row.device) for id, row in rows.items() if id not in wanted}
+    wanted = {device.id: _with_known_state(device, rows.get(device.id)) for device in request.devices}
+    wanted |= {id: _without_report(row.device) for id, row in rows.items() if id not in wanted}
     if nodes == wanted_nodes and {id: row.device for id, row in rows.items()} == wanted:
         return work.recorded("inventory", existed=True)
     for id, node in wanted_nodes.items():
@@ -60,19 +60,19 @@ def _check_names(request: SetInventory) -> None:
             raise Refused("invalid", message)
 
 
-def _as_ordered(node: Node, known: Node | None) -> Node:
+def _with_upkeep(node: Node, known: Node | None) -> Node:
     return node if known is None else replace(node, upkeep=known.upkeep, drain_by_at=known.drain_by_at)
 
 
 GONE = "no longer reported by its node"
 
 
-def _as_gone(device: Device) -> Device:
+def _without_report(device: Device) -> Device:
     quarantined = device.health is Health.QUARANTINED
     return device if quarantined else replace(device, health=Health.UNHEALTHY, trouble=GONE)
 
 
-def _as_seen(device: Device, row: DeviceRow | None) -> Device:
+def _with_known_state(device: Device, row: DeviceRow | None) -> Device:
     """The device as a reading reports it; a quarantine and a recorded fault stay, since a driver may omit them."""
     if row is None or row.device == device:
         return device

@@ -57,7 +57,7 @@ def _observe_rank(work: UnitOfWork, fact: RankFact, known: dict[str, _RankCounts
     row = work.get(RANKS, (fact.job, fact.attempt, fact.rank))
     if row is None:
         return False
-    merged, counts = _merged(row, fact), known.get(fact.job)
+    merged, counts = _with_news(row, fact), known.get(fact.job)
     if counts is None:
         counts = known[fact.job] = _RankCounts(record, _ranks_of(work, record.job))
     if merged != row:
@@ -78,20 +78,20 @@ def _end_of(row: RankRecord) -> tuple[object, ...]:
 
 
 # --- changes by a fact ----------------------------------------------------------------------------------------------
-def _merged(row: RankRecord, fact: RankFact) -> RankRecord:
+def _with_news(row: RankRecord, fact: RankFact) -> RankRecord:
     """The rank with the news of a fact. A recorded end never changes, and no known value becomes unknown."""
-    goes_on = row.ended_at is None
+    is_running = row.ended_at is None
     refused = None if fact.refused is None else _text(fact.refused)
     return with_changes(
         row,
         handle=fact.handle if row.handle is None else row.handle,
         started_at=fact.started_at if row.started_at is None else row.started_at,
-        ended_at=fact.ended_at if goes_on else row.ended_at,
-        exit_status=fact.exit_status if goes_on else row.exit_status,
+        ended_at=fact.ended_at if is_running else row.ended_at,
+        exit_status=fact.exit_status if is_running else row.exit_status,
         tree_gone=row.tree_gone or fact.tree_gone,
-        pause_requested=row.pause_requested or (goes_on and fact.pause_requested),
+        pause_requested=row.pause_requested or (is_running and fact.pause_requested),
         completed=row.completed or fact.completed,
-        refused=refused if goes_on else row.refused,
+        refused=refused if is_running else row.refused,
     )
 
 
@@ -205,7 +205,7 @@ def _is_gone(row: RankRecord) -> bool:
     return _was_refused(row) or (row.ended_at is not None and row.tree_gone)
 
 
-def _verdict(record: JobRecord, row: RankRecord) -> JobEvent:
+def _end_event(record: JobRecord, row: RankRecord) -> JobEvent:
     job = record.job
     refused = _was_refused(row)
     pause_requested = row.pause_requested or (refused and job.state is JobState.PAUSING)
@@ -231,7 +231,7 @@ def _left_unhealthy_device(record: JobRecord) -> bool:
 
 def _failed(record: JobRecord, row: RankRecord) -> bool:
     """Whether the rank failed by itself, not after a pause request."""
-    return not row.pause_requested and _verdict(record, row) in (JobEvent.FAIL, JobEvent.RETRY)
+    return not row.pause_requested and _end_event(record, row) in (JobEvent.FAIL, JobEvent.RETRY)
 
 
 DECIDING_FIRST = (
@@ -245,13 +245,13 @@ DECIDING_FIRST = (
 """The rank whose end comes first here decides for the attempt, if none failed: it succeeds only if all do."""
 
 
-def _deciding(record: JobRecord, rows: Sequence[RankRecord]) -> RankRecord:
+def _deciding_rank(record: JobRecord, rows: Sequence[RankRecord]) -> RankRecord:
     """The rank whose end is the attempt's."""
     rows = _without_dependent_failures(record, rows)
     failed = [row for row in rows if _failed(record, row)]
     if failed:
         return min(failed, key=lambda row: (row.ended_at or 0, row.rank))
-    return min(rows, key=lambda row: (DECIDING_FIRST.index(_verdict(record, row)), row.rank))
+    return min(rows, key=lambda row: (DECIDING_FIRST.index(_end_event(record, row)), row.rank))
 
 
 OBEYED = (OBEYS_PAUSE | {0}) - {None}
@@ -274,8 +274,8 @@ def _without_dependent_failures(record: JobRecord, rows: Sequence[RankRecord]) -
 
 
 def _end_attempt(work: UnitOfWork, record: JobRecord, rows: Sequence[RankRecord]) -> None:
-    job, row = record.job, _deciding(record, rows)
-    event = _without_retry(_verdict(record, row), job.target)
+    job, row = record.job, _deciding_rank(record, rows)
+    event = _without_retry(_end_event(record, row), job.target)
     ended = transitions.attempt_ended(job, event)
     state = ended.state
     release_devices(work, job.id)

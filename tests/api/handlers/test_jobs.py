@@ -434,7 +434,7 @@ def test_who_loses_the_project_reads_no_more_of_a_busy_log(
     [
         pytest.param("zwö".encode()[:-1], False, "zw", 2, id="half a character waits"),
         pytest.param("zwö".encode(), False, "zwö", 4, id="a whole one does not"),
-        pytest.param(b"\xff\xfe", True, "\ufffd\ufffd", 2, id="what is no text is marked"),
+        pytest.param(b"\xff\xfe", True, "\ufffd\ufffd", 2, id="what is not text is marked"),
     ],
 )
 def test_how_a_part_of_a_log_is_shown(data: bytes, whole: bool, text: str, next_offset: int) -> None:

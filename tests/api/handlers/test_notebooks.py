@@ -13,7 +13,7 @@ import pytest
 from jupyter_gpu_quota.controllers.reconciliation import Reconciliation
 from jupyter_gpu_quota.core.facts import NotebookFact
 from jupyter_gpu_quota.core.model import Health, Lending
-from jupyter_gpu_quota.hub_api import HubAway
+from jupyter_gpu_quota.hub_api import HubUnavailable
 from jupyter_gpu_quota.store.records.commands import ApplyQuota
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world
 from tests.patience import Stopwatch, until
@@ -245,7 +245,7 @@ def test_from_a_hub_that_does_not_say_nothing_is_concluded(
     reconciler = world.controllers.parts.reconciliation()
     for _ in range(3):
         later.now += 61_000
-        with pytest.raises(HubAway):
+        with pytest.raises(HubUnavailable):
             look(world, reconciler)
     world.hub.away = False
     assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "booked"

@@ -204,7 +204,7 @@ def test_a_preview_names_who_waits_behind_a_limit_that_is_lowered(world: Service
         ),
         pytest.param(
             "training: 1, limit: 1",
-            "vision has 2 GPU in use in pool train, and its limit becomes 1: running work goes on",
+            "vision has 2 GPU in use in pool train, and its limit becomes 1: running work continues",
             id="a limit below what is in use",
         ),
     ],

@@ -141,7 +141,7 @@ def test_a_server_whose_share_is_held_too_weakly_says_so(stage: Stage) -> None:
     stopped = Stopped(stage, "none")
     stage.apply(policy("driver"))
     server = subprocess.Popen(["sleep", "600"], env={**os.environ, **share_of(stopped.id)})
-    Servers(stage.world.state_dir).note(stopped.id, server.pid)
+    Servers(stage.world.state_dir).record_start(stopped.id, server.pid)
     try:
         stage.read(**{stopped.id: 100})
         readings(stage, 5, **{stopped.id: 100})

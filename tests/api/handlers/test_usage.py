@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.cli import listings as places
+from jupyter_gpu_quota.cli import listings
 from jupyter_gpu_quota.core.amounts import gpu_hours_text
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.wire import UsageView
@@ -122,7 +122,7 @@ def view(**found: Any) -> UsageView:
     ],
 )  # fmt: skip
 def test_what_was_used_is_never_printed_as_nothing(expected: dict[str, Any], row: tuple[object, ...]) -> None:
-    assert places._usage(view(**expected)) == row
+    assert listings._usage_row(view(**expected)) == row
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ def test_a_preview_warns_of_a_limit_that_a_later_window_lowers(tmp_path: Path, c
         page.locator("#quota-preview").click()
         page.get_by_role("heading", name="Warnings (the edit can be applied)").wait_for(timeout=60_000)
         said = page.locator("#preview-says").text_content() or ""
-        assert f"its limit becomes 1 while stocktaking is open, from {day}T00:00:00Z: running work goes on" in said
+        assert f"its limit becomes 1 while stocktaking is open, from {day}T00:00:00Z: running work continues" in said
         page.context.close()
 
 

@@ -164,7 +164,7 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
             dated(ALWAYS),
             NOON,
             [
-                "always is new: it is open now, and stays open for the two years that are looked ahead",
+                "always is new: it is open now, and stays open for at least two years",
                 "always, project fraud, pool big: training quota 3 now, 0.5 while it is open",
             ],
             id="a window that never closes",
@@ -184,7 +184,7 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
             dated(window(), ALWAYS),
             NIGHT,
             [
-                "always is new: it is open now, and stays open for the two years that are looked ahead",
+                "always is new: it is open now, and stays open for at least two years",
                 "always, project fraud, pool big: training quota 2 now, 0.5 while it is open (with nights open, too)",
             ],
             id="two windows change the same amount",

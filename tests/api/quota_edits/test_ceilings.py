@@ -81,8 +81,8 @@ JOBS = "The jobs of Bob have 2 GPU of vision in pool train, and its ceiling for 
 SLICE = "The notebooks of Bob have 0.5 GPU of vision in pool train, and its ceiling for each user's notebooks becomes"
 LIMIT = "vision has 2.5 GPU in use in pool train, and its limit becomes"
 RUN_ON, GOES_ON = (
-    "they run on, and nothing more starts above that.",
-    "running work goes on, and nothing more starts above that.",
+    "they continue, and nothing more starts above that.",
+    "running work continues, and nothing more starts above that.",
 )
 TONIGHT = "while nights is open, from 2027-01-15T20:00:00Z"
 LATER = at("2027-02-01T00:00")
@@ -276,7 +276,7 @@ def test_a_preview_and_what_puts_the_file_in_force_warn_of_a_window_that_opens_l
         world.services.store_view.now = lambda: at("2097-12-01T00:00")
         [warning] = world.post("quota/preview", "ann", {"text": QUOTA + NIGHTS}).json["warnings"]
         assert warning.startswith("vision has 2 GPU in use in pool train, and its limit becomes 1 while nights is open")
-        assert ", from 2099-01-01T00:00:00Z: running work goes on" in warning
+        assert ", from 2099-01-01T00:00:00Z: running work continues" in warning
         assert world.put_quota(QUOTA + NIGHTS).json["warnings"] == [warning]
         world.services.store_view.now = lambda: at("2099-02-01T00:00")
         assert world.post("quota/preview", "ann", {"text": QUOTA + NIGHTS}).json["warnings"] == [], "nothing is changed"

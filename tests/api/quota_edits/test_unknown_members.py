@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_gpu_quota import hub_api as hub_module
 from jupyter_gpu_quota.api.quota_edits import unknown_members
-from jupyter_gpu_quota.hub_api import Everybody, HubAway
+from jupyter_gpu_quota.hub_api import HubUnavailable, HubUsers
 from tests.api.world import QUOTA, ServiceWorld, service_world
 
 BOB, GROUP, LEA = "users: [bob, olga]", "groups: [vision-team]", "leads: [lea]"
@@ -110,10 +110,10 @@ def test_the_nearest_of_thousands_of_mail_addresses_is_found_at_once(
     people = [f"{first}.{last}{n}{at}" for first in NAMES for last in NAMES for n in range(50)]
     wrong = [f"{first[::-1]}.{first}{at}" for first in NAMES] * 2
 
-    async def everybody() -> Everybody:
-        return Everybody(users=frozenset(people), groups=None)
+    async def hub_users() -> HubUsers:
+        return HubUsers(users=frozenset(people), groups=None)
 
-    monkeypatch.setattr(world.services.people.accounts, "everybody", everybody)
+    monkeypatch.setattr(world.services.people.accounts, "hub_users", hub_users)
     before = time.process_time()
     found = warned(world, QUOTA.replace(BOB, f"users: [carla.lda3{at}, {', '.join(wrong)}]"))
     assert found[0].endswith(f"the hub knows no user carla.lda3{at}; did you mean carla.ada3{at}?")
@@ -168,7 +168,7 @@ def test_a_hub_that_does_not_answer_in_time_is_one_that_could_not_be_asked(
         await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr(hub_module, "EVERYBODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(hub_module, "ALL_USERS_TIMEOUT_S", 0.05)
     monkeypatch.setattr(world.rest_hub, "_users", never)
     [found] = warned(world, QUOTA)
     assert found.startswith(f"{UNKNOWN}: the hub did not list all of its users within")
@@ -176,8 +176,8 @@ def test_a_hub_that_does_not_answer_in_time_is_one_that_could_not_be_asked(
 
 def test_every_page_of_the_hub_s_users_is_read(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "PAGE_SIZE", 2)
-    everybody = world.run(world.rest_hub.everybody())
-    assert everybody == Everybody(users=frozenset(world.hub.users), groups=frozenset({"vision-team"}))
+    hub_users = world.run(world.rest_hub.hub_users())
+    assert hub_users == HubUsers(users=frozenset(world.hub.users), groups=frozenset({"vision-team"}))
 
 
 @pytest.mark.parametrize(
@@ -202,5 +202,5 @@ def test_what_the_hub_does_not_tell_is_unknown(
 def test_more_users_than_are_read_are_no_answer(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "PAGE_SIZE", 2)
     monkeypatch.setattr(hub_module, "MOST_PAGES", 2)
-    with pytest.raises(HubAway, match="more than 4 users"):
-        world.run(world.rest_hub.everybody())
+    with pytest.raises(HubUnavailable, match="more than 4 users"):
+        world.run(world.rest_hub.hub_users())

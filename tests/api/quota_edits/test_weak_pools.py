@@ -48,8 +48,8 @@ def test_one_device_of_two_that_cannot_meet_it_is_named(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("gone", "expected"),
     [
-        pytest.param("all", "Not known of 2 devices: its devices cannot be read: it hangs", id="no answer"),
-        pytest.param("GPU-1", "Not known of 1 device: NVML does not list it", id="a device that is not named"),
+        pytest.param("all", "Unknown for 2 devices: its devices cannot be read: it hangs", id="no answer"),
+        pytest.param("GPU-1", "Unknown for 1 device: NVML does not list it", id="a device that is not named"),
     ],
 )
 def test_what_cannot_be_read_stays_unknown(stage: Stage, gone: str, expected: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from jupyter_gpu_quota.backends.local.jobs.outputs import LocalOutputs
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.protocol import OutputRefused
-from tests.backends.worlds import LOOP, LocalWorld, alive, is_root, order, passable_folder, pid_of, shell, stop
+from tests.backends.worlds import LOOP, LocalWorld, is_alive, is_root, order, passable_folder, pid_of, shell, stop
 from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +114,7 @@ def test_a_full_disk_stops_no_job_and_loses_no_exit(state_dir: Path) -> None:
                 file.write(bytes(4096))
                 file.flush()
         (state_dir / "go").touch()
-        until(lambda: not alive(pid_of(fact)))
+        until(lambda: not is_alive(pid_of(fact)))
         ballast.unlink()
         assert world.until(lambda fact: fact.tree_gone).exit_status == 6
         world.close()
@@ -268,7 +268,7 @@ def test_a_job_of_another_account_dies_with_its_supervisor(world: LocalWorld) ->
     fact = world.ready("J", "runs on")
     until(lambda: b"sleep" in Path(f"/proc/{pid_of(fact)}/cmdline").read_bytes())
     os.kill(world.supervisor("J"), signal.SIGKILL)
-    until(lambda: not alive(pid_of(fact)))
+    until(lambda: not is_alive(pid_of(fact)))
 
 
 @as_nobody

@@ -37,7 +37,7 @@ from jupyter_gpu_quota.core.over_share import LEAST_READINGS, SLACK_MIB, WARN_FO
 HALF = DeviceShare(workload="J", device="GPU-0", gpu_milli=500, memory_mib=4000)
 WHOLE = replace(HALF, gpu_milli=1000)
 INSTANCE = replace(WHOLE, device="MIG-0")
-NOTHING = Evidence(unread="it was not read yet", no_limit="not asked", no_memory="not read")
+NOTHING = Evidence(why_unread="it was not read yet", why_no_limit="not asked", why_no_memory="not read")
 CAPPED = {"XLA_CLIENT_MEM_FRACTION": "0.425"}
 LIMITED = Evidence(limit_mib=4000, variables={})
 CLIENT = {MEMORY: "0=4000M", PIPES: "/run/mps", COMPUTE: "50"}
@@ -52,36 +52,45 @@ CLIENT = {MEMORY: "0=4000M", PIPES: "/run/mps", COMPUTE: "50"}
         pytest.param(replace(INSTANCE, gpu_milli=500), Evidence(), "none", "none", "same MIG", id="half an instance"),
         pytest.param(HALF, LIMITED, "driver", "none", "others may have", id="the limit was read back"),
         pytest.param(
-            HALF, replace(LIMITED, limit_mib=8000, variables=CAPPED), "cooperative", "none", "8000 MiB, not 4000",
+            HALF,
+            replace(LIMITED, limit_mib=8000, variables=CAPPED),
+            "cooperative",
+            "none",
+            "8000 MiB, not 4000",
             id="the driver lies: the next that is true",
         ),
         pytest.param(
-            HALF, replace(LIMITED, outside="pid 7 is outside"), "none", "none", "pid 7 is outside", id="escaped"
+            HALF, replace(LIMITED, why_outside="pid 7 is outside"), "none", "none", "pid 7 is outside", id="escaped"
         ),
         pytest.param(HALF, Evidence(variables=CLIENT, mps=True), "mps", "mps", "no limit was read back", id="MPS"),
         pytest.param(HALF, Evidence(variables=CLIENT), "none", "none", "no client", id="MPS that NVML does not list"),
         pytest.param(
             HALF, Evidence(variables={MEMORY: "0=9000M"}, mps=True), "none", "none", "0=9000M", id="another MPS limit"
         ),
-        pytest.param(
-            HALF, replace(LIMITED, variables=CLIENT, mps=True), "driver", "mps", "", id="each by another"
-        ),
+        pytest.param(HALF, replace(LIMITED, variables=CLIENT, mps=True), "driver", "mps", "", id="each by another"),
         pytest.param(HALF, Evidence(policed=True, variables={}), "policed", "none", "no limit was read", id="policed"),
         pytest.param(
-            HALF, Evidence(policed=True, no_memory="MPS reports none", variables=CAPPED), "cooperative", "none",
-            "MPS reports none", id="memory enforcement without readings",
+            HALF,
+            Evidence(policed=True, why_no_memory="MPS reports none", variables=CAPPED),
+            "cooperative",
+            "none",
+            "MPS reports none",
+            id="memory enforcement without readings",
         ),
         pytest.param(
-            HALF, Evidence(policed=True, unread="too old", variables={}), "none", "none", "too old", id="old readings"
+            HALF,
+            Evidence(policed=True, why_unread="too old", variables={}),
+            "none",
+            "none",
+            "too old",
+            id="old readings",
         ),
         pytest.param(HALF, Evidence(variables=CAPPED), "cooperative", "none", "no work is stopped", id="caps only"),
         pytest.param(HALF, Evidence(variables=None), "none", "none", "cannot be read", id="unreadable variables"),
         pytest.param(HALF, Evidence(variables={}), "none", "none", "without the frameworks' caps", id="nothing at all"),
-        pytest.param(
-            replace(WHOLE, simulated=True), Evidence(), "none", "none", "simulated", id="a simulated device"
-        ),
+        pytest.param(replace(WHOLE, simulated=True), Evidence(), "none", "none", "simulated", id="a simulated device"),
     ],
-)  # fmt: skip
+)
 def test_a_label_is_what_was_read_back(
     share: DeviceShare, evidence: Evidence, memory: str, compute: str, why: str
 ) -> None:
@@ -93,8 +102,9 @@ def test_a_label_is_what_was_read_back(
 def test_nothing_that_is_unknown_makes_a_label_stronger() -> None:
     """Whatever else was seen: taking a piece of evidence away never makes the label better."""
     facts: dict[str, tuple[Any, Any]] = {
-        "unread": ("", "not read"), "limit_mib": (4000, None), "outside": ("", "away"), "variables": (CLIENT, None),
-        "no_memory": ("", "not reported"), "mps": (True, False), "policed": (True, False),
+        "why_unread": ("", "not read"), "limit_mib": (4000, None), "why_outside": ("", "away"),
+        "variables": (CLIENT, None), "why_no_memory": ("", "not reported"), "mps": (True, False),
+        "policed": (True, False),
     }  # fmt: skip
     for chosen in itertools.product((0, 1), repeat=len(facts)):
         picked = {name: values[place] for (name, values), place in zip(facts.items(), chosen, strict=True)}
@@ -126,7 +136,7 @@ def test_a_policy_refuses_weaker(found: dict[str, str], required: dict[str, str]
 
 
 ABLE = {"mig": "turned off", "limits": ""}
-DEVICE = DeviceReading(uuid="GPU-0", index=0, model="H200", memory_mib=8000, able=ABLE)
+DEVICE = DeviceReading(uuid="GPU-0", index=0, model="H200", memory_mib=8000, unavailable=ABLE)
 MACHINE = Machine(driver="615.10", root=True)
 
 
@@ -137,12 +147,12 @@ MACHINE = Machine(driver="615.10", root=True)
         pytest.param(DEVICE, MACHINE, 1000, "hardware", "hardware", id="a whole device"),
         pytest.param(DEVICE, replace(MACHINE, driver="580.1"), 500, "policed", "none", id="an older driver"),
         pytest.param(DEVICE, replace(MACHINE, root=False), 500, "policed", "none", id="no root"),
-        pytest.param(DEVICE, replace(MACHINE, no_cgroups="no cgroup v2"), 500, "policed", "none", id="no cgroups"),
+        pytest.param(DEVICE, replace(MACHINE, why_no_cgroups="no cgroup v2"), 500, "policed", "none", id="no cgroups"),
         pytest.param(
             replace(DEVICE, parent="GPU-9", uuid="MIG-1"), MACHINE, 500, "policed", "none", id="half a MIG instance"
         ),
         pytest.param(
-            replace(DEVICE, able={"limits": "Not Supported"}, why={"processes": "not reported"}), MACHINE, 500,
+            replace(DEVICE, unavailable={"limits": "Not Supported"}, why={"processes": "not reported"}), MACHINE, 500,
             "cooperative", "none", id="a device that tells no processes",
         ),
     ],

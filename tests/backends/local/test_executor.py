@@ -22,7 +22,7 @@ from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.backends.local.jobs.paths import RankPaths, job_directory, rank_paths
 from jupyter_gpu_quota.backends.local.jobs.supervisor import LEFTOVER_GRACE_S, OVER_LIMIT_GRACE_S, Supervisor
 from jupyter_gpu_quota.core.facts import RankFact
-from tests.backends.worlds import LOOP, LocalWorld, alive, order, passable_folder, pid_of, shell, stop
+from tests.backends.worlds import LOOP, LocalWorld, is_alive, order, passable_folder, pid_of, shell, stop
 from tests.patience import PATIENCE_S, Stopwatch, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -91,7 +91,7 @@ def test_a_new_service_adopts_what_runs_and_can_make_it_leave(world: LocalWorld,
     start_in_a_service_that_dies(state_dir, "exec sleep 1000")
     successor = LocalJobs(state_dir)
     (fact,) = successor.observe()
-    assert alive(pid_of(fact)) and pid_of(fact) in successor.pids()["J"]
+    assert is_alive(pid_of(fact)) and pid_of(fact) in successor.pids()["J"]
     successor.stop(stop("J"))
     assert until(lambda: [seen for seen in successor.observe() if seen.tree_gone])[0].exit_status == -15
 
@@ -159,7 +159,7 @@ def test_a_process_that_forked_away_is_killed_too(world: LocalWorld, state_dir: 
     with Stopwatch() as watch:
         world.executor.stop(stop("J", grace_s=1))
         fact = world.until(lambda fact: fact.tree_gone)
-    assert not alive(away) and (fact.exit_status == -15 or watch.lost_s > 0.5)
+    assert not is_alive(away) and (fact.exit_status == -15 or watch.lost_s > 0.5)
 
 
 def test_what_a_job_leaves_behind_at_its_end_is_killed(world: LocalWorld, state_dir: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_a_job_leaves_behind_at_its_end_is_killed(world: LocalWorld, state_
         first = world.until(lambda fact: fact.ended_at is not None)
     assert first.exit_status == 0 and (not first.tree_gone or watch.lost_s > 1)
     world.until(lambda fact: fact.tree_gone)
-    assert not alive(left)
+    assert not is_alive(left)
 
 
 def test_after_a_pause_request_what_is_left_has_the_rest_of_the_grace(world: LocalWorld, state_dir: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_supervisors_death_kills_the_job_and_is_reported(world: LocalWorld, 
     os.kill(world.supervisor("J"), signal.SIGKILL)
     fact = world.until(lambda fact: fact.tree_gone)
     assert (fact.exit_status, fact.pause_requested) == (-9, False) and fact.ended_at is not None
-    assert not alive(pid_of(fact)) and not alive(left)
+    assert not is_alive(pid_of(fact)) and not is_alive(left)
 
 
 def test_records_that_cannot_be_read_stop_no_other_job(world: LocalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_a_process_without_our_marks_is_found_by_its_session(world: LocalWorld, 
     until(lambda: Path(f"/proc/{left}/environ").read_bytes() == b"")
     os.kill(world.supervisor("J"), signal.SIGKILL)
     world.until(lambda fact: fact.tree_gone)
-    assert not alive(left)
+    assert not is_alive(left)
 
 
 def test_a_late_supervisor_of_what_was_begun_before_begins_nothing(world: LocalWorld, state_dir: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_rank_that_lost_its_supervisor_does_not_drag_the_other_ranks_down(worl
     ranks = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.handle is not None) for rank in (0, 1)]  # type: ignore[misc]
     os.kill(world.status("J", rank=0)["supervisor"]["pid"], signal.SIGKILL)
     world.until(lambda fact: fact.rank == 0 and fact.tree_gone)
-    assert alive(pid_of(ranks[1]))
+    assert is_alive(pid_of(ranks[1]))
 
 
 def test_a_lost_supervisor_during_a_pause_is_reported_as_paused(world: LocalWorld) -> None:
@@ -317,7 +317,7 @@ def test_a_supervisor_whose_job_is_forgotten_under_it_ends(world: LocalWorld, st
     supervisor = world.supervisor("J")
     Path(job_directory(str(state_dir), "J")).rename(state_dir / "elsewhere")
     (state_dir / "go").touch()
-    until(lambda: not alive(supervisor))
+    until(lambda: not is_alive(supervisor))
 
 
 def test_an_exit_that_the_supervisor_has_not_noticed_yet_is_not_of_the_pause(
@@ -327,7 +327,7 @@ def test_an_exit_that_the_supervisor_has_not_noticed_yet_is_not_of_the_pause(
     fact, supervisor = world.ready("J", ""), world.supervisor("J")
     os.kill(supervisor, signal.SIGSTOP)
     (state_dir / "go").touch()
-    until(lambda: not alive(pid_of(fact)))
+    until(lambda: not is_alive(pid_of(fact)))
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(Path(rank_paths(str(state_dir), "J", 1, 0).control, "socket")))
         asking.sendall(json.dumps({"order": "leave", "fencing": 1, "grace_s": 600, "reason": "reclaimed"}).encode())

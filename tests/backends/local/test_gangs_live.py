@@ -26,7 +26,7 @@ from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.scheduling import elastic
 from jupyter_gpu_quota.store.records.rows import JobRecord
 from tests.api.world import PREFIX, ServiceWorld
-from tests.backends.worlds import alive
+from tests.backends.worlds import is_alive
 from tests.patience import until
 
 DEVICES = [{"model": "Simulated 80G", "memory_mib": 81_920, "count": 4}]
@@ -139,7 +139,7 @@ class Live:
 def live() -> Iterator[Live]:
     with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
         world = Live(Path(folder))
-        world.services.add("ann", admin=True, scopes=("read", "submit", "admin"))
+        world.service.add("ann", admin=True, scopes=("read", "submit", "admin"))
         try:
             yield world
         finally:
@@ -175,7 +175,7 @@ def test_one_killed_rank_ends_them_all_and_the_job_is_tried_once_for_each_retry(
         pids = live.until(lambda attempt=attempt: len(found := live.pids(job, attempt)) == 3 and found)
         os.kill(pids[1], signal.SIGKILL)
         live.until(lambda attempt=attempt: live.job(job).job.attempt > attempt or live.job(job).ended_at is not None)
-        assert not [pid for pid in pids if alive(pid)]
+        assert not [pid for pid in pids if is_alive(pid)]
     record = live.job(job)
     assert (record.job.state, record.job.attempt, record.retries_left) == ("failed", retries + 1, 0)
     assert (record.exit_status, record.pauses, live.view(job)["reason"]["code"]) == (-9, 0, "rank_failed")

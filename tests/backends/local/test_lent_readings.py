@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpu_quota.backends.local.sampling.device_shares import Owners, shares_of
-from jupyter_gpu_quota.backends.local.sampling.node import away_of
+from jupyter_gpu_quota.backends.local.sampling.node import workloads_that_lent
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, GpuProcess
 from jupyter_gpu_quota.backends.local.sampling.simulated import SimulatedSampler
 from jupyter_gpu_quota.core.model import Activity, Allocation, Device, Notebook, NotebookState
@@ -18,13 +18,13 @@ def process(claim: str, percent: int | None, memory_mib: int = 300) -> GpuProces
 
 
 def device(*processes: GpuProcess, why: dict[str, str] | None = None, **other: object) -> DeviceReading:
-    facts = {"percent": 90, "memory_used_mib": 400, "held_mib": 0, "why": why or {}, **other}
+    facts = {"percent": 90, "memory_used_mib": 400, "unlisted_mib": 0, "why": why or {}, **other}
     return DeviceReading(uuid="g", index=0, model="M", memory_mib=16_000, processes=processes, **facts)  # type: ignore[arg-type]
 
 
 def read(found: DeviceReading) -> tuple[int | None, int | None, int | None]:
     """(the owner's percent, its memory, the borrower's percent)."""
-    owners = Owners({}, ("nb", "job"), found.processes or (), alive=lambda pid, started: True)
+    owners = Owners({}, ("nb", "job"), found.processes or (), is_alive=lambda pid, started: True)
     shares = shares_of(found, ("job", "nb"), owners, frozenset({"nb"}))
     return shares.percent["nb"], shares.memory_mib["nb"], shares.percent["job"]
 
@@ -43,7 +43,7 @@ def read(found: DeviceReading) -> tuple[int | None, int | None, int | None]:
         ),
         pytest.param(device(process("job", 80), process("nb", 0)), (0, 300, 80), id="and at rest"),
         pytest.param(
-            device(process("job", 90), held_mib=4_000), (None, None, 90), id="somebody hidden may be the owner"
+            device(process("job", 90), unlisted_mib=4_000), (None, None, 90), id="somebody hidden may be the owner"
         ),
     ],
 )
@@ -62,7 +62,7 @@ def test_the_owner_of_a_lent_slice_is_looked_for_where_it_comes_back_to() -> Non
     world.controller.mirror.notebooks["nb"] = record
     users = {device.id: parts for device, parts in world.controller._allocations_by_device().items()}
     (away,) = users["n1-4"]
-    assert (away.workload, away.gpu_milli, away_of(users["n1-4"])) == ("nb", 0, {"nb"})
+    assert (away.workload, away.gpu_milli, workloads_that_lent(users["n1-4"])) == ("nb", 0, {"nb"})
 
 
 def test_a_simulated_device_is_read_by_those_who_hold_it() -> None:

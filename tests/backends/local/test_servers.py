@@ -35,7 +35,7 @@ def servers(tmp_path: Path) -> Servers:
 def test_a_server_is_recorded_with_its_start_and_whose_it_is(
     servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    assert servers.note("N", child.pid) == ""
+    assert servers.record_start("N", child.pid) == ""
     found, seen = servers.of("N"), process(child.pid)
     assert found is not None and seen is not None
     assert (found.pid, found.started) == (child.pid, seen.started)
@@ -50,7 +50,7 @@ def test_a_server_is_recorded_with_its_start_and_whose_it_is(
 def test_a_name_that_is_no_notebook_s_is_no_path(
     servers: Servers, notebook: str, child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    assert servers.note(notebook, child.pid) != ""
+    assert servers.record_start(notebook, child.pid) != ""
     assert servers.of(notebook) is None
     assert not (tmp_path / "state").exists()
 
@@ -58,7 +58,7 @@ def test_a_name_that_is_no_notebook_s_is_no_path(
 def test_a_process_that_is_gone_is_not_recorded(servers: Servers, child: subprocess.Popen[bytes]) -> None:
     child.kill()
     child.wait(PATIENCE_S)
-    assert "is not there" in servers.note("N", child.pid)
+    assert "is not there" in servers.record_start("N", child.pid)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_process_that_is_gone_is_not_recorded(servers: Servers, child: subproc
 def test_a_record_that_cannot_be_true_is_none(
     servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path, change: dict[str, object]
 ) -> None:
-    servers.note("N", child.pid)
+    servers.record_start("N", child.pid)
     path = tmp_path / "state" / "servers" / "N.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     assert servers.of("N") is None
@@ -82,7 +82,7 @@ def test_records_are_cleared_once_the_notebook_is_over_and_its_server_is_gone(
     servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     for name in ("kept", "over"):
-        servers.note(name, child.pid)
+        servers.record_start(name, child.pid)
     servers.sweep(frozenset({"kept"}))
     assert servers.of("over") is not None, "its server still runs"
     child.kill()
@@ -105,6 +105,6 @@ def test_a_server_that_ran_before_its_hub_did_is_recorded_if_it_still_is_that_no
     hold = ServerEnforcement(limiter_of(str(tmp_path / "state")), servers)
     with subprocess.Popen(["sleep", "600"], env={**os.environ, **variables}) as server:
         until(lambda: variables_of(server.pid))  # the kernel lets the parent go on before they can be read
-        hold.note_again("N", server.pid)
+        hold.record_running("N", server.pid)
         server.kill()
         assert (servers.of("N") is not None) == recorded

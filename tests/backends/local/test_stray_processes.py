@@ -17,7 +17,7 @@ from jupyter_gpu_quota.backends.local.host.processes import mark_of
 from jupyter_gpu_quota.backends.local.host.record_files import read_record
 from jupyter_gpu_quota.backends.local.jobs import executor as local
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from tests.backends.worlds import LOOP, LocalWorld, alive, order, passable_folder, pid_of, shell, stop
+from tests.backends.worlds import LOOP, LocalWorld, is_alive, order, passable_folder, pid_of, shell, stop
 from tests.patience import Stopwatch, until
 
 FORKS_AWAY = """
@@ -83,7 +83,7 @@ def test_the_next_attempt_starts_only_when_what_forked_away_is_gone(
     for which in killed:
         os.kill(pids[which], signal.SIGKILL)
     fact = world.until(lambda fact: fact.tree_gone)
-    assert not alive(stray), "its devices are given on, and it still uses them"
+    assert not is_alive(stray), "its devices are given on, and it still uses them"
     assert fact.exit_status == -signal.SIGKILL
 
 
@@ -91,19 +91,19 @@ def test_what_forked_away_is_killed_while_no_service_is_there(world: LocalWorld)
     stray = stray_of(world, "unmarked")
     supervisor, guard = watchers(world)
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not alive(stray) and not alive(guard))
+    until(lambda: not is_alive(stray) and not is_alive(guard))
 
 
 def test_a_rank_that_never_began_its_command_leaves_no_guard(world: LocalWorld) -> None:
     world.executor.start(order("J", "", command=("no-such-command",)))
     world.until(lambda fact: fact.tree_gone)
-    until(lambda: not any(map(alive, watchers(world))))
+    until(lambda: not any(map(is_alive, watchers(world))))
 
 
 def test_no_guard_stays_behind_a_job_that_ended(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 0"))
     world.until(lambda fact: fact.tree_gone)
-    until(lambda: not any(map(alive, watchers(world))))
+    until(lambda: not any(map(is_alive, watchers(world))))
 
 
 def test_a_guard_outlives_the_signals_of_a_machine_that_stops(world: LocalWorld) -> None:
@@ -113,7 +113,7 @@ def test_a_guard_outlives_the_signals_of_a_machine_that_stops(world: LocalWorld)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         os.kill(guard, number)
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not alive(pid_of(fact)) and not alive(guard))
+    until(lambda: not is_alive(pid_of(fact)) and not is_alive(guard))
 
 
 def test_every_rank_has_a_mark_of_its_own_and_the_service_has_none(world: LocalWorld) -> None:
@@ -163,8 +163,8 @@ def test_a_job_that_keeps_its_supervisor_stopped_is_killed_after_its_grace_and_c
         world.executor.stop(stop("J", grace_s=1))
         fact = world.until(lambda fact: fact.tree_gone)
     assert fact.pause_requested and fact.exit_status in (-signal.SIGKILL, -signal.SIGTERM)
-    assert not any(map(alive, pids)) and world.now() - asked_at >= 1000 and watch.seconds < 10
-    until(lambda: not any(map(alive, both)))
+    assert not any(map(is_alive, pids)) and world.now() - asked_at >= 1000 and watch.seconds < 10
+    until(lambda: not any(map(is_alive, both)))
 
 
 def two_in(note: Path) -> list[int]:
@@ -196,7 +196,7 @@ def test_a_supervisor_that_cannot_be_woken_is_killed_with_its_rank(world: LocalW
     world.executor.stop(stop("J", grace_s=1))
     fact = world.until(lambda fact: fact.tree_gone)
     assert (fact.exit_status, fact.pause_requested) == (-9, True)
-    assert not alive(supervisor) and not alive(pid_of(fact))
+    assert not is_alive(supervisor) and not is_alive(pid_of(fact))
 
 
 @pytest.mark.usefixtures("deaf")
@@ -207,7 +207,7 @@ def test_a_supervisor_that_stops_listening_during_the_grace_is_killed_after_it(w
     world.until(lambda fact: fact.pause_requested)
     until(lambda: world.executor._stopping["J", 1].is_received)
     os.kill(watchers(world)[0], signal.SIGSTOP)
-    world.executor._stopping["J", 1].force_at = time.monotonic()  # the grace, and what is granted after it, is over
+    world.executor._stopping["J", 1].kill_at = time.monotonic()  # the grace, and what is granted after it, is over
     assert world.until(lambda fact: fact.tree_gone).exit_status == -9
 
 
@@ -218,7 +218,7 @@ def test_a_leader_that_no_longer_rules_kills_nothing(world: LocalWorld) -> None:
     world.executor.stop(stop("J", fencing=3, grace_s=0))
     until_ms = world.now() + 2500
     until(lambda: world.executor.observe() and world.now() > until_ms)
-    assert alive(supervisor) and read_record(rank_paths(str(world.state_dir), "J", 1, 0).forced) is None
+    assert is_alive(supervisor) and read_record(rank_paths(str(world.state_dir), "J", 1, 0).forced) is None
     world.executor.stop(stop("J", fencing=7, grace_s=0))
     world.until(lambda fact: fact.tree_gone)
 
@@ -246,7 +246,7 @@ def test_the_next_job_is_begun_by_the_supervisor_that_waits(world: LocalWorld) -
     first = spare_of(world)
     world.executor.start(order("K", "ends with 3"))
     assert world.until(lambda fact: fact.job == "K" and fact.tree_gone).exit_status == 3
-    assert until(lambda: spare_of(world) != first) and not alive(first)
+    assert until(lambda: spare_of(world) != first) and not is_alive(first)
 
 
 def test_a_supervisor_that_died_while_it_waited_keeps_no_job_back(world: LocalWorld) -> None:
@@ -263,7 +263,7 @@ def test_a_supervisor_that_waits_goes_with_the_service(world: LocalWorld) -> Non
         "print(preforked._waiting.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    until(lambda: not alive(int(done.stdout)))
+    until(lambda: not is_alive(int(done.stdout)))
 
 
 def test_no_supervisor_waits_for_a_closed_executor(world: LocalWorld) -> None:
@@ -271,4 +271,4 @@ def test_no_supervisor_waits_for_a_closed_executor(world: LocalWorld) -> None:
     waiting = spare_of(world)
     world.executor.close()
     world.executor._preforked.refill()
-    assert not alive(waiting) and world.executor._preforked._waiting is None
+    assert not is_alive(waiting) and world.executor._preforked._waiting is None

@@ -61,7 +61,7 @@ def done_after_s(week: Week, after: Outcome) -> list[tuple[float, float]]:
     found = []
     for session in bank.sessions(week.variant, week.seed):
         holding = week.baseline.record.jobs.get(session.id)
-        inside = bank.inside_notebook(session)
+        inside = bank.training_in_notebook(session)
         for work in session.work:
             wanted = week.baseline.began_at + work.submit_ms
             allocated_at = holding.allocated_at if holding else None

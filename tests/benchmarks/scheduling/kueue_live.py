@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jupyter_gpu_quota.api.requests.writer import LARGEST_BATCH
-from jupyter_gpu_quota.backends.simulated.jobs import Conduct, SimulatedJobs
+from jupyter_gpu_quota.backends.simulated.jobs import Behaviour, SimulatedJobs
 from jupyter_gpu_quota.controllers.lease import Leadership
 from jupyter_gpu_quota.controllers.main import UNAVAILABLE_REST_MS, collect_seldom, now_ms
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
@@ -104,10 +104,10 @@ def _as_they_come(due: list[tuple[int, SubmitJob]], begins_at: int) -> Iterator[
 # --- the controller -------------------------------------------------------------------------------------------------
 def controller_of(folder: Path, trace: Trace, shape: Shape, pauses: int | None) -> SchedulingController:
     """The shipped controller on the database, its executor on the real clock."""
-    conducts = {str(work.id): Conduct(work_ms=work.duration_ms) for work in trace.work}
+    behaviours = {str(work.id): Behaviour(work_ms=work.duration_ms) for work in trace.work}
     store = open_store(database(folder), cache_rows=True)
     apply_quota(store, quota_of(shape, "100ms", pauses=pauses), now=now_ms())
-    executor = SimulatedJobs(now_ms, *machines(trace.nodes), lambda order: conducts[order])
+    executor = SimulatedJobs(now_ms, *machines(trace.nodes), lambda order: behaviours[order])
     return SchedulingController(
         clock=now_ms, store=store, executor=executor, sampler=NoSampler(),
         leadership=Leadership(store, now_ms, holder="live"),
@@ -129,7 +129,7 @@ def run(controller: SchedulingController, wake: wakeup.WakeupSocket, submitter: 
         if all_submitted and not controller.mirror.jobs:
             return
         if next_at > now:
-            ahead = executor.next_at()
+            ahead = executor.next_event_at()
             wake.wait(max(0, min(next_at, next_at if ahead is None else ahead) - now_ms()) / 1000)
 
 

@@ -61,7 +61,7 @@ def slice_figures(folder: Path) -> list[Figure]:
         begin.touch()
         deadline = time.monotonic() + WITHIN_S
         while not result.exists():
-            assert time.monotonic() < deadline, hub.last_words("hub")
+            assert time.monotonic() < deadline, hub.log_tail("hub")
             time.sleep(0.2)
         rows: list[dict[str, float]] = json.loads(result.read_text())
     whole = [sum(row.values()) * 1000 for row in rows]

@@ -184,7 +184,11 @@ def test_a_value_is_written_in_one_way(value: object, text: str) -> None:
     assert plain(value) == json.loads(text)
 
 
-@pytest.mark.parametrize("value", [1.5, b"x", {1: "x"}, {None: 1}, {"a": [(0, {"b": 2.0})]}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [1.5, b"x", {1: "x"}, {None: 1}, {"a": [(0, {"b": 2.0})]}, pytest.param(object(), id="an object")],
+    ids=repr,
+)
 def test_a_value_without_one_spelling_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         canonical(value)

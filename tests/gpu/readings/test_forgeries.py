@@ -39,7 +39,7 @@ def machine(script: Script, servers: Servers) -> Iterator[FakeGpu]:
 def server_of(machine: FakeGpu, servers: Servers, notebook: str, user: int) -> int:
     """A notebook's server under its person's account, as the hub starts and records it."""
     child = machine.child("sleep", "600", variables=share_of(notebook), user=user)
-    assert servers.note(notebook, child.pid) == ""
+    assert servers.record_start(notebook, child.pid) == ""
     return child.pid
 
 
@@ -89,7 +89,7 @@ def test_what_descends_from_a_server_is_its_notebook_s_whatever_it_says(machine:
     )  # fmt: skip
     assert shell.stdout is not None
     kernel = int(shell.stdout.readline())
-    assert servers.note("B", shell.pid) == ""
+    assert servers.record_start("B", shell.pid) == ""
     machine.uses(kernel, 700, 20)
     assert machine.row("A", "B").workloads == {"A": 0, "B": 20}
 
@@ -98,7 +98,7 @@ def test_a_process_of_root_in_a_person_s_server_is_the_person_s(machine: FakeGpu
     shell = machine.child("sh", "-c", "sleep 600 & echo $!; wait", variables=share_of("A"))
     assert shell.stdout is not None
     kernel = int(shell.stdout.readline())
-    assert servers.note("A", shell.pid) == ""
+    assert servers.record_start("A", shell.pid) == ""
     machine.uses(kernel, 700, 20)
     assert machine.row("A").workloads == {"A": 20}
 

@@ -222,8 +222,8 @@ def process(pid: int = 10, *, lineage: tuple[tuple[int, int], ...] = ((10, 7), M
 
 
 def test_a_number_that_another_process_has_by_now_is_no_claim() -> None:
-    reused = Owners({"J": frozenset({10})}, ["J"], [process()], alive=lambda pid, started: (pid, started) == (10, 9))
-    same = Owners({"J": frozenset({10})}, ["J"], [process()], alive=lambda pid, started: (pid, started) == (10, 7))
+    reused = Owners({"J": frozenset({10})}, ["J"], [process()], is_alive=lambda pid, started: (pid, started) == (10, 9))
+    same = Owners({"J": frozenset({10})}, ["J"], [process()], is_alive=lambda pid, started: (pid, started) == (10, 7))
     assert reused.of([process()]).by_workload == {}
     assert same.of([process()]).by_workload == {"J": [process()]}
 
@@ -241,7 +241,7 @@ def test_a_process_that_carries_the_name_of_a_job(user: int | None, owner: str |
     with subprocess.Popen(["sleep", "600"], user=user) as other:
         try:
             claims = GpuProcess(pid=other.pid, memory_mib=1, percent=0, lineage=((other.pid, 1),), claim="J")
-            owned = Owners({"J": frozenset({os.getpid()})}, ["J"], [claims], alive=lambda *_: True).of([claims])
+            owned = Owners({"J": frozenset({os.getpid()})}, ["J"], [claims], is_alive=lambda *_: True).of([claims])
         finally:
             other.kill()
     assert (list(owned.by_workload), owned.foreign) == (([owner], []) if owner else ([], [claims]))
@@ -249,7 +249,7 @@ def test_a_process_that_carries_the_name_of_a_job(user: int | None, owner: str |
 
 def test_a_cgroup_that_one_workload_has_for_itself_is_a_claim() -> None:
     known, escaped = process(cgroup="/jobs/J"), process(11, lineage=((11, 7), (1, 1)), cgroup="/jobs/J")
-    owned = Owners({"J": frozenset({10})}, ["J"], [known, escaped], alive=lambda *_: True).of([known, escaped])
+    owned = Owners({"J": frozenset({10})}, ["J"], [known, escaped], is_alive=lambda *_: True).of([known, escaped])
     assert (owned.by_workload, owned.foreign) == ({"J": [known, escaped]}, [])
 
 
@@ -257,16 +257,23 @@ def test_a_cgroup_of_several_is_no_claim() -> None:
     mine, yours = process(cgroup="/all"), process(12, lineage=((12, 7),), cgroup="/all")
     escaped = process(11, lineage=((11, 7), (1, 1)), cgroup="/all")
     pids = {"J": frozenset({10}), "K": frozenset({12})}
-    owned = Owners(pids, ["J", "K"], [mine, yours, escaped], alive=lambda *_: True).of([mine, yours, escaped])
+    owned = Owners(pids, ["J", "K"], [mine, yours, escaped], is_alive=lambda *_: True).of([mine, yours, escaped])
     assert owned.foreign == [escaped]
 
 
 def test_a_process_whose_variables_cannot_be_read_may_be_a_notebook_s() -> None:
     hidden = process(11, lineage=((11, 7),), hidden=True, inner_pid=3)
     device = DeviceReading(
-        uuid="G", index=0, model="H", memory_mib=1000, memory_used_mib=100, held_mib=0, percent=0, processes=(hidden,)
+        uuid="G",
+        index=0,
+        model="H",
+        memory_mib=1000,
+        memory_used_mib=100,
+        unlisted_mib=0,
+        percent=0,
+        processes=(hidden,),
     )
-    shares = shares_of(device, ["N"], Owners({}, ["N"], [hidden], alive=lambda *_: True))
+    shares = shares_of(device, ["N"], Owners({}, ["N"], [hidden], is_alive=lambda *_: True))
     assert (shares.percent, shares.foreign_mib) == ({"N": None}, 0)
     assert "process 11 (3 in its container)" in shares.why["N"]
 

@@ -22,8 +22,7 @@ from jupyter_server.services.kernels.connection import base
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from jupyter_gpu_quota.demo.users import Kernel, Unexpected
-from jupyter_gpu_quota.demo.users import _execute_request as execute_request
+from jupyter_gpu_quota.demo.users import Kernel, Unexpected, execute_request
 from jupyter_gpu_quota.notebook.delayed_messages import V1
 from jupyter_gpu_quota.notebook.suspension_selftest import run_program
 from jupyter_gpu_quota.wire.activity import FreeOrder, WakeAnswer

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.notebook import suspension
-from jupyter_gpu_quota.notebook.host_memory import room_mib
+from jupyter_gpu_quota.notebook.host_memory import available_mib
 from jupyter_gpu_quota.notebook.slice_requests import SliceRequester
-from jupyter_gpu_quota.notebook.suspension import AGAIN_MS, STILL_HELD_MS, NotWoken, Suspension
+from jupyter_gpu_quota.notebook.suspension import RETRY_MS, STILL_HELD_MS, RestoreFailed, Suspension
 from jupyter_gpu_quota.notebook.suspension_selftest import Canary, SelfTest, run_program
 from tests.gpu import fake_library
 from tests.gpu.fake_library import Script
@@ -108,9 +108,9 @@ def server(canary: Canary) -> Server:
 async def suspended(server: Server, **options: Any) -> Suspension:
     made = server.suspension(**options)
     assert made.suspend("k", 164) == ""
-    moving = made.kernels["k"].moving
-    assert moving is not None
-    await moving
+    task = made.kernels["k"].task
+    assert task is not None
+    await task
     return made
 
 
@@ -163,7 +163,9 @@ def test_a_slice_on_another_device_leaves_the_kernel_suspended_and_says_what_to_
 
     async def story() -> None:
         made = await suspended(server)
-        with pytest.raises(NotWoken, match=r"on another device now .*restart it to continue without its variables"):
+        with pytest.raises(
+            RestoreFailed, match=r"on another device now .*restart it to continue without its variables"
+        ):
             await made.wake("k")
         assert made.is_suspended("k")
         server.answer["variables"] = {"CUDA_VISIBLE_DEVICES": OWN}
@@ -235,7 +237,7 @@ def test_host_memory_that_another_kernel_is_being_moved_into_is_not_left(server:
         assert made.suspend("k", 164) == ""
         server.kernels.append("second")
         assert made.suspend("second", 164) == "it needs 164 MiB of host memory, and 86 MiB are available"
-        await asyncio.shield(made.kernels["k"].moving)
+        await asyncio.shield(made.kernels["k"].task)
 
     asyncio.run(story())
 
@@ -264,14 +266,14 @@ def test_a_kernel_that_is_busy_without_us_is_tried_again_until_it_has_its_gpu(se
         server.answer |= {"state": "refused", "message": "No quota is left."}
         server.kernel.execution_state = "busy"
         for tries in (1, 2):
-            made.look()
+            made.check_kernels()
             await asyncio.gather(*made.wakes)
-            made.look()
+            made.check_kernels()
             assert not made.wakes and len(server.asked) == tries
-            server.now += AGAIN_MS
+            server.now += RETRY_MS
         assert "No quota is left." in server.events[-1][1]
         server.answer |= {"state": "ready"}
-        made.look()
+        made.check_kernels()
         await asyncio.gather(*made.wakes)
         assert not made.is_suspended("k")
 
@@ -289,10 +291,10 @@ def test_a_kernel_that_is_restarted_while_it_waits_is_not_restored(server: Serve
         while not server.asked:
             await asyncio.sleep(0.01)
         server.kernel.provisioner.pid = os.getpid()
-        made.look()
+        made.check_kernels()
         assert not made.is_suspended("k")
         server.answer |= {"state": "ready"}
-        with pytest.raises(NotWoken, match="was restarted while it waited"):
+        with pytest.raises(RestoreFailed, match="was restarted while it waited"):
             await waking
 
     asyncio.run(story())
@@ -315,7 +317,7 @@ def test_a_kernel_that_waits_to_start_again_is_not_shut_down_for_what_became_of_
         canary.process.wait()
         assert not made.is_suspended("k")
         server.answer |= {"state": "ready"}
-        with pytest.raises(NotWoken, match="was restarted while it waited"):
+        with pytest.raises(RestoreFailed, match="was restarted while it waited"):
             await waking
         await made.wake("k")
 
@@ -341,7 +343,7 @@ def test_a_kernel_that_goes_while_it_is_suspended_leaves_the_server_running_and_
         waking = asyncio.ensure_future(made.wake("k"))
         await asyncio.sleep(0)
         server.kernel.provisioner.pid = anew
-        with pytest.raises(NotWoken, match="was restarted while it waited"):
+        with pytest.raises(RestoreFailed, match="was restarted while it waited"):
             await asyncio.wait_for(waking, 60)
         assert not made.is_suspended("k")
 
@@ -400,4 +402,4 @@ def test_how_much_host_memory_is_left(tmp_path: Path, files: dict[str, str], mib
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert room_mib(tmp_path / "proc", tmp_path / "sys") == mib
+    assert available_mib(tmp_path / "proc", tmp_path / "sys") == mib

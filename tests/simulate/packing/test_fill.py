@@ -319,7 +319,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> Non
 def test_a_file_of_another_encoding_is_refused_with_its_name(tmp_path: Path) -> None:
     (wrote(tmp_path) / "nodes.csv").write_bytes(b"\x1f\x8b\x08")
     found = read_folder(tmp_path)
-    assert isinstance(found, Unreadable) and found.sentence.startswith("nodes.csv is no UTF-8 text")
+    assert isinstance(found, Unreadable) and found.sentence.startswith("nodes.csv is not UTF-8 text")
 
 
 def test_a_folder_with_two_files_of_tasks_needs_a_name(tmp_path: Path) -> None:

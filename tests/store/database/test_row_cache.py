@@ -24,7 +24,8 @@ from jupyter_gpu_quota.store.records.calls import JobFilter, Page, Stale, StoreU
 from jupyter_gpu_quota.store.records.commands import SetInventory
 from jupyter_gpu_quota.store.records.rows import Changes
 from jupyter_gpu_quota.store.transactions import Store
-from tests.store.worlds import DEVICES, NODE, WITHIN, World, empty_database, placements, spec, submit
+from tests.store.database.empty_database import make_empty_database
+from tests.store.worlds import DEVICES, NODE, WITHIN, World, placements, spec, submit
 
 EVERYTHING = Page(limit=1000)
 
@@ -32,7 +33,7 @@ EVERYTHING = Page(limit=1000)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "store.sqlite"
-    path.write_bytes(empty_database())
+    make_empty_database(path)
     return path
 
 

@@ -20,13 +20,14 @@ from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import SetInventory
 from jupyter_gpu_quota.store.transactions import Store
 from tests.patience import PATIENCE_S
-from tests.store.worlds import DEVICES, NODE, T0, empty_database, submit
+from tests.store.database.empty_database import make_empty_database
+from tests.store.worlds import DEVICES, NODE, T0, submit
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     path = tmp_path / "store.sqlite"
-    path.write_bytes(empty_database())
+    make_empty_database(path)
     return f"sqlite:///{path}"
 
 

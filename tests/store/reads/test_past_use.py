@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.model import Amounts, Change, History, Policy, Project, Usage, Window
-from jupyter_gpu_quota.store.reads.past_use import PastUse, bucket_ms, looked_again_at
+from jupyter_gpu_quota.store.reads.past_use import PastUse, bucket_ms, next_update_at
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, ReturnNotebook
 from jupyter_gpu_quota.store.records.rows import Holding
@@ -144,7 +144,7 @@ def test_past_use_is_updated_once_a_minute_and_reads_only_changes() -> None:
     news = [past.follow(disk, rules, T0 + HOUR + second * 1000) for second in range(121)]  # type: ignore[arg-type]
     assert [second for second, is_news in enumerate(news) if is_news] == [0, 60, 120]
     assert disk.asked == [0, disk.version, disk.version]
-    assert looked_again_at(T0 + HOUR + 1) == T0 + HOUR + MINUTE == looked_again_at(T0 + HOUR + MINUTE - 1)
+    assert next_update_at(T0 + HOUR + 1) == T0 + HOUR + MINUTE == next_update_at(T0 + HOUR + MINUTE - 1)
 
 
 def test_an_edit_of_the_quota_judges_the_past_anew() -> None:

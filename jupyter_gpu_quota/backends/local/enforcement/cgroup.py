@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from ....core.enforcement import DeviceShare
 
 MOUNTS = "/proc/self/mountinfo"
-WANTED = Path("/sys/fs/cgroup")
+DRIVER_ROOT = Path("/sys/fs/cgroup")
+"""Where the driver expects cgroup v2."""
+
 DEVICE_MEMORY = "dmem"
-"""The kernel's controller of device memory (from 6.14 on); without it the driver counts by itself."""
+"""The kernel's controller of device memory (from 6.14 on); without it the driver counts the memory."""
 
 _NAME = re.compile(r"(job|notebook)\.[0-9A-Za-z._-]{1,128}\Z")
 
@@ -85,12 +87,12 @@ class Cgroups:
     @property
     def why_no_limits(self) -> str:
         """Why the driver can limit none of these cgroups; empty where it can. Source: as in :mod:`.mechanisms`."""
-        if self.why_not or self.root == WANTED:
+        if self.why_not or self.root == DRIVER_ROOT:
             return self.why_not
-        return f"cgroup v2 is mounted at {self.root}, and the driver looks for it at {WANTED}"
+        return f"cgroup v2 is mounted at {self.root}, and the driver expects it at {DRIVER_ROOT}"
 
     def path(self, name: str) -> Path:
-        """The folder of a cgroup; raises ValueError for a name that is none of a workload."""
+        """The folder of a cgroup. Raises ValueError where no workload can have this name."""
         if not _NAME.match(name) or self._parent is None:
             raise ValueError(f"{name!r} is not the name of a workload's cgroup")
         return self._parent / name
@@ -99,12 +101,12 @@ class Cgroups:
         return self._parent is not None and self.path(name).is_dir()
 
     def make(self, name: str) -> str:
-        """Make a cgroup, with the controller of device memory if there is one. Returns why that failed, or nothing."""
+        """Make a cgroup, with the controller of device memory if there is one. Returns why that failed, or ""."""
         if self.why_not or self._parent is None or self._within is None:
             return self.why_not
         try:
             self._parent.mkdir(mode=0o755, exist_ok=True)
-            for folder in (self._within, self._parent):  # let the groups below have limits of device memory
+            for folder in (self._within, self._parent):  # groups below it can then have limits of device memory
                 with contextlib.suppress(OSError):
                     if DEVICE_MEMORY in (folder / "cgroup.controllers").read_text().split():
                         (folder / "cgroup.subtree_control").write_text(f"+{DEVICE_MEMORY}")
@@ -132,7 +134,7 @@ class Cgroups:
         return self.exists(name) and kill(str(self.path(name)))
 
     def remove(self, name: str) -> bool:
-        """Remove an empty cgroup, and its parent with the last one. Returns whether it is gone; one in use stays."""
+        """Remove an empty cgroup, and the parent of all cgroups with the last one. Returns False for one in use."""
         try:
             self.path(name).rmdir()
         except FileNotFoundError:

@@ -22,8 +22,8 @@ def label(share: DeviceShare, evidence: Evidence) -> EnforcementLabel:
             reasons += [f"{each.memory}: {why}"] if is_weaker(memory, each.memory) else []
         else:
             memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
-    unread = evidence.unread or (evidence.policed and evidence.no_memory)
-    unsure = bool(unread or (share.is_fraction and evidence.variables is None))
+    why_unread = evidence.why_unread or (evidence.policed and evidence.why_no_memory)
+    unsure = bool(why_unread or (share.is_fraction and evidence.variables is None))
     return EnforcementLabel(memory=memory, compute=compute, why="; ".join(reasons)[:LONGEST_WHY], unsure=unsure)
 
 
@@ -34,7 +34,7 @@ def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str,
     memory = compute = EnforcementLevel.NONE
     reasons = list[str]()
     for each in MECHANISMS:
-        if why := _why_no_fraction(each, device, machine, project, notebook=notebook):
+        if why := _why_unavailable(each, device, machine, project, notebook=notebook):
             reasons.append(f"{each.name}: {why}")
         else:
             memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
@@ -45,7 +45,7 @@ def _stronger(one: EnforcementLevel, other: EnforcementLevel) -> EnforcementLeve
     return other if is_weaker(one, other) else one
 
 
-def _why_no_fraction(
+def _why_unavailable(
     mechanism: Mechanism, device: DeviceReading, machine: Machine, project: str, *, notebook: bool
 ) -> str:
     if mechanism is MIG:

@@ -12,8 +12,8 @@ from .limits_client import LimitAnswer, LimitRequest, limits
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN_S = 300.0
-"""After a driver refused all limits none is requested for so long: every start would wait for its answer."""
+RETRY_AFTER_S = 300.0
+"""After the driver refused all limits no other is requested for so long: every start would wait for its answer."""
 
 
 class Limiter:
@@ -24,7 +24,7 @@ class Limiter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.cgroups, self._limits, self._clock = cgroups, limits, clock
-        self._ask_at = float("-inf")
+        self._retry_at = float("-inf")
 
     def limit(self, name: str, shares: Sequence[DeviceShare]) -> bool:
         """Limit a cgroup to each fraction of a device. Returns whether all was read back as it was set."""
@@ -34,34 +34,34 @@ class Limiter:
             for share in shares
             if share.device and share.is_fraction and not share.is_instance and not share.simulated and share.memory_mib
         ]
-        if not requests or self._clock() < self._ask_at:
+        if not requests or self._clock() < self._retry_at:
             return False
         answers = self._limits(requests)
         pairs = list(zip(requests, answers, strict=True))
-        wrong = [
+        failures = [
             answer.why or f"{request.mib} MiB was set, {answer.limit_mib} MiB read back"
             for request, answer in pairs
             if answer.limit_mib != request.mib
         ]
-        if not wrong:
+        if not failures:
             return True
         if all(answer.why for answer in answers):
-            self._ask_at = self._clock() + ASK_AGAIN_S
-        log.warning("the driver does not limit the memory of %s: %s", name, "; ".join(wrong))
+            self._retry_at = self._clock() + RETRY_AFTER_S
+        log.warning("the driver does not limit the memory of %s: %s", name, "; ".join(failures))
         if any(answer.limit_mib is not None for answer in answers):
             self._limits([LimitRequest(device=request.device, group=group, mib=0) for request in requests])
         return False
 
     def release(self, name: str, devices: Sequence[str]) -> bool:
-        """Remove a cgroup's limits on devices, then the cgroup, if no process is in it. Returns whether it is gone.
+        """Remove a cgroup's limits on devices, then the cgroup, if no process is in it. Returns whether it was removed.
 
-        In the other order the groups above it would keep its limit for ever. Source: as in :mod:`.mechanisms`.
+        In the other order the groups above it would keep its limit. Source: as in :mod:`.mechanisms`.
         """
         if not self.cgroups.exists(name):
             return True
         if self.cgroups.processes(name):
             return False
-        if devices and self._clock() >= self._ask_at:
+        if devices and self._clock() >= self._retry_at:
             group = str(self.cgroups.path(name))
             self._limits([LimitRequest(device=device, group=group, mib=0) for device in devices])
         return self.cgroups.remove(name)

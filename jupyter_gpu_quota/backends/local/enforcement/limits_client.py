@@ -43,7 +43,7 @@ def limits(requests: Sequence[LimitRequest], *, timeout_s: float = TIMEOUT_S) ->
         answers = [LimitAnswer(**raw) for raw in json.loads(output)]
     except subprocess.TimeoutExpired:
         process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the kernel: then it is left alone
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel cannot be killed
             process.wait(REAP_S)
         return [LimitAnswer(why="the driver's library does not answer")] * len(requests)
     except (ValueError, TypeError):

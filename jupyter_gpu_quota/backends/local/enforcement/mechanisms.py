@@ -1,11 +1,11 @@
-"""The mechanisms that enforce shares, strongest first: what each needs, and what shows that it works.
+"""The mechanisms that enforce shares, strongest first: the requirements of each, and the evidence that it works.
 
 * MIG (hardware): a share that is a whole MIG instance or a whole device. An admin makes the instances.
 * memory limit (driver): an allocation beyond the limit of a cgroup fails with an ordinary out-of-memory. It needs
   driver 615, cgroup v2 and root; MIG instances have none, and managed memory is not counted.
   Source: https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html
-* MPS: a memory limit and a part of the multiprocessors for each client. Off unless the settings name a daemon. A client
-  that is killed can break its neighbours, so a daemon serves the batch jobs of one project only.
+* MPS: a memory limit and a part of the multiprocessors for each client. Off unless the settings name a daemon. A killed
+  client can break other clients of its daemon, so a daemon serves the batch jobs of one project only.
   Source: https://docs.nvidia.com/deploy/mps/
 * watching processes (policed): the memory of a process tree is read, and a workload above its share is stopped.
 * variables (cooperative): caps that frameworks set for themselves. A process may ignore them.
@@ -33,13 +33,13 @@ COMPUTE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Facts of the machine for a probe. ``no_cgroups``: why no cgroups can be made, empty where they can.
+    """Facts of the machine for a probe. ``why_no_cgroups``: empty where cgroups can be made.
 
     ``mps`` are the pipe directories of MPS daemons, by project.
     """
 
     driver: str | None
-    no_cgroups: str = ""
+    why_no_cgroups: str = ""
     root: bool = False
     mps: Mapping[str, str] = field(default_factory=dict)
 
@@ -48,19 +48,19 @@ class Machine:
 class Evidence:
     """Facts that were read back of one share; each fact that could not be read has its reason.
 
-    ``unread``: why nothing of the device was read lately, empty where it was. ``limit_mib`` is the driver's limit, soft
-    and hard alike, None where there is none, with ``no_limit`` to say why. ``outside``: why its processes are not all
-    in the cgroup that has the limit. ``variables`` are of its first process; None: they cannot be read.
-    ``no_memory``: why the memory of its processes is unknown. ``mps``: NVML lists MPS clients on the device.
-    ``policed``: work above its share is stopped.
+    ``why_unread``: the device has no recent reading. ``limit_mib`` is the driver's limit, soft and hard alike; None
+    where there is none, for the reason ``why_no_limit``. ``why_outside``: not all of its processes are in the cgroup
+    that has the limit. ``variables`` are of its first process; None: they cannot be read. ``why_no_memory``: the memory
+    of its processes is unknown. ``mps``: NVML lists MPS clients on the device. ``policed``: work above its share is
+    stopped.
     """
 
-    unread: str = ""
+    why_unread: str = ""
     limit_mib: int | None = None
-    no_limit: str = ""
-    outside: str = ""
+    why_no_limit: str = ""
+    why_outside: str = ""
     variables: Mapping[str, str] | None = None
-    no_memory: str = ""
+    why_no_memory: str = ""
     mps: bool = False
     policed: bool = False
 
@@ -69,8 +69,8 @@ class Evidence:
 class Mechanism:
     """One way to enforce shares. ``memory`` and ``compute`` are the levels that it reaches where it works.
 
-    ``probe`` gives the reason why a device cannot have it, ``verify`` why the evidence does not show it. A reason is a
-    clause without a full stop, empty where nothing prevents it.
+    ``probe`` returns why a device cannot have it, ``verify`` why the evidence does not show it. A reason is a clause
+    without a full stop; it is empty where nothing prevents the mechanism.
     """
 
     name: str
@@ -82,28 +82,28 @@ class Mechanism:
 
 # --- MIG --------------------------------------------------------------------------------------------------------------
 def _verify_mig(share: DeviceShare, evidence: Evidence) -> str:
-    """CUDA_VISIBLE_DEVICES is a hint: whether a process looks at another device is not known here."""
+    """CUDA_VISIBLE_DEVICES is a hint: this does not know whether a process uses another device."""
     if share.is_fraction:
         return f"others may have a part of the same {'MIG instance' if share.is_instance else 'device'}"
-    return evidence.unread and f"the device was not read: {evidence.unread}"
+    return evidence.why_unread and f"the device was not read: {evidence.why_unread}"
 
 
 # --- the driver's memory limit ----------------------------------------------------------------------------------------
 def _probe_driver(machine: Machine, device: DeviceReading) -> str:
-    lacking = ["a MIG instance has none" if device.parent else device.able.get("limits", "it was not probed")]
+    lacking = ["a MIG instance has none" if device.parent else device.unavailable.get("limits", "it was not probed")]
     major = (machine.driver or "").partition(".")[0]
     if major.isdigit() and int(major) < LIMITS_FROM:
         lacking = [f"it needs a driver from {LIMITS_FROM} on, this is {machine.driver}"]
-    lacking += [machine.no_cgroups, "" if machine.root else "it needs root"]
+    lacking += [machine.why_no_cgroups, "" if machine.root else "it needs root"]
     return "; ".join(filter(None, lacking))
 
 
 def _verify_driver(share: DeviceShare, evidence: Evidence) -> str:
     if evidence.limit_mib is None:
-        return evidence.no_limit or "no limit was read back"
+        return evidence.why_no_limit or "no limit was read back"
     if evidence.limit_mib != share.memory_mib:
         return f"the limit that was read back is {evidence.limit_mib} MiB, not {share.memory_mib} MiB"
-    return evidence.outside
+    return evidence.why_outside
 
 
 # --- MPS --------------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def mps_variables(share: DeviceShare, pipes: str) -> Mapping[str, str]:
 def _verify_policed(share: DeviceShare, evidence: Evidence) -> str:
     if not evidence.policed:
         return "policy.enforcement does not require it, so no work is stopped"
-    return evidence.unread or evidence.no_memory
+    return evidence.why_unread or evidence.why_no_memory
 
 
 def _verify_cooperative(share: DeviceShare, evidence: Evidence) -> str:
@@ -153,7 +153,7 @@ def _verify_cooperative(share: DeviceShare, evidence: Evidence) -> str:
 LEVEL = EnforcementLevel
 MIG = Mechanism(
     name="MIG (hardware)", memory=LEVEL.HARDWARE, compute=LEVEL.HARDWARE, verify=_verify_mig,
-    probe=lambda machine, device: device.able.get("mig", "it was not probed"),
+    probe=lambda machine, device: device.unavailable.get("mig", "it was not probed"),
 )  # fmt: skip
 DRIVER = Mechanism(
     name="memory limit (driver)", memory=LEVEL.DRIVER, compute=LEVEL.NONE, probe=_probe_driver, verify=_verify_driver

@@ -1,6 +1,6 @@
 """Reads evidence of enforcement: the driver's limit on a cgroup, the processes in it, variables, samples.
 
-It trusts neither the settings nor the program that made them.
+It uses neither the settings nor any record of the limits that were set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FRESH_MS = 45_000
 """Devices are read every ten seconds: an older sample does not show the present state."""
 
 AHEAD_MS = 60_000
-"""The largest difference by which a sample may be dated ahead of this machine's clock."""
+"""A sample may be dated ahead of this machine's clock by this much at most."""
 
 LIMITS_EVERY_MS = 30_000
 NOT_LIMITED = "the driver was not asked: its processes have no cgroup of their own"
@@ -45,7 +45,7 @@ class ReadBack:
         self, cgroups: Cgroups, servers: Servers, first_of_rank: Callable[[DeviceShare], Process | None],
         limits: Callable[[Sequence[LimitRequest]], Sequence[LimitAnswer]],
     ) -> None:  # fmt: skip
-        self.cgroups, self.servers, self._first_of_rank, self._ask = cgroups, servers, first_of_rank, limits
+        self.cgroups, self.servers, self._first_of_rank, self._request_limits = cgroups, servers, first_of_rank, limits
         self._limits: dict[tuple[str, str], tuple[LimitAnswer, int]] = {}
         self._first: dict[Rank, Process] = {}
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class ReadBack:
             first = self._first_processes(fractions)
             self._read_limits(fractions, now)
             evidence = {
-                name: self._evidence(share, samples.get(name), first.get(_key(share)), policed=policed, now=now)
+                name: self._evidence(share, samples.get(name), first.get(_rank_of(share)), policed=policed, now=now)
                 for name, share in real.items()
             }
         return dict.fromkeys(shares, Evidence()) | evidence
@@ -72,17 +72,17 @@ class ReadBack:
         unknown = "" if sample is None else sample.why.get(share.workload, "")
         known = sample is not None and sample.workload_memory_mib.get(share.workload) is not None
         return Evidence(
-            unread=_unread(sample, now),
+            why_unread=_why_unread(sample, now),
             limit_mib=limit.limit_mib,
-            no_limit=limit.why,
-            outside="" if limit.limit_mib is None else self._outside(share, pid, sample),
+            why_no_limit=limit.why,
+            why_outside="" if limit.limit_mib is None else self._why_outside(share, pid, sample),
             variables=None if pid is None else variables_of(pid),
-            no_memory="" if known else unknown or "the memory of its processes was not read",
+            why_no_memory="" if known else unknown or "the memory of its processes was not read",
             mps=unknown == MPS,
             policed=policed,
         )
 
-    def _outside(self, share: DeviceShare, pid: int | None, sample: DeviceSample | None) -> str:
+    def _why_outside(self, share: DeviceShare, pid: int | None, sample: DeviceSample | None) -> str:
         """Why the limit does not cover all processes of a share; empty where it does.
 
         The cgroups of all ranks of a job are its own.
@@ -98,7 +98,7 @@ class ReadBack:
         groups = [] if share.notebook else [name for name in self.cgroups.names() if name.startswith(own)]
         covered = inside.union(*map(self.cgroups.processes, groups))
         listed = () if sample is None else sample.processes.get(share.workload, ())
-        outside = [each.handle for each in listed if int(each.handle) not in covered and _lives(each)]
+        outside = [each.handle for each in listed if int(each.handle) not in covered and _is_alive(each)]
         return f"its process {outside[0]} is not in the cgroup that has the limit" if outside else ""
 
     # --- the driver -----------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class ReadBack:
         if all(key in self._limits and now - self._limits[key][1] < LIMITS_EVERY_MS for key in wanted):
             return
         keys = sorted(wanted)
-        answers = self._ask(
+        answers = self._request_limits(
             [LimitRequest(device=device, group=str(self.cgroups.path(cgroup))) for cgroup, device in keys]
         )
         self._limits = {key: (answer, now) for key, answer in zip(keys, answers, strict=True)}
@@ -121,24 +121,24 @@ class ReadBack:
     # --- processes ------------------------------------------------------------------------------------------------
     def _first_processes(self, shares: Sequence[DeviceShare]) -> Mapping[Rank, int]:
         """The first process of each rank, and the server of each notebook."""
-        keys = {_key(share): share for share in shares}
+        keys = {_rank_of(share): share for share in shares}
         self._first = {
             key: process for key, process in self._first.items() if key in keys and is_same_process(*process)
         }
         missing = [share for key, share in keys.items() if key not in self._first]
         for share in missing:
             if not share.notebook and (process := self._first_of_rank(share)) is not None:
-                self._first[_key(share)] = process
+                self._first[_rank_of(share)] = process
         if notebooks := [share.workload for share in missing if share.notebook]:
-            self._first |= _servers(notebooks, self.servers)
+            self._first |= _server_processes(notebooks, self.servers)
         return {key: pid for key, (pid, _) in self._first.items()}
 
 
-def _key(share: DeviceShare) -> Rank:
+def _rank_of(share: DeviceShare) -> Rank:
     return share.workload, share.attempt, share.rank
 
 
-def _unread(sample: DeviceSample | None, now: int) -> str:
+def _why_unread(sample: DeviceSample | None, now: int) -> str:
     """Why there is no recent sample of a device; empty where there is one."""
     if sample is None:
         return "it was not read yet"
@@ -150,12 +150,12 @@ def _unread(sample: DeviceSample | None, now: int) -> str:
     return "" if sample.memory_used_mib is not None else sample.why.get("memory_used_mib", "its memory was not read")
 
 
-def _lives(process: ProcessUse) -> bool:
-    """Whether a process still exists; one without a known start counts as living."""
+def _is_alive(process: ProcessUse) -> bool:
+    """Whether a process still exists; one without a known start counts as alive."""
     return not process.places or is_same_process(int(process.handle), process.places[0][2])
 
 
-def _servers(notebooks: Sequence[str], records: Servers) -> dict[Rank, Process]:
+def _server_processes(notebooks: Sequence[str], records: Servers) -> dict[Rank, Process]:
     """The servers that the hub recorded; where it records none, the processes whose variables name the notebook."""
     recorded = {name: server for name in notebooks if (server := records.of(name)) is not None}
     known: dict[Rank, Process] = {(name, 0, 0): (server.pid, server.started) for name, server in recorded.items()}

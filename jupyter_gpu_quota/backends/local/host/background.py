@@ -18,14 +18,14 @@ class Background:
         self._lock, self._busy = threading.Lock(), set[Hashable]()
         self._open = True
 
-    def run(self, key: Hashable, do: Callable[[], object]) -> None:
+    def run(self, key: Hashable, task: Callable[[], object]) -> None:
         """Run a task soon, unless one of the same key is queued or runs, or this is closed."""
         with self._lock:
             if key in self._busy or not self._open:
                 return
             self._busy.add(key)
-            task = self._pool.submit(do)
-        task.add_done_callback(lambda future: self._finish(key, future))
+            future = self._pool.submit(task)
+        future.add_done_callback(lambda done: self._finish(key, done))
 
     def _finish(self, key: Hashable, future: Future[object]) -> None:
         with self._lock:
@@ -38,7 +38,7 @@ class Background:
             log.error("%s failed and will be tried again: %s", key, error, exc_info=error)
 
     def close(self) -> None:
-        """Accept no more, drop tasks that wait, and let the threads end by themselves."""
+        """Accept no more tasks and drop those that wait; the threads end after their present task."""
         with self._lock:
             self._open = False
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 _RLIMIT_LOCKS = 10
-"""No kernel since 2.4 limits anything by it, and every process inherits its value from its parent."""
+"""This limit has had no effect since kernel 2.4, and every process inherits its value from its parent."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -37,7 +37,7 @@ class ProcessStat(NamedTuple):
     faults: int = 0
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.state not in "ZX"
 
 
@@ -70,9 +70,9 @@ def children(world: Mapping[int, ProcessStat]) -> Children:
     return found
 
 
-def descendants(root: int, born: Children | None = None) -> set[int]:
+def descendants(root: int, by_parent: Children | None = None) -> set[int]:
     """Living processes below ``root``, itself not counted."""
-    by_parent = children(processes()) if born is None else born
+    by_parent = children(processes()) if by_parent is None else by_parent
     found: dict[int, ProcessStat] = {}
     waiting = list(by_parent.get(root, ()))
     while waiting:
@@ -80,19 +80,19 @@ def descendants(root: int, born: Children | None = None) -> set[int]:
         if each.pid not in found:
             found[each.pid] = each
             waiting.extend(by_parent.get(each.pid, ()))
-    return {pid for pid, each in found.items() if each.alive}
+    return {pid for pid, each in found.items() if each.is_alive}
 
 
 def boot_id() -> str:
-    """Identifies one boot of the machine: process ids and start ticks are valid within it."""
+    """The id of the machine's present boot: process ids and start ticks are valid within one boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def is_same_process(pid: int | None, started: int | None) -> bool:
-    """Whether the process of this id is the one that started at these ticks, and lives."""
+    """Whether the process of this id started at these ticks, and is alive."""
     found = None if pid is None else process(pid)
-    return found is not None and found.alive and found.started == started
+    return found is not None and found.is_alive and found.started == started
 
 
 def is_stopped(pid: int) -> bool:
@@ -112,13 +112,13 @@ def take_mark(mark: int) -> None:
         resource.setrlimit(_RLIMIT_LOCKS, (mark, mark))
 
 
-def marked(marks: Iterable[str], session: int | None = None, mark: int | None = None) -> set[int]:
+def find_marked(marks: Iterable[str], session: int | None = None, mark: int | None = None) -> set[int]:
     """Living processes with this mark, with this session, or with all of ``marks`` (``NAME=value``) as variables."""
     wanted = {each.encode() for each in marks}
     return {
         pid
         for pid, each in processes().items()
-        if each.alive
+        if each.is_alive
         and pid != os.getpid()
         and (each.session == session or (mark is not None and mark_of(pid) == mark) or wanted <= _variables(pid))
     }
@@ -169,14 +169,14 @@ def read_proc(pid: int, name: str) -> bytes | None:
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
-def dies_with(parent: int, number: int) -> bool:
+def die_with_parent(parent: int, number: int) -> bool:
     """Have the kernel send this process a signal when its parent dies; False if the parent is dead already."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that none escapes."""
+    """Become the parent of every descendant whose own parent dies."""
     if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "this kernel does not let a process adopt orphans")
 

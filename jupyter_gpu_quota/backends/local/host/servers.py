@@ -41,7 +41,7 @@ class Server:
 
 
 class Servers:
-    """The records of one state folder."""
+    """The recorded servers of one state folder."""
 
     def __init__(self, state_dir: str | os.PathLike[str]) -> None:
         self._state_dir = Path(state_dir)
@@ -52,7 +52,7 @@ class Servers:
         """Whether every server is recorded: a hub that uses accounts runs as root, and records each."""
         return os.geteuid() == 0
 
-    def note(self, notebook: str, pid: int) -> str:
+    def record_start(self, notebook: str, pid: int) -> str:
         """Record the process of a server that started. Returns why that failed; empty where it is recorded."""
         found, account = process(pid), account_of(pid)
         if found is None or account is None or not _ID.match(notebook):
@@ -72,13 +72,13 @@ class Servers:
             return str(error)
         return ""
 
-    def note_again(self, notebook: str, pid: int) -> None:
-        """Record a server that ran before the hub did, unless it is recorded or belongs to another notebook by now."""
+    def record_running(self, notebook: str, pid: int) -> None:
+        """Record a server that is older than the hub, unless it is recorded or is of another notebook."""
         if self.of(notebook) is None and f'"{notebook}"' in (variables_of(pid) or {}).get(SHARE_VARIABLE, ""):
-            self.note(notebook, pid)
+            self.record_start(notebook, pid)
 
     def forget(self, notebook: str) -> None:
-        """Remove the record of a server that ended; one that is not there is fine."""
+        """Remove the record of a server that ended, if there is one."""
         with contextlib.suppress(OSError):
             self._path(notebook).unlink(missing_ok=True)
 
@@ -113,8 +113,8 @@ def account_of(pid: int) -> Account | None:
     """The account of a process; None where it cannot be read, or where its user has no number in this namespace."""
     uid = user_of(pid)
     try:
-        nameless = int(OVERFLOW.read_text())
+        overflow_uid = int(OVERFLOW.read_text())
         namespace = os.readlink(f"/proc/{pid}/ns/user")
     except (OSError, ValueError):
         return None
-    return None if uid is None or uid == nameless else Account(uid, namespace)
+    return None if uid is None or uid == overflow_uid else Account(uid, namespace)

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 
 DEEPEST = 64
-"""Folders below this depth exceed every limit: measuring them would need as many open files."""
+"""A tree with folders below this depth exceeds every limit: to measure them takes as many open files."""
 
 STEP = 500
 """Entries between two pauses of a measurement."""
@@ -31,7 +31,7 @@ class Measured:
 
 
 def measure(path: str, into: Measured) -> Iterator[None]:
-    """Measure a tree that may change meanwhile, or be hostile: links are never followed. Yields every few entries."""
+    """Measure a tree that may change meanwhile; links are never followed. Yields after every few entries."""
     if (fd := _open_folder(path)) is not None:
         yield from _measure(fd, into, DEEPEST)
 

@@ -1,4 +1,4 @@
-"""Jobs as processes of this machine, each rank under a job supervisor of its own that outlives this process.
+"""Jobs as processes of this machine. Each rank has a job supervisor, which does not end with this process.
 
 All state is on the disk: a new executor on the same state directory continues where the last one was killed. Work that
 may wait (starting, stopping, cleaning up) runs in the background.
@@ -30,10 +30,10 @@ from ..host.processes import (
     boot_id,
     children,
     descendants,
+    find_marked,
     is_same_process,
     is_stopped,
     kill_all,
-    marked,
     processes,
     send,
 )
@@ -50,10 +50,10 @@ log = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S = 0.5
 SEND_AGAIN_S, SEND_FOR_S = 0.05, 1.0
-"""How often, and for how long, a stop order is sent to a supervisor that does not answer, before the next tick."""
+"""A stop order is sent again to a supervisor that does not answer: at this interval, for this long in one tick."""
 
 FORCE_AFTER_S = 3.0
-"""How long after its grace a rank whose supervisor still does not answer is killed together with it."""
+"""A rank whose supervisor does not answer is killed with it this long after its grace."""
 
 LOST_KILL_S = 1.0
 SWEEP_EVERY_S, SWEEP_AGAIN_S = 30.0, 1.0
@@ -66,24 +66,24 @@ Attempt = tuple[str, int]
 
 @dataclass(slots=True, kw_only=True)
 class Stopping:
-    """A stop order. ``force_at`` (monotonic): when ranks whose supervisors do not answer are killed.
+    """A stop order. ``is_received``: every supervisor has it.
 
-    ``is_received``: every supervisor has the order.
+    ``kill_at`` (monotonic): when ranks whose supervisors do not answer are killed.
     """
 
     order: StopOrder
-    force_at: float
+    kill_at: float
     is_received: bool = False
 
 
 class LocalJobs:
     """The job backend of one machine. Close it when done; jobs continue.
 
-    ``state_dir`` has everything (see :mod:`.paths`); ``wake`` is the path of a unix datagram socket that receives a
-    byte when something changed. ``simulated_devices``: ``[{"model", "memory_mib", "count"}]``, else the real ones.
+    ``state_dir`` has all files (see :mod:`.paths`); ``wake`` is the path of a unix datagram socket that receives a byte
+    after each change. ``simulated_devices``: ``[{"model", "memory_mib", "count"}]``, else the real ones.
     ``log_limit_mib`` is for a rank's log, ``work_limit_mib`` for the work and checkpoint folders together.
-    ``python_home`` is the environment whose ``bin`` leads PATH. ``mps`` are the pipe directories of MPS daemons by
-    project, ``cgroup`` the group in which the cgroups of ranks are made.
+    ``python_home`` is the environment whose ``bin`` is first in PATH. ``mps`` are the pipe directories of MPS daemons
+    by project, ``cgroup`` the group in which the cgroups of ranks are made.
     """
 
     def __init__(
@@ -142,10 +142,10 @@ class LocalJobs:
         attempt = (order.job, order.attempt)
         job_directory(self.state_dir, order.job)
         self._active[attempt] = None
-        force_at = time.monotonic() + order.grace_s + FORCE_AFTER_S
+        kill_at = time.monotonic() + order.grace_s + FORCE_AFTER_S
         if (earlier := self._stopping.get(attempt)) is not None:
-            force_at = min(force_at, earlier.force_at)
-        self._stopping[attempt] = stopping = Stopping(order=order, force_at=force_at)
+            kill_at = min(kill_at, earlier.kill_at)
+        self._stopping[attempt] = stopping = Stopping(order=order, kill_at=kill_at)
         self._background.run(("stop", *attempt), partial(self._stop, stopping))
 
     def observe(self) -> Sequence[RankFact]:
@@ -155,7 +155,7 @@ class LocalJobs:
             self._sweep_at = now + SWEEP_EVERY_S
             self._background.run(("cgroups",), self._sweep)
         for attempt, stopping in list(self._stopping.items()):
-            if not stopping.is_received or now >= stopping.force_at:
+            if not stopping.is_received or now >= stopping.kill_at:
                 self._background.run(("stop", *attempt), partial(self._stop, stopping))
         facts = []
         for paths, status in self._statuses():
@@ -165,23 +165,23 @@ class LocalJobs:
                 send(status["supervisor"]["pid"], signal.SIGCONT)  # a job under the same account can stop it
             try:
                 facts.append(rank_fact(paths, status))
-            except (OSError, ValueError, LookupError, TypeError):  # it must not prevent the facts of other jobs
+            except (OSError, ValueError, LookupError, TypeError):  # the facts of other jobs are returned
                 log.exception("the records of %s cannot be read", paths.control)
         return facts
 
     def settled(self, job: str, attempt: int) -> None:
         """Stop reporting an attempt whose ranks have all ended; its files stay until ``forget``."""
-        if all(status.get("tree_gone") for _, status in self._started((job, attempt))):
+        if all(status.get("tree_gone") for _, status in self._started_ranks((job, attempt))):
             self._active.pop((job, attempt), None)
             self._sweep_at = time.monotonic()
             self._stopping.pop((job, attempt), None)
             Path(active_marker(self.state_dir, job, attempt)).unlink(missing_ok=True)
 
     def forget(self, job: str) -> None:
-        """Move everything of a job to the trash, which is emptied in the background; not of a job that still runs."""
+        """Move a job's files to the trash, which is emptied in the background, unless the job still runs."""
         home = Path(job_directory(self.state_dir, job))
         attempts = sorted(int(path.name) for path in home.glob("attempts/*"))
-        live = [n for n in attempts for _, status in self._started((job, n)) if not status.get("tree_gone")]
+        live = [n for n in attempts for _, status in self._started_ranks((job, n)) if not status.get("tree_gone")]
         if live:
             log.warning("job %s is not forgotten: its attempt %d still has processes", job, live[0])
             return
@@ -203,7 +203,7 @@ class LocalJobs:
         return found
 
     def fence(self, fencing: int) -> None:
-        """Refuse older leaders than this one, also after a restart."""
+        """Refuse leaders older than this one, after a restart too."""
         raise_fence(fence_file(self.state_dir), fencing)
 
     # --- starting -------------------------------------------------------------------------------------------------
@@ -252,7 +252,10 @@ class LocalJobs:
 
     # --- stopping -------------------------------------------------------------------------------------------------
     def _stop(self, stopping: Stopping) -> None:
-        """Send the order to each rank for a second; one that does not answer is sent it on the next tick, or killed."""
+        """Send the order to each rank, for a second. Ranks that do not answer get it at the next tick, or are killed.
+
+        A rank without a supervisor is ended under its lock.
+        """
         order = stopping.order
         first = rank_paths(self.state_dir, order.job, order.attempt, 0)
         waiting = self._paths_of(order.job, order.attempt) or [first]
@@ -263,13 +266,13 @@ class LocalJobs:
             if time.monotonic() >= until:
                 break
             time.sleep(SEND_AGAIN_S)
-        if time.monotonic() >= stopping.force_at:
+        if time.monotonic() >= stopping.kill_at:
             for paths in waiting:
-                self._force(paths, order)
+                self._kill_with_supervisor(paths, order)
         stopping.is_received = not waiting
 
     def _has_received(self, paths: RankPaths, order: StopOrder) -> bool:
-        """Whether this rank needs no more orders: it received or refused one, has ended, or will never start."""
+        """Whether a rank needs no more orders: it received or refused one, ended, or will never start."""
         status = read_record(paths.status) or {}
         if "claimed_at" not in status:
             return self._end_unstarted(paths, order)
@@ -280,16 +283,16 @@ class LocalJobs:
             log.warning("job %s was not stopped: %s", order.job, answer["refused"])
         return answer is not None
 
-    def _force(self, paths: RankPaths, order: StopOrder) -> None:
-        """Kill a rank together with its supervisor, which does not answer; a record of that is written before."""
+    def _kill_with_supervisor(self, paths: RankPaths, order: StopOrder) -> None:
+        """Record the kill, then kill a rank together with its supervisor, which does not answer."""
         status = read_record(paths.status) or {}
         newest = max(read_fence(fence_file(self.state_dir)), status.get("fencing", 0))
         has_ended = status.get("tree_gone") or self._is_lost(status)
         if "supervisor" not in status or order.fencing < newest or has_ended:
             return
-        write_record(paths.forced, {"at": _now(), "reason": order.reason, "fencing": order.fencing})
+        write_record(paths.forced, {"at": _now_ms(), "reason": order.reason, "fencing": order.fencing})
         supervisor: int = status["supervisor"]["pid"]
-        kill_all(lambda: {supervisor} | descendants(supervisor) | self._left_of(status))
+        kill_all(lambda: {supervisor} | descendants(supervisor) | self._leftover_processes(status))
         log.warning("killed job %s, attempt %d, with its supervisor, which did not answer", order.job, order.attempt)
 
     def _end_unstarted(self, paths: RankPaths, order: StopOrder) -> bool:
@@ -303,54 +306,54 @@ class LocalJobs:
             if not is_locked or "claimed_at" in (read_record(paths.status) or {}):
                 return False
             rank = {"job": order.job, "attempt": order.attempt, "rank": int(Path(paths.control).name[len("rank-") :])}
-            ended = {"claimed_at": _now(), "ended_at": _now(), "exit_status": -15, "tree_gone": True}
+            ended = {"claimed_at": _now_ms(), "ended_at": _now_ms(), "exit_status": -15, "tree_gone": True}
             write_record(paths.status, {**rank, **ended, "pause_requested": True, "fencing": order.fencing})
         return True
 
     # --- lost supervisors -----------------------------------------------------------------------------------------
     def _is_lost(self, status: Mapping[str, Any]) -> bool:
-        """Whether its supervisor died before it recorded the end."""
+        """Whether a rank's supervisor died before it recorded the end."""
         if status.get("tree_gone") or "claimed_at" not in status:
             return False
         supervisor = status["supervisor"]
         return supervisor["boot"] != self.boot or not is_same_process(supervisor["pid"], supervisor["started"])
 
     def _clean_up(self, paths: RankPaths) -> None:
-        """Kill the processes that a dead supervisor left, and record the end in its place.
+        """Kill the remaining processes of a rank whose supervisor died, and record the end of the rank.
 
-        A command dies with its supervisor, by SIGKILL. The status of a rank that was lost with its machine, or had not
-        started, is unknown: a lost machine uses up no retry, but a job that kills its supervisor must use up its own.
+        The kernel kills a command with its supervisor. The exit status of a rank that was lost with its machine, or had
+        not started, is unknown. A lost machine uses up no retry; a job that kills its supervisor uses up one.
         """
         with file_lock(paths.lock) as is_locked:
             status = read_record(paths.status) or {}
             if not is_locked or not self._is_lost(status):
                 return
             if _is_guarded(status["supervisor"]):
-                send(status["supervisor"]["guard"]["pid"], signal.SIGCONT)  # it may have been stopped with the other
+                send(status["supervisor"]["guard"]["pid"], signal.SIGCONT)  # it may be stopped like its supervisor
             until = time.monotonic() + LOST_KILL_S
-            while kill_all(partial(self._left_of, status)) and time.monotonic() < until:
+            while kill_all(partial(self._leftover_processes, status)) and time.monotonic() < until:
                 time.sleep(SEND_AGAIN_S)
             if "ended_at" not in status:
                 is_killed = status["supervisor"]["boot"] == self.boot and status.get("pid") is not None
-                status |= {"ended_at": _now(), "exit_status": -signal.SIGKILL if is_killed else None}
+                status |= {"ended_at": _now_ms(), "exit_status": -signal.SIGKILL if is_killed else None}
                 is_pausing = status.get("pause_intended") and Path(paths.pause).exists()
                 is_forced = Path(paths.forced).exists()
                 status["pause_requested"] = bool(status.get("pause_requested") or is_pausing or is_forced)
-            write_record(paths.status, {**status, "lost": True, "tree_gone": not self._left_of(status)})
+            write_record(paths.status, {**status, "lost": True, "tree_gone": not self._leftover_processes(status)})
         log.warning("the supervisor of job %s, attempt %s, was lost", status["job"], status["attempt"])
 
-    def _left_of(self, status: Mapping[str, Any]) -> set[int]:
-        """Processes of a rank without its supervisor: below its guard, or by mark, variables or session."""
+    def _leftover_processes(self, status: Mapping[str, Any]) -> set[int]:
+        """Processes of a rank whose supervisor died: below its guard, or with its mark, variables or session."""
         supervisor = status["supervisor"]
         if supervisor["boot"] != self.boot:
             return set()
         marks = (f"GPU_QUOTA_JOB_ID={status['job']}", f"GPU_QUOTA_ATTEMPT={status['attempt']}")
         supervised = [
             descendants(other["supervisor"]["pid"])
-            for _, other in self._started((status["job"], status["attempt"]))
+            for _, other in self._started_ranks((status["job"], status["attempt"]))
             if not other.get("tree_gone") and not self._is_lost(other)
         ]
-        found = marked(marks, status.get("pid"), status.get("mark")).difference(*supervised)
+        found = find_marked(marks, status.get("pid"), status.get("mark")).difference(*supervised)
         found |= self._enforcement.processes(status["job"], status["attempt"], status["rank"])
         return found | (descendants(supervisor["guard"]["pid"]) if _is_guarded(supervisor) else set())
 
@@ -358,9 +361,9 @@ class LocalJobs:
     def _statuses(self) -> Iterator[tuple[RankPaths, dict[str, Any]]]:
         """The records of every rank that was started and is not settled."""
         for attempt in list(self._active):
-            yield from self._started(attempt)
+            yield from self._started_ranks(attempt)
 
-    def _started(self, attempt: Attempt) -> Iterator[tuple[RankPaths, dict[str, Any]]]:
+    def _started_ranks(self, attempt: Attempt) -> Iterator[tuple[RankPaths, dict[str, Any]]]:
         """The records of the ranks of one attempt that were started."""
         for paths in self._paths_of(*attempt):
             status = read_record(paths.status) or {}
@@ -377,7 +380,7 @@ class LocalJobs:
         return [rank_paths(self.state_dir, job, attempt, rank) for rank in ranks]
 
     def _empty_trash(self) -> None:
-        """Remove the folders of forgotten jobs; folders that their owner closed are opened first."""
+        """Remove the folders of forgotten jobs, after a change of permissions that their owners had removed."""
         for path in Path(self.state_dir, "trash").iterdir():
             for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf", "--one-file-system"]):
                 subprocess.run([*command, "--", str(path)], check=False, capture_output=True, timeout=REMOVE_TIMEOUT_S)
@@ -423,10 +426,10 @@ def _send_order(paths: RankPaths, order: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _is_guarded(supervisor: Mapping[str, Any]) -> bool:
-    """Whether a supervisor's guard lives; those of an early release have none."""
+    """Whether a supervisor's guard is alive; supervisors of early releases have none."""
     guard = supervisor.get("guard")
     return guard is not None and is_same_process(guard["pid"], guard["started"])
 
 
-def _now() -> int:
+def _now_ms() -> int:
     return time.time_ns() // 1_000_000

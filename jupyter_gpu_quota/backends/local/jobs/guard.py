@@ -1,7 +1,7 @@
-"""The guard: the parent of a job supervisor, which kills the processes that a killed supervisor leaves.
+"""The guard: the parent of a job supervisor. It kills the remaining processes of a supervisor that was killed.
 
-When a supervisor is killed, the kernel makes its guard the parent of everything below it, whatever the session, parent
-or environment of those processes. So all of them are found, and none escapes meanwhile.
+When a supervisor is killed, the kernel makes its guard the parent of all processes below it, in any session and with
+any environment. So the guard finds all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _guard(supervisor: int) -> NoReturn:
         os.waitpid(supervisor, 0)
         again_s = KILL_AGAIN_S
         while _has_living_children():
-            with contextlib.suppress(OSError):  # a job may close its guard's descriptors; it continues
+            with contextlib.suppress(OSError):  # a job may close its guard's descriptors; the guard continues
                 kill_all(lambda: descendants(os.getpid()))
             time.sleep(again_s)
             again_s = min(2 * again_s, KILL_SELDOM_S)

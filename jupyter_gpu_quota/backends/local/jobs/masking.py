@@ -12,7 +12,7 @@ MASK = b"***"
 
 
 class Mask:
-    """Replaces values in a stream of chunks; a possible beginning of a value waits for the next chunk."""
+    """Replaces values in a stream of chunks. A possible beginning of a value is kept until the next chunk."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {secret.encode(errors="surrogateescape") for secret in secrets}
@@ -35,6 +35,6 @@ class Mask:
         return b"".join([*parts, data[at:certain]])
 
     def rest(self) -> bytes:
-        """The bytes that wait, at the end of the stream."""
+        """The kept bytes, at the end of the stream."""
         rest, self._pending = self._pending, b""
         return rest

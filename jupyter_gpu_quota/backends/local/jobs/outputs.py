@@ -2,8 +2,8 @@
 
 A file that belongs to another account than the folder is left out. The service may read files that the job may not:
 where the kernel allows hard links to files of others (``fs.protected_hardlinks=0``), such a link would publish them.
-A hard link to a job's own file is listed: checkpoints are linked into outputs, and where all jobs run under one account
-they can copy whatever they can link.
+A hard link to a job's own file is listed, because jobs link checkpoints into outputs. Where all jobs run under one
+account they can also copy each file that they can link.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from ...protocol import MOST_OUTPUTS, LogPart, Output, OutputRefused
 from .paths import rank_paths
-from .rank_log import end_of, segments
+from .rank_log import end_offset, segments
 
 
 class LocalOutputs:
@@ -31,7 +31,7 @@ class LocalOutputs:
         directory = rank_paths(self._state_dir, job, attempt, rank).log
         for _ in range(3):
             with contextlib.suppress(FileNotFoundError):  # a segment was dropped meanwhile: list them again
-                return _read_log(directory, max(0, end_of(directory) + offset) if offset < 0 else offset, limit)
+                return _read_log(directory, max(0, end_offset(directory) + offset) if offset < 0 else offset, limit)
         start = max(0, offset)
         return LogPart(start, b"", start)
 

@@ -3,7 +3,7 @@
     fence                              newest leader seen (service)
     active/<job>.<attempt>             attempts that are not settled (service)
     jobs/<job>/                        0711: the submitter's account can enter it, and cannot list it
-        attempts/<n>/rank-<r>/         0700, the service's: order, lock, status, socket, log segments
+        attempts/<n>/rank-<r>/         0700, the service's: lock, status, socket, log segments, errors of the supervisor
         attempts/<n>/rendezvous.json   0600, the service's: the port of the rendezvous of a gang
         work/ checkpoint/ outputs/     0700, the submitter's
         run/<n>/rank-<r>/              0700, the submitter's: pause file, progress file

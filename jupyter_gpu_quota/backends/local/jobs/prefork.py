@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).with_name("supervise.py")
 START_TIMEOUT_S = 30.0
 
 CLEAN_ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8"}
-"""All variables of a supervisor: a job under the same account can read them."""
+"""The variables of a supervisor: only these, because a job under the same account can read them."""
 
 
 class PreforkedSupervisor:
@@ -26,10 +26,10 @@ class PreforkedSupervisor:
         self._waiting: subprocess.Popen[bytes] | None = None
 
     def start(self, order: RankOrder) -> None:
-        """Send an order to a supervisor; returns when that has detached itself. Raises OSError if none could start.
+        """Send an order to a supervisor; returns once that is detached. Raises OSError if none could start.
 
-        The one that waits may have died, so a new one is the second try. If both get the order, the lock of the rank
-        admits one of them.
+        The waiting supervisor may have died; then a new one gets the order. If both get it, only the one that takes the
+        rank's lock acts on it.
         """
         with self._lock:
             waiting, self._waiting = self._waiting, None
@@ -60,7 +60,7 @@ def _prefork() -> subprocess.Popen[bytes]:
 
 
 def _hand_over(supervisor: subprocess.Popen[bytes], order: RankOrder) -> int:
-    """Send a supervisor its order; returns 0 once it has detached itself, else its exit status."""
+    """Send a supervisor its order. Returns 0 once it is detached, else its exit status."""
     with supervisor:
         try:
             supervisor.communicate(json.dumps(order).encode(), timeout=START_TIMEOUT_S)

@@ -28,7 +28,7 @@ class RankSettings:
 
 
 class RankEnforcement:
-    """Cgroups of one state folder. ``mps`` has pipe directories of projects whose jobs may share a device by MPS."""
+    """The enforcement of ranks on one state folder. ``mps`` are the pipe directories of MPS daemons by project."""
 
     def __init__(
         self, cgroups: Cgroups, *, mps: Mapping[str, str] | None = None, limiter: Limiter | None = None
@@ -46,7 +46,7 @@ class RankEnforcement:
         return RankSettings(cgroup=None if why else str(self.cgroups.path(name)), limited=limited, mps=mps)
 
     def processes(self, job: str, attempt: int, rank: int) -> frozenset[int]:
-        """The processes in the cgroup of a rank, whatever their parents are."""
+        """The processes in the cgroup of a rank."""
         return self.cgroups.processes(job_cgroup(job, attempt, rank))
 
     def sweep(self, is_live: Callable[[str, int, int], bool], devices: Sequence[str]) -> None:

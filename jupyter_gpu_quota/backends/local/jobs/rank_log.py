@@ -1,7 +1,7 @@
 """A rank's log: bounded on disk, with offsets that stay valid while old lines are dropped.
 
-A log is a folder of two segments at most. Each is named by the offset of its first byte since the attempt began,
-so that rotation is one new file and one unlink, and a reader can resume at any offset without a side record.
+A log is a folder of two segments at most. The name of each is the offset of its first byte since the attempt began, so
+rotation is one new file and one unlink, and a reader can continue at any offset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class RotatingLog:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self.directory, self.segment_bytes = directory, max(4096, limit_bytes // 2)
         self.limit_bytes, self.lost_bytes, self.last = limit_bytes, 0, b"\n"
-        self.end = end_of(directory)
+        self.end = end_offset(directory)
         self.fd, self.room = -1, 0
 
     def write(self, data: bytes) -> None:
@@ -33,9 +33,9 @@ class RotatingLog:
             data = data[len(part) :]
             if self.lost_bytes:
                 lost, self.lost_bytes = self.lost_bytes, 0
-                self.say(f"{lost} bytes before this could not be written: the disk was full")
+                self.write_notice(f"{lost} bytes before this could not be written: the disk was full")
 
-    def say(self, sentence: str) -> None:
+    def write_notice(self, sentence: str) -> None:
         """Write a line of the service, marked as such."""
         start = b"" if self.last == b"\n" else b"\n"
         self.write(start + f"[jupyter-gpu-quota] {sentence}\n".encode())
@@ -64,7 +64,8 @@ class RotatingLog:
         self.room = self.segment_bytes
         if older:
             first = segments(self.directory)[0][0]
-            self.say(f"the first {first} bytes of this log were dropped: its limit is {self.limit_bytes} bytes")
+            limit = f"its limit is {self.limit_bytes} bytes"
+            self.write_notice(f"the first {first} bytes of this log were dropped: {limit}")
 
 
 def segments(directory: str) -> list[tuple[int, str]]:
@@ -76,6 +77,6 @@ def segments(directory: str) -> list[tuple[int, str]]:
     return [(int(name), os.path.join(directory, name)) for name in names]
 
 
-def end_of(directory: str) -> int:
+def end_offset(directory: str) -> int:
     found = segments(directory)
     return found[-1][0] + os.path.getsize(found[-1][1]) if found else 0

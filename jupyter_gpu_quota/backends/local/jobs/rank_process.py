@@ -1,4 +1,4 @@
-"""The rank's own process, from fork to exec: a session of its own, the submitter's rights, and nothing of the service.
+"""The rank's own process, from fork to exec: its session, the submitter's account, its code and its variables.
 
 Its only input is one order, a JSON object (``RankOrder``). Its exit status is 126 if the command could not be run, 127
 if there is no such command; the log has the reason.
@@ -15,7 +15,7 @@ import signal
 from typing import NamedTuple, NoReturn, NotRequired, TypedDict
 
 from ..enforcement.cgroup_entry import join
-from ..host.processes import dies_with, take_mark
+from ..host.processes import die_with_parent, take_mark
 from .paths import RankPaths
 
 CANNOT_RUN = 126
@@ -48,14 +48,14 @@ class RankOrder(TypedDict):
 
 
 class Account(NamedTuple):
-    """The account that a rank runs under. ``drops``: it is not the supervisor's own."""
+    """The account that a rank runs under. ``is_other``: it is not the supervisor's own."""
 
     name: str
     uid: int
     gid: int
     home: str
     shell: str
-    drops: bool
+    is_other: bool
 
 
 class NotRunnable(Exception):
@@ -84,7 +84,7 @@ def prepare_directories(paths: RankPaths, account: Account) -> None:
     for shared in (job, os.path.join(job, "run"), os.path.dirname(paths.run)):
         _make(shared, 0o711)
     for own in (paths.run, paths.work, paths.checkpoint, paths.outputs):
-        if _make(own, 0o700) and account.drops:
+        if _make(own, 0o700) and account.is_other:
             os.chown(own, account.uid, account.gid, follow_symlinks=False)
 
 
@@ -114,13 +114,13 @@ def _exec(order: RankOrder, paths: RankPaths, account: Account, output: int, sup
     try:
         _detach(output)
         if (cgroup := order.get("cgroup")) is not None:
-            with contextlib.suppress(OSError):  # it starts outside, and the read-back shows it
+            with contextlib.suppress(OSError):  # then it starts outside the cgroup, and the read-back shows that
                 join(cgroup)
         code = _open_code(order, paths)
         _drop_to(account)
-        if not dies_with(supervisor, signal.SIGKILL):  # the drop clears it, so it is set after that
+        if not die_with_parent(supervisor, signal.SIGKILL):  # after the change of account, which clears it
             os._exit(CANNOT_RUN)
-        _enter(order, paths, account, code)
+        _enter_directory(order, paths, account, code)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvpe(program, order["command"], _environment(order, account))  # noqa: S606 - it is the purpose
     except FileNotFoundError:
@@ -149,8 +149,8 @@ def _detach(output: int) -> None:
 
 
 def _drop_to(account: Account) -> None:
-    """Give up every right of the supervisor for good."""
-    if not account.drops:
+    """Change to the account and keep none of the supervisor's rights."""
+    if not account.is_other:
         return
     os.initgroups(account.name, account.gid)
     os.setresgid(account.gid, account.gid, account.gid)
@@ -163,7 +163,7 @@ def _open_code(order: RankOrder, paths: RankPaths) -> int | None:
     """The bundle, opened with the service's rights; None without one, or if an earlier attempt unpacked it."""
     if order["bundle"] is None or os.path.lexists(paths.code):
         return None
-    # Imported here: the supervisor stays small, and the account may not be able to read the library.
+    # Imported here: the supervisor stays small, and the job's account may not be able to read the package.
     from .... import bundle  # noqa: F401
 
     try:
@@ -172,7 +172,7 @@ def _open_code(order: RankOrder, paths: RankPaths) -> int | None:
         raise NotRunnable(f"its code bundle cannot be read: {error.strerror}") from error
 
 
-def _enter(order: RankOrder, paths: RankPaths, account: Account, code: int | None) -> None:
+def _enter_directory(order: RankOrder, paths: RankPaths, account: Account, code: int | None) -> None:
     """Change to the directory of the command: in the unpacked code, or in the submitter's home for a live job."""
     if code is not None:
         _unpack(code, order, paths, account)

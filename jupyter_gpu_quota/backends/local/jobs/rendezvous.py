@@ -10,7 +10,7 @@ from .paths import rendezvous_file
 
 
 def rendezvous_port(state_dir: str, job: str, attempt: int) -> int:
-    """The port of an attempt. It is stored before the first rank starts: all ranks get the same, also after a restart.
+    """The port of an attempt. It is stored before the first rank starts, so all ranks get the same after a restart too.
 
     Raises OSError where every port that a gang may use is taken.
     """

@@ -3,12 +3,13 @@
 :mod:`.supervise` starts it. It waits for a ``RankOrder`` as JSON on standard input, and ends if there is none. It
 detaches itself, takes the rank's lock, and writes every fact to ``status.json`` before it acts on it:
 
-    claimed      this rank of this attempt was started, and is never started again
-    pid          its process exists
-    pause_intended, pause_requested   the pause file is about to exist; it existed before the exit was noticed
-    ended        its process ended, its exit status, and whether the job reported that it was complete
-    tree_gone    no process of it is left
-    refused      the order came from an older leader, or cannot be carried out
+    claimed          this rank of this attempt was started, and is never started again
+    pid              its process exists
+    pause_intended   the pause file will be written
+    pause_requested  the pause file existed before the process ended
+    ended            its process ended, with its exit status and whether the job reported that it was complete
+    tree_gone        no process of the rank is left
+    refused          the order came from an older leader, or cannot be carried out
 
 It receives orders on a unix socket in the control directory, and refuses those of older leaders. Its parent is its
 guard (:mod:`.guard`), which kills the rank's processes if the supervisor is killed.
@@ -50,12 +51,12 @@ from .rank_log import RotatingLog
 from .rank_process import CANNOT_RUN, Account, NotRunnable, RankOrder, account_of, launch, prepare_directories
 
 LEFTOVER_GRACE_S = 2.0
-"""How long processes may outlive the first process of their rank, unless a pause allows more."""
+"""How long other processes of a rank may continue after its first one ended, unless a pause allows more."""
 
 OVER_LIMIT_GRACE_S = 5.0
 MEASURE_EVERY_S = 2.0
 MEASURE_SHARE = 20
-"""A measurement that takes t seconds is not repeated within this many times t."""
+"""After a measurement that took t seconds the next one starts this many times t later, or more."""
 
 FINAL_MEASURE_S = 0.1
 KILL_AGAIN_S, KILL_SELDOM_S = 0.1, 2.0
@@ -64,7 +65,7 @@ LONGEST_ORDER = 1 << 16
 SAVE_AGAIN_S = 1.0
 PIPE_BYTES = 1 << 20
 MOST_READS = 64
-TOO_LARGE = -signal.SIGXFSZ
+WROTE_TOO_MUCH = -signal.SIGXFSZ
 """The exit status of a job that wrote more than its limit: the signal of that name."""
 
 SOCKET = "socket"
@@ -85,8 +86,8 @@ class Supervisor:
         self.kill_at: float | None = None
         self.save_again_at: float | None = None
         self.kill_again_s = KILL_AGAIN_S
-        self.overrun = False
-        self.machine_stops = False
+        self.is_over_limit = False
+        self.is_shutting_down = False
         self.saved_at: int | None = None
         self.measurement: Iterator[None] | None = None
         self.measure_at = time.monotonic() + MEASURE_EVERY_S
@@ -97,8 +98,8 @@ class Supervisor:
         supervisor = {**_identity(process(os.getpid())), "boot": boot_id(), "guard": _identity(self.guard)}
         self.status.update(claimed_at=now_ms(), supervisor=supervisor, mark=new_mark(), fencing=self.fencing)
         write_record(self.paths.status, self.status)  # without a record it does not start
-        # The claim is on disk before the fence is read. A new leader raises the fence before it reads claims, so either
-        # the fence is noticed here, or the leader finds this claim.
+        # The claim is on disk before the fence is read. A new leader raises the fence before it reads claims. So either
+        # this supervisor reads the new fence, or the leader reads this claim.
         if (newest := self.newest_leader()) > self.fencing:
             why = f"leader {self.fencing} ordered this start, but leader {newest} is newer"
             write_record(self.paths.status, {"refused": why})
@@ -107,13 +108,13 @@ class Supervisor:
         try:
             self.start(account_of(self.order["account"]))
         except (NotRunnable, OSError) as error:
-            self.log.say(f"the command was not run: {error}")
+            self.log.write_notice(f"the command was not run: {error}")
             self.record(refused=str(error), ended_at=now_ms(), exit_status=CANNOT_RUN, tree_gone=True)
             return
         self.supervise()
 
     def record(self, **facts: object) -> None:
-        """Write facts to the disk, then wake the controller. On a full disk it is tried again later."""
+        """Write facts to the disk, then wake the controller. After a failure the main loop tries again."""
         self.status.update(facts, fencing=self.fencing)
         self.save_again_at = None
         try:
@@ -149,7 +150,7 @@ class Supervisor:
 
     # --- the loop -------------------------------------------------------------------------------------------------
     def supervise(self) -> None:
-        """Serve until no process of the tree is left, and that is recorded on the disk."""
+        """Run the main loop until no process of the tree is left, and that is recorded on the disk."""
         while not self.status.get("tree_gone") or self.save_again_at is not None:
             for fd, _ in self.poll.poll(self.poll_timeout_s() * 1000):
                 if fd == self.pipe:
@@ -166,11 +167,11 @@ class Supervisor:
                 self.record()
 
     def poll_timeout_s(self) -> float:
-        """The time until something is due."""
+        """The time until the next action of the main loop."""
         if self.measurement is not None:
             return 0.02
-        gone = self.status.get("tree_gone")
-        times = (self.save_again_at, None if gone else self.kill_at, None if gone else self.measure_at)
+        is_gone = self.status.get("tree_gone")
+        times = (self.save_again_at, None if is_gone else self.kill_at, None if is_gone else self.measure_at)
         return max(0.0, min(due for due in times if due is not None) - time.monotonic())
 
     def copy_output(self) -> bool:
@@ -188,7 +189,7 @@ class Supervisor:
 
     # --- stopping -------------------------------------------------------------------------------------------------
     def receive_order(self) -> None:
-        """Answer one order. Only the service can reach the socket; it may delay this loop by half a second."""
+        """Answer one order. Only the service can connect; a slow one may delay the main loop by half a second."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # an invalid order changes nothing
             connection, _ = self.listener.accept()
             with connection:
@@ -260,7 +261,7 @@ class Supervisor:
                 self.end_of_command(os.waitstatus_to_exitcode(status))
 
     def end_of_command(self, exit_status: int) -> None:
-        """Record how the command ended; processes that outlive it get a short grace, or the rest of the pause's."""
+        """Record how the command ended. Other processes of the rank get a short grace, or the rest of the pause's."""
         progress = read_untrusted(self.paths.progress) or {}
         done, total = progress.get("done"), progress.get("total")
         completed = progress.get("completed") is True or (isinstance(done, int) and done == total and done > 0)
@@ -276,14 +277,14 @@ class Supervisor:
 
     def reported_status(self, exit_status: int) -> int | None:
         """TOO_LARGE for a job that wrote too much; None (lost, not failed) for one that a shutdown ended."""
-        if self.overrun:
-            return TOO_LARGE
-        is_shut_down = self.machine_stops and not self.status.get("pause_requested")
+        if self.is_over_limit:
+            return WROTE_TOO_MUCH
+        is_shut_down = self.is_shutting_down and not self.status.get("pause_requested")
         return None if is_shut_down and exit_status in (-signal.SIGTERM, -signal.SIGKILL) else exit_status
 
     def end_of_tree(self) -> None:
-        """No process is left: read the log to its end and record the last checkpoint before the end."""
-        for _ in range(MOST_READS):  # a process outside the tree may have the other end, and write for ever
+        """No process is left: copy the rest of the output, and record the last checkpoint before the end."""
+        for _ in range(MOST_READS):  # a process outside the tree may have the pipe, and write without end
             if not self.copy_output():
                 break
         self.log.write(self.mask.rest())
@@ -298,7 +299,7 @@ class Supervisor:
         self.record(tree_gone=True, tree_gone_at=now_ms())
 
     def kill_if_due(self) -> None:
-        """After the grace, kill all processes, repeatedly: one that is in the kernel may take long to die."""
+        """After the grace kill all processes, and again until none is left: one inside the kernel ends late."""
         if self.kill_at is None or time.monotonic() < self.kill_at or self.status.get("tree_gone"):
             return
         if (cgroup := self.order.get("cgroup")) is not None:
@@ -310,7 +311,7 @@ class Supervisor:
 
     # --- limits ---------------------------------------------------------------------------------------------------
     def measure_if_due(self) -> None:
-        """Measure what the job has written, a few milliseconds at a time."""
+        """Measure the job's folders, a few milliseconds at a time."""
         now = time.monotonic()
         if self.measurement is None and now >= self.measure_at and not self.status.get("tree_gone"):
             self.measurement = self.measure_all(now)
@@ -325,9 +326,9 @@ class Supervisor:
         ):  # fmt: skip
             yield from measure(path, into)
         self.record_checkpoint(checkpoint)
-        self.compare("outputs", outputs, self.order["outputs_limit_bytes"])
+        self.stop_if_over_limit("outputs", outputs, self.order["outputs_limit_bytes"])
         work.size_bytes, work.too_deep = work.size_bytes + checkpoint.size_bytes, work.too_deep or checkpoint.too_deep
-        self.compare("work and checkpoint", work, self.order["work_limit_bytes"])
+        self.stop_if_over_limit("work and checkpoint", work, self.order["work_limit_bytes"])
         ended = time.monotonic()
         self.measure_at = ended + max(MEASURE_EVERY_S, MEASURE_SHARE * (ended - started))
 
@@ -338,19 +339,19 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 write_record(self.paths.watch, {"saved_at": self.saved_at}, durable=False)
 
-    def compare(self, folders: str, found: Measured, limit_bytes: int) -> None:
-        """Stop a job that wrote too much: it failed, and its log has the reason."""
-        if self.overrun or (found.size_bytes <= limit_bytes and not found.too_deep):
+    def stop_if_over_limit(self, folders: str, found: Measured, limit_bytes: int) -> None:
+        """Stop a job that wrote more than its limit; its log has the reason."""
+        if self.is_over_limit or (found.size_bytes <= limit_bytes and not found.too_deep):
             return
         size = "folders nested too deeply to be measured" if found.too_deep else f"{found.size_bytes} bytes"
-        self.overrun = True
-        self.log.say(f"the job is stopped: its {folders} hold {size}, and its limit is {limit_bytes} bytes")
+        self.is_over_limit = True
+        self.log.write_notice(f"the job is stopped: its {folders} hold {size}, and its limit is {limit_bytes} bytes")
         self.kill_within(OVER_LIMIT_GRACE_S)
         self.terminate()
 
 
 def _identity(one: ProcessStat | None) -> dict[str, int | None]:
-    """A process id with its start: the id alone may be used again."""
+    """A process id with its start, because the kernel uses ids again."""
     return {"pid": one.pid if one else None, "started": one.started if one else None}
 
 
@@ -384,20 +385,20 @@ def handle_signals(supervisor: Supervisor) -> int:
     Returns the descriptor that a signal makes readable.
     """
 
-    def machine_stops(number: int, frame: object) -> None:
-        supervisor.machine_stops = True
+    def is_shutting_down(number: int, frame: object) -> None:
+        supervisor.is_shutting_down = True
 
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.signal(signal.SIGTERM, machine_stops)
+    signal.signal(signal.SIGTERM, is_shutting_down)
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     return reader
 
 
 def notify(wake: str | None) -> None:
-    """Wake the controller, if it listens; nothing depends on it."""
+    """Wake the controller, if it listens. A lost wakeup only delays it."""
     if wake is None:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wakeup:
@@ -416,13 +417,13 @@ def detach(control: str) -> None:
     os.setsid()
     os.chdir(control)
     null = os.open(os.devnull, os.O_RDWR)
-    trouble = os.open("trouble", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for source, target in ((null, 0), (null, 1), (trouble, 2)):
+    errors = os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (null, 1), (errors, 2)):
         os.dup2(source, target)
 
 
 def main() -> None:
-    """Supervise the rank of the order, unless it is, or was, supervised already."""
+    """Supervise the rank of the order, unless another supervisor does or did."""
     text = sys.stdin.buffer.read()
     if not text:
         return

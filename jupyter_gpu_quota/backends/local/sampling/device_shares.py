@@ -30,7 +30,7 @@ MPS = "its processes share the device by MPS, which reports no figures of each"
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class ProcessOwners:
     """Processes of one device by workload, those of no workload, and those whose workload is unknown.
 
     ``forged`` are foreign processes whose variables name a workload that they do not belong to.
@@ -55,7 +55,7 @@ class Owners:
         pids: Mapping[str, frozenset[int]],
         workloads: Iterable[str],
         processes: Iterable[GpuProcess],
-        alive: Callable[[int, int], bool] = is_same_process,
+        is_alive: Callable[[int, int], bool] = is_same_process,
         servers: Mapping[str, Server] | None = None,
         *,
         strict: bool = False,
@@ -63,7 +63,7 @@ class Owners:
         self._by_pid = {pid: workload for workload, found in pids.items() for pid in found}
         self._servers, self._strict = servers or {}, strict
         self._by_server = {(server.pid, server.started): name for name, server in self._servers.items()}
-        self._workloads, self._alive = frozenset(workloads), alive
+        self._workloads, self._is_alive = frozenset(workloads), is_alive
         self._pids, self._users = pids, dict[str, set[int]]()
         self._found: dict[tuple[object, ...], str | None] = {}
         self._by_cgroup = self._cgroups(processes)
@@ -86,18 +86,18 @@ class Owners:
     def _owner(self, process: GpuProcess) -> str | None:
         for pid, started in process.lineage:
             owner = self._by_pid.get(pid)
-            if owner is not None and self._alive(pid, started):  # else the number is another process's by now
+            if owner is not None and self._is_alive(pid, started):  # else another process has the number now
                 return owner
             if (pid, started) in self._by_server:
                 return self._by_server[pid, started]
         return process.claim if process.claim in self._workloads and self._may_be_of(process, process.claim) else None
 
     def _may_be_of(self, process: GpuProcess, workload: str) -> bool:
-        """Whether a process outside its tree can belong to a workload: any process sets variables, but not its user."""
+        """Whether a process outside a workload's tree can belong to it: a process can set variables, not its user."""
         server = self._servers.get(workload)
         if server is not None:
             own_account = account_of(process.pid)
-            return own_account == server.account and self._alive(*process.lineage[0])  # else its id was used again
+            return own_account == server.account and self._is_alive(*process.lineage[0])  # else its id was used again
         if workload not in self._pids:
             return not self._strict
         if workload not in self._users:
@@ -106,16 +106,16 @@ class Owners:
         own = user_of(process.pid) if users else None
         return own is None or own in users
 
-    def of(self, processes: Iterable[GpuProcess]) -> Owned:
+    def of(self, processes: Iterable[GpuProcess]) -> ProcessOwners:
         """The processes of one device, without foreign ones that have ended since."""
-        owned = Owned(defaultdict(list), [], [], [])
+        owned = ProcessOwners(defaultdict(list), [], [], [])
         for each in processes:
             owner = self._by_descent(each) or self._by_cgroup.get(each.cgroup or "")
             if owner is not None:
                 owned.by_workload[owner].append(each)
             elif each.hidden:
                 owned.unknown.append(each)
-            elif self._alive(*each.lineage[0]):
+            elif self._is_alive(*each.lineage[0]):
                 owned.foreign.append(each)
                 if each.claim in self._workloads:
                     owned.forged.append(each)
@@ -138,11 +138,11 @@ class Shares:
 
 
 def shares_of(
-    device: DeviceReading, workloads: Sequence[str], owners: Owners, away: Collection[str] = frozenset()
+    device: DeviceReading, workloads: Sequence[str], owners: Owners, lent: Collection[str] = frozenset()
 ) -> Shares:
     """Attribute the use of a device to its workloads. A workload is idle only where no evidence contradicts it.
 
-    ``away`` are the workloads that lent their part: one without a process here uses nothing.
+    ``lent`` are the workloads that lent their part: one without a process on the device uses nothing.
     """
     found = Shares()
     if device.processes is None:
@@ -153,11 +153,12 @@ def shares_of(
     owned = owners.of(device.processes)
     found.foreign_mib = _sum([each.memory_mib for each in owned.foreign])
     if found.foreign_mib is None:
-        found.why["foreign"] = f"memory of {_named(owned.foreign)}: {device.why.get('process_memory', 'unknown')}"
+        why = device.why.get("process_memory", "unknown")
+        found.why["foreign"] = f"memory of {_process_names(owned.foreign)}: {why}"
     elif owned.forged:
-        found.why["foreign"] = FORGED.format(_named(owned.forged))
-    hidden = _hidden(device, owned)
-    present = [name for name in workloads if name not in away or owned.by_workload.get(name)]
+        found.why["foreign"] = FORGED.format(_process_names(owned.forged))
+    hidden = _why_incomplete(device, owned)
+    present = [name for name in workloads if name not in lent or owned.by_workload.get(name)]
     for name in workloads:
         own = owned.by_workload.get(name, [])
         alone = present == [name] and not owned.foreign and not hidden
@@ -205,18 +206,19 @@ def _use(device: DeviceReading, own: Sequence[GpuProcess], *, alone: bool, hidde
     return 0 if is_explained else f"the device was busy ({device.percent} %), but NVML lists no process that was"
 
 
-def _hidden(device: DeviceReading, owned: Owned) -> str | None:
+def _why_incomplete(device: DeviceReading, owned: ProcessOwners) -> str | None:
     """Why the device may have processes that are not listed; None where the list is complete."""
     if owned.unknown:
-        return f"the workload of {_named(owned.unknown)} is unknown: its variables cannot be read, or it is elsewhere"
-    if device.held_mib is None:
+        unknown = _process_names(owned.unknown)
+        return f"the workload of {unknown} is unknown: its variables cannot be read, or it is elsewhere"
+    if device.unlisted_mib is None:
         return f"memory: {device.why.get('process_memory') or device.why.get('memory_used_mib', 'unknown')}"
-    if device.held_mib > UNNAMED_MIB:
-        return f"{device.held_mib} MiB of its memory are used by processes that NVML does not list"
+    if device.unlisted_mib > UNNAMED_MIB:
+        return f"{device.unlisted_mib} MiB of its memory are used by processes that NVML does not list"
     return None
 
 
-def _named(processes: Sequence[GpuProcess]) -> str:
+def _process_names(processes: Sequence[GpuProcess]) -> str:
     inner = {each.pid: f" ({each.inner_pid} in its container)" if each.inner_pid else "" for each in processes}
     return "process " + ", ".join(f"{pid}{number}" for pid, number in sorted(inner.items())[:3])
 

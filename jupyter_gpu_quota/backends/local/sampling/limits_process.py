@@ -1,7 +1,7 @@
-"""The process that sets and reads the driver's memory limits of cgroups, once, as its standard input says.
+"""The process that sets and reads the driver's memory limits of cgroups once.
 
-It is a process of its own because a call into the driver's library may hang, or end the process. It takes a JSON list
-of ``LimitRequest`` and answers a list of ``LimitAnswer``, in the same order.
+It is a separate process because a call into the driver's library may hang, or end the process. It reads a JSON list of
+``LimitRequest`` from standard input and answers a list of ``LimitAnswer``, in the same order.
 Run as ``python -m jupyter_gpu_quota.backends.local.sampling.limits_process``.
 """
 
@@ -29,8 +29,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         device = pynvml.nvmlDeviceGetHandleByUUID(request["device"])
         if request["mib"] is not None:
-            most = request["mib"] * MIB
-            wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=group, softLimit=most, hardLimit=most or NO_LIMIT)
+            limit = request["mib"] * MIB
+            wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=group, softLimit=limit, hardLimit=limit or NO_LIMIT)
             pynvml.nvmlDeviceSetMemoryLimits_v1(device, wanted)
         found = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=group)
         pynvml.nvmlDeviceGetMemoryLimits_v1(device, found)

@@ -28,7 +28,7 @@ def open_sampler(
 
 
 def probe() -> Reading | NoReading:
-    """Read the real devices and their capabilities. It waits, some seconds at most where the driver works."""
+    """Read the real devices and their capabilities. It waits; with a working driver a few seconds at most."""
     sampler = NvmlSampler()
     try:
         return sampler.probe()

@@ -9,9 +9,9 @@ from ....core.model import Allocation, Node
 from .reading import MIB
 
 
-def away_of(held: Iterable[Allocation]) -> frozenset[str]:
+def workloads_that_lent(allocations: Iterable[Allocation]) -> frozenset[str]:
     """The workloads that have lent their slices."""
-    return frozenset(part.workload for part in held if not part.gpu_milli)
+    return frozenset(part.workload for part in allocations if not part.gpu_milli)
 
 
 def machine(node: str) -> Node:

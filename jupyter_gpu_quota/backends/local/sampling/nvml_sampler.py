@@ -14,7 +14,7 @@ from ....core.samples import KNOWN, UNKNOWN, DeviceSample
 from ...protocol import DeviceUsers, Inventory
 from ..host.servers import Server, Servers
 from .device_shares import Owners, Shares, shares_of
-from .node import away_of, machine
+from .node import machine, workloads_that_lent
 from .reader_client import NoReading, Reader
 from .reading import DeviceReading, Reading
 from .xids import fatal
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FRESH_S = 15.0
 FOREIGN_STEP = 10
-"""Foreign use is reported in steps, rounded up: every change of it may change the plan."""
+"""Foreign use is rounded up to such steps, because each reported change may change the plan."""
 
 UNLISTED = "NVML does not list this device"
 
@@ -100,7 +100,7 @@ class NvmlSampler:
     def _row(
         self, device: Device, users: Sequence[Allocation], found: DeviceReading, owners: Owners, now: int
     ) -> DeviceSample:
-        shares = shares_of(found, sorted({part.workload for part in users}), owners, away_of(users))
+        shares = shares_of(found, sorted({part.workload for part in users}), owners, workloads_that_lent(users))
         self._facts += [*self._changes(device, found, shares), *self._faults(device, found)]
         forged = "" if shares.foreign_mib is None else shares.why.get("foreign", "")
         if forged and forged != self._forgeries.get(device.id):
@@ -173,10 +173,10 @@ SHOWN = ("utilisation_percent", "memory_used_mib")
 def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> DeviceSample:
     own = {"utilisation_percent": found.why.get("percent"), "memory_used_mib": found.why.get("memory_used_mib")}
     why = {figure: text for figure, text in own.items() if text is not None} | shares.why
-    judged = list(shares.percent.values()) or [found.percent if found.parent is None else 0]
+    percents = list(shares.percent.values()) or [found.percent if found.parent is None else 0]
     return DeviceSample(
-        node=device.node, device=device.id, at=now, utilisation_percent=found.percent,
-        memory_used_mib=found.memory_used_mib, coverage_permille=UNKNOWN if None in judged else KNOWN, simulated=False,
+        node=device.node, device=device.id, at=now, simulated=False, utilisation_percent=found.percent,
+        memory_used_mib=found.memory_used_mib, coverage_permille=UNKNOWN if None in percents else KNOWN,
         workloads=shares.percent, workload_memory_mib=shares.memory_mib, processes=shares.processes,
         foreign_mib=shares.foreign_mib, temperature_c=found.temperature_c, power_w=found.power_w, why=why,
     )  # fmt: skip

@@ -18,17 +18,21 @@ from .process_lineage import Lineages
 from .reading import MIB, DeviceReading, GpuProcess, Reading, impossible
 from .xids import RECOVERY
 
-LASTING = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
-LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
-ABSENT = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
+PERMANENT_ERRORS = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+}
+LOST_DEVICE_ERRORS = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
+NO_DRIVER_ERRORS = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
 XID = pynvml.nvmlEventTypeXidCriticalError
 
 RECOVERY_ACTION = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which an older nvidia-ml-py supports and does not name."""
 
 EVENT_WAIT_MS, MOST_EVENTS = 1, 64
-JUMP_S = 1.0
-"""When the clock moved so much against the steady one it was set: the times of samples are then not valid."""
+CLOCK_JUMP_S = 1.0
+"""If the wall clock moved by so much against the monotonic one it was set, and the times of samples are not valid."""
 
 AHEAD_US = 2_000_000
 
@@ -36,7 +40,7 @@ PERIOD_US = 1_000_000
 """A sample covers the time before or after its stamp: a sixth of a second to a second, depending on the model."""
 
 BEHIND_US = 60_000_000
-"""The driver keeps no sample so long before the reading before: an older stamp is not valid."""
+"""The driver keeps no sample that is so much older than the previous reading: such a stamp is not valid."""
 
 NO_SHARE = "a MIG instance has no utilisation of its own"
 
@@ -51,7 +55,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The utilisation of a process's busiest engine since the reading before, and its end; None is unknown."""
+    """The utilisation of a process's busiest engine since the previous reading, and its end; None is unknown."""
 
     percent: int | None
     used_us: int | None
@@ -61,7 +65,7 @@ UNUSED = Use(0, None)
 
 
 class NoGpu(Exception):
-    """There is no GPU here; the message is the reason."""
+    """This machine has no GPU; the message is the reason."""
 
 
 class Unreadable(Exception):
@@ -79,7 +83,7 @@ class Session:
     """NVML between its start and its end. Raises NoGpu or Unreadable where it cannot be started."""
 
     def __init__(self) -> None:
-        self._never: dict[tuple[str, str], Unknown] = {}
+        self._unsupported: dict[tuple[str, str], Unknown] = {}
         self._known: dict[int, _Identity] = {}
         self._since: dict[str, int] = {}
         self._read_us: dict[str, int] = {}
@@ -88,7 +92,7 @@ class Session:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            refused = NoGpu if error.value in ABSENT else Unreadable
+            refused = NoGpu if error.value in NO_DRIVER_ERRORS else Unreadable
             raise refused(f"NVML cannot be started: {error}") from None
         self.loaded = driver_loaded()
         self._events, self._unwatched = self._watch()
@@ -105,10 +109,10 @@ class Session:
             raise Unreadable(f"NVML: {error}") from None
         self._lineages.begin()
         before, self._offset_s = self._offset_s, time.time() - time.monotonic()
-        jumped = before is not None and abs(self._offset_s - before) > JUMP_S
+        clock_was_set = before is not None and abs(self._offset_s - before) > CLOCK_JUMP_S
         devices, notes = list[DeviceReading](), list[str]()
         for index in range(count):
-            found = self._device(index, jumped=jumped, probing=probing)
+            found = self._device(index, clock_was_set=clock_was_set, probing=probing)
             notes += [found.why] if isinstance(found, Unknown) else []
             devices += [] if isinstance(found, Unknown) else found
         return Reading(
@@ -117,49 +121,51 @@ class Session:
         )  # fmt: skip
 
     # --- calls ----------------------------------------------------------------------------------------------------
-    def _ask(self, of: str, call: str, *arguments: Any, convert: Callable[[Any], Any] = lambda result: result) -> Any:
+    def _call(self, of: str, call: str, *arguments: Any, convert: Callable[[Any], Any] = lambda result: result) -> Any:
         """The converted result of a call for a device, or Unknown."""
-        if (of, call) in self._never:
-            return self._never[of, call]
+        if (of, call) in self._unsupported:
+            return self._unsupported[of, call]
         try:
             return convert(getattr(pynvml, call)(*arguments))
         except pynvml.NVMLError as error:
             unknown = Unknown(f"NVML: {error}", error.value)
         except (AttributeError, TypeError):  # an nvidia-ml-py without this call, or with an earlier form of it
             unknown = Unknown("this nvidia-ml-py does not support it", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        if unknown.code in LASTING:
-            self._never[of, call] = unknown
+        if unknown.code in PERMANENT_ERRORS:
+            self._unsupported[of, call] = unknown
         return unknown
 
     # --- devices --------------------------------------------------------------------------------------------------
-    def _device(self, index: int, *, jumped: bool, probing: bool) -> list[DeviceReading] | Unknown:
-        handle = self._ask(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
+    def _device(self, index: int, *, clock_was_set: bool, probing: bool) -> list[DeviceReading] | Unknown:
+        handle = self._call(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
         identity = handle if isinstance(handle, Unknown) else self._identity(f"#{index}", handle)
         if isinstance(identity, Unknown):
-            return self._unanswered(index, identity)
+            return self._silent_device(index, identity)
         self._known[index] = identity
-        modes = self._ask(identity.uuid, "nvmlDeviceGetMigMode", handle)
+        modes = self._call(identity.uuid, "nvmlDeviceGetMigMode", handle)
         if isinstance(modes, Unknown) or modes[0] != 1:
-            return [self._whole_device(identity, handle, index, jumped=jumped, mig=modes, probing=probing)]
+            return [
+                self._whole_device(identity, handle, index, clock_was_set=clock_was_set, mig=modes, probing=probing)
+            ]
         return list(self._instances(identity, handle, index, probing=probing))
 
     def _identity(self, place: str, handle: Any) -> _Identity | Unknown:
-        uuid = self._ask(place, "nvmlDeviceGetUUID", handle, convert=_text)
-        model = self._ask(place, "nvmlDeviceGetName", handle, convert=_text)
+        uuid = self._call(place, "nvmlDeviceGetUUID", handle, convert=_text)
+        model = self._call(place, "nvmlDeviceGetName", handle, convert=_text)
         memory_mib = self._memory(place, handle, lambda memory: int(memory.total) // MIB)
         for each in (uuid, model, memory_mib):
             if isinstance(each, Unknown):
                 return each
-        wrong = impossible("memory_mib", memory_mib, 0) or ("NVML reports no memory" if memory_mib == 0 else None)
-        return Unknown(wrong) if wrong else _Identity(uuid, model, memory_mib)
+        fault = impossible("memory_mib", memory_mib, 0) or ("NVML reports no memory" if memory_mib == 0 else None)
+        return Unknown(fault) if fault else _Identity(uuid, model, memory_mib)
 
-    def _unanswered(self, index: int, unknown: Unknown) -> list[DeviceReading] | Unknown:
-        """A known device that does not answer any more; one that was never identified cannot be used."""
+    def _silent_device(self, index: int, unknown: Unknown) -> list[DeviceReading] | Unknown:
+        """A device that no longer answers; Unknown for one that was never identified."""
         known = self._known.get(index)
         if known is None:
             return Unknown(f"GPU {index} is left out: its UUID, model or memory cannot be read. {unknown.why}")
         why = dict.fromkeys(("memory_used_mib", "percent", "processes", "activity"), unknown.why)
-        trouble = unknown.why if unknown.code in LOST else None
+        trouble = unknown.why if unknown.code in LOST_DEVICE_ERRORS else None
         return [
             DeviceReading(
                 uuid=known.uuid, index=index, model=known.model, memory_mib=known.memory_mib, why=why, trouble=trouble
@@ -168,39 +174,39 @@ class Session:
 
     def _memory(self, of: str, handle: Any, convert: Callable[[Any], int]) -> Any:
         """Memory by the call that excludes the driver's own, where it exists (from driver 510 on)."""
-        found = self._ask(of, "nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2, convert=convert)
-        if isinstance(found, Unknown) and found.code in LASTING:
-            return self._ask(f"{of} v1", "nvmlDeviceGetMemoryInfo", handle, convert=convert)
+        found = self._call(of, "nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2, convert=convert)
+        if isinstance(found, Unknown) and found.code in PERMANENT_ERRORS:
+            return self._call(f"{of} v1", "nvmlDeviceGetMemoryInfo", handle, convert=convert)
         return found
 
     def _whole_device(
-        self, identity: _Identity, handle: Any, index: int, *, jumped: bool, mig: Any, probing: bool
+        self, identity: _Identity, handle: Any, index: int, *, clock_was_set: bool, mig: Any, probing: bool
     ) -> DeviceReading:
         uuid = identity.uuid
-        percent = self._ask(uuid, "nvmlDeviceGetUtilizationRates", handle, convert=lambda rates: int(rates.gpu))
-        if jumped:
+        percent = self._call(uuid, "nvmlDeviceGetUtilizationRates", handle, convert=lambda rates: int(rates.gpu))
+        if clock_was_set:
             activity: dict[int, Use] | Unknown = Unknown("the machine's clock was set")
             self._since.pop(uuid, None)
             self._read_us.pop(uuid, None)
         else:
             activity = self._activity(uuid, handle)
-        able = self._able(uuid, handle, mig) if probing else {}
-        return self._reading(identity, handle, index, (uuid, handle), percent, activity, able)
+        unavailable = self._unavailable(uuid, handle, mig) if probing else {}
+        return self._reading(identity, handle, index, (uuid, handle), percent, activity, unavailable)
 
     def _instances(self, parent: _Identity, handle: Any, index: int, *, probing: bool) -> Iterator[DeviceReading]:
         """The MIG instances of a device. They have memory and processes of their own, but no utilisation."""
-        most = self._ask(parent.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle)
-        able = self._able(parent.uuid, handle, (1, 1)) if probing else {}
+        most = self._call(parent.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle)
+        unavailable = self._unavailable(parent.uuid, handle, (1, 1)) if probing else {}
         for place in range(0 if isinstance(most, Unknown) else most):
-            own = self._ask(f"{parent.uuid}/{place}", "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
+            own = self._call(f"{parent.uuid}/{place}", "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
             identity = own if isinstance(own, Unknown) else self._identity(f"{parent.uuid}/{place}", own)
             if isinstance(identity, _Identity):
                 unknown = Unknown(NO_SHARE)
-                yield self._reading(identity, own, index, (parent.uuid, handle), unknown, unknown, able)
+                yield self._reading(identity, own, index, (parent.uuid, handle), unknown, unknown, unavailable)
 
     def _reading(
         self, identity: _Identity, handle: Any, index: int, physical: tuple[str, Any], percent: Any,
-        activity: dict[int, Use] | Unknown, able: dict[str, str],
+        activity: dict[int, Use] | Unknown, unavailable: dict[str, str],
     ) -> DeviceReading:  # fmt: skip
         """The reading of a device or of an instance; ``physical`` is the device, by UUID and handle."""
         uuid, device = physical
@@ -208,20 +214,20 @@ class Session:
         figures = _Figures(identity.memory_mib)
         figures.put("percent", percent)
         figures.put("memory_used_mib", self._memory(identity.uuid, handle, lambda memory: int(memory.used) // MIB))
-        figures.put("temperature_c", self._ask(uuid, "nvmlDeviceGetTemperature", device, pynvml.NVML_TEMPERATURE_GPU))
-        watts = self._ask(uuid, "nvmlDeviceGetPowerUsage", device, convert=lambda milliwatts: round(milliwatts / 1000))
+        figures.put("temperature_c", self._call(uuid, "nvmlDeviceGetTemperature", device, pynvml.NVML_TEMPERATURE_GPU))
+        watts = self._call(uuid, "nvmlDeviceGetPowerUsage", device, convert=lambda milliwatts: round(milliwatts / 1000))
         figures.put("power_w", watts if parent is None else Unknown("power is the whole device's"))
-        processes, mps, held = self._processes(figures, identity.uuid, handle, activity)
+        processes, mps, unlisted = self._processes(figures, identity.uuid, handle, activity)
         return DeviceReading(
             uuid=identity.uuid, index=index, model=identity.model, memory_mib=identity.memory_mib, parent=parent,
-            processes=processes, mps=mps, held_mib=held, trouble=self._trouble(figures, uuid, device), why=figures.why,
-            able=able, **figures.values,
+            processes=processes, mps=mps, unlisted_mib=unlisted, trouble=self._trouble(figures, uuid, device),
+            why=figures.why, unavailable=unavailable, **figures.values,
         )  # fmt: skip
 
     # --- processes ------------------------------------------------------------------------------------------------
     def _activity(self, uuid: str, handle: Any) -> dict[int, Use] | Unknown:
-        """The utilisation of each process's busiest engine since the reading before; a missing process was idle."""
-        found = self._ask(uuid, "nvmlDeviceGetProcessUtilization", handle, self._since.get(uuid, 0))
+        """The utilisation of each process's busiest engine since the previous reading; a missing process was idle."""
+        found = self._call(uuid, "nvmlDeviceGetProcessUtilization", handle, self._since.get(uuid, 0))
         now_us = int(time.time() * 1_000_000)
         before_us, self._read_us[uuid] = self._read_us.get(uuid), now_us
         if isinstance(found, Unknown):  # without samples the answer is "not found", from some drivers success
@@ -238,12 +244,12 @@ class Session:
         self, figures: _Figures, of: str, handle: Any, activity: dict[int, Use] | Unknown
     ) -> tuple[tuple[GpuProcess, ...] | None, bool, int | None]:
         """The processes that compute on a device, whether they share it by MPS, and the memory of unlisted ones."""
-        computing = self._ask(of, "nvmlDeviceGetComputeRunningProcesses", handle)
+        computing = self._call(of, "nvmlDeviceGetComputeRunningProcesses", handle)
         if isinstance(computing, Unknown):
             figures.why["processes"] = computing.why
             return None, False, None
-        clients = self._ask(of, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
-        drawing = self._ask(of, "nvmlDeviceGetGraphicsRunningProcesses", handle)
+        clients = self._call(of, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
+        drawing = self._call(of, "nvmlDeviceGetGraphicsRunningProcesses", handle)
         clients, drawing = ([] if isinstance(each, Unknown) else each for each in (clients, drawing))
         if isinstance(activity, Unknown):
             figures.why["activity"] = activity.why
@@ -252,7 +258,7 @@ class Session:
         if any(each.percent is None for each in found):
             figures.why.setdefault("activity", "NVML reports more than 100 percent, which is impossible")
         shown = {int(each.pid): self._own_memory(figures, each) for each in drawing} | memory
-        return found, bool(clients) or any(map(self._lineages.serves_mps, found)), _unlisted_mib(figures, shown)
+        return found, bool(clients) or any(map(self._lineages.serves_mps, found)), _unlisted_memory(figures, shown)
 
     def _own_memory(self, figures: _Figures, process: Any) -> int | None:
         mib = None if process.usedGpuMemory is None else int(process.usedGpuMemory) // MIB
@@ -266,13 +272,13 @@ class Session:
         """The reason that the device reports for being unusable; None without one."""
         if figures.lost is not None:
             return figures.lost
-        action = self._ask(uuid, "nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION], convert=_field)
+        action = self._call(uuid, "nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION], convert=_field)
         action = figures.note("recovery", action)
-        errors = figures.note("ecc", self._ask(
+        errors = figures.note("ecc", self._call(
             uuid, "nvmlDeviceGetTotalEccErrors", handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
             pynvml.NVML_VOLATILE_ECC,
         ))  # fmt: skip
-        rows = figures.note("remapped_rows", self._ask(uuid, "nvmlDeviceGetRemappedRows", handle))
+        rows = figures.note("remapped_rows", self._call(uuid, "nvmlDeviceGetRemappedRows", handle))
         if self._unwatched.get(uuid, self._unwatched.get("")) is not None:
             figures.why["xids"] = self._unwatched.get(uuid) or self._unwatched[""]
         if action in RECOVERY:
@@ -283,34 +289,34 @@ class Session:
 
     def _watch(self) -> tuple[Any, dict[str, str]]:
         """Register for the events of all devices. Returns the events, and why devices have none, by UUID ("": all)."""
-        events = self._ask("", "nvmlEventSetCreate")
-        count = self._ask("", "nvmlDeviceGetCount")
+        events = self._call("", "nvmlEventSetCreate")
+        count = self._call("", "nvmlDeviceGetCount")
         if isinstance(events, Unknown) or isinstance(count, Unknown):
             return None, {"": events.why if isinstance(events, Unknown) else count.why}
         unwatched = {}
         for index in range(count):
-            handle = self._ask(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
-            uuid = handle if isinstance(handle, Unknown) else self._ask(f"#{index}", "nvmlDeviceGetUUID", handle)
+            handle = self._call(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
+            uuid = handle if isinstance(handle, Unknown) else self._call(f"#{index}", "nvmlDeviceGetUUID", handle)
             if isinstance(uuid, Unknown):
                 continue
-            registered = self._ask(f"#{index}", "nvmlDeviceRegisterEvents", handle, XID, events)
+            registered = self._call(f"#{index}", "nvmlDeviceRegisterEvents", handle, XID, events)
             if isinstance(registered, Unknown):
                 unwatched[_text(uuid)] = registered.why
         return events, unwatched
 
     def _xids(self) -> Iterator[tuple[str, int]]:
-        """The events since the reading before."""
+        """The events since the previous reading."""
         for _ in range(0 if self._events is None else MOST_EVENTS):
-            event = self._ask("events", "nvmlEventSetWait", self._events, EVENT_WAIT_MS)
+            event = self._call("events", "nvmlEventSetWait", self._events, EVENT_WAIT_MS)
             if isinstance(event, Unknown):
                 return
-            uuid = self._ask("events", "nvmlDeviceGetUUID", event.device)
+            uuid = self._call("events", "nvmlDeviceGetUUID", event.device)
             if event.eventType == XID and not isinstance(uuid, Unknown):
                 yield _text(uuid), int(event.eventData)
 
     # --- capabilities -----------------------------------------------------------------------------------------------
-    def _able(self, uuid: str, handle: Any, mig: Any) -> dict[str, str]:
-        """Mechanisms that could enforce shares of this device; each with why not, empty where it is available."""
+    def _unavailable(self, uuid: str, handle: Any, mig: Any) -> dict[str, str]:
+        """Why each mechanism that could enforce shares of this device is unavailable; empty where it is not."""
         if isinstance(mig, Unknown):
             has_mig = mig.why
         else:
@@ -318,7 +324,7 @@ class Session:
         make = getattr(pynvml, "c_nvmlGetMemoryLimits_v1_t", None)
         limits: Any = Unknown("this nvidia-ml-py does not support it")
         if make is not None:
-            limits = self._ask(uuid, "nvmlDeviceGetMemoryLimits_v1", handle, make(nameSpace=b"/sys/fs/cgroup"))
+            limits = self._call(uuid, "nvmlDeviceGetMemoryLimits_v1", handle, make(nameSpace=b"/sys/fs/cgroup"))
         return {"mig": has_mig, "limits": limits.why if isinstance(limits, Unknown) else ""}
 
 
@@ -333,17 +339,17 @@ class _Figures:
 
     def put(self, figure: str, result: Any) -> None:
         known = self.note(figure, result)
-        wrong = None if known is None else impossible(figure, known, self.memory_mib)
-        if wrong:
-            self.why[figure] = wrong
-        self.values[figure] = None if wrong else known
+        fault = None if known is None else impossible(figure, known, self.memory_mib)
+        if fault:
+            self.why[figure] = fault
+        self.values[figure] = None if fault else known
 
     def note(self, figure: str, result: Any) -> Any:
         """The result of a call; None if it is unknown. ``lost`` is set where the call reports a lost device."""
         if not isinstance(result, Unknown):
             return result
         self.why[figure] = result.why
-        if result.code in LOST:
+        if result.code in LOST_DEVICE_ERRORS:
             self.lost = result.why
         return None
 
@@ -356,7 +362,7 @@ def _use(activity: dict[int, Use] | Unknown, pid: int) -> tuple[int | None, int 
 def _use_of(samples: list[tuple[int, int]], before_us: int | None, now_us: int) -> Use:
     """The use of one process, from rows of (time stamp, percent).
 
-    The mean is rounded up, so that little use is never none; an impossible figure is None.
+    The mean is rounded up, so that little use is never 0; an impossible figure is None.
     """
     last_us = max((at for at, percent in samples if percent), default=None)
     values = [percent for _, percent in samples]
@@ -365,16 +371,16 @@ def _use_of(samples: list[tuple[int, int]], before_us: int | None, now_us: int) 
 
 
 def dated(last_us: int | None, before_us: int | None, now_us: int) -> int | None:
-    """Until when a process used the device at the latest: after the reading before, and not after this one.
+    """The latest possible end of a process's use of the device, between the previous reading and this one.
 
-    None where the stamp of its last sample is not valid, or the time of the reading before is unknown.
+    None where the stamp of its last sample is not valid, or the time of the previous reading is unknown.
     """
     if last_us is None or before_us is None or not before_us - BEHIND_US <= last_us <= now_us:
         return None
     return min(max(last_us + PERIOD_US, before_us), now_us)
 
 
-def _unlisted_mib(figures: _Figures, by_process: dict[int, int | None]) -> int | None:
+def _unlisted_memory(figures: _Figures, by_process: dict[int, int | None]) -> int | None:
     """The used memory of the device that no listed process accounts for."""
     used, known = figures.values.get("memory_used_mib"), [mib for mib in by_process.values() if mib is not None]
     return None if used is None or len(known) < len(by_process) else max(0, used - sum(known))

@@ -1,4 +1,4 @@
-"""Evidence for the workload of a process, from /proc: its parents, their variables, its cgroup, its inner number."""
+"""Evidence for the workload of a process, from /proc: parents, their variables, cgroup, number in its container."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Traits(NamedTuple):
 
 
 class _Chain(NamedTuple):
-    """A process and its parents. ``claim`` is the outermost one, which is hardest to forge.
+    """A process and its parents. ``claim`` is that of the outermost parent with one, which is hardest to forge.
 
     ``spaces`` are their namespaces; ``is_nested``: some have another number in a container of their own.
     """
@@ -60,7 +60,7 @@ class Lineages:
         self._turn = 0
 
     def begin(self) -> None:
-        """Forget facts that may have changed since the reading before, and processes that are gone."""
+        """Forget facts that may have changed since the previous reading, and processes that ended."""
         self._claims = {each: claim for each, claim in self._claims.items() if each in self._seen}
         self._traits = {each: traits for each, traits in self._traits.items() if each in self._seen}
         self._cgroups = {each: path for each, path in self._cgroups.items() if each in self._seen}
@@ -83,7 +83,7 @@ class Lineages:
     def _chain(self, pid: int) -> _Chain:
         """The chain of a process; most processes on a device have their parents in common."""
         below: list[Started] = []
-        while pid > 0 and pid not in self._chains and (stat := self._stat(pid)) is not None and stat.alive:
+        while pid > 0 and pid not in self._chains and (stat := self._stat(pid)) is not None and stat.is_alive:
             below.append((pid, stat.started))
             pid = stat.parent
         chain = self._chains.get(pid, NO_CHAIN)
@@ -107,7 +107,7 @@ class Lineages:
         return bool(found.lineage) and self._traits_of(found.lineage[0]).serves_mps
 
     def _cgroup(self, own: Started) -> str | None:
-        """Its cgroup within the last few readings: it seldom changes, and reading it costs the most."""
+        """Its cgroup in one of the last readings: it seldom changes, and is the most expensive fact to read."""
         if own not in self._cgroups or (own[0] + self._turn) % CGROUP_READINGS == 0:
             self._cgroups[own] = cgroup_of(own[0])
         return self._cgroups[own]

@@ -1,7 +1,7 @@
 """Starts the reader process and receives its readings. A reader that does not answer in time is killed.
 
-Only ``probe`` waits; every other call returns at once, and its caller calls again at the next tick. A reader that
-cannot be killed, because it hangs in the kernel, is left alone, and no other is started beside it.
+Only ``probe`` waits; every other call returns at once, and its caller calls again at the next tick. While a killed
+reader hangs in the kernel no other one is started.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ COMMAND = (sys.executable, "-m", "jupyter_gpu_quota.backends.local.sampling.read
 READ = b"read\n"
 
 FIRST_S, TURN_S = 30.0, 5.0
-"""How long a reading may take: the first of a new reader, for which the driver may have to wake devices; the others."""
+"""The timeouts of the first reading of a process, for which the driver may have to wake devices, and of the others."""
 
 AGAIN_S = 10.0
 """How long after a failed reading the next one starts."""
 
 MOST_BYTES = 8 << 20
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class NoReading:
 
 
 class Reader:
-    """Requests and receives readings. ``clock`` is steady, in seconds."""
+    """Requests and receives readings. ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Reader:
             return self._failure or NoReading("the devices are being read by another process")
         while self._deadline is not None:
             if self._process is not None and self._process.stdout is not None:
-                select.select([self._process.stdout], [], [], LOOK_S)
+                select.select([self._process.stdout], [], [], POLL_S)
             self._receive()
         taken, self._untaken = self._untaken, None
         assert taken is not None, "a reading that is complete has succeeded or failed"
@@ -148,7 +148,7 @@ class Reader:
             self._accept(self._received)
         elif ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(LOOK_S)
+                self._process.wait(POLL_S)
             code = self._process.returncode
             how = f"signal {-code}" if code is not None and code < 0 else f"status {code}"
             self._fail(f"the reader of the devices ended in the middle of a reading ({how})")
@@ -161,8 +161,8 @@ class Reader:
         except ValueError:
             self._fail("the answer of the reader of the devices is invalid")
             return
-        if reading.trouble is not None:
-            self._fail(reading.trouble)
+        if reading.failure is not None:
+            self._fail(reading.failure)
             return
         if self._failure is not None:
             log.info("the devices can be read again")
@@ -186,5 +186,5 @@ class Reader:
             if pipe is not None:
                 pipe.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_S)
+            process.wait(POLL_S)
         self._killed = process if process.poll() is None else None

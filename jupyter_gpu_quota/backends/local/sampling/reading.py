@@ -25,13 +25,13 @@ HOTTEST_C, MOST_W = 200, 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A process that uses a device. ``percent`` is its busiest engine since the reading before.
+    """A process that uses a device. ``percent`` is the use of its busiest engine since the previous reading.
 
-    ``used_us``: until when it did at the latest, in microseconds since 1970 UTC; None where that is unknown.
-    ``lineage`` is itself and its parents up to the first process, each with its start in clock ticks; it is empty
-    where /proc does not show the process. ``namespace`` is that of them all, "" where it cannot be read; where they are
-    of several, ``places`` has each with its namespace and its number there. ``claim`` is the workload that its
-    variables, or those of a parent, name. ``hidden``: its workload is unknown, because its variables cannot be read.
+    ``used_us``: the latest possible end of its use, in microseconds since 1970 UTC; None: unknown. ``lineage`` is the
+    process and its parents up to the first one, each with its start in clock ticks; it is empty where /proc does not
+    show the process. ``namespace`` is the pid namespace of all of them, "" where it cannot be read; if they are in
+    several, ``places`` has each with its namespace and its number there. ``claim`` is the workload that its variables,
+    or those of a parent, name. ``hidden``: its workload is unknown, because its variables cannot be read.
     ``inner_pid`` is its number in its own container.
     """
 
@@ -52,10 +52,9 @@ class GpuProcess:
 class DeviceReading:
     """One device, or one MIG instance, whose physical device is then ``parent``.
 
-    ``held_mib`` is the memory that processes use by NVML's figure for the device, without the driver's own and without
-    the processes that are listed. ``processes`` None: unknown. ``trouble``: the device reports that it cannot be used.
-    ``why`` has a clause for each figure that is None; ``able`` one for each capability that was probed, empty where the
-    device has it.
+    ``unlisted_mib`` is the used memory of the device that NVML attributes to no process. ``processes`` None: unknown.
+    ``trouble``: the device reports that it cannot be used. ``why`` has the reason of each figure that is None,
+    ``unavailable`` that of each capability that was probed, empty where the device has it.
     """
 
     uuid: str
@@ -67,20 +66,20 @@ class DeviceReading:
     temperature_c: int | None = None
     power_w: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
-    held_mib: int | None = None
+    unlisted_mib: int | None = None
     parent: str | None = None
     mps: bool = False
     trouble: str | None = None
     why: Mapping[str, str] = field(default_factory=dict)
-    able: Mapping[str, str] = field(default_factory=dict)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """All devices at one moment. ``absent``: why there is no GPU here.
+    """All devices at one instant. ``absent``: why this machine has no GPU. ``failure``: why no device could be read.
 
-    ``trouble``: why nothing could be read. ``loaded`` changes when the driver is loaded again. ``xids`` are events
-    since the reading before, by device. ``notes`` are of devices that are left out.
+    ``loaded`` changes when the driver is loaded again. ``xids`` are events since the previous reading, by device.
+    ``notes`` are the reasons of devices that were left out.
     """
 
     devices: tuple[DeviceReading, ...]
@@ -89,7 +88,7 @@ class Reading:
     xids: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     absent: str | None = None
-    trouble: str | None = None
+    failure: str | None = None
 
     def to_line(self) -> bytes:
         """One line of JSON."""

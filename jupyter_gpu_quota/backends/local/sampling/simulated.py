@@ -23,9 +23,9 @@ SHORTEST_MS = 500
 
 
 class SimulatedSampler:
-    """Utilisation of simulated devices: one busy core of a workload's processes is a busy device.
+    """Utilisation of simulated devices: a workload that keeps one core busy keeps its device busy.
 
-    A workload whose processes are not known, or have only just started, is unknown, and so is its device.
+    The use of a workload whose processes are not known, or have only just started, is unknown, as is its device's.
     ``settings``: ``[{"model", "memory_mib", "count"}]``; ``uptime_ms``: the clock of the starts of processes.
     """
 
@@ -84,7 +84,7 @@ class SimulatedSampler:
 
 
 def _uptime_ms() -> int:
-    """Since the machine started, sleep included, as /proc counts."""
+    """Time since the machine started, with time asleep, as in /proc."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 

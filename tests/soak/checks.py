@@ -10,26 +10,26 @@ from typing import Any
 
 from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.patience import Stopwatch
-from tests.soak.rest_calls import insist
+from tests.soak.rest_calls import request_until_answered
 from tests.soak.stream import Sent, diary_lines
 
 FINAL = {"succeeded", "failed", "cancelled"}
 
 
-def records(stage: TemporaryHub, sent: Sequence[Sent]) -> dict[str, dict[str, Any]]:
+def records(hub: TemporaryHub, sent: Sequence[Sent]) -> dict[str, dict[str, Any]]:
     """The service's record of every acknowledged job; {} for an unknown one."""
     found = {}
     for one in sent:
-        answer = insist("GET", f"{stage.service_api}/jobs/{one.job}", stage.admin_token)
+        answer = request_until_answered("GET", f"{hub.service_api}/jobs/{one.job}", hub.admin_token)
         found[one.job] = answer.body if answer.status == 200 else {}
     return found
 
 
-def wait_for_rest(stage: TemporaryHub, sent: Sequence[Sent], within_s: float) -> dict[str, dict[str, Any]]:
+def wait_for_rest(hub: TemporaryHub, sent: Sequence[Sent], within_s: float) -> dict[str, dict[str, Any]]:
     """Wait until every job has ended, or the time is up. Returns the last record of each."""
     with Stopwatch() as watch:
         while True:
-            known = records(stage, sent)
+            known = records(hub, sent)
             if all(record.get("state") in FINAL for record in known.values()) or watch.seconds > within_s:
                 return known
             time.sleep(0.5)
@@ -46,10 +46,10 @@ def broken_promises(sent: Sequence[Sent], known: dict[str, dict[str, Any]], diar
     unknown = {line["job"] for line in lines} - {one.job for one in sent}
     yield from (f"job {job} ran, and its submission was never acknowledged" for job in unknown)
     for one in sent:
-        yield from _of_one(one, known[one.job], [line for line in lines if line["job"] == one.job])
+        yield from _broken_promises_of_job(one, known[one.job], [line for line in lines if line["job"] == one.job])
 
 
-def _of_one(one: Sent, record: dict[str, Any], lines: list[dict[str, Any]]) -> Iterator[str]:
+def _broken_promises_of_job(one: Sent, record: dict[str, Any], lines: list[dict[str, Any]]) -> Iterator[str]:
     what = f"job {one.job} ({one.kind} {one.code})"
     if not record:
         yield f"{what} was acknowledged and is lost"

@@ -41,23 +41,23 @@ _service._ServiceSpawner = _Watched
 
 
 @contextlib.contextmanager
-def burning_hub(folder: Path) -> Iterator[TemporaryHub]:
+def soak_hub(folder: Path) -> Iterator[TemporaryHub]:
     """Start the hub; stop it in the end."""
     quota = folder / "quota.yaml"
     quota.write_text(QUOTA)
-    cast = HubUsers(groups={}, users=(*TEAMS, "carol"))
-    stage = TemporaryHub(folder / "hub", users=cast, extra_config=CONFIG.format(quota=quota))
+    users = HubUsers(groups={}, users=(*TEAMS, "carol"))
+    hub = TemporaryHub(folder / "hub", users=users, extra_config=CONFIG.format(quota=quota))
     try:
-        stage.start()
-        yield stage
+        hub.start()
+        yield hub
     finally:
-        stage.end()
+        hub.end()
 
 
 @contextlib.contextmanager
-def watched(stage: TemporaryHub) -> Iterator[ProcessObserver]:
+def observed(hub: TemporaryHub) -> Iterator[ProcessObserver]:
     """An observer of this hub; stop it in the end."""
-    observer = ProcessObserver(belongs_to(stage.folder, f"http://127.0.0.1:{stage.ports.hub}/"))
+    observer = ProcessObserver(belongs_to(hub.folder, f"http://127.0.0.1:{hub.ports.hub}/"))
     observer.start()
     try:
         yield observer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.soak.checks import broken_promises
 from tests.soak.stream import Sent
-from tests.soak.verdict import broken_promises
 
 SENT = Sent(job="j1", kind="ending", code=3, user="ann")
 START = {"job": "j1", "attempt": 1, "event": "start"}

@@ -1,0 +1,97 @@
+"""Reservations: the devices of a claim while its victims stop."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+from jupyter_gpu_quota.core.model import Health, JobState, JobTarget
+from jupyter_gpu_quota.core.plan import Reserve, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.reason_figures import figure_pairs
+from tests.core.preemption.test_search import victims
+from tests.core.world import World, world
+
+
+class TestClaimInProgress:
+    """Victims take several ticks to leave."""
+
+    def made(self) -> World:
+        made = world("pool t 3\na 2 of t\nb 1 of t\nc 0 of t\nb runs 3 of 1\na queues 1")
+        made.drain_ticks = 3
+        made.tick()
+        return made
+
+    def test_the_next_ticks_pause_no_other_work(self) -> None:
+        made = self.made()
+        assert [made.tick().actions, made.tick().actions] == [(), ()]
+
+    def test_a_second_claim_pauses_its_own_victim_only(self) -> None:
+        made = self.made()
+        made.submit("a", 1000)
+        assert len(victims(made.tick())) == 1
+
+    # R23
+    def test_no_other_work_takes_draining_devices(self) -> None:
+        made = self.made()
+        made.submit("c", 1000)
+        for _ in range(2):
+            assert made.tick().actions == ()
+        (start,) = made.tick().actions
+        assert isinstance(start, Start)
+        assert start.workload == "a1"
+
+    def test_a_claimer_that_is_cancelled_gives_its_place_back(self) -> None:
+        made = self.made()
+        made.cancel("a1")
+        (unreserve,) = made.tick().actions
+        assert isinstance(unreserve, Unreserve)
+        made.settle()
+        assert made.picture() == "a 0 / b 3 / c 0"
+
+    def test_a_reserved_device_that_breaks_is_given_up_and_another_is_chosen(self) -> None:
+        made = self.made()
+        (reservation,) = made.reserved.values()
+        made.health(reservation.placements[0].device, Health.QUARANTINED)
+        plan = made.tick()
+        assert len(victims(plan)) == 1
+        (again,) = [action for action in plan.actions if isinstance(action, Reserve)]
+        assert again.placements[0].device != reservation.placements[0].device
+
+    def test_a_place_that_comes_free_sooner_is_taken(self) -> None:
+        made = self.made()
+        running = next(name for name, job in made.jobs.items() if job.project == "b" and job.state is JobState.RUNNING)
+        made.end(running)
+        assert [action.workload for action in made.tick().actions if isinstance(action, Start)] == ["a1"]
+
+    # R24
+    def test_a_claim_within_guarantee_takes_over_a_reservation_above_it_with_a_reason(self) -> None:
+        made = world("pool t 2\na 0 of t\nb 0 of t\nc 1 of t\nb runs 2 of 1\na queues 1")
+        made.drain_ticks = 3
+        (pause, _) = made.tick().actions
+        made.submit("c", 1000)
+        plan = made.tick()
+        (unreserve, reserve) = plan.actions
+        assert isinstance(unreserve, Unreserve)
+        assert isinstance(reserve, Reserve)
+        assert (unreserve.workload, unreserve.reason.code) == ("a1", "drain_taken_over")
+        assert ("took_over_from", "a1") in figure_pairs(reserve.reason)
+        made.settle()
+        assert made.jobs["c1"].state is JobState.RUNNING
+        assert made.paused() == [pause.workload]
+
+    def test_a_guarantee_takes_over_a_place_that_was_promised_on_held_room(self) -> None:
+        made = world("pool t 2\na 0 of t, notebooks 0.25\nb 0 of t\nc 1 of t\nb runs 1\nb runs 1 lent\na queues 2")
+        made.drain_ticks = 2
+        made.jobs["b1"] = dc.replace(made.jobs["b1"], target=JobTarget.CANCELLED)
+        made.tick()
+        made.submit("c", 1000)
+        made.settle()
+        assert made.jobs["c1"].state is JobState.RUNNING
+
+    def test_a_job_that_leaves_anyway_is_waited_for(self) -> None:
+        made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1\na queues 1")
+        made.drain_ticks = 3
+        made.cancel("b1")
+        plan = made.tick()
+        assert [type(action) for action in plan.actions] == [Stop, Reserve]
+        made.settle()
+        assert made.picture() == "a 1 / b 1"

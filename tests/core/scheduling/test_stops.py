@@ -1,0 +1,59 @@
+"""Stops: a job that a person stops, or that reaches its time limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_gpu_quota.core.model import JobTarget
+from jupyter_gpu_quota.core.plan import Stop
+from tests.core.world import GENTLE, world
+
+
+class TestStops:
+    """Work that leaves for good, or until it is released."""
+
+    @pytest.mark.parametrize(
+        ("event", "target", "code"),
+        [
+            pytest.param("hold", JobTarget.HELD, "held_by_person", id="held"),
+            pytest.param("cancel", JobTarget.CANCELLED, "cancelled_by_person", id="cancelled"),
+        ],
+    )
+    def test_a_person_stops_a_running_job(self, event: str, target: JobTarget, code: str) -> None:
+        made = world("pool t 1\na 1 of t\na runs 1")
+        getattr(made, event)("a1")
+        (stop,) = made.tick().actions
+        assert isinstance(stop, Stop)
+        assert (stop.target, stop.reason.code, stop.grace_s) == (target, code, GENTLE.grace_s)
+
+    def test_the_reason_is_given_once(self) -> None:
+        made = world("pool t 1\na 1 of t\na runs 1")
+        made.drain_ticks = 5
+        made.hold("a1")
+        made.tick()
+        assert [made.tick().actions for _ in range(3)] == [()] * 3
+
+    # R9
+    def test_a_time_limit_ends_an_attempt_when_it_is_reached(self) -> None:
+        made = world("pool t 1\na 1 of t\na queues 1 minutes 1")
+        made.tick()
+        made.now += 59_000
+        assert made.decide().plan.actions == ()
+        (stop,) = made.tick().actions
+        assert isinstance(stop, Stop)
+        assert (stop.target, stop.reason.code) == (JobTarget.FAILED, "time_limit")
+
+    def test_a_held_job_takes_no_part_until_it_is_released(self) -> None:
+        made = world("pool t 1\na 1 of t\na queues 1")
+        made.hold("a1")
+        assert made.tick().actions == ()
+        made.release("a1")
+        assert len(made.tick().actions) == 1
+
+    def test_a_stopped_borrower_has_the_short_grace(self) -> None:
+        made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 1")
+        made.settle()
+        made.cancel("b1")
+        (stop,) = made.tick().actions
+        assert isinstance(stop, Stop)
+        assert stop.grace_s == GENTLE.lent_grace_s
