@@ -423,7 +423,7 @@ def test_accepted_quotas_that_do_not_fit_are_reported_without_a_claim_about_guar
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("guarantee_violations"))
     assert line.endswith("0, not counted in all: the quotas do not fit, so they are reduced")
     assert json.loads((seven / "r.json").read_text())["guarantees_reduced_in"] == ["all"]
-    assert "where that was not judged</th><td>all</td>" in (seven / "p.html").read_text()
+    assert "where violations were not counted</th><td>all</td>" in (seven / "p.html").read_text()
 
 
 def test_work_that_never_started_is_counted_in_what_is_printed(seven: Path) -> None:
