@@ -199,7 +199,7 @@ def test_a_preview_names_who_waits_behind_a_limit_that_is_lowered(world: Service
         pytest.param(
             "training: 2, per_user: {jobs: 1}",
             "The jobs of bob have 2 GPU of vision in pool train, and its ceiling for each user's jobs becomes 1:"
-            " they run on",
+            " they continue",
             id="a ceiling for each user below what one has",
         ),
         pytest.param(
