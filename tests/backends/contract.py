@@ -299,7 +299,7 @@ class RemoteContract(SimulatedContract):
 def opened(kind: str) -> Iterator[Controller]:
     """A controller of one kind of backend: ``local``, ``simulated``, ``scripted`` or ``remote <seed>``."""
     if kind == "local":
-        with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+        with tempfile.TemporaryDirectory(prefix="gpu-quota-", ignore_cleanup_errors=True) as folder:
             world = LocalContract(Path(folder))
             yield Controller(world)
             world.close()

@@ -66,7 +66,7 @@ def shell(job: str, script: str, **more: Any) -> StartOrder:
 @contextmanager
 def passable_folder() -> Iterator[Path]:
     """A state folder that other accounts may pass through: pytest's own are closed to them."""
-    with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpu-quota-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o711)
         yield Path(folder)
 

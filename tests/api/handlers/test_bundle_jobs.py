@@ -18,7 +18,7 @@ from tests.bundle.test_bundle import tar
 
 @pytest.fixture
 def world() -> Iterator[LocalWorld]:
-    with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpu-quota-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o711)
         world = LocalWorld(Path(folder))
         yield world

@@ -137,7 +137,7 @@ class Live:
 
 @pytest.fixture
 def live() -> Iterator[Live]:
-    with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpu-quota-", ignore_cleanup_errors=True) as folder:
         world = Live(Path(folder))
         world.service.add("ann", admin=True, scopes=("read", "submit", "admin"))
         try:
