@@ -18,7 +18,7 @@ from jupyter_gpu_quota.demo.scenario import FACTS
 from jupyter_gpu_quota.demo.temporary_hub import processes_of
 from tests.patience import until
 
-pytestmark = [pytest.mark.demo, pytest.mark.hub, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.demo, pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(420)]
 
 ENDS_WITHIN_S = 360
 
@@ -61,7 +61,6 @@ def test_every_fact_of_the_scenario_is_observed_and_no_device_is_over_full(tmp_p
     assert list(tmp_path.glob("gpu-quota-demo-*")) == [], "the demo left its folder behind"
 
 
-@pytest.mark.slow
 def test_killing_one_of_bobs_trainers_is_noticed(tmp_path: Path) -> None:
     run = DemoRun(tmp_path)
     os.kill(min(first_trainer(run).pids), signal.SIGKILL)
@@ -72,7 +71,6 @@ def test_killing_one_of_bobs_trainers_is_noticed(tmp_path: Path) -> None:
     assert list(processes_of(tmp_path)) == [], "the demo left processes behind"
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
     run = DemoRun(tmp_path)
     first_trainer(run)

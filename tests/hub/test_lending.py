@@ -19,7 +19,7 @@ from tests.hub import real_hub as hubs
 from tests.hub.real_hub import RealHub, real_hub
 from tests.patience import Stopwatch, stays, until
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(400)]
 
 LENDS = (
     hubs.QUOTA_FILE
@@ -124,7 +124,6 @@ def test_a_slice_is_lent_through_a_restart_of_the_hub_and_comes_back_for_a_kerne
     assert owner.run(owner.cpu, "print(kept)") == "42\n"
 
 
-@pytest.mark.slow
 def test_a_borrower_that_does_not_leave_is_killed_before_the_owner_has_its_kernel(hub: RealHub) -> None:
     owner = Owner(hub)
     pid = borrower(hub, STAYS)

@@ -25,6 +25,7 @@ policy:
 
 CONFIG = """\
 c.GPUQuota.quota_file = "{quota}"
+c.GPUQuota.validate_state = True
 c.GPUQuota.simulated_devices = [
     {{"model": "Simulated 80G", "memory_mib": 81920, "count": 2}},
     {{"model": "Simulated 16G", "memory_mib": 16384, "count": 1}},

@@ -73,13 +73,15 @@ def run_with_kills(hub: TemporaryHub, observer: ProcessObserver, tmp_path: Path,
     assert list(broken_promises(stream.sent, known, diary)) == []
     assert observer.violations == []
     assert stream.sent
-    check_audit_and_notebooks(hub)
+    check_audit_state_and_notebooks(hub)
 
 
-def check_audit_and_notebooks(hub: TemporaryHub) -> None:
-    """The audit's chain verifies, and no slice without a server stays booked."""
+def check_audit_state_and_notebooks(hub: TemporaryHub) -> None:
+    """The audit's chain verifies, no slice without a server stays booked, and no decided state broke an invariant."""
     verified = request_until_answered("GET", f"{hub.service_api}/audit/verify", hub.admin_token)
     assert verified.status == 200, verified.text
+    logged = (hub.folder / "hub.log").read_text(errors="replace")
+    assert "violates an invariant" not in logged, [line for line in logged.splitlines() if "invariant" in line][:10]
     request_until_answered("DELETE", f"{hub.hub_api}/users/carol/server", hub.admin_token)
     until(lambda: not _booked(hub), RECONCILED_S, lambda: f"slices without a server are still booked: {_booked(hub)}")
 

@@ -99,6 +99,7 @@ def machine(fake: FakeGpu, tmp_path: Path) -> Iterator[Machine]:
             yield Machine(world, fake, server, notebook)
 
 
+@pytest.mark.slow
 def test_of_several_kernels_and_a_terminal_only_those_that_hold_the_gpu_unused_are_freed(machine: Machine) -> None:
     server, gpu = machine.server, machine.gpu
     holder, bystander = server.start_kernel(), server.start_kernel()
