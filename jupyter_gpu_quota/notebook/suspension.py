@@ -358,5 +358,6 @@ async def _run(program: str, *arguments: object, within_s: float) -> Mapping[str
             running.kill()
         why = f"the driver did not answer within {within_s:.0f} s"
     except ValueError:
-        why = f"the program that calls the driver ended ({running.returncode})"
+        code = running.returncode or 0
+        why = f"the program that calls the driver ended with {'signal' if code < 0 else 'exit status'} {abs(code)}"
     return {"state": None, "why": why, "code": -1}

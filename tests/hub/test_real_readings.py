@@ -29,7 +29,7 @@ def hub(tmp_path: Path, built: Path) -> Iterator[GpuHub]:  # noqa: F811
         yield made
 
 
-def test_what_a_kernel_holds_is_read_and_what_cannot_be_read_is_unknown_with_its_reason(hub: GpuHub) -> None:
+def test_a_kernels_memory_is_read_and_unreadable_figures_are_unknown_with_a_reason(hub: GpuHub) -> None:
     ann = GpuOwner(hub)
     hub.now_uses(ann.pid, 2_000, 37)
     until(lambda: ann.slice()["utilised_milli"] == 370)
@@ -42,7 +42,7 @@ def test_what_a_kernel_holds_is_read_and_what_cannot_be_read_is_unknown_with_its
     assert "37 %" in hub.browser("ann").get("/services/gpu-quota/")
 
     hub.script.put("0 percent 4000")
-    until(lambda: "cannot be" in (hub.device()["utilisation_unknown"] or ""))
+    until(lambda: "impossible" in (hub.device()["utilisation_unknown"] or ""))
     assert hub.device()["utilisation_percent"] is None
 
     hub.script.put("0 percent 0")

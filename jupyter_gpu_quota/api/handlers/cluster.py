@@ -138,7 +138,6 @@ def _notebook_use(services: Services, projects: Container[str], pool: str, user:
 # --- projects and pools -----------------------------------------------------------------------------------------------
 async def projects(call: Call) -> Answer:
     """The projects of this person, every one for admins: quota, use, fair share, queued jobs."""
-    await call.store_view.sampled()
     return call.listing(await project_views(call.services, call.person))
 
 
@@ -165,7 +164,6 @@ async def project_views(services: Services, person: Person) -> list[ProjectView]
 
 
 async def pools(call: Call) -> Answer:
-    await call.store_view.sampled()
     return call.listing(pool_views(call.services))
 
 
@@ -201,14 +199,12 @@ async def nodes(call: Call) -> Answer:
 
 
 async def devices(call: Call) -> Answer:
-    await call.store_view.sampled()
     return call.listing(device_views(call.services, call.person))
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 async def samples(call: Call) -> Answer:
     """The newest reading of every device."""
-    await call.store_view.sampled()
     rows = call.store_view.samples
     return call.listing([rows[device] for device in sorted(rows)], sample_view)
 

@@ -97,7 +97,6 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
 async def overview(call: Call) -> dict[str, Any]:
     store_view, person = call.store_view, call.person
-    await store_view.sampled()
     by_pool: dict[str, list[Any]] = {}
     for device in cluster.device_views(call.services, person):
         by_pool.setdefault(device.pool or "", []).append(device)

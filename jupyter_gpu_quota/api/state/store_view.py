@@ -148,9 +148,11 @@ class StoreView:
         await asyncio.shield(self._refreshing)
 
     async def fresh(self) -> None:
-        """Refresh unless the last one is less than a second old."""
+        """Refresh unless the last one is less than a second old; read utilisation and labels at most every 5 s."""
         if self._clock() - self._read_at >= FRESH_S:
             await self.refresh()
+        if self._clock() - self._samples_at >= SAMPLES_FRESH_S:
+            await self._read_samples()
 
     async def at_least(self, version: int) -> None:
         """Wait until the mirror includes a committed version."""
@@ -298,13 +300,10 @@ class StoreView:
         """Refresh once a second while there are listeners, because a wakeup may be lost."""
         while self._listeners and not self._closed:
             await self._try(self.fresh())
-            await self._try(self.sampled())
             await asyncio.sleep(FRESH_S)
 
-    async def sampled(self) -> None:
-        """Read the newest utilisation, at most every 5 s, and notify listeners of devices whose reading changed."""
-        if self._clock() - self._samples_at < SAMPLES_FRESH_S:
-            return
+    async def _read_samples(self) -> None:
+        """Read the newest utilisation and labels, and notify listeners of devices whose reading changed."""
         self._samples_at = self._clock()
         before, found = self.samples, await self.read(self.store.latest_samples)
         self.labels = await self.read(self.store.labels, list(self.allocations))

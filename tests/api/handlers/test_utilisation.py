@@ -46,7 +46,7 @@ def row(
         ),
     ],
 )
-def test_what_a_share_uses(found: DeviceSample | None, expected: Utilised) -> None:
+def test_the_use_of_a_share(found: DeviceSample | None, expected: Utilised) -> None:
     assert of_share(found, "J", NOW) == expected
 
 
@@ -88,12 +88,15 @@ class Busy:
         found = world.store.changes(0).allocations
         self.device = next(part.device for part in found if part.workload == self.job)
 
-    def read(self, job: int | None, notebook: int | None, **why: str) -> None:
+    def add_samples(self, job: int | None, notebook: int | None, **why: str) -> None:
         now = self.world.clock()
         rows = [row(device.id, at=now, percent=0) for device in train_devices() if device.id != self.device]
         rows.append(row(self.device, at=now, percent=job, why=why, **{self.job: job}))
         rows.append(row("build-0", at=now, percent=notebook, why=why, **{self.notebook: notebook}))
         assert self.world.store.add_samples("node-1", 1, rows, now=now)
+
+    def read(self, job: int | None, notebook: int | None, **why: str) -> None:
+        self.add_samples(job, notebook, **why)
         until(lambda: self._device(self.device)["sampled_at"] is not None)
 
     def shown(self) -> dict[str, tuple[Any, Any]]:
@@ -132,6 +135,17 @@ def test_every_interface_shows_the_use(busy: Busy) -> None:
         "notebook": of_notebook, "notebooks": of_notebook, "notebook as holder": of_notebook, "pool build": of_notebook,
         "project in build": of_notebook,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["jobs", "notebooks"])
+def test_a_client_that_reads_one_list_alone_gets_new_samples(busy: Busy, path: str) -> None:
+    busy.world.get(path)
+    busy.add_samples(60, 5)
+    until(
+        lambda: any(
+            part in str(busy.world.get(path).json) for part in ("'utilised_milli': 600", "'utilised_milli': 50,")
+        )
+    )
 
 
 def test_no_interface_shows_unknown_use_as_zero(busy: Busy) -> None:

@@ -205,7 +205,7 @@ def used(world: World) -> Iterator[World]:
         world.server.call("DELETE", f"/api/kernels/{kernel}")
 
 
-def test_a_suspended_kernel_leaves_its_gpu_and_has_its_memory_and_variables_with_its_next_cell(world: World) -> None:
+def test_a_suspended_kernel_frees_its_gpu_and_is_restored_by_its_next_cell(world: World) -> None:
     kernel, pid = world.suspended()
     assert kernel in world.server.kernels()
     assert world.run(kernel, READ) == KEPT
@@ -213,7 +213,7 @@ def test_a_suspended_kernel_leaves_its_gpu_and_has_its_memory_and_variables_with
     until(lambda: not world.service.kernel(kernel).suspended)
 
 
-def test_the_cell_is_not_run_and_the_kernel_not_restored_before_the_borrower_is_gone(world: World) -> None:
+def test_no_cell_runs_and_no_kernel_is_restored_before_the_borrower_ended(world: World) -> None:
     kernel, pid = world.suspended()
     ran_at = world.folder / f"ran-{kernel}"
     world.service.slice = WAITS
@@ -239,11 +239,11 @@ def test_the_cell_is_not_run_and_the_kernel_not_restored_before_the_borrower_is_
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        pytest.param(GONE, "The project has no notebook quota left.", id="its slice went back"),
-        pytest.param(WAITS, f"It waited {WAIT_S} s for the GPU", id="the borrower does not leave in time"),
+        pytest.param(GONE, "The project has no notebook quota left.", id="its slice was returned"),
+        pytest.param(WAITS, f"It waited {WAIT_S} s for the GPU", id="the borrower does not end in time"),
     ],
 )
-def test_a_kernel_whose_slice_is_not_to_be_had_stays_suspended_and_its_cell_says_why(
+def test_a_kernel_stays_suspended_while_its_slice_is_unavailable_and_its_cell_shows_the_reason(
     world: World, answer: WakeAnswer, why: str
 ) -> None:
     kernel, pid = world.suspended()
@@ -278,7 +278,7 @@ async def by_jupyterlab(world: World, kernel: str, code: str) -> list[str]:
     return found
 
 
-def test_a_cell_of_jupyterlab_waits_and_is_answered_in_its_own_protocol(world: World) -> None:
+def test_a_jupyterlab_cell_waits_and_is_answered_in_its_protocol(world: World) -> None:
     kernel, _ = world.suspended()
     world.service.slice = GONE
     refused = asyncio.run(by_jupyterlab(world, kernel, READ))
@@ -290,7 +290,7 @@ def test_a_cell_of_jupyterlab_waits_and_is_answered_in_its_own_protocol(world: W
     assert KEPT in asyncio.run(by_jupyterlab(world, kernel, READ))
 
 
-def test_a_tab_that_reconnects_wakes_nothing(world: World) -> None:
+def test_a_reconnected_tab_restores_no_kernel(world: World) -> None:
     kernel, pid = world.suspended()
 
     async def reconnect() -> None:
@@ -304,7 +304,7 @@ def test_a_tab_that_reconnects_wakes_nothing(world: World) -> None:
     assert world.state(pid) == "checkpointed"
 
 
-def test_a_cell_that_comes_by_another_way_than_a_browser_wakes_its_kernel(world: World) -> None:
+def test_a_cell_from_another_client_restores_its_kernel(world: World) -> None:
     kernel, pid = world.suspended()
     files = world.folder / "runtime" / f"kernel-{kernel}.json"
     client = BlockingKernelClient(connection_file=str(files))
@@ -319,7 +319,7 @@ def test_a_cell_that_comes_by_another_way_than_a_browser_wakes_its_kernel(world:
     assert world.holds(pid)
 
 
-def test_a_suspended_kernel_that_is_restarted_is_an_ordinary_one(world: World) -> None:
+def test_a_restarted_kernel_is_no_longer_suspended(world: World) -> None:
     kernel, pid = world.suspended()
     assert world.server.call("POST", f"/api/kernels/{kernel}/restart")[0] == 200
     assert world.run(kernel, "print(1)") == "1\n"
@@ -327,7 +327,7 @@ def test_a_suspended_kernel_that_is_restarted_is_an_ordinary_one(world: World) -
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_suspended_kernel_whose_slice_is_lent_is_restarted_when_that_is_back(world: World) -> None:
+def test_a_suspended_kernel_with_a_lent_slice_restarts_after_the_slice_returned(world: World) -> None:
     kernel, pid = world.suspended()
     world.service.slice = WAITS
     back = threading.Timer(3, lambda: setattr(world.service, "slice", READY))
@@ -339,16 +339,16 @@ def test_a_suspended_kernel_whose_slice_is_lent_is_restarted_when_that_is_back(w
     assert not world.message_of(kernel, "lost")
 
 
-# --- what a real driver cannot be asked to do -----------------------------------------------------------------------
+# --- faults, on the fake driver -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("line", "why"),
     [
         pytest.param("cuda error cuCheckpointProcessCheckpoint 801", "not supported", id="refuses"),
-        pytest.param("cuda die cuCheckpointProcessCheckpoint", "ended the program", id="crashes"),
+        pytest.param("cuda die cuCheckpointProcessCheckpoint", "ended with signal 6", id="crashes"),
         pytest.param("cuda hang cuCheckpointProcessCheckpoint 60000", f"did not answer within {STEP_S} s", id="hangs"),
     ],
 )
-def test_a_kernel_that_cannot_be_suspended_is_shut_down_and_says_why(fake: World, line: str, why: str) -> None:
+def test_a_kernel_that_cannot_be_suspended_is_shut_down_with_the_reason(fake: World, line: str, why: str) -> None:
     kernel, pid = fake.holder()
     script_of(fake).add(line)
     fake.free(kernel)
@@ -361,11 +361,13 @@ def test_a_kernel_that_cannot_be_suspended_is_shut_down_and_says_why(fake: World
     ("line", "why"),
     [
         pytest.param("cuda error cuCheckpointProcessRestore 2", "out of memory", id="refuses"),
-        pytest.param("cuda die cuCheckpointProcessRestore", "ended the program", id="crashes"),
+        pytest.param("cuda die cuCheckpointProcessRestore", "ended with signal 6", id="crashes"),
         pytest.param("cuda hang cuCheckpointProcessUnlock 60000", f"did not answer within {STEP_S} s", id="hangs"),
     ],
 )
-def test_a_kernel_that_cannot_be_restored_is_shut_down_and_its_cell_says_why(fake: World, line: str, why: str) -> None:
+def test_a_kernel_that_cannot_be_restored_is_shut_down_and_its_cell_shows_the_reason(
+    fake: World, line: str, why: str
+) -> None:
     kernel, pid = fake.suspended()
     script_of(fake).add(line)
     with pytest.raises(Unexpected, match=f"It could not be restored: .*{why}.*its variables are lost"):
@@ -374,7 +376,7 @@ def test_a_kernel_that_cannot_be_restored_is_shut_down_and_its_cell_says_why(fak
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_kernel_that_still_works_on_its_gpu_is_left_alone(fake: World) -> None:
+def test_a_kernel_that_still_uses_its_gpu_is_not_suspended(fake: World) -> None:
     kernel, _ = fake.holder()
     script_of(fake).add("cuda error cuCheckpointProcessLock 600")
     fake.free(kernel)
@@ -400,13 +402,13 @@ def test_a_kernel_waits_for_a_device_that_has_no_room_yet(fake: World) -> None:
     assert asyncio.run(cell()) == KEPT
 
 
-def test_without_an_order_that_says_so_a_kernel_is_shut_down_as_ever(fake: World) -> None:
+def test_without_a_suspension_order_a_kernel_is_shut_down(fake: World) -> None:
     kernel, _ = fake.holder()
     fake.service.free = FreeOrder(kernels=[kernel], quiet_ms=500)
     until(lambda: kernel not in fake.server.kernels())
 
 
-def test_a_kernel_that_needs_more_host_memory_than_there_is_is_shut_down_and_says_why(fake: World) -> None:
+def test_a_kernel_without_enough_host_memory_is_shut_down_with_the_reason(fake: World) -> None:
     kernel, _ = fake.holder()
     fake.free(kernel, mib=1 << 30)
     found = until(lambda: fake.message_of(kernel, "lost"))
@@ -414,7 +416,7 @@ def test_a_kernel_that_needs_more_host_memory_than_there_is_is_shut_down_and_say
     until(lambda: kernel not in fake.server.kernels())
 
 
-def test_where_the_self_test_is_not_passed_kernels_are_shut_down_as_ever(libraries: Path, tmp_path: Path) -> None:
+def test_without_a_passed_self_test_kernels_are_shut_down(libraries: Path, tmp_path: Path) -> None:
     with a_fake_device(libraries, tmp_path) as script:
         script.add("cuda forget")
         with started(tmp_path / "server", script) as world:
@@ -439,9 +441,7 @@ def script_of(world: World) -> Script:
         pytest.param(0, 1, id="a page that is loaded again"),
     ],
 )
-def test_a_cell_that_waits_for_its_kernel_is_run_though_its_tab_was_closed(
-    fake: World, before: int, after: int
-) -> None:
+def test_a_waiting_cell_runs_after_its_tab_was_closed(fake: World, before: int, after: int) -> None:
     kernel, _ = fake.suspended()
     ran_at = fake.folder / f"ran-{kernel}"
     fake.service.slice = WAITS
