@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both set up all they need below this folder.
+# `make demo` and `make test` work on a fresh machine. Both set up all they need below this folder.
 PYTHON ?= python3
 VENV := .venv
 HUB5 := .venv-hub5
@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-hub test-others test-slow test-slow-hub test-slow-others test-gpu check soak bench mutants clean docs
+.PHONY: help demo test test-hub test-others test-slow test-gpu check soak bench mutants clean docs
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -57,14 +57,8 @@ test-hub: $(TEST_READY)
 test-others: $(TEST_READY)
 	bash -o pipefail -c "$(PYTEST) $(SPREAD) tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
 
-test-slow: $(TEST_READY)  ## run the long tests that `make test` leaves out, in two parallel processes
-	$(MAKE) --no-print-directory --keep-going --jobs 2 test-slow-hub test-slow-others
-
-test-slow-hub: $(TEST_READY)
-	bash -o pipefail -c "$(PYTEST) -m slow $(ON_A_HUB) 2>&1 | sed --unbuffered 's/^/[hub] /'"
-
-test-slow-others: $(TEST_READY)
-	bash -o pipefail -c "$(PYTEST) -m slow tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
+test-slow: $(TEST_READY)  ## run the long tests that `make test` leaves out, in three processes
+	$(PYTEST) --numprocesses 3 --dist loadfile -m slow tests
 
 test-gpu: $(VENV)/.ready  ## run the GPU tests: on the fake library, and on this machine's GPU if it has one
 	$(BIN)/python -m pytest -v -rs -m 'not soak' tests/gpu

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Client", "__version__", "setup_gpu_quota"]
 
-_HOMES = {"Client": ".client", "setup_gpu_quota": ".hub.setup"}
+_LAZY = {"Client": ".client", "setup_gpu_quota": ".hub.setup"}
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when first used: a kernel needs no hub, and the hub needs no client."""
-    if name not in _HOMES:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)
+    return getattr(import_module(_LAZY[name], __name__), name)

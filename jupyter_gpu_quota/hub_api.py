@@ -13,9 +13,12 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 TIMEOUT_S = 10.0
 PAGE_SIZE = 200
-MOST_PAGES = 1000
+MAX_PAGES = 1000
 ALL_USERS_TIMEOUT_S = 10.0
 """Time limit of all pages of the hub's users together."""
+
+NO_ANSWER = 599
+"""Tornado's code for a request without an answer, such as after a time-out."""
 
 
 class HubUnavailable(Exception):
@@ -88,11 +91,7 @@ class RestHub:
         return Account(name=str(found["name"]), groups=tuple(map(str, groups)), admin=bool(found.get("admin")))
 
     async def hub_users(self) -> HubUsers:
-        try:
-            async with asyncio.timeout(ALL_USERS_TIMEOUT_S):
-                users = await self._users()
-        except TimeoutError as error:
-            raise HubUnavailable(f"the hub did not list all of its users within {ALL_USERS_TIMEOUT_S:.0f} s") from error
+        users = await self._users()
         if any("name" not in user for user in users):
             raise HubUnavailable(
                 "the hub does not show its users to this service's token, which needs the scope read:users:name"
@@ -105,19 +104,34 @@ class RestHub:
 
     async def servers(self) -> list[Server]:
         users = await self._users(state="active")
-        return [_server(user, server) for user in users for server in _servers_of(user)]
+        return [
+            Server(
+                user=str(user["name"]),
+                name=str(server.get("name", "")),
+                active=not server.get("stopped", False),
+            )
+            for user in users
+            for server in _servers_of(user)
+        ]
 
     async def _users(self, **only: str) -> list[Mapping[str, Any]]:
-        """The hub's users, read page by page. Raises HubUnavailable."""
+        """The hub's users, within the time limit. Raises HubUnavailable."""
+        try:
+            async with asyncio.timeout(ALL_USERS_TIMEOUT_S):
+                return await self._read_pages(only)
+        except TimeoutError as error:
+            raise HubUnavailable(f"the hub did not list all of its users within {ALL_USERS_TIMEOUT_S:.0f} s") from error
+
+    async def _read_pages(self, only: Mapping[str, str]) -> list[Mapping[str, Any]]:
         users: list[Mapping[str, Any]] = []
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             query = urlencode({**only, "offset": len(users), "limit": PAGE_SIZE})
             page = await self._get(f"users?{query}", paged=True)
             items = page["items"] if page else []
             users += items
             if not items or page is None or page.get("_pagination", {}).get("next") is None:
                 return users
-        raise HubUnavailable(f"the hub has more than {MOST_PAGES * PAGE_SIZE} users, which is more than the limit")
+        raise HubUnavailable(f"the hub has more than {MAX_PAGES * PAGE_SIZE} users, which is more than the limit")
 
     async def stop(self, user: str, server: str) -> None:
         path = f"users/{quote(user, safe='')}/" + (f"servers/{quote(server, safe='')}" if server else "server")
@@ -132,12 +146,12 @@ class RestHub:
             await AsyncHTTPClient().fetch(request)
         except HTTPClientError as error:
             if error.code not in NOT_RUNNING:
-                raise HubUnavailable(f"the hub answered {error.code} to DELETE {path}") from error
-        except (TimeoutError, OSError) as error:
-            raise HubUnavailable(f"the hub does not answer to DELETE {path}: {error}") from error
+                raise _unavailable(f"DELETE {path}", error) from error
+        except OSError as error:
+            raise _unavailable(f"DELETE {path}", error) from error
 
     async def _get(self, path: str, *, paged: bool = False) -> dict[str, Any] | None:
-        headers = {"Authorization": f"token {self._token}"}
+        name, headers = f"GET {path.partition('?')[0]}", {"Authorization": f"token {self._token}"}
         if paged:
             headers["Accept"] = "application/jupyterhub-pagination+json"
         request = HTTPRequest(
@@ -149,12 +163,21 @@ class RestHub:
         except HTTPClientError as error:
             if error.code == 404:
                 return None
-            raise HubUnavailable(f"the hub answered {error.code} to GET {path.partition('?')[0]}") from error
-        except (TimeoutError, OSError, ValueError) as error:
-            raise HubUnavailable(f"the hub does not answer to GET {path.partition('?')[0]}: {error}") from error
+            raise _unavailable(name, error) from error
+        except OSError as error:
+            raise _unavailable(name, error) from error
+        except ValueError:
+            found = None
         if not isinstance(found, dict):
-            raise HubUnavailable(f"the hub's answer to GET {path.partition('?')[0]} is not as documented")
+            raise HubUnavailable(f"the hub's answer to {name} is not as documented")
         return found
+
+
+def _unavailable(request: str, error: HTTPClientError | OSError) -> HubUnavailable:
+    """The error for a refused request, or for one without an answer."""
+    if isinstance(error, HTTPClientError) and error.code != NO_ANSWER:
+        return HubUnavailable(f"the hub answered {error.code} to {request}")
+    return HubUnavailable(f"the hub does not answer to {request}: {error}")
 
 
 def _servers_of(user: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -164,7 +187,3 @@ def _servers_of(user: Mapping[str, Any]) -> list[Mapping[str, Any]]:
             "the hub does not show its servers to this service's token, which needs the scope read:servers"
         )
     return list(user["servers"].values())
-
-
-def _server(user: Mapping[str, Any], server: Mapping[str, Any]) -> Server:
-    return Server(user=str(user["name"]), name=str(server.get("name", "")), active=not server.get("stopped", False))

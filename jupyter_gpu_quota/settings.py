@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Dict, Enum, Int, List, Unicode
+from traitlets import Bool, Dict, Enum, Int, List, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 SERVICE_NAME = "gpu-quota"
@@ -169,6 +169,22 @@ class GPUQuota(Configurable):
     default_gpu = Unicode("", help="Size that the start form preselects, such as '1/8'; empty: no GPU.").tag(
         config=True
     )
+
+    @validate("simulated_devices")
+    def _check_simulated_devices(self, proposal: Mapping[str, Any]) -> object:
+        for number, device in enumerate(proposal["value"], 1):
+            complete = {"model", "memory_mib"} <= device.keys() <= {"model", "memory_mib", "count"}
+            if not complete or not all(_is_count(device.get(name, 1)) for name in ("memory_mib", "count")):
+                raise TraitError(
+                    f"c.GPUQuota.simulated_devices: entry {number} is {dict(device)!r}; it needs a model and a"
+                    " memory_mib, may have a count, and has nothing else: {'model': 'Simulated 80G', 'memory_mib':"
+                    " 81920, 'count': 4}."
+                )
+        return proposal["value"]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def service_settings(config: GPUQuota) -> dict[str, object]:

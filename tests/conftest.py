@@ -1,4 +1,4 @@
-"""For every test: how Hypothesis runs. It judges what is computed, never how long it took on a slow machine.
+"""Settings of Hypothesis for all tests: no deadline, because the machine may be slow.
 
 ``make test`` plays the same examples every time, so that what fails in it is the change; ``make soak`` sets
 ``GPU_QUOTA_WORLDS``, draws others each time, and twice as many.

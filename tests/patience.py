@@ -1,7 +1,7 @@
-"""Waiting and measuring, on a machine that may stand still for seconds: what counts is the time in which we ran.
+"""Waiting and measuring on a machine that may pause for seconds: only the time in which the test ran counts.
 
-A test waits for what another thread or process does. A machine that is frozen, or a process that is given no
-processor, must not use that patience up: the others stood still as well. So neither here is counted by the clock alone.
+A test waits for another thread or process. The time in which the machine is frozen, or the test gets no processor, does
+not count: the others did not run either.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Self, TypeVar
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
-"""For what comes at once on a machine that works: a test that passes does not last longer for it."""
-PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.05
-"""Between two questions: at first, and from five seconds on, so that who asks keeps nobody from answering."""
+"""The time-out for results that a working machine has at once; a test that passes does not wait for it."""
+PAUSE_S, MAX_PAUSE_S = 0.01, 0.05
+"""The interval of checks: at first, and after five seconds, so that the checks do not slow down the process."""
 TURN_AT_MOST_S = 1.0
 WAKE_EVERY_S = 0.01
 WAKE_AT_MOST_S = 0.05
 
 
 def until(true: Callable[[], T | None], within_s: float = PATIENCE_S, what: str | Callable[[], object] = "it") -> T:
-    """Ask again and again; the first answer that is true.
+    """Call ``true`` until its result is true, and return that.
 
     :param within_s: seconds; a turn of the loop counts for one at most, however long it took by the clock.
-    :param what: what is waited for, or a question whose answer tells how things stand, asked only at a failure.
+    :param what: the name of what is waited for, or a function that describes the present state, called at a failure.
     :raises AssertionError: when the time is over.
     """
     patience = _Patience(within_s, what)
@@ -70,16 +70,15 @@ class _Patience:
         if self._used_s >= self._within_s:
             found = self._what if isinstance(self._what, str) else f"it, but {self._what()}"
             raise AssertionError(f"in {self._within_s:g} s in which this process ran there was never {found}")
-        return min(max(PAUSE_S, self._used_s / 100), LONGEST_PAUSE_S)
+        return min(max(PAUSE_S, self._used_s / 100), MAX_PAUSE_S)
 
 
 class Stopwatch:
-    """Seconds in which this process was seen to run since a ``with`` began; after its end they stay as they are.
+    """Seconds in which this process ran since a ``with`` began; after its end they do not change.
 
-    For what is asserted of time: that somebody was *not* kept waiting. A thread wakes a hundred times a second and
-    counts what has passed since, but never more than a twentieth of a second: a machine that stands still for five
-    seconds adds so much; ``lost_s`` is what passed beside that. It counts too little, and never too much, where one
-    call keeps the interpreter's lock.
+    For assertions that a call did *not* take long. A thread wakes a hundred times a second and counts the time since,
+    but never more than a twentieth of a second: so much is counted for a machine that is frozen for five seconds;
+    ``lost_s`` is the rest. It counts too little, and never too much, where one call keeps the interpreter's lock.
     """
 
     def __init__(self) -> None:
@@ -89,7 +88,7 @@ class Stopwatch:
 
     @property
     def lost_s(self) -> float:
-        """Seconds that have passed without being counted: more than a little where the machine stood still."""
+        """Seconds that passed without being counted, such as those in which the machine was frozen."""
         return time.monotonic() - self._begun - self.seconds
 
     def __enter__(self) -> Self:

@@ -43,7 +43,7 @@ def said(running: subprocess.Popen[str]) -> str:
     return out.strip()
 
 
-def test_outside_a_job_everything_works_and_does_little(tmp_path: Path) -> None:
+def test_every_function_works_outside_a_job(tmp_path: Path) -> None:
     code = (
         "job.report_progress(1, 2, loss=0.5); job.complete(); "
         "print(job.pause_requested(), job.checkpoint_path('x'), job.output_path(), job.signal.getsignal(15).name)"
@@ -61,12 +61,12 @@ def test_progress_and_completion_are_reported(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.tmp")] == []
 
 
-def test_a_pause_is_seen_by_its_file(tmp_path: Path) -> None:
+def test_a_pause_is_requested_by_its_file(tmp_path: Path) -> None:
     (tmp_path / "pause").touch()
     assert said(script("print(job.pause_requested())", tmp_path, inside=True)) == "True"
 
 
-def test_a_pause_is_seen_by_sigterm_which_ends_the_script_no_more(tmp_path: Path) -> None:
+def test_a_pause_is_requested_by_sigterm_which_no_longer_ends_the_script(tmp_path: Path) -> None:
     code = "job.pause_requested()\nprint('asks', flush=True)\nwhile not job.pause_requested(): pass\nprint('saved')"
     running = script(code, tmp_path, inside=True)
     assert running.stdout is not None and running.stdout.readline() == "asks\n"
@@ -74,13 +74,13 @@ def test_a_pause_is_seen_by_sigterm_which_ends_the_script_no_more(tmp_path: Path
     assert said(running) == "saved"
 
 
-def test_once_a_pause_is_known_sigterm_no_longer_finds_an_interpreter_that_is_leaving(tmp_path: Path) -> None:
+def test_after_a_known_pause_sigterm_does_not_kill_the_exiting_interpreter(tmp_path: Path) -> None:
     (tmp_path / "pause").touch()
     code = "job.pause_requested()\nprint(job.signal.getsignal(15).name)"
     assert said(script(code, tmp_path, inside=True)) == "SIG_IGN"
 
 
-def test_a_scripts_own_handler_of_sigterm_stays(tmp_path: Path) -> None:
+def test_a_scripts_own_sigterm_handler_is_kept(tmp_path: Path) -> None:
     code = "job.signal.signal(15, job.signal.SIG_IGN)\njob.pause_requested()\nprint(job.signal.getsignal(15).name)"
     assert said(script(code, tmp_path, inside=True)) == "SIG_IGN"
 
@@ -94,21 +94,19 @@ def test_folders_are_those_that_the_job_was_given(tmp_path: Path) -> None:
 SAVE = "path = job.checkpoint_path('model.pt')\nwith job.saving(path) as part: part.write_text({text!r})\n"
 
 
-def test_a_checkpoint_is_saved_whole_with_the_ending_of_its_name(tmp_path: Path) -> None:
+def test_a_checkpoint_is_saved_atomically_with_its_suffix(tmp_path: Path) -> None:
     found = "print(part.suffix, path.read_text(), [each.name for each in path.parent.iterdir()])"
     code = SAVE.format(text="new") + found
     assert said(script(code, tmp_path, inside=True)) == ".pt new ['model.pt']"
 
 
-def test_a_save_that_fails_leaves_the_checkpoint_that_was_there(tmp_path: Path) -> None:
+def test_a_failed_save_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     failing = "try:\n with job.saving(path) as part: part.write_text('half'); raise OSError\nexcept OSError: pass\n"
     code = SAVE.format(text="old") + failing + "print(path.read_text(), [each.name for each in path.parent.iterdir()])"
     assert said(script(code, tmp_path, inside=True)) == "old ['model.pt']"
 
 
-def test_two_ranks_that_save_at_once_do_not_spoil_each_others_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_ranks_that_save_at_once_write_separate_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = tmp_path / "model.pt"
     monkeypatch.setenv("RANK", "0")
     with job.saving(saved) as first:
@@ -127,7 +125,7 @@ def test_two_ranks_that_save_at_once_do_not_spoil_each_others_file(
         pytest.param({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4), id="a rank of a job of several knows which it is"),
     ],
 )
-def test_a_script_knows_its_rank(words: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_gets_its_rank(words: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in words.items():
@@ -159,7 +157,7 @@ def result(world: LocalWorld, job_id: str) -> dict[str, Any]:
     return found
 
 
-def test_the_example_learns_reports_and_completes(world: LocalWorld) -> None:
+def test_the_example_trains_reports_and_completes(world: LocalWorld) -> None:
     world.executor.start(digits("J", 0))
     fact = world.until(lambda fact: fact.tree_gone)
     assert (fact.exit_status, fact.completed, fact.done, fact.total) == (0, True, EPOCHS, EPOCHS), world.log("J")

@@ -1,4 +1,4 @@
-"""The tests' own clock: what a machine that stands still does to a wait, and to what is measured."""
+"""Waits and measurements of the tests on a machine that pauses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STANDS_STILL_S = 1.5
 
 
 class Clock:
-    """A clock that moves when somebody pauses, and as far as a test says when somebody looks at it."""
+    """A clock that advances with each pause, and by a step of the test with each reading."""
 
     def __init__(self) -> None:
         self.now, self.paused = 1000.0, 0
@@ -54,14 +54,14 @@ def test_the_first_true_answer_is_returned_at_once(clock: Clock) -> None:
     assert until(after(5)) == 7 and clock.paused == 5
 
 
-def test_it_is_given_up_after_the_time_in_which_it_was_asked(clock: Clock) -> None:
+def test_a_wait_ends_after_its_time(clock: Clock) -> None:
     begun = clock.now
     with pytest.raises(AssertionError, match="in 2 s in which this process ran there was never a job that runs"):
         until(lambda: None, 2, "a job that runs")
     assert clock.now - begun == pytest.approx(2, abs=0.05)
 
 
-def test_a_failure_tells_how_things_stood_last(clock: Clock) -> None:
+def test_a_failure_shows_the_last_state(clock: Clock) -> None:
     def wrong() -> None:
         asked.append(1)
         clock.sleep(1)
@@ -71,7 +71,7 @@ def test_a_failure_tells_how_things_stood_last(clock: Clock) -> None:
         until(wrong, 3, lambda: f"{len(asked)} answers were wrong")
 
 
-def test_a_machine_that_stands_still_uses_up_a_second_at_most_each_time(clock: Clock) -> None:
+def test_a_pause_of_the_machine_counts_for_a_second_at_most(clock: Clock) -> None:
     def stands_still() -> bool:
         clock.now += 3600
         turns.append(clock.now)
@@ -84,7 +84,7 @@ def test_a_machine_that_stands_still_uses_up_a_second_at_most_each_time(clock: C
         until(stands_still, 29)
 
 
-async def test_in_an_event_loop_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_in_an_event_loop_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await until_in_loop(after(3)) == 7
     clock = Clock()
     monkeypatch.setattr(patience, "time", clock)
@@ -97,14 +97,14 @@ async def test_in_an_event_loop_it_is_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert clock.now == 1000 + 10 * 3600
 
 
-def test_what_stays_true_is_looked_at_all_the_time() -> None:
+def test_a_condition_that_must_stay_true_is_checked_all_the_time() -> None:
     looks, begun = itertools.count(1), time.monotonic()
     assert stays(lambda: next(looks), 0.2)
     assert time.monotonic() - begun >= 0.2 and next(looks) > 3
     assert not stays(lambda: False, 60)
 
 
-def test_a_stopwatch_counts_the_time_in_which_we_ran_and_no_more_than_passed() -> None:
+def test_a_stopwatch_counts_running_time_only() -> None:
     begun = time.monotonic()
     with Stopwatch() as watch:
         until(lambda: watch.seconds >= 0.3)
@@ -135,7 +135,7 @@ def counting() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_process_that_was_stopped_counts_hardly_any_of_that(counting: subprocess.Popen[str]) -> None:
+def test_the_time_of_a_stopped_process_is_not_counted(counting: subprocess.Popen[str]) -> None:
     assert counting.stdout is not None and counting.stdout.readline() == "ready\n"
     os.kill(counting.pid, signal.SIGSTOP)
     begun = time.monotonic()
@@ -146,5 +146,5 @@ def test_a_process_that_was_stopped_counts_hardly_any_of_that(counting: subproce
     assert lost_s >= STANDS_STILL_S - 0.1
 
 
-def test_no_example_of_hypothesis_has_a_deadline() -> None:
+def test_hypothesis_examples_have_no_deadline() -> None:
     assert settings().deadline is None and HealthCheck.too_slow in settings().suppress_health_check

@@ -21,8 +21,8 @@ def make_app(services: Services, *, cookie_secret: bytes) -> Application:
     """Everything below the service's prefix."""
     prefix = services.people.auth.base_url
 
-    class LoggedIn(HubOAuthCallbackHandler):  # type: ignore[misc]
-        """The end of the hub's login."""
+    class OAuthCallback(HubOAuthCallbackHandler):  # type: ignore[misc]
+        """The OAuth redirect from the hub."""
 
         hub_auth = services.people.auth
 
@@ -32,7 +32,7 @@ def make_app(services: Services, *, cookie_secret: bytes) -> Application:
         pattern = f"{prefix}{API_PREFIX}{pattern_of(path)}"
         handlers.append((pattern, resource, {"services": services, "routes": routes}))
     handlers.append((f"{prefix}{API_PREFIX}.*", NoSuchPath, {"services": services}))
-    handlers.append((f"{prefix}oauth_callback", LoggedIn, {}))
+    handlers.append((f"{prefix}oauth_callback", OAuthCallback, {}))
     handlers += page_handlers(services, prefix)
     return Application(
         handlers,
@@ -45,4 +45,4 @@ def make_app(services: Services, *, cookie_secret: bytes) -> Application:
 
 
 def _log(handler: RequestHandler) -> None:
-    """Requests are not logged: that would be slow, and queries may have a login's token."""
+    """Log no requests: clients poll, and a query may have a token. Handlers log unexpected errors."""

@@ -14,7 +14,7 @@ from ..store.records.calls import StoreUnavailable
 from ..store.records.rows import JobRecord, NotebookRecord
 from ..wire import ChangedView
 from .access.people import NotAllowed, Reader
-from .access.permissions import Person, sees
+from .access.permissions import Person, may_see
 from .access.refusals import Refused
 from .access.streams import HEARTBEAT_S, EventStream
 from .handlers.cluster import device_views
@@ -24,13 +24,13 @@ from .state.store_view import Delta
 from .views.idle_states import classified_view
 from .views.records import job_view
 
-MOST_WAITING = 200
+MAX_UNSENT = 200
 """The limit of unsent deltas of one slow reader. Beyond it the stream ends; the client resumes with its last id."""
 
-TOGETHER_S = 0.1
+BATCH_S = 0.1
 """Changes within this time are sent as one event."""
 
-MOST_RESUMED = 2000
+MAX_RESUMED = 2000
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _Inbox:
     """The unsent deltas of one reader."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Delta] = asyncio.Queue(MOST_WAITING)
+        self._queue: asyncio.Queue[Delta] = asyncio.Queue(MAX_UNSENT)
         self.overrun = False
 
     def put(self, delta: Delta) -> None:
@@ -71,7 +71,7 @@ class _Inbox:
             return None
         unsent = _Changes()
         unsent.add(first)
-        await asyncio.sleep(TOGETHER_S)
+        await asyncio.sleep(BATCH_S)
         while not self._queue.empty():
             unsent.add(self._queue.get_nowait())
         return unsent
@@ -89,7 +89,7 @@ async def follow(call: Call) -> None:
             await _send_first(services, person, stream, since)
             await _send_changes(services, reader, stream, inbox)
         except (StreamClosedError, NotAllowed, HubUnavailable, StoreUnavailable):
-            pass  # the reader is gone, or may not read any more: the connection ends, and a new one is checked again
+            pass  # the reader disconnected or lost access: a new connection is authenticated again
         finally:
             services.store_view.forget(inbox.put)
 
@@ -109,7 +109,7 @@ async def _send_first(services: Services, person: Person, stream: EventStream, s
     unsent = _Changes(version=version)
     if since is not None and since != version:
         changes = await services.store_view.read(services.store_view.store.changes, since)
-        if since > version or len(changes.jobs) > MOST_RESUMED:
+        if since > version or len(changes.jobs) > MAX_RESUMED:
             await stream.send("reset", f'{{"version":{version}}}', str(version))
             return
         await services.store_view.learn_names(
@@ -125,7 +125,7 @@ async def _send_changes(services: Services, reader: Reader, stream: EventStream,
         unsent = await inbox.take(HEARTBEAT_S)
         person = await reader.now()
         if unsent is None:
-            await stream.beat()
+            await stream.heartbeat()
             continue
         if any(record.job.state in WAITING for record in unsent.jobs.values()):
             with contextlib.suppress(StoreUnavailable):
@@ -139,9 +139,11 @@ def changed_view(services: Services, person: Person, unsent: _Changes) -> Change
     """The changes that one person may see; of other records not even the id is shown."""
     return ChangedView.model_construct(
         version=unsent.version,
-        jobs=[job_view(record, services.store_view) for record in unsent.jobs.values() if sees(person, record)],
+        jobs=[job_view(record, services.store_view) for record in unsent.jobs.values() if may_see(person, record)],
         notebooks=[
-            classified_view(record, services.store_view) for record in unsent.notebooks.values() if sees(person, record)
+            classified_view(record, services.store_view)
+            for record in unsent.notebooks.values()
+            if may_see(person, record)
         ],
         devices=device_views(services, person, unsent.devices),
     )

@@ -35,7 +35,7 @@ from .access.people import Accounts, People
 from .access.rate_limit import RateLimit
 from .access.streams import Streams
 from .app import make_app
-from .requests.resource import LARGEST_DRAINED
+from .requests.resource import MAX_DRAINED
 from .requests.services import ApiSettings, Services, StoreSlot, now_ms
 from .requests.writer import Writer
 from .state.decision_cache import DecisionCache
@@ -45,10 +45,10 @@ from .state.store_view import StoreView
 
 log = logging.getLogger(__name__)
 
-TOKENS_REMEMBERED_S = 60
-OPEN_AGAIN_S = 2.0
-TURN_S = 1.0
-LARGEST_HEADERS = 64 << 10
+TOKEN_CACHE_S = 60
+RETRY_S = 2.0
+HEARTBEAT_INTERVAL_S = 1.0
+MAX_HEADERS = 64 << 10
 REPORTS_AT_ONCE, REPORT_EACH_MS = 60, 500
 """A notebook's server checks itself once a second, and reports at most that often."""
 
@@ -98,12 +98,12 @@ async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat:
 async def _send_heartbeats(heartbeat: Heartbeat) -> None:
     while True:
         heartbeat.note_turn()
-        await asyncio.sleep(TURN_S)
+        await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
 
 def hub_auth() -> HubOAuth:
     """The hub's authentication, from the JUPYTERHUB_* variables."""
-    auth = HubOAuth(cache_max_age=TOKENS_REMEMBERED_S)
+    auth = HubOAuth(cache_max_age=TOKEN_CACHE_S)
     service = os.environ.get("JUPYTERHUB_SERVICE_NAME", SERVICE_NAME)
     if not auth.access_scopes:
         auth.access_scopes = {"access:services", f"access:services!service={service}"}
@@ -142,9 +142,9 @@ def make_services(
         offers=Offers(backend.capabilities),
         backend=backend,
         stop_reasons=StopReasons(store_view),
-        change_limit=RateLimit(clock, at_once=settings.changes_at_once, each_ms=1000 / settings.changes_per_s),
-        report_limit=RateLimit(clock, at_once=REPORTS_AT_ONCE, each_ms=REPORT_EACH_MS),
-        wake_limit=RateLimit(clock, at_once=WAKES_AT_ONCE, each_ms=WAKE_EACH_MS),
+        change_limit=RateLimit(clock, burst=settings.changes_at_once, interval_ms=1000 / settings.changes_per_s),
+        report_limit=RateLimit(clock, burst=REPORTS_AT_ONCE, interval_ms=REPORT_EACH_MS),
+        wake_limit=RateLimit(clock, burst=WAKES_AT_ONCE, interval_ms=WAKE_EACH_MS),
         new_id=new_ulid,
         clock=clock,
     )
@@ -178,8 +178,8 @@ def start_server(services: Services, sockets: Sequence[socket.socket]) -> HTTPSe
     server = HTTPServer(
         app,
         xheaders=True,
-        max_body_size=LARGEST_DRAINED,  # uploads raise it for themselves; all others are in memory
-        max_header_size=LARGEST_HEADERS,
+        max_body_size=MAX_DRAINED,  # uploads raise it for themselves; all others are in memory
+        max_header_size=MAX_HEADERS,
         idle_connection_timeout=3600,
     )
     for each in sockets:
@@ -214,7 +214,7 @@ async def _open_store(services: Services, url: str) -> None:
         except StoreUnavailable as error:
             services.slot.why = str(error)
             log.error("the database cannot be opened: %s", error)
-            await asyncio.sleep(OPEN_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
         else:
             services.slot.store = store
             services.store_view.notify()
@@ -227,7 +227,7 @@ async def _follow_wakeups(services: Services) -> None:
             wakeups = wakeup.WakeupSocket(services.state_dir / "web.sock")
         except OSError as error:
             log.error("%s cannot be bound: %s", services.state_dir / "web.sock", error.strerror)
-            await asyncio.sleep(OPEN_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
             continue
         with wakeups:
             while True:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Protocol
 
-from ..core.enforcement import DeviceShare, EnforcementLabel, EnforcementOffer
+from ..core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
 from ..core.facts import DeviceFact, RankFact
 from ..core.frozen import fast_frozen
 from ..core.model import Allocation, Device, Node, Placement
@@ -68,7 +68,11 @@ class StopOrder:
 
 
 class JobBackend(Protocol):
-    """Runs jobs on the nodes of one cluster."""
+    """Runs jobs on the nodes of one cluster.
+
+    The scheduling loop calls it while it holds a lease of seconds, so no call waits for a node: orders are carried out
+    in the background. Only ``fence`` may wait, and raises OSError where the number cannot be stored.
+    """
 
     def inventory(self) -> Inventory | None:
         """The present nodes and devices; None: they cannot be read now."""
@@ -151,7 +155,10 @@ class EnforcementBackend(CapabilityReader, Protocol):
         """Kill the notebook's processes, if they exist."""
 
     def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:
-        """Release the cgroups of notebooks that are not among these, on devices given by UUID."""
+        """Release what is left of notebooks that are not among these, such as limits on devices, given by UUID.
+
+        ``notebooks`` may be older than the newest slice: what belongs to a slice that is just being used must stay.
+        """
 
 
 # --- logs and outputs -------------------------------------------------------------------------------------------------
@@ -179,8 +186,8 @@ class OutputRefused(Exception):
     """This output cannot be read; the message is the reason."""
 
 
-MOST_OUTPUTS = 10_000
-"""The most files that are listed of a job."""
+MAX_OUTPUTS = 10_000
+"""How many files of a job are listed at most."""
 
 
 class OutputReader(Protocol):
@@ -192,8 +199,8 @@ class OutputReader(Protocol):
         Returns an empty part at the end of the log, and for a rank without one.
         """
 
-    def outputs(self, job: str, most: int = MOST_OUTPUTS) -> Sequence[Output]:
-        """The files of a job's outputs folder, by path, ``most`` at most."""
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
+        """The files of a job's outputs folder, by path, ``limit`` at most."""
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         """One output, open for reading. Raises OutputRefused with the reason."""

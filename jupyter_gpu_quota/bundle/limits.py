@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 
 MIB = 1 << 20
-LONGEST_PATH = 1024
-LONGEST_NAME = 255
+MAX_PATH_LENGTH = 1024
+MAX_NAME_LENGTH = 255
 
 
 class BundleRefused(Exception):
@@ -37,8 +37,8 @@ def path_parts(name: str) -> tuple[str, ...]:
         raise BundleRefused(f"the bundle has the path {shown}, which leaves its folder.")
     if not name.isprintable():
         raise BundleRefused(f"the bundle has a name with control characters: {shown}.")
-    if len(os.fsencode(name)) > LONGEST_PATH or any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
+    if len(os.fsencode(name)) > MAX_PATH_LENGTH or any(len(os.fsencode(part)) > MAX_NAME_LENGTH for part in parts):
         raise BundleRefused(
-            f"the bundle has a path longer than {LONGEST_PATH} bytes, or {LONGEST_NAME} in one name: {shown}."
+            f"the bundle has a path longer than {MAX_PATH_LENGTH} bytes, or {MAX_NAME_LENGTH} in one name: {shown}."
         )
     return parts

@@ -18,8 +18,8 @@ from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, path_parts
 
 BLOCK = 512
 CHUNK = 1 << 20
-LARGEST_HEADER = 1 << 16
-MOST_RECORDS = 100
+MAX_HEADER = 1 << 16
+MAX_RECORDS = 100
 """Records of one extended header; other tools write a dozen, and very many short ones would take hours."""
 
 RATIO_FREE_BYTES = 10 * MIB
@@ -181,15 +181,15 @@ def _number(field: bytes, base: int) -> int:
 
 
 def _header_text(stream: _Stream, size: int) -> bytes:
-    if size > LARGEST_HEADER:
-        raise BundleRefused(f"the bundle has a header of {size} bytes; the limit is {LARGEST_HEADER}.")
+    if size > MAX_HEADER:
+        raise BundleRefused(f"the bundle has a header of {size} bytes; the limit is {MAX_HEADER}.")
     return b"".join(stream.content(size))
 
 
 def _pax(text: bytes) -> dict[str, str]:
     """The records "length key=value" of path and size."""
     found: dict[str, str] = {}
-    for _ in range(MOST_RECORDS + 1):
+    for _ in range(MAX_RECORDS + 1):
         if not text.strip(b"\0"):
             return found
         length = _number(text.partition(b" ")[0], 10)
@@ -199,7 +199,7 @@ def _pax(text: bytes) -> dict[str, str]:
             raise BundleRefused("the bundle is damaged: an extended header has a record without a length.")
         if key in (b"path", b"size"):
             found[key.decode()] = _text(value)
-    raise BundleRefused(f"the bundle has an extended header of more than {MOST_RECORDS} records, which is the limit.")
+    raise BundleRefused(f"the bundle has an extended header of more than {MAX_RECORDS} records, which is the limit.")
 
 
 def _name(block: bytes, extended: dict[str, str]) -> str:

@@ -68,6 +68,13 @@ class Commands(click.Group):
             click.echo(f"{error.filename or 'the output'} cannot be written: {error.strerror}", err=True)
             sys.exit(1)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            where = "options follow the command, as in `jupyter gpu-quota jobs --url URL`"
+            ctx.fail(f"{error.format_message()} Here no command is given yet; {where}.")
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -20,10 +20,10 @@ def decide(file: BinaryIO, compact: bool) -> None:
     """Print the plan for a saved snapshot (- reads stdin) with its reasons; the output is deterministic."""
     from ..core.canonical import canonical
     from ..core.scheduling.decide import decide as decided
-    from ..wire.json_input import LARGEST
+    from ..wire.json_input import MAX_BYTES
     from ..wire.snapshot_document import plan_document, read
 
-    document = read(file.read(LARGEST + 1))
+    document = read(file.read(MAX_BYTES + 1))
     if isinstance(document, list):
         name = getattr(file, "name", "the input")
         fail("\n".join(f"{name} is not a snapshot: {sentence}" for sentence in document))

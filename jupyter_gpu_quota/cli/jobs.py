@@ -12,32 +12,67 @@ import click
 from ..client import FINAL, Client, describe
 from ..core.amounts import duration_text, host_text, ranks_text
 from ..messages.exit_status import ended_attempts
+from ..messages.reasons import short_sentence
 from ..wire import JobDetail, JobView
-from .dry_runs import parse_cpu, parse_memory, print_dry_run
+from .amounts import parse_cpu, parse_duration, parse_gpu, parse_memory
+from .dry_runs import print_dry_run
 from .selection import JOB, job_of, workload_of
 from .session import DONE, as_json, calls_service, print_stderr
-from .tables import counted, gpu_or_none, plain_text, print_facts, print_json, print_table, share_text, show, use_text
-from .waiting import exit_code
+from .tables import (
+    all_columns,
+    counted,
+    gpu_or_none,
+    is_narrow,
+    plain_text,
+    print_facts,
+    print_json,
+    print_table,
+    share_text,
+    show,
+    use_text,
+)
+from .waiting import exit_code, interrupted
 
 JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED")
+NARROW_JOB_COLUMNS = ("ID", "NAME", "GPU", "STATE")
 
 
 @click.command()
 @click.option("--all", "all_", is_flag=True, help="Include ended jobs.")
 @click.option("--project", metavar="P", help="Only jobs of this project.")
 @click.option("--mine", is_flag=True, help="Only your jobs.")
+@all_columns
 @as_json
 @calls_service
-def jobs(client: Client, all_: bool, project: str | None, mine: bool, json_: bool) -> None:
+def jobs(client: Client, all_: bool, project: str | None, mine: bool, wide: bool, json_: bool) -> None:
     """List the jobs of your projects, newest first."""
     found = client.jobs(all=all_, project=project, mine=mine)
-    show(found, JOB_COLUMNS, map(_job_row, found), json_=json_)
+    if not found and not json_:
+        print_stderr(_no_jobs_text(all_=all_, filtered=mine or project is not None))
+        return
+    if is_narrow(wide=wide):
+        show(found, NARROW_JOB_COLUMNS, map(_narrow_job_row, found), json_=json_)
+    else:
+        show(found, JOB_COLUMNS, map(_job_row, found), json_=json_, wide=wide)
+
+
+def _no_jobs_text(*, all_: bool, filtered: bool) -> str:
+    of_these = " of these" if filtered else ""
+    return f"There is no job{of_these}." if all_ else f"No job{of_these} runs or waits; --all lists ended jobs too."
 
 
 def _job_row(job: JobView) -> tuple[object, ...]:
     allocated = share_text(job.whole_milli, job.simulated)
     uses = use_text(job.utilised_milli, job.utilised_unknown)
     return (job.id, job.name, job.project, job.user, allocated, uses, job.priority, describe(job), job.submitted_at)
+
+
+def _narrow_job_row(job: JobView) -> tuple[object, ...]:
+    """The reason without its figures; `job` and `explain` have all of it."""
+    short = short_sentence(job.reason.code) if job.reason else None
+    if job.reason and short:
+        job = job.model_copy(update={"reason": job.reason.model_copy(update={"message": short})})
+    return job.id, job.name, share_text(job.whole_milli, job.simulated), describe(job)
 
 
 @click.command()
@@ -107,10 +142,13 @@ def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int) 
         if not text and not client.job(id).attempt:
             print_stderr(f"Job {id} has not started yet; logs -f waits for it.")
         return
-    for text in client.follow_logs(id, attempt=attempt, rank=rank):
-        click.echo(text, nl=False)
-        sys.stdout.flush()
-    last = client.job(id)
+    try:
+        for text in client.follow_logs(id, attempt=attempt, rank=rank):
+            click.echo(text, nl=False)
+            sys.stdout.flush()
+        last = client.job(id)
+    except KeyboardInterrupt:
+        sys.exit(interrupted(id))
     sys.exit(exit_code(last) if last.state in FINAL else DONE)
 
 
@@ -123,10 +161,13 @@ def _change_command(name: str, about: str, change: Callable[[Client, str], JobVi
     @calls_service
     def command(client: Client, id: str, json_: bool) -> None:
         job_id = job_of(client, id, live=True)
+        before = client.job(job_id)
         change(client, job_id)
         found = client.job(job_id)
         if json_:
             print_json(found.model_dump(mode="json", exclude={"rank_records", "variables"}))
+        elif (found.state, found.target) == (before.state, before.target):
+            print_stderr(f"nothing was changed: {found.id} {describe(found)}")
         elif found.target != "running" and found.state in ("starting", "running", "pausing"):
             print_stderr(f"{found.id} {found.state}; it will be {found.target}")
         else:
@@ -143,12 +184,14 @@ cancel = _change_command("cancel", "Cancel a job.", lambda client, id_: client.c
 @click.command()
 @JOB
 @click.option("--name", metavar="N", help="New name.")
-@click.option("--gpu", metavar="0.5|1/3|2|8GiB", help="New amount of GPU.")
+@click.option("--gpu", callback=parse_gpu, metavar="0.5|1/3|2|8GiB", help="New amount of GPU.")
 @click.option("--cpu", "cpu_milli", callback=parse_cpu, metavar="N", help="New number of CPUs per node.")
 @click.option("--memory", "memory_mib", callback=parse_memory, metavar="64GiB", help="New host memory per node.")
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="New number of nodes.")
 @click.option("--priority", type=click.IntRange(0, 100), help="New priority inside the project.")
-@click.option("--time-limit", metavar="T", help="New time limit per attempt, such as 90m or 24h.")
+@click.option(
+    "--time-limit", callback=parse_duration, metavar="T", help="New time limit per attempt, such as 90m or 24h."
+)
 @click.option("--dry-run", is_flag=True, help="Show the outcome and store nothing.")
 @calls_service
 def clone(client: Client, id: str, dry_run: bool, **changes: Any) -> None:
@@ -203,7 +246,7 @@ def explain(client: Client, id: str, json_: bool) -> None:
     if found.reason.figures:
         print_table(("FIGURE", "VALUE"), [_figure_row(name, value) for name, value in found.reason.figures.items()])
     for each in found.would_start:
-        click.echo(f"would start: {each.message}")
+        click.echo(each.message)
 
 
 def _figure_row(name: str, value: object) -> tuple[str, str]:

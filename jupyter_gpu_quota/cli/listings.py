@@ -11,22 +11,38 @@ import click
 from ..client import Client
 from ..core.amounts import gpu_hours_text
 from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
+from .amounts import parse_duration, parse_instant
 from .session import as_json, calls_service, print_stderr, service_address
-from .tables import counted, gpu_or_none, print_json, share_text, show, use_text
+from .tables import all_columns, counted, gpu_or_none, is_narrow, print_json, share_text, show, use_text
+
+USAGE_GROUPS = ("project", "user", "pool", "device", "workload", "hour")
+NARROW_NOTEBOOK_COLUMNS = ("ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY")
+NARROW_DEVICE_COLUMNS = ("DEVICE", "POOL", "HEALTH", "FREE", "USED")
 
 
 @click.command()
+@all_columns
 @as_json
 @calls_service
-def notebooks(client: Client, json_: bool) -> None:
+def notebooks(client: Client, wide: bool, json_: bool) -> None:
     """List notebooks with their slices and activity, and recently stopped servers with the reason."""
     found = client.notebooks(stopped=True)
+    if is_narrow(wide=wide):
+        show(found, NARROW_NOTEBOOK_COLUMNS, map(_narrow_notebook_row, found), json_=json_)
+        return
     show(
         found,
         ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "USED", "ENFORCEMENT", "STATE", "ACTIVITY", "IDLE"),
         map(_notebook_row, found),
         json_=json_,
+        wide=wide,
     )
+
+
+def _narrow_notebook_row(each: NotebookView) -> tuple[object, ...]:
+    share = share_text(each.gpu_milli, each.simulated)
+    state, activity = ("stopped", "") if each.ended_at else (each.state, each.activity)
+    return each.id, each.user, each.project, share, state, activity
 
 
 def _notebook_row(each: NotebookView) -> tuple[object, ...]:
@@ -64,13 +80,17 @@ def keep(client: Client, notebook: str | None) -> None:
 
 @click.command()
 @click.option("--why", is_flag=True, help="Explain why the use of a device is unknown.")
+@all_columns
 @as_json
 @calls_service
-def devices(client: Client, why: bool, json_: bool) -> None:
+def devices(client: Client, why: bool, wide: bool, json_: bool) -> None:
     """List devices by pool, node and number, with their allocations and use."""
     found = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
     columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
-    show(found, columns, map(_device_row, found), json_=json_)
+    if is_narrow(wide=wide):
+        show(found, NARROW_DEVICE_COLUMNS, map(_narrow_device_row, found), json_=json_)
+    else:
+        show(found, columns, map(_device_row, found), json_=json_, wide=wide)
     if why and not json_:
         by_reason: dict[str, list[str]] = {}
         for each in found:
@@ -80,9 +100,18 @@ def devices(client: Client, why: bool, json_: bool) -> None:
             print_stderr(f"The use of {', '.join(ids)} is unknown: {reason}")
 
 
+def _narrow_device_row(each: DeviceView) -> tuple[object, ...]:
+    health = each.health if each.upkeep == "none" else f"{each.health}, node {each.upkeep}"
+    return each.id, each.pool, health, gpu_or_none(each.free_milli), _percent_used(each)
+
+
+def _percent_used(each: DeviceView) -> str:
+    return "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+
+
 def _device_row(each: DeviceView) -> tuple[object, ...]:
     kind = "simulated" if each.simulated else "real"
-    percent = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+    percent = _percent_used(each)
     health = f"{each.health}: {each.trouble}" if each.trouble else each.health
     health += "" if each.upkeep == "none" else f", node {each.upkeep}"
     holders = ", ".join(map(_allocation_text, each.holders))
@@ -151,7 +180,12 @@ def uncordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
 
 
 @nodes.command()
-@click.option("--deadline", metavar="T", help="After it, non-preemptible jobs are stopped too; such as 2h.")
+@click.option(
+    "--deadline",
+    callback=parse_duration,
+    metavar="T",
+    help="After it, non-preemptible jobs are stopped too; such as 2h.",
+)
 @_changes_node
 def drain(client: Client, node: str, deadline: str | None, dry_run: bool, json_: bool) -> None:
     """Empty a node: preemptible jobs are paused and queued again; other work stays until it ends."""
@@ -189,9 +223,16 @@ def _pool_row(each: PoolView) -> tuple[object, ...]:
 
 
 @click.command()
-@click.option("--by", default="project", metavar="GROUP", help="project, user, pool, device, workload or hour.")
-@click.option("--since", metavar="INSTANT", help="Such as 2027-01-01T00:00:00Z. Default: a day before the end.")
-@click.option("--until", metavar="INSTANT", help="Default: now. Both are rounded to whole hours.")
+@click.option("--by", type=click.Choice(USAGE_GROUPS), default="project", help="Default: project.")
+@click.option(
+    "--since",
+    callback=parse_instant,
+    metavar="INSTANT",
+    help="Such as 2027-01-01T00:00:00Z. Default: a day before the end.",
+)
+@click.option(
+    "--until", callback=parse_instant, metavar="INSTANT", help="Default: now. Both are rounded to whole hours."
+)
 @as_json
 @calls_service
 def usage(client: Client, by: str, since: str | None, until: str | None, json_: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -13,6 +14,7 @@ import click
 from ..client import Client
 from ..wire import AuditView
 from ..wire.quota import PreviewView
+from .amounts import parse_instant
 from .session import FAILED, as_json, calls_service, fail, print_stderr, service_address
 from .tables import print_json, show
 
@@ -55,14 +57,39 @@ def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted
     Exit code 1 if `quota apply` with the same options would be refused.
     """
     found = client.preview(_read_quota_file(file), revision=_revision_in_force(client) if replace else None)
-    fits = not found.refusals or (accepted["accept_overcommit"] and found.acceptable)
-    keeps = not found.removals or accepted["accept_removal"]
-    stops = not found.stops or accepted["accept_stops"]
+    needed = _needed_options(found)
+    lacking = [option for option in needed if not accepted[option]]
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
-        _print_preview(found, fits=fits, keeps=keeps, stops=stops)
-    sys.exit(0 if fits and keeps and stops and found.stale is None else FAILED)
+        _print_preview(found, lacking)
+        if lacking and _can_be_accepted(found):
+            print_stderr(f"to accept this: {_apply_command([*needed, *(['replace'] if replace else [])])}")
+    refused = lacking or found.stale is not None or not found.acceptable
+    sys.exit(FAILED if refused else 0)
+
+
+def _needed_options(found: PreviewView) -> list[str]:
+    """The options that ``apply`` needs for a file."""
+    objections = {
+        "accept_overcommit": found.refusals,
+        "accept_removal": found.removals,
+        "accept_stops": found.stops,
+    }
+    return [option for option, lines in objections.items() if lines]
+
+
+def _can_be_accepted(found: PreviewView) -> bool:
+    """Whether options alone put the file in force; a pool without a device needs another selector first."""
+    return found.acceptable and found.stale is None and not found.without_device
+
+
+def _apply_command(options: Sequence[str]) -> str:
+    """The complete ``apply`` for the file and the service of the present command."""
+    given = click.get_current_context().params
+    words = ["jupyter", "gpu-quota", "quota", "apply", *(f"--{option.replace('_', '-')}" for option in options)]
+    words += [] if given["url"] is None else ["--url", given["url"]]
+    return shlex.join([*words, "-" if given["file"].name == "<stdin>" else given["file"].name])
 
 
 def _revision_in_force(client: Client) -> int:
@@ -77,8 +104,10 @@ def _revision_in_force(client: Client) -> int:
         raise
 
 
-def _print_preview(found: PreviewView, *, fits: bool, keeps: bool, stops: bool) -> None:
-    for line in (*found.arithmetic, *found.calendar):
+def _print_preview(found: PreviewView, lacking: Sequence[str]) -> None:
+    if found.unchanged:
+        click.echo("The file is the same as the one in force.")
+    for line in (*found.changes, *found.arithmetic, *found.calendar):
         click.echo(line)
     for each in found.affected:
         click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
@@ -89,16 +118,14 @@ def _print_preview(found: PreviewView, *, fits: bool, keeps: bool, stops: bool) 
         print_stderr(f"warning: {line}")
     if found.stale is not None:
         print_stderr(f"refused: {found.stale}")
-    _print_objections(found.refusals, "--accept-overcommit" if found.acceptable else None, accepted=fits)
-    _print_objections(found.removals, "--accept-removal", accepted=keeps)
-    _print_objections(found.stops, "--accept-stops", accepted=stops)
+    _print_objections(found.refusals, accepted=found.acceptable and "accept_overcommit" not in lacking)
+    _print_objections(found.removals, accepted="accept_removal" not in lacking)
+    _print_objections(found.stops, accepted="accept_stops" not in lacking)
 
 
-def _print_objections(lines: Sequence[str], option: str | None, *, accepted: bool) -> None:
+def _print_objections(lines: Sequence[str], *, accepted: bool) -> None:
     for line in lines:
         print_stderr(f"{'accepted' if accepted else 'refused'}: {line}")
-    if lines and not accepted and option:
-        print_stderr(f"to accept this: quota apply {option}")
 
 
 @quota.command()
@@ -124,15 +151,15 @@ def apply(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: 
 
 def _read_quota_file(file: TextIO) -> str:
     """A file's text, up to the size limit of a quota file."""
-    from ..quotafile.yaml_tree import LARGEST
+    from ..quotafile.yaml_tree import MAX_CHARACTERS
 
     name = getattr(file, "name", "the input")
     try:
-        text = file.read(LARGEST + 1)
+        text = file.read(MAX_CHARACTERS + 1)
     except UnicodeDecodeError:
         fail(f"{name} is not UTF-8 text")
-    if len(text) > LARGEST:
-        fail(f"{name} has more than {LARGEST} characters, the limit for a quota file")
+    if len(text) > MAX_CHARACTERS:
+        fail(f"{name} has more than {MAX_CHARACTERS} characters, the limit for a quota file")
     return text
 
 
@@ -164,7 +191,7 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
 
 
 @click.group(invoke_without_command=True)
-@click.option("--since", metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
+@click.option("--since", callback=parse_instant, metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
 @click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values with all fields.")
 @click.option("--hashes", is_flag=True, help="Show the hash of each row.")
 @as_json

@@ -14,7 +14,7 @@ from .session import USAGE, fail
 WHOLE_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 MIN_ID_PART = 4
 """The fewest characters of a part of an id; shorter ones match by chance."""
-MOST_LISTED = 10
+MAX_LISTED = 10
 
 
 def job_of(client: Client, name_or_id: str, *, live: bool = False) -> str:
@@ -51,8 +51,8 @@ def _is_part(name_or_id: str, id_: str) -> bool:
 
 def _single_id(name_or_id: str, found: Sequence[JobView | NotebookView]) -> str:
     if len(found) > 1:
-        listed = "\n".join(f"  {_description(each)}" for each in found[:MOST_LISTED])
-        more = f"\n  and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
+        listed = "\n".join(f"  {_description(each)}" for each in found[:MAX_LISTED])
+        more = f"\n  and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
         fail(f"{name_or_id!r} matches {len(found)}; give the id of one:\n{listed}{more}", USAGE)
     return found[0].id if found else name_or_id
 

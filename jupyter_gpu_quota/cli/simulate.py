@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..simulate.worlds import World
 
 FILL_SEEDS, REPLAY_SEEDS = tuple(range(42, 52)), (42,)
-QUIET_S, MOST_QUIET_S = 2.0, 30.0
+QUIET_S, MAX_QUIET_S = 2.0, 30.0
 """The first and the longest pause between two lines about the progress."""
 
 
@@ -100,8 +100,8 @@ def _replay(
     accept_overcommit: bool,
 ) -> dict[str, object]:
     from ..simulate import worlds
-    from ..simulate.replay import Impossible
-    from ..simulate.report import document, play
+    from ..simulate.replay import InvalidTrace
+    from ..simulate.report import document, simulate_trace
 
     until_ms = None if days is None else round(days * 86_400_000)
     outcomes, shown, source = [], set[str](), ""
@@ -113,8 +113,8 @@ def _replay(
             source = world.quota_source
             _check_fit(world, shown, accept=accept_overcommit, are_made=gpus is not None)
             progress = _progress_printer(f"seed {seed}", world.trace.begins_at)
-            outcomes.append(play(world.trace, world.quota, seed=seed, until_ms=until_ms, progress=progress))
-    except Impossible as error:
+            outcomes.append(simulate_trace(world.trace, world.quota, seed=seed, until_ms=until_ms, progress=progress))
+    except InvalidTrace as error:
         fail(f"{name} cannot be simulated: {error}")
     return document(outcomes) | {"trace": name, "quotas": source}
 
@@ -167,7 +167,7 @@ def _progress_printer(what: str, begins_at: int) -> Callable[[int], None]:
     def progress(now: int) -> None:
         nonlocal shown_at, quiet_s
         if time.monotonic() - shown_at > quiet_s:
-            shown_at, quiet_s = time.monotonic(), min(2 * quiet_s, MOST_QUIET_S)
+            shown_at, quiet_s = time.monotonic(), min(2 * quiet_s, MAX_QUIET_S)
             print_stderr(f"{what}: {(now - begins_at) / 86_400_000:.2f} days simulated")
 
     return progress

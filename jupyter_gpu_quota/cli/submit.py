@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from ..client import Client
-from .dry_runs import parse_cpu, parse_memory, print_dry_run
+from .amounts import parse_cpu, parse_duration, parse_gpu, parse_memory
+from .dry_runs import print_dry_run
 from .session import as_json, calls_service
 from .tables import print_json
 from .waiting import wait_for
@@ -21,7 +22,9 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @click.command()
 @click.option("--project", metavar="P", help="Default: this notebook's project, or your only one.")
-@click.option("--gpu", default="1", show_default=True, metavar="0.5|1/3|2|8GiB", help="GPU on each node.")
+@click.option(
+    "--gpu", callback=parse_gpu, default="1", show_default=True, metavar="0.5|1/3|2|8GiB", help="GPU on each node."
+)
 @click.option("--nodes", type=click.IntRange(1), default=1, metavar="N", help="Nodes, each with --processes ranks.")
 @click.option("--min-nodes", type=click.IntRange(1), metavar="M", help="Elastic job: it runs on M to N nodes.")
 @click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="Processes (ranks) per node.")
@@ -39,7 +42,9 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 @click.option("--environment", metavar="E", help="A named environment of the quota file.")
 @click.option("--dir", "directory", default=".", show_default=True, metavar="D", help="Folder to pack and send.")
 @click.option("--live", is_flag=True, help="Run in the folder itself, in your home; nothing is packed.")
-@click.option("--time-limit", metavar="T", help="Running time per attempt, such as 90m or 24h.")
+@click.option(
+    "--time-limit", callback=parse_duration, metavar="T", help="Running time per attempt, such as 90m or 24h."
+)
 @click.option("--retries", type=click.IntRange(0, 100), default=0, metavar="N", help="New attempts after a failure.")
 @click.option("--private", is_flag=True, help="Visible only to you, leads and admins.")
 @click.option("--idempotency-key", metavar="K", help="The same key returns the same job.")

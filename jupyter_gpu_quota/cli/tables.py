@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,33 +15,55 @@ from pydantic import BaseModel
 from ..core.amounts import gpu_text
 
 WIDE = 240
-"""Columns of a table in a file or a pipe."""
+"""Width of a table with all columns in a file or a pipe, or with --wide."""
+NARROW = 160
+"""On a terminal of fewer columns a table has only the important ones."""
+
+all_columns = click.option("--wide", is_flag=True, help="Print all columns, on a narrow terminal too.")
 
 
-def show(items: Sequence[BaseModel], columns: Sequence[str], rows: Iterable[Sequence[object]], *, json_: bool) -> None:
+def terminal_width() -> int | None:
+    """The width of the terminal; None for a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def is_narrow(*, wide: bool) -> bool:
+    """Whether a table has only its important columns."""
+    width = terminal_width()
+    return not wide and width is not None and width < NARROW
+
+
+def show(
+    items: Sequence[BaseModel],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    json_: bool,
+    wide: bool = False,
+) -> None:
     """Print a listing: the items as JSON, or the rows as a table under its columns."""
     if json_:
         print_json([item.model_dump(mode="json") for item in items])
     else:
-        print_table(columns, rows)
+        print_table(columns, rows, wide=wide)
 
 
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their columns."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wide: bool = False) -> None:
+    """Print rows under their columns. Neither a header nor a cell of the first column is split."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", min_width=len(column), no_wrap=index == 0)
     for row in rows:
         table.add_row(*(Text(plain_text(cell)) for cell in row))
-    width = None if sys.stdout.isatty() else WIDE
+    width = WIDE if wide else terminal_width() or WIDE
     Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False).print(table)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..client import Client, describe, watch
+from ..client import FINAL, Client, describe, watch
 from ..wire import JobDetail
 from .session import DONE, FAILED, print_stderr
 from .tables import plain_text
@@ -17,9 +17,20 @@ def wait_for(client: Client, job: str) -> int:
     try:
         last = _watch_and_print(client, job)
     except KeyboardInterrupt:
-        print_stderr(f"{job} continues; `jupyter gpu-quota logs -f {job}` follows it, `cancel {job}` ends it.")
-        return INTERRUPTED
-    return DONE if last.state == "succeeded" else FAILED
+        return interrupted(job)
+    if last.state == "succeeded":
+        return DONE
+    if last.attempt:
+        print_stderr(f"`jupyter gpu-quota logs {job}` prints its log.")
+    return FAILED
+
+
+def interrupted(job: str) -> int:
+    """The exit code after an interrupt, which does not end the job."""
+    print_stderr(
+        f"{job} continues; `jupyter gpu-quota logs -f {job}` follows it, `jupyter gpu-quota cancel {job}` ends it."
+    )
+    return INTERRUPTED
 
 
 def exit_code(view: JobDetail) -> int:
@@ -56,5 +67,6 @@ def _watch_on_terminal(client: Client, job: str) -> JobDetail:
             if view.state != state:
                 state = view.state
                 console.print(Text(_state_line(view)))
-            status.update(Text(plain_text(describe(view))))
+            if state not in FINAL:
+                status.update(Text(plain_text(describe(view))))
     return view

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from ..messages.validation import error_text, path_text, shown
-from ..wire import LARGEST_TEXT, CloneRequest, JobRequest, OutputView
+from ..wire import MAX_TEXT, CloneRequest, JobRequest, OutputView
 from .connection import GPUQuotaError, Query, WireModel
 
 JOB = "a job's id, as jobs() lists them"
@@ -34,7 +34,7 @@ ADVICE = {
 }
 """Advice for a wrong value, by field."""
 
-LONGEST_S = 366 * 86_400
+MAX_TIMEOUT_S = 366 * 86_400
 
 
 class WrongArgument(GPUQuotaError, ValueError):
@@ -88,8 +88,8 @@ def check_connection(url: object, token: object, timeout_s: object) -> None:
 
 def checked_timeout_s(timeout_s: object) -> float:
     """Check a timeout: 0 or more seconds."""
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= LONGEST_S:
-        raise WrongArgument("timeout_s", f"{shown(timeout_s)} is not a number of seconds from 0 to {LONGEST_S}")
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= MAX_TIMEOUT_S:
+        raise WrongArgument("timeout_s", f"{shown(timeout_s)} is not a number of seconds from 0 to {MAX_TIMEOUT_S}")
     return timeout_s
 
 
@@ -98,7 +98,7 @@ def whole_number(value: object, where: str, *, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise WrongArgument(where, f"{shown(value)} is not a whole number; give one, {least} or more")
     if value < least:
-        raise WrongArgument(where, f"{shown(value)} is less than {least}, the least")
+        raise WrongArgument(where, f"{shown(value)} is less than {least}, the minimum")
     return value
 
 
@@ -156,9 +156,9 @@ def split_command(command: object) -> list[str]:
             return list(command)
         example = '"python train.py" or ["python", "train.py"]'
         raise TypeError(f"the command was {command!r:.40}; give a text or a list of words, such as {example}.")
-    if len(command) > LARGEST_TEXT:
+    if len(command) > MAX_TEXT:
         advice = "put long input into a file of the folder that is sent"
-        raise WrongArgument("command", f"it has {len(command)} characters, and at most {LARGEST_TEXT} fit; {advice}")
+        raise WrongArgument("command", f"it has {len(command)} characters, and at most {MAX_TEXT} fit; {advice}")
     try:
         return shlex.split(command)
     except ValueError as error:

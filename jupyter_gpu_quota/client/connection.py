@@ -42,9 +42,9 @@ SERVICE_DOWN = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE
 UNKNOWN_SERVICE = "/hub/services/"
 """Part of the address to which a hub redirects requests for a service that it does not have."""
 
-LARGEST_ERROR = 100_000
+MAX_ERROR_BODY = 100_000
 STREAM_TIMEOUT_S = 45.0
-"""Longest silence on an event stream; the service sends a heartbeat every 15 s."""
+"""Longest silence on an event stream; the service sends a heartbeat every 5 s."""
 
 
 class GPUQuotaError(Exception):
@@ -278,7 +278,7 @@ def _is_loopback(url: str) -> bool:
 def _refusal(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
     """The error for a refusal of the service, or for an answer of a proxy or the hub."""
     try:
-        body = error.read(LARGEST_ERROR)
+        body = error.read(MAX_ERROR_BODY)
     except (OSError, http.client.HTTPException):
         body = b""
     after = error.headers.get("Retry-After") or ""

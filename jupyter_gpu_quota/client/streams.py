@@ -11,8 +11,8 @@ FINAL = frozenset({"succeeded", "failed", "cancelled"})
 """Final states of a job."""
 
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 8.0
-MOST_ATTEMPTS = 8
+MAX_PAUSE_S = 8.0
+MAX_ATTEMPTS = 8
 """Attempts in a row without an event before a stream is given up: about half a minute without the service."""
 
 
@@ -58,7 +58,7 @@ def _reconnected(connection: Connection, call: Call) -> Iterator[Event]:
                 failed = 0
                 yield event
         except Unreachable:
-            if failed >= MOST_ATTEMPTS:
+            if failed >= MAX_ATTEMPTS:
                 raise
         failed += 1
-        connection.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failed - 1)))
+        connection.sleep(min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (failed - 1)))

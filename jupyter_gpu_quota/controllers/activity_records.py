@@ -22,6 +22,7 @@ SPAN_MS = 300_000
 class _Span:
     """The observations of one notebook from ``begins_at`` on: samples, and the instants of reports.
 
+    ``measured`` is the report up to which the CPU time was counted as the use of a simulated device.
     ``slot`` grows with each span of a notebook, also when the clock was set back and under another controller.
     """
 
@@ -30,27 +31,23 @@ class _Span:
     instance: str
     samples: list[GpuSample] = field(default_factory=list)
     reports: list[int] = field(default_factory=list)
+    measured: Report | None = None
     is_new: bool = True
-    is_written: bool = True
 
 
 class ActivityRecorder:
-    """Collects what an activity history takes in, until :meth:`note` writes it.
+    """Collects what an activity history takes in, until it is stored.
 
-    Takes the notes in the store, and the newest reports, of which the last may not be noted yet.
+    Takes the notes in the store.
     """
 
-    def __init__(self, notes: Iterable[Note] = (), reports: Mapping[str, Report] | None = None) -> None:
+    def __init__(self, notes: Iterable[Note] = ()) -> None:
         self._spans: dict[str, _Span] = {}
+        self._unstored: dict[tuple[str, int], _Span] = {}
         self._over: set[str] = set()
         self._slots: dict[str, int] = {}
-        noted = set[tuple[str, int]]()
         for note in notes:
             self._slots[note.subject] = max(note.slot, self._slots.get(note.subject, 0))
-            noted |= {(note.subject, at) for at in cast("list[int]", note.document["reports"])}
-        for name, report in (reports or {}).items():
-            if (name, report.at) not in noted:
-                self.report(name, report.instance, report.at)
 
     def keep_only(self, notebooks: Set[str]) -> None:
         """Drop the notebooks that ended."""
@@ -58,20 +55,23 @@ class ActivityRecorder:
             self._spans.pop(name, None)
             del self._slots[name]
             self._over.add(name)
+        self._unstored = {key: span for key, span in self._unstored.items() if key[0] in notebooks}
 
     def read(self, notebook: str, sample: GpuSample) -> None:
         span = self._span(notebook, sample.at)
         if span.samples and span.samples[-1].at == sample.at:
             span.samples.pop()
         span.samples.append(sample)
-        span.is_written = False
 
     def report(self, notebook: str, instance: str, at: int) -> None:
-        span = self._span(notebook, at, instance)
-        span.reports.append(at)
-        span.is_written = False
+        self._span(notebook, at, instance).reports.append(at)
+
+    def measured(self, notebook: str, report: Report) -> None:
+        """The use of a simulated device was measured up to this report."""
+        self._span(notebook, report.at).measured = report
 
     def _span(self, notebook: str, at: int, instance: str | None = None) -> _Span:
+        """The span for an observation at this instant, which is not stored yet."""
         span = self._spans.get(notebook)
         known = "" if span is None else span.instance
         is_within = span is not None and span.begins_at <= at < span.begins_at + SPAN_MS
@@ -79,23 +79,26 @@ class ActivityRecorder:
             slot = max(at, self._slots.get(notebook, -1) + 1)
             self._slots[notebook] = slot
             span = self._spans[notebook] = _Span(slot, at, known if instance is None else instance)
+        self._unstored[notebook, span.slot] = span
         return span
 
     def note(self, policy: IdlePolicy, now: int) -> KeepNotes | None:
-        """The new observations; None where there are none."""
-        due = {name: span for name, span in self._spans.items() if not span.is_written}
-        over: tuple[tuple[NoteKind, str], ...] = tuple(("activity", name) for name in sorted(self._over))
-        self._over = set()
+        """The observations that are not stored yet; None where there are none."""
+        if not self._unstored and not self._over:
+            return None
         oldest = now - evidence_ms(policy)
         below: tuple[tuple[NoteKind, str, int], ...] = tuple(
-            ("activity", name, oldest - SPAN_MS) for name, span in due.items() if span.is_new
+            ("activity", name, oldest - SPAN_MS) for (name, _), span in self._unstored.items() if span.is_new
         )
-        for span in due.values():
-            span.is_written, span.is_new = True, False
-        if not due and not over:
-            return None
-        notes = tuple(_note_of(name, span, now) for name, span in due.items())
-        return KeepNotes(notes=notes, over=over, below=below)
+        notes = tuple(_note_of(name, span, now) for (name, _), span in self._unstored.items())
+        return KeepNotes(notes=notes, over=tuple(("activity", name) for name in sorted(self._over)), below=below)
+
+    def stored(self) -> None:
+        """What :meth:`note` returned is in the store."""
+        for span in self._unstored.values():
+            span.is_new = False
+        self._unstored.clear()
+        self._over.clear()
 
 
 def evidence_ms(policy: IdlePolicy) -> int:
@@ -107,32 +110,52 @@ def evidence_ms(policy: IdlePolicy) -> int:
 
 
 def restored(notes: list[Note], reports: Mapping[str, Report], policy: IdlePolicy) -> ActivityHistories:
-    """The history by these notes and the newest report of each server."""
-    histories = ActivityHistories()
+    """The history by these notes, and by those of the newest reports of the servers that the notes contain.
+
+    A report that no note contains arrived after the last run of the previous controller; it is taken as a new one.
+    """
+    histories, noted = ActivityHistories(), set[tuple[str, int]]()
     for note in sorted(notes, key=lambda note: note.slot):
         _replay(histories, note, policy)
+        noted |= {(note.subject, at) for at in cast("list[int]", note.document["reports"])}
     for name, report in reports.items():
-        histories.report(name, report, policy)
+        if (name, report.at) in noted:
+            histories.add_report(name, report, policy)
     return histories
+
+
+def measured_reports(notes: list[Note]) -> dict[str, Report]:
+    """The report of each server up to which the use of its simulated device was measured."""
+    found = {}
+    for note in sorted(notes, key=lambda note: note.slot):
+        document: Mapping[str, Any] = note.document
+        if (measured := document.get("measured")) is not None:  # of a simulated device
+            instance, at, cpu_ms = measured
+            found[note.subject] = Report(
+                instance=instance, sequence=0, at=at, started_at=at, kernels=(), programs=(), cpu_ms=cpu_ms
+            )
+    return found
 
 
 def _replay(histories: ActivityHistories, note: Note, policy: IdlePolicy) -> None:
     document: Mapping[str, Any] = note.document
     for at, percent, why, used_at, users in document["samples"]:
         sample = GpuSample(at=at, percent=percent, why=why, used_at=used_at, users=tuple(users))
-        histories.read(note.subject, sample, policy)
+        histories.add_sample(note.subject, sample, policy)
     for at in document["reports"]:
         newest = histories.newest(note.subject)
         sequence = newest.sequence + 1 if newest and newest.instance == document["instance"] else -(2**62)
         old = Report(
             instance=document["instance"], sequence=sequence, at=at, started_at=at, kernels=(), programs=()
         )  # fmt: skip
-        histories.report(note.subject, old, policy)
+        histories.add_report(note.subject, old, policy)
 
 
 def _note_of(name: str, span: _Span, now: int) -> Note:
     samples = [[each.at, each.percent, each.why, each.used_at, list(each.users)] for each in span.samples]
     document = {"instance": span.instance, "samples": samples, "reports": span.reports}
+    if (report := span.measured) is not None:
+        document["measured"] = [report.instance, report.at, dict(report.cpu_ms)]
     return Note(kind="activity", subject=name, slot=span.slot, at=now, document=document)
 
 
@@ -173,7 +196,7 @@ def roots_of(body: Body) -> Roots:
         namespace=body["namespace"],
         ticks=body["ticks"],
         by_process={(pid, started): name for name, pid, started in _named(body) if pid and started is not None},
-        rootless=any(pid is None or started is None for _, pid, started in _named(body)),
+        has_unknown_root=any(pid is None or started is None for _, pid, started in _named(body)),
     )
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from ..backends.protocol import EnforcementBackend
-from ..core.enforcement import DeviceShare, EnforcementLabel, RequiredEnforcement
+from ..core.enforcement.levels import DeviceShare, EnforcementLabel, RequiredEnforcement
 from ..core.lifecycle import HOLDS_SLICE
 from ..core.model import Allocation, JobState
 from ..core.reasons import EnforcementTooWeak, OverShare
@@ -35,47 +35,47 @@ class Enforcement:
 
     def __init__(self, view: FollowedStore, backend: EnforcementBackend, effects: Effects) -> None:
         self.view, self.backend, self.effects = view, backend, effects
-        self.memory = MemoryEnforcement(view, effects)
-        self.weak = WeakShares(view, effects, self.memory, backend)
-        self.labels: dict[str, AllocationLabel] = {}
-        self._noted: dict[str, dict[str, Any]] = {}
-        self._is_restored = False
         self._sweep_at = 0
+        self._is_stored = False
 
     @property
-    def least(self) -> RequiredEnforcement:
+    def required(self) -> RequiredEnforcement:
         """The enforcement that the policy in force requires."""
         return self.view.quota_file.least if self.view.quota_file else RequiredEnforcement()
 
     def run_once(self, now: int) -> int:
         """Read back every allocated share, store changed labels, and stop work after its warning."""
         self.view.refresh()
-        self._restore()
-        held, least, samples = list(self._held()), self.least, self.view.samples
+        if not self._is_stored:
+            self._restore()
+        self._is_stored = False
+        held, required, samples = list(self._held()), self.required, self.view.samples
         self.memory.read(((allocation.device, part) for allocation, part in held), samples)
         found = self.backend.read_back(
             {allocation.id: share for allocation, share in held},
             {one.id: samples[one.device] for one, _ in held if one.device in samples},
-            policed=least.stops_over_share,
+            policed=required.stops_over_share,
             now=now,
         )
         self._keep(held, found, now)
-        self.memory.act(now, acts=least.stops_over_share)
+        self.memory.act(now, acts=required.stops_over_share)
         self._sweep(now)
-        self.weak.act(held, found, least, now)
+        self.weak.act(held, found, required, now)
         self._note(held, now)
+        self._is_stored = True
         return now + CHECK_EVERY_MS
 
     def _restore(self) -> None:
-        """Load the stored labels and countdowns, so that no warning is lost or repeated."""
-        if self._is_restored:
-            return
+        """Load the stored labels and countdowns, also after a run that failed: no warning is lost or repeated."""
+        self.memory = MemoryEnforcement(self.view, self.effects)
+        self.weak = WeakShares(self.view, self.effects, self.memory, self.backend)
+        self.effects.queued.clear()
         self.labels = dict(self.view.store.labels([each.id for each in self.view.allocations]))
+        self._noted: dict[str, dict[str, Any]] = {}
         for note in self.view.store.notes("enforcement"):
             self._noted[note.subject] = dict(note.document)
             self.memory.restore(note.subject, note.document)
             self.weak.restore(note.subject, note.document)
-        self._is_restored = True
 
     def _held(self) -> Iterator[tuple[Allocation, DeviceShare]]:
         """The shares of running jobs and booked notebooks on known devices."""
@@ -99,7 +99,7 @@ class Enforcement:
 
     def _keep(self, held: Held, found: Mapping[str, EnforcementLabel], now: int) -> None:
         """Store the labels that changed."""
-        acts, labels = self.least.stops_over_share, dict[str, AllocationLabel]()
+        acts, labels = self.required.stops_over_share, dict[str, AllocationLabel]()
         for allocation, _ in held:
             each = found[allocation.id]
             clause = self.memory.clause(allocation.workload, allocation.device, acts=acts)
@@ -123,7 +123,7 @@ class Enforcement:
         return f"{warning(why)} At {at:%H:%M:%SZ} {end}, unless that has changed."
 
     def _note(self, held: Held, now: int) -> None:
-        """Store the countdowns that are under way: the api shows them, and a successor continues them."""
+        """Store warnings, stops and countdowns. The api shows countdowns, and a successor continues them."""
         by_workload = sorted((allocation.workload, allocation.id) for allocation, _ in held)
         found = dict[str, dict[str, Any]]()
         for workload, pairs in groupby(by_workload, key=lambda pair: pair[0]):
@@ -136,13 +136,12 @@ class Enforcement:
             if self._noted.get(name) != document
         )
         over: tuple[tuple[NoteKind, str], ...] = tuple(("enforcement", name) for name in self._noted.keys() - found)
-        if notes or over:
-            self.effects.store.record(KeepNotes(notes=notes, over=over))
+        self.effects.record(*([KeepNotes(notes=notes, over=over)] if notes or over else []))
         self._noted = found
 
     def _document(self, workload: str, allocations: Sequence[str]) -> dict[str, Any]:
         warnings: list[OverShare | EnforcementTooWeak] = [
-            *self.memory.warnings(workload, acts=self.least.stops_over_share),
+            *self.memory.warnings(workload, acts=self.required.stops_over_share),
             *self.weak.warnings(workload),
         ]
         shown = {"warnings": [document_of(each) for each in warnings]} if warnings else {}

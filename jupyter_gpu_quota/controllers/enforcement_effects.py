@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..backends.protocol import EnforcementBackend, StopNotebookOrder
-from ..store.records.commands import ChangeJob, Recorded, RecordMemoryEnforcement
+from ..store.records.commands import ChangeJob, Recorded, RecordMemoryEnforcement, Request
 from ..store.records.rows import NotebookRecord
 from .lease import FencedStore
 from .notifications import NotificationQueue
@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 class Effects:
     """``stop_server`` requests that the hub stop a notebook's server, without waiting for the hub.
 
-    Every effect carries the fencing number. Raises LeaseLost where the lease is not in force.
+    Warnings, stops and holds are queued, and :meth:`record` stores them in one transaction with the countdowns that
+    they belong to: a controller that is killed in between repeats no warning and loses none. Every effect carries the
+    fencing number. Raises LeaseLost where the lease is not in force.
     """
 
     def __init__(
@@ -27,19 +29,23 @@ class Effects:
     ) -> None:  # fmt: skip
         self.store, self.backend, self.notifications = store, backend, notifications
         self.stop_server, self.clock = stop_server, clock
+        self.queued: list[Request] = []
 
     def hold(self, change: ChangeJob) -> None:
-        """Hold a job; a job that ended meanwhile stays as it is."""
-        (outcome,) = self.store.record(change)
-        if not isinstance(outcome, Recorded):
-            log.debug("%s", outcome.message)
+        """Hold a job."""
+        self.queued.append(change)
 
     def note(self, request: RecordMemoryEnforcement) -> None:
-        """Store a warning or stop of a notebook, and queue the notification; an ended notebook stays as it is."""
+        """Note a warning or stop of a notebook, with its notification."""
         notifications = self.notifications.about_enforcement(request, self.clock())
-        (outcome,) = self.store.record(replace(request, notifications=notifications))
-        if not isinstance(outcome, Recorded):
-            log.debug("%s", outcome.message)
+        self.queued.append(replace(request, notifications=notifications))
+
+    def record(self, *others: Request) -> None:
+        """Store what is queued, and these. A job or notebook that ended meanwhile stays as it is."""
+        for outcome in self.store.record(*self.queued, *others):
+            if not isinstance(outcome, Recorded):
+                log.debug("%s", outcome.message)
+        self.queued.clear()
 
     def stop(self, record: NotebookRecord) -> None:
         self.store.check()

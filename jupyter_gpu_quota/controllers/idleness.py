@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..core.idle.activity import GpuSample, IdleMode, IdlePolicy, NotebookActivity
 from ..core.idle.classification import Busy, Classification, classify
 from ..core.idle.history import ActivityHistories, Report, simulated_sample
-from ..core.idle.lent_slice import may_stay_lent, patience_ms
+from ..core.idle.lent_slice import evidence_timeout_ms, may_stay_lent
 from ..core.idle.process_owners import ProcessOwners, process_owners, suspendable
 from ..core.idle.state_document import from_document, to_document
 from ..core.idle.state_machine import (
@@ -37,7 +37,7 @@ from ..store.records.activity import KeepNotes
 from ..store.records.commands import Recorded, RecordIdleState
 from ..store.records.idle_state import IdleState, Suspension, word_of
 from ..store.records.rows import NotebookRecord
-from .activity_records import ActivityRecorder, report_of, restored
+from .activity_records import ActivityRecorder, measured_reports, report_of, restored
 from .lease import FencedStore
 from .notifications import NotificationQueue
 
@@ -70,7 +70,7 @@ class Idleness:
         self.recorder = ActivityRecorder()
         self.states: dict[str, IdleState] = {}
         self._stopped_at: dict[str, int] = {}
-        self._last_report: dict[str, Report] = {}
+        self._measured: dict[str, Report] = {}
         self._reports_since = 0
         self._began: int | None = None
 
@@ -96,13 +96,13 @@ class Idleness:
         return now + CHECK_EVERY_MS
 
     def classify_due(self, booked: Sequence[NotebookRecord], now: int) -> None:
-        """Classify the notebooks among these that have new facts or a due instant, as of the view's last refresh."""
-        news = self._take_reports(now)
+        """Classify those of these notebooks that have new facts or a due instant, as of the view's last refresh."""
+        changed = self._take_reports(now)
         waiting = self.pools_with_waiting_work() if booked else set()
         states = []
         for record in booked:
             name = record.notebook.id
-            if self._read(record) or name in news or self._is_time(record, now):
+            if self._take_samples(record) or name in changed or self._is_due(record, now):
                 state = self._classify(record, now, waiting=record.notebook.pool in waiting)
                 if state is not None:
                     states.append(state)
@@ -115,10 +115,9 @@ class Idleness:
         reports = {row.notebook: report_of(row) for row in store.reports(0) if row.notebook in live}
         notes = [note for note in store.notes("activity") if note.subject in live]
         self.histories = restored(notes, reports, self.policy)
-        self.recorder = ActivityRecorder(notes, reports)
+        self.recorder = ActivityRecorder(notes)
         self.states = {note.subject: IdleState.from_note(note) for note in store.notes("idle") if note.subject in live}
-        self._last_report = dict(reports)
-        self._reports_since = max((report.at for report in reports.values()), default=0)
+        self._measured = measured_reports(notes)
 
     def forget_others(self, names: Set[str]) -> None:
         """Drop the evidence of all notebooks but these."""
@@ -126,13 +125,13 @@ class Idleness:
         self.recorder.keep_only(names)
         self.states = {name: state for name, state in self.states.items() if name in names}
         self._stopped_at = {name: at for name, at in self._stopped_at.items() if name in names}
-        self._last_report = {name: report for name, report in self._last_report.items() if name in names}
+        self._measured = {name: report for name, report in self._measured.items() if name in names}
 
     # --- evidence -------------------------------------------------------------------------------------------------
     def _take_reports(self, now: int) -> set[str]:
         """Take the reports that arrived since the last run. Returns the ids of their notebooks."""
         since = self._reports_since if self._reports_since <= now else 0  # the clock was set back
-        news = set[str]()
+        changed = set[str]()
         for row in self.view.store.reports(since):
             self._reports_since = max(row.at, since)
             newest, record = self.histories.newest(row.notebook), self.view.mirror.notebooks.get(row.notebook)
@@ -141,11 +140,11 @@ class Idleness:
             if record is None or record.notebook.state not in HOLDS_SLICE:
                 continue
             if self._take_report(row.notebook, report_of(row)):
-                news.add(row.notebook)
-        return news
+                changed.add(row.notebook)
+        return changed
 
     def _take_report(self, name: str, report: Report) -> bool:
-        if not self.histories.report(name, report, self.policy):
+        if not self.histories.add_report(name, report, self.policy):
             return False
         self.recorder.report(name, report.instance, report.at)
         if self._is_simulated(name):
@@ -154,14 +153,15 @@ class Idleness:
 
     def _simulate(self, name: str, report: Report) -> None:
         """The use of a simulated device is the CPU use of the notebook's processes, as its server reports it."""
-        before = self._last_report.get(name, report)
+        before = self._measured.get(name, report)
         sample = simulated_sample(before, report)
         if sample is not None:
             self._take_sample(name, sample)
         if sample is not None or before is report:
-            self._last_report[name] = report
+            self._measured[name] = report
+            self.recorder.measured(name, report)
 
-    def _read(self, record: NotebookRecord) -> bool:
+    def _take_samples(self, record: NotebookRecord) -> bool:
         """Take the newest sample of each device of a notebook's slice. Returns whether one is new."""
         name, new = record.notebook.id, False
         if self._is_simulated(name):
@@ -172,20 +172,20 @@ class Idleness:
         return new
 
     def _take_sample(self, name: str, sample: GpuSample) -> bool:
-        is_new = self.histories.read(name, sample, self.policy)
+        is_new = self.histories.add_sample(name, sample, self.policy)
         if is_new:
             self.recorder.read(name, sample)
         return is_new
 
-    def _is_time(self, record: NotebookRecord, now: int) -> bool:
+    def _is_due(self, record: NotebookRecord, now: int) -> bool:
         """Whether a classification is due without a new fact.
 
-        It is when a countdown or an idle time-out is over, after SILENT_MS, and after a request of a person.
+        It is due when a countdown or an idle time-out is over, after SILENT_MS, and after a request of a user.
         """
-        known, stage = self.states.get(record.notebook.id), stage_of(record)
-        if known is None or not known.at <= now < known.at + SILENT_MS or _changed_at(stage) >= known.at:
+        known, machine = self.states.get(record.notebook.id), machine_state_of(record)
+        if known is None or not known.at <= now < known.at + SILENT_MS or _changed_at(machine) >= known.at:
             return True
-        due = stage.until if isinstance(stage, Warned) else None
+        due = machine.until if isinstance(machine, Warned) else None
         if isinstance(known.classification, Busy):
             due = known.classification.idle_at
         return due is not None and known.at < due <= now
@@ -193,19 +193,19 @@ class Idleness:
     # --- classification -------------------------------------------------------------------------------------------
     def _classify(self, record: NotebookRecord, now: int, *, waiting: bool) -> IdleState | None:
         """Classify one notebook and store its next state; None where the store refused it as out of date."""
-        name, stage = record.notebook.id, stage_of(record)
+        name, machine = record.notebook.id, machine_state_of(record)
         policy = self._policy_of(name)
         activity = self.histories.activity(
             name,
-            kept_at=stage.kept.at,
+            kept_at=machine.kept.at,
             holding=self._holding(name),
             empty=self._is_empty(name),
             process_owners=self._belonging(name, *self._rows_of(name)),
-            asked_at=stage.asked_at if isinstance(stage, InUse) else None,
+            asked_at=machine.asked_at if isinstance(machine, InUse) else None,
         )
         now = _at_least_newest(activity, now)
         classification = classify(activity, policy, waiting=waiting, now=now)
-        taken = transition(stage, observe(activity, classification), policy, now)
+        taken = transition(machine, observe(activity, classification), policy, now)
         lendable = self._is_lendable(record, activity, classification, taken.state, now)
         state = self._state(name, now, classification, taken.state, lendable=lendable, waiting=waiting)
         if not self._record(record, taken, state):
@@ -214,10 +214,17 @@ class Idleness:
         return state
 
     def _state(
-        self, name: str, now: int, classification: Classification, stage: MachineState, *, lendable: bool, waiting: bool
+        self,
+        name: str,
+        now: int,
+        classification: Classification,
+        machine: MachineState,
+        *,
+        lendable: bool,
+        waiting: bool,
     ) -> IdleState:
         newest, sample, policy = self.histories.newest(name), self.histories.newest_sample(name), self.policy
-        frees = isinstance(stage, Freeing) and policy.mode is IdleMode.RECLAIM
+        freed = machine.kernels if isinstance(machine, Freeing) and policy.mode is IdleMode.RECLAIM else ()
         return IdleState(
             notebook=name,
             at=now,
@@ -229,7 +236,7 @@ class Idleness:
             if newest is None
             else Suspension(can=newest.suspends, why_not=newest.why_not, suspended=newest.suspended),
             quiet_ms=policy.kernel_after_s(waiting=waiting) * 1000,
-            suspendable=self._suspendable(name, stage.kernels) if frees and isinstance(stage, Freeing) else {},
+            suspendable=self._suspendable(name, freed) if freed else {},
         )
 
     def _is_lendable(
@@ -237,7 +244,7 @@ class Idleness:
         record: NotebookRecord,
         activity: NotebookActivity,
         classification: Classification,
-        stage: MachineState,
+        machine: MachineState,
         now: int,
     ) -> bool:
         """Whether a slice may be lent, or a lent slice may stay lent.
@@ -247,18 +254,18 @@ class Idleness:
         name, empty = record.notebook.id, self._emptiness(record.notebook.id)
         if record.notebook.state is NotebookState.LENT:
             policy = self._policy_of(name)
-            found = may_stay_lent(stage, activity, policy, empty=empty, now=now)
+            found = may_stay_lent(machine, activity, policy, empty=empty, now=now)
             began = now if self._began is None else self._began
-            return now < began + patience_ms(policy) if found is None else found
+            return now < began + evidence_timeout_ms(policy) if found is None else found
         newest = self.histories.newest(name)
-        return is_lendable(stage, classification) and empty is True and newest is not None and newest.asks_first
+        return is_lendable(machine, classification) and empty is True and newest is not None and newest.asks_first
 
     def _record(self, record: NotebookRecord, taken: Transition, state: IdleState) -> bool:
         """Store a change of classification or state. Returns whether the state in the store was the expected one.
 
         The owner of a lent slice may work beside it, so a lendable slice is stored as idle.
         """
-        name, before, known = record.notebook.id, stage_of(record), self.states.get(record.notebook.id)
+        name, before, known = record.notebook.id, machine_state_of(record), self.states.get(record.notebook.id)
         same = known is not None and activity_word(known) == activity_word(state) and known.lendable == state.lendable
         if same and taken.event is None and taken.state == before:
             return True
@@ -285,13 +292,16 @@ class Idleness:
         notes = tuple(state.to_note() for state in states)
         if due is not None:
             self.store.record(replace(due, notes=(*notes, *due.notes)))
+            self.recorder.stored()
         elif notes:
             self.store.record(KeepNotes(notes=notes))
 
     def _stop_if_due(self, record: NotebookRecord, now: int) -> None:
         """Stop the server of a notebook in state Stopping; its slice is returned as that of any server that stops."""
         name = record.notebook.id
-        if isinstance(stage_of(record), Stopping) and now - self._stopped_at.get(name, -STOP_AGAIN_MS) >= STOP_AGAIN_MS:
+        if not isinstance(machine_state_of(record), Stopping):
+            return
+        if now - self._stopped_at.get(name, -STOP_AGAIN_MS) >= STOP_AGAIN_MS:
             self.store.check()
             self._stopped_at[name] = now
             self.stop(record)
@@ -325,12 +335,15 @@ class Idleness:
         return able if alone or self._is_simulated(name) else None
 
     def _is_empty(self, name: str) -> bool:
-        """Whether the newest samples show no memory of a notebook on its devices."""
+        """Whether a notebook uses no memory of its devices by the newest samples."""
         rows = self._rows_of(name)
         return bool(rows) and all(row is not None and row.workload_memory_mib.get(name) == 0 for row in rows)
 
     def _emptiness(self, name: str) -> bool | None:
-        """The same; None where it is unknown. Only kernels and programs hold a simulated device."""
+        """Whether no process of a notebook is on its devices; None where that is unknown.
+
+        Only kernels and programs hold a simulated device.
+        """
         if self._is_empty(name) or self._is_simulated(name):
             return True
         held = any(row is not None and row.workload_memory_mib.get(name) for row in self._rows_of(name))
@@ -370,7 +383,7 @@ class Idleness:
         return suspendable(newest.roots, rows[0].processes.get(name, ()), kernels)
 
 
-def stage_of(record: NotebookRecord) -> MachineState:
+def machine_state_of(record: NotebookRecord) -> MachineState:
     """The state of a notebook in the store."""
     return BEGINNING if record.idle_state is None else from_document(record.idle_state)
 
@@ -402,10 +415,10 @@ def _at_least_newest(activity: NotebookActivity, now: int) -> int:
     return newest if newest <= now + ARRIVED_MEANWHILE_MS else now
 
 
-def _changed_at(stage: MachineState) -> int:
-    """The instant of the last request of a person or a server."""
-    asked_at = stage.asked_at if isinstance(stage, InUse) else None
-    return max(stage.kept.at or 0, asked_at or 0)
+def _changed_at(machine: MachineState) -> int:
+    """The instant of the last request of a user or a server."""
+    asked_at = machine.asked_at if isinstance(machine, InUse) else None
+    return max(machine.kept.at or 0, asked_at or 0)
 
 
 def _sample(row: DeviceSample, notebook: str, found: ProcessOwners | None) -> GpuSample:

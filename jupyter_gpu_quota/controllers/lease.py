@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
+import socket
 from collections.abc import Callable
 
-from ..store.records.calls import Lease, LeaseLost
+from ..store.records.calls import CLOCK_TOLERANCE_MS, MAX_LEASE_MS, Lease, LeaseLost
 from ..store.records.commands import Recorded, Refusal, Request
 from ..store.transactions import Store
 
 log = logging.getLogger(__name__)
+
+CLOCK_WARNING_EVERY_MS = 60_000
+
+
+def unique_holder() -> str:
+    """A name for this process. Two containers may have equal host names and process ids, so a part is random."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 class Leadership:
@@ -21,16 +31,32 @@ class Leadership:
     def __init__(self, store: Store, clock: Callable[[], int], *, holder: str, lease_ms: int = 3_000) -> None:
         self._store, self._clock, self.holder, self.lease_ms = store, clock, holder, lease_ms
         self.lease: Lease | None = None
+        self._warned_at: int | None = None
 
     def renew(self, now: int) -> Lease | None:
         """Take or renew the lease; None while another process holds it. Raises StoreUnavailable."""
-        before = self.lease
+        before, stored = self.lease, self._store.lease()
         self.lease = self._store.acquire_lease(self.holder, now=now, ttl_ms=self.lease_ms)
         if self.lease is not None and (before is None or before.fencing != self.lease.fencing):
             log.info("this process is the leader now, fencing number %d", self.lease.fencing)
+            if stored is not None and stored.holder != self.holder:
+                self._compare_clocks(stored, now)
         if self.lease is None and before is not None:
             log.warning("another process is the leader now; this one waits")
         return self.lease
+
+    def _compare_clocks(self, taken: Lease, now: int) -> None:
+        """Warn, at most once a minute, where the lease that was taken over ends later than any by this clock."""
+        ahead_ms = taken.expires_at - now - MAX_LEASE_MS
+        is_due = self._warned_at is None or not 0 <= now - self._warned_at < CLOCK_WARNING_EVERY_MS
+        if ahead_ms > CLOCK_TOLERANCE_MS and is_due:
+            self._warned_at = now
+            log.warning(
+                "the clock of %s is at least %.1f s ahead of the clock of this process (%s), or this clock was set"
+                " back; controllers whose clocks differ by more than %.0f s take the lease from each other:"
+                " synchronise the clocks of their machines (NTP)",
+                taken.holder, ahead_ms / 1000, self.holder, CLOCK_TOLERANCE_MS / 1000,
+            )  # fmt: skip
 
     def is_fresh(self, now: int) -> bool:
         """Whether less than half of the lease's time has gone.

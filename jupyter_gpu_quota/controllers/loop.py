@@ -21,11 +21,11 @@ from .lease import FencedStore, Leadership
 log = logging.getLogger(__name__)
 
 STANDBY_MS = 500
-"""How often a loop checks whether its process has the lease now."""
+"""How often a loop without the lease checks whether its process has it now."""
 
-LONGEST_REST_MS = 30_000
-FIRST_BACKOFF_MS = 1_000
-LONGEST_BACKOFF_MS = 30_000
+MAX_WAIT_MS = 30_000
+MIN_BACKOFF_MS = 1_000
+MAX_BACKOFF_MS = 30_000
 UNAVAILABLE = (StoreUnavailable, HubUnavailable)
 """Errors that are logged as a sentence; any other is a defect, and is logged with its traceback."""
 
@@ -56,18 +56,18 @@ class LoopStatus:
 
 
 class Loop:
-    """One controller with its error policy. ``make`` makes the controller anew for each term of leadership.
+    """One controller with its error policy. ``make`` makes a new controller for each term of leadership.
 
-    A controller that takes over begins with what is stored, never with the memory of an earlier term; so does one that
-    had a defect. ``takes_lease``: the controller takes and renews the lease itself, so it runs without one.
+    A controller that takes over begins with what is stored, never with the memory of an earlier term; a controller is
+    also replaced after a defect. ``takes_lease``: it takes and renews the lease itself, so it runs without one.
     """
 
     def __init__(
         self, name: str, make: Callable[[], Controller], leadership: Leadership, clock: Callable[[], int], *,
-        takes_lease: bool = False, longest_backoff_ms: int = LONGEST_BACKOFF_MS,
+        takes_lease: bool = False, max_backoff_ms: int = MAX_BACKOFF_MS,
     ) -> None:  # fmt: skip
         self.name, self.make, self._leadership, self._clock = name, make, leadership, clock
-        self._takes_lease, self._longest_backoff_ms = takes_lease, longest_backoff_ms
+        self._takes_lease, self._max_backoff_ms = takes_lease, max_backoff_ms
         self.status = LoopStatus()
         self._controller: Controller | None = None
         self._fencing: int | None = None
@@ -87,7 +87,7 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - one loop that fails must not end the others
             return self._failed(error, now)
         self._succeeded(now)
-        return min(at, now + LONGEST_REST_MS)
+        return min(at, now + MAX_WAIT_MS)
 
     def _is_leader(self) -> bool:
         """Whether the lease is in force; a controller of an earlier term is dropped."""
@@ -116,7 +116,7 @@ class Loop:
         status.failures_in_a_row += 1
         status.failing_since = now if status.failing_since is None else status.failing_since
         status.last_error = text
-        return now + min(self._longest_backoff_ms, FIRST_BACKOFF_MS << min(status.failures_in_a_row - 1, 5))
+        return now + min(self._max_backoff_ms, MIN_BACKOFF_MS << min(status.failures_in_a_row - 1, 5))
 
 
 class LoopThread:
@@ -131,14 +131,14 @@ class LoopThread:
         self._thread.start()
 
     def end(self, timeout_s: float) -> None:
-        """Run no more; waits at most so long for the run that is under way."""
+        """Stop the loop. Waits ``timeout_s`` at most for the run that is in progress."""
         self._ending.set()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while not self._ending.is_set():
             rest_ms = self._loop.run() - self._clock()
-            self._ending.wait(max(0, min(rest_ms, LONGEST_REST_MS)) / 1000)
+            self._ending.wait(max(0, min(rest_ms, MAX_WAIT_MS)) / 1000)
 
 
 class LoopStatusRecorder:

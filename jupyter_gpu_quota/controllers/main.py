@@ -1,4 +1,4 @@
-"""The controllers process: all control loops, the wakeup of the scheduling loop, and the end of the process.
+"""The controllers process: it runs all control loops until it is stopped.
 
 It is a child of the service supervisor and ends with it: the supervisor holds this process's standard input open.
 """
@@ -10,7 +10,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -32,16 +31,16 @@ from ..store.reads.quota_revision import with_readable_quota
 from ..store.records.calls import StoreUnavailable
 from ..store.records.commands import ApplyQuota, Refusal
 from ..store.transactions import Store
-from .lease import FencedStore, Leadership
+from .external_services import ChannelList, HubCalls
+from .factory import ControllerFactory
+from .lease import FencedStore, Leadership, unique_holder
 from .loop import Loop, LoopStatusRecorder, LoopThread
-from .outside import ChannelList, HubCalls
-from .parts import Parts
 from .retention import DAY_MS, HOUR_MS, Retention, RetentionTimes
 from .scheduling import Intervals, SchedulingController
 
 log = logging.getLogger(__name__)
 
-UNAVAILABLE_REST_MS = 1_000
+MAX_SCHEDULING_BACKOFF_MS = 1_000
 """The longest interval between two attempts to schedule while the database cannot be used; running jobs continue."""
 
 SIMULATED_EVERY_MS = 2_000
@@ -56,8 +55,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def collect_seldom() -> None:
-    """Collect garbage once in 100,000 new objects: the objects of a large queue are that many, and all alive."""
+def reduce_garbage_collection() -> None:
+    """Collect garbage only once in 100,000 new objects: a large queue has as many, and all of them are in use."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
@@ -66,7 +65,7 @@ def collect_seldom() -> None:
 def main(heartbeat_fd: int | None = None) -> int:
     """Run until a signal or the end of the supervisor. Takes the pipe that the heartbeats are written to."""
     heartbeat = Heartbeat(heartbeat_fd)
-    collect_seldom()
+    reduce_garbage_collection()
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s controllers] %(message)s")
     config = settings_from_environment()
     try:
@@ -76,7 +75,7 @@ def main(heartbeat_fd: int | None = None) -> int:
         return 1
     with wakeup.WakeupSocket(Path(config.state_dir) / "controller.sock") as wake:
         _apply_first_quota(config, store)
-        run(build(config, store, shared), wake, _Ending(), heartbeat)
+        run(build(config, store, shared), wake, _Shutdown(), heartbeat)
         store.close()
     return 0
 
@@ -104,28 +103,27 @@ def build(config: GPUQuota, store: Store, shared: Store) -> Controllers:
         mps=config.mps,
         cgroup=config.cgroup,
     )
-    holder = f"{socket.gethostname()}:{os.getpid()}"
-    leadership = Leadership(store, now_ms, holder=holder, lease_ms=config.lease_ms)
+    leadership = Leadership(store, now_ms, holder=unique_holder(), lease_ms=config.lease_ms)
     hub = HubCalls(RestHub(os.environ.get("JUPYTERHUB_API_URL", ""), os.environ.get("JUPYTERHUB_API_TOKEN", "")))
     channels = ChannelList(lambda: channels_of(config, now_ms))
-    fenced = FencedStore(shared, leadership, now_ms, committed=lambda: _committed(state))
-    parts = Parts(
-        store=shared, fenced=fenced, hub=hub, enforcement=backend.enforcement, channels=channels.all, clock=now_ms,
-        events=config.notification_events, hub_name=config.hub,
+    fenced = FencedStore(shared, leadership, now_ms, committed=lambda: _wake_all(state))
+    factory = ControllerFactory(
+        store=shared, fenced=fenced, hub=hub, enforcement_backend=backend.enforcement, channels=channels.all,
+        clock=now_ms, events=config.notification_events, hub_name=config.hub,
         page=config.notification_page or os.environ.get("JUPYTERHUB_PUBLIC_URL") or None,
     )  # fmt: skip
     scheduling = Loop(
         "scheduling", partial(_scheduling, config, store, backend, leadership), leadership, now_ms,
-        takes_lease=True, longest_backoff_ms=UNAVAILABLE_REST_MS,
+        takes_lease=True, max_backoff_ms=MAX_SCHEDULING_BACKOFF_MS,
     )  # fmt: skip
     retention = Loop("retention", partial(_retention, config, store, backend, leadership), leadership, now_ms)
-    others = [Loop(name, make, leadership, now_ms) for name, make in parts.controllers().items()]
+    others = [Loop(name, make, leadership, now_ms) for name, make in factory.controllers().items()]
     every = [scheduling, retention, *others]
     status = Loop(LoopStatusRecorder.name, lambda: LoopStatusRecorder(every, fenced), leadership, now_ms)
     return Controllers(leadership, scheduling, retention, (*others, status), channels.close)
 
 
-def _committed(state: Path) -> None:
+def _wake_all(state: Path) -> None:
     """Wake scheduling, and the api processes that show the change."""
     wakeup.notify(state / "controller.sock")
     wakeup.notify(state / "web.sock")
@@ -158,14 +156,14 @@ def _retention(config: GPUQuota, store: Store, backend: LocalBackend, leadership
     return Retention(store, leadership, backend.jobs, bundles, times)
 
 
-def run(controllers: Controllers, wake: wakeup.WakeupSocket, ending: _Ending, heartbeat: Heartbeat) -> None:
+def run(controllers: Controllers, wake: wakeup.WakeupSocket, shutdown: _Shutdown, heartbeat: Heartbeat) -> None:
     """Run all loops until the process should end, then give the lease back."""
     threads = [LoopThread(loop, now_ms) for loop in controllers.others]
     for thread in threads:
         thread.start()
     retention_at = 0
     try:
-        while not ending.now():
+        while not shutdown.is_requested():
             heartbeat.note_turn()
             next_at = controllers.scheduling.run()
             if now_ms() >= retention_at:
@@ -178,8 +176,8 @@ def run(controllers: Controllers, wake: wakeup.WakeupSocket, ending: _Ending, he
         _resign(controllers.leadership)
 
 
-class _Ending:
-    """Whether this process should end: a signal came, or the supervisor closed this process's standard input."""
+class _Shutdown:
+    """Requests to end this process: a signal, or the end of its standard input, which the supervisor holds open."""
 
     def __init__(self) -> None:
         self._signalled = False
@@ -189,7 +187,7 @@ class _Ending:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signalled = True
 
-    def now(self) -> bool:
+    def is_requested(self) -> bool:
         readable, _, _ = select.select([sys.stdin], [], [], 0)
         return self._signalled or (bool(readable) and not os.read(sys.stdin.fileno(), 1))
 
@@ -209,7 +207,7 @@ def _apply_first_quota(config: GPUQuota, store: Store) -> None:
     if isinstance(first, str):
         _log_not_in_force(config.quota_file, first)
         return
-    document = first.file.as_kept()
+    document = first.file.stored_document()
     if isinstance(document, str):
         _log_not_in_force(config.quota_file, document)
         return
@@ -222,7 +220,7 @@ def _apply_first_quota(config: GPUQuota, store: Store) -> None:
         comment="the deployment's quota_file",
     )
     for outcome in store.record([request], now=now_ms()):
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, Refusal) and store.quota() is None:  # else another process has applied one meanwhile
             _log_not_in_force(config.quota_file, outcome.message)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..core.enforcement import DeviceShare
+from ..core.enforcement.levels import DeviceShare
+from ..core.enforcement.over_share import WARN_FOR_MS, Excess, excess_after
 from ..core.lifecycle import HOLDS_SLICE
-from ..core.over_share import WARN_FOR_MS, Excess, excess_after
 from ..core.reasons import OverShare, Reason, StoppedOverShare
 from ..core.samples import DeviceSample
 from ..store.reads.followed_store import FollowedStore

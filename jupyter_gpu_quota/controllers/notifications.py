@@ -14,8 +14,9 @@ from typing import assert_never
 from ..core.idle.activity import IdlePolicy
 from ..core.idle.state_document import from_document
 from ..core.idle.state_machine import Freed, Freeing, MachineState, Stopping, Warned
+from ..core.reason_codes import SERVER_STOPPED
 from ..core.reason_figures import code_of, figure_pairs, reason_from
-from ..core.reasons import SERVER_STOPPED, EnforcementTooWeak, OverShare, Reason
+from ..core.reasons import EnforcementTooWeak, OverShare, Reason
 from ..messages.reasons import sentence, warning
 from ..notifications.channel import Channel, Failed, Outcome, Sent
 from ..notifications.message import EVENTS, Event, Message
@@ -31,16 +32,16 @@ log = logging.getLogger(__name__)
 BACKOFF_S = (5, 15, 60, 300, 900, 1_800, 3_600, 3_600, 3_600)
 """Pauses after failed attempts; after the last one the message is given up."""
 
-SHORTEST_PAUSE_S = 5
+MIN_PAUSE_S = 5
 USEFUL_MS = 12 * 3_600_000
-"""How long a message is worth sending; a warning is worth it until its countdown is over."""
+"""How long a message is sent after its event; a warning is sent until its countdown is over."""
 
-FEW, MANY = 2, 16
-"""Messages a run for each that may be sent at once: while the channel fails, and while it works."""
+FAILING_BATCH, BATCH = 2, 16
+"""Messages of one run, per concurrent send of the channel: while the channel fails, and while it works."""
 
 CHECK_EVERY_MS = 2_000
 CHANNELS = ("webhook", "mail")
-MOST_READ = Page(limit=1_000)
+PENDING_PAGE = Page(limit=1_000)
 
 
 class NotificationQueue:
@@ -82,11 +83,11 @@ class NotificationQueue:
 
 def _facts(request: RecordIdleState, before: MachineState, policy: IdlePolicy) -> dict[str, object] | None:
     """The content of a message beside the notebook's record; None where there is nothing to report."""
-    stage, suspends = from_document(request.state), {"suspends": True} if policy.suspend else {}
-    match stage:
+    machine, suspends = from_document(request.state), {"suspends": True} if policy.suspend else {}
+    match machine:
         case Warned():
-            left = policy.keep_at_most - stage.kept.times
-            facts = {"kernels": list(stage.kernels), "free_at": stage.until, "keeps_left": max(0, left)}
+            left = policy.keep_at_most - machine.kept.times
+            facts = {"kernels": list(machine.kernels), "free_at": machine.until, "keeps_left": max(0, left)}
             return {**facts, **suspends}
         case Freed() if request.event == "freed":  # freeing a GPU that no kernel held needs no message
             return {**suspends} if isinstance(before, Freeing) else None
@@ -96,12 +97,14 @@ def _facts(request: RecordIdleState, before: MachineState, policy: IdlePolicy) -
 
 def _is_current(row: NotificationRecord, notebook: NotebookRecord) -> bool:
     """Whether a message is still true: a warning that is over, or a stop that was withdrawn, is not sent."""
-    stage = None if notebook.idle_state is None or notebook.ended_at is not None else from_document(notebook.idle_state)
+    machine = (
+        None if notebook.idle_state is None or notebook.ended_at is not None else from_document(notebook.idle_state)
+    )
     match row.event:
         case "warned":
-            return isinstance(stage, Warned) and stage.until == row.facts.get("free_at")
+            return isinstance(machine, Warned) and machine.until == row.facts.get("free_at")
         case "stopping":
-            return notebook.ended_at is not None or isinstance(stage, Stopping)
+            return notebook.ended_at is not None or isinstance(machine, Stopping)
         case "over_share" | "too_weak":
             stopped = notebook.reason is not None and notebook.reason.code in SERVER_STOPPED
             return notebook.ended_at is None and not stopped
@@ -179,26 +182,26 @@ class ChannelSender:
         now = self.clock()
         due = sorted((row for row in self._pending() if row.next_at <= now), key=_by_attempts)
         if due:
-            few = FEW if self.fault else MANY  # every attempt may take its whole time-out, so new ones are tried soon
-            await self._send_some(due[: few * self.channel.width])
+            batch = FAILING_BATCH if self.fault else BATCH  # a failing attempt may last for its whole time-out
+            await self._send_all(due[: batch * self.channel.width])
         next_at = min((row.next_at for row in self._pending()), default=None)
         return CHECK_EVERY_MS if next_at is None else min(CHECK_EVERY_MS, max(0, next_at - self.clock()))
 
     def _pending(self) -> list[NotificationRecord]:
-        rows, _ = self.view.notifications(self.channel.name, pending=True, page=MOST_READ)
+        rows, _ = self.view.notifications(self.channel.name, pending=True, page=PENDING_PAGE)
         return rows
 
-    async def _send_some(self, rows: Sequence[NotificationRecord]) -> None:
-        """Send these, a few at once. Raises an error of the store after the last of them."""
-        turns = asyncio.Semaphore(self.channel.width)
-        ended = await asyncio.gather(*(self._send_when_free(row, turns) for row in rows), return_exceptions=True)
-        for each in ended:
-            if each is not None:
-                raise each
+    async def _send_all(self, rows: Sequence[NotificationRecord]) -> None:
+        """Send these, ``width`` of them at once. Raises an error of the store after the last of them."""
+        slots = asyncio.Semaphore(self.channel.width)
 
-    async def _send_when_free(self, row: NotificationRecord, turns: asyncio.Semaphore) -> None:
-        async with turns:
-            await self._send(row)
+        async def send(row: NotificationRecord) -> None:
+            async with slots:
+                await self._send(row)
+
+        for ended in await asyncio.gather(*map(send, rows), return_exceptions=True):
+            if ended is not None:
+                raise ended
 
     async def _send(self, row: NotificationRecord) -> None:
         """One attempt: its begin is stored before the message is sent, and then its outcome."""
@@ -239,7 +242,7 @@ class ChannelSender:
     async def _outcome(self, message: Message) -> Outcome:
         try:
             return await self.channel.send(message)
-        except Exception as error:  # one message must not stop the others, nor be tried for ever
+        except Exception as error:  # one message must neither stop the others nor be tried for ever
             log.exception("a message by %s could not be sent", self.channel.name)
             return Failed(why=f"it could not be sent: {type(error).__name__}", final=True)
 
@@ -264,7 +267,7 @@ class ChannelSender:
 def give_up_unconfigured(view: Store, store: FencedStore, channels: Sequence[str]) -> None:
     """Give up the messages of channels that are not configured any more."""
     for other in (name for name in CHANNELS if name not in channels):
-        rows, _ = view.notifications(other, pending=True, page=MOST_READ)
+        rows, _ = view.notifications(other, pending=True, page=PENDING_PAGE)
         why = f"{other} is not configured any more"
         store.record(*(ChangeNotification(notification=row.id, change="given_up", why=why) for row in rows))
 
@@ -276,4 +279,4 @@ def _by_attempts(row: NotificationRecord) -> tuple[int, int, str]:
 def _pause_ms(row: NotificationRecord, now: int) -> int:
     """The pause if this attempt fails: it grows, but is at most a quarter of the useful time that is left."""
     usual_s = BACKOFF_S[min(row.attempts, len(BACKOFF_S) - 1)]
-    return max(SHORTEST_PAUSE_S * 1000, min(usual_s * 1000, (row.until - now) // 4))
+    return max(MIN_PAUSE_S * 1000, min(usual_s * 1000, (row.until - now) // 4))

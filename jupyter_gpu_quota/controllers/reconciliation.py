@@ -45,18 +45,15 @@ class Reconciliation:
             servers = self.servers()
             self.view.learn_names([record.notebook.user for record in live])
             for name in self.missing(live, self.view.names, servers, now):
-                self._return(name)
+                (outcome,) = self.store.record(ReturnNotebook(notebook=name, actor=ACTOR, why=WHY))
+                if isinstance(outcome, Recorded):
+                    log.info("slice %s was returned: %s", name, WHY)
         return now + EVERY_MS
-
-    def _return(self, name: str) -> None:
-        (outcome,) = self.store.record(ReturnNotebook(notebook=name, actor=ACTOR, why=WHY))
-        if isinstance(outcome, Recorded):
-            log.info("slice %s was returned: %s", name, WHY)
 
     def missing(
         self, live: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int
     ) -> list[str]:
-        """Take one list of the hub. Returns the ids of slices to return."""
+        """Count the slices whose server is not in this list of the hub. Returns the ids of those to return."""
         running = {(server.user, server.name) for server in servers if server.active}
         missing = [
             record.notebook.id

@@ -9,8 +9,11 @@ from ..backends.protocol import JobBackend
 from ..store.transactions import Store
 from .lease import Leadership
 
-EVERY_MS = 3_600_000
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+EVERY_MS = 30_000
+"""Often and little at a time: the removal of many rows at once would delay scheduling."""
+
+BUNDLES_EVERY_MS = HOUR_MS
 
 
 class BundleSweeper(Protocol):
@@ -36,6 +39,7 @@ class Retention:
         self, store: Store, leadership: Leadership, jobs: JobBackend, bundles: BundleSweeper, times: RetentionTimes
     ) -> None:
         self.store, self.leadership, self.jobs, self.bundles, self.times = store, leadership, jobs, bundles, times
+        self._bundles_at = 0
 
     def run_once(self, now: int) -> int:
         """Remove what is due, at most 1,000 jobs. Raises LeaseLost and StoreUnavailable.
@@ -53,7 +57,9 @@ class Retention:
             samples_before=now - self.times.samples_ms,
             usage_before=now - self.times.usage_ms,
         )
-        self.bundles.sweep(self.store.bundles_in_use())
+        if now >= self._bundles_at:
+            self.bundles.sweep(self.store.bundles_in_use())
+            self._bundles_at = now + BUNDLES_EVERY_MS
         return now + EVERY_MS
 
     def _past_use_ms(self) -> int:

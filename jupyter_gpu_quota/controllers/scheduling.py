@@ -1,7 +1,7 @@
 """The scheduling controller: observe, decide, commit, apply.
 
 One run reads the clock once. The effects of a plan are observed in a later run, never assumed, so the successor of a
-controller that is killed between any two lines compares the observed state with the desired one, and goes on.
+controller that is killed between any two lines compares the observed state with the desired one, and continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..core.model import (
     Snapshot,
 )
 from ..core.plan import RESIZED, Plan
-from ..core.reasons import ReasonCode
+from ..core.reason_codes import ReasonCode
 from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import decide
 from ..core.validate import Violation, violations
@@ -99,8 +99,9 @@ class SchedulingController:
         self.ordered_at: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
         self.missed: dict[str, int] = {}
-        self.unread_since: int | None = None
-        self.sequence = 0
+        self.unreadable_since: int | None = None
+        self.unstored: dict[tuple[str, int, int], RankFact] = {}
+        self.fenced: int | None = None
         self.quota_file: QuotaFile | None = None
         self.violations: frozenset[Violation] = frozenset()
 
@@ -113,7 +114,7 @@ class SchedulingController:
         self._observe(self._leader(), now)
         committed = self._decide(self._leader(), now)
         self._apply(self._leader(), now)
-        self._on_time("sample", self.intervals.sample_ms, now, self._sample)
+        self._run_if_due("sample", self.intervals.sample_ms, now, self._sample)
         if self.mirror.version != before:
             self.notify(self.mirror.version)
         return now if committed else self._next_run(now)
@@ -138,33 +139,34 @@ class SchedulingController:
     def _leader(self) -> Lease:
         """The lease; it is taken, or renewed where half of its time is over, which is a write to the disk.
 
-        Raises LeaseLost.
+        The orders of earlier leaders are fenced off before anything else is done. Raises LeaseLost.
         """
-        lease = self.lease if self.leadership.is_fresh(self.clock()) else self._renew_lease()
-        if lease is None:
-            raise LeaseLost("Another controllers process holds the lease.")
-        return lease
-
-    def _renew_lease(self) -> Lease | None:
-        """A new term fences off the orders of earlier ones before anything else."""
-        before, lease = self.lease, self.leadership.renew(self.clock())
-        if lease is None:
-            self.unsettled.clear()
-            return None
-        self._settle()
-        if before is None or lease.fencing != before.fencing:
+        lease = self.lease if self.leadership.is_fresh(self.clock()) else None
+        lease = lease or self._renew_lease()
+        if lease.fencing != self.fenced:
             self.executor.fence(lease.fencing)
+            self.fenced = lease.fencing
             self.ordered_at.clear()
             self.due.clear()
+        return lease
+
+    def _renew_lease(self) -> Lease:
+        lease = self.leadership.renew(self.clock())
+        if lease is None:
+            self.unsettled.clear()
+            raise LeaseLost("Another controllers process holds the lease.")
+        self._settle()
         return lease
 
     # --- observe --------------------------------------------------------------------------------------------------
     def _observe(self, lease: Lease, now: int) -> None:
         self._refresh(now)
-        self._on_time("inventory", self.intervals.inventory_ms, now, self._take_inventory)
-        facts = list(self.executor.observe())
+        self._run_if_due("inventory", self.intervals.inventory_ms, now, self._take_inventory)
+        self.unstored |= {(fact.job, fact.attempt, fact.rank): fact for fact in self.executor.observe()}
+        facts = list(self.unstored.values())
         if facts:
             self.store.observe(facts, lease=lease, now=now)
+        self.unstored.clear()  # only now: a backend may report a fact once, and the database may be unavailable
         self._refresh(now)
         self.unsettled |= {(fact.job, fact.attempt) for fact in facts if self._is_settled(fact)}
 
@@ -214,9 +216,9 @@ class SchedulingController:
     def _known_inventory(self, now: int) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         """The inventory of the last reading. Running work continues; after UNREAD_MS nothing new starts there."""
         self.due["inventory"] = now + READ_AGAIN_MS
-        self.unread_since = now if self.unread_since is None else self.unread_since
+        self.unreadable_since = now if self.unreadable_since is None else self.unreadable_since
         known = list(self.mirror.nodes().values())
-        if now - self.unread_since >= UNREAD_MS:
+        if now - self.unreadable_since >= UNREAD_MS:
             known = [replace(node, schedulable=False) for node in known]
         return tuple(known), tuple(self.mirror.devices.values())
 
@@ -224,7 +226,7 @@ class SchedulingController:
         self, nodes: Sequence[Node], devices: Sequence[Device], now: int
     ) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         """A reading, and the healthy devices in use that it does not list, until a later one confirms that."""
-        self.unread_since = None
+        self.unreadable_since = None
         named = {device.id for device in devices}
         used = {held.device for held in self.mirror.allocations()} - named
         lacking = [self.mirror.devices[id] for id in sorted(used) if self.mirror.devices[id].health is Health.HEALTHY]
@@ -263,7 +265,7 @@ class SchedulingController:
     def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot) -> None:
         """Write a plan in chunks. Its consequences alone are decided on within a tick, with all that happens by then.
 
-        The rest of a plan that became stale is dropped and decided anew: the chunks before it are legal without it.
+        The rest of a plan that became stale is dropped and decided again: the chunks before it are legal without it.
         """
         now, seen, version = snapshot.now, self.mirror.digest(snapshot), snapshot.version
         alone = True
@@ -373,10 +375,10 @@ class SchedulingController:
         return (python, *spec.command[1:]) if python and spec.command[0] in ("python", "python3") else spec.command
 
     # --- on time --------------------------------------------------------------------------------------------------
-    def _on_time(self, what: str, every_ms: int, now: int, do: Callable[[int], None]) -> None:
+    def _run_if_due(self, what: str, every_ms: int, now: int, task: Callable[[int], None]) -> None:
         if now >= self.due.get(what, now):
             self.due[what] = now + every_ms
-            do(now)
+            task(now)
 
     def _sample(self, now: int) -> None:
         """Sample the devices; a sample that cannot be read is unknown, and never stops scheduling."""
@@ -385,8 +387,7 @@ class SchedulingController:
             self.due["sample"] = now  # they are being read: the next run has them
         if not rows or self.lease is None:
             return
-        self.sequence += 1
-        self.store.add_samples(self.leadership.holder, self.sequence, rows, now=now)
+        self.store.add_samples(self.leadership.holder, now, rows, now=now)
         facts = self.sampler.device_facts()
         if facts:
             self.store.observe(facts, lease=self.lease, now=now)

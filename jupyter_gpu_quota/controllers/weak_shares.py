@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..backends.protocol import EnforcementBackend
-from ..core.enforcement import DeviceShare, EnforcementLabel, EnforcementOffer, RequiredEnforcement, is_too_weak
+from ..core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer, RequiredEnforcement
+from ..core.enforcement.weak_shares import WARN_FOR_MS, WEAK_FOR_MS, unenforceable_jobs, weak_share
 from ..core.frozen import with_changes
 from ..core.model import WHOLE_DEVICE, Allocation, Device
 from ..core.reason_figures import figures_of, reason_from
 from ..core.reasons import EnforcementTooWeak, Reason, StoppedTooWeak
-from ..core.unenforceable import WARN_FOR_MS, WEAK_FOR_MS, unenforceable, weak_share
 from ..messages.reasons import warning
 from ..store.reads.followed_store import FollowedStore
 from ..store.records.commands import ChangeJob, RecordMemoryEnforcement
@@ -44,53 +44,51 @@ class WeakShares:
         """The warning of a workload that will be stopped; empty for all other work."""
         return [self.warned[workload]] if workload in self.warned else []
 
-    def act(self, held: Held, found: Mapping[str, EnforcementLabel], least: RequiredEnforcement, now: int) -> None:
+    def act(self, held: Held, found: Mapping[str, EnforcementLabel], required: RequiredEnforcement, now: int) -> None:
         """Warn the owners of shares that are known to be enforced too weakly, and stop work whose countdown is over."""
         weak = {
             allocation.id: allocation
             for allocation, part in held
-            if part.is_fraction and is_too_weak(found[allocation.id], least) and self._is_counted(allocation, found)
+            if part.is_fraction and not found[allocation.id].is_enough(required) and self._is_counted(allocation, found)
         }
         self._since = {name: self._since.get(name, now) for name in weak}
         workloads = {one.workload for one in weak.values()}
         self.warned = {name: why for name, why in self.warned.items() if name in workloads}
         for name, one in weak.items():
-            if now - self._since[name] >= WEAK_FOR_MS and not found[name].unsure:
-                self._next(one, weak_share(one.device, found[name], least), now)
-        self._hold_waiting(least, now)
+            if now - self._since[name] < WEAK_FOR_MS or found[name].unsure:
+                continue
+            known, why = self.warned.get(one.workload), weak_share(one.device, found[name], required)
+            if known is None:
+                self._warn(one.workload, with_changes(why, stop_at=now + WARN_FOR_MS))
+            elif known.stop_at is not None and now >= known.stop_at:
+                self._stop(one.workload, why)
+        self._hold_waiting(required, now)
 
     def _is_counted(self, one: Allocation, found: Mapping[str, EnforcementLabel]) -> bool:
         """Whether a weak label counts. An unsure one starts no countdown, and ends none that is under way."""
         return not found[one.id].unsure or (one.workload in self.warned and one.id in self._since)
 
-    def _next(self, one: Allocation, weak: EnforcementTooWeak, now: int) -> None:
-        known = self.warned.get(one.workload)
-        if known is None:
-            self._warn(one.workload, with_changes(weak, stop_at=now + WARN_FOR_MS))
-        elif known.stop_at is not None and now >= known.stop_at:
-            self._end(one.workload, weak)
-
     def _warn(self, workload: str, why: EnforcementTooWeak) -> None:
         self.warned[workload] = why
-        log.warning("%s will be stopped at %s: %s", workload, why.stop_at, warning(why))
+        log.warning("%s will be stopped in %d s: %s", workload, WARN_FOR_MS // 1000, warning(why))
         if workload in self.view.mirror.notebooks:
             request = RecordMemoryEnforcement(notebook=workload, actor=ACTOR, event="too_weak", why=why)
             self.effects.note(request)
 
-    def _end(self, workload: str, weak: EnforcementTooWeak) -> None:
+    def _stop(self, workload: str, weak: EnforcementTooWeak) -> None:
         notebook = self.view.mirror.notebooks.get(workload)
         if notebook is not None:
             self.memory.order_stop(notebook, _stopped(weak), ACTOR)
         else:
             self.effects.hold(ChangeJob(job=workload, actor=ACTOR, change="hold", why=weak))
 
-    def _hold_waiting(self, least: RequiredEnforcement, now: int) -> None:
+    def _hold_waiting(self, required: RequiredEnforcement, now: int) -> None:
         """Hold waiting jobs whose fraction no device of their pool could enforce."""
-        if not least.is_set or now < self._waiting_at:
+        if not required.is_set or now < self._waiting_at:
             return
         self._waiting_at = now + WAITING_EVERY_MS
         jobs = [record.job for record in self.view.mirror.jobs.values()]
-        for job, why in unenforceable(self._offers, self.view.devices_in, jobs, least):
+        for job, why in unenforceable_jobs(self._offers, self.view.devices_in, jobs, required):
             self.effects.hold(ChangeJob(job=job.id, actor=ACTOR, change="hold", why=why))
 
     def _offers(self, devices: Sequence[Device], project: str) -> Sequence[EnforcementOffer]:

@@ -1,6 +1,6 @@
-"""Amounts as people write them ("0.5", "1/3", "2", "8GiB", "90m") to the integers the rest works with, exactly.
+"""Parsing of amounts ("0.5", "1/3", "2", "8GiB", "90m") into exact integers, and their texts.
 
-Nothing here passes through a binary float: 0.1 + 0.2 equals 0.3. A text that cannot be read is a refusal, never an
+Nothing here passes through a binary float: 0.1 + 0.2 equals 0.3. A text that cannot be parsed gives a refusal, never an
 exception.
 """
 
@@ -10,25 +10,24 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-WHOLE = 1000
-"""Milli-GPU of one device."""
+from .model import WHOLE_DEVICE
 
-MOST_DEVICES = 100_000
+MAX_DEVICES = 100_000
 """No amount in a request or a quota file is larger."""
 
-MOST_MIB = 1 << 30
+MAX_MIB = 1 << 30
 """No amount of memory in a request is larger."""
 
-MOST_SECONDS = 10 * 366 * 86_400
+MAX_SECONDS = 10 * 366 * 86_400
 """Ten years: no duration is longer."""
 
-MOST_QUOTED = 40
-"""How much of a text that cannot be read is repeated in the message."""
+MAX_QUOTED_CHARS = 40
+"""Messages quote at most so much of a text that cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AmountRefusal:
-    """A text that is no amount. ``code`` is a short word for programs, ``message`` a sentence for people."""
+    """A text that is no valid amount. ``code`` is for programs, ``message`` for users."""
 
     code: str
     message: str
@@ -48,12 +47,12 @@ def gpu_amount(text: str, models: Sequence[tuple[str, int]], *, processes: int =
     """A request for GPU in milli-GPU: a part of one device (1..1000), or whole devices (2000, 3000, ...).
 
     Takes "0.5", "1/3", "2" or "8GiB", and the (model, memory in MiB) of the devices it may be placed on, in any
-    order, repeated or not; only a request by memory looks at them. Where several ``processes`` share it, returns
+    order, repeated or not; only a request by memory uses them. Where several ``processes`` share it, returns
     the part of each; it must divide exactly.
     Source: a ratio floors to milli, memory is charged rounded up; docs/scheduling.md, section 1.
     Rule R1.
     """
-    milli = _requested_milli(text.strip(), models, OF_JOBS)
+    milli = _requested_milli(text.strip(), models, JOB_ADVICE)
     if isinstance(milli, AmountRefusal):
         return milli
     return (
@@ -62,9 +61,9 @@ def gpu_amount(text: str, models: Sequence[tuple[str, int]], *, processes: int =
 
 
 def slice_amount(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:
-    """The same for a notebook: a part of one device or all of it (1..1000), of any model."""
-    milli = _requested_milli(text.strip(), models, OF_NOTEBOOKS)
-    if isinstance(milli, int) and milli > WHOLE:
+    """The amount of a notebook's slice in milli-GPU: a part of one device or all of it (1..1000), of any model."""
+    milli = _requested_milli(text.strip(), models, NOTEBOOK_ADVICE)
+    if isinstance(milli, int) and milli > WHOLE_DEVICE:
         return AmountRefusal(
             "too_large", f"{text.strip()} GPU is too much; a notebook's slice is at most one whole device"
         )
@@ -73,24 +72,27 @@ def slice_amount(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What may be written instead in a request of a job or of a notebook."""
+    """Valid alternatives that a refusal names, for jobs or for notebooks.
+
+    ``above_one_device``: for more memory than one device has; ``ambiguous_model``: where the models differ in memory.
+    """
 
     amount: str
-    more_than_one_has: str
-    which_model: str
+    above_one_device: str
+    ambiguous_model: str
 
 
-OF_JOBS = Advice(
+JOB_ADVICE = Advice(
     amount="write a decimal with up to three places (0.5), a part (1/3), whole devices (2) or memory (8GiB)",
-    more_than_one_has="ask for whole devices (2, 3, ...) or for another model",
-    which_model="ask for a part of a device (1/3), or name one with --gpu-model",
+    above_one_device="ask for whole devices (2, 3, ...) or for another model",
+    ambiguous_model="ask for a part of a device (1/3), or name one with --gpu-model",
 )
-OF_NOTEBOOKS = Advice(
+NOTEBOOK_ADVICE = Advice(
     amount="write a decimal up to 1 with up to three places (0.5), a part (1/3) or memory (8GiB)",
-    more_than_one_has="ask for less, or for all of one device (1)",
-    which_model="ask for a part of a device (1/3)",
+    above_one_device="ask for less, or for all of one device (1)",
+    ambiguous_model="ask for a part of a device (1/3)",
 )
-OF_QUOTAS = "write a decimal with up to three places, such as 2 or 0.5"
+QUOTA_ADVICE = "write a decimal with up to three places, such as 2 or 0.5"
 
 
 def _requested_milli(text: str, models: Sequence[tuple[str, int]], advice: Advice) -> int | AmountRefusal:
@@ -100,14 +102,14 @@ def _requested_milli(text: str, models: Sequence[tuple[str, int]], advice: Advic
     if ratio := RATIO.fullmatch(text):
         if not int(ratio[2]):
             return AmountRefusal("not_an_amount", f"{text} divides by zero; write a part such as 1/3")
-        return int(ratio[1]) * WHOLE // int(ratio[2])
+        return int(ratio[1]) * WHOLE_DEVICE // int(ratio[2])
     if DECIMAL_MEMORY.fullmatch(text):
         return AmountRefusal("not_memory", f"{_quoted(text)}: write memory with MiB or GiB, such as 8GiB")
     return _exact(text, advice.amount)
 
 
 def ranks_text(ranks: int, min_ranks: int | None, held_ranks: int | None) -> str:
-    """How many ranks a job has: "4 of 2-4 ranks" for an elastic one that runs, "3 ranks", "" for one alone."""
+    """The text of a job's ranks: "4 of 2-4 ranks" for an elastic one that runs, "3 ranks", "" for one alone."""
     if min_ranks is None:
         return f"{ranks} ranks" if ranks > 1 else ""
     return f"{held_ranks} of {min_ranks}-{ranks} ranks" if held_ranks else f"{min_ranks}-{ranks} ranks"
@@ -123,11 +125,11 @@ def host_text(cpu_milli: int, memory_mib: int, ranks: int) -> str | None:
 def exact_milli(text: str) -> int | AmountRefusal:
     """A decimal with up to three places in milli-GPU, 0 or more. This is how amounts stand in the quota file."""
     ratio = RATIO.fullmatch(text.strip())
-    milli = int(ratio[1]) * WHOLE // int(ratio[2]) if ratio and int(ratio[2]) else 0
-    if 0 < milli <= MOST_DEVICES * WHOLE:
+    milli = int(ratio[1]) * WHOLE_DEVICE // int(ratio[2]) if ratio and int(ratio[2]) else 0
+    if 0 < milli <= MAX_DEVICES * WHOLE_DEVICE:
         sentence = f"{_quoted(text)} is a part, and no exact amount; write a decimal, such as {gpu_text(milli)}"
         return AmountRefusal("not_exact", sentence)
-    return _exact(text, OF_QUOTAS)
+    return _exact(text, QUOTA_ADVICE)
 
 
 def _exact(text: str, advice: str) -> int | AmountRefusal:
@@ -140,8 +142,8 @@ def _exact(text: str, advice: str) -> int | AmountRefusal:
             "too_fine",
             f"{_quoted(text)} has {len(places)} decimals; amounts have up to three: 0.001 is the smallest",
         )
-    milli = int(read[1]) * WHOLE + int(places.ljust(3, "0"))
-    if milli > MOST_DEVICES * WHOLE:
+    milli = int(read[1]) * WHOLE_DEVICE + int(places.ljust(3, "0"))
+    if milli > MAX_DEVICES * WHOLE_DEVICE:
         return _too_many(text)
     return milli
 
@@ -149,7 +151,7 @@ def _exact(text: str, advice: str) -> int | AmountRefusal:
 def gpu_text(milli: int) -> str:
     """The shortest exact decimal of an amount in milli-GPU: 500 is "0.5", 2000 is "2"."""
     sign, size = ("-", -milli) if milli < 0 else ("", milli)
-    whole, part = divmod(size, WHOLE)
+    whole, part = divmod(size, WHOLE_DEVICE)
     return sign + (f"{whole}.{part:03d}".rstrip("0") if part else str(whole))
 
 
@@ -172,7 +174,7 @@ def memory_mib(text: str) -> int | AmountRefusal:
         scale: int = 10 ** len(places)
         return -(-int(read[1] + places) * MIB[read[3]] // scale)
     if LONG_MEMORY.fullmatch(text.strip()):
-        return AmountRefusal("too_large", f"{_quoted(text)} is more memory than anything has; at most {MOST_MIB}MiB")
+        return AmountRefusal("too_large", f"{_quoted(text)} is more memory than anything has; at most {MAX_MIB}MiB")
     return AmountRefusal("not_memory", f"{_quoted(text)} is no amount of memory; write MiB or GiB, such as 8GiB")
 
 
@@ -201,7 +203,7 @@ def duration_ms(text: str) -> int | AmountRefusal:
         )
     days, hours, minutes, seconds, milliseconds = (int(part or 0) for part in read.groups())
     total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
-    if total > MOST_SECONDS * 1000:
+    if total > MAX_SECONDS * 1000:
         return AmountRefusal("too_large", f"{_quoted(text)} is longer than ten years")
     return total
 
@@ -214,7 +216,7 @@ def duration_text(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def is_model(asked: str, model: str) -> bool:
+def matches_model(asked: str, model: str) -> bool:
     """Whether a device's model is the requested one: the requested words are side by side in the model's name.
 
     "H100" names "NVIDIA H100 80GB HBM3"; "A10" does not name "NVIDIA A100". Upper and lower case are the same.
@@ -224,9 +226,9 @@ def is_model(asked: str, model: str) -> bool:
     return bool(wanted) and any(words[i : i + size] == wanted for i in range(len(words) - size + 1))
 
 
-def models_meant(asked: str, models: Collection[str]) -> list[str]:
-    """Of these models the one of that name; where there is none, all that it names: one, several or none."""
-    return [asked] if asked in models else [model for model in models if is_model(asked, model)]
+def matching_models(asked: str, models: Collection[str]) -> list[str]:
+    """The model of exactly that name; where there is none, all models that the requested words match."""
+    return [asked] if asked in models else [model for model in models if matches_model(asked, model)]
 
 
 def _words(model: str) -> list[str]:
@@ -237,10 +239,10 @@ def _whole_or_fraction(text: str, milli: int) -> int | AmountRefusal:
     """A part of one device, or whole devices: nothing else can be placed."""
     if milli < 1:
         return AmountRefusal("too_small", f"{text} GPU is less than 0.001, the smallest part of a device")
-    if milli > MOST_DEVICES * WHOLE:
-        return AmountRefusal("too_large", f"{text} GPUs is more than the {MOST_DEVICES} that one request may name")
-    if milli > WHOLE and milli % WHOLE:
-        whole = milli // WHOLE
+    if milli > MAX_DEVICES * WHOLE_DEVICE:
+        return AmountRefusal("too_large", f"{text} GPUs is more than the {MAX_DEVICES} that one request may name")
+    if milli > WHOLE_DEVICE and milli % WHOLE_DEVICE:
+        whole = milli // WHOLE_DEVICE
         return AmountRefusal(
             "not_placeable",
             f"{text} GPU is neither a part of one device nor whole devices; ask for {whole} or {whole + 1},"
@@ -252,7 +254,7 @@ def _whole_or_fraction(text: str, milli: int) -> int | AmountRefusal:
 def _part_of_process(text: str, milli: int, processes: int) -> int | AmountRefusal:
     """The equal part of each process: of one device, or whole devices of its own."""
     each, rest = divmod(milli, processes)
-    if milli and not rest and (each <= WHOLE or each % WHOLE == 0):
+    if milli and not rest and (each <= WHOLE_DEVICE or each % WHOLE_DEVICE == 0):
         return each
     if rest or not milli:
         sums = f"{milli} milli-GPU / {processes} = {each}" + (f", and {rest} are left" if rest else "")
@@ -261,7 +263,7 @@ def _part_of_process(text: str, milli: int, processes: int) -> int | AmountRefus
     return AmountRefusal(
         "not_divisible",
         f"{text} GPU on a node cannot be shared evenly by {processes} processes: {sums}; ask for {processes}"
-        f" GPU, {gpu_text(processes * WHOLE // 2)} GPU, or another number of processes",
+        f" GPU, {gpu_text(processes * WHOLE_DEVICE // 2)} GPU, or another number of processes",
     )
 
 
@@ -278,19 +280,19 @@ def _milli_of_memory(text: str, models: Sequence[tuple[str, int]], advice: Advic
         return AmountRefusal("too_small", f"{text} is no GPU at all; ask for 1MiB at least")
     if len({memory for _, memory in models}) > 1:
         kinds = ", ".join(f"{model} ({memory} MiB)" for model, memory in sorted(set(models)))
-        message = f"{text} is a different part of each model here: {kinds}; {advice.which_model}"
+        message = f"{text} is a different part of each model here: {kinds}; {advice.ambiguous_model}"
         return AmountRefusal("which_model", message)
     model, memory = min(models)
     if asked > memory:
         return AmountRefusal(
             "too_large",
-            f"{text} is more than one {model} has ({memory} MiB); {advice.more_than_one_has}",
+            f"{text} is more than one {model} has ({memory} MiB); {advice.above_one_device}",
         )
-    return -(-asked * WHOLE // memory)
+    return -(-asked * WHOLE_DEVICE // memory)
 
 
 def _too_many(text: str) -> AmountRefusal:
-    return AmountRefusal("too_large", f"{_quoted(text)} GPUs is more than the {MOST_DEVICES} that one amount may name")
+    return AmountRefusal("too_large", f"{_quoted(text)} GPUs is more than the {MAX_DEVICES} that one amount may name")
 
 
 def _no_amount(text: str, advice: str) -> AmountRefusal:
@@ -302,6 +304,6 @@ def _no_amount(text: str, advice: str) -> AmountRefusal:
 
 
 def _quoted(text: str) -> str:
-    """A text of a person as a message repeats it: short, on one line, nothing invisible."""
-    cut = text if len(text) <= MOST_QUOTED else text[:MOST_QUOTED] + "..."
+    """A user's text as a message quotes it: short, on one line, without control characters."""
+    cut = text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
     return repr(cut)

@@ -52,7 +52,7 @@ def with_changes(record: R, /, **changes: Any) -> R:
 
 
 class _Copiers(dict[type, _Copier]):
-    """How a record of a class is copied into one of its twin."""
+    """The function that copies a record of a class into one of its twin."""
 
     def __missing__(self, kind: type) -> _Copier:
         lines = [f"other.{field.name} = record.{field.name}" for field in fields(kind)]

@@ -1,6 +1,6 @@
-"""The states of jobs and notebooks, the events that move them, and nothing else.
+"""The state machines of jobs and notebooks: states, events and transition tables.
 
-A job waits (queued, paused), has GPUs (starting, running, pausing), is held by a person or has ended.
+A job waits (queued, paused), has GPUs (starting, running, pausing), is held by a user or has ended.
 ``target``: the state of a pausing job when its processes are gone.
 """
 
@@ -27,24 +27,24 @@ class IllegalTransition(ValueError):
 
 
 class JobEvent(StrEnum):
-    """What can happen to a job."""
+    """The events of a job."""
 
     START = "start"  # decided: it owns devices from now on
-    SEEN_RUNNING = "seen_running"  # its processes exist
-    PAUSE = "pause"  # decided: it stops, for whatever target
-    LEFT = "left"  # processes gone, to be queued again
+    SEEN_RUNNING = "seen_running"  # its processes were observed
+    PAUSE = "pause"  # decided: it stops; the target says for what
+    LEFT = "left"  # processes gone; queued again
     SUCCEED = "succeed"
     FAIL = "fail"
     RETRY = "retry"  # failed with retries left, or lost with its node
     HOLD = "hold"  # of a job without processes
-    HOLD_DONE = "hold_done"  # processes gone, for a person
+    HOLD_DONE = "hold_done"  # processes gone; held
     RELEASE = "release"
     CANCEL = "cancel"  # of a job without processes
-    CANCEL_DONE = "cancel_done"  # processes gone
+    CANCEL_DONE = "cancel_done"  # processes gone; cancelled
 
 
 E = JobEvent
-MOVES: dict[tuple[S, JobEvent], S] = {
+TRANSITIONS: dict[tuple[S, JobEvent], S] = {
     (S.QUEUED, E.START): S.STARTING,
     (S.QUEUED, E.HOLD): S.HELD,
     (S.QUEUED, E.CANCEL): S.CANCELLED,
@@ -55,9 +55,9 @@ MOVES: dict[tuple[S, JobEvent], S] = {
     (S.HELD, E.CANCEL): S.CANCELLED,
     (S.STARTING, E.SEEN_RUNNING): S.RUNNING,
     **{
-        (state, event): after
+        (state, event): following
         for state in HOLDS_GPU
-        for event, after in {
+        for event, following in {
             E.LEFT: S.PAUSED,
             E.SUCCEED: S.SUCCEEDED,
             E.FAIL: S.FAILED,
@@ -71,10 +71,10 @@ MOVES: dict[tuple[S, JobEvent], S] = {
 }
 
 
-def after(state: S, event: JobEvent) -> S:
-    """The state that follows; raises IllegalTransition where the table has no row."""
+def next_job_state(state: S, event: JobEvent) -> S:
+    """The state after an event; raises IllegalTransition where the table has no row."""
     try:
-        return MOVES[state, event]
+        return TRANSITIONS[state, event]
     except KeyError:
         raise IllegalTransition(f"a job that is {state} has no transition for {event}") from None
 
@@ -101,7 +101,7 @@ def exit_event(
 
 
 OBEYS_PAUSE = frozenset({CHECKPOINTED, -15, -9, 128 + 15, 128 + 9, None})
-"""Exits that obey a pause request: checkpointed, SIGTERM, SIGKILL (also as a shell reports them), lost."""
+"""Exit statuses that mean a pause after a request: checkpointed, SIGTERM, SIGKILL (also in a shell's form), lost."""
 
 
 def _stopped_for(target: JobTarget) -> JobEvent:
@@ -116,7 +116,7 @@ def _stopped_for(target: JobTarget) -> JobEvent:
             return JobEvent.LEFT
 
 
-NOTEBOOK_MOVES: dict[tuple[NotebookState, str], NotebookState] = {
+NOTEBOOK_TRANSITIONS: dict[tuple[NotebookState, str], NotebookState] = {
     (NotebookState.REQUESTED, "book"): NotebookState.BOOKED,
     (NotebookState.REQUESTED, "refuse"): NotebookState.REFUSED,
     (NotebookState.REQUESTED, "return"): NotebookState.RETURNED,
@@ -129,9 +129,9 @@ NOTEBOOK_MOVES: dict[tuple[NotebookState, str], NotebookState] = {
 }
 
 
-def notebook_after(state: NotebookState, event: str) -> NotebookState:
-    """The state that follows; raises IllegalTransition where the table has no row."""
+def next_notebook_state(state: NotebookState, event: str) -> NotebookState:
+    """The state after an event; raises IllegalTransition where the table has no row."""
     try:
-        return NOTEBOOK_MOVES[state, event]
+        return NOTEBOOK_TRANSITIONS[state, event]
     except KeyError:
         raise IllegalTransition(f"a notebook slice that is {state} has no transition for {event}") from None

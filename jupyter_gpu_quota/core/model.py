@@ -1,4 +1,4 @@
-"""The frozen nouns of the product and their units.
+"""The frozen records of the scheduler's input: jobs, notebooks, devices, policy, snapshot; and their units.
 
 Amounts are integers: milli-GPU (1000 is one whole device) and MiB. An instant is an integer, milliseconds
 since 1970-01-01 UTC, and its name ends in ``_at`` (``now`` is one too). A duration names its unit (``_s``).
@@ -15,9 +15,12 @@ from .frozen import fast_frozen
 WHOLE_DEVICE = 1000
 """Milli-GPU of one device."""
 
+MS_PER_S = 1000
+"""Instants are in milliseconds, durations in seconds."""
+
 
 class JobState(StrEnum):
-    """What a job is; the transitions are in :mod:`.lifecycle`."""
+    """The state of a job; the transitions are in :mod:`.lifecycle`."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -31,7 +34,7 @@ class JobState(StrEnum):
 
 
 class JobTarget(StrEnum):
-    """What a job should be: where the apply step takes it."""
+    """The desired state of a job, which the apply step brings about."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -41,7 +44,7 @@ class JobTarget(StrEnum):
 
 
 class NotebookState(StrEnum):
-    """What a notebook's request for a slice is."""
+    """The state of a notebook's request for a slice."""
 
     REQUESTED = "requested"
     BOOKED = "booked"
@@ -131,7 +134,7 @@ class Amounts:
 
 
 NO_AMOUNTS = Amounts(limit_milli=0, weight=0)
-"""What a project or department has in a pool that it does not name."""
+"""The amounts of a project or department in a pool that it does not name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +189,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """How much past use counts in dividing the surplus. ``k_milli`` is thousandths, 0 turns it off."""
+    """The weight of past use in dividing the surplus. ``k_milli`` is thousandths, 0 turns it off."""
 
     k_milli: int = 0
     half_life_s: int = 172_800
@@ -195,7 +198,7 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a project used in a pool, decayed by the half-life: milli-GPU times seconds above its quota."""
+    """The past use of a project in a pool, decayed by the half-life: milli-GPU times seconds above its quota."""
 
     project: str
     pool: str
@@ -283,8 +286,13 @@ class Job:
 
     @property
     def least_ranks(self) -> int:
-        """How many ranks it needs to start."""
+        """The number of ranks that it needs to start."""
         return self.ranks if self.min_ranks is None else self.min_ranks
+
+    def unsaved_ms(self, now: int) -> int:
+        """How long it has run since its last checkpoint, or its start: the work that a stop without a save loses."""
+        started_at = now if self.started_at is None else self.started_at
+        return now - max(started_at, self.checkpoint_at or started_at)
 
     @property
     def held_milli(self) -> int:

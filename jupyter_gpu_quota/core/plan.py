@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from .frozen import fast_frozen
 from .model import JobTarget, Placement
-from .reasons import Reason, ReasonCode
+from .reason_codes import ReasonCode
+from .reasons import Reason
 
 RESIZED = frozenset({ReasonCode.SHRUNK, ReasonCode.GROWN})
 """Reasons of a pause after which the job continues at once with other ranks; no limit of pauses counts it."""
@@ -96,7 +97,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreserve:
-    """Drop a workload's reservation: it started, ended, or another claim took over."""
+    """Drop a workload's reservation: it started, it ended, or another claim took over its devices."""
 
     workload: str
     reason: Reason

@@ -7,17 +7,8 @@ from dataclasses import fields
 from functools import cache
 from typing import get_type_hints
 
-from .reasons import (
-    RECORDS,
-    AboveLimit,
-    AboveTrainingQuota,
-    AboveUserCeiling,
-    Figure,
-    OtherReason,
-    Pairs,
-    Reason,
-    ReasonCode,
-)
+from .reason_codes import ReasonCode
+from .reasons import RECORDS, AboveLimit, AboveTrainingQuota, AboveUserCeiling, Figure, OtherReason, Pairs, Reason
 
 OLD_CODES: Mapping[str, ReasonCode] = {
     "held_too_weakly": ReasonCode.ENFORCEMENT_TOO_WEAK,
@@ -29,16 +20,16 @@ OLD_CODES: Mapping[str, ReasonCode] = {
 """Codes of releases before 0.2, by which stored rows are read; they are never written."""
 
 OLD_FIGURES: Mapping[str, str] = {"holder": "workload"}
-"""The same of the names of figures."""
+"""Names of figures in those rows."""
 
 
 def code_of(reason: Reason) -> str:
-    """The public code; of an :class:`OtherReason` the one that was stored."""
+    """The public code; for an :class:`OtherReason` the stored one."""
     return str(reason.code)
 
 
 def figures_of(reason: Reason) -> dict[str, Figure]:
-    """The figures that are known, in the order of their declaration. Several values of one name are one text."""
+    """The figures that are known, in the order of their declaration. Several values of one name are joined."""
     found: dict[str, Figure] = {}
     for name, value in figure_pairs(reason):
         found[name] = f"{found[name]}, {value}" if name in found else value
@@ -108,8 +99,8 @@ FIGURES: Mapping[type, tuple[str, ...]] = {
 """The names of the figures of each record, in order."""
 
 
-def most_milli(reason: Reason) -> int | None:
-    """The most that jobs may use under the limit, training quota or ceiling of a reason; None for any other reason."""
+def max_use_milli(reason: Reason) -> int | None:
+    """The upper bound on jobs that a reason names (limit, training quota or ceiling); None for any other reason."""
     match reason:
         case AboveLimit(limit_milli=int() as limit):
             return limit - (reason.notebook_milli or 0)
@@ -121,11 +112,11 @@ def most_milli(reason: Reason) -> int | None:
             return None
 
 
-def is_too_wide(reason: Reason) -> bool:
-    """Whether a job alone asks for more than its project, department or user may have in all."""
+def exceeds_bound_alone(reason: Reason) -> bool:
+    """Whether a job alone requests more than its project, department or user may use in total."""
     match reason:
         case AboveLimit() | AboveTrainingQuota() | AboveUserCeiling():
-            most = most_milli(reason)
+            most = max_use_milli(reason)
             return most is not None and reason.asked_milli > most
         case _:
             return False

@@ -1,5 +1,5 @@
 # ruff: noqa: E701 - records with equal figures are a table
-"""Why something was done, or is not done yet: one record for each code, with the figures behind it.
+"""Reasons of actions and of waiting: one typed record for each code (:mod:`.reason_codes`), with its figures.
 
 The name of a figure ends in its unit. A figure that is None is not shown. :mod:`..messages.reasons` renders sentences.
 """
@@ -9,77 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args
 
 from .frozen import fast_frozen
+from .reason_codes import ReasonCode
 
 T = TypeVar("T")
 Figure = int | str
 Pairs = tuple[tuple[str, Figure], ...]
-
-
-class ReasonCode(StrEnum):
-    """The same word in REST, pages, events, logs and audit."""
-
-    WITHIN_GUARANTEE = "within_guarantee"
-    WITHIN_FAIR_SHARE = "within_fair_share"
-    IDLE_SURPLUS = "idle_surplus"
-    BORROWS_NOTEBOOK_QUOTA = "borrows_notebook_quota"
-    WITHIN_NOTEBOOK_QUOTA = "within_notebook_quota"
-    RECLAIMED = "reclaimed"
-    FAIR_SHARE_RECLAIMED = "fair_share_reclaimed"
-    PREEMPTED_IN_PROJECT = "preempted_in_project"
-    BORROWER_RETURNS = "borrower_returns"
-    MOVED = "moved"
-    SHRUNK = "shrunk"
-    GROWN = "grown"
-    TIME_LIMIT = "time_limit"
-    RANK_FAILED = "rank_failed"
-    HELD_BY_PERSON = "held_by_person"
-    CANCELLED_BY_PERSON = "cancelled_by_person"
-    OVER_SHARE = "over_share"
-    ENFORCEMENT_TOO_WEAK = "enforcement_too_weak"
-    ENFORCEMENT_UNAVAILABLE = "enforcement_unavailable"
-    STOPPED_OVER_SHARE = "stopped_over_share"
-    STOPPED_TOO_WEAK = "stopped_too_weak"
-    STOPPED_IDLE = "stopped_idle"
-    DEVICE_UNHEALTHY = "device_unhealthy"
-    NODE_DRAINED = "node_drained"
-    DRAIN_DEADLINE = "drain_deadline"
-    PROJECT_GONE = "project_gone"
-    POOL_GONE = "pool_gone"
-    LENT_WHILE_IDLE = "lent_while_idle"
-    SLICE_RELEASED = "slice_released"
-    NO_FREE_GPU = "no_free_gpu"
-    WAITS_FOR_DRAIN = "waits_for_drain"
-    BEHIND_OTHERS = "behind_others"
-    BACKFILL_RESERVED = "backfill_reserved"
-    ABOVE_FAIR_SHARE = "above_fair_share"
-    ABOVE_LIMIT = "above_limit"
-    ABOVE_TRAINING_QUOTA = "above_training_quota"
-    ABOVE_NOTEBOOK_QUOTA = "above_notebook_quota"
-    ABOVE_USER_CEILING = "above_user_ceiling"
-    VICTIMS_PROTECTED = "victims_protected"
-    PAUSES_USED_UP = "pauses_used_up"
-    DEVICE_QUARANTINED = "device_quarantined"
-    DEVICE_UNAVAILABLE = "device_unavailable"
-    NEVER_FITS = "never_fits"
-    NO_SUCH_PROJECT = "no_such_project"
-    NO_SUCH_POOL = "no_such_pool"
-    NO_DEVICE = "no_device"
-    CLAIM_ENDED = "claim_ended"
-    RESERVED_DEVICE_LOST = "reserved_device_lost"
-    DRAIN_TAKEN_OVER = "drain_taken_over"
-
-
-HELD_BY_ENFORCEMENT = frozenset(
-    {ReasonCode.OVER_SHARE, ReasonCode.ENFORCEMENT_TOO_WEAK, ReasonCode.ENFORCEMENT_UNAVAILABLE}
-)
-"""Of a job that a controller puts on hold; the reason stays while the job stops."""
-
-SERVER_STOPPED = frozenset({ReasonCode.STOPPED_OVER_SHARE, ReasonCode.STOPPED_TOO_WEAK, ReasonCode.STOPPED_IDLE})
-"""Of a notebook whose server the service stopped; the reason stays after the slice was returned."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -97,7 +34,7 @@ def _set_code(kind: Any) -> None:
 
 @_record
 class Position:
-    """What a project asked for, used, has guaranteed and is entitled to in a pool."""
+    """A project's request, use, guarantee and fair share in a pool."""
 
     code: ClassVar[ReasonCode]
     project: str
@@ -117,7 +54,7 @@ class BorrowsNotebookQuota(Position): __slots__ = ()
 
 @_record
 class WithinNotebookQuota:
-    """``was`` is "lent" for a slice that its notebook takes back."""
+    """``was`` is "lent" for a lent slice that returns to its notebook."""
 
     code: ClassVar[ReasonCode] = ReasonCode.WITHIN_NOTEBOOK_QUOTA
     project: str

@@ -1,4 +1,4 @@
-"""One reading of one device: what was used of it, by which workloads and processes. None is unknown, never 0."""
+"""One reading of one device: its use, by workload and process. None is unknown, never 0."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ KNOWN, UNKNOWN = 1000, 0
 """Coverage of one reading, in permille of the readings that were expected."""
 
 Place = tuple[str, int, int]
-"""A process where it runs: its pid namespace ("" where it is not known), its number there, its start in clock ticks."""
+"""A process where it runs: its pid namespace ("" where it is not known), its id there, its start in clock ticks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUse:
-    """What one process of a workload uses of one device since the reading before; None is unknown.
+    """The use of one device by one process of a workload since the previous reading; None is unknown.
 
     ``handle`` is the backend's own name for it, such as a process id. ``used_at``: until when it did at the latest.
     ``places`` are it and its parents, nearest first, as their own namespace knows them; empty where it is not shown.

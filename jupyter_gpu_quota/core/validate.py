@@ -1,4 +1,4 @@
-"""The invariants of a snapshot: what must be true at every instant, whatever was decided. Promises P1 and P12.
+"""The invariants of a snapshot, which hold at every instant, whatever was decided. Promises P1 and P12.
 
 A violation is a typed finding; the simulator, soak tests and tests call :func:`violations`, and so may a controller.
 """

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from rich.table import Table
 
-from ..core.amounts import WHOLE, gpu_text
+from ..core.amounts import gpu_text
+from ..core.model import WHOLE_DEVICE
 
 
 def share_text(milli: int) -> str:
     """A share as a fraction and in the unit of the variables of processes: "1/8 GPU (125 milli)"."""
-    share = Fraction(milli, WHOLE)
+    share = Fraction(milli, WHOLE_DEVICE)
     text = str(share) if share.numerator == 1 else gpu_text(milli)
     return f"{text} GPU ({milli} milli)"
 
@@ -55,7 +56,7 @@ class Facts:
     def table(self) -> Table:
         """The facts in the order in which they were observed."""
         table = Table(title="Observed from outside", title_justify="left", show_lines=False)
-        for heading, justify in (("fact", "left"), ("seen", "left"), ("at", "right"), ("seen so?", "left")):
+        for heading, justify in (("fact", "left"), ("observed", "left"), ("at", "right"), ("result", "left")):
             table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
         for row in sorted(self.rows.values(), key=lambda row: math.inf if row.at_s is None else row.at_s):
             at = "" if row.at_s is None else f"{row.at_s:.1f} s"

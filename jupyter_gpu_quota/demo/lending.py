@@ -30,8 +30,8 @@ WAITS_FOR = (
 )
 LENT_WITHIN_S = 90.0
 ASK_EVERY_S = 0.2
-COMES_BACK_S = 12.0
-"""A kernel has its lent slice back within the quota file's lent_grace (10 s) and two ticks."""
+RETURN_WITHIN_S = 12.0
+"""A kernel has its lent slice again within the quota file's lent_grace (10 s) and two ticks."""
 
 
 class LendingSteps:
@@ -113,7 +113,7 @@ class LendingSteps:
         return borrower
 
     async def _return(self, borrower: Observation) -> None:
-        """Bob starts a kernel; the borrower must have ended before the kernel process began."""
+        """Bob starts a kernel. The borrower must have ended before the process of the kernel starts."""
         requested = time.monotonic()
         kernel = await Kernel.start(self.bob)
         self.context.kernels.append(kernel)
@@ -132,6 +132,6 @@ class LendingSteps:
         what += f"Carol's job was observed last, which saved at epoch {saved}"
         left = not borrower.present and gap_s > 0
         self.context.facts.note(
-            "returned", what, ok=left and took_s <= COMES_BACK_S and printed == "125\n" and bool(saved)
+            "returned", what, ok=left and took_s <= RETURN_WITHIN_S and printed == "125\n" and bool(saved)
         )
         self.context.say(f"[green]Bob has his slice back[/]: {what}")

@@ -14,7 +14,7 @@ from .pid_file import Process, process_of
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
 STABLE_AFTER_S = 30.0
 HEARTBEAT_TIMEOUT_S = 9.0
 """Three times the longest lease. A process that is frozen inside a transaction blocks the database for all others."""
@@ -39,7 +39,7 @@ class ChildProcess:
         self._timeout_at = float("inf")
         self._starts_until = float("-inf")
         self._activity: tuple[int, int] | None = None
-        self._pause_s = FIRST_PAUSE_S
+        self._pause_s = MIN_PAUSE_S
 
     def update(self, now: float) -> bool:
         """Reap, start or kill the process, where that is due. Returns whether a new process was started."""
@@ -118,10 +118,10 @@ class ChildProcess:
 
     def _schedule_restart(self, now: float) -> None:
         if now - self._started_at > STABLE_AFTER_S:
-            self._pause_s = FIRST_PAUSE_S
+            self._pause_s = MIN_PAUSE_S
         self._start_at = now + self._pause_s
         log.error("the %s is restarted in %.1f s; running jobs are not affected", self.name, self._pause_s)
-        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
+        self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
 
     def _close_heartbeat(self) -> None:
         if self.heartbeat is not None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 EVERY_S = 1.0
-LONGEST_TURN_S = 60.0
+MAX_TURN_S = 60.0
 """After this time the main loop counts as hung, and the heartbeats stop.
 
 A turn may take long: many jobs start at once, or a driver initialises.
@@ -23,7 +23,7 @@ A turn may take long: many jobs start at once, or a driver initialises.
 class Heartbeat:
     """Sends heartbeats from its own thread, so a long turn of the main loop does not stop them.
 
-    The main loop calls ``turned`` at every turn. Takes the writing end of a pipe; None: without a supervisor.
+    The main loop calls ``note_turn`` at every turn. Takes the writing end of a pipe; None: without a supervisor.
     """
 
     def __init__(self, fd: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +45,7 @@ class Heartbeat:
 
     def send(self) -> bool:
         """Send one heartbeat, unless the main loop hangs; returns whether it was sent. A closed pipe is ignored."""
-        if self._fd is None or self._clock() - self._turn_at > LONGEST_TURN_S:
+        if self._fd is None or self._clock() - self._turn_at > MAX_TURN_S:
             return False
         with contextlib.suppress(OSError):
             os.write(self._fd, b".")

@@ -5,6 +5,8 @@ JupyterHub 6 has an exception for it; JupyterHub 5 gets an HTTP error.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tornado.web import HTTPError, RequestHandler
 
 try:
@@ -21,12 +23,14 @@ def spawn_error(message: str, *, reason: str, status: int = 409) -> HTTPError:
     """
     status = status if 400 <= status < 500 else 424
     if SpawnException is not None:
-        refusal: HTTPError = SpawnException(message, reason=reason, status_code=status)
+        found: Any = SpawnException(message, reason=reason, status_code=status)
+        found.jupyterhub_message = message  # without it the start form shows str(found), with the name of its class
+        refusal: HTTPError = found
         return refusal
-    return _Refused5(status, message)
+    return _JupyterHub5Refusal(status, message)
 
 
-class _Refused5(HTTPError):
+class _JupyterHub5Refusal(HTTPError):
     """An HTTP error whose sentence JupyterHub 5 shows unchanged."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -39,5 +43,5 @@ def exclude_from_failures(error: BaseException, handler: RequestHandler | None) 
 
     Takes the exception of the start, and its request handler: the hub adds one to the count in its settings.
     """
-    if isinstance(error, _Refused5) and handler is not None:
+    if isinstance(error, _JupyterHub5Refusal) and handler is not None:
         handler.settings["failure_count"] = handler.settings.get("failure_count", 0) - 1

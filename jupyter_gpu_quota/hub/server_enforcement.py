@@ -17,7 +17,7 @@ from ..backends.local.enforcement.cgroup_entry import join
 from ..backends.local.enforcement.limiter import Limiter
 from ..backends.local.enforcement.limits_client import limits
 from ..backends.local.host.servers import Servers
-from ..core.enforcement import DeviceShare
+from ..core.enforcement.levels import DeviceShare
 from ..wire import NotebookView
 
 LIMIT_TIMEOUT_S = 10.0

@@ -21,6 +21,7 @@ from typing import Any
 
 from jupyterhub.app import JupyterHub
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner, Spawner
+from traitlets import TraitError
 from traitlets.config.loader import Config, LazyConfigValue
 from traitlets.utils.importstring import import_item
 
@@ -86,7 +87,10 @@ def setup_gpu_quota(c: Config) -> None:
 
 def _complete_settings(c: Config) -> GPUQuota:
     """The settings with token, address and accounts, which the spawner reads from the configuration too."""
-    settings = GPUQuota(config=c)
+    try:
+        settings = GPUQuota(config=c)
+    except TraitError as error:
+        raise SetupError(str(error)) from None
     c.GPUQuota.api_token = settings.api_token = settings.api_token or new_api_token()
     c.GPUQuota.service_url = settings.service_url = settings.service_url or _service_url(c, settings)
     settings.accounts = settings.job_account == "spawner" and spawner_drops_to_accounts(c.JupyterHub.spawner_class)

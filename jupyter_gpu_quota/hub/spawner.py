@@ -261,9 +261,8 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
                 return spawn_error(message, reason=reason, status=status)
             case Unavailable(message=message):
                 advice = "Start the server without a GPU, or try again in a minute."
-                return spawn_error(
-                    f"{self.user.name} gets no GPU slice now. {message} {advice}", reason="away", status=424
-                )
+                sentence = f"{self.user.name} gets no GPU slice now. {message} {advice}"
+                return spawn_error(sentence, reason="service_unavailable", status=424)
 
     # Progress
 

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..core.amounts import gpu_text
+from ..core.reason_codes import HELD_BY_ENFORCEMENT
 from ..core.reason_figures import code_of, figures_of, reason_from
-from ..core.reasons import HELD_BY_ENFORCEMENT, Reason
+from ..core.reasons import Reason
 from .quota import counted
 from .reasons import sentence, with_user_name
 
@@ -208,6 +209,7 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "notebook.request": lambda one: (
         f"requested a slice of {gpu_text(one.payload['gpu_milli'])} GPU in pool {one.payload['pool']} for {one.thing}"
     ),
+    "notebook.ask_again": lambda one: f"asked again for the slice of {one.thing}",
     "notebook.return": lambda one: f"returned the slice of {one.thing}: {one.payload['why']}",
     "notebook.activity": _activity,
     "notebook.over_share": _over_share,
@@ -229,5 +231,5 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "node.uncordon": _node_change("uncordoned"),
     "node.drain": _node_change("began to drain"),
     "retention": lambda one: f"deleted {one.payload['jobs']} jobs that had ended long ago",
-    "user.erase_name": lambda _one: "erased the name of a person",
+    "user.erase_name": lambda _one: "erased the name of a user",
 }

@@ -17,8 +17,9 @@ from ..core.explain.why_waiting import (
     QuotaTooHigh,
 )
 from ..core.model import JobState, NotebookState
-from ..core.reason_figures import is_too_wide
-from ..core.reasons import BackfillReserved, Reason, ReasonCode
+from ..core.reason_codes import ReasonCode
+from ..core.reason_figures import exceeds_bound_alone
+from ..core.reasons import BackfillReserved, Reason
 from .reasons import sentence, time_text
 
 _STATES: dict[str, str] = {
@@ -27,7 +28,7 @@ _STATES: dict[str, str] = {
     JobState.STARTING: "It has its GPUs and is starting.",
     JobState.RUNNING: "It is running.",
     JobState.PAUSING: "It is being stopped and is saving its work.",
-    JobState.HELD: "It is held by a person and waits until it is released.",
+    JobState.HELD: "It is held by a user and waits until it is released.",
     JobState.SUCCEEDED: "It succeeded.",
     JobState.FAILED: "It failed.",
     JobState.CANCELLED: "It was cancelled.",
@@ -76,7 +77,9 @@ def _changes_text(explanation: Explanation, reason: Reason) -> str:
     too_high = _too_high_text(explanation.quota_too_high) if explanation.quota_too_high else None
     if changes:
         return words + (f" No quota alone would start it: {too_high}." if too_high else "")
-    if reason.code is not ReasonCode.NEVER_FITS and not is_too_wide(reason):  # its sentence names what has to be freed
+    if reason.code is not ReasonCode.NEVER_FITS and not exceeds_bound_alone(
+        reason
+    ):  # its sentence names what has to be freed
         return f" Nothing else alone would start it: {too_high or f'neither {_OTHERS}'}."
     return f" No single change would start it: {too_high or f'neither freed GPU nor {_OTHERS}'}."
 

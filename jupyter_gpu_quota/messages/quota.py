@@ -10,7 +10,7 @@ from ..core.amounts import gpu_text
 from ..core.model import WHOLE_DEVICE, Amounts
 from ..core.quota.fit import Contradiction, Packing, QuotaRefusal, QuotaSum, TooManyCombinations, Unpackable, pack
 
-MOST_LISTED = 40
+MAX_LISTED = 40
 """A sentence names at most this many quotas or devices, and counts the others."""
 
 
@@ -99,8 +99,8 @@ def packing_rows(packing: Packing, amount: Callable[[int], str] = gpu_text) -> t
 
 def joined(parts: Sequence[str], separator: str) -> str:
     """A list in one string; a long one is cut and ends with the number of the parts left out."""
-    more = [f"and {len(parts) - MOST_LISTED} more"] if len(parts) > MOST_LISTED else []
-    return separator.join([*parts[:MOST_LISTED], *more])
+    more = [f"and {len(parts) - MAX_LISTED} more"] if len(parts) > MAX_LISTED else []
+    return separator.join([*parts[:MAX_LISTED], *more])
 
 
 def _contradiction_text(refusal: QuotaRefusal, finding: Contradiction) -> str:
@@ -135,7 +135,9 @@ def _sum_text(refusal: QuotaRefusal, finding: QuotaSum) -> str:
         for one in finding.quotas
         if one.notebook_milli or one.training_milli
     ]
-    advice = f"Lower them by {gpu_text(needed - available)}." if available else "Give it a device, or take them out."
+    advice = f"Lower them by {gpu_text(needed - available)}."
+    if not available:
+        advice = f"Change the selectors so that pool {refusal.pool} has a device, or set these quotas to 0."
     return (
         f"The quotas of pool {refusal.pool} add up to {gpu_text(needed)} GPU and it has {gpu_text(available)}: "
         f"{joined(parts, ', ')}. {advice}"

@@ -8,7 +8,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from ..core.amounts import gpu_text
-from ..core.enforcement import EnforcementOffer, RequiredEnforcement, best_offer
+from ..core.enforcement.levels import EnforcementOffer, RequiredEnforcement, best_offer
 from ..core.explain.preview import Affected, Effect, OwnerInPool
 from ..core.model import Amounts, Job, JobState
 from .quota import counted, instant_text, open_text

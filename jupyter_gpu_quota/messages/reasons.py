@@ -7,7 +7,8 @@ from string import Formatter
 from typing import Any, assert_never
 
 from ..core.amounts import gpu_text
-from ..core.reason_figures import code_of, figure_pairs, figures_of, is_too_wide, reason_from
+from ..core.reason_codes import ReasonCode as R
+from ..core.reason_figures import code_of, exceeds_bound_alone, figure_pairs, figures_of, reason_from
 from ..core.reasons import (
     AboveLimit,
     AboveNotebookQuota,
@@ -21,7 +22,6 @@ from ..core.reasons import (
     Reason,
     WithinNotebookQuota,
 )
-from ..core.reasons import ReasonCode as R
 
 _POSITION = (
     "{project} uses {used_milli:gpu} GPU of its training quota ({guarantee_milli:gpu} in force) and its fair share of "
@@ -107,12 +107,12 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "A rank of the job failed, so the other ranks were stopped.",
     ),
     R.HELD_BY_PERSON: (
-        "A person held {user}'s job. It has {grace_s:time} to save, and waits until it is released.",
-        "A person held the job. It waits until it is released.",
+        "A user held {user}'s job. It has {grace_s:time} to save, and waits until it is released.",
+        "A user held the job. It waits until it is released.",
     ),
     R.CANCELLED_BY_PERSON: (
-        "A person cancelled {user}'s job. It has {grace_s:time} to end.",
-        "A person cancelled the job.",
+        "A user cancelled {user}'s job. It has {grace_s:time} to end.",
+        "A user cancelled the job.",
     ),
     R.OVER_SHARE: (
         "The job used {used_mib} MiB of device {device}, and its share is {share_mib} MiB. Its owner was warned for "
@@ -336,6 +336,12 @@ _UNTIL = {
 }
 
 
+def short_sentence(code: str) -> str | None:
+    """The sentence of a reason without its figures; None for the code of another release."""
+    pair = {reason.value: each for reason, each in SENTENCES.items()}.get(code)
+    return pair[1] if pair else None
+
+
 def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str:
     """The reason with its figures; a short sentence for a stored reason that lacks some.
 
@@ -385,10 +391,10 @@ def _special_sentence(reason: Reason) -> str | None:
     match reason:
         case WithinNotebookQuota(was="lent"):
             return _SLICE_BACK
-        case AboveLimit() if is_too_wide(reason):
+        case AboveLimit() if exceeds_bound_alone(reason):
             owner = "{project}" if reason.department is None else "its department {department}"
             return _TOO_WIDE[reason.code].replace("{limited}", owner)
-        case AboveTrainingQuota() | AboveUserCeiling() if is_too_wide(reason):
+        case AboveTrainingQuota() | AboveUserCeiling() if exceeds_bound_alone(reason):
             return _TOO_WIDE[reason.code]
         case AboveLimit(department=str()):
             return _DEPARTMENTS_LIMIT
@@ -416,11 +422,18 @@ def _addition(reason: Reason, figures: Mapping[str, Figure]) -> str:
 _PROTECTION_IGNORED = "; the claim is within a training quota and nothing else could satisfy it, so this was allowed."
 
 
+WHERE_NOTEBOOKS = "the hub's page Services > gpu-quota lists them with their users"
+
+
 def _advice(reason: AboveNotebookQuota) -> str:
     """Advice for a notebook above its quota; no slice is small enough if the quota is used up."""
     if reason.used_milli < reason.quota_milli:
-        return " Choose a smaller slice or stop a notebook."
-    return " Stop a notebook." if reason.used_milli else " Choose another pool, or ask for notebook quota there."
+        return f" Choose a smaller slice, or stop a notebook of {reason.project}; {WHERE_NOTEBOOKS}."
+    return (
+        f" Stop a notebook of {reason.project}; {WHERE_NOTEBOOKS}."
+        if reason.used_milli
+        else " Choose another pool, or ask for notebook quota there."
+    )
 
 
 class _FigureFormatter(Formatter):

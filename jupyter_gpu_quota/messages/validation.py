@@ -13,7 +13,7 @@ from decimal import Decimal
 from heapq import nlargest
 from typing import Any
 
-MOST_NUMBER = (1 << 63) - 1
+MAX_NUMBER = (1 << 63) - 1
 """The largest whole number in any message or document; most fields have a far lower bound of their own."""
 
 SHOWN = 40
@@ -36,8 +36,8 @@ SENTENCES = {
     "dataclass_type": "{given} was given; a mapping of names to values is expected",
     "list_type": "{given} was given; a list is expected",
     "tuple_type": "{given} was given; a list is expected",
-    "greater_than_equal": "{given} is less than {ge}, the least",
-    "less_than_equal": "{given} is more than {le}, the most",
+    "greater_than_equal": "{given} is less than {ge}, the minimum",
+    "less_than_equal": "{given} is more than {le}, the maximum",
     "literal_error": "{given} is none of {expected}",
     "enum": "{given} is none of {expected}",
     "timezone_aware": "{given} has no time zone; write an instant such as 2027-01-04T00:00:00Z",
@@ -117,17 +117,17 @@ def error_text(error: Mapping[str, Any], show: Callable[[object], str] = shown) 
             return str(context["error"])
         case "refused":
             return str(context["message"])
-        case "int_type" if isinstance(value, float) and abs(value) > MOST_NUMBER:
-            return f"{given} is more than {MOST_NUMBER}, the most that a whole number can be here"
+        case "int_type" if isinstance(value, float) and abs(value) > MAX_NUMBER:
+            return f"{given} is more than {MAX_NUMBER}, the maximum of a whole number here"
         case "json_invalid" if "out of range" in context["error"]:
             place = str(context["error"]).partition(" at ")[2]
-            return f"the number that is read up to {place} is more than {MOST_NUMBER}, the most that one can be here"
+            return f"the number that is read up to {place} is more than {MAX_NUMBER}, the maximum here"
         case "string_pattern_mismatch" if context["pattern"] in PATTERNS:
             return PATTERNS[context["pattern"]].format(given=given)
         case "string_too_short" | "too_short":
             return "it is empty" if not value else f"it has fewer than {context['min_length']} parts"
         case "too_long":
-            return f"it has more than {context['max_length']} parts, the most that are taken"
+            return f"it has more than {context['max_length']} parts, the maximum"
     message = str(error["msg"])
     sentence = SENTENCES.get(error["type"])
     return sentence.format_map(context | figures) if sentence else f"{message[:1].lower()}{message[1:]}"
@@ -138,17 +138,17 @@ def path_text(path: Iterable[str | int]) -> str:
     return ".".join(str(step)[:80] for step in path if step != "[key]")
 
 
-MOST_NAMES = 5_000
+MAX_NAMES = 5_000
 """With more known names, none is proposed."""
-MOST_COMPARED = 20
+MAX_COMPARED = 20
 """Names with the most letters in common; only these are compared exactly, since that is slow."""
 
 
 def nearest_name(name: str, known: Collection[str]) -> str | None:
     """The known name that is nearest to a misspelt one, in any case; None if none is near."""
-    if len(known) > MOST_NAMES:
+    if len(known) > MAX_NAMES:
         return None
     by_lower, letters = {each.lower(): each for each in sorted(known)}, Counter(name.lower())
-    few = nlargest(MOST_COMPARED, by_lower, key=lambda each: 2 * (letters & Counter(each)).total() - len(each))
+    few = nlargest(MAX_COMPARED, by_lower, key=lambda each: 2 * (letters & Counter(each)).total() - len(each))
     near = difflib.get_close_matches(name.lower(), few, n=1, cutoff=0.6)
     return by_lower[near[0]] if near else None

@@ -36,7 +36,7 @@ SCHEMA_ID, WAITING_ID, SUSPENSION_ID = (
 SCHEMAS = ("idle_event.yaml", "waiting_event.yaml", "suspension_event.yaml")
 OBSERVE_EVERY_MS = 1_000
 TIMEOUT_S = 5.0
-SHORTEST_REST_MS, LONGEST_REST_MS = 2_000, 120_000
+MIN_RETRY_MS, MAX_RETRY_MS = 2_000, 120_000
 STATES_WITH_GPU = {"in_use", "reported", "warned"}
 """Idle states in which the slice is not lent, so that the self-test may use it."""
 
@@ -128,7 +128,7 @@ class GPUQuotaActivity(LoggingConfigurable):
             log = self.log.debug if self.failures else self.log.warning
             log("jupyter_gpu_quota: the service did not accept the report of this server's activity: %s", error)
             self.failures += 1
-            self.next_report_at = self.clock() + min(LONGEST_REST_MS, SHORTEST_REST_MS << min(self.failures, 8))
+            self.next_report_at = self.clock() + min(MAX_RETRY_MS, MIN_RETRY_MS << min(self.failures, 8))
             self._count_as_activity(report, None)
             return
         self.failures, self.reported = 0, urgent

@@ -38,7 +38,7 @@ class CallFailed(Exception):
     """The driver refused; ``code`` is its CUresult, -1 if there is no such call."""
 
     def __init__(self, call: str, code: int, why: str = "") -> None:
-        super().__init__(f"{call} answers {why or CODES.get(code, 'an error')}" + (f" ({code})" if code > 0 else ""))
+        super().__init__(f"{call} failed: {why or CODES.get(code, 'an error')}" + (f" ({code})" if code > 0 else ""))
         self.call, self.code = call, code
 
 
@@ -49,7 +49,7 @@ class Driver:
         try:
             self.library = ctypes.CDLL(LIBRARY)
         except OSError as error:
-            raise CallFailed(LIBRARY, -1, f"that it cannot be loaded ({error})") from error
+            raise CallFailed(LIBRARY, -1, f"it cannot be loaded ({error})") from error
         self.call("cuInit", ctypes.c_uint(0))
 
     def state(self, pid: int) -> str:
@@ -62,7 +62,7 @@ class Driver:
         """Call a function of the driver. Raises CallFailed."""
         function = getattr(self.library, name, None)
         if function is None:
-            raise CallFailed(name, -1, "nothing: this driver has no such call, it is older than 570")
+            raise CallFailed(name, -1, "the driver is older than 570 and has no such call")
         code = function(*arguments)
         if code:
             raise CallFailed(name, code)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 LIBRARY = "libnvidia-ml.so.1"
 MIB = 1 << 20
-MOST = 1024
+MAX_PROCESSES = 1024
 """Processes of one device that are read."""
 
 
@@ -53,7 +53,7 @@ class Nvml:
             raise NvmlUnreadable(f"this driver's NVML has no {name}")
         code = function(*arguments)
         if code:
-            raise NvmlUnreadable(f"{name} answers {code}")
+            raise NvmlUnreadable(f"{name} failed with {code}")
 
     def text(self, name: str, size: int, *arguments: object) -> str:
         """A text of at most ``size`` bytes, such as the driver's version. Raises NvmlUnreadable."""
@@ -79,10 +79,10 @@ def read(pid: int) -> dict[str, object]:
     try:
         nvml, devices = Nvml(), {}
         for device in nvml.devices():
-            memory, count, found = Memory(), ctypes.c_uint(MOST), (Process * MOST)()
+            memory, count, found = Memory(), ctypes.c_uint(MAX_PROCESSES), (Process * MAX_PROCESSES)()
             nvml.call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory))
             nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), found)
-            listed = any(found[at].pid == pid for at in range(min(count.value, MOST)))
+            listed = any(found[at].pid == pid for at in range(min(count.value, MAX_PROCESSES)))
             figures = {"used_mib": memory.used // MIB, "free_mib": memory.free // MIB, "listed": listed}
             devices[nvml.text("nvmlDeviceGetUUID", 96, device)] = figures
         return {"driver": nvml.text("nvmlSystemGetDriverVersion", 80), "devices": devices, "why": ""}

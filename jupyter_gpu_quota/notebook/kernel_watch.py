@@ -25,7 +25,7 @@ STARTS_WITHIN_MS = 60_000
 """A kernel reports no state before its first client: after this time a starting kernel counts as idle since its start.
 """
 
-LONGEST_NAME = 128
+MAX_NAME_LENGTH = 128
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -97,7 +97,7 @@ class Watch:
         running = self.starts.of(name, pid)
         return KernelReport(
             id=name,
-            name=printable(str(getattr(kernel, "kernel_name", "")))[:LONGEST_NAME],
+            name=printable(str(getattr(kernel, "kernel_name", "")))[:MAX_NAME_LENGTH],
             state=STATES.get(state or ""),  # type: ignore[arg-type]
             quiet_ms=None if last is None else age,
             running_ms=running,
@@ -124,7 +124,7 @@ class Watch:
         for name, terminal in getattr(found, "terminals", {}).items():
             pid = getattr(getattr(terminal, "ptyproc", None), "pid", None)
             if pid:
-                yield printable(f"terminal {name}")[:LONGEST_NAME], int(pid)
+                yield printable(f"terminal {name}")[:MAX_NAME_LENGTH], int(pid)
 
 
 def children_of(pid: int) -> set[int]:

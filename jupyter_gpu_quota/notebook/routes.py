@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
@@ -17,7 +18,9 @@ AWAY = json.dumps({"status": 503, "message": MESSAGE, "reason": "service_away"})
 
 
 class ActivityHandler(APIHandler):
-    """A handler with the server's activity."""
+    """A handler with the server's activity. ``auth_resource`` is its name for the server's authorizer."""
+
+    auth_resource = "gpu_quota"
 
     def initialize(self, activity: GPUQuotaActivity) -> None:
         self.activity = activity
@@ -27,6 +30,7 @@ class IdleState(ActivityHandler):
     """``GET gpu-quota/idle``: the idle state of the notebook, null while unknown, and the waiting kernels."""
 
     @web.authenticated
+    @authorized
     async def get(self) -> None:
         idle = self.activity.idle
         left = None if self.activity.free_at is None else max(0, self.activity.free_at - self.activity.clock())
@@ -43,15 +47,19 @@ class GiveUp(ActivityHandler):
     """``POST gpu-quota/give-up``: do not start a waiting kernel, or any; returns their ids."""
 
     @web.authenticated
+    @authorized
     async def post(self) -> None:
-        kernel = (self.get_json_body() or {}).get("kernel")
-        self.finish(json.dumps({"given_up": self.activity.requests.give_up(kernel)}))
+        body = self.get_json_body() or {}
+        if not isinstance(body, dict) or not isinstance(body.get("kernel"), str | None):
+            raise web.HTTPError(400, 'the body is an object such as {"kernel": "<id of a kernel>"}, or empty')
+        self.finish(json.dumps({"given_up": self.activity.requests.give_up(body.get("kernel"))}))
 
 
 class Keep(ActivityHandler):
     """``POST gpu-quota/keep``: postpone the warning; returns the service's answer or refusal."""
 
     @web.authenticated
+    @authorized
     async def post(self) -> None:
         try:
             self.finish(await self.activity.keep())

@@ -292,7 +292,7 @@ class Suspension:
         return self._pid_of(suspended.kernel) == suspended.pid and started_of(suspended.pid) == suspended.started
 
     def _is_used(self, suspended: SuspendedKernel) -> bool:
-        """Whether it got a message; a busy one waits for its GPU, and is restored after ``again_at``."""
+        """Whether it got a message; a busy one waits for its GPU, and is restored after ``retry_at``."""
         mark = self._activity_mark(suspended.kernel)
         return mark != suspended.mark or (mark[1] == "busy" and self.clock() >= suspended.retry_at)
 

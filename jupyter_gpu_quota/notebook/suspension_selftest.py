@@ -26,7 +26,7 @@ PYTHON = (sys.executable, "-I", "-S")
 
 MIB = 1 << 20
 CANARY_MIB = 64
-LEAST_FREE_MIB = 1024
+MIN_FREE_MIB = 1024
 """Free memory that a device needs: the canary's context takes more than half a GiB."""
 
 LOCK_MS = 10_000
@@ -60,8 +60,8 @@ def self_test(variables: Mapping[str, str] = os.environ, step_s: float = STEP_S)
             raise SelfTestFailed(f"the driver suspends processes on x86-64 only, and this is {platform.machine()}")
         before = run_program("held_memory", os.getpid(), variables, step_s)
         driver, devices = before["driver"], tuple(sorted(before["devices"]))
-        if all(device["free_mib"] < LEAST_FREE_MIB for device in before["devices"].values()):
-            raise SelfTestFailed(f"no device has {LEAST_FREE_MIB} MiB free for the canary")
+        if all(device["free_mib"] < MIN_FREE_MIB for device in before["devices"].values()):
+            raise SelfTestFailed(f"no device has {MIN_FREE_MIB} MiB free for the canary")
         with Canary(variables, step_s) as canary:
             _suspend_and_restore(canary, variables, step_s)
     except SelfTestFailed as error:

@@ -22,7 +22,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za
 """A mail address, without RFC 5322's quoted and commented forms."""
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - Standard Webhooks' mark of a secret, not one
-LEAST_SECRET, MOST_SECRET = 24, 64
+MIN_SECRET, MAX_SECRET = 24, 64
 
 
 class SecretUnreadable(Exception):
@@ -196,10 +196,10 @@ def webhook_key(text: str) -> bytes:
         key = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    if LEAST_SECRET <= len(key) <= MOST_SECRET:
+    if MIN_SECRET <= len(key) <= MAX_SECRET:
         return key
     raise SecretUnreadable(
-        f"the webhook's secret must be {LEAST_SECRET} to {MOST_SECRET} bytes in base64: openssl rand -base64 32"
+        f"the webhook's secret must be {MIN_SECRET} to {MAX_SECRET} bytes in base64: openssl rand -base64 32"
     )
 
 

@@ -19,7 +19,7 @@ from .message import Message
 from .settings import SecretUnreadable, WebhookSettings, tls_context
 
 CONNECT_S, ANSWER_S = 5.0, 10.0
-LARGEST_ANSWER = 64 << 10
+MAX_ANSWER = 64 << 10
 WIDTH = 4
 """Concurrent requests."""
 
@@ -44,7 +44,7 @@ class Webhook:
 
     def __init__(self, settings: WebhookSettings, clock: Callable[[], int]) -> None:
         self.settings, self._clock = settings, clock
-        self._client = AsyncHTTPClient(force_instance=True, max_clients=WIDTH, max_body_size=LARGEST_ANSWER)
+        self._client = AsyncHTTPClient(force_instance=True, max_clients=WIDTH, max_body_size=MAX_ANSWER)
         self._tls_context: ssl.SSLContext | None = None
 
     @property

@@ -30,13 +30,13 @@ def parse(text: str) -> QuotaFile | list[QuotaError]:
     found = check(document, root)
     if isinstance(found, QuotaFile) and not errors:
         return found
-    trapped = {error.line for error in errors}
-    more = [] if isinstance(found, QuotaFile) else [error for error in found if error.line not in trapped]
+    ambiguous_lines = {error.line for error in errors}
+    more = [] if isinstance(found, QuotaFile) else [error for error in found if error.line not in ambiguous_lines]
     return sorted([*errors, *more], key=lambda error: (error.line, error.message))
 
 
 def export(text: str, revision: int) -> str:
-    """A quota file's own text, comments and all, with ``revision:`` in it. Takes only a text that ``parse`` accepts."""
+    """The author's text with its comments, and with ``revision:`` set. Takes only a text that ``parse`` accepts."""
     text = text.removeprefix(BYTE_ORDER_MARK)
     root = read(text)
     assert isinstance(root, yaml.MappingNode), "a quota file that was accepted is a mapping"

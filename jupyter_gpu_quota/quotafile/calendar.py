@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DAY = timedelta(days=1)
 MINUTES_A_DAY = 1440
-LONGEST_DAYS = 3
+MAX_DAYS = 3
 """No opening lasts longer, whatever the clocks do, so a window of an earlier day is closed."""
 
 
@@ -74,7 +74,7 @@ def expand(calendar: Iterable[Entry], from_ms: int, to_ms: int) -> tuple[Window,
 def _openings(when: When, from_ms: int, to_ms: int) -> Iterator[tuple[int, int]]:
     zone = ZoneInfo(when.timezone)
     first, last = (datetime.fromtimestamp(at // 1000, zone).date() for at in (from_ms, to_ms))
-    first -= LONGEST_DAYS * DAY
+    first -= MAX_DAYS * DAY
     for number in range((last - first).days + 1):
         day = first + number * DAY
         if _opens_on(when, day) and (opening := _opening(when, day, zone)) is not None:
@@ -130,7 +130,7 @@ def _usual_midnight(day: date, zone: ZoneInfo) -> int | None:
     No zone changes its clocks there and back within so few days.
     """
     local = datetime.combine(day, time(0), tzinfo=zone)
-    offsets = {(local + number * DAY).replace(fold=fold).utcoffset() for number in (0, LONGEST_DAYS) for fold in (0, 1)}
+    offsets = {(local + number * DAY).replace(fold=fold).utcoffset() for number in (0, MAX_DAYS) for fold in (0, 1)}
     return _milliseconds(local) if len(offsets) == 1 else None
 
 

@@ -15,11 +15,11 @@ from .fields import ChangedAmount, ChangedWeight, ItemName, Section, refuse
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-MOST_ENTRIES = 100
+MAX_ENTRIES = 100
 """Entries of one calendar; each is expanded for every day of two years when a file is applied."""
-MOST_DATES = 1_000
+MAX_DATES = 1_000
 """Dates of all entries together; a first and a last day count once."""
-MOST_CHANGES = 2_000
+MAX_CHANGES = 2_000
 """Rows of amounts, of a project or department in a pool, that all entries together change."""
 
 TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00", re.ASCII)
@@ -35,7 +35,9 @@ def _text(value: object) -> str:
 def _minutes(value: object) -> int:
     text = _text(value)
     if not TIME.fullmatch(text):
-        raise refuse(f'{text[:40]!r} is no time of day; write hours and minutes in quotes, such as "06:00" or "20:30"')
+        raise refuse(
+            f'{text[:40]!r} is not a time of day; write hours and minutes in quotes, such as "06:00" or "20:30"'
+        )
     hours, minutes = text.split(":")
     return int(hours) * 60 + int(minutes)
 
@@ -46,7 +48,7 @@ def _first_and_last(value: object) -> tuple[date, date]:
     first, slash, last = text.partition("/")
     if not (DATE.fullmatch(first) and (DATE.fullmatch(last) or not slash)):
         raise refuse(
-            f'{text[:40]!r} is no date; write "2027-01-11", or "2027-01-11/2027-01-29" for the first to the last'
+            f'{text[:40]!r} is not a date; write "2027-01-11", or "2027-01-11/2027-01-29" for the first to the last'
         )
     begins, ends = _date(first), _date(last or first)
     if ends < begins:

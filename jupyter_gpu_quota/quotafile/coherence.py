@@ -14,7 +14,7 @@ from .document import AmountsSection, DepartmentSection, Document, PoolSection, 
 from .yaml_tree import Path
 
 Found = Iterator[tuple[Path, str]]
-MOST_COMPARED = 50
+MAX_COMPARED = 50
 """Names among which the nearest to a wrong one is searched."""
 NAMED = ("pools", "departments", "projects", "environments", "calendar")
 """The lists whose items have unique names; a department and a project may have the same one."""
@@ -48,7 +48,7 @@ def _repeated(section: str, names: list[str]) -> Found:
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:
-            yield (section, i, "name"), f"{section}: the name {name} stands twice; names are unique"
+            yield (section, i, "name"), f"{section}: the name {name} occurs twice; names are unique"
         seen.add(name)
 
 
@@ -189,6 +189,6 @@ def _unknown_owners(
 
 
 def _no_such(kind: str, name: str, known: Collection[str]) -> str:
-    near = nearest_name(name, list(known)[:MOST_COMPARED])
+    near = nearest_name(name, list(known)[:MAX_COMPARED])
     advice = f"did you mean {near}?" if near else f"the file has {', '.join(sorted(known)[:20]) or 'none'}"
     return f"there is no {kind} {name}; {advice}"

@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from ..core import model
-from ..core.amounts import is_model
-from ..core.enforcement import EnforcementLevel, RequiredEnforcement
+from ..core.amounts import matches_model
+from ..core.enforcement.levels import EnforcementLevel, RequiredEnforcement
 from ..core.idle.activity import IdleMode, IdlePolicy
 from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
-from ..messages.validation import MOST_NUMBER
+from ..messages.validation import MAX_NUMBER
 from .calendar import expand
 from .calendar_section import AmountsChange, CalendarSection, ChangedPerUser, WhenSection, core_amounts
 from .fields import (
@@ -55,7 +55,7 @@ class Selector(Section):
     node: Annotated[list[ModelName], Field(min_length=1)] | None = None
 
     def takes(self, device: Device, node_name: str) -> bool:
-        by_model = self.gpu_model is None or any(is_model(asked, device.model) for asked in self.gpu_model)
+        by_model = self.gpu_model is None or any(matches_model(asked, device.model) for asked in self.gpu_model)
         by_node = self.node is None or device.node in self.node or node_name in self.node
         return by_model and by_node
 
@@ -145,7 +145,7 @@ class EnvironmentSection(Section):
     projects: list[ItemName] | None = None
 
 
-MEMORY = "readings are looked back on for 12 hours at most; write a duration from 1m to 12h"
+READINGS_KEPT = "readings are kept for 12 hours; write a duration from 1m to 12h"
 
 
 class Idle(Section):
@@ -164,7 +164,7 @@ class Idle(Section):
     keep_at_most: Count = 3
     release_after: Seconds = 7200
     stop_server_after: Seconds = 43_200
-    busy_notify_after: Annotated[Seconds, within(60, DAY_S // 2, MEMORY)] | None = None
+    busy_notify_after: Annotated[Seconds, within(60, DAY_S // 2, READINGS_KEPT)] | None = None
     suspend: Annotated[bool, Field(strict=True)] = False
     maximum_lease: Unenforced = None
 
@@ -233,7 +233,7 @@ class PolicySection(Section):
 
 def _this_version(version: object) -> object:
     if version != 1 or isinstance(version, bool):
-        raise refuse(f"{version!s:.40} is no version of the quota file that this release reads; write version: 1")
+        raise refuse(f"{version!s:.40} is not a version of the quota file that this release reads; write version: 1")
     return 1
 
 
@@ -241,7 +241,7 @@ class Document(Section):
     """All sections together, each of them valid; ``coherence`` checks that they fit each other."""
 
     version: Annotated[Literal[1], BeforeValidator(_this_version)]
-    revision: Annotated[Whole, Field(ge=0, le=MOST_NUMBER)] | None = None
+    revision: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] | None = None
     pools: list[PoolSection]
     departments: list[DepartmentSection] = []
     projects: list[ProjectSection]

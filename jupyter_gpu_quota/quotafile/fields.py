@@ -57,7 +57,7 @@ def _text_of(value: object, what: str) -> str:
         return format(value, "f")
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)
-    raise refuse(f"nothing, a list or a truth value is no {what}")
+    raise refuse(f"null, a list or a boolean was given instead of the {what}")
 
 
 AMOUNT, DURATION = "amount; write a number such as 2 or 0.5", "duration; write one such as 90m or 24h"
@@ -114,7 +114,7 @@ def _not_null(read: Callable[[object], object]) -> Callable[[object], object]:
 
     def checked(value: object) -> object:
         if value is None:
-            raise refuse("nothing changes nothing; write the amount that is in force meanwhile, or leave the key out")
+            raise refuse("null is not allowed here; write the amount that is in force meanwhile, or leave the key out")
         return read(value)
 
     return checked
@@ -150,11 +150,11 @@ def _weight(value: object) -> object:
 
 def _whole(value: object) -> object:
     """Numbers of more digits than any field takes are text after YAML: names may be, and bounds are checked here."""
-    return int(value[:MOST_DIGITS]) if isinstance(value, str) and MANY_DIGITS.fullmatch(value) else value
+    return int(value[:MAX_DIGITS]) if isinstance(value, str) and MANY_DIGITS.fullmatch(value) else value
 
 
 MANY_DIGITS = re.compile(r"[-+]?[0-9]{19,}", re.ASCII)
-MOST_DIGITS = 4000
+MAX_DIGITS = 4000
 """Python makes numbers of somewhat more."""
 Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True)]
 Weight = Annotated[Whole, BeforeValidator(_weight), Field(ge=0, le=1_000_000)]
@@ -169,13 +169,13 @@ Count = Annotated[Whole, Field(ge=0, le=1_000_000)]
 
 def _history(text: str) -> int | AmountRefusal:
     milli = exact_milli(text)
-    if isinstance(milli, int) and milli <= MOST_HISTORY:
+    if isinstance(milli, int) and milli <= MAX_HISTORY:
         return milli
-    message = f"{text[:40]!r} is no k; write a decimal from 0 to 10 with up to three places, such as 0.5"
+    message = f"{text[:40]!r} is not a value of k; write a decimal from 0 to 10 with up to three places, such as 0.5"
     return AmountRefusal(code="history", message=message)
 
 
-MOST_HISTORY = 10_000
+MAX_HISTORY = 10_000
 HistoryStrength = Annotated[
     int,
     BeforeValidator(_reader(_history)),
@@ -192,7 +192,7 @@ def _instant_ms(value: object) -> int:
     except (ValueError, OverflowError):
         found = None
     if found is None or found.tzinfo is None:
-        raise refuse(f"{value!s:.40} is no instant; write one with its time zone, such as 2027-01-31T18:00:00Z")
+        raise refuse(f"{value!s:.40} is not an instant; write one with its time zone, such as 2027-01-31T18:00:00Z")
     if not FIRST_INSTANT <= found < END_OF_INSTANTS:
         raise refuse(
             f"{value!s:.40} is in the year {found.year}; write an instant from {FIRST_YEAR} to {LAST_YEAR} in UTC"

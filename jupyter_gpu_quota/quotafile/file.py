@@ -16,7 +16,7 @@ from .document import Document
 from .limits import excesses
 from .yaml_tree import Path, QuotaError, line_of
 
-MOST_ERRORS = 100
+MAX_ERRORS = 100
 """At most this many errors are listed."""
 
 
@@ -27,7 +27,7 @@ class QuotaFile(Document):
         """The file as plain JSON values; :meth:`from_document` reads it back. The revision is no part of it."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"revision"})
 
-    def as_kept(self) -> dict[str, object] | str:
+    def stored_document(self) -> dict[str, object] | str:
         """The document to store, or why it must not be stored: reading it would not give the same file."""
         document = self.to_document()
         try:
@@ -46,16 +46,16 @@ class QuotaFile(Document):
 
 
 def check(document: object, root: yaml.Node | None) -> QuotaFile | list[QuotaError]:
-    """Read plain values. ``root`` is the tree they come from, for the lines of errors; None where there is not text.
+    """Read plain values. ``root`` is the tree they come from, for the lines of errors; None without a text.
 
     Without a text the size is not limited: a file that was put in force is read back, whatever its size.
     """
     try:
         found = QuotaFile.model_validate(document)
     except ValidationError as error:
-        return [_error_of(each, document, root) for each in error.errors(include_url=False)[:MOST_ERRORS]]
+        return [_error_of(each, document, root) for each in error.errors(include_url=False)[:MAX_ERRORS]]
     too_large = list(excesses(found)) if root else []
-    broken = too_large or list(islice(incoherences(found), MOST_ERRORS))
+    broken = too_large or list(islice(incoherences(found), MAX_ERRORS))
     return [QuotaError(line=line_of(root, path), message=message) for path, message in broken] or found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from . import parse
 from .file import QuotaFile
 
-MOST_ERRORS = 3
+MAX_ERRORS = 3
 
 HOW_TO_APPLY = "an admin applies one with `jupyter gpu-quota quota apply FILE`"
 
@@ -32,5 +32,5 @@ def read_path(path: Path) -> QuotaText | str:
     parsed = parse(text)
     if isinstance(parsed, QuotaFile):
         return QuotaText(text=text, file=parsed)
-    errors = "; ".join(f"line {error.line}: {error.message}" for error in parsed[:MOST_ERRORS])
-    return f"{errors}; and {len(parsed) - MOST_ERRORS} more" if len(parsed) > MOST_ERRORS else errors
+    errors = "; ".join(f"line {error.line}: {error.message}" for error in parsed[:MAX_ERRORS])
+    return f"{errors}; and {len(parsed) - MAX_ERRORS} more" if len(parsed) > MAX_ERRORS else errors

@@ -6,54 +6,54 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from ..core.amounts import gpu_text
-from .calendar_section import MOST_CHANGES, MOST_DATES, MOST_ENTRIES, dates_text
+from .calendar_section import MAX_CHANGES, MAX_DATES, MAX_ENTRIES, dates_text
 from .document import Document
 from .fields import FIRST_YEAR, LAST_YEAR
 from .yaml_tree import Path
 
-MOST_PROJECTS = 1_000
-MOST_LISTED = {
+MAX_PROJECTS = 1_000
+MAX_LISTED = {
     "pools": 50,
     "departments": 200,
-    "projects": MOST_PROJECTS,
+    "projects": MAX_PROJECTS,
     "environments": 200,
-    "calendar": MOST_ENTRIES,
+    "calendar": MAX_ENTRIES,
 }
 """Items of each list of the file."""
-MOST_QUOTAS = 5_000
+MAX_QUOTAS = 5_000
 """Quotas of projects and departments, one for each pool that they name."""
-MOST_IN_A_POOL_MILLI = 1_000_000_000
+MAX_POOL_MILLI = 1_000_000_000
 """A million GPUs: the largest sum of the quotas of all projects and departments in one pool."""
 
 Found = Iterator[tuple[Path, str]]
-THE_MOST = "the most that a quota file may have"
+THE_LIMIT = "the limit of a quota file"
 
 
 def excesses(file: Document) -> Found:
     """Places and sentences for each part of which there are too many: the place of the first one too many."""
-    for name, most in MOST_LISTED.items():
+    for name, most in MAX_LISTED.items():
         if len(rows := getattr(file, name)) > most:
-            yield (name, most), f"{name}: there are {len(rows)}, and {most} are {THE_MOST}"
+            yield (name, most), f"{name}: there are {len(rows)}, and {most} are {THE_LIMIT}"
     quotas = [(("departments", i, "quota"), row.quota) for i, row in enumerate(file.departments)]
     quotas += [(("projects", i, "quota"), row.quota) for i, row in enumerate(file.projects)]
     named = "quotas of projects and departments, one for each pool"
-    yield from _too_many(named, [(path, len(quota)) for path, quota in quotas], MOST_QUOTAS)
+    yield from _too_many(named, [(path, len(quota)) for path, quota in quotas], MAX_QUOTAS)
     for pool in file.pools:
         amounts = [((*path, pool.name), quota[pool.name]) for path, quota in quotas if pool.name in quota]
         yield from _most_in_pool(pool.name, [(path, each.notebook + each.training) for path, each in amounts])
     yield from _years_out_of_range(file)
     dates = [(("calendar", i, "when", "dates"), len(row.when.dates or ())) for i, row in enumerate(file.calendar)]
-    yield from _too_many("dates in the calendar", dates, MOST_DATES)
+    yield from _too_many("dates in the calendar", dates, MAX_DATES)
     changes = [(("calendar", i), len(row.entry().changes)) for i, row in enumerate(file.calendar)]
-    yield from _too_many("changes of quotas in the calendar", changes, MOST_CHANGES)
+    yield from _too_many("changes of quotas in the calendar", changes, MAX_CHANGES)
 
 
 def _most_in_pool(pool: str, parts: Sequence[tuple[Path, int]]) -> Found:
     """One error for each pool, at the quota with which its quotas become too many GPUs."""
-    total, most = sum(milli for _, milli in parts), MOST_IN_A_POOL_MILLI
+    total, most = sum(milli for _, milli in parts), MAX_POOL_MILLI
     if total > most:
-        words = f"the quotas in pool {pool} add up to {gpu_text(total)} GPUs, and {gpu_text(most)} are the most that a"
-        yield _first_above(parts, most), f"{words} quota file may give in one pool"
+        words = f"the quotas in pool {pool} add up to {gpu_text(total)} GPUs, and {gpu_text(most)} are the limit of one"
+        yield _first_above(parts, most), f"{words} pool in a quota file"
 
 
 def _years_out_of_range(file: Document) -> Found:
@@ -70,7 +70,7 @@ def _too_many(what: str, parts: Sequence[tuple[Path, int]], most: int) -> Found:
     """One error for all of them together, at the part with which they become too many."""
     total = sum(count for _, count in parts)
     if total > most:
-        yield _first_above(parts, most), f"there are {total} {what}, and {most} are {THE_MOST}"
+        yield _first_above(parts, most), f"there are {total} {what}, and {most} are {THE_LIMIT}"
 
 
 def _first_above(parts: Sequence[tuple[Path, int]], most: int) -> Path:

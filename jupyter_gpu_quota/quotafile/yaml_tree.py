@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
-LARGEST = 1_000_000
+MAX_CHARACTERS = 1_000_000
 """Characters of the largest quota file that is read."""
 
-MOST_PARTS = 100_000
+MAX_PARTS = 100_000
 """Words, lists and mappings of one file; a thousand projects of several pools need about half as many."""
 
-DEEPEST = 20
+MAX_DEPTH = 20
 """Levels of nesting; the quota file needs eight."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -28,7 +28,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaError:
-    """One error of a quota file, and its line, from 1; 0 where there is not text."""
+    """One error of a quota file, and its line, from 1; 0 without a text."""
 
     line: int
     message: str
@@ -45,35 +45,35 @@ class Unreadable(ValueError):
 TRUTHS = {"true": True, "false": False}
 INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})", re.ASCII)
 NUMBER = re.compile(r"[-+]?[0-9]{1,18}\.[0-9]{1,18}", re.ASCII)
-TRAPS = (
+AMBIGUOUS = (
     (
         re.compile(r"yes|no|on|off|y|n", re.ASCII | re.IGNORECASE),
-        '{0} without quotes is a truth value to many YAML readers; write "{0}" if it is a name, true or false if it is'
+        '{0} without quotes is a boolean for many YAML readers; write "{0}" if it is a name, true or false if it is'
         " not",
     ),
     (
         re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?", re.ASCII),
-        '{0} without quotes is a number in base 60 to many YAML readers; write "{0}"',
+        '{0} without quotes is a number in base 60 for many YAML readers; write "{0}"',
     ),
     (
         re.compile(r"[-+]?(?:0[0-7_]+|0o[0-7_]+|0x[0-9a-fA-F_]+|0b[01_]+|[0-9][0-9_]*_[0-9_]*)", re.ASCII),
-        '{0} without quotes is another number to many YAML readers; write it in plain digits, or "{0}" if it is a name',
+        '{0} without quotes is another number for many YAML readers; write it in digits, or "{0}" if it is a name',
     ),
 )
 """Unquoted scalars that YAML 1.1 and other versions read differently."""
 
-NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 Value = None | bool | int | Decimal | str | list["Value"] | dict[str, "Value"]
 
 
 def read(text: str) -> yaml.Node:
     """The root node of one YAML document; raises Unreadable with the line of the first thing that cannot be read."""
-    if len(text) > LARGEST:
-        raise Unreadable(1, f"the file has {len(text)} characters; more than {LARGEST} are not read")
-    if odd := NO_TEXT.search(text):
+    if len(text) > MAX_CHARACTERS:
+        raise Unreadable(1, f"the file has {len(text)} characters; more than {MAX_CHARACTERS} are not read")
+    if odd := FORBIDDEN.search(text):
         line = len(f"{text[: odd.start()]}|".splitlines())
-        raise Unreadable(line, f"the character U+{ord(odd[0]):04X} has no place in a quota file")
+        raise Unreadable(line, f"the character U+{ord(odd[0]):04X} is not allowed in a quota file")
     try:
         _check_events(text)
         root: yaml.Node | None = yaml.compose(text, Loader=_Loader)
@@ -114,21 +114,21 @@ def _check_events(text: str) -> None:
         documents += isinstance(event, yaml.DocumentStartEvent)
         if isinstance(event, yaml.NodeEvent):
             parts += 1
-            if parts > MOST_PARTS:
-                raise Unreadable(line, f"the file has more than {MOST_PARTS} parts; so many are not read")
+            if parts > MAX_PARTS:
+                raise Unreadable(line, f"the file has more than {MAX_PARTS} parts; so many are not read")
             if documents > 1:
                 raise Unreadable(line, "a second document begins here; a quota file is one document")
             if isinstance(event, yaml.AliasEvent) or event.anchor:
                 raise Unreadable(line, "anchors (&name) and aliases (*name) are not read here; write the values out")
             if getattr(event, "tag", None) not in (None, "!"):
                 raise Unreadable(line, "tags (!name) are not read here; leave the tag out")
-            if depth >= DEEPEST:
-                raise Unreadable(line, f"nested deeper than {DEEPEST} levels; a quota file needs eight")
+            if depth >= MAX_DEPTH:
+                raise Unreadable(line, f"nested deeper than {MAX_DEPTH} levels; a quota file needs eight")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
 
 
 def value_of(node: yaml.Node, errors: list[QuotaError]) -> Value:
-    """The plain value of a tree: numbers with a point as Decimal; traps and repeated keys are added to ``errors``."""
+    """The plain value of a tree, numbers with a point as Decimal; ``errors`` gets ambiguous scalars, repeated keys."""
     if isinstance(node, yaml.ScalarNode):
         return _scalar_value(node, errors)
     if isinstance(node, yaml.SequenceNode):
@@ -136,9 +136,9 @@ def value_of(node: yaml.Node, errors: list[QuotaError]) -> Value:
     found: dict[str, Value] = {}
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            errors.append(_error(key, "a key is a word here, not a list or a mapping"))
+            errors.append(_error(key, "a key must be a scalar, not a list or a mapping"))
         elif key.value in found:
-            errors.append(_error(key, f"{key.value[:80]!r} stands twice in the same place; leave one of them out"))
+            errors.append(_error(key, f"{key.value[:80]!r} occurs twice in the same place; leave one of them out"))
         else:
             _scalar_value(key, errors)
             found[key.value] = value_of(value, errors)
@@ -149,7 +149,7 @@ def _scalar_value(node: yaml.ScalarNode, errors: list[QuotaError]) -> Value:
     text: str = node.value
     if node.style:  # in quotes, or a block
         return text
-    if (why := trap(text)) is not None:
+    if (why := ambiguity(text)) is not None:
         errors.append(_error(node, why))
         return text
     return plain_value(text)
@@ -168,9 +168,9 @@ def plain_value(text: str) -> bool | int | Decimal | str | None:
     return text
 
 
-def trap(text: str) -> str | None:
-    """Why an unquoted scalar must be quoted: YAML readers do not agree on what it is. None for all others."""
-    return next((words.format(text) for pattern, words in TRAPS if pattern.fullmatch(text)), None)
+def ambiguity(text: str) -> str | None:
+    """Why an unquoted scalar must be quoted: YAML readers read it differently. None for all others."""
+    return next((words.format(text) for pattern, words in AMBIGUOUS if pattern.fullmatch(text)), None)
 
 
 def _error(node: yaml.Node, message: str) -> QuotaError:

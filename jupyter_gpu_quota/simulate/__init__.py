@@ -1,1 +1,1 @@
-"""Traces and generated days, played by the shipped controllers and core in virtual time."""
+"""Simulation of traces and generated weeks in virtual time, with the shipped controllers and core."""

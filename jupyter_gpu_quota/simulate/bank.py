@@ -1,8 +1,8 @@
-"""Days of a bank, generated from a seed: notebooks with bursts, data preparation, training, campaigns and sweeps.
+"""Weeks of a bank, generated from a seed: notebooks with bursts, data preparation, training, campaigns and sweeps.
 
-``bank.toml`` has the parameters and their sources. Two worlds have the same users and work: ours, with a slice for each
-notebook and a queue for the training, with or without lending of idle slices; and the baseline, where an open notebook
-has one whole GPU and training runs inside it. The shipped controllers run both.
+``bank.toml`` has the parameters and their sources. There are two traces of the same users and work: one has a slice for
+each notebook and a queue for the training, with or without lending of idle slices; in the baseline an open notebook has
+one whole GPU, and training runs inside it. The shipped controllers run both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 from .tracefile import JobWork, NodeSpec, NotebookWork, Trace
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+EVERYBODY = "everybody"
+"""The only project of the baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def project_of(person: int) -> str:
     return f"team-{person // parameters()['people_per_project']:02d}"
 
 
-# --- the people and their work --------------------------------------------------------------------------------------
+# --- the users and their work ---------------------------------------------------------------------------------------
 def sessions(variant: Variant, seed: int) -> list[Session]:
     """The sessions of all users; equal seeds give equal sessions."""
     rng = random.Random(f"{variant.name} {seed}")  # noqa: S311 - a simulation, not a secret
@@ -164,7 +166,7 @@ def _job_work(row: Mapping[str, Any], person: int, name: str, at: int, rng: rand
     )
 
 
-# --- our world ------------------------------------------------------------------------------------------------------
+# --- slices and a queue ---------------------------------------------------------------------------------------------
 def day_trace(variant: Variant, *, seed: int, lending: bool = False) -> Trace:
     """The sessions with a slice for each notebook, and training in the queue. ``lending``: idle slices are lent."""
     work: list[JobWork | NotebookWork] = []
@@ -231,7 +233,7 @@ def _nodes(variant: Variant) -> list[NodeSpec]:
 
 
 def quotas(variant: Variant, *, lending: bool = False) -> dict[str, object]:
-    """The quota file of our world: the same for every team. All of ``policy.idle`` but its mode is the default."""
+    """The quota file: equal quotas for every team. All of ``policy.idle`` but its mode is the default."""
     values = parameters()["quota"]
     teams = sorted({project_of(person) for person in range(variant.people)})
     amounts = {key: values[key] for key in ("notebook", "training", "limit")}
@@ -252,7 +254,6 @@ def baseline_trace(variant: Variant, *, seed: int) -> Trace:
     without a GPU in the late afternoon cancels the request. Training for several GPUs takes as many times as long.
     """
     work = [_baseline_job(session) for session in sessions(variant, seed)]
-    names = ["everybody"]
     return Trace(
         begins_at=parameters()["begins_at"],
         nodes=_nodes(variant),
@@ -260,7 +261,7 @@ def baseline_trace(variant: Variant, *, seed: int) -> Trace:
         quotas={
             "version": 1,
             "pools": [{"name": "shared"}],
-            "projects": [{"name": name, "quota": {"shared": {"training": variant.gpus}}} for name in names],
+            "projects": [{"name": EVERYBODY, "quota": {"shared": {"training": variant.gpus}}}],
             "policy": {"within_project": "first_come"},
         },
     )
@@ -282,7 +283,7 @@ def _baseline_job(session: Session) -> JobWork:
             "kind": "training",
             "id": session.id,
             "submit_s": session.opens_at / 1000,
-            "project": "everybody",
+            "project": EVERYBODY,
             "user": f"ds-{session.person:03d}",
             "gpu": 1,
             "duration_s": open_ms / 1000,

@@ -1,4 +1,4 @@
-"""Checks the promises about waiting times, from the records alone.
+"""Checks the promises about waiting times, from the changes of the records alone.
 
 P10: a claim within its guarantee has its devices within grace + 2 ticks. A notebook within its quota, or one that wakes
 while its slice is lent, has its slice within lent_grace + 2 ticks. Each quarantined device adds one grace. The amounts
@@ -76,7 +76,7 @@ class GuaranteeMonitor:
     def __post_init__(self) -> None:
         self._update_amounts(0)
 
-    def see(self, changes: Changes, now: int) -> None:
+    def observe(self, changes: Changes, now: int) -> None:
         """Apply the changes up to ``now``, and record the workloads that waited too long."""
         self._follow_calendar(now)
         self._devices |= {device.id: device for device in changes.devices}
@@ -89,7 +89,7 @@ class GuaranteeMonitor:
             self._pools.clear()
             touched |= dict.fromkeys([*self._waiting, *self._requested, *self._waking])
         for key in touched:
-            self._check_place(key, now)
+            self._check_claims_of(key, now)
 
     def finish(self, now: int) -> list[Violation]:
         """All violations, those of workloads that still wait too."""
@@ -109,12 +109,12 @@ class GuaranteeMonitor:
         }
 
     def _follow_calendar(self, now: int) -> None:
-        """Check all places at each instant until now at which amounts changed."""
+        """Check all claims at each instant until now at which amounts changed."""
         while self._changes_at is not None and self._changes_at <= now:
             at = self._changes_at
             self._update_amounts(at)
             for key in [*self._waiting, *self._requested, *self._waking]:
-                self._check_place(key, at)
+                self._check_claims_of(key, at)
 
     # --- workloads ------------------------------------------------------------------------------------------------
     def _update_job(self, job: Job) -> ProjectPool:
@@ -152,7 +152,7 @@ class GuaranteeMonitor:
             of[key] -= milli
 
     # --- claims within guarantee ----------------------------------------------------------------------------------
-    def _check_place(self, key: ProjectPool, now: int) -> None:
+    def _check_claims_of(self, key: ProjectPool, now: int) -> None:
         owed = set(self._covered_claims(key))
         before = self._owed[key]
         for workload in sorted(before):

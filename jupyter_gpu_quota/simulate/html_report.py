@@ -134,12 +134,12 @@ def page(report: Mapping[str, Any]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
-        f"<p>{escape(_played(report))}</p><p>{escape(MODE_NOTES[mode])}</p>{''.join(parts)}</main></body></html>\n"
+        f"<p>{escape(_subtitle(report))}</p><p>{escape(MODE_NOTES[mode])}</p>{''.join(parts)}</main></body></html>\n"
     )
 
 
-def _played(report: Mapping[str, Any]) -> str:
-    """The quotas, the time that was played and the seeds, in sentences."""
+def _subtitle(report: Mapping[str, Any]) -> str:
+    """The quotas, the simulated time and the seeds, in sentences."""
     seeds = ", ".join(str(seed) for seed in report.get("seeds", ()))
     parts = [f"Quotas: {report['quotas']}."] if report.get("quotas") else []
     if "begins_at" in report:
@@ -224,8 +224,8 @@ def _section(title: str, content: str) -> str:
 
 
 def _figures(report: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[object, ...]]:
-    loans = ("slices_lent", "gpu_hours_lent", "kernels_shut_down")
-    left_out = () if report.get("slices_lent") else loans
+    lending = ("slices_lent", "gpu_hours_lent", "kernels_shut_down")
+    left_out = () if report.get("slices_lent") else lending
     lasted, open_jobs = _time(report.get("makespan_s")), not_ended(report)
     shown = {**report, "makespan_s": f"{lasted}; {open_jobs}" if lasted and open_jobs else lasted}
     return [(text, shown[name]) for name, text in names.items() if name in report and name not in left_out]

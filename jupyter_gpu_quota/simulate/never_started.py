@@ -1,4 +1,4 @@
-"""Why work of a simulated world never started, as the shipped scheduler explains it."""
+"""Why work of a simulation never started, as the shipped scheduler explains it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..core.scheduling.decide import decide_and_explain
 from ..messages.reasons import sentence
 from .replay import Replay
 
-MOST_GROUPS = 20
-"""A report has so many reasons at most: those of the most work."""
+MAX_GROUPS = 20
+"""A report has at most so many groups: the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class Unstarted:
 
 
 def unstarted(replay: Replay) -> tuple[Unstarted, ...]:
-    """The work that still waits when a world ends; cancelled work is left out."""
+    """The work that still waits at the end of a simulation; cancelled work is left out."""
     mirror, now = replay.controller.mirror, replay.clock.now
     policy = mirror.policy_at(now)
     snapshot = mirror.snapshot(now)
     waiting: list[Job | Notebook] = [job for job in snapshot.jobs if job.state in WAITING and not job.attempt]
-    waiting += [book for book in snapshot.notebooks if book.state is NotebookState.REQUESTED]
+    waiting += [notebook for notebook in snapshot.notebooks if notebook.state is NotebookState.REQUESTED]
     if policy is None or not waiting:
         return ()
     waits = decide_and_explain(snapshot, policy).waits
@@ -41,7 +41,7 @@ def unstarted(replay: Replay) -> tuple[Unstarted, ...]:
             workload=work.id,
             project=work.project,
             code=code_of(waits[work.id]),
-            message=sentence(waits[work.id]).replace(work.user, replay.person_of(work.id)),
+            message=sentence(waits[work.id]).replace(work.user, replay.user_of(work.id)),
         )
         for work in waiting
         if work.id in waits
@@ -54,7 +54,7 @@ def by_reason(worlds: Iterable[Iterable[Unstarted]]) -> list[dict[str, object]]:
     for world in worlds:
         for each in world:
             groups.setdefault((each.code, each.project), []).append(each)
-    rows = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))[:MOST_GROUPS]
+    rows = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))[:MAX_GROUPS]
     return [
         {"reason": code, "project": project, "count": len(found), "such_as": found[0].workload,
          "message": found[0].message}

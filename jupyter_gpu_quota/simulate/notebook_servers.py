@@ -1,4 +1,4 @@
-"""The notebook servers of a simulated world. Their users run cells in bursts, and leave them idle in between.
+"""The notebook servers of a simulation. Their users run cells in bursts, and leave the servers idle in between.
 
 The shipped idleness controller classifies the notebooks from the reports of their servers. The servers carry out its
 orders: they shut kernels down, and are stopped. A server reports every change at once, and every 30 s otherwise. The
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..controllers.idleness import CHECK_EVERY_MS, Idleness, stage_of
+from ..controllers.idleness import CHECK_EVERY_MS, Idleness, machine_state_of
 from ..controllers.lease import FencedStore, Leadership
 from ..controllers.notifications import NotificationQueue
 from ..core.idle.activity import IdleMode, IdlePolicy
@@ -102,7 +102,7 @@ class _Server:
         return next((at for at, _ in self.planned()), None)
 
     def begin_bursts(self, now: int) -> None:
-        """Begin the bursts that were planned until now; each waits for the slice, and for the one before it."""
+        """Begin the bursts that were planned until now; each waits for the slice, and for the previous burst."""
         for planned_at, length in self.planned():
             begins_at = max(planned_at, self.booked_at, self.used_until)
             if planned_at > now or begins_at > now:
@@ -131,9 +131,9 @@ class _Server:
 
 @dataclass(eq=False)
 class NotebookServers:
-    """All notebook servers, and the idleness controller. ``expect`` plans an event.
+    """All notebook servers, and the idleness controller. ``schedule`` plans an event.
 
-    ``wakes`` are those that ended. ``loans`` counts slices that were lent, ``freed`` kernels that were shut down.
+    ``wakes`` are those that ended. ``slices_lent`` counts slices that were lent, ``freed`` kernels that were shut down.
     """
 
     work: Mapping[str, NotebookWork]
@@ -143,7 +143,7 @@ class NotebookServers:
     clock: Callable[[], int]
     schedule: Callable[[int, ServerEvent], None]
     wakes: list[Wake] = field(default_factory=list)
-    loans: int = 0
+    slices_lent: int = 0
     freed: int = 0
     idleness: Idleness = field(init=False)
     _open: dict[str, _Server] = field(default_factory=dict)
@@ -248,7 +248,7 @@ class NotebookServers:
                 return None
 
     # --- changes of the store -------------------------------------------------------------------------------------
-    def see(self, changes: Changes, now: int) -> None:
+    def observe(self, changes: Changes, now: int) -> None:
         """Apply the changes up to ``now``, and schedule the next checks."""
         for record in changes.notebooks:
             self._update_server(record, now)
@@ -267,12 +267,12 @@ class NotebookServers:
             return
         if record.notebook.id != server.notebook:
             return
-        before, was, server.state, server.idle_state = server.state, server.idle_state, state, stage_of(record)
+        before, was, server.state, server.idle_state = server.state, server.idle_state, state, machine_state_of(record)
         if isinstance(server.idle_state, Freeing) and not isinstance(was, Freeing):
             self._schedule(server.name, "free", now + ORDER_MS)
         if before is state:
             return
-        self.loans += state is NotebookState.LENT
+        self.slices_lent += state is NotebookState.LENT
         if state is NotebookState.BOOKED:
             self._take_slice(server, now)
         elif state is NotebookState.REFUSED:
@@ -379,10 +379,10 @@ class NotebookServers:
         assert record is not None
         server.starts, server.state = server.starts + 1, NotebookState.REQUESTED
         server.notebook = f"{server.name}+{server.starts}"
-        book = record.notebook
+        before = record.notebook
         return RequestNotebook(
-            notebook=server.notebook, user=book.user, server=server.name, project=book.project, pool=book.pool,
-            gpu_milli=book.gpu_milli,
+            notebook=server.notebook, user=before.user, server=server.name, project=before.project, pool=before.pool,
+            gpu_milli=before.gpu_milli,
         )  # fmt: skip
 
     def _shut_kernel_down(self, server: _Server, at: int) -> list[Request]:

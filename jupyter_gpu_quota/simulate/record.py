@@ -1,4 +1,4 @@
-"""The history of one simulated world, from the changes of its store: the source of the figures."""
+"""The history of one simulation, from the changes of its store: the source of the figures."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class WorkloadRecord:
 class Record:
     """Observes a replay. Curves are in milli-GPU; ``waiting`` counts workloads.
 
-    ``broken`` is the free part of devices that are in part allocated; ``used_by`` the devices of each project's jobs.
+    ``fragmented`` is the free part of partly allocated devices; ``used_by`` the devices of each project's jobs.
     """
 
     jobs: dict[str, WorkloadRecord] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Record:
     _allocations: dict[str, Allocation] = field(default_factory=dict)
     _milli_on: Counter[str] = field(default_factory=Counter)
 
-    def see(self, changes: Changes, now: int) -> None:
+    def observe(self, changes: Changes, now: int) -> None:
         """Apply the changes up to ``now``."""
         for record in changes.jobs:
             self._update_job(record, now)
@@ -126,16 +126,19 @@ class Record:
         self.used_by[job.project].put(job.id, job.held_milli if job.state in HOLDS_GPU else 0, now)
 
     def _update_notebook(self, record: NotebookRecord, now: int) -> None:
-        book = record.notebook
-        workload = self.notebooks.get(book.id)
+        notebook = record.notebook
+        workload = self.notebooks.get(notebook.id)
         if workload is None:
-            workload = self.notebooks[book.id] = WorkloadRecord(
-                work=record.server, project=book.project, size_milli=book.gpu_milli, asked_at=book.requested_at
+            workload = self.notebooks[notebook.id] = WorkloadRecord(
+                work=record.server,
+                project=notebook.project,
+                size_milli=notebook.gpu_milli,
+                asked_at=notebook.requested_at,
             )
         workload.allocated_at = record.booked_at if workload.allocated_at is None else workload.allocated_at
-        workload.state, workload.ended_at = book.state.value, record.ended_at
-        self.lent.put(book.id, book.gpu_milli if book.state is NotebookState.LENT else 0, now)
-        self.waiting.put(book.id, book.state is NotebookState.REQUESTED, now)
+        workload.state, workload.ended_at = notebook.state.value, record.ended_at
+        self.lent.put(notebook.id, notebook.gpu_milli if notebook.state is NotebookState.LENT else 0, now)
+        self.waiting.put(notebook.id, notebook.state is NotebookState.REQUESTED, now)
 
     def _update_devices(self, changes: Changes, now: int) -> None:
         self._devices |= {device.id: device for device in changes.devices}

@@ -64,7 +64,7 @@ class _Audit:
 def read(text: str) -> Trace | list[str]:
     """The trace of an audit: its work lasts as long as it ran, or, if it had not ended, until the last row.
 
-    Time that a pause without a checkpoint threw away is left out. Work that was never paused saves in no time; that,
+    Work that a pause without a checkpoint discarded is left out. Work that was never paused saves in no time; that,
     and how busy it was, is not in the audit, nor are the quotas. Rows of releases that did not note which models of
     device a job asked for leave it any model.
     """
@@ -95,7 +95,7 @@ def rows_of(text: str) -> list[Row] | list[str]:
 
 
 def _sequence_fault(rows: Sequence[Row]) -> str:
-    """The first row that is missing or there twice, as a sentence; empty where there is none."""
+    """A sentence about the first missing or duplicate row; empty where there is none."""
     for before, after in pairwise(rows):
         if after.seq == before.seq:
             return f"row {after.seq} is there twice"
@@ -105,7 +105,7 @@ def _sequence_fault(rows: Sequence[Row]) -> str:
 
 
 class InvalidRow(ValueError):
-    """A row that this release does not write."""
+    """A row that does not have the format of this release."""
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def _reading(row: Row) -> Iterator[None]:
 def states(rows: Iterable[Row]) -> dict[str, str]:
     """The state of each job and notebook after the last row; nothing is decided again.
 
-    Raises OtherRow.
+    Raises InvalidRow.
     """
     audit = _audit_of(rows)
     return {name: work.state for name, work in (audit.jobs | audit.notebooks).items()}
@@ -215,7 +215,7 @@ def _build(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, be
 
 
 def _nodes(devices: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
-    """A node for each that has devices; of one that has several models a node for each model."""
+    """One node for each machine with devices; for a machine with several models, one for each model."""
     models: dict[str, dict[str, list[int]]] = {}
     for device in devices:
         models.setdefault(device["node"], {}).setdefault(device["model"], []).append(device["memory_mib"])

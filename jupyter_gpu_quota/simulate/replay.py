@@ -20,7 +20,7 @@ from ..backends.simulated.jobs import Behaviour, Clock, SimulatedJobs
 from ..controllers.lease import Leadership
 from ..controllers.retention import Retention, RetentionTimes
 from ..controllers.scheduling import Intervals, SchedulingController
-from ..core.amounts import gpu_text, models_meant
+from ..core.amounts import gpu_text, matching_models
 from ..core.facts import DeviceFact
 from ..core.model import Allocation, Device, Node, NotebookState
 from ..core.samples import DeviceSample
@@ -50,7 +50,7 @@ CHECK_EVERY = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """The user cancels work that has had no device yet."""
+    """The user cancels work that never had a device."""
 
     work: JobWork | NotebookWork
 
@@ -58,7 +58,7 @@ class GiveUp:
 _Event = Request | NodeEvent | GiveUp | ServerEvent
 
 
-class Impossible(ValueError):
+class InvalidTrace(ValueError):
     """The trace contradicts the quotas; the message says where, and nothing was simulated."""
 
 
@@ -87,16 +87,16 @@ class NoBundles:
 class Observer(Protocol):
     """Receives the changes of each simulated instant."""
 
-    def see(self, changes: Changes, now: int) -> None:
+    def observe(self, changes: Changes, now: int) -> None:
         """Apply the changes since the previous instant, with work that ended."""
 
 
 @dataclass(slots=True)
 class Replay:
-    """One world: a trace under a quota file.
+    """One simulation: a trace under a quota file.
 
     ``tick_ms`` is the time between two instants at which controllers may run; None: the quota file's ``tick_max``.
-    Raises Impossible where the trace names a project or pool that the quotas do not have.
+    Raises InvalidTrace where the trace names a project or pool that the quotas do not have.
     """
 
     trace: Trace
@@ -122,7 +122,7 @@ class Replay:
         self.clock = Clock(self.trace.begins_at)
         self._changed_at = self.trace.begins_at
         self._work = {str(work.id): work for work in self.trace.work}
-        self.executor = SimulatedJobs(self.clock, *machines(self.trace.nodes), self._conduct)
+        self.executor = SimulatedJobs(self.clock, *machines(self.trace.nodes), self._behaviour_of)
         leadership = Leadership(self.store, self.clock, holder="simulation")
         self.controller = SchedulingController(
             clock=self.clock,
@@ -180,13 +180,13 @@ class Replay:
         while self.controller.run_once(self.clock.now) <= self.clock.now:
             pass
 
-    def person_of(self, workload: str) -> str:
+    def user_of(self, workload: str) -> str:
         """The name of the user in the trace; the core knows users by their ids alone."""
-        book = self.store.notebook(workload)
-        return self._work[workload if book is None else book.server].user
+        record = self.store.notebook(workload)
+        return self._work[workload if record is None else record.server].user
 
     def _is_stalled(self, at: int) -> bool:
-        """Whether all remaining work waits, and no window of the calendar has changed that for two weeks."""
+        """Whether all remaining work has waited for two weeks, so that no window of the calendar will start it."""
         if self.controller.mirror.version != self._seen_version:
             self._seen_version, self._changed_at = self.controller.mirror.version, self.clock.now
         idle = not self._agenda and self.executor.next_event_at() is None
@@ -236,22 +236,22 @@ class Replay:
             record = self.store.job(name)
             has_waited = record is not None and record.ended_at is None and not record.job.attempt
             return [ChangeJob(job=name, actor=USER, change="cancel")] if has_waited else []
-        book = self.store.notebook(name)
-        has_waited = book is not None and book.notebook.state is NotebookState.REQUESTED
+        requested = self.store.notebook(name)
+        has_waited = requested is not None and requested.notebook.state is NotebookState.REQUESTED
         return [ReturnNotebook(notebook=name, actor=USER, why="given up")] if has_waited else []
 
     def _record(self, requests: Sequence[Request], at: int) -> None:
         for request, outcome in zip(requests, self.store.record(requests, now=at), strict=True):
             if isinstance(outcome, Refusal) and outcome.code != "ended":
-                raise Impossible(f"{request} was refused: {outcome.message}")
+                raise InvalidTrace(f"{request} was refused: {outcome.message}")
 
     def _publish_changes(self) -> None:
         changes = self.store.changes(self._version)
         self._version = changes.version
         for observer in (self.servers, *self.observers):
-            observer.see(changes, self.clock.now)
+            observer.observe(changes, self.clock.now)
 
-    def _conduct(self, job: str) -> Behaviour:
+    def _behaviour_of(self, job: str) -> Behaviour:
         work = self._work[job]
         assert isinstance(work, JobWork), "notebooks are not started by the executor"
         return Behaviour(
@@ -263,7 +263,7 @@ class Replay:
 
 
 def machines(nodes: Iterable[NodeSpec]) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
-    """The nodes and devices of a trace. The id of a device is the name of its node with the number there."""
+    """The nodes and devices of a trace. The id of a device is the name of its node with its index there."""
     rows = tuple(nodes)
     made = tuple(
         Node(id=n.name, name=n.machine or n.name, cpu_milli=n.cpu_milli, memory_mib=n.memory_mib) for n in rows
@@ -296,7 +296,7 @@ def apply_quota(store: Store, quota: QuotaFile, *, now: int) -> None:
     )
     for outcome in store.record([request], now=now):
         if isinstance(outcome, Refusal):
-            raise Impossible(f"the quotas were refused: {outcome.message}")
+            raise InvalidTrace(f"the quotas were refused: {outcome.message}")
 
 
 # --- the trace as requests ------------------------------------------------------------------------------------------
@@ -338,17 +338,17 @@ def _events_of(
 def _pool_of(
     trace: Trace, work: JobWork | NotebookWork, quota: QuotaFile, projects: Set[str], pools: Collection[str]
 ) -> str:
-    """The pool that work names, or the default of its project. Raises Impossible where there is none."""
+    """The pool that work names, or the default of its project. Raises InvalidTrace where there is none."""
     if work.project not in projects:
         known = sorted(projects)
         near = difflib.get_close_matches(work.project, known, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"they have {', '.join(known[:20]) or 'none'}"
-        place = trace.place(str(work.id), "project")
-        raise Impossible(f"{place}: there is no project {work.project} in the quotas; {hint}")
+        position = trace.position(str(work.id), "project")
+        raise InvalidTrace(f"{position}: there is no project {work.project} in the quotas; {hint}")
     pool = work.pool or quota.default_pool(work.project, work.kind)
     if pool is None or pool not in pools:
         fault = f"names pool {pool}, which the quotas do not have" if pool else "names no pool, and has no default"
-        raise Impossible(f"work {work.id} of project {work.project} {fault}")
+        raise InvalidTrace(f"work {work.id} of project {work.project} {fault}")
     return pool
 
 
@@ -358,14 +358,14 @@ def _requested_models(trace: Trace, work: JobWork, pool: str, there: Collection[
         return None
     found = set[str]()
     for name in work.gpu_model.split(","):
-        meant = models_meant(name.strip(), there)
+        meant = matching_models(name.strip(), there)
         if len(meant) != 1:
             matches = (
                 f"{'several models' if meant else 'no model'} of the pool {pool} {'are' if meant else 'is'} called"
             )
             known = ", ".join(sorted(meant or there)[:20]) or "none"
-            place = trace.place(str(work.id), "gpu_model")
-            raise Impossible(f"{place}: {matches} {name.strip()!r:.80}; name one of: {known}")
+            position = trace.position(str(work.id), "gpu_model")
+            raise InvalidTrace(f"{position}: {matches} {name.strip()!r:.80}; name one of: {known}")
         found.add(meant[0])
     return ",".join(sorted(found))
 

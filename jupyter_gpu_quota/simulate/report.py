@@ -1,4 +1,4 @@
-"""The figures of simulated worlds: allocation, use, waits, pauses, fairness and fragmentation, as plain JSON values."""
+"""The figures of simulations: allocation, use, waits, pauses, fairness and fragmentation, as plain JSON values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .tracefile import Trace
 POINTS = 240
 """The points of a curve in a report."""
 
-MOST_NAMED = 12
+MAX_NAMED_PROJECTS = 12
 """Projects with a curve of their own; the other projects have one curve together."""
 
 GPU_HOUR = WHOLE_DEVICE * 3_600_000
@@ -33,7 +33,7 @@ SIZES = ("notebook", "small", "medium", "large")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One world after its simulation. ``reduced``: pools whose guarantees were not checked, as the quotas did not fit.
+    """The result of one simulation. ``reduced``: pools whose guarantees were not checked, as the quotas did not fit.
 
     ``used``: the bursts of each notebook that has them, as (from, to). ``kernels_freed`` lost their variables.
     ``unstarted``: the work that never had a device, with the reason.
@@ -45,7 +45,7 @@ class Outcome:
     runs: Sequence[Run]
     used: Mapping[str, Sequence[tuple[int, int]]]
     wakes: Sequence[Wake]
-    loans: int
+    slices_lent: int
     kernels_freed: int
     violations: Sequence[Violation]
     reduced: frozenset[str]
@@ -56,7 +56,7 @@ class Outcome:
     unstarted: Sequence[Unstarted] = ()
 
 
-def play(
+def simulate_trace(
     trace: Trace,
     quota: QuotaFile,
     *,
@@ -64,14 +64,14 @@ def play(
     until_ms: int | None = None,
     progress: Callable[[int], None] = lambda now: None,
 ) -> Outcome:
-    """Simulate one world to its end, or for ``until_ms``. Raises Impossible, and the errors of the controllers."""
+    """Simulate a trace to its end, or for ``until_ms``. Raises InvalidTrace, and the errors of the controllers."""
     record = Record()
-    watch = GuaranteeMonitor(_policy_over(quota, trace, until_ms), quota.tick_max_ms)
-    replay = Replay(trace, quota, observers=(record, watch))
+    monitor = GuaranteeMonitor(_policy_over(quota, trace, until_ms), quota.tick_max_ms)
+    replay = Replay(trace, quota, observers=(record, monitor))
     until = None if until_ms is None else trace.begins_at + until_ms
     replay.run(until=until, progress=progress)
     runs = [*replay.executor.runs, *replay.executor.unfinished_runs()]
-    ends = [run.stopped_at for run in runs] + [book.ended_at or 0 for book in record.notebooks.values()]
+    ends = [run.stopped_at for run in runs] + [notebook.ended_at or 0 for notebook in record.notebooks.values()]
     return Outcome(
         seed=seed,
         trace=trace,
@@ -79,10 +79,10 @@ def play(
         runs=runs,
         used=replay.servers.used(replay.clock.now),
         wakes=[*replay.servers.wakes, *replay.servers.waiting_wakes()],
-        loans=replay.servers.loans,
+        slices_lent=replay.servers.slices_lent,
         kernels_freed=replay.servers.freed,
-        violations=watch.finish(replay.clock.now),
-        reduced=frozenset(watch.reduced),
+        violations=monitor.finish(replay.clock.now),
+        reduced=frozenset(monitor.reduced),
         quotas=_quotas(quota),
         began_at=trace.begins_at,
         ended_at=until if until is not None else max([trace.begins_at + 1, *ends]),
@@ -112,7 +112,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "gpu_utilisation_percent": _mean(map(utilisation_percent, outcomes)),
         "gpu_allocation_at_saturation_percent": _mean(map(saturation_percent, outcomes)),
         "makespan_s": _mean(makespan_s(outcome) for outcome in outcomes),
-        "wait_s": _waits(outcomes),
+        "wait_s": {size: _percentiles(one.wait_ms for one in _workloads(outcomes, size)) for size in SIZES},
         "pauses_per_job_max": max((job.pauses for job in jobs), default=0),
         "guarantee_violations": sum(len(outcome.violations) for outcome in outcomes),
         "jobs_total": len(jobs),
@@ -123,7 +123,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
 def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The whole report."""
     jobs = [workload for outcome in outcomes for workload in outcome.record.jobs.values()]
-    books = [workload for outcome in outcomes for workload in outcome.record.notebooks.values()]
+    notebooks = [workload for outcome in outcomes for workload in outcome.record.notebooks.values()]
     first = outcomes[0]
     return {
         **figures(outcomes),
@@ -135,12 +135,12 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "gpus": first.record.capacity.steps[0][1] / WHOLE_DEVICE if first.record.capacity.steps else 0,
         "guarantees_reduced_in": sorted(frozenset().union(*(outcome.reduced for outcome in outcomes))),
         "jobs_succeeded": sum(job.state == JobState.SUCCEEDED for job in jobs),
-        "notebooks_total": len(books),
-        "notebooks_refused": sum(book.state == "refused" for book in books),
+        "notebooks_total": len(notebooks),
+        "notebooks_refused": sum(notebook.state == "refused" for notebook in notebooks),
         "gpu_hours_lost_to_pauses": _mean(map(lost_gpu_hours, outcomes)),
-        **_loans(outcomes),
+        **_lending_figures(outcomes),
         "pauses_per_job": {str(pauses): count for pauses, count in sorted(Counter(j.pauses for j in jobs).items())},
-        "never_started": {size: _never_started(outcomes, size) for size in SIZES},
+        "never_started": {size: sum(one.allocated_at is None for one in _workloads(outcomes, size)) for size in SIZES},
         "never_started_because": by_reason(outcome.unstarted for outcome in outcomes),
         "wait_s_by_project": _waits_by_project(outcomes),
         "violations": [_violation(each) for outcome in outcomes for each in outcome.violations][:100],
@@ -149,11 +149,11 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
     }
 
 
-def _loans(outcomes: Sequence[Outcome]) -> dict[str, object]:
+def _lending_figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The lending of idle notebooks' slices: means over the seeds, and the waits of users who returned."""
     waits = (wake.wait_ms for outcome in outcomes for wake in outcome.wakes)
     return {
-        "slices_lent": _mean(outcome.loans for outcome in outcomes),
+        "slices_lent": _mean(outcome.slices_lent for outcome in outcomes),
         "gpu_hours_lent": _mean(map(lent_gpu_hours, outcomes)),
         "kernels_shut_down": _mean(outcome.kernels_freed for outcome in outcomes),
         "woken_wait_s": _percentiles(waits),
@@ -193,12 +193,12 @@ def not_ended(report: Mapping[str, Any]) -> str:
 
 
 def lost_gpu_hours(outcome: Outcome) -> float:
-    """The work that was repeated, because a pause or a lost node came before it was saved."""
+    """The GPU-hours of work that was repeated, because it was not saved before a pause or the loss of its node."""
     return sum(run.lost_ms * outcome.record.jobs[run.job].size_milli for run in outcome.runs) / GPU_HOUR
 
 
 def lent_gpu_hours(outcome: Outcome) -> float:
-    """The lent slices of notebooks, over time."""
+    """The GPU-hours of lent slices."""
     return outcome.record.lent.area(outcome.began_at, outcome.ended_at) / GPU_HOUR
 
 
@@ -206,11 +206,11 @@ def _capacity(outcome: Outcome) -> int:
     return outcome.record.capacity.area(outcome.began_at, outcome.ended_at)
 
 
-def _use_spans(outcome: Outcome, name: str, book: WorkloadRecord) -> Sequence[tuple[int, int]]:
+def _use_spans(outcome: Outcome, name: str, notebook: WorkloadRecord) -> Sequence[tuple[int, int]]:
     """When a notebook's cells used its slice: in their bursts, or all the time where the trace has none."""
-    if name in outcome.used or book.allocated_at is None:
+    if name in outcome.used or notebook.allocated_at is None:
         return outcome.used.get(name, ())
-    return [(book.allocated_at, book.ended_at or outcome.ended_at)]
+    return [(notebook.allocated_at, notebook.ended_at or outcome.ended_at)]
 
 
 # --- waits ----------------------------------------------------------------------------------------------------------
@@ -221,16 +221,9 @@ def _size(workload: WorkloadRecord) -> str:
 
 def _workloads(outcomes: Iterable[Outcome], size: str) -> list[WorkloadRecord]:
     if size == "notebook":
-        return [book for outcome in outcomes for book in outcome.record.notebooks.values() if book.state != "refused"]
+        found = (one for outcome in outcomes for one in outcome.record.notebooks.values())
+        return [notebook for notebook in found if notebook.state != "refused"]
     return [job for outcome in outcomes for job in outcome.record.jobs.values() if _size(job) == size]
-
-
-def _never_started(outcomes: Iterable[Outcome], size: str) -> int:
-    return sum(workload.allocated_at is None for workload in _workloads(outcomes, size))
-
-
-def _waits(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
-    return {size: _percentiles(workload.wait_ms for workload in _workloads(outcomes, size)) for size in SIZES}
 
 
 def _waits_by_project(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
@@ -282,9 +275,9 @@ def _used_curve(outcome: Outcome) -> Curve:
         busy = outcome.record.jobs[run.job].size_milli * work[run.job].use_permille
         changes[run.began_at] += busy
         changes[run.stopped_at] -= busy
-    for name, book in outcome.record.notebooks.items():
-        busy = book.size_milli * work[book.work].use_permille
-        for begin, end in _use_spans(outcome, name, book):
+    for name, notebook in outcome.record.notebooks.items():
+        busy = notebook.size_milli * work[notebook.work].use_permille
+        for begin, end in _use_spans(outcome, name, notebook):
             changes[begin] += busy
             changes[end] -= busy
     return _summed(changes)
@@ -312,7 +305,7 @@ def _surplus_curves(outcome: Outcome) -> dict[str, Curve]:
     """The curves of the projects with the largest surplus, by name, and of all others together."""
     curves = {name: _surplus(outcome, name) for name in sorted(outcome.record.used_by)}
     areas = {name: curve.area(outcome.began_at, outcome.ended_at) for name, curve in curves.items()}
-    named = sorted(sorted(areas, key=lambda name: (-areas[name], name))[:MOST_NAMED])
+    named = sorted(sorted(areas, key=lambda name: (-areas[name], name))[:MAX_NAMED_PROJECTS])
     found = {name: curves[name] for name in named}
     if rest := [curve for name, curve in curves.items() if name not in found]:
         found["all others"] = _sum_of_curves(rest)

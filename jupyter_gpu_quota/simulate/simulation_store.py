@@ -1,4 +1,4 @@
-"""The store of a simulated world: in memory, with one controllers process, and ids that repeat exactly."""
+"""The store of a simulation: in memory, for one controllers process, with reproducible ids."""
 
 from __future__ import annotations
 

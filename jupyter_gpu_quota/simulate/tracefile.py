@@ -1,7 +1,7 @@
 """The trace document: machines, and work with its instants; as JSON, or the work alone as CSV.
 
-Instants are seconds from the trace's first moment, with up to three decimals. ``read`` returns a Trace, or sentences
-about its faults, the first place first; it never raises.
+Instants are seconds from the begin of the trace, with up to three decimals. ``read`` returns a Trace, or sentences
+about its faults, in the order of the document; it never raises.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from ..core.amounts import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
+from ..core.amounts import MAX_SECONDS, AmountRefusal, gpu_amount
+from ..core.model import WHOLE_DEVICE
 from ..messages.validation import error_text, number_text, path_text, shown
 from ..wire import json_input
 
-MOST_FAULTS = 20
-MOST_GPUS = 100_000
-MOST_ITEMS = 1_000_000
-"""Nodes, pieces of work, or events of a trace."""
+MAX_FAULTS = 20
+MAX_GPUS = 100_000
+MAX_ITEMS = 1_000_000
+"""The number of nodes, of jobs and notebooks, or of events of a trace."""
 BEGINS_AT = "2027-01-04T00:00:00Z"
-"""A Monday: when a trace begins that does not say."""
+"""The default begin of a trace, a Monday."""
 FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-"""Between them a trace begins."""
+"""The range of the begin of a trace."""
 
 MIG_PROFILE = re.compile(r"(?:mig[ -])?\d+g\.\d+gb(?:\+[\w.]+)?", re.ASCII | re.IGNORECASE)
 
@@ -52,8 +53,8 @@ def _refuse(message: str) -> PydanticCustomError:
 def _milliseconds(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refuse(f"{shown(value)} is not a number of seconds")
-    if not 0 <= value <= MOST_SECONDS:
-        raise _refuse(f"{number_text(value)} s is not between 0 and {MOST_SECONDS} s")
+    if not 0 <= value <= MAX_SECONDS:
+        raise _refuse(f"{number_text(value)} s is not between 0 and {MAX_SECONDS} s")
     milliseconds = round(value * 1000)
     if abs(value * 1000 - milliseconds) > 1e-6 * max(1.0, value):
         raise _refuse(f"{value} s is finer than a millisecond; seconds have up to three decimals")
@@ -68,8 +69,8 @@ def _gpu_milli(value: object) -> int:
             f"{shown(value)} is a MIG profile, and an instance of one is a device of its own: ask for 1, name the"
             " profile as gpu_model, and give a node the instances as its GPUs"
         )
-    if isinstance(value, float) and value > MOST_GPUS:
-        raise _refuse(f"{number_text(value)} is more than the {MOST_GPUS} GPUs that one amount may name")
+    if isinstance(value, float) and value > MAX_GPUS:
+        raise _refuse(f"{number_text(value)} is more than the {MAX_GPUS} GPUs that one amount may name")
     found = gpu_amount(str(value), ())
     if isinstance(found, AmountRefusal):
         raise _refuse(_invalid_amount(value) if found.code in NOT_IN_TRACES else found.message)
@@ -77,7 +78,7 @@ def _gpu_milli(value: object) -> int:
 
 
 NOT_IN_TRACES = frozenset({"not_an_amount", "not_memory", "no_device"})
-"""Refusals whose way out is an amount by memory, which a trace does not have: its devices are not known by then."""
+"""Refusals that suggest an amount by memory; a trace has none, because its devices are not known when it is read."""
 
 
 def _invalid_amount(value: object) -> str:
@@ -127,7 +128,7 @@ def _positive_duration(milliseconds: int) -> int:
 
 
 Seconds = Annotated[
-    int, BeforeValidator(_milliseconds), WithJsonSchema({"type": "number", "minimum": 0, "maximum": MOST_SECONDS})
+    int, BeforeValidator(_milliseconds), WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_SECONDS})
 ]
 Duration = Annotated[
     Seconds, AfterValidator(_positive_duration), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
@@ -155,7 +156,7 @@ class NodeSpec(_Part):
 
     name: Name
     machine: Name | None = None
-    gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)]
+    gpus: Annotated[int, Field(ge=1, le=MAX_GPUS)]
     gpu_model: Name = "GPU"
     gpu_memory_mib: Annotated[int, Field(ge=1, le=1 << 30)] = 81_920
     cpu_milli: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 20
@@ -180,7 +181,7 @@ class JobWork(_Work):
     of a model of its own, such as "H200 MIG 1g.18gb".
     ``saves_in_s``: how long it takes to save when it is paused; left out, it cannot, and starts again from its
     last checkpoint (``checkpoint_every_s``) or from nothing. ``use_percent``: how busy its share is while it runs.
-    ``cancel_s`` is when its owner cancels it, ``gives_up_s`` when he does if it has had no GPU until then.
+    ``cancel_s``: when its owner cancels it; ``gives_up_s``: when its owner cancels it if it has had no GPU until then.
     """
 
     kind: Literal["training"]
@@ -188,7 +189,7 @@ class JobWork(_Work):
     ranks: Annotated[int, Field(ge=1, le=100_000)] = 1
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     preemptible: bool = True
-    time_limit_s: Annotated[int, Field(ge=1, le=MOST_SECONDS)] | None = None
+    time_limit_s: Annotated[int, Field(ge=1, le=MAX_SECONDS)] | None = None
     cancel_ms: Annotated[Seconds | None, Field(alias="cancel_s")] = None
     checkpoint_every_ms: Annotated[Duration | None, Field(alias="checkpoint_every_s")] = None
     saves_in_ms: Annotated[Seconds | None, Field(alias="saves_in_s")] = None
@@ -197,11 +198,11 @@ class JobWork(_Work):
 
 
 class NotebookWork(_Work):
-    """A notebook: its slice is wanted from ``submit_s`` and given back ``duration_s`` after it was had.
+    """A notebook: its slice is requested at ``submit_s`` and returned ``duration_s`` after it was allocated.
 
-    ``bursts_s``: when its cells use the GPU, as [from, to] seconds after it was had; between them it may become idle,
-    and a burst whose slice is lent begins when that is back. Left out, it is never idle. ``use_percent``: how busy its
-    slice is during bursts; without them all the time.
+    ``bursts_s``: when its cells use the GPU, as [from, to] seconds after the allocation; between them it may become
+    idle, and a burst whose slice is lent begins when the slice is returned. Left out, it is never idle.
+    ``use_percent``: how busy its slice is during bursts; without them all the time.
     """
 
     kind: Literal["notebook"]
@@ -213,7 +214,7 @@ Work = Annotated[JobWork | NotebookWork, Field(discriminator="kind")]
 
 
 class NodeEvent(_Part):
-    """A node dies with all that runs on it, or is there again."""
+    """A node fails with all that runs on it, or returns."""
 
     at_ms: Annotated[Seconds, Field(alias="at_s")]
     node: Name
@@ -229,11 +230,11 @@ class Trace(_Part):
     work: list[Work]
     events: list[NodeEvent] = []
     quotas: dict[str, Any] | None = None
-    _places: dict[str, str] = PrivateAttr(default_factory=dict)
+    _positions: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    def place(self, work: str, key: str) -> str:
+    def position(self, work: str, key: str) -> str:
         """The position of a key of some work in the document, such as "line 3, project"; generated work has none."""
-        return f"{self._places.get(work, f'work {work}')}, {key}"
+        return f"{self._positions.get(work, f'work {work}')}, {key}"
 
 
 @cache
@@ -259,10 +260,10 @@ def read_csv(text: str) -> Trace | list[str]:
     rows = csv.reader(io.StringIO(text), strict=True)
     lines: list[int] = []
     try:
-        work = list(islice(_records(rows, lines), MOST_ITEMS + 1))
+        work = list(islice(_records(rows, lines), MAX_ITEMS + 1))
     except json_input.Refused as refused:
         return [str(refused)]
-    return checked({"work": work}, lambda path: _csv_place(path, lines))
+    return checked({"work": work}, lambda path: _csv_position(path, lines))
 
 
 def _records(rows: Any, lines: list[int]) -> Iterator[dict[str, object]]:
@@ -289,7 +290,7 @@ def _header(header: list[str]) -> list[str]:
         raise json_input.Refused(f"line 1: a trace has {named}; its columns are {', '.join(sorted(known))}")
     if len(header) > len(known.intersection(header)):
         twice = next(name for at, name in enumerate(header) if name in header[:at])
-        raise json_input.Refused(f"line 1: the column {twice} stands twice")
+        raise json_input.Refused(f"line 1: the column {twice} occurs twice")
     return header
 
 
@@ -300,7 +301,7 @@ def _columns() -> set[str]:
 
 TEXTS = frozenset({"id", "project", "user", "pool", "kind", "gpu_model"})
 CELLS = json.JSONDecoder(parse_constant=str)
-"""One decoder for all cells: to make one takes many times as long as to read a cell."""
+"""One decoder for all cells: making a decoder takes much longer than reading a cell."""
 
 
 def _cell(name: str, text: str) -> object:
@@ -316,28 +317,28 @@ def _cell(name: str, text: str) -> object:
         return text
 
 
-def checked(document: object, place: Any = None) -> Trace | list[str]:
-    """A document as a Trace, or its faults; ``place`` describes a position in the document."""
-    place = place or _json_place
+def checked(document: object, position: Any = None) -> Trace | list[str]:
+    """A document as a Trace, or its faults; ``position`` describes a place in it."""
+    position = position or _json_position
     if long := _oversized_list(document):
-        return [f"{place((long,))}: there are more than {MOST_ITEMS} of them, the most of a trace"]
+        return [f"{position((long,))}: there are more than {MAX_ITEMS} of them, the maximum of a trace"]
     try:
         found = _reader().validate_python(document)
     except ValidationError as error:
         errors = error.errors(include_url=False)
-        messages = [json_input.printable(f"{place(each['loc'])}: {_message(each)}") for each in errors[:MOST_FAULTS]]
-        more = [f"at least {len(errors) - MOST_FAULTS} more places are wrong"] if len(errors) > MOST_FAULTS else []
+        messages = [json_input.printable(f"{position(each['loc'])}: {_message(each)}") for each in errors[:MAX_FAULTS]]
+        more = [f"at least {len(errors) - MAX_FAULTS} more places are wrong"] if len(errors) > MAX_FAULTS else []
         return messages + more
     faults = [
-        json_input.printable(f"{place(path)}: {message}")
-        for _, (path, message) in zip(range(MOST_FAULTS), _contradictions(found), strict=False)
+        json_input.printable(f"{position(path)}: {message}")
+        for _, (path, message) in zip(range(MAX_FAULTS), _contradictions(found), strict=False)
     ]
-    return faults or _named_and_sorted(found, lambda at: place(("work", at)))
+    return faults or _named_and_sorted(found, lambda at: position(("work", at)))
 
 
 def _oversized_list(document: object) -> str | None:
     lists = document.items() if isinstance(document, dict) else ()
-    return next((key for key, value in lists if isinstance(value, list) and len(value) > MOST_ITEMS), None)
+    return next((key for key, value in lists if isinstance(value, list) and len(value) > MAX_ITEMS), None)
 
 
 def _message(error: Mapping[str, Any]) -> str:
@@ -350,11 +351,11 @@ def _message(error: Mapping[str, Any]) -> str:
     return error_text(error)
 
 
-def _json_place(path: Iterable[str | int]) -> str:
+def _json_position(path: Iterable[str | int]) -> str:
     return path_text(step for step in path if step not in ("training", "notebook")) or "the document"
 
 
-def _csv_place(path: tuple[str | int, ...], lines: list[int]) -> str:
+def _csv_position(path: tuple[str | int, ...], lines: list[int]) -> str:
     steps = [step for step in path if step not in ("training", "notebook")]
     if len(steps) < 2 or steps[0] != "work" or not isinstance(steps[1], int):
         return "the table"
@@ -367,15 +368,15 @@ def _contradictions(trace: Trace) -> Iterator[tuple[tuple[str | int, ...], str]]
     gpus = 0
     for at, node in enumerate(trace.nodes):
         if node.name in nodes:
-            yield ("nodes", at, "name"), f"the node {node.name} stands twice"
-        if gpus <= MOST_GPUS < gpus + node.gpus:
-            yield ("nodes", at, "gpus"), f"with this node there are more than {MOST_GPUS} GPUs, the most of a trace"
+            yield ("nodes", at, "name"), f"the node {node.name} occurs twice"
+        if gpus <= MAX_GPUS < gpus + node.gpus:
+            yield ("nodes", at, "gpus"), f"with this node there are more than {MAX_GPUS} GPUs, the maximum of a trace"
         nodes.add(node.name)
         gpus += node.gpus
     ids: set[str] = set()
     for at, work in enumerate(trace.work):
         if work.id in ids:
-            yield ("work", at, "id"), f"the id {work.id} stands twice"
+            yield ("work", at, "id"), f"the id {work.id} occurs twice"
         if work.id is not None:
             ids.add(work.id)
         yield from ((("work", at, key), message) for key, message in _contradiction(work))
@@ -389,7 +390,7 @@ def _contradiction(work: JobWork | NotebookWork) -> Iterator[tuple[str, str]]:
         yield "gives_up_s", "it is given up before it is submitted"
     match work:
         case NotebookWork():
-            if work.gpu_milli > WHOLE:
+            if work.gpu_milli > WHOLE_DEVICE:
                 yield "gpu", "a notebook's slice is one whole GPU at most"
             if (fault := _burst_fault(work)) is not None:
                 yield "bursts_s", fault
@@ -399,7 +400,7 @@ def _contradiction(work: JobWork | NotebookWork) -> Iterator[tuple[str, str]]:
 
 
 def _burst_fault(work: NotebookWork) -> str | None:
-    """The fault of the first burst that is not after the one before it, or not while the notebook is open."""
+    """The fault of the first burst that overlaps the previous one, or is not while the notebook is open."""
     free_at = 0
     for begin, end in work.bursts_ms or ():
         burst = f"the burst [{begin / 1000:g}, {end / 1000:g}]"
@@ -413,13 +414,13 @@ def _burst_fault(work: NotebookWork) -> str | None:
     return None
 
 
-def _named_and_sorted(trace: Trace, place: Callable[[int], str]) -> Trace:
-    """The trace with all work named, in the order of submission. ``place``: the position of each work."""
+def _named_and_sorted(trace: Trace, position: Callable[[int], str]) -> Trace:
+    """The trace with all work named, in the order of submission. ``position``: that of each job or notebook."""
     width = len(str(len(trace.work)))
     taken = {work.id for work in trace.work}
     names = (name for at in range(2 * len(trace.work) + 1) if (name := f"w{at:0{width}d}") not in taken)
     named = [work if work.id is not None else work.model_copy(update={"id": next(names)}) for work in trace.work]
     ordered = sorted(named, key=lambda work: work.submit_ms)
     made = trace.model_copy(update={"work": ordered, "events": sorted(trace.events, key=lambda e: e.at_ms)})
-    made._places = {str(work.id): place(at) for at, work in enumerate(named)}
+    made._positions = {str(work.id): position(at) for at, work in enumerate(named)}
     return made

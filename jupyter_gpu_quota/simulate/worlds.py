@@ -1,4 +1,4 @@
-"""Loads the world of a trace's name: the trace with its machines, and its quotas."""
+"""Loads the input of a simulation by name: a trace with its machines, and quotas."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from ..quotafile import QuotaFile
 from ..quotafile.from_path import read_path
-from ..quotafile.limits import MOST_PROJECTS
+from ..quotafile.limits import MAX_PROJECTS
 from ..wire import json_input
 from . import bank, tracefile
 from . import recorded_trace as recorded
-from .replay import Impossible
+from .replay import InvalidTrace
 from .tracefile import NodeSpec, NotebookWork, Trace
 
 PER_NODE = 8
@@ -33,9 +33,9 @@ class World:
 def load(
     name: str, *, seed: int, quotas: Path | None = None, gpus: int | None = None, days: float | None = None
 ) -> World | list[str]:
-    """Read or generate the world of a name. Returns it, or sentences about its faults, in the order of the document.
+    """Read or generate the input of this name. Returns it, or sentences about its faults, in the order of the document.
 
-    ``quotas`` and ``gpus`` replace those of the trace. Raises Impossible where one is missing.
+    ``quotas`` and ``gpus`` replace those of the trace. Raises InvalidTrace where one is missing.
     """
     is_generated = name.startswith("bank:") or (name == "bank" and not Path(name).exists())
     trace = _generated_week(name, seed, days) if is_generated else _read_file(name)
@@ -44,7 +44,7 @@ def load(
     if gpus is not None:
         trace = trace.model_copy(update={"nodes": nodes_of(gpus, trace.nodes), "events": []})
     if not trace.nodes:
-        raise Impossible("the trace names no nodes; say --gpus N")
+        raise InvalidTrace("the trace names no nodes; say --gpus N")
     return World(trace=trace, quota=_quota(trace, quotas), quota_source=_quota_source(trace, quotas))
 
 
@@ -65,7 +65,7 @@ def _read_file(name: str) -> Trace | list[str]:
     path = Path(name)
     try:
         with path.open("rb") as file:
-            text = json_input.text_of(file.read(json_input.LARGEST + 1))
+            text = json_input.text_of(file.read(json_input.MAX_BYTES + 1))
     except OSError as error:
         return [f"it cannot be read: {error.strerror}"]
     except json_input.Refused as refused:
@@ -88,7 +88,7 @@ def _quota(trace: Trace, path: Path | None) -> QuotaFile:
     if path is not None:
         found = read_path(path)
         if isinstance(found, str):
-            raise Impossible(f"{path}: {found}")
+            raise InvalidTrace(f"{path}: {found}")
         return found.file
     return equal_quota(trace) if trace.quotas is None else own_quota(trace)
 
@@ -109,17 +109,17 @@ def _equal_part(trace: Trace) -> tuple[int, int]:
 
 
 def own_quota(trace: Trace) -> QuotaFile:
-    """The quota file that stands in the trace itself."""
+    """The quota file that is part of the trace."""
     try:
         return QuotaFile.from_document(_exact_numbers(dict(trace.quotas or {})))
     except ValueError as error:
-        raise Impossible(f"the trace's own quotas are wrong: {str(error).partition('; ')[0]:.400}") from error
+        raise InvalidTrace(f"the trace's own quotas are wrong: {str(error).partition('; ')[0]:.400}") from error
     except RecursionError:
-        raise Impossible("the trace's own quotas are wrong: they are nested too deeply") from None
+        raise InvalidTrace("the trace's own quotas are wrong: they are nested too deeply") from None
 
 
 def _exact_numbers(value: Any) -> Any:
-    """JSON's numbers as the quota file reads them: 0.1 is exactly a tenth."""
+    """JSON numbers as exact decimals, as the quota file has them: 0.1 is a tenth."""
     match value:
         case dict():
             return {key: _exact_numbers(each) for key, each in value.items()}
@@ -134,14 +134,14 @@ def _exact_numbers(value: Any) -> Any:
 def equal_quota(trace: Trace) -> QuotaFile:
     """A quota file in which every project of the trace has the same training quota, in whole GPUs."""
     if any(isinstance(work, NotebookWork) for work in trace.work):
-        raise Impossible("the trace has notebooks: say with --quotas how much of each pool is for them")
+        raise InvalidTrace("the trace has notebooks: say with --quotas how much of each pool is for them")
     projects = sorted({work.project for work in trace.work})
     pools = sorted({work.pool or "all" for work in trace.work}) or ["all"]
     if len(pools) > 1:
-        raise Impossible(f"the trace names the pools {', '.join(pools)}: say with --quotas what is in each")
-    if len(projects) > MOST_PROJECTS:
-        raise Impossible(
-            f"no quotas can be made for the trace (it has {len(projects)} projects of at most {MOST_PROJECTS})"
+        raise InvalidTrace(f"the trace names the pools {', '.join(pools)}: say with --quotas what is in each")
+    if len(projects) > MAX_PROJECTS:
+        raise InvalidTrace(
+            f"no quotas can be made for the trace (it has {len(projects)} projects of at most {MAX_PROJECTS})"
         )
     each, _ = _equal_part(trace)
     document = {
@@ -153,4 +153,4 @@ def equal_quota(trace: Trace) -> QuotaFile:
         return QuotaFile.from_document(document)
     except ValueError as error:
         fault = str(error).partition("; ")[0]
-        raise Impossible(f"no quotas can be made for the trace ({fault}): say with --quotas what they are") from error
+        raise InvalidTrace(f"no quotas can be made for the trace ({fault}): say with --quotas what they are") from error

@@ -84,7 +84,9 @@ def _create_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
-        message = f"The database {path} cannot be made: {error.strerror}; see that its folder is there and writable."
+        message = (
+            f"The database {path} cannot be created: {error.strerror}; check that its folder exists and is writable."
+        )
         raise StoreUnavailable(message) from error
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-LONGEST_ADDRESS = 100
+MAX_ADDRESS = 100
 """Bytes that fit every kernel's socket address (108 on Linux); longer paths go through their open folder."""
 
-LARGEST_PAYLOAD = 4096
-MOST_AT_ONCE = 1000
+MAX_PAYLOAD = 4096
+MAX_AT_ONCE = 1000
 """Datagrams read in one call, so that a flood cannot occupy the reader."""
 
 
@@ -47,15 +47,15 @@ class WakeupSocket:
 
     async def received(self) -> list[bytes]:
         """Wait for the next wakeups, without a time-out; returns their payloads, oldest first."""
-        first = await asyncio.get_running_loop().sock_recv(self._socket, LARGEST_PAYLOAD)
+        first = await asyncio.get_running_loop().sock_recv(self._socket, MAX_PAYLOAD)
         return [first, *self.read()]
 
     def read(self) -> list[bytes]:
         """Every payload that has arrived, without waiting."""
         payloads: list[bytes] = []
         with contextlib.suppress(BlockingIOError):
-            while len(payloads) < MOST_AT_ONCE:
-                payloads.append(self._socket.recv(LARGEST_PAYLOAD))
+            while len(payloads) < MAX_AT_ONCE:
+                payloads.append(self._socket.recv(MAX_PAYLOAD))
         return payloads
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ class WakeupSocket:
 def notify(path: str | os.PathLike[str], payload: bytes = b"") -> bool:
     """Wake the process at a path; never blocks, never raises. Returns whether it was delivered."""
     with contextlib.suppress(OSError), _address(Path(path)) as address, _datagram_socket() as sender:
-        sender.sendto(payload[:LARGEST_PAYLOAD], address)
+        sender.sendto(payload[:MAX_PAYLOAD], address)
         return True
     return False
 
@@ -84,7 +84,7 @@ def _datagram_socket() -> socket.socket:
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
     """A form of the path that is short enough for the kernel, valid while the context is open."""
-    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
+    if len(os.fsencode(path)) <= MAX_ADDRESS:
         yield str(path)
         return
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

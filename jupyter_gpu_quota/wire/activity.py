@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from . import IdleView, Wire
+from .fields import Wire
+from .notebooks import IdleView
 
 Printable = r"^[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"
 """No control characters, and none that change the direction of text, for pages and terminals."""

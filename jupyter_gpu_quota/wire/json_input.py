@@ -10,9 +10,9 @@ import re
 from collections import Counter
 from typing import Any
 
-LARGEST = 1 << 28
+MAX_BYTES = 1 << 28
 """Bytes of the largest document: a snapshot of 10,000 devices and 100,000 jobs has a fifth of that."""
-LONGEST = 400
+MAX_SENTENCE = 400
 """Characters of one sentence."""
 
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -25,8 +25,8 @@ class Refused(ValueError):
 
 def text_of(content: bytes) -> str:
     """Bytes as text without a byte order mark. Raises Refused."""
-    if len(content) > LARGEST:
-        raise Refused(f"it has more than {LARGEST} bytes, the most that are read")
+    if len(content) > MAX_BYTES:
+        raise Refused(f"it has more than {MAX_BYTES} bytes, the limit")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -63,5 +63,5 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def printable(sentence: str) -> str:
     """A sentence as it can be shown: a few lines at most, without control characters."""
-    shown = UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], sentence[:LONGEST])
-    return f"{shown}..." if len(sentence) > LONGEST else shown
+    shown = UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], sentence[:MAX_SENTENCE])
+    return f"{shown}..." if len(sentence) > MAX_SENTENCE else shown

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from . import AffectedView, Flag, Wire
+from .fields import AffectedView, Flag, Wire
 
 
 class QuotaView(Wire):
@@ -38,17 +38,22 @@ class QuotaEdit(Wire):
 class PreviewView(Wire):
     """The effect of a quota file: the arithmetic of every pool, and the affected work.
 
+    ``changes``: the fields that differ from the file in force, by item and quota; ``unchanged``: no field differs.
     ``calendar``: the changed windows with their next opening. ``acceptable``: an admin may accept all refusals; false
-    if quotas contradict each other. ``removals``: removed projects and pools with work, which an admin may accept.
+    if quotas contradict each other. ``without_device``: refused pools without a device, whose selector may be wrong.
+    ``removals``: removed projects and pools with work, which an admin may accept.
     ``stops``: running work that is held or stopped because its enforcement is weaker than ``policy.enforcement``,
     which an admin may accept. ``warnings`` refuse nothing, for example pools with weaker enforcement, and members
     unknown to the hub. ``stale``: why ``PUT quota`` would refuse the file's base revision (``revision:`` or If-Match).
     """
 
+    changes: list[str] = []
+    unchanged: bool = False
     arithmetic: list[str]
     calendar: list[str] = []
     refusals: list[str]
     acceptable: bool = True
+    without_device: list[str] = []
     removals: list[str] = []
     stale: str | None = None
     stops: list[str] = []

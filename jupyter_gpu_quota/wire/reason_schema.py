@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..core.reason_codes import ReasonCode
 from ..core.reason_figures import figure_types, needed_figures
-from ..core.reasons import RECORDS, ReasonCode
+from ..core.reasons import RECORDS
 
 _TYPES = {int: "integer", str: "string", tuple: "string"}
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from . import NoNul, Wire
+from .fields import NoNul, Wire
 
 Label = Annotated[str, StringConstraints(max_length=128, pattern=NoNul)]
-LARGEST = (1 << 63) - 1
+MAX_INTEGER = (1 << 63) - 1
 """The largest integer of a database."""
 
 
@@ -18,7 +18,7 @@ class SampleIn(Wire):
     device: Label
     at: datetime
     utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] | None
-    memory_used_mib: Annotated[int, Field(strict=True, ge=0, le=LARGEST)] | None
+    memory_used_mib: Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)] | None
     simulated: bool = False
 
 
@@ -26,7 +26,7 @@ class SampleBatch(Wire):
     """``POST samples``: one node's readings; a repeated sequence number is accepted and ignored."""
 
     node: Label
-    sequence: Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
+    sequence: Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)]
     samples: Annotated[list[SampleIn], Field(max_length=10_000)]
 
 

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any, assert_never
 
-from ..core.amounts import MOST_DEVICES, MOST_SECONDS
+from ..core.amounts import MAX_DEVICES, MAX_SECONDS
 from ..core.lifecycle import FINAL, NOTEBOOK_FINAL
 from ..core.model import (
     WHOLE_DEVICE,
@@ -36,17 +36,17 @@ from ..core.validate import (
 )
 from ..messages.validation import number_text
 
-MOST_AT = 7_258_118_400_000
+MAX_AT = 7_258_118_400_000
 """The first millisecond of 2200."""
 
 RANGES = {
-    "now": (0, MOST_AT),
-    "paused_at": (0, MOST_AT),
+    "now": (0, MAX_AT),
+    "paused_at": (0, MAX_AT),
     "cpu_milli": (0, 1 << 40),
     "k_milli": (0, 10_000),
     "milli_s": (0, 10**18),
-    "half_life_s": (1, MOST_SECONDS),
-    "window_s": (1, MOST_SECONDS),
+    "half_life_s": (1, MAX_SECONDS),
+    "window_s": (1, MAX_SECONDS),
     "priority": (0, 100),
     "weight": (0, 1_000_000),
     "max_pauses": (0, 1_000_000),
@@ -56,10 +56,10 @@ RANGES = {
 """The smallest and the largest integer of a field."""
 
 RANGES_OF_UNITS = {
-    "_at": (0, MOST_AT),
-    "_milli": (0, MOST_DEVICES * WHOLE_DEVICE),
+    "_at": (0, MAX_AT),
+    "_milli": (0, MAX_DEVICES * WHOLE_DEVICE),
     "_mib": (0, 1 << 40),
-    "_s": (0, MOST_SECONDS),
+    "_s": (0, MAX_SECONDS),
     "ranks": (1, 10**8),
 }
 """The same for other fields, by the end of the name."""

@@ -17,7 +17,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ..core.canonical import Plain, canonical, plain
 from ..core.model import Policy, Snapshot
 from ..core.plan import Action, Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
-from ..core.reasons import RECORDS, OtherReason, ReasonCode
+from ..core.reason_codes import ReasonCode
+from ..core.reasons import RECORDS, OtherReason
 from ..messages.reasons import sentence
 from ..messages.validation import error_text, path_text
 from . import json_input
@@ -28,7 +29,7 @@ ACTIONS: dict[type[Action], str] = {
 }
 """The name of each action in a plan's document."""
 
-MOST_FAULTS = 20
+MAX_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ def read(document: str | bytes) -> SnapshotDocument | list[str]:
 
 
 def _printable_faults(faults: Iterator[str]) -> list[str]:
-    return [json_input.printable(fault) for fault in islice(faults, MOST_FAULTS)]
+    return [json_input.printable(fault) for fault in islice(faults, MAX_FAULTS)]
 
 
 def write(snapshot: Snapshot, policy: Policy) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from . import ChoiceView, ReasonView, Wire
+from .fields import ReasonView, Wire
+from .notebooks import ChoiceView
 
 
 class ChannelView(Wire):

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import socket
 import tarfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.world import ServiceWorld, service_world
+from tests.api.world import PREFIX, ServiceWorld, service_world
 from tests.patience import until
 
 
@@ -139,7 +140,7 @@ def test_it_is_refused_with_the_reason_and_nothing_is_stored(
         pytest.param(b'{"command":["x"],"retries":1e400}', id="a number beyond all numbers"),
     ],
 )
-def test_what_is_no_json_is_refused(world: ServiceWorld, raw: bytes) -> None:
+def test_invalid_json_is_refused(world: ServiceWorld, raw: bytes) -> None:
     before = stored(world)
     answer = world.call("POST", "jobs", "bob", raw=raw)
     assert (answer.status, answer.json["reason"]) == (400, "invalid")
@@ -171,7 +172,7 @@ def test_a_bundle_beyond_the_limit_is_refused_with_the_limit(world: ServiceWorld
     assert not [path for path in Path(world.services.bundles.directory).rglob("*") if path.is_file()]
 
 
-def test_one_person_keeps_so_much_code_and_no_more(tmp_path: Path) -> None:
+def test_bundles_above_the_limit_per_user_are_refused(tmp_path: Path) -> None:
     with service_world(tmp_path, bundle_limit_mib=1, bundles_limit_mib=2) as small:
         contents = [bundle((member("a"), os.urandom(900_000))) for _ in range(3)]
         names = [f"bundles/{hashlib.sha256(content).hexdigest()}" for content in contents]
@@ -179,7 +180,10 @@ def test_one_person_keeps_so_much_code_and_no_more(tmp_path: Path) -> None:
         assert statuses == [201, 201, 409]
         refused = small.call("PUT", names[2], raw=contents[2])
         assert refused.json["reason"] == "bundles_full"
-        assert "bob's code bundles have 1.7 MiB here, this one has 0.9, and 2 is the most" in refused.json["message"]
+        assert (
+            "bob's code bundles have 1.7 MiB, this one has 0.9 MiB, and the limit per user is 2 MiB"
+            in refused.json["message"]
+        )
         assert small.call("PUT", names[0], raw=contents[0]).status == 200
         assert small.call("PUT", names[2], "olga", raw=contents[2]).status == 201
         (small.services.bundles.path(names[0].removeprefix("bundles/"))).unlink()
@@ -220,7 +224,7 @@ def test_readings_that_cannot_be_kept_are_refused(world: ServiceWorld, wrong: di
         pytest.param("1970-01-01T00:00:00Z", "behind", id="a clock that was never set"),
     ],
 )
-def test_a_reading_that_nobody_can_have_taken_is_refused_and_the_next_is_taken(
+def test_a_sample_with_an_impossible_date_is_refused_and_the_next_is_accepted(
     world: ServiceWorld, at: str, when: str
 ) -> None:
     batch = {"node": "node-9", "sequence": 1, "samples": [READING | {"at": at}]}
@@ -260,7 +264,7 @@ def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:
         pytest.param("GET", "me?user=patty", 403, "not_allowed", id="asking about another"),
     ],
 )
-def test_what_is_not_there_is_said_in_the_same_shape(
+def test_unknown_paths_get_the_same_error_format(
     world: ServiceWorld, method: str, path: str, status: int, reason: str
 ) -> None:
     answer = world.call(method, path, "bob")
@@ -268,11 +272,11 @@ def test_what_is_not_there_is_said_in_the_same_shape(
     assert answer.json["message"]
 
 
-def test_a_fault_of_ours_tells_nothing_of_its_inside(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_discloses_no_details(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("password of the database")
 
-    monkeypatch.setattr(world.services.store_view, "fresh", broken)
+    monkeypatch.setattr(world.services.store_view, "refresh_if_stale", broken)
     answer = world.get("jobs")
     assert (answer.status, answer.json["reason"]) == (500, "internal_error")
     assert b"password" not in answer.body
@@ -292,7 +296,7 @@ def test_a_fault_of_ours_tells_nothing_of_its_inside(world: ServiceWorld, monkey
         pytest.param({"extra": 1}, 400, "extra", id="an unknown key"),
     ],
 )
-def test_a_notebook_request_is_checked_again_here(
+def test_the_service_checks_a_notebook_request_again(
     world: ServiceWorld, body: dict[str, object], status: int, says: str
 ) -> None:
     before = stored(world)
@@ -330,9 +334,7 @@ def member(name: str, **fields: Any) -> tarfile.TarInfo:
         pytest.param(b"\x1f\x8b" + b"x" * (2 << 20), 413, id="more than the limit"),
     ],
 )
-def test_a_bundle_that_is_a_trick_is_refused_and_leaves_nothing(
-    world: ServiceWorld, content: bytes, status: int
-) -> None:
+def test_a_malicious_bundle_is_refused_and_leaves_nothing(world: ServiceWorld, content: bytes, status: int) -> None:
     before = stored(world)
     digest = hashlib.sha256(content).hexdigest()
     answer = world.call("PUT", f"bundles/{digest}", "bob", raw=content)
@@ -357,12 +359,25 @@ def test_a_bundle_under_a_false_name_is_refused(world: ServiceWorld) -> None:
         pytest.param("{" * 50, id="no YAML"),
     ],
 )
-def test_a_quota_file_that_cannot_be_read_says_its_lines(world: ServiceWorld, text: str) -> None:
+def test_an_invalid_quota_file_is_reported_with_its_lines(world: ServiceWorld, text: str) -> None:
     before = stored(world)
     answer = world.call("PUT", "quota", "ann", {"text": text}, headers={"If-Match": "1"})
     assert (answer.status, answer.json["reason"]) == (400, "quota_file")
     assert "line " in answer.json["message"]
     assert stored(world) == before
+
+
+def test_a_revision_of_5000_digits_is_refused(world: ServiceWorld) -> None:
+    text = world.get("quota", "ann").json["text"]
+    answer = world.call("PUT", "quota", "ann", {"text": text}, headers={"If-Match": "1" * 5000})
+    assert (answer.status, answer.json["reason"]) == (400, "invalid")
+
+
+@pytest.mark.parametrize("lines", ["Content-Length: \xb2\r\n", "Content-Length: 3\r\nContent-Length: 4\r\n"])
+def test_a_content_length_that_is_no_number_is_refused(world: ServiceWorld, lines: str) -> None:
+    with socket.create_connection(("127.0.0.1", world.port), timeout=20) as connection:
+        connection.sendall(f"GET {PREFIX}api/v1/jobs HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode("latin-1"))
+        assert b" 400 " in connection.recv(4096).split(b"\r\n")[0]
 
 
 def test_quotas_that_do_not_fit_are_refused_with_the_arithmetic(world: ServiceWorld) -> None:

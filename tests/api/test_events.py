@@ -13,8 +13,8 @@ import pytest
 
 from jupyter_gpu_quota.api import events as events_module
 from jupyter_gpu_quota.api.access import people
-from jupyter_gpu_quota.api.access.streams import MOST_PER_PERSON
-from jupyter_gpu_quota.api.events import MOST_WAITING, _Inbox
+from jupyter_gpu_quota.api.access.streams import MAX_PER_PERSON
+from jupyter_gpu_quota.api.events import MAX_UNSENT, _Inbox
 from jupyter_gpu_quota.api.handlers import logs as logs_module
 from jupyter_gpu_quota.api.state.store_view import Delta
 from jupyter_gpu_quota.core.model import JobState
@@ -38,13 +38,13 @@ def event_with(events: Iterator[tuple[str, Any]], true: Any) -> Any:
     raise AssertionError("it never came")
 
 
-def test_the_first_event_says_where_the_stream_stands(world: ServiceWorld) -> None:
+def test_the_first_event_has_the_version_of_the_stream(world: ServiceWorld) -> None:
     with world.stream("events") as events:
         name, data = next(events)
     assert (name, data["jobs"], data["version"]) == ("changed", [], world.store.version())
 
 
-def test_a_change_comes_as_the_whole_present_view(world: ServiceWorld) -> None:
+def test_an_event_has_the_complete_present_view(world: ServiceWorld) -> None:
     with world.stream("events") as events:
         next(events)
         job = world.submit(name="mine")["id"]
@@ -55,7 +55,7 @@ def test_a_change_comes_as_the_whole_present_view(world: ServiceWorld) -> None:
         assert [holder["workload"] for device in data["devices"] for holder in device["holders"]] == [job]
 
 
-def test_a_devices_picture_changes_with_the_state_of_who_holds_it(world: ServiceWorld) -> None:
+def test_a_device_bar_changes_with_the_state_of_its_workload(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     world.step()
     with world.stream("events") as events:
@@ -65,7 +65,7 @@ def test_a_devices_picture_changes_with_the_state_of_who_holds_it(world: Service
     assert [holder["state"] for device in data["devices"] for holder in device["holders"]] == ["running"]
 
 
-def test_each_person_hears_of_their_own_projects_alone(world: ServiceWorld) -> None:
+def test_each_user_gets_events_of_their_own_projects_only(world: ServiceWorld) -> None:
     with (
         world.stream("events", "bob") as bob,
         world.stream("events", "patty") as patty,
@@ -97,7 +97,7 @@ def test_others_devices_change_without_a_name(world: ServiceWorld) -> None:
 
 
 @pytest.mark.parametrize("how", ["Last-Event-ID", "since"])
-def test_a_reader_that_comes_back_misses_nothing(world: ServiceWorld, how: str) -> None:
+def test_a_resumed_reader_misses_no_change(world: ServiceWorld, how: str) -> None:
     with world.stream("events") as events:
         version = next(events)[1]["version"]
     job = world.submit(name="meanwhile")["id"]
@@ -114,7 +114,9 @@ def test_a_reader_from_another_database_is_reset(world: ServiceWorld) -> None:
         assert next(events)[0] == "reset"
 
 
-def test_who_loses_the_project_hears_nothing_more(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_who_loses_the_project_gets_no_more_events(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     impatient(world, monkeypatch)
     with world.stream("events", "olga") as events:
         next(events)
@@ -126,7 +128,7 @@ def test_who_loses_the_project_hears_nothing_more(world: ServiceWorld, monkeypat
 
 def impatient(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams beat, and readers are asked about again, all the time. Accounts are remembered for 0.1 s."""
-    monkeypatch.setattr(people, "ASKED_AGAIN_S", 0.0)
+    monkeypatch.setattr(people, "RECHECK_S", 0.0)
     monkeypatch.setattr(people, "FRESH_S", 0.1)
     for module in (events_module, logs_module):
         monkeypatch.setattr(module, "HEARTBEAT_S", 0.2)
@@ -147,7 +149,7 @@ def stands(stream: Iterator[tuple[str, Any]]) -> bool:
 
 
 @pytest.mark.parametrize("path", ["events", "jobs/{job}/logs?follow=1"], ids=["the event stream", "a followed log"])
-def test_a_revoked_token_reads_no_further_and_not_anew(
+def test_a_revoked_token_ends_its_streams_and_opens_no_new_one(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Other requests may be answered for a minute: by then the cached answer of the hub about the token has expired."""
@@ -158,14 +160,14 @@ def test_a_revoked_token_reads_no_further_and_not_anew(
         assert ends(stream)
     assert world.get("me").status == 200
     refused = world.get(path.format(job=job))
-    assert (refused.status, "does not know this token of bob" in refused.json["message"]) == (403, True)
+    assert (refused.status, "no longer accepts this token of bob" in refused.json["message"]) == (403, True)
 
 
-def test_a_streams_reader_is_asked_about_at_its_start_and_every_15_s() -> None:
+def test_a_streams_reader_is_authenticated_at_its_start_and_every_15_s() -> None:
     now, asked = 0.0, list[float]()
 
     class FakePeople:
-        async def again(self, request: Any, person: people.Person) -> people.Person:
+        async def reauthenticate(self, request: Any, person: people.Person) -> people.Person:
             asked.append(now)
             return person
 
@@ -187,23 +189,23 @@ def test_a_stream_outlives_a_hub_that_is_away_for_a_while(world: ServiceWorld, m
     with world.stream("events") as stream:
         next(stream)
         world.hub.away = True
-        monkeypatch.setattr(people, "STALE_AT_MOST_S", 0.0)
+        monkeypatch.setattr(people, "MAX_STALE_S", 0.0)
         assert ends(stream)
 
 
-def test_a_slow_reader_is_dropped_and_holds_nobody() -> None:
+def test_a_slow_reader_is_dropped_without_delaying_others() -> None:
     async def flood() -> bool:
         inbox = _Inbox()
-        for number in range(MOST_WAITING + 1):
+        for number in range(MAX_UNSENT + 1):
             inbox.put(Delta(version=number))
         return inbox.overrun
 
     assert asyncio.run(flood())
 
 
-def test_one_person_cannot_take_every_connection(world: ServiceWorld) -> None:
+def test_event_streams_per_user_are_limited(world: ServiceWorld) -> None:
     with ExitStack() as open_streams:
-        for _ in range(MOST_PER_PERSON):
+        for _ in range(MAX_PER_PERSON):
             next(open_streams.enter_context(world.stream("events")))
         refused = world.get("events")
         assert (refused.status, refused.json["reason"]) == (429, "too_many_streams")
@@ -222,9 +224,7 @@ def test_a_closed_stream_is_forgotten(world: ServiceWorld) -> None:
     until(forgotten)
 
 
-def test_what_is_written_while_the_service_looks_is_in_its_next_answer(
-    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_during_a_refresh_is_in_the_next_answer(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     job = world.submit()["id"]
     world.step()
     seen, read_on, changes = threading.Event(), threading.Event(), world.store.changes
@@ -238,7 +238,7 @@ def test_what_is_written_while_the_service_looks_is_in_its_next_answer(
     async def answer() -> JobState:
         read_on.set()
         await asyncio.wait([world.services.store_view._refreshing])
-        await world.services.store_view.fresh()
+        await world.services.store_view.refresh_if_stale()
         return world.services.store_view.mirror.jobs[job].job.state
 
     monkeypatch.setattr(world.store, "changes", slow)

@@ -1,4 +1,4 @@
-"""What the contract suite needs of a backend under test, and the backends that it is asked of."""
+"""The controller of the contract suite, and the backends that the suite tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ REAL = Device(id="GPU-0", node="here", index=0, model="H200", memory_mib=8000, p
 
 
 class World(Protocol):
-    """One backend, with the time that it lives in.
+    """One backend, and its clock.
 
     ``stopped`` are the notebooks whose stop orders were carried out; None: that cannot be seen. ``wait_ms`` is long
     enough for an order that must have no effect to have had one.
@@ -61,7 +61,7 @@ class World(Protocol):
 
 
 class Controller:
-    """What the contract's tests hold: it repeats orders until their effect is seen, and keeps the newest facts."""
+    """The controller of the tests: it repeats orders until their effect is observed, and keeps the newest facts."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -80,7 +80,7 @@ class Controller:
         self.give(stop(job, **more))
 
     def give(self, made: StartOrder | StopOrder | StopNotebookOrder) -> None:
-        """Give an order, now and again; a job that is to leave is not ordered to start any more."""
+        """Send an order now and repeatedly; a job that is to stop is no longer ordered to start."""
         if isinstance(made, StopOrder):
             self.orders = [each for each in self.orders if _name(each) != (made.job, made.attempt)]
         self.orders.append(made)
@@ -95,8 +95,8 @@ class Controller:
             case StopNotebookOrder():
                 self.backend.enforcement.stop_notebook(made)
 
-    def look(self) -> None:
-        """Observe; no fact may go back behind an earlier one."""
+    def observe_once(self) -> None:
+        """Observe; no fact may be older than one before it."""
         if self.world.now() >= self._again_at:
             self._again_at = self.world.now() + AGAIN_MS
             for made in self.orders:
@@ -107,27 +107,27 @@ class Controller:
             self.facts[fact.job, fact.attempt, fact.rank] = fact
 
     def until(self, seen: Callable[[RankFact], object]) -> RankFact:
-        """The first fact that a test waits for."""
+        """Wait for a fact; returns the first that matches."""
 
         def found() -> list[RankFact]:
-            self.look()
+            self.observe_once()
             return [fact for fact in self.facts.values() if seen(fact)]
 
         return self.world.until(found)[0]
 
     def pass_ms(self, duration_ms: int) -> None:
-        """Let time pass, and look."""
+        """Let time pass, and observe."""
         until_at = self.world.now() + duration_ms
         while self.world.now() < until_at:
             self.world.pass_ms(50)
-            self.look()
+            self.observe_once()
 
     def wait(self) -> None:
-        """Long enough for an order that must have no effect to have had one."""
+        """Wait long enough for an order to have had an effect."""
         self.pass_ms(self.world.wait_ms)
 
     def began(self, job: str, acts: str) -> RankFact:
-        """Until a job has begun, and has set its trap if it has one."""
+        """Wait until a job started, and set its trap if it has one."""
         fact = self.until(lambda fact: fact.job == job and fact.started_at is not None)
         if acts in TRAPS:
             self.world.until(lambda: self.backend.outputs.log(job, fact.attempt, 0).data.startswith(b"ready"))
@@ -140,7 +140,7 @@ class Controller:
         return list(self.facts.values())
 
     def take_over(self, fencing: int) -> None:
-        """Another controller takes over; it knows nothing."""
+        """Another controller takes over; it knows no fact."""
         self.world.restart()
         self.facts.clear()
         self.orders.clear()
@@ -222,7 +222,7 @@ class _RecordingJobs(SimulatedJobs):
 
 
 class SimulatedContract:
-    """The simulated backend, on a clock that moves when a test waits."""
+    """The simulated backend, on a clock that advances when a test waits."""
 
     wait_ms = 20_000
 
@@ -237,7 +237,7 @@ class SimulatedContract:
         self.clock.now += duration_ms
 
     def restart(self) -> None:
-        """The simulated world is what a controller leaves behind."""
+        """The simulated jobs keep their state for the next controller."""
 
     def until(self, seen: Callable[[], T]) -> T:
         for _ in range(20_000):
@@ -276,7 +276,7 @@ class ScriptedContract(SimulatedContract):
 
 
 class RemoteContract(SimulatedContract):
-    """The simulated backend behind a bad network."""
+    """The simulated backend behind an unreliable network."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

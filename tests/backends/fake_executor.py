@@ -1,4 +1,4 @@
-"""A labelled fake of the executor: in memory, on a virtual clock, with scripted jobs. It passes the contract suite."""
+"""A fake job backend: in memory, on a virtual clock, with scripted jobs. It passes the contract suite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_gpu_quota.core.model import Device, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a fake job does. ``runs_for_ms`` None: until it is paused. ``on_stop`` None: ignores SIGTERM.
+    """The behaviour of a fake job. ``runs_for_ms`` None: until it is paused. ``on_stop`` None: ignores SIGTERM.
 
     ``starts_after_ms`` delays its first process, ``stops_after_ms`` its answer to SIGTERM, ``lingers_ms`` the end
     of its last process after the exit.
@@ -42,9 +42,9 @@ class _Run:
 
 @dataclass(slots=True)
 class FakeJobs:
-    """Executor in memory. ``now`` is the virtual clock; ``script`` says what each started job does (default: runs on).
+    """A job backend in memory. ``now`` is the virtual clock; ``script`` has the behaviour of a job (default: runs on).
 
-    ``starts`` and ``leaves`` list the orders carried out, ``refusals`` the sentences of those refused.
+    ``starts`` and ``stops`` list the orders carried out, ``refusals`` the reasons of the others.
     """
 
     now: Callable[[], int]
@@ -59,7 +59,7 @@ class FakeJobs:
     _runs: dict[tuple[str, int, int], _Run] = field(default_factory=dict)
     _next_pid: int = 1_000_000
 
-    # --- the executor protocol ------------------------------------------------------------------------------------
+    # --- the job backend ------------------------------------------------------------------------------------------
     def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         return self.nodes, self.devices
 
@@ -104,7 +104,7 @@ class FakeJobs:
     def fence(self, fencing: int) -> None:
         self.fencing = max(self.fencing, fencing)
 
-    # --- what a test makes happen ---------------------------------------------------------------------------------
+    # --- events that a test causes --------------------------------------------------------------------------------
     def end(self, job: str, exit_status: int | None, *, completed: bool = False, rank: int | None = None) -> None:
         """The newest attempt's processes end now, on one or every rank; None is lost with its supervisor."""
         self._pass_time()

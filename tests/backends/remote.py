@@ -1,4 +1,4 @@
-"""A backend made for the contract: it reaches another one through a queue that delays, loses, repeats and reorders.
+"""A backend for the contract suite: it calls another one through a queue that delays, loses, repeats and reorders.
 
 The client keeps nothing but what it received: a new client finds everything again. The agent at the other end keeps the
 newest fact of each rank and sends all of them at every beat, until they are settled. An order is one message, and may
@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import BinaryIO, TypeVar
 
 from jupyter_gpu_quota.backends.protocol import (
-    MOST_OUTPUTS,
+    MAX_OUTPUTS,
     Backend,
     Capabilities,
     DeviceUsers,
@@ -27,7 +27,7 @@ from jupyter_gpu_quota.backends.protocol import (
     StopNotebookOrder,
     StopOrder,
 )
-from jupyter_gpu_quota.core.enforcement import DeviceShare, EnforcementLabel, EnforcementOffer
+from jupyter_gpu_quota.core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
 from jupyter_gpu_quota.core.facts import DeviceFact, RankFact
 from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.core.samples import DeviceSample
@@ -41,7 +41,7 @@ UNREACHED = "the node does not answer"
 
 @dataclass
 class Clock:
-    """Virtual time in milliseconds; what is on its way arrives when it passes."""
+    """Virtual time in milliseconds; messages arrive while it passes."""
 
     now: int = 1_000_000
 
@@ -63,13 +63,13 @@ class Network:
     _due: list[tuple[int, int, Callable[[], object]]] = field(default_factory=list)
 
     def send(self, deliver: Callable[[], object]) -> None:
-        """Send one message; it arrives never, once or twice, behind or before others."""
+        """Send one message; it arrives never, once or twice, in any order."""
         for _ in range(1 + (self.chance.random() < self.repeated)):
             if not self.down and self.chance.random() >= self.lost:
                 self.send_after(self.chance.randrange(self.longest_ms), deliver)
 
     def send_after(self, delay_ms: int, deliver: Callable[[], object]) -> None:
-        """Send one message that surely arrives, so much later."""
+        """Send one message that arrives after this time."""
         self._entries += 1
         heappush(self._due, (self.clock.now + delay_ms, self._entries, deliver))
 
@@ -83,7 +83,7 @@ class Network:
         self.clock.now = until
 
     def ask(self, question: Callable[[], T]) -> T | None:
-        """Ask the other end until an answer arrives; None: none did in time."""
+        """Send a request until an answer arrives; None: none arrived in time."""
         answers: list[T] = []
         until = self.clock.now + ANSWER_WITHIN_MS
 
@@ -101,7 +101,7 @@ class Network:
 
 
 class Agent:
-    """The other end: it carries out orders on the backend there, and sends what it observes to the present client."""
+    """The agent: it carries out orders on its backend, and sends the observed facts to the present client."""
 
     def __init__(self, backend: Backend, network: Network) -> None:
         self.backend, self.network = backend, network
@@ -119,7 +119,7 @@ class Agent:
         self.network.send_after(BEAT_MS, self._beat)
 
     def settled(self, job: str, attempt: int) -> None:
-        """An attempt of which not all ranks ended is not settled."""
+        """An attempt is settled only after all its ranks ended."""
         ours = [key for key in self._known if key[:2] == (job, attempt)]
         if all(self._known[key].tree_gone for key in ours):
             self.backend.jobs.settled(job, attempt)
@@ -181,7 +181,7 @@ class RemoteJobs:
 
 
 class RemoteSamples:
-    """Samples are asked for at each call, and handed over when an answer to an earlier one arrives."""
+    """Samples are requested at each call, and returned when an answer to an earlier request arrived."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.network = agent, agent.network
@@ -211,7 +211,7 @@ class RemoteSamples:
 
 
 class RemoteEnforcement:
-    """Where nothing is answered, nothing is known."""
+    """Without an answer the enforcement is unknown."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.network = agent, agent.network
@@ -246,8 +246,8 @@ class RemoteOutputs:
         found = self.network.ask(lambda: self.there.log(job, attempt, rank, offset, limit))
         return found or LogPart(max(0, offset), b"", max(0, offset))
 
-    def outputs(self, job: str, most: int = MOST_OUTPUTS) -> Sequence[Output]:
-        return self.network.ask(lambda: self.there.outputs(job, most)) or ()
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
+        return self.network.ask(lambda: self.there.outputs(job, limit)) or ()
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         def content() -> bytes | OutputRefused:

@@ -1,4 +1,4 @@
-"""What every backend promises, asked of the local one, the simulated one, and one that is reached by bad messages."""
+"""The contract of backends, for the local one, the simulated one, and one behind an unreliable network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_gpu_quota.backends.protocol import OutputRefused, StopNotebookOrder
-from jupyter_gpu_quota.core.enforcement import DeviceShare
+from jupyter_gpu_quota.core.enforcement.levels import DeviceShare
 from jupyter_gpu_quota.core.model import Allocation
 from tests.backends.contract import REAL, Controller, RemoteContract, opened
 from tests.backends.worlds import order
@@ -46,10 +46,10 @@ def test_an_end_is_reported(world: Controller, acts: str, exit_status: int, comp
 @pytest.mark.parametrize(
     ("acts", "grace_s", "exit_status", "completed"),
     [
-        pytest.param("saves and stops", 600, 75, False, id="a job that saves leaves with 75"),
-        pytest.param("runs on", 600, -15, False, id="a job that knows nothing of pauses dies of SIGTERM"),
+        pytest.param("saves and stops", 600, 75, False, id="a job that saves ends with 75"),
+        pytest.param("runs on", 600, -15, False, id="a job without a handler is ended by SIGTERM"),
         pytest.param("ignores SIGTERM", 1, -9, False, id="a job that ignores SIGTERM is killed after its grace"),
-        pytest.param("completes when stopped", 600, 0, True, id="a job that was just done says so"),
+        pytest.param("completes when stopped", 600, 0, True, id="a job that completes during the pause is complete"),
     ],
 )
 def test_a_pause_is_reported(world: Controller, acts: str, grace_s: int, exit_status: int, completed: bool) -> None:
@@ -60,7 +60,7 @@ def test_a_pause_is_reported(world: Controller, acts: str, grace_s: int, exit_st
     assert (fact.exit_status, fact.pause_requested, fact.completed) == (exit_status, True, completed)
 
 
-def test_an_exit_before_the_request_is_judged_as_if_there_were_none(world: Controller) -> None:
+def test_an_exit_before_a_stop_order_is_not_a_pause(world: Controller) -> None:
     world.start("J", "ends with 0")
     before = world.gone("J")
     world.stop("J")
@@ -78,8 +78,8 @@ def test_every_rank_of_a_gang_is_paused_and_reported(world: Controller) -> None:
         world.until(lambda fact, rank=rank: fact.rank == rank and fact.tree_gone and fact.pause_requested)  # type: ignore[misc]
 
 
-# --- an order given again -------------------------------------------------------------------------------------------
-def test_a_start_given_again_runs_once(world: Controller) -> None:
+# --- repeated orders ------------------------------------------------------------------------------------------------
+def test_a_repeated_start_order_runs_once(world: Controller) -> None:
     for _ in range(3):
         world.start("J", "runs on")
     first = world.began("J", "runs on")
@@ -88,7 +88,7 @@ def test_a_start_given_again_runs_once(world: Controller) -> None:
     assert world.seen() == [first]
 
 
-def test_an_attempt_that_ended_is_not_run_again(world: Controller) -> None:
+def test_an_ended_attempt_is_not_started_again(world: Controller) -> None:
     world.start("J", "ends with 3")
     ended = world.gone("J")
     world.wait()
@@ -104,16 +104,16 @@ def test_the_next_attempt_is_reported_beside_the_last(world: Controller) -> None
     assert {fact.attempt for fact in world.seen()} == {1, 2}
 
 
-def test_a_repeated_request_to_leave_does_not_restart_the_grace(world: Controller) -> None:
+def test_a_repeated_stop_order_does_not_restart_the_grace(world: Controller) -> None:
     world.start("J", "ignores SIGTERM")
     world.began("J", "ignores SIGTERM")
     asked_at = world.world.now()
-    world.stop("J", grace_s=2)  # it is repeated every second: a grace that starts anew never ends
+    world.stop("J", grace_s=2)  # it is repeated every second: a grace that restarts would never end
     ended_at = world.gone("J").ended_at
     assert ended_at is not None and ended_at - asked_at >= 1_900
 
 
-def test_a_second_request_may_shorten_the_grace(world: Controller) -> None:
+def test_a_second_stop_order_may_shorten_the_grace(world: Controller) -> None:
     world.start("J", "ignores SIGTERM")
     world.began("J", "ignores SIGTERM")
     world.stop("J", grace_s=600)
@@ -122,7 +122,7 @@ def test_a_second_request_may_shorten_the_grace(world: Controller) -> None:
     assert world.gone("J").exit_status == -9
 
 
-def test_a_job_asked_to_leave_before_it_began_never_begins(world: Controller) -> None:
+def test_a_job_that_is_stopped_before_it_started_never_starts(world: Controller) -> None:
     world.stop("J")
     fact = world.gone("J")
     assert (fact.started_at, fact.pause_requested) == (None, True)
@@ -142,7 +142,7 @@ def test_an_older_leader_starts_nothing_and_a_newer_one_may(world: Controller) -
     assert world.began("J", "runs on").refused is None
 
 
-def test_an_older_leader_makes_nobody_leave(world: Controller) -> None:
+def test_an_older_leader_stops_nothing(world: Controller) -> None:
     world.start("J", "runs on", fencing=6)
     running = world.began("J", "runs on")
     world.backend.jobs.fence(7)
@@ -161,7 +161,7 @@ def test_a_fence_is_never_lowered(world: Controller) -> None:
     assert not any(fact.started_at for fact in world.seen())
 
 
-def test_an_older_leader_cannot_end_what_never_began(world: Controller) -> None:
+def test_an_older_leader_cannot_end_an_unstarted_attempt(world: Controller) -> None:
     world.backend.jobs.fence(7)
     world.stop("J", fencing=6)
     world.wait()
@@ -170,7 +170,7 @@ def test_an_older_leader_cannot_end_what_never_began(world: Controller) -> None:
     assert world.began("J", "runs on").started_at is not None
 
 
-def test_a_leader_that_takes_over_finds_what_runs_and_what_ended(world: Controller) -> None:
+def test_a_leader_that_takes_over_observes_running_and_ended_attempts(world: Controller) -> None:
     world.start("J", "runs on")
     world.start("K", "ends with 3")
     before = world.began("J", "runs on"), world.gone("K")
@@ -192,7 +192,7 @@ def test_settled_facts_are_not_reported_again(world: Controller) -> None:
     assert world.seen() == []
 
 
-def test_what_runs_cannot_be_forgotten(world: Controller) -> None:
+def test_a_running_attempt_cannot_be_forgotten(world: Controller) -> None:
     world.start("J", "runs on")
     running = world.began("J", "runs on")
     world.backend.jobs.forget("J")
@@ -247,7 +247,7 @@ def test_a_simulated_device_enforces_nothing_and_an_unread_one_is_unknown(whole:
     assert all(each.why for each in offers)
 
 
-def test_a_share_that_cannot_be_read_back_says_so(whole: Controller) -> None:
+def test_a_share_that_cannot_be_read_back_has_the_reason(whole: Controller) -> None:
     part = {"workload": "J", "gpu_milli": 500, "memory_mib": 100, "attempt": 1}
     shares = {
         "a": DeviceShare(device="SIM-0", simulated=True, **part),  # type: ignore[arg-type]
@@ -296,7 +296,7 @@ def test_outputs_are_listed_and_read(whole: Controller) -> None:
 
 
 # --- a node that cannot be reached ------------------------------------------------------------------------------------
-def test_nothing_is_assumed_of_a_node_that_does_not_answer() -> None:
+def test_the_state_of_an_unreachable_node_is_unknown() -> None:
     remote = RemoteContract(0)
     world = Controller(remote)
     world.start("J", "runs on")
@@ -317,7 +317,7 @@ def test_nothing_is_assumed_of_a_node_that_does_not_answer() -> None:
     assert world.gone("J").exit_status == -15
 
 
-def test_an_order_that_was_on_its_way_when_its_leader_fell_has_no_effect() -> None:
+def test_a_delayed_order_of_an_older_leader_has_no_effect() -> None:
     remote = RemoteContract(1)
     world = Controller(remote)
     made = remote.there.jobs

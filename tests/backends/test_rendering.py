@@ -1,4 +1,4 @@
-"""The variables of processes, complete: any change of them is a change of the public contract."""
+"""All variables of processes: any change of them is a change of the public contract."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_fraction_gets_its_device_and_memory_growth() -> None:
     assert rendered(HALF) == sorted([*always(), *shown("GPU-0", 500, 4000), *caps])
 
 
-def test_a_fraction_that_the_driver_limits_is_no_fraction_of_a_fraction() -> None:
+def test_a_fraction_that_the_driver_limits_has_no_framework_cap() -> None:
     assert not any("XLA" in line for line in rendered(HALF, limited=True))
     assert "PYTHONSTARTUP" not in notebook_environment(Booked("N", [part("GPU-7")]), limited=True)
 
@@ -116,14 +116,14 @@ def test_a_device_without_a_known_uuid_is_not_shown() -> None:
     assert {"CUDA_VISIBLE_DEVICES=", "NVIDIA_VISIBLE_DEVICES=void"} <= set(rendered("unread"))
 
 
-def test_a_persons_variables_are_kept_and_ours_are_not_theirs() -> None:
+def test_variables_of_users_are_kept_except_reserved_names() -> None:
     theirs = {"PATH": "/mine", "LR": "0.1", "CUDA_VISIBLE_DEVICES": "all", "GPU_QUOTA_WHATEVER": "x"}
     found = set(rendered(HALF, variables=theirs))
     assert {"PATH=/mine", "LR=0.1", "CUDA_VISIBLE_DEVICES=GPU-0"} <= found
     assert not any("WHATEVER" in line for line in found)
 
 
-def test_everything_that_we_set_for_jobs_is_stripped_from_what_people_set() -> None:
+def test_every_variable_of_the_service_is_reserved() -> None:
     assert without_ours(dict.fromkeys(OUR_VARIABLES, "x")) == {}
 
 
@@ -174,6 +174,6 @@ def test_a_kernel_gets_the_amounts_of_its_servers_share() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"gpu_milli": null, "memory_mib": 1}', '"x"'])
-def test_a_share_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_share_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         kernel_environment(text)

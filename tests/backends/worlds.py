@@ -1,4 +1,4 @@
-"""Orders, what jobs do, and a world of real processes for the tests of the local backend."""
+"""Orders, scripts of jobs, and a local backend with real processes for the tests."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class LocalWorld:
         until(lambda: self.now() >= until_ms)
 
     def ready(self, job: str, acts: str) -> RankFact:
-        """Until the job's process exists, and has set its trap if it has one."""
+        """Wait until the job's process exists, and set its trap if it has one."""
         fact = self.until(lambda fact: fact.job == job and fact.handle is not None)
         if acts in TRAPS:
             until(lambda: "ready" in self.log(job, fact.attempt))
@@ -132,7 +132,7 @@ def pid_of(fact: RankFact) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this id lives; a zombie does not."""
+    """Whether a process of this id is alive; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

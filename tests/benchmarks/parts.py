@@ -18,7 +18,7 @@ from tests.benchmarks.service import claims, idle, reports, sampler, slices, sub
 from tests.benchmarks.service.hubs import hub_with_quota
 from tests.benchmarks.store import tick, usage
 
-LARGEST, SMALLEST = 500, 50
+MAX_NODES, MIN_NODES = 500, 50
 DECIDE_MS = 250.0
 
 
@@ -62,25 +62,25 @@ def of_spawns(quick: bool) -> Sequence[Figure]:
 
 def of_decide(quick: bool) -> Sequence[Figure]:
     """Snapshot object to Plan, and how the cost grows from 50 to 500 nodes."""
-    rows = {(row.situation, row.nodes): row for row in decide.measure((SMALLEST, LARGEST), 1 if quick else 3)}
+    rows = {(row.situation, row.nodes): row for row in decide.measure((MIN_NODES, MAX_NODES), 1 if quick else 3)}
     return [figure for row in rows.values() for figure in (_cost(row), *_growth(row, rows))]
 
 
 def _cost(row: decide.Row) -> Figure:
     size = f"{row.nodes} nodes x 8, {row.running} running, {row.queued} queued, {row.actions} actions"
     timed = f"Snapshot object to Plan, CPU time, best of 3; {size}"
-    bound = DECIDE_MS if row.nodes == LARGEST else None
+    bound = DECIDE_MS if row.nodes == MAX_NODES else None
     name = f"decide, {row.nodes} nodes: {row.situation}"
     return Figure(name=name, value=row.milliseconds, unit="ms", timed=timed, bound=bound)
 
 
 def _growth(row: decide.Row, rows: Mapping[tuple[str, int], decide.Row]) -> list[Figure]:
-    if row.nodes != LARGEST:
+    if row.nodes != MAX_NODES:
         return []
-    times = row.milliseconds / rows[row.situation, SMALLEST].milliseconds
-    timed = f"cost at {LARGEST} nodes by cost at {SMALLEST}"
+    times = row.milliseconds / rows[row.situation, MIN_NODES].milliseconds
+    timed = f"cost at {MAX_NODES} nodes by cost at {MIN_NODES}"
     name = f"decide, growth: {row.situation}"
-    return [Figure(name=name, value=times, unit="times", timed=timed, bound=LARGEST / SMALLEST)]
+    return [Figure(name=name, value=times, unit="times", timed=timed, bound=MAX_NODES / MIN_NODES)]
 
 
 def of_submissions(quick: bool) -> Sequence[Figure]:

@@ -41,7 +41,7 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def test_what_is_packed_is_unpacked(project: Path, tmp_path: Path) -> None:
+def test_packing_and_unpacking_round_trip(project: Path, tmp_path: Path) -> None:
     bundle = pack(project, tmp_path / "b")
     assert check(bundle.path) == 4
     with bundle.path.open("rb") as file:
@@ -60,7 +60,7 @@ def test_the_same_content_gives_the_same_bytes(project: Path, tmp_path: Path) ->
     assert pack(project, tmp_path / "second").digest == first.digest
 
 
-def test_links_and_pipes_are_left_out_with_a_notice(project: Path, tmp_path: Path) -> None:
+def test_links_and_pipes_are_skipped_with_a_notice(project: Path, tmp_path: Path) -> None:
     (project / "link").symlink_to("/etc/passwd")
     (project / "folder").symlink_to(project / "package")
     os.mkfifo(project / "pipe")
@@ -113,7 +113,7 @@ def test_a_folder_beyond_the_limits_is_not_packed(
         pack(project, tmp_path / "b", limits)
 
 
-def test_a_file_is_no_folder(project: Path, tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused(project: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleRefused, match="is not a folder"):
         pack(project / "train.py", tmp_path / "b")
 
@@ -216,7 +216,7 @@ def test_bundles_of_other_tools_are_read(tmp_path: Path, format: int) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(damage=st.lists(st.tuples(st.integers(0, 4095), st.integers(0, 255)), max_size=6), cut=st.integers(0, 4096))
-def test_a_damaged_bundle_is_refused_or_read_and_nothing_else(damage: list[tuple[int, int]], cut: int) -> None:
+def test_a_damaged_bundle_is_either_refused_or_read(damage: list[tuple[int, int]], cut: int) -> None:
     raw = bytearray(gzip.decompress(tar(("a/b", b"1" * 600), ("c" * 120, b"2"), ("d", b""))))[:4096]
     for place, byte in damage:
         raw[place % len(raw)] = byte
@@ -260,16 +260,14 @@ def test_a_bundle_is_kept_by_its_content(tmp_path: Path) -> None:
         pytest.param(bytes(3000), None, "more than 2000 bytes", id="too large a one"),
     ],
 )
-def test_nothing_is_kept_of_a_bundle_that_is_refused(
-    tmp_path: Path, content: bytes, digest: str | None, expected: str
-) -> None:
+def test_a_refused_bundle_leaves_no_file(tmp_path: Path, content: bytes, digest: str | None, expected: str) -> None:
     store = BundleStore(tmp_path / "s", limit_bytes=2000)
     with pytest.raises(BundleRefused, match=expected):
         keep(store, content, digest)
     assert files(store) == []
 
 
-def test_nothing_is_kept_of_a_bundle_that_never_came_to_its_end(tmp_path: Path) -> None:
+def test_an_unfinished_bundle_leaves_no_file(tmp_path: Path) -> None:
     store = BundleStore(tmp_path / "s")
     with store.begin("0" * 64) as incoming:
         incoming.write(b"the line broke")
@@ -277,14 +275,14 @@ def test_nothing_is_kept_of_a_bundle_that_never_came_to_its_end(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "/x"])
-def test_a_path_trick_is_no_digest(tmp_path: Path, digest: str) -> None:
+def test_a_path_is_not_a_digest(tmp_path: Path, digest: str) -> None:
     store = BundleStore(tmp_path / "s")
     for ask in (store.path, store.has, store.begin):
         with pytest.raises(ValueError, match="not the SHA-256"):
             ask(digest)
 
 
-def test_a_sweep_removes_what_nobody_names_and_nobody_sent_lately(tmp_path: Path) -> None:
+def test_a_sweep_removes_old_unreferenced_bundles(tmp_path: Path) -> None:
     store = BundleStore(tmp_path / "s")
     named, old, young, asked = (keep(store, tar((name, b"1"))) for name in ("named", "old", "young", "asked"))
     begun = store.begin("0" * 64)

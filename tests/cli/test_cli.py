@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,12 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from jupyter_gpu_quota.cli import COMMANDS, main
+from jupyter_gpu_quota.cli import COMMANDS, main, tables, waiting
 from jupyter_gpu_quota.cli.dry_runs import print_dry_run
-from jupyter_gpu_quota.client import connection
+from jupyter_gpu_quota.client import Client, connection
 from jupyter_gpu_quota.quotafile import QuotaFile, parse
 from jupyter_gpu_quota.wire import DryRunView, ErrorView, JobDetail, RankView, ReasonView
-from tests.client.fake_service import AT, QUOTA_TEXT, TOKEN, World, device_view, job_view, served
+from tests.client.fake_service import AT, QUOTA_TEXT, TOKEN, World, device_view, job_view, reason, served
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def submitted(world: World) -> dict[str, object]:
 
 
 # --- submit -------------------------------------------------------------------------------------------------------
-def test_submit_prints_the_id_alone(world: World) -> None:
+def test_submit_prints_only_the_id(world: World) -> None:
     done = run("submit", "--gpu", "0.5", "--", "python", "train.py", "--epochs", "3")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "J1\n", "")
     assert submitted(world)["command"] == ["python", "train.py", "--epochs", "3"]
@@ -100,7 +101,7 @@ def test_more_than_one_node_is_refused_by_the_service(world: World) -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "nodes was 2; this release starts jobs on one node.\n")
 
 
-def test_a_dry_run_says_what_would_happen(world: World) -> None:
+def test_a_dry_run_prints_the_outcome(world: World) -> None:
     done = run("submit", "--dry-run", "--gpu", "0.5", "--", "true")
     assert done.stdout.splitlines() == [
         "starts now, charged 0.5 GPU: It starts now.",
@@ -119,7 +120,7 @@ def test_a_dry_run_says_what_would_happen(world: World) -> None:
         pytest.param("no_free_gpu", "waits", id="nobody is paused for it"),
     ],
 )
-def test_a_dry_run_tells_a_job_that_claims_from_one_that_waits(
+def test_a_dry_run_distinguishes_a_claiming_job_from_a_waiting_one(
     code: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = ReasonView(code=code, figures={}, message="Why.")
@@ -150,7 +151,7 @@ def test_waiting_ends_with_the_job_s_exit_code(
     assert done.stderr.count(expected) == 1, "the end is reported once"
 
 
-def test_a_secret_is_asked_for_only_on_a_terminal(world: World) -> None:
+def test_a_secret_is_prompted_for_only_on_a_terminal(world: World) -> None:
     done = run("submit", "--secret", "API_KEY", "--", "true", stdin="s3cret\n")
     assert done.exit_code == 2
     assert "no variable API_KEY" in done.stderr
@@ -172,7 +173,9 @@ def test_a_secret_is_asked_for_only_on_a_terminal(world: World) -> None:
         pytest.param(["--dir", "train.py", "--", "true"], "is not a folder", id="a file for a folder"),
         pytest.param(["--name", "\x1b[31m", "--", "true"], "name: ", id="a name with control characters"),
         pytest.param(["--name", "x" * 1_000_000, "--", "true"], "name: ", id="a name of a million characters"),
-        pytest.param(["--gpu", "", "--", "true"], "gpu: ", id="no amount"),
+        pytest.param(["--gpu", "", "--", "true"], "'--gpu'", id="no amount"),
+        pytest.param(["--gpu", "one", "--", "true"], "'--gpu'", id="no number"),
+        pytest.param(["--time-limit", "soon", "--", "true"], "'--time-limit'", id="no duration"),
     ],
 )
 def test_wrong_usage_ends_with_2_before_anything_is_sent(world: World, words: list[str], said: str) -> None:
@@ -183,6 +186,34 @@ def test_wrong_usage_ends_with_2_before_anything_is_sent(world: World, words: li
     assert world.seen == []
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        pytest.param(["clone", "J1", "--gpu", "one"], "'--gpu'", id="an amount of a clone"),
+        pytest.param(["usage", "--by", "weekday"], "'--by'", id="usage by what is not recorded"),
+        pytest.param(["usage", "--since", "monday"], "'--since'", id="no instant"),
+        pytest.param(["audit", "--since", "2027-01-01T00:00:00"], "'--since'", id="an instant without a time zone"),
+        pytest.param(["nodes", "drain", "n1", "--deadline", "soon"], "'--deadline'", id="a drain without a duration"),
+    ],
+)
+def test_a_wrong_value_ends_with_2_and_names_its_option(world: World, words: list[str], option: str) -> None:
+    done = run(*words)
+    assert (done.exit_code, world.seen) == (2, [])
+    assert option in done.stderr
+
+
+def test_an_option_before_the_command_is_explained() -> None:
+    done = run("--url", "http://hub.example", "jobs")
+    assert done.exit_code == 2
+    assert "options follow the command, as in `jupyter gpu-quota jobs --url URL`" in done.stderr
+
+
+def test_a_failed_wait_names_the_log(world: World) -> None:
+    world.script["J1"] = [{"state": "failed", "reason": None, "attempt": 1, "exit_status": 2}]
+    done = run("submit", "--wait", "--", "true")
+    assert done.stderr.splitlines() == ["J1 failed · exit status 2", "`jupyter gpu-quota logs J1` prints its log."]
+
+
 # --- jobs ---------------------------------------------------------------------------------------------------------
 def test_jobs_are_a_table_and_one_document(world: World) -> None:
     world.jobs = {"J1": job_view("J1"), "J2": job_view("J2", state="succeeded", reason=None)}
@@ -191,6 +222,39 @@ def test_jobs_are_a_table_and_one_document(world: World) -> None:
     assert "queued · 4 of 4 GPUs are in use" in table[1]
     assert len(table) == 2
     assert [job["id"] for job in json.loads(run("jobs", "--all", "--json").stdout)] == ["J1", "J2"]
+
+
+LONG_REASON = reason(message="fraud asked for 1 GPU, and no device of pool big has so much free. " * 9)
+
+
+@pytest.mark.parametrize(
+    ("command", "header"),
+    [
+        ("jobs", ["ID", "NAME", "GPU", "STATE"]),
+        ("notebooks", ["ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY"]),
+        ("devices", ["DEVICE", "POOL", "HEALTH", "FREE", "USED"]),
+    ],
+)
+def test_a_narrow_terminal_has_the_important_columns(
+    world: World, monkeypatch: pytest.MonkeyPatch, command: str, header: list[str]
+) -> None:
+    world.jobs = {NEW: job_view(NEW, reason=LONG_REASON)}
+    monkeypatch.setattr(tables, "terminal_width", lambda: 80)
+    lines = run(command).stdout.splitlines()
+    assert lines[0].split() == header
+    assert len(lines) < 6 and max(map(len, lines)) <= 80
+    wide = run(command, "--wide").stdout.splitlines()[0].split()
+    assert set(header) < set(wide)
+    assert len(json.loads(run(command, "--json").stdout)) == 1
+
+
+def test_a_narrow_table_has_the_short_form_of_a_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.jobs = {NEW: job_view(NEW, reason=LONG_REASON)}
+    monkeypatch.setattr(tables, "terminal_width", lambda: 80)
+    table = run("jobs").stdout
+    assert NEW in table and "asked for 1 GPU" not in table
+    world.jobs = {NEW: job_view(NEW, reason=reason(code="of_a_later_release", message="Why it waits."))}
+    assert "Why it" in run("jobs").stdout, "there is no short form here"
 
 
 def test_filters_reach_the_service(world: World) -> None:
@@ -204,7 +268,7 @@ def test_filters_reach_the_service(world: World) -> None:
     }
 
 
-def test_one_job_in_words_and_as_a_document(world: World) -> None:
+def test_one_job_as_text_and_as_json(world: World) -> None:
     world.jobs = {"J1": job_view("J1", command=["sh", "-c", "echo \x1b[31mred"])}
     done = run("job", "J1")
     assert "command         sh -c echo ?[31mred" in done.stdout
@@ -231,7 +295,9 @@ def test_one_job_in_words_and_as_a_document(world: World) -> None:
         ),
     ],
 )
-def test_gpu_is_what_the_job_has_in_every_table(world: World, view: dict[str, Any], column: str, facts: str) -> None:
+def test_every_table_shows_the_present_gpus_of_a_job(
+    world: World, view: dict[str, Any], column: str, facts: str
+) -> None:
     world.jobs = {"J1": job_view("J1", **({"simulated": False} | view))}
     heads, row = run("jobs").stdout.splitlines()[:2]
     assert row[heads.index("GPU") : heads.index("USED")].strip() == column
@@ -299,7 +365,7 @@ def test_a_job_is_called_by_its_name_or_a_part_of_its_id(world: World, command: 
 
 
 @pytest.mark.parametrize("command", ABOUT_A_JOB)
-def test_a_word_that_may_be_two_jobs_lists_them_and_changes_nothing(world: World, command: str) -> None:
+def test_an_ambiguous_job_name_lists_the_jobs_and_changes_nothing(world: World, command: str) -> None:
     world.jobs = two_jobs(state="running")
     world.jobs[OLD] = world.jobs[OLD].model_copy(update={"state": "queued"})
     done = run(command, "01K0")
@@ -309,7 +375,7 @@ def test_a_word_that_may_be_two_jobs_lists_them_and_changes_nothing(world: World
     assert world.paths("POST") == []
 
 
-def test_a_name_that_ended_jobs_had_too_is_the_one_that_can_be_held(world: World) -> None:
+def test_a_name_shared_with_ended_jobs_selects_the_live_job(world: World) -> None:
     world.jobs = two_jobs(state="queued")
     world.jobs[OLD] = world.jobs[OLD].model_copy(update={"name": "letters"})
     assert run("hold", "letters").exit_code == 0
@@ -318,7 +384,7 @@ def test_a_name_that_ended_jobs_had_too_is_the_one_that_can_be_held(world: World
 
 
 @pytest.mark.parametrize("word", ["XZ", "nothing", "..."])
-def test_a_word_that_is_no_job_s_is_refused_by_the_service(world: World, word: str) -> None:
+def test_an_unknown_job_name_is_refused_by_the_service(world: World, word: str) -> None:
     world.jobs = two_jobs()
     done = run("cancel", word)
     assert done.exit_code == 1 and "There is no job" in done.stderr
@@ -326,16 +392,16 @@ def test_a_word_that_is_no_job_s_is_refused_by_the_service(world: World, word: s
 
 
 @pytest.mark.parametrize("word", [".", ".."])
-def test_a_word_that_would_lead_elsewhere_is_not_sent(world: World, word: str) -> None:
+def test_an_id_that_would_change_the_path_is_not_sent(world: World, word: str) -> None:
     world.jobs = two_jobs()
     done = run("cancel", word)
     assert done.exit_code == 2 and f"'{word}' is not an id" in done.stderr
     assert world.paths("POST") == []
 
 
-def test_a_change_tells_what_was_read_back_and_what_is_still_to_come(world: World) -> None:
+def test_a_change_distinguishes_read_back_and_pending_values(world: World) -> None:
     world.jobs = two_jobs(state="running", reason=None)
-    world.script[NEW] = [{}, {"state": "pausing", "target": "held"}]
+    world.script[NEW] = [{}, {}, {"state": "pausing", "target": "held"}]
     assert run("hold", NEW).stderr == f"{NEW} pausing; it will be held\n"
 
 
@@ -349,7 +415,43 @@ def test_logs_are_printed_and_followed(world: World) -> None:
     assert run("logs", "J1", "--follow").exit_code == 0
 
 
-def test_the_log_of_a_job_that_waits_is_empty_and_that_is_said(world: World) -> None:
+@pytest.mark.parametrize("words", [("logs", "-f", "J1"), ("submit", "--wait", "--", "true")])
+def test_an_interrupt_ends_the_command_and_not_the_job(
+    world: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def interrupt(*_: object, **__: object) -> Iterator[Any]:
+        raise KeyboardInterrupt
+
+    world.jobs = {"J1": job_view("J1", state="running", attempt=1)} if words[0] == "logs" else {}
+    monkeypatch.setattr(Client, "follow_logs", interrupt)
+    monkeypatch.setattr(waiting, "watch", interrupt)
+    done = run(*words)
+    assert (done.exit_code, done.stderr) == (
+        130,
+        "J1 continues; `jupyter gpu-quota logs -f J1` follows it, `jupyter gpu-quota cancel J1` ends it.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "No job runs or waits; --all lists ended jobs too.\n"),
+        (["--mine"], "No job of these runs or waits; --all lists ended jobs too.\n"),
+        (["--all"], "There is no job.\n"),
+    ],
+)
+def test_an_empty_list_of_jobs_is_explained(world: World, options: list[str], expected: str) -> None:
+    done = run("jobs", *options)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", expected)
+    assert run("jobs", "--json", *options).stdout == "[]\n"
+
+
+def test_a_change_that_changes_nothing_is_reported(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", reason=None)}
+    assert run("release", "J1").stderr == "nothing was changed: J1 queued\n"
+
+
+def test_the_empty_log_of_a_waiting_job_is_explained(world: World) -> None:
     world.jobs = {"J1": job_view("J1", attempt=0)}
     done = run("logs", "J1")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "Job J1 has not started yet; logs -f waits for it.\n")
@@ -363,12 +465,12 @@ def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None
     assert (tmp_path / "o/a/model.bin").read_bytes() == b"12345"
 
 
-def test_an_explanation_in_words(world: World) -> None:
+def test_an_explanation_as_text(world: World) -> None:
     found = run("explain", "J1").stdout
     assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in found
     assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in found
     assert "asked   1 GPU" in found, "with its unit, not in thousandths"
-    assert "would start: starts when 1 GPU is freed in pool big" in found
+    assert "It would start if 1 GPU were freed in pool big." in found.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -419,7 +521,7 @@ def test_an_overcommitment_is_accepted_by_name(world: World) -> None:
     refused = run("quota", "preview", "-", stdin=text)
     assert (refused.exit_code, refused.stderr) == (
         1,
-        "refused: 5 of 4 GPUs are promised.\nto accept this: quota apply --accept-overcommit\n",
+        "refused: 5 of 4 GPUs are promised.\nto accept this: jupyter gpu-quota quota apply --accept-overcommit -\n",
     )
     assert refused.output.endswith(refused.stderr), "what it ends on is whether it would be refused"
     accepted = run("quota", "preview", "-", "--accept-overcommit", stdin=text)
@@ -428,7 +530,7 @@ def test_an_overcommitment_is_accepted_by_name(world: World) -> None:
 
 def test_a_preview_ends_as_apply_would(world: World) -> None:
     removes = run("quota", "preview", "-", stdin="revision: 4 # remove")
-    assert removes.exit_code == 1 and removes.stderr.endswith("quota apply --accept-removal\n")
+    assert removes.exit_code == 1 and removes.stderr.endswith("quota apply --accept-removal -\n")
     assert run("quota", "preview", "-", "--json", stdin="revision: 4 # remove").exit_code == 1
     assert run("quota", "preview", "-", "--accept-removal", stdin="revision: 4 # remove").exit_code == 0
     for text in ("version: 1\n", "version: 1\nrevision: 3\n"):
@@ -441,7 +543,7 @@ def test_a_preview_ends_as_apply_would(world: World) -> None:
             assert run("quota", command, "-", "--replace", stdin=text).exit_code == 0
 
 
-def test_a_preview_shows_arithmetic_and_people(world: World) -> None:
+def test_a_preview_shows_arithmetic_and_affected_work(world: World) -> None:
     done = run("quota", "preview", "-", stdin=QUOTA_TEXT)
     assert (done.exit_code, done.stdout.splitlines()) == (
         0,
@@ -449,13 +551,38 @@ def test_a_preview_shows_arithmetic_and_people(world: World) -> None:
     )
 
 
-def test_a_preview_shows_what_changes_in_the_calendar(world: World) -> None:
+def test_a_preview_shows_the_edit(world: World) -> None:
+    raised = run("quota", "preview", "-", stdin=f"{QUOTA_TEXT}# raise")
+    assert raised.stdout.splitlines()[0] == "Project bobs, pool train: limit 3 instead of 2."
+    same = run("quota", "preview", "-", stdin=f"{QUOTA_TEXT}# same")
+    assert same.stdout.splitlines()[0] == "The file is the same as the one in force."
+
+
+def test_a_preview_prints_the_complete_command_that_accepts_it(world: World, tmp_path: Path) -> None:
+    (tmp_path / "my quota.yaml").write_text("revision: 3 # overcommit, remove")
+    refused = run("quota", "preview", "--replace", "--accept-removal", "--url", world.url, "my quota.yaml")
+    assert refused.exit_code == 1
+    command = shlex.split(refused.stderr.splitlines()[-1].removeprefix("to accept this: "))
+    assert command == [
+        *("jupyter", "gpu-quota", "quota", "apply", "--accept-overcommit", "--accept-removal", "--replace"),
+        *("--url", world.url, "my quota.yaml"),
+    ]
+    assert run(*command[2:]).exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["revision: 4 # overcommit, no device", "revision: 3 # overcommit"])
+def test_a_preview_offers_no_option_where_the_file_itself_is_wrong(world: World, text: str) -> None:
+    refused = run("quota", "preview", "-", stdin=text)
+    assert refused.exit_code == 1 and "to accept this" not in refused.stderr
+
+
+def test_a_preview_shows_changes_of_the_calendar(world: World) -> None:
     done = run("quota", "preview", "-", stdin=f"{QUOTA_TEXT}# nights")
     assert done.exit_code == 0 and "Calendar nights is taken out." in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"x" * 1_000_001], ids=["no text", "a megabyte and more"])
-def test_a_file_that_is_no_quota_file_is_not_sent(world: World, tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_quota_file_is_not_sent(world: World, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "q.yaml").write_bytes(content)
     assert run("quota", "apply", "q.yaml").exit_code == 1
     assert world.seen == []
@@ -472,7 +599,7 @@ def test_the_audit_is_a_table_a_document_and_a_sheet(world: World) -> None:
 
 
 def test_a_broken_audit_ends_with_1(world: World) -> None:
-    assert run("audit", "verify").stdout == "All 2 rows follow from the one before.\n"
+    assert run("audit", "verify").stdout == "All 2 rows are intact.\n"
     world.whole_audit = False
     done = run("audit", "verify")
     assert (done.exit_code, done.stderr) == (1, "Row 2 does not follow from row 1.\n")
@@ -489,7 +616,7 @@ def test_a_snapshot_is_saved_as_canonical_json(world: World) -> None:
     assert run("snapshot").stdout == '{"format":1,"policy":{},"snapshot":{"now":1}}\n'
 
 
-def test_decide_refuses_what_is_no_snapshot() -> None:
+def test_decide_refuses_an_invalid_snapshot() -> None:
     done = run("decide", "-", stdin="{}")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "is not a snapshot: snapshot: it is required" in done.stderr
@@ -517,7 +644,7 @@ def test_a_service_that_is_away_ends_with_3(monkeypatch: pytest.MonkeyPatch, wor
 
 def test_a_refusal_ends_with_1_and_its_sentence(world: World) -> None:
     done = run("job", "J9")
-    assert (done.exit_code, done.stderr) == (1, "There is no job 'J9' that you may see.\n")
+    assert (done.exit_code, done.stderr) == (1, "There is no job 'J9', or you may not see it.\n")
 
 
 def test_a_wrong_token_ends_with_1(world: World) -> None:
@@ -557,12 +684,12 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_as_a_process_the_id_alone_is_on_stdout(world: World) -> None:
+def test_submit_as_a_process_prints_only_the_id_on_stdout(world: World) -> None:
     done = process("submit", "--", "python", "train.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "J1\n", "")
 
 
-def test_as_a_process_help_loads_nothing_heavy() -> None:
+def test_help_imports_no_heavy_module() -> None:
     code = (
         "import sys; from jupyter_gpu_quota.cli import main\n"
         "try: main(['--help'])\n"
@@ -574,7 +701,7 @@ def test_as_a_process_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "heavy:"
 
 
-def test_as_a_process_the_same_key_is_one_job(world: World) -> None:
+def test_submit_as_a_process_with_the_same_key_is_one_job(world: World) -> None:
     first, second = (process("submit", "--idempotency-key", "k", "--", "true") for _ in range(2))
     assert first.stdout == second.stdout == "J1\n"
 

@@ -92,7 +92,7 @@ def test_simulated_devices_are_said_to_be_simulated() -> None:
     assert (found.verdict, found.found) == ("warn", "5 simulated devices")
 
 
-def test_whose_account_jobs_have() -> None:
+def test_the_account_of_jobs() -> None:
     assert probes.accounts(0, True).verdict == "ok"
     assert "spawner" in probes.accounts(0, False).found and "API separates" in probes.accounts(0, False).advice
     assert "API separates" in probes.accounts(1000, False).advice
@@ -126,13 +126,13 @@ def test_the_state_folder(tmp_path: Path) -> None:
 
 
 def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "LEAST_FREE", 0)
+    monkeypatch.setattr(probes, "MIN_FREE", 0)
     assert probes.disk(tmp_path / "later").verdict == "ok"
-    monkeypatch.setattr(probes, "LEAST_FREE", 1 << 62)
+    monkeypatch.setattr(probes, "MIN_FREE", 1 << 62)
     assert probes.disk(tmp_path).verdict == "warn"
 
 
-def test_fsync_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fsync_check_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "SLOW_FSYNC_S", 60)
     assert probes.fsync(tmp_path).verdict == "ok"
     assert list(tmp_path.iterdir()) == []
@@ -145,7 +145,7 @@ def _no_disk(fd: int) -> None:
     raise OSError(5, "Input/output error")
 
 
-def test_the_service_is_asked_who_one_is() -> None:
+def test_me_reports_the_owner_of_the_token() -> None:
     with served(World()) as world:
         found = list(probes.service(world.url, TOKEN))
         assert [(each.what, each.verdict) for each in found] == [("service", "ok"), ("ready", "ok"), ("token", "ok")]
@@ -180,7 +180,7 @@ def test_doctor_prints_lines_and_one_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("user", ["", "ann"], ids=["on the hub's machine", "in a notebook"])
-def test_what_this_machine_shows_stands_apart_from_what_the_service_answers(
+def test_checks_of_the_machine_and_of_the_service_have_separate_headings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: str
 ) -> None:
     monkeypatch.setenv("JUPYTERHUB_USER", user)
@@ -210,7 +210,7 @@ def doctor(*words: str) -> dict[str, dict[str, str]]:
         pytest.param(None, "skip", "skipped, because this service is older", id="a service that does not say"),
     ],
 )
-def test_in_a_notebook_the_service_says_whose_accounts_jobs_have(
+def test_in_a_notebook_the_service_reports_the_accounts_of_jobs(
     monkeypatch: pytest.MonkeyPatch, own: bool | None, verdict: str, said: str
 ) -> None:
     monkeypatch.setenv("JUPYTERHUB_USER", "ann")
@@ -222,7 +222,7 @@ def test_in_a_notebook_the_service_says_whose_accounts_jobs_have(
     assert all(found[what]["found"].startswith("skipped, because") for what in ("state folder", "disk", "cgroups"))
 
 
-def test_in_a_notebook_without_a_service_it_says_why_it_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_notebook_without_a_service_checks_are_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTERHUB_USER", "ann")
     found = doctor()
     assert found["accounts"]["found"].startswith("skipped, because the service's address is unknown")
@@ -303,7 +303,7 @@ setup_gpu_quota(c)
 """
 
 
-def test_the_hub_s_own_file_says_what_is_looked_at(tmp_path: Path) -> None:
+def test_doctor_uses_the_settings_of_the_hub_s_configuration_file(tmp_path: Path) -> None:
     config = tmp_path / "jupyterhub_config.py"
     config.write_text(HUB_CONFIG.format(folder=tmp_path))
     (tmp_path / "quota.yaml").write_text(QUOTA.replace("  - {name: build", "  # - {name: build"))
@@ -321,14 +321,14 @@ def test_the_hub_s_own_file_says_what_is_looked_at(tmp_path: Path) -> None:
         pytest.param("import os\nos.environ['NO_SUCH']\n", "KeyError: 'NO_SUCH'", id="a file that fails"),
     ],
 )
-def test_a_hub_s_file_that_says_nothing_is_wrong_usage(tmp_path: Path, text: str, said: str) -> None:
+def test_a_hub_configuration_without_our_setup_is_wrong_usage(tmp_path: Path, text: str, said: str) -> None:
     config = tmp_path / "jupyterhub_config.py"
     config.write_text(text)
     found = CliRunner().invoke(main, ["doctor", "--config", str(config)])
     assert (found.exit_code, said in found.stderr) == (2, True), found.stderr
 
 
-def test_where_the_hub_s_settings_are_not_known_nothing_of_them_is_said_to_be_well(
+def test_without_the_hub_s_settings_no_check_of_them_is_ok(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -338,7 +338,7 @@ def test_where_the_hub_s_settings_are_not_known_nothing_of_them_is_said_to_be_we
         assert "the hub's settings are unknown here" in found[what]["found"]
 
 
-def test_the_service_tells_an_admin_on_its_machine_the_settings(tmp_path: Path) -> None:
+def test_the_service_reports_its_settings_to_an_admin_on_its_machine(tmp_path: Path) -> None:
     devices: list[dict[str, object]] = [{"model": "Sim", "memory_mib": 1000, "count": 5}]
     shown = DeploymentView(host=socket.gethostname(), state_dir=str(tmp_path), quota_file="", simulated_devices=devices)
     with served(World(own_accounts=False, deployment=shown)) as world:
@@ -362,7 +362,7 @@ def test_settings_that_cannot_be_read_are_wrong_usage(monkeypatch: pytest.Monkey
     assert (found.exit_code, "JUPYTER_GPU_QUOTA_SETTINGS" in found.stderr) == (2, True)
 
 
-def test_a_quota_file_that_asks_for_more_than_the_devices_here_can_do_is_warned_of(tmp_path: Path) -> None:
+def test_a_quota_file_that_requires_unavailable_enforcement_is_a_warning(tmp_path: Path) -> None:
     config = tmp_path / "hub.py"
     config.write_text(
         "from jupyter_gpu_quota import setup_gpu_quota\n"
@@ -377,7 +377,7 @@ def test_a_quota_file_that_asks_for_more_than_the_devices_here_can_do_is_warned_
     assert found["verdict"] == "warn" and "requires memory driver and compute none, and 5 of them" in found["found"]
 
 
-def test_how_the_hub_s_settings_can_be_known_is_said_once() -> None:
+def test_the_advice_on_the_hub_s_settings_is_printed_once() -> None:
     found = CliRunner().invoke(main, ["doctor"], env={"JUPYTERHUB_USER": ""}).output
     assert found.count("give --config jupyterhub_config.py") == 1, found
     assert "unknown here (see above)" in found

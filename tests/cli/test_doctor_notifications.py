@@ -52,7 +52,7 @@ def test_without_channels_the_doctor_says_that_no_notification_is_sent(tmp_path:
     assert "neither webhook nor mail is configured" in shown
 
 
-def test_the_doctor_asks_both_receivers_and_sends_nothing(tmp_path: Path) -> None:
+def test_doctor_probes_both_receivers_and_sends_nothing(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
@@ -78,7 +78,7 @@ def test_the_doctor_asks_both_receivers_and_sends_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("who", "expected"), [("ann", True), ("bob", False)], ids=["an admin", "anybody else"])
-def test_the_service_tells_an_admin_what_waits_and_what_failed(tmp_path: Path, who: str, expected: bool) -> None:
+def test_the_service_reports_queues_and_faults_to_an_admin(tmp_path: Path, who: str, expected: bool) -> None:
     with contextmanager(sending)(tmp_path, notification_webhook_url="https://hooks.example.org/T0/secret") as notebook:
         notebook.take().outcomes = [Failed(why="https://hooks.example.org answered 503", final=True)]
         notebook.pass_(20.5)

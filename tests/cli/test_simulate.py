@@ -50,7 +50,7 @@ def test_a_trace_is_played_and_its_report_has_the_promised_keys_first(world: Pat
     assert "gpu_allocation_percent" in done.stdout and "notebook" in done.stdout
 
 
-def test_a_page_says_what_was_played_and_that_nothing_was_paused(world: Path) -> None:
+def test_the_report_page_names_the_trace_and_reports_no_pauses(world: Path) -> None:
     words = (world / "trace.json", "--quotas", world / "quota.yaml", "--days", "0.5", "--html", world / "p")
     assert run(*words).exit_code == 0
     page = (world / "p").read_text()
@@ -67,7 +67,7 @@ def test_a_page_says_what_was_played_and_that_nothing_was_paused(world: Path) ->
     assert page.count('<svg class="wide"') == page.count('<svg class="narrow"') == page.count("<svg") // 2
 
 
-def test_a_page_tells_waits_as_people_do_and_says_of_an_empty_plot_what_it_means(world: Path) -> None:
+def test_the_report_page_formats_waits_and_explains_empty_plots(world: Path) -> None:
     (world / "work.csv").write_text(
         "kind,submit_s,project,gpu,duration_s\ntraining,0,a,1,7500\ntraining,60,a,1,60\ntraining,60,a,2,60\n"
     )
@@ -95,13 +95,17 @@ def test_a_page_tells_waits_as_people_do_and_says_of_an_empty_plot_what_it_means
 def test_an_unwritable_file_is_refused_before_the_simulation(
     world: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.simulate.report.play", lambda *_, **__: pytest.fail("it was played"))
+    monkeypatch.setattr(
+        "jupyter_gpu_quota.simulate.report.simulate_trace", lambda *_, **__: pytest.fail("it was played")
+    )
     done = run(world / "trace.json", "--quotas", world / "quota.yaml", *(word.format(world=world) for word in words))
     assert done.exit_code == 1 and said.format(world=world) in done.stderr
 
 
 def test_a_missing_plot_library_is_refused_before_the_simulation(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.simulate.report.play", lambda *_, **__: pytest.fail("it was played"))
+    monkeypatch.setattr(
+        "jupyter_gpu_quota.simulate.report.simulate_trace", lambda *_, **__: pytest.fail("it was played")
+    )
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "jupyter_gpu_quota.simulate.html_report", raising=False)
     done = run(world / "trace.json", "--quotas", world / "quota.yaml", "--html", world / "p")
@@ -130,7 +134,7 @@ def test_equal_calls_write_equal_bytes(world: Path) -> None:
     assert (world / "h1").read_bytes() == (world / "h2").read_bytes()
 
 
-def test_a_table_needs_machines_and_without_quotas_everybody_has_the_same(world: Path) -> None:
+def test_a_csv_trace_needs_gpus_and_without_quotas_divides_them_equally(world: Path) -> None:
     table = world / "work.csv"
     table.write_text("kind,submit_s,project,gpu,duration_s\ntraining,0,a,1,60\ntraining,0,b,2,60\n")
     assert "say --gpus N" in run(table).stderr
@@ -186,7 +190,7 @@ def test_a_generated_bank_is_played_by_its_seed(world: Path) -> None:
         pytest.param(["{world}/deep.json"], "wrong: they are nested too deeply", id="quotas without a bottom"),
         pytest.param(
             ["{world}/wide.json"],
-            "nodes.1.gpus: with this node there are more than 100000 GPUs, the most",
+            "nodes.1.gpus: with this node there are more than 100000 GPUs, the maximum",
             id="more GPUs than quotas can have",
         ),
         pytest.param(
@@ -194,7 +198,7 @@ def test_a_generated_bank_is_played_by_its_seed(world: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_with_a_sentence(world: Path, words: list[str], said: str) -> None:
+def test_an_impossible_simulation_is_refused_with_a_sentence(world: Path, words: list[str], said: str) -> None:
     (world / "latin.yaml").write_bytes(b"#\xe9\n")
     deep = '{"a":' * 900 + "1" + "}" * 900
     (world / "deep.json").write_text(f'{{"nodes": {json.dumps(NODES)}, "work": [], "quotas": {deep}}}')
@@ -235,7 +239,7 @@ def test_a_folder_is_filled_seed_by_seed_and_the_report_has_the_same_keys(folder
     assert (folder / "p.html").read_text().count("<svg") == 2, "wide and narrow"
 
 
-def test_a_folder_is_filled_one_by_one_unless_another_way_is_named(folder: Path) -> None:
+def test_the_default_mode_of_a_folder_is_fill(folder: Path) -> None:
     assert run(folder, "--seeds", "1", "--demand", "0.5", "--report", folder / "r.json").exit_code == 0
     report = json.loads((folder / "r.json").read_text())
     assert report["mode"] == "fill" and report["demand_percent"] == 50
@@ -250,9 +254,7 @@ def test_a_folder_is_filled_one_by_one_unless_another_way_is_named(folder: Path)
         pytest.param(TASKS_CSV.splitlines()[0] + "\nt,1,1,0,0,\n", "none of the tasks asks for a GPU", id="no GPU"),
     ],
 )
-def test_a_folder_that_is_no_trace_is_refused_with_the_first_place_that_is_wrong(
-    folder: Path, tasks: str, said: str
-) -> None:
+def test_an_invalid_trace_folder_is_refused_with_the_first_fault(folder: Path, tasks: str, said: str) -> None:
     (folder / "pods_some.csv").write_text(tasks)
     done = run(folder)
     assert done.exit_code == 1 and said in done.stderr
@@ -274,7 +276,7 @@ def test_a_folder_that_is_no_trace_is_refused_with_the_first_place_that_is_wrong
 def test_tasks_that_would_never_fill_the_folder_are_refused(
     folder: Path, tasks: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.simulate.packing.fill_command.MOST_TASKS", 1000)
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.packing.fill_command.MAX_TASKS", 1000)
     (folder / "pods_some.csv").write_text(TASKS_CSV.splitlines()[0] + "\n" + tasks)
     done = run(folder)
     assert done.exit_code == 1 and said in done.stderr and "name a smaller --demand" in done.stderr
@@ -282,12 +284,12 @@ def test_tasks_that_would_never_fill_the_folder_are_refused(
 
 
 def test_a_folder_of_more_gpus_than_are_played_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.simulate.packing.fill_command.MOST_GPUS", 7)
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.packing.fill_command.MAX_GPUS", 7)
     done = run(folder)
-    assert done.exit_code == 1 and "its nodes have 8 GPUs, and 7 are the most" in done.stderr
+    assert done.exit_code == 1 and "its nodes have 8 GPUs; at most 7 can be filled" in done.stderr
 
 
-def test_what_is_read_or_written_is_not_written_over(world: Path) -> None:
+def test_outputs_do_not_overwrite_inputs_or_other_outputs(world: Path) -> None:
     trace, quotas, before = world / "trace.json", world / "quota.yaml", (world / "trace.json").read_bytes()
     (world / "link").symlink_to(trace)
     for words, said in (
@@ -301,7 +303,7 @@ def test_what_is_read_or_written_is_not_written_over(world: Path) -> None:
     assert trace.read_bytes() == before and not (world / "r").exists()
 
 
-def test_what_a_folder_is_filled_from_is_not_written_over(folder: Path) -> None:
+def test_outputs_do_not_overwrite_the_files_of_a_trace_folder(folder: Path) -> None:
     done = run(folder, "--seeds", "1", "--report", folder / "nodes.csv")
     assert done.exit_code == 2 and (folder / "nodes.csv").read_text() == NODES_CSV
 
@@ -318,13 +320,13 @@ def test_an_unwritable_folder_is_refused_before_the_simulation(world: Path, monk
     assert done.exit_code == 1 and done.stderr == f"{world}/r.json cannot be written: this account has no permission\n"
 
 
-def test_a_report_may_have_the_longest_name_that_there_is(world: Path) -> None:
+def test_a_report_may_have_the_longest_possible_name(world: Path) -> None:
     longest = world / ("報" * 85)
     assert run(world / "trace.json", "--quotas", world / "quota.yaml", "--report", longest).exit_code == 0
     assert longest.read_text().startswith("{")
 
 
-def test_a_report_that_cannot_be_finished_leaves_the_one_before(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_report_keeps_the_earlier_one(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Path, text: str, **_: Any) -> int:
         self.write_bytes(text[:10].encode())
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -336,7 +338,7 @@ def test_a_report_that_cannot_be_finished_leaves_the_one_before(world: Path, mon
     assert (world / "r.json").read_text() == "before" and not list(world.glob("*.part"))
 
 
-def test_what_is_no_file_is_written_to_and_not_replaced(world: Path) -> None:
+def test_pipes_and_devices_are_written_and_not_replaced(world: Path) -> None:
     words = (world / "trace.json", "--quotas", world / "quota.yaml", "--report")
     assert run(*words, "/dev/null").exit_code == 0 and not Path("/dev/null").is_file()
     done = run(*words, "/dev/full")
@@ -344,7 +346,7 @@ def test_what_is_no_file_is_written_to_and_not_replaced(world: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["decide", "s.json"], ["schema", "trace"], ["simulate", "trace.json"]])
-def test_no_room_for_what_is_printed_ends_with_a_sentence(words: list[str], tmp_path: Path) -> None:
+def test_a_full_disk_on_stdout_ends_with_a_sentence(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text('{"policy":{"revision":1},"snapshot":{"version":1,"now":1}}')
     (tmp_path / "trace.json").write_text(json.dumps({"nodes": NODES, "work": [job("j", 0, 30)]}))
     with Path("/dev/full").open("w") as full:
@@ -359,7 +361,7 @@ def test_no_room_for_what_is_printed_ends_with_a_sentence(words: list[str], tmp_
     assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
 
 
-def test_a_figure_that_is_no_number_is_wrong_usage(world: Path) -> None:
+def test_a_value_that_is_not_a_number_is_wrong_usage(world: Path) -> None:
     for words in (["--days", "nan"], ["--demand", "nan"]):
         done = run(f"{world}/trace.json", *words)
         assert done.exit_code == 2 and "'nan' is not a number" in done.stderr
@@ -426,7 +428,7 @@ def test_accepted_quotas_that_do_not_fit_are_reported_without_a_claim_about_guar
     assert "where violations were not counted</th><td>all</td>" in (seven / "p.html").read_text()
 
 
-def test_work_that_never_started_is_counted_in_what_is_printed(seven: Path) -> None:
+def test_the_report_counts_work_that_never_started(seven: Path) -> None:
     (seven / "work.csv").write_text(LARGER + "training,60,churn,5,1,60\n")
     printed = run(seven / "work.csv", "--gpus", "2", "--accept-overcommit", "--quotas", seven / "try.yaml").stdout
     rows = [line.split() for line in printed.splitlines() if line.startswith("medium")]
@@ -456,12 +458,12 @@ def test_a_job_that_fits_on_no_node_has_the_reason_why_it_never_started(seven: P
     assert sentence in line and sentence in (seven / "p.html").read_text()
 
 
-def test_where_everything_started_nothing_is_said_of_what_never_did(seven: Path) -> None:
+def test_without_unstarted_jobs_the_report_omits_them(seven: Path) -> None:
     done = run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml", "--html", seven / "p.html")
     assert "never started" not in done.stdout and "Why it never started" not in (seven / "p.html").read_text()
 
 
-def test_gpus_that_no_selector_takes_are_reported_with_the_selectors_and_what_to_do(seven: Path) -> None:
+def test_gpus_without_a_matching_selector_are_reported_with_advice(seven: Path) -> None:
     (seven / "try.yaml").write_text(SELECTING)
     done = run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml")
     assert done.exit_code == 1 and "Lower them" not in done.stderr
@@ -477,7 +479,7 @@ def test_a_pool_that_stays_empty_is_reported_even_without_quotas_in_it(seven: Pa
     assert done.exit_code == 0 and done.stderr.count("--gpus makes devices of one model") == 1
 
 
-def test_figures_of_several_seeds_say_so_and_a_filled_folder_says_nothing_of_ends(seven: Path, folder: Path) -> None:
+def test_figures_of_several_seeds_are_marked_and_a_filled_folder_has_no_end_figures(seven: Path, folder: Path) -> None:
     played = run(seven / "work.csv", "--gpus", "7", "--seeds", "1-3").stdout
     assert played.startswith("mean of 3 seeds") and "1, 2, 3" in played.splitlines()[0] and "jobs_finished" in played
     filled = run(folder, "--seeds", "1").stdout
@@ -501,7 +503,7 @@ def test_figures_of_several_seeds_say_so_and_a_filled_folder_says_nothing_of_end
         ),
     ],
 )
-def test_work_of_an_unknown_project_is_refused_with_its_place_and_the_nearest_name(
+def test_work_of_an_unknown_project_is_refused_with_the_nearest_name(
     seven: Path, name: str, text: str, said: str
 ) -> None:
     (seven / name).write_text(text)

@@ -157,7 +157,7 @@ class Fake(web.RequestHandler):
             world.often -= 1
             for name, value in OFTEN.items():
                 self.set_header(name, value)
-            self.refuse(429, "too_often", "ann sent more than 50 changes a second.")
+            self.refuse(429, "too_often", "ann exceeded the rate limit of 50 changes per second.")
         elif world.refuse:
             self.refuse(world.refuse.status, world.refuse.reason, world.refuse.message)
 
@@ -183,7 +183,7 @@ class Fake(web.RequestHandler):
 
     def job(self, id_: str) -> wire.JobDetail:
         if id_ not in self.world.jobs:
-            self.refuse(404, "not_found", f"There is no job {id_!r} that you may see.")
+            self.refuse(404, "not_found", f"There is no job {id_!r}, or you may not see it.")
             raise web.Finish
         steps = self.world.script.get(id_)
         if steps:
@@ -365,6 +365,9 @@ class Quota(Fake):
         calendar = ["Calendar nights is taken out."] if "# nights" in edit.text else []
         self.answer(
             wire_quota.PreviewView(
+                changes=["Project bobs, pool train: limit 3 instead of 2."] if "# raise" in edit.text else [],
+                unchanged="# same" in edit.text,
+                without_device=["train"] if "no device" in edit.text else [],
                 arithmetic=arithmetic,
                 calendar=calendar,
                 refusals=refusals,
@@ -422,11 +425,7 @@ class Places(Fake):
 class Audit(Fake):
     def get(self) -> None:
         if self.request.path.endswith("verify"):
-            message = (
-                "All 2 rows follow from the one before."
-                if self.world.whole_audit
-                else "Row 2 does not follow from row 1."
-            )
+            message = "All 2 rows are intact." if self.world.whole_audit else "Row 2 does not follow from row 1."
             self.answer(wire.VerifiedView(whole=self.world.whole_audit, rows=2, message=message))
             return
         row = wire.AuditView(
@@ -463,7 +462,7 @@ class Words(Fake):
         elif what == "snapshot":
             self.finish({"format": 1, "snapshot": {"now": 1}, "policy": {}})
         else:
-            would = wire.WouldStart(kind="freed", message="starts when 1 GPU is freed in pool big")
+            would = wire.WouldStart(kind="freed", message="It would start if 1 GPU were freed in pool big.")
             self.answer(wire.ExplainView(id=id_, state="queued", reason=reason(), would_start=[would], estimate_at=AT))
 
 

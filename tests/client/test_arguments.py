@@ -58,10 +58,10 @@ Ask = Callable[[Client], object]
         pytest.param(lambda c: c.submit("x", gpu=""), "gpu: it is empty; give an amount", id="an empty amount"),
         pytest.param(lambda c: c.submit("x", gpu="1" * 40), "40 characters, and at most 32 fit", id="a long amount"),
         pytest.param(lambda c: c.submit("x", nodes="2"), "nodes: '2' is not a whole number; write", id="nodes as text"),
-        pytest.param(lambda c: c.submit("x", nodes=0), "nodes: 0 is less than 1, the least", id="no nodes"),
+        pytest.param(lambda c: c.submit("x", nodes=0), "nodes: 0 is less than 1, the minimum", id="no nodes"),
         pytest.param(
             lambda c: c.submit("x", nodes=10**30),
-            "nodes: 1000000000... (of 31 digits) is more than 10000, the most",
+            "nodes: 1000000000... (of 31 digits) is more than 10000, the maximum",
             id="more nodes than there are atoms",
         ),
         pytest.param(lambda c: c.submit("x", name=""), "name: it is empty; leave it out", id="an empty name"),
@@ -120,7 +120,7 @@ def test_a_secret_of_a_wrong_kind_is_not_repeated(client: Client) -> None:
     assert "12345678" not in str(caught.value)
 
 
-def test_an_invalid_answer_is_reported_with_its_position_and_not_in_the_library_s_words(client: Client) -> None:
+def test_an_invalid_answer_is_reported_with_its_position_in_our_own_sentence(client: Client) -> None:
     with pytest.raises(Unreachable) as caught:
         client._connection.as_model(VersionView, {"version": 3})
     assert str(caught.value).endswith("is of another version: version: 3 is not text.")
@@ -164,7 +164,7 @@ def calls() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "parameter"), list(calls()))
-def test_no_public_call_answers_something_strange_in_a_library_s_words(
+def test_every_public_call_reports_wrong_arguments_in_our_own_sentences(
     client: Client, name: str, parameter: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -187,19 +187,19 @@ def test_no_public_call_answers_something_strange_in_a_library_s_words(
     ("words", "expected"),
     [
         pytest.param(["clone", ID, "--name", ""], "name: it is empty", id="a clone without a name"),
-        pytest.param(["clone", ID, "--time-limit", "x" * 50], "time-limit: it has 50 characters", id="a long limit"),
+        pytest.param(["clone", ID, "--time-limit", "x" * 50], "--time-limit': 'xxx", id="a long limit"),
         pytest.param(["job", ""], "job: '' is not an id", id="the job that a variable did not name"),
         pytest.param(["keep", " "], "notebook: ' ' is not an id", id="the notebook that a variable did not name"),
         pytest.param(["nodes", "cordon", ""], "node: '' is not an id", id="the node that a variable did not name"),
-        pytest.param(["nodes", "drain", "n", "--deadline", "x" * 200], "and at most 100 fit", id="a long deadline"),
+        pytest.param(["nodes", "drain", "n", "--deadline", "x" * 200], "--deadline': 'xxx", id="a long deadline"),
         pytest.param(["quota", "apply", "-", "--comment", "x" * 2000], "comment: it has 2000", id="a story as comment"),
-        pytest.param(["usage", "--since", NO_UTF_8], "since: it has bytes that are no", id="an instant of odd bytes"),
+        pytest.param(["usage", "--since", NO_UTF_8], "is not an instant", id="an instant of odd bytes"),
         pytest.param(["jobs", "--project", NO_UTF_8], "project: it has bytes", id="a project of odd bytes"),
-        pytest.param(["submit", "--gpu", "", "--", "x"], "gpu: it is empty", id="an empty amount"),
+        pytest.param(["submit", "--gpu", "", "--", "x"], "'--gpu': '' is no amount", id="an empty amount"),
         pytest.param(["submit", "--dir", "", "--", "x"], "--dir '' is not a folder", id="no folder"),
         pytest.param(["submit", "--idempotency-key", "", "--", "x"], "idempotency-key: it is empty", id="an empty key"),
         pytest.param(["submit", "--gpu-model", "!", "--", "x"], "'!' is not a list of models", id="no model"),
-        pytest.param(["submit", "--memory", "999999999999GiB", "--", "x"], "more than 1073741824, the most", id="RAM"),
+        pytest.param(["submit", "--memory", "999999999999GiB", "--", "x"], "1073741824, the maximum", id="RAM"),
         pytest.param(["simulate", ""], "no trace was given", id="a trace that a variable did not name"),
     ],
 )  # fmt: skip
@@ -230,7 +230,7 @@ def test_wrong_usage_is_refused_with_a_sentence_and_ends_with_2(
     ],
     ids=lambda value: str(value)[:12] if isinstance(value, str) else "",
 )
-def test_a_number_is_repeated_whole_or_by_its_beginning(value: float, expected: str) -> None:
+def test_a_long_number_is_abbreviated(value: float, expected: str) -> None:
     assert number_text(value) == expected
 
 

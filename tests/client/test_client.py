@@ -62,7 +62,7 @@ def test_a_job_is_submitted_with_its_code(world: World, client: Client, code: Pa
         assert archive.getnames() == ["train.py"]
 
 
-def test_an_answer_that_comes_before_the_code_was_sent_is_read(code: Path) -> None:
+def test_an_answer_before_the_end_of_the_upload_is_read(code: Path) -> None:
     """As from a service that closes the wire on a body which is far too large."""
     refusal = ErrorView(status=413, message="The limit is 256 MiB.", reason="too_large").model_dump_json().encode()
     (code / "weights.bin").write_bytes(os.urandom(30 << 20))
@@ -159,7 +159,7 @@ def test_a_dry_run_stores_nothing(world: World, client: Client) -> None:
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------------
-def test_listings_come_whole_over_pages(world: World, client: Client) -> None:
+def test_listings_read_all_pages(world: World, client: Client) -> None:
     world.jobs = {f"J{i}": job_view(f"J{i}") for i in range(450)}
     assert len(client.jobs()) == 450
     assert len(client.jobs(limit=201)) == 201
@@ -189,7 +189,7 @@ def test_metrics_are_the_newest(world: World, client: Client) -> None:
     assert job.metrics() == {"loss": 0.25}
 
 
-def test_waiting_tells_each_change_once_and_ends_with_the_job(
+def test_wait_reports_each_change_once_and_ends_with_the_job(
     world: World, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = client.submit("true", dir=None)
@@ -240,7 +240,9 @@ def test_a_log_is_followed_through_every_attempt(world: World, client: Client) -
 
 
 @pytest.mark.parametrize("cuts", range(1, 6))
-def test_a_log_whose_wire_breaks_is_followed_without_gap_or_double(world: World, client: Client, cuts: int) -> None:
+def test_a_followed_log_continues_after_a_broken_connection_without_gaps_or_repeats(
+    world: World, client: Client, cuts: int
+) -> None:
     world.jobs["J1"] = job_view("J1", state="succeeded", attempt=1)
     world.logs = {("J1", 1): "0123456789abcdefghij\n"}
     pieces = client.follow_logs("J1")
@@ -257,7 +259,7 @@ def test_a_log_is_given_up_when_the_service_stays_away(world: World, client: Cli
         list(client.follow_logs("J1"))
 
 
-def test_following_a_job_that_is_not_there_is_refused(client: Client) -> None:
+def test_following_an_unknown_job_is_refused(client: Client) -> None:
     with pytest.raises(Refused, match="There is no job 'J9'"):
         list(client.follow_logs("J9"))
 
@@ -289,7 +291,7 @@ def test_an_id_cannot_lead_elsewhere(world: World, client: Client, name: str) ->
 
 
 # --- everything else ----------------------------------------------------------------------------------------------
-def test_what_there_is(client: Client) -> None:
+def test_listings_are_parsed(client: Client) -> None:
     assert [each.name for each in client.pools()] == ["big"]
     assert [each.id for each in client.devices()] == ["d0"]
     assert [each.id for each in client.nodes()] == ["n1"]
@@ -302,7 +304,7 @@ def test_what_there_is(client: Client) -> None:
     assert client.snapshot()["format"] == 1
 
 
-def test_the_quota_file_goes_round(client: Client) -> None:
+def test_the_quota_file_round_trips(client: Client) -> None:
     assert client.quota().text == QUOTA_TEXT
     assert client.preview(QUOTA_TEXT).affected[0].effect == "paused"
     assert client.apply(QUOTA_TEXT, comment="again").revision == 5
@@ -357,7 +359,7 @@ def test_a_service_that_is_away_is_unreachable_after_three_tries(world: World, c
     assert len(world.seen) == 3
 
 
-def test_nobody_there_is_unreachable() -> None:
+def test_a_closed_port_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="cannot be reached"):
         Client("http://127.0.0.1:9", TOKEN, environment={}).me()
 
@@ -367,7 +369,7 @@ def test_no_address_is_unreachable_with_advice() -> None:
         Client(environment={})
 
 
-def test_a_newer_service_s_fields_are_left_out(world: World, client: Client) -> None:
+def test_unknown_fields_of_a_newer_service_are_ignored(world: World, client: Client) -> None:
     world.extra = {"colour": "blue"}
     assert client.me().name == "ann"
 
@@ -392,25 +394,23 @@ def test_an_address_leads_to_the_service(given: str, root: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["h:8000", "file:///etc/passwd", "ftp://h", "http://", ""])
-def test_what_is_no_address_is_refused(given: str) -> None:
+def test_an_invalid_address_is_refused(given: str) -> None:
     with pytest.raises(Unreachable, match="not an address"):
         service_root(given)
 
 
 @pytest.mark.parametrize("given", ["a\nb", "a b", "caf\xe9", "\u4e2d", "a\x00b"])
-def test_what_is_no_token_is_refused_before_it_is_sent(world: World, given: str) -> None:
+def test_an_invalid_token_is_refused_before_it_is_sent(world: World, given: str) -> None:
     for token, environment in ((given, {}), (None, {"JUPYTERHUB_API_TOKEN": given})):
         with pytest.raises(Refused, match="copy it again"):
             Client(world.url, token, environment=environment)
 
 
-def test_the_line_end_of_a_token_from_a_file_is_no_part_of_it(world: World) -> None:
+def test_the_line_end_of_a_token_file_is_ignored(world: World) -> None:
     assert Client(world.url, None, environment={"JUPYTERHUB_API_TOKEN": f"{TOKEN}\r\n"}).me().name == "ann"
 
 
-def test_a_proxy_of_the_environment_is_not_asked_about_the_loopback(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_proxy_is_not_used_for_the_loopback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert Client(world.url, TOKEN, environment={}).me().name == "ann"
 
@@ -453,7 +453,7 @@ class _HubThatStarts(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args: object) -> None: ...
 
 
-def test_while_the_hub_starts_the_service_is_away_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_hub_starts_the_service_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PAUSES_S", (0.01, 0.02))
     slept = list[float]()
     with http.server.HTTPServer(("127.0.0.1", 0), _HubThatStarts) as server:
@@ -468,7 +468,7 @@ def test_while_the_hub_starts_the_service_is_away_and_asked_again(monkeypatch: p
     assert slept == [0.01, 0.02]
 
 
-def test_a_hub_without_the_service_says_so_and_wants_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_without_the_service_is_reported_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PAUSES_S", ())
     with http.server.HTTPServer(("127.0.0.1", 0), _HubWithoutIt) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

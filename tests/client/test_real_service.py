@@ -54,7 +54,7 @@ def run(world: ServiceWorld, name: str, *words: str, stdin: str | None = None) -
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_job_goes_its_way(world: ServiceWorld, code: Path) -> None:
+def test_a_job_runs_through_its_states(world: ServiceWorld, code: Path) -> None:
     bob = client(world)
     job = bob.submit("python train.py", gpu="0.5", dir=code, variables={"A": "1"}, time_limit="90m")
     assert (job.state, job.view.gpu_milli, job.view.time_limit_s, job.view.project) == ("queued", 500, 5400, "vision")
@@ -78,8 +78,16 @@ def test_the_same_key_is_one_job(world: ServiceWorld) -> None:
     assert len({bob.submit("true", dir=None, idempotency_key="k").id for _ in range(3)}) == 1
 
 
-@pytest.mark.parametrize("gpu", ["-1", "nan", "inf", "1e9", "0.0005", "1.5", "0"])
-def test_an_amount_that_is_none_is_refused_and_nothing_is_stored(world: ServiceWorld, gpu: str) -> None:
+@pytest.mark.parametrize("gpu", ["-1", "nan", "inf", "1e9"])
+def test_no_amount_at_all_is_wrong_usage(world: ServiceWorld, gpu: str) -> None:
+    code, out, error = run(world, "bob", "submit", "--gpu", gpu, "--live", "--", "true")
+    assert (code, out) == (2, "")
+    assert "'--gpu'" in error
+    assert client(world).jobs(all=True) == []
+
+
+@pytest.mark.parametrize("gpu", ["0.0005", "1.5", "0"])
+def test_an_invalid_amount_is_refused_and_nothing_is_stored(world: ServiceWorld, gpu: str) -> None:
     code, out, error = run(world, "bob", "submit", "--gpu", gpu, "--live", "--", "true")
     assert (code, out) == (1, "")
     assert "Nothing was stored" in error
@@ -158,9 +166,7 @@ def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld
         pytest.param(["-f", "--rank", "7"], "Job {job} has no rank 7; its ranks are 0 to 1.", id="nor such a rank"),
     ],
 )
-def test_a_log_that_is_not_there_is_refused_with_those_that_are(
-    world: ServiceWorld, words: list[str], says: str
-) -> None:
+def test_a_missing_log_is_refused_with_the_existing_ones(world: ServiceWorld, words: list[str], says: str) -> None:
     job = client(world).submit("true", dir=None, nodes=2).id
     ended, out, error = run(world, "bob", "logs", "--attempt", "1", job)
     assert (ended, out, error) == (1, "", f"Job {job} has no attempt 1; it has not started yet.\n")
@@ -194,10 +200,10 @@ def test_code_beyond_the_services_limit_is_refused_with_the_limit(tmp_path: Path
         assert client(small).jobs() == []
 
 
-def test_more_outputs_than_are_listed_are_said_to_be_more(
+def test_a_truncated_list_of_outputs_is_marked(
     world: ServiceWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MOST_OUTPUTS", 3)
+    monkeypatch.setattr(logs, "MAX_OUTPUTS", 3)
     job = client(world).submit("true", dir=None)
     left = Path(rank_paths(str(world.state_dir), job.id, 1, 0).outputs)
     left.mkdir(parents=True)
@@ -234,7 +240,7 @@ def test_a_dry_run_names_its_reason(world: ServiceWorld) -> None:
     assert found.reason.message
 
 
-def test_what_there_is(world: ServiceWorld) -> None:
+def test_the_listings_of_a_real_service(world: ServiceWorld) -> None:
     bob = client(world)
     assert [each.name for each in bob.pools()] == ["train", "build"]
     assert len(bob.devices()) == 5
@@ -247,7 +253,7 @@ def test_what_there_is(world: ServiceWorld) -> None:
         assert isinstance(json.loads(run(world, "bob", command, "--json")[1]), list)
 
 
-def test_applying_what_is_in_force_makes_no_revision(world: ServiceWorld) -> None:
+def test_applying_the_file_in_force_creates_no_revision(world: ServiceWorld) -> None:
     _, exported, _ = run(world, "ann", "quota", "export")
     before = world.store.version()
     assert run(world, "ann", "quota", "apply", "-", stdin=exported) == (0, "", "unchanged: revision 1 stays in force\n")
@@ -266,7 +272,7 @@ def test_the_same_exported_file_may_be_applied_twice_and_no_other_on_its_old_rev
     assert code == 1 and "was made on revision 1, but revision 2 is in force" in stale
 
 
-def test_a_quota_file_is_read_beside_the_event_loop(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_file_is_read_outside_the_event_loop(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[str] = set()
 
     def noting(question: Callable[..., Any]) -> Callable[..., Any]:
@@ -282,7 +288,7 @@ def test_a_quota_file_is_read_beside_the_event_loop(world: ServiceWorld, monkeyp
     assert threads and {name.partition("_")[0] for name in threads} <= {"store-reader", "compute-slow"}
 
 
-def test_who_asks_why_one_job_waits_keeps_no_page_waiting(
+def test_an_explanation_of_one_job_delays_no_page(
     world: ServiceWorld, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a large pool that takes half a minute, and every page asks one thread what the next plan does."""
@@ -313,7 +319,7 @@ def test_export_and_apply_change_nothing_but_the_revision(world: ServiceWorld) -
     assert code == 1, stale
 
 
-def test_a_preview_says_what_apply_refuses_and_ends_alike(world: ServiceWorld) -> None:
+def test_preview_and_apply_give_the_same_refusals(world: ServiceWorld) -> None:
     exported = run(world, "ann", "quota", "export")[1]
     unnamed = exported.replace("revision: 1\n", "") + "# another\n"
     world.submit("bob")
@@ -333,7 +339,7 @@ def test_a_preview_says_what_apply_refuses_and_ends_alike(world: ServiceWorld) -
         assert run(world, "ann", "quota", command, "-", "--replace", "--accept-removal", stdin=without)[0] == 0
 
 
-def test_a_member_whom_the_hub_does_not_know_is_warned_of_and_refused_nowhere(world: ServiceWorld) -> None:
+def test_an_unknown_member_is_a_warning_and_never_a_refusal(world: ServiceWorld) -> None:
     exported = run(world, "ann", "quota", "export")[1].replace("[bob, olga]", "[bob, olgaa]")
     said = "warning: line 8: project vision, users: the hub knows no user olgaa; did you mean olga?"
     for command in ("preview", "apply"):
@@ -341,7 +347,7 @@ def test_a_member_whom_the_hub_does_not_know_is_warned_of_and_refused_nowhere(wo
         assert code == 0 and said in error.splitlines()
 
 
-def test_who_waits_behind_a_lowered_limit_and_what_a_later_window_lowers_are_printed(world: ServiceWorld) -> None:
+def test_users_above_a_lowered_limit_now_or_in_a_window_are_printed(world: ServiceWorld) -> None:
     jobs = [world.submit("bob")["id"] for _ in range(2)]
     world.step()
     for job in jobs:
@@ -382,7 +388,7 @@ def test_history_and_revert(world: ServiceWorld) -> None:
     assert ann.quota().text.split("\n", 2)[2] == text.split("\n", 2)[2]
 
 
-def test_the_audit_is_whole(world: ServiceWorld) -> None:
+def test_the_audit_chain_is_intact(world: ServiceWorld) -> None:
     client(world).submit("true", dir=None)
     assert client(world, "ann").audit()
     assert run(world, "ann", "audit", "verify")[0] == 0

@@ -1,4 +1,4 @@
-"""The shipped controllers beside the test's web process, turned by hand: no thread, no waiting."""
+"""The shipped controllers beside the test's API process; a test runs them step by step, without threads."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcement
 from jupyter_gpu_quota.controllers.enforcement import Enforcement
+from jupyter_gpu_quota.controllers.factory import ControllerFactory
 from jupyter_gpu_quota.controllers.idleness import Idleness
 from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership
 from jupyter_gpu_quota.controllers.notifications import ChannelSender
-from jupyter_gpu_quota.controllers.parts import Parts
 from jupyter_gpu_quota.controllers.reconciliation import Reconciliation
 from jupyter_gpu_quota.hub_api import HubUnavailable, Server
 from jupyter_gpu_quota.notifications.channel import Channel, Outcome
 from jupyter_gpu_quota.notifications.channels import channels_of
 from jupyter_gpu_quota.notifications.message import Message
+from jupyter_gpu_quota.store.records.calls import LeaseLost
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _InTheApiLoop:
-    """A channel of the web process, called from a controller."""
+    """A channel of the API process, called from a controller."""
 
     def __init__(self, world: ServiceWorld, channel: Channel) -> None:
         self._world, self._channel = world, channel
@@ -39,7 +40,7 @@ class _InTheApiLoop:
         return await asyncio.to_thread(self._world.run, self._channel.probe())
 
     def close(self) -> None:
-        """The web process closes it."""
+        """The API process closes it."""
 
 
 class SteppedControllers:
@@ -63,28 +64,33 @@ class SteppedControllers:
 
     def take_over(self) -> None:
         settings, world = self.world.settings, self.world
-        fenced = FencedStore(world.store, self.leadership, world.clock_now, committed=self.tell)
-        self.parts = Parts(
-            store=world.store, fenced=fenced, hub=_Hub(self), enforcement=self.enforcement_backend,
+        fenced = FencedStore(world.store, self.leadership, world.clock_now, committed=self.notify_api)
+        self.factory = ControllerFactory(
+            store=world.store, fenced=fenced, hub=_Hub(self), enforcement_backend=self.enforcement_backend,
             channels=self.channels, clock=world.clock_now, events=settings.notification_events, hub_name=settings.hub,
             page=settings.notification_page or None,
         )  # fmt: skip
         self.leadership.renew(world.clock_now())
-        self.idleness: Idleness = self.parts.idleness()
-        self.enforcement: Enforcement = self.parts.enforcer()
-        self.reconciliation: Reconciliation = self.parts.reconciliation()
-        self.senders: list[ChannelSender] = [self.parts.sender(each) for each in self.channels]
+        self.idleness: Idleness = self.factory.idleness()
+        self.enforcement: Enforcement = self.factory.enforcement()
+        self.reconciliation: Reconciliation = self.factory.reconciliation()
+        self.senders: list[ChannelSender] = [self.factory.sender(each) for each in self.channels]
 
-    def tell(self) -> None:
+    def notify_api(self) -> None:
         self.world.loop.call_soon_threadsafe(self.world.services.store_view.notify)
 
     def turn(self, controller: Idleness | Enforcement | Reconciliation | ChannelSender) -> int:
-        """One run of a controller, after which the web process has seen what it did."""
-        now = self.world.clock_now()
-        assert self.leadership.renew(now) is not None
-        at = controller.run_once(now)
-        self.world.run(self._seen())
-        return at
+        """One run of a controller, after which the api has seen what it did.
+
+        A run that loses its lease, because a slow machine took longer than a lease lasts, is made again.
+        """
+        while True:
+            now = self.world.clock_now()
+            assert self.leadership.renew(now) is not None
+            with suppress(LeaseLost):
+                at = controller.run_once(now)
+                self.world.run(self._seen())
+                return at
 
     @contextmanager
     def turning(self) -> Iterator[None]:
@@ -107,7 +113,7 @@ class SteppedControllers:
         view = self.world.services.store_view
         await view.refresh()
         view._samples_at = float("-inf")
-        await view.sampled()
+        await view.refresh_if_stale()
 
     def _stop(self, user: str, server: str) -> None:
         self.world.run(self.world.rest_hub.stop(user, server))

@@ -1,4 +1,4 @@
-"""Shares as the service tells of them: read back, labelled, stored; offenders stopped, and what is too weak refused."""
+"""The enforcement controller: labels are read back and stored, work above its share is stopped, weak shares refused."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.sampling.reader_client import NoReading
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.controllers import weak_shares
+from jupyter_gpu_quota.controllers.enforcement import SWEEP_EVERY_MS
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
@@ -45,8 +46,8 @@ def policy(memory: str = "none", compute: str = "none") -> str:
     return f"{REAL}policy: {{enforcement: {{memory: {memory}, compute: {compute}}}}}\n"
 
 
-class Stage:
-    """A world with two real devices, whose readings and limits the test tells."""
+class EnforcementSetup:
+    """A world with two real devices, whose readings and limits the test sets."""
 
     def __init__(self, world: ServiceWorld) -> None:
         self.world, self.now, self.sequence = world, world.clock(), 0
@@ -73,7 +74,7 @@ class Stage:
         return [self.limits.get(each.device, LimitAnswer(why="NVML: Not Supported")) for each in requests]
 
     def _probe(self) -> Reading | NoReading:
-        """What NVML tells of the devices: not of one that is ``gone``, and of ``weak`` no processes."""
+        """The devices of NVML: without the one that is ``gone``, and without the processes of ``weak``."""
         unavailable = {"mig": "turned off", "limits": "NVML: Not Supported"}
         devices = tuple(
             DeviceReading(
@@ -89,7 +90,7 @@ class Stage:
         self.world.apply(text, DEVICES)
 
     def running(self, gpu: str = "0.5", who: str = "bob") -> str:
-        """A job that runs, as our child."""
+        """A running job; its process is a child of the test."""
         job: str = self.world.submit(who, gpu=gpu)["id"]
         self.world.step()
         found = process(self.child.pid)
@@ -107,7 +108,7 @@ class Stage:
         return self.world.get(f"jobs/{job}").json
 
     def read(self, pass_ms: int = 0, **memory_mib: int | None) -> None:
-        """A new reading of all devices: how much each workload has of it."""
+        """A new sample of all devices, with the memory of each workload."""
         self.now += pass_ms
         self.sequence += 1
         rows = [
@@ -119,9 +120,9 @@ class Stage:
             for device in DEVICES
         ]  # fmt: skip
         assert self.world.store.add_samples("node-1", self.sequence, rows, now=self.now)
-        self.look()
+        self.run_enforcement()
 
-    def look(self) -> None:
+    def run_enforcement(self) -> None:
         self.world.controllers.turn(self.world.controllers.enforcement)
 
     def label(self, job: str) -> tuple[str, str]:
@@ -130,133 +131,136 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def setup(tmp_path: Path) -> Iterator[EnforcementSetup]:
     with service_world(tmp_path) as world:
-        stage = Stage(world)
-        yield stage
-        stage.child.kill()
-        stage.child.communicate()
+        setup = EnforcementSetup(world)
+        yield setup
+        setup.child.kill()
+        setup.child.communicate()
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
-def test_a_label_is_shown_once_it_was_read_back_and_survives_a_restart(stage: Stage) -> None:
-    stage.apply(policy())
-    job = stage.running()
-    assert stage.view(job)["enforcement"] == {"memory": "none", "compute": "none", "why": "it was not read back yet"}
-    stage.read(**{job: 100})
-    assert stage.label(job) == ("cooperative", "none")
-    why = stage.view(job)["enforcement"]["why"]
+def test_a_label_is_shown_after_read_back_and_survives_a_restart(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.running()
+    assert setup.view(job)["enforcement"] == {"memory": "none", "compute": "none", "why": "it was not read back yet"}
+    setup.read(**{job: 100})
+    assert setup.label(job) == ("cooperative", "none")
+    why = setup.view(job)["enforcement"]["why"]
     assert "driver: the driver was not asked" in why and "policed: policy.enforcement does not require it" in why
-    (allocation,) = stage.world.services.store_view.allocations_of(job)
-    assert stage.world.store.labels([allocation.id])[allocation.id].memory == "cooperative"
+    (allocation,) = setup.world.services.store_view.allocations_of(job)
+    assert setup.world.store.labels([allocation.id])[allocation.id].memory == "cooperative"
 
 
-def test_what_changes_is_in_the_audit_once(stage: Stage) -> None:
-    stage.apply(policy())
-    job = stage.running()
+def test_each_change_is_audited_once(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.running()
     for _ in range(3):
-        stage.read(1_000, **{job: 100})
-    rows = [row for row in stage.world.store.audit()[0] if row.kind == "share.enforcement"]
+        setup.read(1_000, **{job: 100})
+    rows = [row for row in setup.world.store.audit()[0] if row.kind == "share.enforcement"]
     assert [(row.subject, '"memory":"cooperative"' in row.payload) for row in rows] == [(job, True)]
-    stage.child.kill()
-    stage.child.wait()
-    stage.read(1_000, **{job: 100})
-    assert stage.label(job) == ("none", "none")
-    assert len([row for row in stage.world.store.audit()[0] if row.kind == "share.enforcement"]) == 2
+    setup.child.kill()
+    setup.child.wait()
+    setup.read(1_000, **{job: 100})
+    assert setup.label(job) == ("none", "none")
+    assert len([row for row in setup.world.store.audit()[0] if row.kind == "share.enforcement"]) == 2
 
 
-def test_a_whole_device_is_held_by_hardware_while_it_is_read(stage: Stage) -> None:
-    stage.apply(policy())
-    job = stage.running("1")
-    stage.read(**{job: 100})
-    assert stage.label(job) == ("hardware", "hardware")
-    stage.now += 60_000
-    stage.look()
-    assert stage.label(job) == ("none", "none") and "older than" in stage.view(job)["enforcement"]["why"]
+def test_a_whole_device_is_enforced_by_hardware_while_it_can_be_read(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.running("1")
+    setup.read(**{job: 100})
+    assert setup.label(job) == ("hardware", "hardware")
+    setup.now += 60_000
+    setup.run_enforcement()
+    assert setup.label(job) == ("none", "none") and "older than" in setup.view(job)["enforcement"]["why"]
 
 
-def leaf_with_our_child(stage: Stage, job: str) -> Cgroups:
-    cgroups = Cgroups(stage.world.state_dir)
+def leaf_with_our_child(setup: EnforcementSetup, job: str) -> Cgroups:
+    cgroups = Cgroups(setup.world.state_dir)
     if cgroups.why_not:
         pytest.skip(f"no control group can be made here: {cgroups.why_not}")
     assert cgroups.make(job_cgroup(job, 1, 0)) == ""
-    (cgroups.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(stage.child.pid))
+    (cgroups.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(setup.child.pid))
     return cgroups
 
 
-def test_the_drivers_limit_is_what_is_read_back_of_the_group_that_the_job_is_in(stage: Stage) -> None:
-    stage.apply(policy())
-    job = stage.running()
-    cgroups, device = leaf_with_our_child(stage, job), stage.device_of(job)
-    share_mib, other = stage.view(job)["allocations"][0]["memory_mib"], None
+def test_the_driver_label_needs_the_limit_of_the_jobs_own_cgroup(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.running()
+    cgroups, device = leaf_with_our_child(setup, job), setup.device_of(job)
+    share_mib, other = setup.view(job)["allocations"][0]["memory_mib"], None
     try:
-        stage.limits[device] = LimitAnswer(limit_mib=share_mib)
-        stage.read(**{job: 100})
-        assert stage.label(job) == ("driver", "none")
-        stage.limits[device] = LimitAnswer(limit_mib=share_mib * 2)
-        stage.read(31_000, **{job: 100})
-        assert stage.label(job)[0] == "cooperative", "the library reported something else later"
-        assert f"{share_mib * 2} MiB, not {share_mib} MiB" in stage.view(job)["enforcement"]["why"]
-        stage.limits[device] = LimitAnswer(limit_mib=share_mib)
+        setup.limits[device] = LimitAnswer(limit_mib=share_mib)
+        setup.read(**{job: 100})
+        assert setup.label(job) == ("driver", "none")
+        setup.limits[device] = LimitAnswer(limit_mib=share_mib * 2)
+        setup.read(31_000, **{job: 100})
+        assert setup.label(job)[0] == "cooperative", "the library reported something else later"
+        assert f"{share_mib * 2} MiB, not {share_mib} MiB" in setup.view(job)["enforcement"]["why"]
+        setup.limits[device] = LimitAnswer(limit_mib=share_mib)
         other = subprocess.Popen(["sleep", "600"])
         (cgroups.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(other.pid))
-        (cgroups.root / "cgroup.procs").write_text(str(stage.child.pid))  # type: ignore[operator]
-        stage.read(31_000, **{job: 100})
-        assert stage.label(job)[0] == "cooperative", "it got out of its group"
-        assert f"({stage.child.pid}) is not in the cgroup" in stage.view(job)["enforcement"]["why"]
+        (cgroups.root / "cgroup.procs").write_text(str(setup.child.pid))  # type: ignore[operator]
+        setup.read(31_000, **{job: 100})
+        assert setup.label(job)[0] == "cooperative", "it got out of its group"
+        assert f"({setup.child.pid}) is not in the cgroup" in setup.view(job)["enforcement"]["why"]
     finally:
         cgroups.kill(job_cgroup(job, 1, 0))
-        stage.child.kill()
-        stage.child.wait()
+        setup.child.kill()
+        setup.child.wait()
         if other is not None:
             other.wait(PATIENCE_S)
         cgroups.remove(job_cgroup(job, 1, 0))
 
 
-def test_a_process_of_a_job_that_is_in_another_group_ends_the_drivers_label(stage: Stage) -> None:
-    """Its first process stays where the limit is, and sends another one out of it."""
-    stage.apply(policy())
-    job = stage.running()
-    cgroups, device = leaf_with_our_child(stage, job), stage.device_of(job)
-    share_mib, other = stage.view(job)["allocations"][0]["memory_mib"], subprocess.Popen(["sleep", "600"])
-    stage.limits[device] = LimitAnswer(limit_mib=share_mib)
+def test_a_process_outside_the_cgroup_ends_the_driver_label(setup: EnforcementSetup) -> None:
+    """Its first process stays in the cgroup with the limit, and another one leaves it."""
+    setup.apply(policy())
+    job = setup.running()
+    cgroups, device = leaf_with_our_child(setup, job), setup.device_of(job)
+    share_mib, other = setup.view(job)["allocations"][0]["memory_mib"], subprocess.Popen(["sleep", "600"])
+    setup.limits[device] = LimitAnswer(limit_mib=share_mib)
     found = process(other.pid)
     assert found is not None
-    stage.using = {
+    setup.using = {
         job: (ProcessUse(handle=str(other.pid), memory_mib=100, percent=1, places=(("", other.pid, found.started),)),)
     }
     try:
-        stage.read(**{job: 100})
-        assert stage.label(job)[0] == "cooperative"
-        assert f"its process {other.pid} is not in the cgroup" in stage.view(job)["enforcement"]["why"]
+        setup.read(**{job: 100})
+        assert setup.label(job)[0] == "cooperative"
+        assert f"its process {other.pid} is not in the cgroup" in setup.view(job)["enforcement"]["why"]
         rank = job_cgroup(job, 1, 1)
         assert cgroups.make(rank) == ""
         (cgroups.path(rank) / "cgroup.procs").write_text(str(other.pid))
-        stage.read(1_000, **{job: 100})
-        assert stage.label(job)[0] == "driver", "another rank of the same job is in a group of its own"
+        setup.read(1_000, **{job: 100})
+        assert setup.label(job)[0] == "driver", "another rank of the same job is in a group of its own"
     finally:
         for each in (job_cgroup(job, 1, 0), job_cgroup(job, 1, 1)):
             cgroups.kill(each)
-        for child in (stage.child, other):
+        for child in (setup.child, other):
             child.kill()
             child.wait()
         for each in (job_cgroup(job, 1, 0), job_cgroup(job, 1, 1)):
             cgroups.remove(each)
 
 
-def test_the_group_of_a_notebook_that_is_over_is_swept_and_those_of_others_are_not(stage: Stage) -> None:
-    stage.apply(policy())
-    cgroups = Cgroups(stage.world.state_dir)
+def test_the_cgroup_of_an_ended_notebook_is_removed_by_the_second_sweep(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    cgroups = Cgroups(setup.world.state_dir)
     if cgroups.why_not:
         pytest.skip(f"no control group can be made here: {cgroups.why_not}")
     slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
-    with stage.world.stepping():
-        booked = stage.world.post("notebooks", "hub", slice).json["id"]
+    with setup.world.stepping():
+        booked = setup.world.post("notebooks", "hub", slice).json["id"]
     names = [notebook_cgroup(booked), notebook_cgroup("over"), job_cgroup("J", 1, 0)]
     assert [cgroups.make(name) for name in names] == [""] * 3
-    stage.look()
+    setup.run_enforcement()
+    assert cgroups.names() == sorted(names), "the list of notebooks may be older than the cgroup"
+    setup.now += SWEEP_EVERY_MS
+    setup.run_enforcement()
     assert cgroups.names() == sorted([names[0], names[2]])
-    assert {(each.device, each.mib) for each in stage.requests if each.group.endswith("over")} >= {
+    assert {(each.device, each.mib) for each in setup.requests if each.group.endswith("over")} >= {
         ("GPU-0", 0),
         ("GPU-1", 0),
     }
@@ -265,106 +269,106 @@ def test_the_group_of_a_notebook_that_is_over_is_swept_and_those_of_others_are_n
 
 
 # --- memory enforcement  ----------------------------------------------------------------------------------------------
-def readings(stage: Stage, count: int, every_ms: int = 20_000, **memory_mib: int | None) -> None:
+def readings(setup: EnforcementSetup, count: int, every_ms: int = 20_000, **memory_mib: int | None) -> None:
     for _ in range(count):
-        stage.read(every_ms, **memory_mib)
+        setup.read(every_ms, **memory_mib)
 
 
-def test_who_takes_more_is_warned_and_then_held_and_its_neighbour_is_not(stage: Stage) -> None:
-    stage.apply(policy("policed"))
-    job, neighbour = stage.running(), stage.running(who="olga")
-    assert stage.device_of(job) == stage.device_of(neighbour)
-    stage.read(**{job: 7000, neighbour: 100})
-    assert stage.label(job) == ("policed", "none")
-    assert "stopped if it still does 60 s" in stage.view(job)["enforcement"]["why"]
-    assert stage.view(job)["target"] == "running"
-    readings(stage, 4, **{job: 7000, neighbour: 100})
-    found = stage.view(job)
+def test_a_job_above_its_share_is_warned_then_held_and_its_neighbour_is_not(setup: EnforcementSetup) -> None:
+    setup.apply(policy("policed"))
+    job, neighbour = setup.running(), setup.running(who="olga")
+    assert setup.device_of(job) == setup.device_of(neighbour)
+    setup.read(**{job: 7000, neighbour: 100})
+    assert setup.label(job) == ("policed", "none")
+    assert "stopped if it still does 60 s" in setup.view(job)["enforcement"]["why"]
+    assert setup.view(job)["target"] == "running"
+    readings(setup, 4, **{job: 7000, neighbour: 100})
+    found = setup.view(job)
     assert (found["target"], found["reason"]["code"]) == ("held", "over_share")
     assert "7000 MiB" in found["reason"]["message"]
-    assert stage.view(neighbour)["target"] == "running" and "uses more" not in str(stage.view(neighbour))
+    assert setup.view(neighbour)["target"] == "running" and "uses more" not in str(setup.view(neighbour))
 
 
-def test_the_reason_stands_while_it_cgroups_and_when_it_has_left(stage: Stage) -> None:
-    stage.apply(policy("policed"))
-    job = stage.running()
-    stage.read(**{job: 7000})
-    readings(stage, 4, **{job: 7000})
-    stage.world.step()
-    assert (stage.view(job)["state"], stage.view(job)["reason"]["code"]) == ("pausing", "over_share")
-    stage.world.see_running(job, ended_at=stage.now, exit_status=75, tree_gone=True, pause_requested=True)
-    found = stage.view(job)
+def test_the_reason_is_shown_while_the_job_pauses_and_while_it_is_held(setup: EnforcementSetup) -> None:
+    setup.apply(policy("policed"))
+    job = setup.running()
+    setup.read(**{job: 7000})
+    readings(setup, 4, **{job: 7000})
+    setup.world.step()
+    assert (setup.view(job)["state"], setup.view(job)["reason"]["code"]) == ("pausing", "over_share")
+    setup.world.see_running(job, ended_at=setup.now, exit_status=75, tree_gone=True, pause_requested=True)
+    found = setup.view(job)
     assert (found["state"], found["reason"]["code"]) == ("held", "over_share"), found
-    assert stage.world.post(f"jobs/{job}/actions/release").json["reason"] is None
+    assert setup.world.post(f"jobs/{job}/actions/release").json["reason"] is None
 
 
-def test_an_offender_that_refuses_to_die_is_asked_once_and_keeps_its_label(stage: Stage) -> None:
-    """Its kill is the executor's, and its device's quarantine the scheduler's: nobody else is touched meanwhile."""
-    stage.apply(policy("policed"))
-    job = stage.running()
-    stage.read(**{job: 7000})
-    readings(stage, 10, **{job: 7000})
-    holds = [row for row in stage.world.store.audit()[0] if row.kind == "job.hold"]
+def test_a_job_that_does_not_stop_is_held_once_and_keeps_its_label(setup: EnforcementSetup) -> None:
+    """The backend kills it, and the scheduling controller quarantines its device."""
+    setup.apply(policy("policed"))
+    job = setup.running()
+    setup.read(**{job: 7000})
+    readings(setup, 10, **{job: 7000})
+    holds = [row for row in setup.world.store.audit()[0] if row.kind == "job.hold"]
     assert len(holds) == 1 and holds[0].actor == "system:policing"
 
 
 @pytest.mark.parametrize(
     ("memory", "used"),
     [
-        pytest.param("none", 7000, id="a policy that asks for nothing only says so"),
-        pytest.param("cooperative", 7000, id="nor does one that trusts"),
-        pytest.param("policed", None, id="what is unknown is no offence"),
-        pytest.param("policed", 3000, id="who keeps to its share"),
+        pytest.param("none", 7000, id="a policy without requirements only shows it"),
+        pytest.param("cooperative", 7000, id="a cooperative policy only shows it"),
+        pytest.param("policed", None, id="unknown use"),
+        pytest.param("policed", 3000, id="use within the share"),
     ],
 )
-def test_nobody_else_is_stopped(stage: Stage, memory: str, used: int | None) -> None:
-    stage.apply(policy(memory))
-    job = stage.running()
-    stage.read(**{job: used})
-    readings(stage, 6, **{job: used})
-    assert stage.view(job)["target"] == "running"
-    assert ("uses more" in stage.view(job)["enforcement"]["why"]) == (used == 7000)
+def test_other_workloads_are_not_stopped(setup: EnforcementSetup, memory: str, used: int | None) -> None:
+    setup.apply(policy(memory))
+    job = setup.running()
+    setup.read(**{job: used})
+    readings(setup, 6, **{job: used})
+    assert setup.view(job)["target"] == "running"
+    assert ("uses more" in setup.view(job)["enforcement"]["why"]) == (used == 7000)
 
 
-def test_the_level_policed_needs_memory_readings(stage: Stage) -> None:
-    stage.apply(policy("policed"))
-    job = stage.running()
-    stage.read(**{job: 100})
-    assert stage.label(job)[0] == "policed"
-    stage.read(10_000, **{job: None})
-    assert stage.label(job)[0] == "cooperative"
-    readings(stage, 10, **{job: None})
-    assert stage.view(job)["target"] == "running", "a gap in the readings ends nobody's work"
+def test_the_level_policed_needs_memory_readings(setup: EnforcementSetup) -> None:
+    setup.apply(policy("policed"))
+    job = setup.running()
+    setup.read(**{job: 100})
+    assert setup.label(job)[0] == "policed"
+    setup.read(10_000, **{job: None})
+    assert setup.label(job)[0] == "cooperative"
+    readings(setup, 10, **{job: None})
+    assert setup.view(job)["target"] == "running", "a gap in the readings ends no work"
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("memory", "gpu", "refused"),
     [
         pytest.param("driver", "0.5", True, id="a fraction that no driver here can limit"),
-        pytest.param("policed", "0.5", False, id="a fraction that can be watched"),
+        pytest.param("policed", "0.5", False, id="a fraction that memory enforcement covers"),
         pytest.param("hardware", "1", False, id="a whole device"),
-        pytest.param("hardware", "0.5", True, id="a fraction is no hardware"),
-        pytest.param("none", "0.5", False, id="a policy that asks for nothing"),
+        pytest.param("hardware", "0.5", True, id="a fraction is not enforced by hardware"),
+        pytest.param("none", "0.5", False, id="a policy without requirements"),
     ],
 )
-def test_what_no_device_could_hold_is_refused_with_what_to_do(
-    stage: Stage, memory: str, gpu: str, refused: bool
+def test_a_share_that_no_device_can_enforce_is_refused_with_advice(
+    setup: EnforcementSetup, memory: str, gpu: str, refused: bool
 ) -> None:
-    stage.apply(policy(memory))
-    reply = stage.world.post("jobs", "bob", {"command": ["x"], "gpu": gpu})
+    setup.apply(policy(memory))
+    reply = setup.world.post("jobs", "bob", {"command": ["x"], "gpu": gpu})
     slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": gpu}
     if not refused:
         assert reply.status == 201, reply.body
         return
-    for answer in (reply, stage.world.post("notebooks", "hub", slice)):
+    for answer in (reply, setup.world.post("notebooks", "hub", slice)):
         assert (answer.status, answer.json["reason"]) == (409, "enforcement_too_weak"), answer.body
-        for word in (f"held by {memory} or better", "offers memory policed", "Ask for a whole device", "doctor"):
+        for word in (f"requires at least memory {memory}", "offers memory policed", "Ask for a whole device", "doctor"):
             assert word in answer.json["message"], answer.json["message"]
         assert "bob asked for 0.5" in answer.json["message"]
 
 
-def test_simulated_devices_hold_nothing(tmp_path: Path) -> None:
+def test_simulated_devices_enforce_nothing(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         world.add("bob")
         world.apply(f"{QUOTA}policy: {{enforcement: {{memory: cooperative}}}}\n")
@@ -389,91 +393,91 @@ def test_a_whole_device_is_never_too_weak_simulated_or_not(tmp_path: Path) -> No
         assert (found["target"], found["enforcement"]["memory"]) == ("running", "none")
 
 
-def test_what_is_read_back_as_too_weak_is_held_with_the_reason(stage: Stage) -> None:
-    stage.apply(policy())
-    job = stage.running()
-    stage.apply(policy("driver"))
-    stage.read(**{job: 100})
-    assert stage.view(job)["target"] == "running", "a start takes its time"
-    readings(stage, 5, **{job: 100})
-    assert stage.view(job)["target"] == "running"
-    assert "it is paused and held, unless that has changed" in stage.view(job)["enforcement"]["why"]
-    readings(stage, 15, **{job: 100})
-    found = stage.view(job)
+def test_a_share_read_back_as_too_weak_is_held_with_the_reason(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.running()
+    setup.apply(policy("driver"))
+    setup.read(**{job: 100})
+    assert setup.view(job)["target"] == "running", "a start takes its time"
+    readings(setup, 5, **{job: 100})
+    assert setup.view(job)["target"] == "running"
+    assert "it is paused and held, unless that has changed" in setup.view(job)["enforcement"]["why"]
+    readings(setup, 15, **{job: 100})
+    found = setup.view(job)
     assert (found["target"], found["reason"]["code"]) == ("held", "enforcement_too_weak")
     assert "memory driver" in found["reason"]["message"] and "policy.enforcement" in found["reason"]["message"]
     assert "It saves" not in found["reason"]["message"]
 
 
-def test_a_countdown_ends_with_the_policy_that_began_it(stage: Stage) -> None:
-    stage.apply(policy())
-    job = stage.running()
-    stage.apply(policy("driver"))
-    readings(stage, 8, **{job: 100})
-    assert job in stage.world.controllers.enforcement.weak.warned
-    stage.apply(policy())
-    readings(stage, 20, **{job: 100})
-    assert stage.view(job)["target"] == "running" and "is asked" not in stage.view(job)["enforcement"]["why"]
+def test_a_countdown_ends_when_the_policy_no_longer_requires_it(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.running()
+    setup.apply(policy("driver"))
+    readings(setup, 8, **{job: 100})
+    assert job in setup.world.controllers.enforcement.weak.warned
+    setup.apply(policy())
+    readings(setup, 20, **{job: 100})
+    assert setup.view(job)["target"] == "running" and "is asked" not in setup.view(job)["enforcement"]["why"]
 
 
-def test_a_gap_in_the_readings_neither_ends_a_countdown_nor_carries_it_out(stage: Stage) -> None:
-    stage.apply(policy())
-    job = stage.running()
-    stage.apply(policy("driver"))
-    readings(stage, 8, **{job: 100})
-    at = stage.world.controllers.enforcement.weak.warned[job].stop_at
+def test_missing_readings_neither_end_a_countdown_nor_complete_it(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.running()
+    setup.apply(policy("driver"))
+    readings(setup, 8, **{job: 100})
+    at = setup.world.controllers.enforcement.weak.warned[job].stop_at
     assert at is not None
-    stage.now = at + 1
-    stage.look()
-    assert stage.view(job)["target"] == "running"
-    stage.read(1_000, **{job: 100})
-    assert (stage.view(job)["target"], stage.world.controllers.enforcement.weak.warned[job].stop_at) == ("held", at)
+    setup.now = at + 1
+    setup.run_enforcement()
+    assert setup.view(job)["target"] == "running"
+    setup.read(1_000, **{job: 100})
+    assert (setup.view(job)["target"], setup.world.controllers.enforcement.weak.warned[job].stop_at) == ("held", at)
 
 
-def test_a_job_that_waits_for_what_nothing_could_hold_is_held_before_it_starts(stage: Stage) -> None:
-    stage.apply(policy())
-    fraction, whole = stage.world.submit("bob", gpu="0.5")["id"], stage.world.submit("bob", gpu="1")["id"]
-    stage.apply(policy("driver"))
-    stage.look()
-    found = stage.view(fraction)
+def test_a_waiting_job_that_no_device_can_enforce_is_held(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    fraction, whole = setup.world.submit("bob", gpu="0.5")["id"], setup.world.submit("bob", gpu="1")["id"]
+    setup.apply(policy("driver"))
+    setup.run_enforcement()
+    found = setup.view(fraction)
     assert (found["state"], found["reason"]["code"]) == ("held", "enforcement_unavailable")
     assert "held before it starts" in found["reason"]["message"]
-    assert stage.view(whole)["state"] == "queued"
-    stage.world.step()
-    assert stage.view(whole)["state"] == "starting"
+    assert setup.view(whole)["state"] == "queued"
+    setup.world.step()
+    assert setup.view(whole)["state"] == "starting"
 
 
-def test_a_job_keeps_waiting_while_the_enforcement_levels_are_unknown(stage: Stage) -> None:
-    stage.apply(policy())
-    job = stage.world.submit("bob", gpu="0.5")["id"]
-    stage.apply(policy("driver"))
-    stage.gone = "all"
-    stage.look()
-    assert stage.view(job)["state"] == "queued"
+def test_a_job_keeps_waiting_while_the_enforcement_levels_are_unknown(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.world.submit("bob", gpu="0.5")["id"]
+    setup.apply(policy("driver"))
+    setup.gone = "all"
+    setup.run_enforcement()
+    assert setup.view(job)["state"] == "queued"
 
 
-def test_a_store_that_is_away_ends_nothing(stage: Stage) -> None:
+def test_an_unavailable_store_stops_no_work(setup: EnforcementSetup) -> None:
     assert weak_shares.WEAK_FOR_MS >= 60_000
-    stage.apply(policy())
-    job = stage.running()
-    stage.world.services.store_view.samples = {}
-    stage.look()
-    assert stage.view(job)["target"] == "running"
+    setup.apply(policy())
+    job = setup.running()
+    setup.world.services.store_view.samples = {}
+    setup.run_enforcement()
+    assert setup.view(job)["target"] == "running"
 
 
 # --- notebooks --------------------------------------------------------------------------------------------------------
-def test_the_server_of_a_notebook_that_takes_more_is_stopped(stage: Stage) -> None:
-    stage.apply(policy("policed"))
+def test_the_server_of_a_notebook_above_its_share_is_stopped(setup: EnforcementSetup) -> None:
+    setup.apply(policy("policed"))
     killed: list[str] = []
 
-    effects = stage.world.controllers.enforcement.effects
-    effects.stop_server = lambda record: stage.stopped.append(record.notebook.id)
-    stage.enforcement.stop_notebook = lambda order: killed.append(order.notebook)  # type: ignore[method-assign]
+    effects = setup.world.controllers.enforcement.effects
+    effects.stop_server = lambda record: setup.stopped.append(record.notebook.id)
+    setup.enforcement.stop_notebook = lambda order: killed.append(order.notebook)  # type: ignore[method-assign]
     slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
-    with stage.world.stepping():
-        notebook = stage.world.post("notebooks", "hub", slice).json["id"]
-    stage.read(**{notebook: 7000})
-    readings(stage, 4, **{notebook: 7000})
-    assert (stage.stopped, killed) == ([notebook], [])
-    readings(stage, 4, **{notebook: 7000})
-    assert (len(stage.stopped), killed) == (2, [notebook]), "one that did not stop is killed"
+    with setup.world.stepping():
+        notebook = setup.world.post("notebooks", "hub", slice).json["id"]
+    setup.read(**{notebook: 7000})
+    readings(setup, 4, **{notebook: 7000})
+    assert (setup.stopped, killed) == ([notebook], [])
+    readings(setup, 4, **{notebook: 7000})
+    assert (len(setup.stopped), killed) == (2, [notebook]), "one that did not stop is killed"

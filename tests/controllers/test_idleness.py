@@ -13,12 +13,14 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.api.views.idle_states import policy_of
 from jupyter_gpu_quota.cli import main
-from jupyter_gpu_quota.controllers.idleness import Idleness, stage_of
+from jupyter_gpu_quota.controllers.idleness import Idleness, machine_state_of
+from jupyter_gpu_quota.controllers.lease import FencedStore
 from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.hub_api import HubUnavailable
 from jupyter_gpu_quota.store.memory import MemoryStore
-from jupyter_gpu_quota.store.records.calls import LeaseLost, Page
+from jupyter_gpu_quota.store.records.calls import LeaseLost, Page, StoreUnavailable
+from jupyter_gpu_quota.store.records.commands import Recorded, Refusal, Request
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 
@@ -72,19 +74,19 @@ class Watched:
         return self.world.post(f"notebooks/{self.id}/activity", who, self.last)
 
     def report(self, who: str | None = "bob", **other: Any) -> Any:
-        """One report, and what the next one is answered, once the controller has looked at it."""
+        """One report and one run of the controller; returns the answer to the next report."""
         answer = self.send(who, **other)
         if answer.status != 200:
             return answer
-        self.look()
+        self.run_controller()
         return self.world.post(f"notebooks/{self.id}/activity", who, self.last)
 
-    def look(self) -> None:
-        """The controller looks at all notebooks."""
+    def run_controller(self) -> None:
+        """One run of the controller."""
         self.world.controllers.turn(self.idleness)
 
     def pass_(self, minutes: float) -> Any:
-        """Let time go by, with everything that is seen meanwhile; the newest answer to a report."""
+        """Let time pass, with samples and reports; returns the answer to the newest report."""
         answer = None
         for step in range(1, round(minutes * 6) + 1):
             self.now += 10 * SECOND
@@ -101,7 +103,7 @@ class Watched:
         )  # fmt: skip
         self.samples += 1
         self.world.store.add_samples("node-1", self.samples, [row], now=self.now)
-        self.look()
+        self.run_controller()
 
     def shown(self, who: str = "bob") -> Any:
         return self.world.get(f"notebooks/{self.id}", who).json
@@ -132,19 +134,19 @@ def only_reported(tmp_path: Path) -> Iterator[Watched]:
     yield from watched(tmp_path, "report")
 
 
-# --- who may ------------------------------------------------------------------------------------------------------
+# --- permissions --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("who", "status"),
     [
         pytest.param("bob", 200, id="its owner"),
         pytest.param("olga", 403, id="another member, who may see it"),
-        pytest.param("lea", 403, id="a lead: nobody else says what a server does"),
-        pytest.param("patty", 404, id="somebody of another project"),
+        pytest.param("lea", 403, id="the lead of the project"),
+        pytest.param("patty", 404, id="a member of another project"),
         pytest.param("hub", 403, id="the hub's spawner"),
-        pytest.param(None, 401, id="nobody"),
+        pytest.param(None, 401, id="without a token"),
     ],
 )
-def test_who_reports_for_a_notebook(notebook: Watched, who: str | None, status: int) -> None:
+def test_senders_that_may_report_for_a_notebook(notebook: Watched, who: str | None, status: int) -> None:
     assert notebook.report(who).status == status
 
 
@@ -154,11 +156,11 @@ def test_who_reports_for_a_notebook(notebook: Watched, who: str | None, status: 
         pytest.param("bob", 200, id="its owner"),
         pytest.param("lea", 200, id="a lead of its project"),
         pytest.param("olga", 403, id="another member"),
-        pytest.param("patty", 404, id="somebody of another project"),
-        pytest.param(None, 401, id="nobody"),
+        pytest.param("patty", 404, id="a member of another project"),
+        pytest.param(None, 401, id="without a token"),
     ],
 )
-def test_who_keeps_a_notebook(notebook: Watched, who: str | None, status: int) -> None:
+def test_users_who_may_postpone_a_warning(notebook: Watched, who: str | None, status: int) -> None:
     notebook.pass_(20.5)
     assert notebook.world.post(f"notebooks/{notebook.id}/actions/keep", who).status == status
 
@@ -166,22 +168,22 @@ def test_who_keeps_a_notebook(notebook: Watched, who: str | None, status: int) -
 @pytest.mark.parametrize(
     "wrong",
     [
-        pytest.param({"kernels": [{"id": "k"}]}, id="a kernel without its facts"),
-        pytest.param({"running_ms": -1}, id="an age below nothing"),
-        pytest.param({"surprise": 1}, id="a key that nobody knows"),
-        pytest.param({"programs": [{"name": "x", "kind": "cat", "pid": 1}]}, id="a kind that nobody knows"),
+        pytest.param({"kernels": [{"id": "k"}]}, id="a kernel with missing fields"),
+        pytest.param({"running_ms": -1}, id="a negative age"),
+        pytest.param({"surprise": 1}, id="an unknown key"),
+        pytest.param({"programs": [{"name": "x", "kind": "cat", "pid": 1}]}, id="an unknown kind"),
         pytest.param(
-            {"programs": [{"name": "x\x1b[2J", "kind": "proxied", "pid": 1}]}, id="a name that clears screens"
+            {"programs": [{"name": "x\x1b[2J", "kind": "proxied", "pid": 1}]}, id="a name with a terminal escape"
         ),
-        pytest.param({"instance": "i\u202e"}, id="a name that turns what is written after it"),
-        pytest.param({"namespace": "\0"}, id="a NUL, which not every database keeps"),
+        pytest.param({"instance": "i\u202e"}, id="a name with a bidi control character"),
+        pytest.param({"namespace": "\0"}, id="a NUL, which PostgreSQL rejects"),
     ],
 )
-def test_a_report_that_is_none_is_refused(notebook: Watched, wrong: dict[str, Any]) -> None:
+def test_an_invalid_report_is_refused(notebook: Watched, wrong: dict[str, Any]) -> None:
     assert notebook.report(**wrong).status == 400
 
 
-def test_a_server_that_reports_without_a_rest_is_refused_until_it_rests(notebook: Watched) -> None:
+def test_the_rate_of_reports_is_limited(notebook: Watched) -> None:
     answers = [notebook.send().status for _ in range(70)]
     assert answers == [200] * 60 + [429] * 10
     assert notebook.world.get(f"notebooks/{notebook.id}").status == 200
@@ -189,10 +191,10 @@ def test_a_server_that_reports_without_a_rest_is_refused_until_it_rests(notebook
     assert [notebook.send().status for _ in range(5)] == [200] * 4 + [429]
     notebook.now -= 3600 * SECOND
     back = notebook.report(running_ms=0, kernels=[])
-    assert back.status == 200, "a clock that was set back locks nobody out"
+    assert back.status == 200, "a clock that was set back refuses no report"
 
 
-def test_kernels_that_are_busy_and_then_not_fill_no_audit(notebook: Watched) -> None:
+def test_changes_between_busy_and_idle_are_not_audited(notebook: Watched) -> None:
     notebook.pass_(1)
     before = len(notebook.audited())
     for turn in range(20):
@@ -201,7 +203,7 @@ def test_kernels_that_are_busy_and_then_not_fill_no_audit(notebook: Watched) -> 
     assert len(notebook.audited()) == before
 
 
-def test_a_slice_that_was_given_back_is_not_judged(notebook: Watched) -> None:
+def test_a_returned_slice_is_not_classified(notebook: Watched) -> None:
     notebook.pass_(1)
     notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub")
     assert notebook.report().status == 409
@@ -210,7 +212,7 @@ def test_a_slice_that_was_given_back_is_not_judged(notebook: Watched) -> None:
 
 
 # --- all idle states ---------------------------------------------------------------------------------------------
-def test_an_idle_notebook_is_warned_freed_and_woken(notebook: Watched) -> None:
+def test_an_idle_notebook_is_warned_freed_and_used_again(notebook: Watched) -> None:
     answer = notebook.pass_(20.5)
     assert (answer["idle"]["stage"], answer["idle"]["kernels"], answer["free"]) == ("warned", ["k1"], None)
     shown = notebook.shown("olga")
@@ -239,7 +241,7 @@ def test_a_cell_in_time_withdraws_the_warning_and_the_order(notebook: Watched) -
     assert (answer["free"], answer["idle"]["stage"], answer["idle"]["reason"]) == (None, "in_use", "recent_message")
 
 
-def test_keep_postpones_once_and_then_says_no(notebook: Watched) -> None:
+def test_keep_is_refused_after_its_maximum(notebook: Watched) -> None:
     keep = f"notebooks/{notebook.id}/actions/keep"
     refused = notebook.world.post(keep)
     assert (refused.status, refused.json["reason"]) == (409, "not_warned")
@@ -252,7 +254,7 @@ def test_keep_postpones_once_and_then_says_no(notebook: Watched) -> None:
     assert "Run a cell" in refused.json["message"]
 
 
-def test_the_overview_page_shows_the_countdown_and_who_may_keep_it_gets_a_button(notebook: Watched) -> None:
+def test_the_overview_page_shows_the_countdown_and_a_keep_button_where_permitted(notebook: Watched) -> None:
     notebook.pass_(20.5)
     pages = {who: notebook.world.get("/services/gpu-quota/", who).body.decode() for who in ("bob", "olga", "lea")}
     assert all("their variables are lost" in page for page in pages.values())
@@ -271,18 +273,18 @@ def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pyt
     kept = CliRunner().invoke(main, ["keep", *address])
     assert (kept.exit_code, "0 more times" in kept.stdout) == (0, True), kept.output
     again = CliRunner().invoke(main, ["keep", notebook.id, *address])
-    assert (again.exit_code, "no warning is under way" in again.stderr) == (1, True)
+    assert (again.exit_code, "no warning is active" in again.stderr) == (1, True)
     monkeypatch.setenv("JUPYTERHUB_USER", "olga")
     assert CliRunner().invoke(main, ["keep", *address]).exit_code == 2
 
 
-def test_in_mode_report_it_is_shown_and_nothing_is_freed(only_reported: Watched) -> None:
+def test_mode_report_shows_idleness_and_frees_nothing(only_reported: Watched) -> None:
     answer = only_reported.pass_(40)
     assert (answer["idle"]["stage"], answer["free"]) == ("reported", None)
     assert "The GPU is not freed" in answer["idle"]["message"]
 
 
-def test_after_installation_the_mode_is_report(tmp_path: Path) -> None:
+def test_the_default_mode_is_report(tmp_path: Path) -> None:
     with service_world(tmp_path, store=MemoryStore()) as world:
         world.apply(QUOTA)
         assert world.run(_mode(world)) == "report"
@@ -293,7 +295,7 @@ async def _mode(world: ServiceWorld) -> str:
     return policy_of(world.services.store_view).mode.value
 
 
-def test_much_later_the_hub_is_asked_to_stop_the_server_once_a_minute(notebook: Watched) -> None:
+def test_the_request_to_stop_a_server_is_repeated_once_a_minute(notebook: Watched) -> None:
     asked: list[str] = []
 
     def stop(record: NotebookRecord) -> None:
@@ -309,7 +311,7 @@ def test_much_later_the_hub_is_asked_to_stop_the_server_once_a_minute(notebook: 
     assert asked == [notebook.id] * 2
 
 
-def test_why_an_idle_server_was_stopped_stays_with_its_slice(notebook: Watched) -> None:
+def test_the_reason_of_an_idle_stop_stays_with_the_slice(notebook: Watched) -> None:
     def stop(record: NotebookRecord) -> None:
         return None
 
@@ -322,7 +324,7 @@ def test_why_an_idle_server_was_stopped_stays_with_its_slice(notebook: Watched) 
     assert "was freed as unused" in found["reason"]["message"] and "can be started again" in found["reason"]["message"]
 
 
-def test_a_server_that_its_person_stops_has_no_such_reason(notebook: Watched) -> None:
+def test_a_server_that_its_user_stops_has_no_reason(notebook: Watched) -> None:
     notebook.pass_(1)
     assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
     assert notebook.world.get("notebooks?stopped=1").json["items"] == []
@@ -342,7 +344,7 @@ def test_the_hub_stops_the_server_by_its_name(notebook: Watched) -> None:
 
 
 # --- unknown ------------------------------------------------------------------------------------------------------
-def test_a_busy_kernel_that_leaves_the_gpu_alone_is_noticed_and_never_freed(tmp_path: Path) -> None:
+def test_a_busy_kernel_that_does_not_use_the_gpu_is_reported_and_not_freed(tmp_path: Path) -> None:
     idle = IDLE.replace("MODE", "reclaim").replace("idle: {", "idle: {busy_notify_after: 30m, ")
     with service_world(tmp_path, store=MemoryStore()) as world:
         real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
@@ -379,7 +381,24 @@ def test_a_take_over_after_every_run_loses_no_observation(notebook: Watched) -> 
     assert "notebook.warned" in notebook.audited()
 
 
-def test_a_controller_that_takes_over_goes_on_with_the_countdown(notebook: Watched) -> None:
+def test_an_observation_that_could_not_be_stored_is_stored_by_the_next_run(
+    notebook: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(store: FencedStore, *requests: Request) -> list[Recorded | Refusal]:
+        raise StoreUnavailable("the disk is full")
+
+    notebook.report()
+    notebook.now += 10 * SECOND
+    with monkeypatch.context() as patched:
+        patched.setattr(FencedStore, "record", fails)
+        with pytest.raises(StoreUnavailable):
+            notebook.read()
+    notebook.run_controller()
+    (note,) = notebook.world.store.notes("activity")
+    assert [sample[0] for sample in note.document["samples"]] == [notebook.now]  # type: ignore[attr-defined]
+
+
+def test_a_controller_that_takes_over_continues_the_countdown(notebook: Watched) -> None:
     assert notebook.pass_(21)["idle"]["stage"] == "warned"
     before = notebook.world.store.notebook(notebook.id)
     notebook.world.controllers.take_over()
@@ -390,7 +409,7 @@ def test_a_controller_that_takes_over_goes_on_with_the_countdown(notebook: Watch
     assert notebook.audited().count("notebook.warned") == 1
 
 
-def test_a_controller_that_takes_over_after_a_long_gap_withdraws_and_watches_again(notebook: Watched) -> None:
+def test_a_controller_that_takes_over_after_a_long_gap_withdraws_the_warning(notebook: Watched) -> None:
     notebook.pass_(21)
     notebook.world.controllers.take_over()
     notebook.now += 10 * MINUTE
@@ -408,40 +427,40 @@ def test_a_controller_that_lost_the_lease_changes_nothing(notebook: Watched) -> 
     assert notebook.world.store.version() == version
 
 
-def test_what_was_freed_and_kept_outlives_the_service(notebook: Watched) -> None:
+def test_freed_and_postponed_states_survive_a_restart(notebook: Watched) -> None:
     notebook.kernels = []
     notebook.pass_(21)
     notebook.world.controllers.take_over()
-    notebook.look()
+    notebook.run_controller()
     record = notebook.world.store.notebook(notebook.id)
     assert record is not None
-    assert isinstance(stage_of(record), Freed)
+    assert isinstance(machine_state_of(record), Freed)
 
 
-def test_a_report_that_arrives_while_the_controller_looks_is_no_jump_of_the_clock(notebook: Watched) -> None:
+def test_a_report_that_arrives_during_a_run_is_not_a_clock_jump(notebook: Watched) -> None:
     assert notebook.pass_(21)["idle"]["stage"] == "warned"
     notebook.now += 50
     notebook.send()
     notebook.now -= 50
-    notebook.look()
+    notebook.run_controller()
     assert "notebook.withdrawn" not in notebook.audited()
 
 
-def test_a_report_that_comes_late_says_nothing(notebook: Watched) -> None:
+def test_a_late_report_is_ignored(notebook: Watched) -> None:
     notebook.pass_(1)
     notebook.kernels[0]["state"] = "busy"
     assert notebook.report(sequence=0).json["idle"]["reason"] != "kernel_busy"
     assert notebook.report().json["idle"]["reason"] == "kernel_busy"
 
 
-def test_a_server_that_started_again_is_another_and_the_old_ones_reports_count_no_more(notebook: Watched) -> None:
+def test_reports_of_an_earlier_server_instance_are_ignored(notebook: Watched) -> None:
     notebook.pass_(1)
     assert notebook.report(instance="new", sequence=0).status == 200
     notebook.kernels[0]["state"] = "busy"
     assert notebook.report(instance="i").json["idle"]["reason"] != "kernel_busy"
 
 
-def test_with_two_kernels_on_a_real_device_nobody_guesses_which_holds_it(notebook: Watched) -> None:
+def test_the_holder_among_two_kernels_on_a_real_device_is_unknown(notebook: Watched) -> None:
     notebook.kernels.append(notebook.kernel("k3"))
     answer = notebook.pass_(40)
     assert (answer["idle"]["verdict"], answer["idle"]["reason"]) == ("unknown", "holder_unknown")
@@ -449,7 +468,7 @@ def test_with_two_kernels_on_a_real_device_nobody_guesses_which_holds_it(noteboo
     assert notebook.report().json["idle"]["verdict"] == "idle"
 
 
-def test_a_device_on_which_nothing_of_it_is_needs_no_warning_and_may_be_lent(notebook: Watched) -> None:
+def test_an_empty_slice_needs_no_warning_and_may_be_lent(notebook: Watched) -> None:
     notebook.memory_mib = 0
     notebook.kernels.append(notebook.kernel("k3"))
     assert notebook.pass_(21)["idle"]["stage"] == "freed"
@@ -459,13 +478,13 @@ def test_a_device_on_which_nothing_of_it_is_needs_no_warning_and_may_be_lent(not
     assert (record.notebook.activity, record.notebook.seen_empty) == ("idle", True)
 
 
-def test_a_terminal_beside_the_kernel_may_be_the_holder(notebook: Watched) -> None:
+def test_a_terminal_may_hold_the_gpu(notebook: Watched) -> None:
     programs = [{"name": "terminal 1", "kind": "terminal", "pid": 9}]
     notebook.pass_(21)
     assert notebook.report(programs=programs).json["idle"]["reason"] == "holder_unknown"
 
 
-def test_the_stage_before_the_first_judgement_is_in_use(notebook: Watched) -> None:
+def test_the_state_before_the_first_classification_is_in_use(notebook: Watched) -> None:
     record = notebook.world.store.notebook(notebook.id)
     assert record is not None
-    assert stage_of(record) == InUse()
+    assert machine_state_of(record) == InUse()

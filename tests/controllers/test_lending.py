@@ -1,4 +1,4 @@
-"""Idle slices are lent and come back, in the API: the begin and end of a loan, and the answers to each party."""
+"""Idle slices are lent and returned, through the API: the start and end of a loan, and the answers to its users."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Lent(Watched):
         return found.job.state
 
     def leaves(self, job: str) -> None:
-        """The borrower's processes are gone."""
+        """The borrower's processes ended."""
         self.world.see_running(job, ended_at=self.now, exit_status=75, tree_gone=True, pause_requested=True)
         self.decide()
 
     def set_aside(self, health: Health) -> None:
-        """As the scheduler does with the device of a job that will not die."""
+        """Quarantine a device, as for a job that cannot be killed."""
         lease = self.world.store.acquire_lease("test", now=self.now, ttl_ms=3000)
         assert lease is not None
         self.world.store.observe([DeviceFact(device="build-0", health=health)], lease=lease, now=self.now)
@@ -89,11 +89,11 @@ def notebook(tmp_path: Path) -> Iterator[Lent]:
         yield Lent(world)
 
 
-def test_an_idle_slice_is_lent_and_a_kernel_that_asks_gets_it_back(notebook: Lent) -> None:
+def test_an_idle_slice_is_lent_and_returns_when_a_kernel_requests_it(notebook: Lent) -> None:
     job = notebook.lend()
     found = notebook.wake().json
     assert found["state"] == "waiting" and found["variables"] == {}
-    assert "a job of another project, which borrows it, has saved and left: within 10 s" in found["message"]
+    assert "a job of another project, which borrows it, has saved and ended: within 10 s" in found["message"]
     notebook.decide()
     assert notebook.job(job) is JobState.PAUSING
     assert notebook.wake().json["state"] == "waiting"
@@ -115,7 +115,7 @@ def test_the_name_of_the_borrower_is_shown_to_users_who_may_see_it(notebook: Len
     assert 'when olga\'s job "digits", which borrows it' in notebook.wake().json["message"]
 
 
-def test_a_slice_that_nobody_borrows_is_back_within_a_tick(notebook: Lent) -> None:
+def test_an_unborrowed_slice_returns_within_a_tick(notebook: Lent) -> None:
     notebook.idle()
     notebook.decide()
     assert notebook.state is NotebookState.LENT
@@ -123,7 +123,7 @@ def test_a_slice_that_nobody_borrows_is_back_within_a_tick(notebook: Lent) -> No
         assert notebook.wake(wait_s=30).json["state"] == "ready"
 
 
-def test_a_server_that_does_not_ask_first_keeps_its_slice(notebook: Lent) -> None:
+def test_the_slice_of_a_server_that_does_not_ask_first_is_not_lent(notebook: Lent) -> None:
     said = notebook.report
 
     def silent(who: str | None = "bob", **other: Any) -> Any:
@@ -136,17 +136,17 @@ def test_a_server_that_does_not_ask_first_keeps_its_slice(notebook: Lent) -> Non
 
 
 @pytest.mark.parametrize(
-    "memory_mib", [pytest.param(300, id="that holds memory"), pytest.param(None, id="of which readings tell nothing")]
+    "memory_mib", [pytest.param(300, id="that holds memory"), pytest.param(None, id="with unknown memory")]
 )
-def test_a_slice_is_not_lent_with_a_process(notebook: Lent, memory_mib: int | None) -> None:
+def test_a_slice_with_a_process_is_not_lent(notebook: Lent, memory_mib: int | None) -> None:
     notebook.memory_mib = memory_mib
     notebook.pass_(40)
     notebook.decide()
     assert notebook.state is NotebookState.BOOKED
 
 
-# --- what ends a loan, and what does not ----------------------------------------------------------------------------
-def test_gpu_use_of_the_owner_from_a_terminal_sends_the_borrower_away_and_never_the_owner(notebook: Lent) -> None:
+# --- the end of a loan ----------------------------------------------------------------------------------------------
+def test_gpu_use_of_the_owner_from_a_terminal_ends_the_loan(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.percent, notebook.memory_mib = 40, 500
     notebook.pass_(0.5)
@@ -157,7 +157,7 @@ def test_gpu_use_of_the_owner_from_a_terminal_sends_the_borrower_away_and_never_
     assert notebook.shown()["idle"]["stage"] == "in_use"
 
 
-def test_memory_that_the_owner_takes_without_computing_ends_the_loan(notebook: Lent) -> None:
+def test_gpu_memory_of_the_owner_ends_the_loan(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.memory_mib = 500
     notebook.pass_(0.5)
@@ -165,7 +165,7 @@ def test_memory_that_the_owner_takes_without_computing_ends_the_loan(notebook: L
     assert notebook.job(job) is JobState.PAUSING
 
 
-def test_work_in_a_kernel_without_a_gpu_leaves_the_loan_alone(notebook: Lent) -> None:
+def test_work_in_a_kernel_without_a_gpu_does_not_end_the_loan(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.kernels = [notebook.kernel("cpu", asks_gpu=False, state="busy")]
     for _ in range(10):
@@ -177,7 +177,7 @@ def test_work_in_a_kernel_without_a_gpu_leaves_the_loan_alone(notebook: Lent) ->
     assert (shown["verdict"], shown["reason"]) == ("idle", "kernel_busy"), "idle is its GPU, and that is what is lent"
 
 
-def test_when_nobody_waits_any_more_the_loan_goes_on(notebook: Lent) -> None:
+def test_the_loan_continues_when_the_owner_stops_waiting(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.pass_(20)
     notebook.decide()
@@ -187,11 +187,11 @@ def test_when_nobody_waits_any_more_the_loan_goes_on(notebook: Lent) -> None:
 @pytest.mark.parametrize(
     ("silent_s", "after"),
     [
-        pytest.param(60, NotebookState.LENT, id="a gap of two reports leaves the loan alone"),
-        pytest.param(240, NotebookState.BOOKED, id="a server that is not heard of has its slice back"),
+        pytest.param(60, NotebookState.LENT, id="two missing reports do not end the loan"),
+        pytest.param(240, NotebookState.BOOKED, id="a silent server gets its slice back"),
     ],
 )
-def test_when_the_server_is_silent(notebook: Lent, silent_s: int, after: NotebookState) -> None:
+def test_a_silent_server(notebook: Lent, silent_s: int, after: NotebookState) -> None:
     notebook.idle()
     notebook.decide()
     for _ in range(silent_s // 10):
@@ -201,7 +201,7 @@ def test_when_the_server_is_silent(notebook: Lent, silent_s: int, after: Noteboo
     assert notebook.state is after
 
 
-def test_a_service_that_starts_anew_does_not_take_the_loan_back_for_that(notebook: Lent) -> None:
+def test_a_restart_of_the_service_does_not_end_the_loan(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.world.controllers.take_over()
     notebook.now += 10 * SECOND
@@ -216,7 +216,7 @@ def test_a_service_that_starts_anew_does_not_take_the_loan_back_for_that(noteboo
     assert notebook.job(job) is JobState.PAUSING
 
 
-def test_a_service_that_starts_anew_and_hears_nothing_gives_the_slice_back_in_time(notebook: Lent) -> None:
+def test_a_restarted_service_without_reports_ends_the_loan_in_time(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.world.controllers.take_over()
     for _ in range(9):
@@ -231,7 +231,7 @@ def test_a_service_that_starts_anew_and_hears_nothing_gives_the_slice_back_in_ti
     assert notebook.job(job) is JobState.PAUSING
 
 
-def test_a_service_that_starts_anew_and_sees_the_owner_on_the_device_does_not_wait(notebook: Lent) -> None:
+def test_a_restarted_service_ends_the_loan_at_once_when_the_owner_uses_the_device(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.world.controllers.take_over()
     notebook.memory_mib = 500
@@ -240,7 +240,7 @@ def test_a_service_that_starts_anew_and_sees_the_owner_on_the_device_does_not_wa
     assert notebook.job(job) is JobState.PAUSING
 
 
-def test_a_wake_is_kept_through_a_restart_of_the_service(notebook: Lent) -> None:
+def test_a_request_of_the_owner_survives_a_restart_of_the_service(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.wake()
     notebook.world.controllers.take_over()
@@ -252,7 +252,7 @@ def test_a_wake_is_kept_through_a_restart_of_the_service(notebook: Lent) -> None
     assert notebook.state is NotebookState.BOOKED
 
 
-def test_a_borrower_that_is_starting_goes_for_the_owner(notebook: Lent) -> None:
+def test_a_starting_borrower_is_stopped_for_the_owner(notebook: Lent) -> None:
     notebook.idle()
     job = notebook.world.submit("patty", project="speech", pool="build", gpu="1")["id"]
     notebook.decide()
@@ -270,11 +270,11 @@ def test_a_waiting_kernel_gets_the_reason_when_its_device_is_quarantined(noteboo
     home, other = (replace(build_devices()[0], simulated=False, id=f"build-{n}", index=n) for n in (0, 1))
     notebook.world.inventory((*train_devices(), replace(home, health=Health.QUARANTINED), other))
     notebook.world.run(notebook.world.services.store_view.refresh())
-    assert "Its device is quarantined, so another one is looked for." in notebook.wake().json["message"]
+    assert "Its device is quarantined, so another one will be allocated." in notebook.wake().json["message"]
 
 
-def test_a_kernel_waits_for_its_own_device_where_there_is_no_other_with_the_borrower_named(notebook: Lent) -> None:
-    """The borrower was killed and is still seen: no other work has the device, and the reason stays the same."""
+def test_a_kernel_waits_for_the_borrower_and_its_name_is_shown(notebook: Lent) -> None:
+    """The killed borrower is still observed: no other work gets the device, and the reason is unchanged."""
     job = notebook.lend()
     notebook.wake()
     notebook.decide()
@@ -288,14 +288,14 @@ def test_a_kernel_waits_for_its_own_device_where_there_is_no_other_with_the_borr
     assert gone in notebook.world.get(f"explain/{notebook.id}").json["reason"]["message"]
     assert gone in notebook.world.get("/services/gpu-quota/").body.decode()
     notebook.decide()
-    assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.PAUSING), "nobody is put there"
+    assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.PAUSING), "no other job starts there"
     notebook.leaves(job)
     notebook.set_aside(Health.HEALTHY)
     notebook.decide()
     assert notebook.wake().json["state"] == "ready"
 
 
-# --- a slice that went back -----------------------------------------------------------------------------------------
+# --- a returned slice -----------------------------------------------------------------------------------------------
 def released(notebook: Lent) -> None:
     notebook.idle()
     notebook.decide()
@@ -304,7 +304,7 @@ def released(notebook: Lent) -> None:
     assert notebook.state is NotebookState.RETURNED
 
 
-def test_after_release_after_a_kernel_asks_like_a_new_notebook(notebook: Lent) -> None:
+def test_after_release_after_a_kernel_requests_a_slice_like_a_new_notebook(notebook: Lent) -> None:
     released(notebook)
     assert notebook.wake().json["state"] == "waiting"
     notebook.decide()
@@ -316,7 +316,7 @@ def test_after_release_after_a_kernel_asks_like_a_new_notebook(notebook: Lent) -
     assert notebook.state is NotebookState.RETURNED
 
 
-def test_the_slice_that_went_back_may_be_anothers_by_then(notebook: Lent) -> None:
+def test_a_released_slice_may_be_in_use_by_another_notebook(notebook: Lent) -> None:
     released(notebook)
     with notebook.world.stepping():
         for server in ("", "big"):
@@ -335,7 +335,7 @@ def test_the_slice_that_went_back_may_be_anothers_by_then(notebook: Lent) -> Non
     assert notebook.wake().json["state"] == "ready"
 
 
-def test_a_server_that_asks_again_and_again_does_not_fill_the_audit(notebook: Lent) -> None:
+def test_repeated_requests_of_a_server_are_audited_once(notebook: Lent) -> None:
     released(notebook)
     with notebook.world.stepping():
         for server in ("", "big"):
@@ -353,7 +353,9 @@ def test_a_server_that_asks_again_and_again_does_not_fill_the_audit(notebook: Le
     assert notebook.wake().json["state"] == "waiting"
 
 
-def test_a_release_that_comes_in_between_is_asked_against(notebook: Lent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_during_a_request_is_answered_with_a_new_request(
+    notebook: Lent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The slice is released after the request saw it lent and before its wake is noted."""
     notebook.idle()
     notebook.decide()
@@ -377,7 +379,7 @@ def test_a_release_that_comes_in_between_is_asked_against(notebook: Lent, monkey
 
 
 @pytest.mark.parametrize("when", ["lent", "released"])
-def test_when_the_server_ends_nobody_asks_for_its_slice_again(notebook: Lent, when: str) -> None:
+def test_no_slice_is_requested_after_the_server_ended(notebook: Lent, when: str) -> None:
     released(notebook) if when == "released" else notebook.lend()
     assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
     refused = notebook.wake()
@@ -385,7 +387,7 @@ def test_when_the_server_ends_nobody_asks_for_its_slice_again(notebook: Lent, wh
     assert notebook.state is NotebookState.RETURNED
 
 
-def test_a_newer_start_of_the_server_has_the_slice(notebook: Lent) -> None:
+def test_the_newest_start_of_a_server_has_the_slice(notebook: Lent) -> None:
     released(notebook)
     with notebook.world.stepping():
         asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
@@ -393,7 +395,7 @@ def test_a_newer_start_of_the_server_has_the_slice(notebook: Lent) -> None:
         assert notebook.wake().status == 409
 
 
-def test_a_server_that_is_started_again_while_its_slice_is_lent_has_it_back(notebook: Lent) -> None:
+def test_a_restarted_server_gets_its_lent_slice_back(notebook: Lent) -> None:
     job = notebook.lend()
     asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
     assert notebook.world.post("notebooks", "hub", asked).json["id"] == notebook.id
@@ -403,21 +405,21 @@ def test_a_server_that_is_started_again_while_its_slice_is_lent_has_it_back(note
     assert notebook.state is NotebookState.BOOKED
 
 
-# --- who may --------------------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("who", "status"),
     [
         pytest.param("bob", 200, id="its owner"),
         pytest.param("olga", 403, id="another member"),
         pytest.param("lea", 403, id="the lead of the project"),
-        pytest.param("patty", 404, id="somebody of another project"),
+        pytest.param("patty", 404, id="a member of another project"),
     ],
 )
-def test_who_asks_for_a_slice(notebook: Lent, who: str, status: int) -> None:
+def test_senders_that_may_request_a_slice(notebook: Lent, who: str, status: int) -> None:
     assert notebook.wake(who).status == status
 
 
-def test_asking_on_a_slice_that_is_in_use_is_answered_at_once_and_noted(notebook: Lent) -> None:
+def test_a_request_for_a_slice_in_use_is_answered_at_once(notebook: Lent) -> None:
     assert notebook.wake().json["state"] == "ready"
     assert notebook.record.idle_state["asked_at"] == NOW
     assert notebook.wake(wait_s=31).status == 400

@@ -1,4 +1,4 @@
-"""A lent slice when things go wrong: on a virtual clock, with the shipped controller, store and core."""
+"""Lent slices and faults, on a virtual clock, with the shipped controller, store and core."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lent(World):
         self.ask(RequestNotebook(notebook="nb", user=bob, server="", project="vision", pool="train", gpu_milli=1000))
         self.turn(2)
         self.home = self.devices("nb")
-        self.judge(idle=True)
+        self.set_idle(idle=True)
         self.submit("patty", *[f"p{number}" for number in range(1, jobs + 1)])
         self.turn(3)
         assert self.notebook.notebook.state is NotebookState.LENT
@@ -55,8 +55,8 @@ class Lent(World):
         (outcome,) = self.store.record([request], now=self.now)
         return outcome
 
-    def judge(self, *, idle: bool) -> None:
-        """As the API does: idle and observed empty, or a kernel that requests its slice."""
+    def set_idle(self, *, idle: bool) -> None:
+        """The notebook is idle without a process, or a kernel requests its slice, as the API records it."""
         stage = Freed(at=self.now, idle_since=self.now) if idle else InUse(asked_at=self.now)
         said = "idle" if idle else "busy"
         self.ask(RecordIdleState(notebook="nb", activity=said, seen_empty=idle, state=to_document(stage)))
@@ -81,63 +81,63 @@ class Lent(World):
         return self.notebook.notebook.state is NotebookState.BOOKED
 
 
-def test_the_slice_is_back_within_lent_grace_and_two_ticks_and_the_borrower_gone_before() -> None:
+def test_the_slice_returns_within_lent_grace_and_two_ticks_after_the_borrower_ended() -> None:
     world = Lent(Script(stops_after_ms=4_000))
-    world.judge(idle=False)
+    world.set_idle(idle=False)
     assert world.back_within(5 + 2)
     assert world.devices("nb") == world.home and "p4" not in world.executor.running()
 
 
-def test_a_borrower_that_ignores_everything_until_it_is_killed_is_gone_by_then() -> None:
+def test_a_borrower_that_ignores_sigterm_is_killed_in_time() -> None:
     world = Lent(Script(on_stop=None))
-    world.judge(idle=False)
+    world.set_idle(idle=False)
     assert world.back_within(5 + 2)
 
 
-def test_a_borrower_that_cannot_be_killed_has_its_device_set_aside_and_the_owner_another() -> None:
+def test_the_device_of_a_borrower_that_cannot_be_killed_is_quarantined_and_the_owner_gets_another() -> None:
     world = Lent(STUBBORN)
-    world.judge(idle=False)
+    world.set_idle(idle=False)
     world.turn(3)
     world.executor.end("p1", 0, completed=True)
     world.submit("patty", "p5")
     assert world.back_within(60)
     assert world.devices("nb") and world.devices("nb").isdisjoint(world.home)
-    assert world.state("p4") is JobState.PAUSING, "it still has its device, and nobody else does"
+    assert world.state("p4") is JobState.PAUSING, "only this job has the device"
 
 
-def test_a_controller_that_dies_between_the_loan_and_the_start_of_the_borrower_is_replaced() -> None:
+def test_a_controller_killed_between_loan_and_start_of_the_borrower_is_replaced() -> None:
     world = Lent(jobs=3)
     world.submit("patty", "p4")
     world.controller.leadership.resign()
     world.controller = world.another("second")
     world.turn(3)
     assert world.borrowers() == {"p4"}
-    world.judge(idle=False)
+    world.set_idle(idle=False)
     world.controller.leadership.resign()
     world.controller = world.another("third")
     assert world.back_within(5 + 2)
 
 
-def test_an_owner_who_wakes_while_the_borrower_starts_has_it_back_in_time() -> None:
+def test_an_owner_who_returns_while_the_borrower_starts_gets_the_slice_in_time() -> None:
     world = Lent(Script(starts_after_ms=2_000), jobs=3)
     world.submit("patty", "p4")
     world.turn()
     assert world.state("p4") is JobState.STARTING
-    world.judge(idle=False)
+    world.set_idle(idle=False)
     assert world.back_within(5 + 2)
 
 
-def test_waking_twice_pauses_the_borrower_once() -> None:
+def test_two_requests_of_the_owner_pause_the_borrower_once() -> None:
     world = Lent(Script(stops_after_ms=3_000))
     for _ in range(3):
-        world.judge(idle=False)
+        world.set_idle(idle=False)
         world.turn()
     assert world.back_within(5)
     record = world.store.job("p4")
     assert record is not None and record.pauses == 1
 
 
-def test_the_server_that_dies_while_its_slice_is_lent_leaves_the_borrower_running() -> None:
+def test_a_borrower_continues_when_the_owners_server_dies() -> None:
     world = Lent()
     world.ask(ReturnNotebook(notebook="nb", actor="system:hub", why="it died"))
     world.turn(5)
@@ -146,23 +146,23 @@ def test_the_server_that_dies_while_its_slice_is_lent_leaves_the_borrower_runnin
 
 
 @pytest.mark.parametrize("wakes_first", [True, False], ids=["a wake before the release", "a wake after it"])
-def test_release_and_wake_cross(wakes_first: bool) -> None:
+def test_a_release_and_a_request_of_the_owner_at_the_same_time(wakes_first: bool) -> None:
     world = Lent()
     world.now += 600_000
     if wakes_first:
-        world.judge(idle=False)
+        world.set_idle(idle=False)
     world.turn()
     if not wakes_first:
         assert world.notebook.notebook.state is NotebookState.RETURNED
         assert isinstance(world.ask(RequestSliceAgain(notebook="nb", actor="bob")), Recorded)
-        world.judge(idle=False)
+        world.set_idle(idle=False)
     assert world.back_within(5 + 2)
     assert world.notebook.ended_at is None
     states = {row.kind for row in world.store.audit()[0] if row.subject == "nb"}
     assert ("notebook.ask_again" in states) is not wakes_first
 
 
-def test_turning_lending_off_brings_the_slice_back() -> None:
+def test_the_slice_returns_when_lending_is_turned_off() -> None:
     world = Lent()
     world.apply_quota(LENDS.replace("mode: reclaim", "mode: report"))
     assert world.back_within(5 + 2)

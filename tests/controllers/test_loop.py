@@ -1,4 +1,4 @@
-"""The runner of control loops: who may act, and what becomes of one that fails."""
+"""Control loops: they run under the lease only, and a failure is logged and retried."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership
+from jupyter_gpu_quota.controllers.lease import CLOCK_WARNING_EVERY_MS, FencedStore, Leadership, unique_holder
 from jupyter_gpu_quota.controllers.loop import (
-    FIRST_BACKOFF_MS,
-    LONGEST_BACKOFF_MS,
+    MAX_BACKOFF_MS,
+    MIN_BACKOFF_MS,
     STANDBY_MS,
     Loop,
     LoopStatusRecorder,
 )
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.activity import KeepNotes, Note
-from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
+from jupyter_gpu_quota.store.records.calls import CLOCK_TOLERANCE_MS, LeaseLost, StoreUnavailable
 
 
 @dataclass
 class Counting:
-    """A controller that does what the test says."""
+    """A controller that the test scripts."""
 
     world: World
     name: str = "counting"
@@ -61,7 +61,7 @@ def test_a_loop_runs_only_while_its_process_has_the_lease() -> None:
     assert (loop.run(), loop.status.runs) == (world.now + STANDBY_MS, 1), "the lease ended by the clock"
 
 
-def test_each_term_of_leadership_begins_with_a_controller_made_anew() -> None:
+def test_each_term_of_leadership_begins_with_a_new_controller() -> None:
     world = World()
     leadership, loop = world.process()
     leadership.renew(world.now)
@@ -86,8 +86,8 @@ def test_a_failure_is_logged_once_and_each_pause_is_longer(caplog: pytest.LogCap
             rests.append(loop.run() - world.now)
             world.now += 1_000
     assert (rests[:3], max(rests)) == (
-        [FIRST_BACKOFF_MS, 2 * FIRST_BACKOFF_MS, 4 * FIRST_BACKOFF_MS],
-        LONGEST_BACKOFF_MS,
+        [MIN_BACKOFF_MS, 2 * MIN_BACKOFF_MS, 4 * MIN_BACKOFF_MS],
+        MAX_BACKOFF_MS,
     )
     assert [record.message for record in caplog.records] == ["counting: the disk is full"]
     assert (loop.status.failures, loop.status.last_error) == (8, "StoreUnavailable: the disk is full")
@@ -96,7 +96,7 @@ def test_a_failure_is_logged_once_and_each_pause_is_longer(caplog: pytest.LogCap
     assert (loop.run(), loop.status.failures_in_a_row) == (world.now + 2_000, 0)
 
 
-def test_a_defect_is_logged_with_its_traceback_and_the_controller_is_made_anew(
+def test_a_defect_is_logged_with_its_traceback_and_the_controller_is_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(error=ZeroDivisionError("oops"))
@@ -109,7 +109,7 @@ def test_a_defect_is_logged_with_its_traceback_and_the_controller_is_made_anew(
     assert len(world.made) == 2
 
 
-def test_an_unavailable_store_leaves_the_controller_as_it_is() -> None:
+def test_an_unavailable_store_does_not_replace_the_controller() -> None:
     world = World(error=StoreUnavailable("the disk is full"))
     leadership, loop = world.process()
     leadership.renew(world.now)
@@ -153,7 +153,7 @@ def test_the_status_of_loops_is_stored_once_a_minute_and_when_it_changes() -> No
     assert stored() == (3, None)
 
 
-def test_what_a_leader_that_was_frozen_records_is_refused_by_the_store() -> None:
+def test_the_store_refuses_records_of_a_frozen_former_leader() -> None:
     world = World()
     frozen, _ = world.process("frozen")
     fenced = FencedStore(world.store, frozen, lambda: world.now)
@@ -168,3 +168,43 @@ def test_what_a_leader_that_was_frozen_records_is_refused_by_the_store() -> None
         fenced.record(note)
     with pytest.raises(LeaseLost, match="other holds it"):
         world.store.record([note], now=world.now, lease=lease)
+
+
+def test_two_processes_with_equal_host_names_and_process_ids_are_not_both_leaders() -> None:
+    world = World()
+    first, second = (world.process(unique_holder())[0] for _ in range(2))
+    assert first.renew(world.now) is not None
+    assert second.renew(world.now) is None
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 200, CLOCK_TOLERANCE_MS])
+def test_two_controllers_whose_clocks_differ_little_keep_one_leader(ahead_ms: int) -> None:
+    world = World()
+    (ahead, _), (behind, _) = world.process("ahead"), world.process("behind")
+    for _ in range(20):
+        assert ahead.renew(world.now + ahead_ms) is not None
+        for _ in range(3):
+            assert behind.renew(world.now) is None
+            world.now += STANDBY_MS
+    world.now += 5_000
+    for _ in range(20):
+        assert behind.renew(world.now) is not None
+        for _ in range(3):
+            assert ahead.renew(world.now + ahead_ms) is None
+            world.now += STANDBY_MS
+
+
+def test_controllers_whose_clocks_differ_much_log_the_difference_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    (ahead, _), (behind, _) = world.process("ahead"), world.process("behind")
+    until = world.now + CLOCK_WARNING_EVERY_MS + 5_000
+    while world.now < until:
+        assert ahead.renew(world.now + 3_500) is not None
+        assert behind.renew(world.now) is not None
+        world.now += STANDBY_MS
+    said = [record.message for record in caplog.records if "clock" in record.message]
+    assert len(said) == 2
+    assert said[0].startswith("the clock of ahead is at least 3.5 s ahead of the clock of this process (behind)")
+    assert "synchronise" in said[0]

@@ -29,7 +29,7 @@ from tests.patience import PATIENCE_S
 
 
 class RecordingChannel:
-    """A channel of the test's own: its outcomes are taken one by one, then everything is taken."""
+    """A fake channel: it returns the given outcomes one by one, and then accepts everything."""
 
     name, where, width = "webhook", "https://hooks.example.org", 4
 
@@ -52,7 +52,7 @@ class RecordingChannel:
 
 
 class Sending(Watched):
-    """A watched notebook whose service sends messages, one round at a time."""
+    """A notebook whose service sends messages, one run at a time."""
 
     channel = RecordingChannel()
 
@@ -61,13 +61,13 @@ class Sending(Watched):
         return self.world.controllers.senders[0]
 
     def take(self) -> RecordingChannel:
-        """Put the test's own channel in the place of the configured one."""
+        """Replace the configured channel by the fake one."""
         channel = RecordingChannel()
         self.queue.channel = channel
         return channel
 
     def round(self) -> float:
-        """One round; the seconds until the next attempt, 0 where nothing waits."""
+        """One run; returns the seconds until the next attempt, 0 without pending messages."""
         self.world.controllers.leadership.renew(self.now)
         asyncio.run(self.queue.send_due())
         return max(0, min((row.next_at for row in self.rows(pending=True)), default=self.now) - self.now) / 1000
@@ -76,7 +76,7 @@ class Sending(Watched):
         return self.world.store.notifications(channel, pending=pending, page=Page(limit=2_000))[0]
 
     def notes(self) -> list[str]:
-        """The audit rows of messages, oldest first, in words."""
+        """The audit rows of messages as text, oldest first."""
         rows, _ = self.world.store.audit(page=Page(limit=1000))
         return [row.kind for row in reversed(rows) if row.kind.startswith("notice.")]
 
@@ -97,8 +97,8 @@ def notebook(tmp_path: Path) -> Iterator[Sending]:
     yield from sending(tmp_path, notification_webhook_url="https://hooks.example.org/x")
 
 
-# --- what gets into the queue -------------------------------------------------------------------------------------
-def test_a_warning_is_queued_with_the_stage_and_sent_once(notebook: Sending) -> None:
+# --- queued messages ----------------------------------------------------------------------------------------------
+def test_a_warning_is_queued_with_the_state_and_sent_once(notebook: Sending) -> None:
     channel = notebook.take()
     notebook.pass_(20.5)
     (row,) = notebook.rows(pending=True)
@@ -129,13 +129,13 @@ def test_a_user_who_was_warned_is_notified_that_the_gpu_was_freed(notebook: Send
     assert [message.event for message in channel.messages] == ["warned", "freed"]
 
 
-def test_a_gpu_that_no_kernel_held_is_nothing_to_tell_of(notebook: Sending) -> None:
+def test_no_message_is_sent_for_a_gpu_that_no_kernel_held(notebook: Sending) -> None:
     notebook.kernels = []
     assert notebook.pass_(21)["idle"]["stage"] == "freed"
     assert notebook.rows() == []
 
 
-def test_who_shuts_the_kernel_down_after_the_warning_lost_nothing_by_us(notebook: Sending) -> None:
+def test_a_kernel_shut_down_by_its_user_after_the_warning_is_not_reported_as_freed(notebook: Sending) -> None:
     notebook.pass_(20.5)
     notebook.kernels = []
     assert notebook.pass_(1)["idle"]["stage"] == "freed"
@@ -168,14 +168,14 @@ def test_without_a_channel_nothing_is_queued(tmp_path: Path) -> None:
         assert (notebook.rows(), notebook.world.controllers.senders) == ([], [])
 
 
-def test_settings_that_cannot_work_send_nothing_and_harm_nothing(tmp_path: Path) -> None:
+def test_invalid_settings_disable_notifications_only(tmp_path: Path) -> None:
     for notebook in sending(tmp_path, notification_webhook_url="http://hooks.example.org/x"):
         assert notebook.pass_(20.5)["idle"]["stage"] == "warned"
         assert notebook.world.controllers.senders == []
 
 
-# --- what becomes of them -----------------------------------------------------------------------------------------
-def test_a_receiver_that_fails_is_tried_again_after_ever_longer_rests(notebook: Sending) -> None:
+# --- deliveries ---------------------------------------------------------------------------------------------------
+def test_a_failing_receiver_is_retried_with_growing_pauses(notebook: Sending) -> None:
     channel = notebook.take()
     channel.outcomes = [Failed(why="away")] * 3
     notebook.pass_(20.5)
@@ -200,7 +200,7 @@ def test_a_warning_is_given_up_when_its_countdown_is_over(notebook: Sending) -> 
     assert 4 <= len(channel.messages) <= len(BACKOFF_S) + 1
 
 
-def test_a_message_is_tried_only_so_often(notebook: Sending) -> None:
+def test_the_number_of_attempts_is_bounded(notebook: Sending) -> None:
     channel = notebook.take()
     channel.outcomes = [Failed(why="away")] * 50
     queue_one(notebook, "freed")
@@ -209,7 +209,7 @@ def test_a_message_is_tried_only_so_often(notebook: Sending) -> None:
     assert len(channel.messages) == len(BACKOFF_S) + 1
 
 
-def test_what_will_never_be_taken_is_not_sent_again(notebook: Sending) -> None:
+def test_a_final_failure_is_not_sent_again(notebook: Sending) -> None:
     channel = notebook.take()
     channel.outcomes = [Failed(why="answered 410", final=True)]
     notebook.pass_(20.5)
@@ -217,7 +217,7 @@ def test_what_will_never_be_taken_is_not_sent_again(notebook: Sending) -> None:
     assert (len(channel.messages), notebook.notes(), notebook.why()) == (1, ["notice.given_up"], "answered 410")
 
 
-def test_a_message_that_cannot_be_sent_at_all_ends_and_the_others_go(notebook: Sending) -> None:
+def test_a_message_that_cannot_be_sent_delays_no_other(notebook: Sending) -> None:
     channel = notebook.take()
     channel.outcomes = [ZeroDivisionError("oops")]
     queue_one(notebook, "notified")
@@ -227,7 +227,7 @@ def test_a_message_that_cannot_be_sent_at_all_ends_and_the_others_go(notebook: S
     assert notebook.notes() == ["notice.given_up", "notice.sent"]
 
 
-def test_a_warning_that_was_withdrawn_before_it_left_is_not_sent(notebook: Sending) -> None:
+def test_a_withdrawn_warning_is_not_sent(notebook: Sending) -> None:
     channel = notebook.take()
     notebook.pass_(20.5)
     notebook.used_at = notebook.now
@@ -246,7 +246,7 @@ def test_a_user_whose_name_was_erased_is_not_notified(notebook: Sending) -> None
     assert (channel.messages, notebook.why()) == ([], "its owner's name was erased")
 
 
-def test_who_dies_while_sending_is_followed_by_who_sends_the_same_again(notebook: Sending) -> None:
+def test_after_a_crash_while_sending_the_next_process_sends_the_same_again(notebook: Sending) -> None:
     class Killed(BaseException):
         pass
 
@@ -271,7 +271,7 @@ def test_who_dies_while_sending_is_followed_by_who_sends_the_same_again(notebook
     assert notebook.notes() == ["notice.sent"]
 
 
-def test_a_message_that_kills_its_sender_is_given_up_in_the_end(notebook: Sending) -> None:
+def test_a_message_that_kills_its_sender_is_given_up(notebook: Sending) -> None:
     notebook.take()
     queue_one(notebook, "notified")
     for _ in range(len(BACKOFF_S) + 1):
@@ -284,10 +284,10 @@ def _full(*requests: object, **other: object) -> None:
     raise StoreUnavailable("the disk is full")
 
 
-def test_nothing_leaves_while_the_store_takes_nothing(notebook: Sending) -> None:
+def test_nothing_is_sent_while_the_store_is_unavailable(notebook: Sending) -> None:
     channel = notebook.take()
     notebook.pass_(20.5)
-    fenced = notebook.world.controllers.parts.fenced
+    fenced = notebook.world.controllers.factory.fenced
     store = fenced._store
     full = SimpleNamespace(record=_full)
     fenced._store = full  # type: ignore[assignment]
@@ -299,15 +299,15 @@ def test_nothing_leaves_while_the_store_takes_nothing(notebook: Sending) -> None
     assert len(channel.messages) == 1
 
 
-def test_what_is_queued_for_a_channel_that_is_gone_is_given_up(notebook: Sending) -> None:
+def test_messages_for_a_removed_channel_are_dropped(notebook: Sending) -> None:
     notebook.take()
     queue_one(notebook, "notified", channel="mail")
     notebook.world.controllers.leadership.renew(notebook.now)
-    give_up_unconfigured(notebook.world.store, notebook.world.controllers.parts.fenced, ["webhook"])
+    give_up_unconfigured(notebook.world.store, notebook.world.controllers.factory.fenced, ["webhook"])
     assert (notebook.rows(pending=True, channel="mail"), notebook.why()) == ([], "mail is not configured any more")
 
 
-def test_the_newest_are_sent_before_those_that_failed(notebook: Sending) -> None:
+def test_new_messages_are_sent_before_failed_ones(notebook: Sending) -> None:
     channel = notebook.take()
     channel.outcomes = [Failed(why="away")] * 8
     for number in range(8):
@@ -320,7 +320,7 @@ def test_the_newest_are_sent_before_those_that_failed(notebook: Sending) -> None
     assert "09" in [message.id for message in first]
 
 
-# --- the store's part ---------------------------------------------------------------------------------------------
+# --- the store ----------------------------------------------------------------------------------------------------
 def queue_one(notebook: Sending, event: str, name: str = "01", *, channel: str = "webhook", count: int = 1) -> None:
     new = [
         NewNotification(notification=name if count == 1 else f"{name}-{n}", event=event, channel=channel, facts={},
@@ -339,7 +339,7 @@ def queue_one(notebook: Sending, event: str, name: str = "01", *, channel: str =
     )
 
 
-def test_the_queue_has_an_end_and_a_full_one_keeps_none_of_another_channel_waiting(notebook: Sending) -> None:
+def test_a_full_queue_delays_no_other_channel(notebook: Sending) -> None:
     queue_one(notebook, "notified", count=MAX_PENDING + 3)
     rows = notebook.rows()
     assert len(notebook.rows(pending=True)) == MAX_PENDING
@@ -362,14 +362,14 @@ def test_a_message_is_queued_once_and_ends_once(notebook: Sending) -> None:
     assert notebook.notes() == ["notice.sent"]
 
 
-def test_a_change_that_there_is_not_is_refused(notebook: Sending) -> None:
+def test_an_unknown_change_is_refused(notebook: Sending) -> None:
     queue_one(notebook, "notified")
     (outcome,) = notebook.world.store.record([ChangeNotification(notification="01", change="burn")], now=notebook.now)
     assert isinstance(outcome, Refusal)
     assert outcome.code == "invalid"
 
 
-def test_old_messages_are_forgotten_and_waiting_ones_are_not(notebook: Sending) -> None:
+def test_retention_removes_ended_messages_only(notebook: Sending) -> None:
     queue_one(notebook, "notified", "01")
     queue_one(notebook, "notified", "02")
     notebook.world.record(ChangeNotification(notification="01", change="sent"))
@@ -378,7 +378,7 @@ def test_old_messages_are_forgotten_and_waiting_ones_are_not(notebook: Sending) 
     assert [row.id for row in notebook.rows()] == ["02"]
 
 
-def test_the_queue_tells_no_names(notebook: Sending) -> None:
+def test_the_queue_contains_no_names(notebook: Sending) -> None:
     notebook.take()
     notebook.pass_(20.5)
     notebook.round()
@@ -401,7 +401,7 @@ def test_the_audit_names_the_user_who_could_not_be_notified(notebook: Sending) -
 
 
 # --- with real receivers ------------------------------------------------------------------------------------------
-def test_a_warning_goes_out_by_webhook_and_mail(tmp_path: Path) -> None:
+def test_a_warning_is_sent_by_webhook_and_mail(tmp_path: Path) -> None:
     with web_receiver() as hook, mail_receiver() as postbox:
         settings = {
             "notification_webhook_url": hook.url,
@@ -424,7 +424,7 @@ def test_a_warning_goes_out_by_webhook_and_mail(tmp_path: Path) -> None:
         assert [letter.rcpt_tos for letter in postbox.letters] == [["bob@example.org"]]
 
 
-def test_a_receiver_that_hangs_delays_no_judgement(tmp_path: Path) -> None:
+def test_a_receiver_that_hangs_delays_no_classification(tmp_path: Path) -> None:
     with web_receiver(silent=True) as hook:
         for notebook in sending(tmp_path, notification_webhook_url=hook.url):
             notebook.pass_(20.5)

@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S, until
 
 @contextmanager
 def service(folder: Path, hook: WebReceiver) -> Iterator[Store]:
-    """The service as the hub starts it, with one message queued before it was there. The hub itself never answers."""
+    """The service as the hub starts it, with one message in its queue. The hub never answers."""
     settings = {"state_dir": str(folder / "state"), "notification_webhook_url": hook.url}
     (folder / "state").mkdir()
     store = open_store(database_url(GPUQuota(**settings)))
@@ -73,7 +73,7 @@ def sender_of(folder: Path) -> int | None:
         return None
 
 
-def test_what_was_being_sent_when_its_process_was_killed_is_sent_again_with_the_same_id(tmp_path: Path) -> None:
+def test_a_notification_in_transit_at_a_kill_is_sent_again_with_the_same_id(tmp_path: Path) -> None:
     with web_receiver(silent=True) as hook, service(tmp_path, hook) as store:
         until(lambda: hook.posts)
         killed = sender_of(tmp_path)

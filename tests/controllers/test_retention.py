@@ -1,4 +1,4 @@
-"""Retention removes what ended long ago, in an order that a killed process cannot break."""
+"""Retention removes old records; a process that is killed in between leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from jupyter_gpu_quota.controllers.lease import Leadership
-from jupyter_gpu_quota.controllers.retention import DAY_MS, EVERY_MS, Retention, RetentionTimes
+from jupyter_gpu_quota.controllers.retention import BUNDLES_EVERY_MS, DAY_MS, EVERY_MS, Retention, RetentionTimes
 from jupyter_gpu_quota.store.records.calls import LeaseLost
 from jupyter_gpu_quota.store.records.commands import ChangeJob
 from tests.backends.fake_executor import FakeJobs
@@ -43,12 +43,21 @@ class Site:
         return Retention(world.store, self.leadership, world.executor, self.bundles, RetentionTimes())
 
 
-def test_old_jobs_leave_the_backend_and_the_store_and_their_bundles_with_them() -> None:
+def test_old_jobs_and_their_bundles_are_removed_from_backend_and_store() -> None:
     site = Site()
     assert site.retention().run_once(site.world.now) == site.world.now + EVERY_MS
     assert site.world.executor.forgotten == ["old"]
     assert site.world.store.job("old") is None and site.world.store.job("new") is not None
     assert site.bundles.kept == [{"b" * 64}]
+
+
+def test_unused_bundles_are_removed_once_an_hour() -> None:
+    site = Site()
+    retention = site.retention()
+    for _ in range(2 * BUNDLES_EVERY_MS // EVERY_MS):
+        site.leadership.renew(site.world.now)
+        site.world.now = retention.run_once(site.world.now)
+    assert len(site.bundles.kept) == 2
 
 
 @pytest.mark.parametrize("killed_in", ["backend", "store"])

@@ -1,4 +1,4 @@
-"""The loop on a virtual clock: the shipped controller and core, the in-memory store, the labelled fake executor."""
+"""The scheduling controller on a virtual clock, with the shipped core, the in-memory store and a fake job backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from jupyter_gpu_quota.controllers.lease import Leadership
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, JobState, Node, NotebookState
-from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.core.validate import UnknownDevice
 from jupyter_gpu_quota.store.memory import MemoryStore
@@ -52,7 +51,7 @@ DEVICES = tuple(
 
 @dataclass
 class NoSampler:
-    """Reads nothing: every reading is unknown."""
+    """A sampler without samples."""
 
     def samples(self, users: object, *, now: int) -> list[DeviceSample]:
         return []
@@ -62,7 +61,7 @@ class NoSampler:
 
 
 class World:
-    """One store and one executor that controllers come and go on."""
+    """One store and one job backend, for one controller after the other."""
 
     def __init__(
         self,
@@ -165,7 +164,7 @@ def test_nothing_is_decided_while_nothing_changes(monkeypatch: pytest.MonkeyPatc
 
 
 # R9
-def test_a_time_limit_ends_a_job_though_nothing_else_happens() -> None:
+def test_a_time_limit_ends_a_job_without_any_other_event() -> None:
     world = World()
     world.submit("bob", "b1", time_limit_s=30)
     world.turn(29)
@@ -174,7 +173,7 @@ def test_a_time_limit_ends_a_job_though_nothing_else_happens() -> None:
     assert world.state("b1") is JobState.FAILED
 
 
-def test_a_held_job_leaves_and_comes_back_when_released() -> None:
+def test_a_held_job_stops_and_starts_again_when_released() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(2)
@@ -186,7 +185,7 @@ def test_a_held_job_leaves_and_comes_back_when_released() -> None:
     assert world.executor.running() == {"b1"}
 
 
-def test_a_job_that_ignores_the_pause_is_killed_after_its_grace_and_still_comes_back() -> None:
+def test_a_job_that_ignores_the_pause_is_killed_after_its_grace_and_resumes() -> None:
     world = World(script=lambda order: Script(on_stop=None))
     world.submit("bob", "b1", "b2", "b3", "b4")
     world.turn(3)
@@ -198,7 +197,7 @@ def test_a_job_that_ignores_the_pause_is_killed_after_its_grace_and_still_comes_
     assert sorted(world.states().values()).count("paused") == 1
 
 
-def test_a_notebook_starts_at_once_within_its_quota_and_gives_back() -> None:
+def test_a_notebook_starts_at_once_within_its_quota_and_returns_its_slice() -> None:
     world = World()
     asked = [
         RequestNotebook(notebook=name, user=world.users[user], server="", project=project, pool="build", gpu_milli=125)
@@ -238,10 +237,10 @@ def test_a_second_controller_waits_for_the_lease_and_a_thawed_first_one_changes_
 
 
 @pytest.mark.parametrize("work_waits", [True, False], ids=["a plan is written", "nothing is decided"])
-def test_an_end_is_reported_until_a_plan_or_a_lease_is_on_disk_after_it(
+def test_an_end_is_reported_until_a_later_plan_or_lease_is_on_disk(
     monkeypatch: pytest.MonkeyPatch, work_waits: bool
 ) -> None:
-    """What is observed need not be on disk at once: a loss of power takes it back, and it must be there to be seen."""
+    """An observed end need not be on disk at once: after a power failure it must be reported again."""
     world = World(lambda order: Script(runs_for_ms=1_200, completes=True))
     order = list[str]()
 
@@ -262,7 +261,7 @@ def test_an_end_is_reported_until_a_plan_or_a_lease_is_on_disk_after_it(
     assert not world.controller.unsettled
 
 
-def test_a_controller_killed_after_its_commit_is_replaced_by_one_that_carries_it_out() -> None:
+def test_a_committed_plan_is_applied_by_the_next_controller() -> None:
     world = World()
     world.submit("bob", "b1")
     first = world.controller
@@ -290,7 +289,7 @@ def test_an_edited_quota_pauses_by_claims_only() -> None:
     assert len(world.executor.running()) == 4
 
 
-def test_the_api_is_notified_of_every_new_version_and_only_then() -> None:
+def test_the_api_is_notified_of_new_versions_only() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(3)
@@ -315,7 +314,7 @@ def test_a_violated_invariant_is_logged_once(caplog: pytest.LogCaptureFixture, m
     assert "UnknownDevice(allocation='a', device='gone')" in record.message
 
 
-def test_a_database_that_fails_stops_the_tick_and_not_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_database_stops_the_run_and_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(2)
@@ -332,7 +331,7 @@ def test_a_database_that_fails_stops_the_tick_and_not_the_jobs(monkeypatch: pyte
     assert world.state("b1") is JobState.RUNNING
 
 
-def test_the_quota_file_may_ask_for_a_quicker_tick() -> None:
+def test_the_quota_file_can_set_a_shorter_interval() -> None:
     world = World()
     world.turn(1)
     assert world.controller.tick_max_ms() == 1000
@@ -353,7 +352,7 @@ def test_the_lease_is_renewed_when_half_of_it_is_left() -> None:
 
 
 # R47
-def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_elsewhere() -> None:
+def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_uses_another() -> None:
     world = World(script=lambda order: Script(on_stop=None, lingers_ms=60_000 if order.job == "b4" else 0))
     world.submit("bob", "b1", "b2", "b3", "b4")
     world.turn(3)
@@ -367,123 +366,6 @@ def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_e
     assert "p1" in world.executor.running(), "another victim made room"
     world.turn(60)
     assert "quarantined" not in {str(device.health) for device in world.controller.mirror.devices.values()}
-
-
-# --- the calendar and the past --------------------------------------------------------------------------------------
-HALF_PAST = 1_800_000
-"""00:30 of the first of January 1970; the world begins at 00:16:40."""
-NIGHTS = """
-calendar:
-  - name: nights
-    when: {from: "00:30", to: "01:00", timezone: UTC}
-    projects: {vision: {train: {training: 1}}, speech: {train: {training: 3}}}
-"""
-DAY_MS = 86_400_000
-
-
-# R52
-def test_a_window_that_opens_lets_a_claim_pause_others_within_one_tick() -> None:
-    world = World()
-    world.apply_quota(QUOTA + NIGHTS)
-    world.submit("bob", "b1", "b2")
-    world.submit("patty", "p1", "p2", "p3")
-    world.turn(3)
-    assert world.executor.running() == {"b1", "b2", "p1", "p2"}
-    world.now = HALF_PAST - 1
-    world.turn(1, every_ms=1)
-    assert world.state("p3") is JobState.QUEUED and world.executor.running() == {"b1", "b2", "p1", "p2"}
-    assert world.now == HALF_PAST
-    world.turn(1)
-    assert len({"b1", "b2"} & world.executor.running()) == 1, "one was paused at once, and ended"
-    world.turn(2)
-    assert "p3" in world.executor.running()
-
-
-def test_a_window_that_opens_evicts_nobody_by_itself() -> None:
-    world = World()
-    world.apply_quota(QUOTA + NIGHTS)
-    world.submit("bob", "b1", "b2", "b3", "b4")
-    world.turn(3)
-    world.now = HALF_PAST - 1
-    world.turn(10, every_ms=1000)
-    assert world.executor.running() == {"b1", "b2", "b3", "b4"}
-    world.submit("patty", "p1", "p2", "p3")
-    world.turn(4)
-    assert {"p1", "p2", "p3"} < world.executor.running()
-    world.now = 2 * HALF_PAST - 1
-    world.turn(1, every_ms=1)
-    assert {"p1", "p2", "p3"} < world.executor.running(), "the window is open to its last instant"
-    world.turn(4)
-    assert len({"p1", "p2", "p3"} & world.executor.running()) == 2, "vision has its second GPU back"
-
-
-def test_a_boundary_at_which_nobody_wants_more_is_not_decided_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    world.apply_quota(QUOTA + NIGHTS)
-    world.submit("bob", "b1")
-    world.turn(3)
-    calls = []
-    monkeypatch.setattr("jupyter_gpu_quota.controllers.scheduling.decide", lambda *given: calls.append(given))
-    world.now = HALF_PAST - 5000
-    world.turn(20)
-    assert calls == []
-
-
-def test_the_calendar_is_known_ahead_however_long_nothing_happens() -> None:
-    world, new_year = World(), 978_307_200_000  # 2001
-    world.now += new_year
-    world.apply_quota(QUOTA + NIGHTS.replace("timezone", "dates: [2001-04-01, 2001-04-02], timezone"))
-    world.submit("bob", "b1", "b2", time_limit_s=400 * 86_400)
-    world.submit("patty", "p1", "p2", "p3", time_limit_s=400 * 86_400)
-    world.turn(3)
-    assert world.controller.policy is not None and world.controller.policy.windows == ()
-    for day in range(1, 90):
-        world.now = new_year + HALF_PAST - 1000 + day * DAY_MS
-        world.turn(1)
-    assert world.executor.running() == {"b1", "b2", "p1", "p2"}
-    assert world.now == new_year + HALF_PAST + 89 * DAY_MS
-    world.now += DAY_MS
-    world.turn(3)
-    assert "p3" in world.executor.running(), "the window of the first of April is open"
-
-
-HISTORY = QUOTA + "  history: {k: 1, half_life: 1h, window: 1d}\n"
-
-
-def test_who_used_surplus_before_gets_less_of_it_now() -> None:
-    def surplus_of_patty(quota: str) -> int:
-        world = World()
-        world.apply_quota(quota.replace("training: 2}", "training: 0}"))
-        world.submit("bob", "b1", "b2", "b3", "b4")
-        world.turn(2)
-        world.turn(60, every_ms=60_000)
-        for job in ("b1", "b2", "b3", "b4"):
-            world.executor.end(job, 0, completed=True)
-        world.submit("bob", *(f"b{n}" for n in range(5, 9)))
-        world.submit("patty", "p1", "p2", "p3", "p4")
-        world.turn(5)
-        return len({"p1", "p2", "p3", "p4"} & world.executor.running())
-
-    assert surplus_of_patty(HISTORY) > surplus_of_patty(QUOTA) == 2
-
-
-@pytest.mark.parametrize("jobs", [4, 5], ids=["nobody waits", "somebody waits"])
-def test_past_use_is_looked_at_once_a_minute_and_is_a_reason_to_decide(
-    jobs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World()
-    world.apply_quota(HISTORY)
-    world.submit("bob", *(f"b{n}" for n in range(jobs)))
-    world.turn(3)
-    seen = []
-    monkeypatch.setattr(
-        "jupyter_gpu_quota.controllers.scheduling.decide",
-        lambda s, p, _: seen.append(s.usage) or Plan(seen_version=s.version, now=s.now),
-    )
-    world.now = world.now // 60_000 * 60_000 + 60_000
-    world.turn(180)
-    assert len(seen) == len(set(seen)) == 3
-    assert [usage[0].project for usage in seen] == ["vision"] * 3
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
@@ -501,7 +383,7 @@ def test_the_interpreter_of_an_environment_replaces_a_leading_python() -> None:
 
 
 # --- gangs ------------------------------------------------------------------------------------------------------------
-def test_an_elastic_job_grows_at_the_instant_it_may_though_nothing_else_happens() -> None:
+def test_an_elastic_job_grows_when_it_may_without_any_other_event() -> None:
     world = World()
     world.submit("patty", "p1", "p2")
     world.submit("bob", "e", ranks=4, min_ranks=2)
@@ -522,7 +404,7 @@ def test_an_elastic_job_grows_at_the_instant_it_may_though_nothing_else_happens(
 
 
 # R45
-def test_a_rank_that_dies_ends_the_gang_and_it_is_tried_again_once() -> None:
+def test_a_rank_that_dies_ends_the_gang_which_is_retried_once() -> None:
     world = World()
     world.submit("bob", "g", ranks=3, retries=1)
     world.turn(3)

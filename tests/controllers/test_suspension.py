@@ -21,7 +21,7 @@ WORKER = ProcessUse(handle="9008", memory_mib=64, percent=0, places=((SPACE, 8, 
 
 
 class Suspending(Watched):
-    """A notebook whose processes on the device are known, and which says whether its server can suspend."""
+    """A notebook whose processes on the device are known, and whose server reports whether it can suspend."""
 
     processes: tuple[ProcessUse, ...] = (ONE,)
     says: dict[str, Any] = {"suspension": "ready"}
@@ -40,7 +40,7 @@ class Suspending(Watched):
         )  # fmt: skip
         self.samples += 1
         self.world.store.add_samples("node-1", self.samples, [row], now=self.now)
-        self.look()
+        self.run_controller()
 
 
 def notebook_of(folder: Path, policy: str) -> Iterator[Suspending]:
@@ -73,13 +73,13 @@ def test_a_server_is_ordered_to_run_its_self_test(notebook: Suspending) -> None:
     assert notebook.report().json["suspend"] is True
 
 
-def test_without_the_policy_nobody_is_asked_and_kernels_are_shut_down(ordinary: Suspending) -> None:
+def test_without_the_policy_kernels_are_shut_down_without_a_request(ordinary: Suspending) -> None:
     assert ordinary.report().json["suspend"] is False
     answer = until_freeing(ordinary)
     assert answer["free"]["kernels"] == ["k1"] and answer["free"]["suspend"] == {}
 
 
-def test_a_kernel_alone_on_its_device_is_suspended_with_what_it_holds(notebook: Suspending) -> None:
+def test_a_kernel_alone_on_its_device_is_suspended_with_its_memory(notebook: Suspending) -> None:
     answer = until_freeing(notebook)
     assert answer["free"]["kernels"] == ["k1"] and answer["free"]["suspend"] == {"k1": 640}
     assert "being suspended" in answer["idle"]["message"]
@@ -90,7 +90,7 @@ def test_a_kernel_with_workers_on_the_device_is_shut_down(notebook: Suspending) 
     assert until_freeing(notebook)["free"]["suspend"] == {}
 
 
-def test_a_suspended_kernel_frees_its_slice_like_one_that_is_gone_and_its_user_is_notified(
+def test_a_suspended_kernel_frees_its_slice_and_its_user_is_notified(
     notebook: Suspending,
 ) -> None:
     until_freeing(notebook)
@@ -106,17 +106,17 @@ def test_a_suspended_kernel_frees_its_slice_like_one_that_is_gone_and_its_user_i
 @pytest.mark.parametrize(
     ("says", "expected"),
     [
-        pytest.param({"suspension": "ready"}, "their variables are kept", id="it can"),
+        pytest.param({"suspension": "ready"}, "their variables are kept", id="suspension is ready"),
         pytest.param(
             {"suspension": "unavailable", "suspension_why": "the driver is older than 570"},
             "their variables are lost: they cannot be suspended (the driver is older than 570)",
-            id="it cannot",
+            id="suspension failed",
         ),
-        pytest.param({}, "they cannot be suspended (its server has not tested suspension)", id="it never heard"),
-        pytest.param({"suspension": "testing"}, "its server is testing", id="it does not know yet"),
+        pytest.param({}, "they cannot be suspended (its server has not tested suspension)", id="not tested"),
+        pytest.param({"suspension": "testing"}, "its server is testing", id="the test is in progress"),
     ],
 )
-def test_a_warning_says_what_becomes_of_the_variables(
+def test_a_warning_names_the_consequence_for_variables(
     notebook: Suspending, says: dict[str, Any], expected: str
 ) -> None:
     notebook.says = says
@@ -127,6 +127,6 @@ def test_a_warning_says_what_becomes_of_the_variables(
     assert expected in answer["idle"]["message"] and answer["idle"]["stage"] == "warned"
 
 
-def test_only_true_and_false_are_taken() -> None:
+def test_only_booleans_are_accepted() -> None:
     errors = parse(QUOTA + IDLE.replace("MODE", 'reclaim, suspend: "yes"'))
     assert isinstance(errors, list) and "suspend" in str(errors[0])

@@ -1,4 +1,4 @@
-"""A device that is lost under its work: what the controller does, and what the end of that work means in the store."""
+"""Devices that are lost or unhealthy while work runs on them: evictions, and the recorded end of that work."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jupyter_gpu_quota.controllers.scheduling import UNREAD_MS
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health, JobState, JobTarget, Node
 from jupyter_gpu_quota.core.plan import Stop
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.transactions import Store
 from tests.backends.fake_executor import FakeJobs
@@ -22,7 +22,7 @@ from tests.store.worlds import KINDS, opened
 from tests.store.worlds import World as StoreWorld
 
 
-# --- what the end means -------------------------------------------------------------------------------------------
+# --- the recorded end of work -------------------------------------------------------------------------------------
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with opened(request.param, tmp_path) as store:
@@ -35,10 +35,10 @@ SICK = reason_from(ReasonCode.DEVICE_UNHEALTHY, (("device", "d0"),))
 @pytest.mark.parametrize(
     ("exit_status", "asked", "completed", "state"),
     [
-        pytest.param(75, True, False, "paused", id="it saved"),
+        pytest.param(75, True, False, "paused", id="it saved a checkpoint"),
         pytest.param(-9, True, False, "paused", id="it was killed"),
-        pytest.param(1, True, False, "paused", id="it crashed on the sick device after it was asked"),
-        pytest.param(1, False, False, "queued", id="it crashed on the sick device before it could be asked"),
+        pytest.param(1, True, False, "paused", id="it crashed after the stop order"),
+        pytest.param(1, False, False, "queued", id="it crashed before the stop order"),
         pytest.param(0, True, True, "succeeded", id="it was complete"),
     ],
 )
@@ -58,13 +58,13 @@ def test_leaving_an_unhealthy_device_uses_up_no_pause_and_no_retry(
 
 # --- the controller -----------------------------------------------------------------------------------------------
 def lost(world: World) -> str:
-    """The device of b1 vanishes from the inventory."""
+    """The device of b1 is missing in the inventory."""
     (device,) = {held.device for held in world.controller.mirror.allocations() if held.workload == "b1"}
     world.executor.devices = tuple(each for each in DEVICES if each.id != device)
     return device
 
 
-def test_a_job_whose_device_is_lost_goes_on_on_another_one() -> None:
+def test_a_job_on_a_lost_device_continues_on_another_device() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(2)
@@ -77,7 +77,7 @@ def test_a_job_whose_device_is_lost_goes_on_on_another_one() -> None:
     assert [order.reason for order in world.executor.stops] == ["device_unhealthy"]
 
 
-def test_one_reading_that_lacks_a_device_ends_nobodys_work() -> None:
+def test_one_reading_without_a_device_stops_no_work() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(2)
@@ -91,7 +91,7 @@ def test_one_reading_that_lacks_a_device_ends_nobodys_work() -> None:
     assert {device.health for device in world.controller.mirror.devices.values()} == {Health.HEALTHY}
 
 
-def test_a_device_that_nobody_uses_is_gone_with_the_first_reading_that_lacks_it() -> None:
+def test_an_unused_device_is_removed_after_the_first_reading_without_it() -> None:
     world = World()
     world.turn(2)
     world.executor.devices = DEVICES[1:]
@@ -100,10 +100,10 @@ def test_a_device_that_nobody_uses_is_gone_with_the_first_reading_that_lacks_it(
     assert world.controller.mirror.devices["n1-0"].health is Health.UNHEALTHY
 
 
-# --- what the sampler tells ---------------------------------------------------------------------------------------
+# --- facts of the sampler -----------------------------------------------------------------------------------------
 @dataclass
 class FixedFacts:
-    """A sampler that tells one fact of one device, and needs some ticks for each reading."""
+    """A sampler that reports one fact of one device, and needs some ticks for each reading."""
 
     device: str
     fact: DeviceFact | None = None
@@ -122,7 +122,7 @@ class FixedFacts:
         return [self.fact] if self.fact else []
 
 
-def test_an_xid_takes_a_job_off_its_device_and_says_so() -> None:
+def test_an_xid_evicts_a_job_from_its_device_with_the_reason() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(2)
@@ -141,7 +141,7 @@ def test_an_xid_takes_a_job_off_its_device_and_says_so() -> None:
 
 
 # R12, R13
-def test_foreign_use_is_taken_from_what_there_is() -> None:
+def test_foreign_use_reduces_the_capacity_of_a_device() -> None:
     world = World()
     world.turn(2)
     world.controller.sampler = FixedFacts("n1-0", DeviceFact(device="n1-0", foreign_milli=140))
@@ -153,7 +153,7 @@ def test_foreign_use_is_taken_from_what_there_is() -> None:
     assert "n1-0" not in {held.device for held in world.controller.mirror.allocations()}
 
 
-def test_a_reading_that_takes_its_time_is_looked_for_at_each_tick_and_stored_once() -> None:
+def test_a_slow_reading_is_polled_at_each_tick_and_stored_once() -> None:
     world = World()
     world.turn(1)
     world.controller.sampler = found = FixedFacts("n1-0", ticks=2)
@@ -169,7 +169,7 @@ def test_a_reading_that_takes_its_time_is_looked_for_at_each_tick_and_stored_onc
 # --- devices that cannot be read ----------------------------------------------------------------------------------
 @dataclass(slots=True)
 class MuteExecutor(FakeJobs):
-    """An executor without an inventory while it is mute."""
+    """A job backend whose inventory cannot be read while it is ``mute``."""
 
     mute: bool = True
     asked: int = 0
@@ -180,14 +180,14 @@ class MuteExecutor(FakeJobs):
 
 
 def unreadable(world: World) -> MuteExecutor:
-    """From now on the devices cannot be read; what runs is the same."""
+    """From now on the devices cannot be read; running jobs continue."""
     kept = {each.name: getattr(world.executor, each.name) for each in fields(FakeJobs)}
     world.executor = world.controller.executor = found = MuteExecutor(**kept)
     world.controller.due["inventory"] = world.now
     return found
 
 
-def test_devices_that_cannot_be_read_end_nobody_s_work() -> None:
+def test_work_on_unreadable_devices_continues() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(2)
@@ -198,13 +198,13 @@ def test_devices_that_cannot_be_read_end_nobody_s_work() -> None:
     assert {device.health for device in world.controller.mirror.devices.values()} == {Health.HEALTHY}
 
 
-def test_nothing_new_starts_on_them_after_a_while_until_they_can_be_read() -> None:
+def test_no_work_starts_on_devices_that_stay_unreadable() -> None:
     world = World()
     world.turn(2)
     found = unreadable(world)
     world.submit("bob", "b1")
     world.turn(2)
-    assert world.state("b1") is JobState.RUNNING, "a driver that is slow for a moment stops nobody"
+    assert world.state("b1") is JobState.RUNNING, "a driver that is slow for a moment stops no work"
     world.turn(UNREAD_MS // 1000)
     world.submit("bob", "b2")
     world.turn(5)
@@ -214,7 +214,7 @@ def test_nothing_new_starts_on_them_after_a_while_until_they_can_be_read() -> No
     assert world.state("b2") is JobState.RUNNING
 
 
-def test_a_controller_that_begins_while_they_cannot_be_read_ends_nobody_s_work() -> None:
+def test_a_new_controller_ends_no_work_on_unreadable_devices() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(2)

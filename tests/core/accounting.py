@@ -1,6 +1,6 @@
-"""The sums that docs/scheduling.md speaks of, counted row by row and in fractions; :mod:`.promises` compares with them.
+"""The sums of docs/scheduling.md, computed row by row and in fractions; :mod:`.promises` compares plans with them.
 
-Departments and projects are *owners*. A department's key ends in ``/`` so that it never meets a project's name.
+Departments and projects are *owners*. A department's key ends in ``/`` so that it never equals a project's name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def takes_model(job: Job, device: Device) -> bool:
 
 
 def in_force(policy: Policy, now: int) -> Policy:
-    """Section 6: the base amounts with the changes of every window that is open, the later in order on top."""
+    """Section 6: the base amounts with the changes of every open window, in order."""
     for window in policy.windows:
         if window.begins_at <= now < window.ends_at:
             for change in window.changes:
@@ -255,7 +255,7 @@ class Books:
         """Running and queued demand under the limit, of jobs that could start in the empty pool, by owner.
 
         Each user counts up to the ceiling for one user, fixed work up to the quota, and an elastic job with its
-        minimum: it grows into what nobody wants. One that runs and is fixed shrinks for nobody.
+        minimum: it grows into surplus only. A running fixed one does not shrink.
         """
         firm, rest, fixed_use = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
         for job in self.jobs.values():
@@ -344,9 +344,9 @@ def divide_slowly(
     k: Fraction = Fraction(0),
     fixed: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
-    """Section 2, by pouring a little and looking again. ``fixed``: what runs and may not be preempted.
+    """Section 2, by repeated small steps. ``fixed``: what runs and may not be preempted.
 
-    Section 6: what of that is above a quota drains: until it is gone it is its owner's and nobody else's.
+    Section 6: what of that is above a quota drains: until it has ended it is its owner's alone.
     """
     quota = {name: Fraction(row.training_milli) for name, row in amounts.items()}
     kept = {name: Fraction((fixed or {}).get(name, 0)) for name in amounts}

@@ -1,4 +1,4 @@
-"""A small cluster around ``decide``, stepped by ticks: nothing happens in it but what a plan says.
+"""A small cluster around ``decide``, stepped by ticks: only plans change it.
 
 :mod:`.world` writes one as text.
 """
@@ -61,7 +61,7 @@ TICK_MS = 1000
 
 
 class World:
-    """Everything that a store and executors would hold; ``drain_ticks`` is how long a job takes to leave."""
+    """The state that a store and executors would have; ``drain_ticks`` is how long a job takes to stop."""
 
     def __init__(self, *, preemption: Preemption = GENTLE, within_project: str = "users_in_turn") -> None:
         self.now = BEGIN
@@ -115,7 +115,7 @@ class World:
         self.policy = dc.replace(self.policy, departments=tuple(rows.values()))
 
     def window(self, name: str, begins_s: int, ends_s: int, *changes: Change) -> None:
-        """Other amounts from one second of the world up to another."""
+        """A calendar window from one second of the world up to another."""
         begins_at, ends_at = BEGIN + begins_s * 1000, BEGIN + ends_s * 1000
         made = Window(name=name, begins_at=begins_at, ends_at=ends_at, changes=changes)
         self.policy = dc.replace(self.policy, windows=(*self.policy.windows, made))
@@ -192,7 +192,7 @@ class World:
         return dc.replace(job, held_ranks=len({one.rank for one in self.owned[job.id]}))
 
     def decide(self) -> Decision:
-        """With nothing known before, and with what the last decide left: the plan has to be the same."""
+        """Decide without a cache, and with the cache of the last decision: the plans must be equal."""
         snapshot = self.snapshot()
         decision = decide_and_explain(snapshot, self.policy)
         remembered = decide(snapshot, self.policy, self.decision_cache)
@@ -226,7 +226,7 @@ class World:
                 self.used[project.name, pool] = self.used.get((project.name, pool), 0) * fade + above
 
     def settle(self, most: int = 200) -> int:
-        """Tick until nothing moves; returns how many ticks that took."""
+        """Tick until no plan has an action; returns the number of ticks."""
         for count in range(most):
             if not self.tick().actions and not self.leaves_at:
                 return count
@@ -275,7 +275,7 @@ class World:
         self.jobs[name] = dc.replace(transitions.started(job, action), started_at=self.now)
 
     def _move(self, name: str, event: str) -> None:
-        self.notebooks[name] = transitions.moved(self.notebooks[name], event)
+        self.notebooks[name] = transitions.notebook_changed(self.notebooks[name], event)
 
     def _leave(self, job: Job) -> None:
         self.jobs[job.id] = dc.replace(job, checkpoint_at=self.now)
@@ -296,7 +296,7 @@ class World:
     # -- outside events ------------------------------------------------------------------------------------
 
     def end(self, name: str) -> None:
-        """A job is over."""
+        """End a job."""
         job = self.jobs.pop(name)
         self.ended[job.project] += 1
         self.owned.pop(name, None)
@@ -318,18 +318,18 @@ class World:
         self.jobs[name] = dc.replace(self.jobs[name], target=JobTarget.RUNNING, state=JobState.QUEUED)
 
     def close(self, name: str) -> None:
-        """A notebook is given back."""
+        """Return a notebook's slice."""
         del self.notebooks[name]
         self.owned.pop(name, None)
 
-    def judge(self, name: str, activity: Activity, *, empty: bool = False) -> None:
-        """How a notebook is used, and whether nothing of it is on its device."""
+    def set_activity(self, name: str, activity: Activity, *, empty: bool = False) -> None:
+        """Set the activity of a notebook, and whether none of its processes is on its device."""
         self.notebooks[name] = dc.replace(self.notebooks[name], activity=activity, seen_empty=empty)
 
     def idle(self, *names: str) -> None:
-        """Notebooks are idle and nothing of them is on their devices."""
+        """Make notebooks idle, without processes on their devices."""
         for name in names:
-            self.judge(name, Activity.IDLE, empty=True)
+            self.set_activity(name, Activity.IDLE, empty=True)
 
     def lend_for(self, seconds: int) -> None:
         """Slices of idle notebooks are lent, and returned to their quota after so long."""
@@ -339,12 +339,12 @@ class World:
         self.devices[device] = dc.replace(self.devices[device], health=health)
 
     def keep_up(self, node: str, upkeep: Upkeep, *, by_s: int | None = None) -> None:
-        """What an admin says of a node; ``by_s`` is the deadline of a drain, in seconds of the world."""
+        """Set the maintenance of a node; ``by_s`` is the deadline of a drain, in seconds of the world."""
         by = None if by_s is None else BEGIN + by_s * 1000
         self.nodes = [dc.replace(one, upkeep=upkeep, drain_by_at=by) if one.id == node else one for one in self.nodes]
 
     def lose(self, *devices: str) -> None:
-        """Devices break: what ran there is queued again."""
+        """Devices fail: their work is queued again."""
         for name in devices:
             self.health(name, Health.UNHEALTHY)
         for name in [name for name, rows in self.owned.items() if any(row.device in devices for row in rows)]:
@@ -371,7 +371,7 @@ class World:
         return sum(one.gpu_milli for name in here for one in self.owned[name])
 
     def holding(self, project: str, pool: str) -> int:
-        """Milli-GPU that a project's jobs occupy in a pool, those that leave included."""
+        """Milli-GPU that a project's jobs occupy in a pool, with jobs that are stopping."""
         jobs = [job.id for job in self.jobs.values() if job.project == project and job.pool == pool]
         return sum(one.gpu_milli for name in jobs for one in self.owned.get(name, ()))
 
@@ -381,7 +381,7 @@ class World:
         return " / ".join(f"{name} {Decimal(self.running(name)) / 1000:f}" for name in names)
 
     def dump(self) -> str:
-        """Everything, a line each, for a failure's report."""
+        """The whole state, a line for each row, for the report of a failure."""
         rows = [str(self.policy.preemption)]
         rows += [f"{p.name} priority {p.priority} {dict(p.amounts)}" for p in self.policy.departments]
         rows += [

@@ -50,7 +50,7 @@ def starting_again(actions: Iterable[Action]) -> set[str]:
 
 
 def stays_and_leaves(books: Books, plan: Plan) -> tuple[Counter[str], Counter[str]]:
-    """Per device: what stays (or starts) there, and what leaves, once the plan is applied."""
+    """Per device: the work that stays or starts there, and the work that stops, after the plan."""
     stays, leaves = Counter[str](), Counter[str]()
     asked = {action.workload for action in plan.actions if isinstance(action, (Pause, Stop))}
     booked = {n.id for n in books.snapshot.notebooks if n.state is NotebookState.BOOKED}
@@ -71,7 +71,7 @@ def check_evictions(books: Books, plan: Plan) -> None:
 
 
 class _Walk:
-    """Goes through a plan in its order with the sums of every owner, and says what breaks a rule."""
+    """Applies a plan in its order to the sums of every owner, and asserts each rule."""
 
     def __init__(self, books: Books, actions: Sequence[Action], *, rounded: int = ROUNDED) -> None:
         self.books, self.actions, self.rounded = books, actions, rounded
@@ -235,7 +235,7 @@ class _Walk:
     # -- one claim ---------------------------------------------------------------------------------------------
 
     def _check_claim(self, claimer: Job) -> Iterator[str]:
-        """Claims above guarantee, afterwards: imbalance is not switched, and no victim could reclaim."""
+        """Claims above guarantee, afterwards: the imbalance is not reversed, and no victim could reclaim."""
         seen = set[tuple[str, str]]()
         for victim in self.victims[claimer.id]:
             if victim.project == claimer.project or not self._gives_up(victim):
@@ -271,7 +271,7 @@ class _Walk:
         return None
 
     def _fits_the_quota(self, claimer: Job, key: str) -> str | None:
-        """Who lost its place in the quota to what ran beside it on surplus, and fills less of the quota."""
+        """Victims that fit their quota, though other work ran beside them on surplus and fills less of the quota."""
         bar = self.guarantee[key] - self._slack(key)
         for job in self.victims[claimer.id]:
             whole = job.id not in self.again and not job.borrower and key in self.books.levels(job.project)
@@ -285,11 +285,11 @@ def _claimer_of(action: Unreserve) -> str:
     return str(figures_of(action.reason).get("claimer", ""))
 
 
-# -- none too many, and no project below its quota where that can be avoided -----------------------------------------
+# -- fewest victims, and no project below its quota where that can be avoided -----------------------------------------
 
 
 def check_minimal(books: Books, plan: Plan, kept: Sequence[BackfillPlacement] = ()) -> None:
-    """P6: with any one victim put back, the claims of the plan are not all legal with room for them.
+    """P6: with any one victim restored, not all claims of the plan are legal and have room.
 
     A place that is kept for the first job that cannot start is no room for others.
     """

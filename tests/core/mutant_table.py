@@ -71,7 +71,7 @@ MUTANTS = (
         "any job overtakes a backfill reservation",
         edit(
             "scheduling/backfill.py:BackfillReservation.may_be_overtaken",
-            "pool.now + time_limit_s * SECOND <= self.starts_at",
+            "pool.now + time_limit_s * MS_PER_S <= self.starts_at",
             "True",
         ),
     ),
@@ -94,7 +94,7 @@ MUTANTS = (
     mutant(
         "a paused job pauses its preemptor",
         edit(
-            "scheduling/claims.py:preemptor_of",
+            "preemption/rules.py:preemptor_of",
             "None if entitlement is Entitlement.GUARANTEE else job.paused_for",
             "None",
         ),
@@ -102,7 +102,7 @@ MUTANTS = (
     mutant(
         "a backfill reservation blocks its own job",
         edit(
-            "scheduling/cycle.py:SchedulingCycle._comes_before_backfill",
+            "scheduling/cycle.py:SchedulingCycle._precedes_backfill",
             "entitlement is Entitlement.GUARANTEE or queue is self.backfill.queue",
             "entitlement is Entitlement.GUARANTEE",
         ),
@@ -114,7 +114,7 @@ MUTANTS = (
     mutant(
         "of equal jobs the order of the input decides which ends first",
         edit(
-            "scheduling/backfill.py:_plan",
+            "scheduling/backfill.py:_first_fit",
             "sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces, one.project.name))",
             "sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces))",
         ),
@@ -122,7 +122,7 @@ MUTANTS = (
     mutant(
         "weight 0 reclaims surplus",
         edit(
-            "scheduling/claims.py:victim_scope",
+            "preemption/victims.py:victim_scope",
             "project.weight == 0 or not queue.job_class.preemptible",
             "not queue.job_class.preemptible",
         ),

@@ -1,4 +1,4 @@
-"""Breaks the core on purpose, one rule at a time, and sees whether a test notices: ``python -m tests.core.mutants``.
+"""Breaks the core on purpose, one rule at a time, and checks that a test fails: ``python -m tests.core.mutants``.
 
 Each mutant is a copy of the package in which one expression or statement of one function is replaced. The place is
 found in the syntax tree, so that comments, line breaks and quotes do not matter. The tests of the core run against it
@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.core.mutant_table import MUTANTS
-from tests.core.mutations import Lost, Mutant
+from tests.core.mutations import DoesNotApply, Mutant
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "jupyter_gpu_quota"
 WORLDS = "60"
-LONGEST_S = 600
+TIMEOUT_S = 600
 """A mutant for which the tests take longer counts as noticed: it loops."""
 
 
@@ -36,7 +36,7 @@ def copy_of(root: Path, into: Path) -> None:
         shutil.copy(root / file, into / file)
 
 
-def break_it(root: Path, broken: Mutant) -> None:
+def apply_mutant(root: Path, broken: Mutant) -> None:
     for each in broken.edits:
         path = root / PACKAGE / "core" / each.place.partition(":")[0]
         path.write_text(each.apply(path.read_text() if path.exists() else ""))
@@ -47,7 +47,7 @@ def passes(root: Path, *arguments: str) -> bool:
     variables = {**os.environ, "GPU_QUOTA_WORLDS": WORLDS, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
     try:
-        done = subprocess.run(command, cwd=root, env=variables, capture_output=True, timeout=LONGEST_S)
+        done = subprocess.run(command, cwd=root, env=variables, capture_output=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0
@@ -59,7 +59,7 @@ def noticed_by(broken: Mutant | None) -> str | None:
         root = Path(folder)
         copy_of(ROOT, root)
         if broken is not None:
-            break_it(root, broken)
+            apply_mutant(root, broken)
         if not passes(root, "tests/core", "--deselect", "tests/core/test_promises.py"):
             return "rows"
         if not passes(root, "tests/core/test_promises.py", "--hypothesis-seed=1"):
@@ -81,7 +81,7 @@ def main(names: Sequence[str]) -> int:
         try:
             by = noticed_by(one)
             found = f"noticed by {by}" if by else "SURVIVES"
-        except Lost as lost:
+        except DoesNotApply as lost:
             by, found = None, f"LOST {lost}"
         bad += by is None
         print(f"{found:18} {one.name} ({time.monotonic() - begun:.0f} s)", flush=True)

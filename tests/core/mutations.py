@@ -15,12 +15,12 @@ class Edit:
     instead: str
 
     def apply(self, source: str) -> str:
-        """The source with the replacement. Raises Lost where the code is not there exactly once."""
+        """The source with the replacement. Raises DoesNotApply where the code is not there exactly once."""
         tree = ast.parse(source)
         wanted, instead = _node(self.code), _node(self.instead)
         found = [node for node in ast.walk(_function(tree, self.place)) if ast.dump(node) == ast.dump(wanted)]
         if len(found) != 1:
-            raise Lost(f"{self.place} has {len(found)} times {self.code!r}; edit the mutants in tests/core")
+            raise DoesNotApply(f"{self.place} has {len(found)} times {self.code!r}; edit the mutants in tests/core")
         return ast.unparse(ast.fix_missing_locations(_Replace(found[0], instead).visit(tree)))
 
 
@@ -40,12 +40,12 @@ def _node(code: str) -> ast.AST:
 
 
 def _function(tree: ast.Module, place: str) -> ast.AST:
-    """The function, class or whole module that a place names. Raises Lost."""
+    """The function, class or whole module that a place names. Raises DoesNotApply."""
     found: ast.AST = tree
     for name in filter(None, place.partition(":")[2].split(".")):
         inner = [node for node in ast.walk(found) if isinstance(node, Named) and node.name == name]
         if not inner:
-            raise Lost(f"{place}: there is no {name}; edit the mutants in tests/core")
+            raise DoesNotApply(f"{place}: there is no {name}; edit the mutants in tests/core")
         found = inner[0]
     return found
 
@@ -53,8 +53,8 @@ def _function(tree: ast.Module, place: str) -> ast.AST:
 Named = ast.FunctionDef | ast.ClassDef
 
 
-class Lost(Exception):
-    """What a mutant replaces is not there, or more than once."""
+class DoesNotApply(Exception):
+    """The code that a mutant replaces does not occur exactly once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ PREEMPTION_MUTANTS = (
         "for a gang a victim ends below its quota at once",
         edit(
             "preemption/search.py:_searches",
-            "thorough and (not at_limit) and (not (floor_matters and preemptor.request.ranks > 1))",
+            "thorough and (not at_limit) and (not (guarantee_binds and preemptor.request.ranks > 1))",
             "thorough",
         ),
     ),
@@ -133,8 +133,8 @@ PREEMPTION_MUTANTS = (
         "at a limit only victims that free room are picked",
         edit(
             "preemption/search.py:_searches",
-            "thorough and (not at_limit) and (not (floor_matters and preemptor.request.ranks > 1))",
-            "thorough and (not (floor_matters and preemptor.request.ranks > 1))",
+            "thorough and (not at_limit) and (not (guarantee_binds and preemptor.request.ranks > 1))",
+            "thorough and (not (guarantee_binds and preemptor.request.ranks > 1))",
         ),
     ),
     mutant(
@@ -157,16 +157,16 @@ PREEMPTION_MUTANTS = (
         "a victim may end below its quota at once",
         edit(
             "preemption/search.py",
-            "_WIDENING = ((False, False), (False, True), (True, False))",
-            "_WIDENING = ((True, False),)",
+            "_SEARCH_MODES = ((False, False), (False, True), (True, False))",
+            "_SEARCH_MODES = ((True, False),)",
         ),
-        edit("preemption/search.py:_searches", "below_guarantee and (not floor_matters)", "False"),
+        edit("preemption/search.py:_searches", "below_guarantee and (not guarantee_binds)", "False"),
     ),
     mutant(
         "nothing is protected",
         edit(
             "preemption/victims.py:is_protected",
-            "now - started_at < policy.preemption.min_runtime_s * SECOND or is_exhausted(policy, job, now)",
+            "now - started_at < policy.preemption.min_runtime_s * MS_PER_S or is_exhausted(policy, job, now)",
             "False and is_exhausted(policy, job, now)",
         ),
     ),

@@ -1,7 +1,7 @@
 """Checkers for the promises of docs/scheduling.md, written from its sentences and not from the code.
 
-They are slow and plain on purpose: fractions instead of integers, every subset instead of an order.
-What is paused for whom is in :mod:`.evictions`.
+They are slow and simple on purpose: fractions instead of integers, every subset instead of an order.
+:mod:`.evictions` checks victims and preemptors.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def check_stops(books: Books, plan: Plan) -> None:
     for action in plan.actions:
         if isinstance(action, Stop) and action.workload in books.jobs:
             asked = action.workload in must and action.target is JobTarget.PAUSED
-            assert asked or books.leaves(books.jobs[action.workload]), f"P5: nobody asked for {action}"
+            assert asked or books.leaves(books.jobs[action.workload]), f"P5: no preemptor for {action}"
 
 
 def check_shapes(books: Books, plan: Plan) -> None:
@@ -302,7 +302,7 @@ def is_eligible(books: Books, plan: Plan, job: Job) -> bool:
     if job.project not in books.amounts or out_of_pauses(books, job):
         return False
     if not job.preemptible and any(books.amounts[name].notebook_milli for name in books.projects):
-        return False  # it may not run on notebook quota that nobody has booked
+        return False  # it may not run on unbooked notebook quota
     here = after_plan(books, plan)
     used, fixed, mine = _beside(books, here, job)
     for key in books.levels(job.project):

@@ -1,4 +1,4 @@
-"""What people write for GPUs, memory and time, to integers: exact, and never an exception."""
+"""Amounts of GPU, memory and time as text: parsed exactly, or refused without an exception."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_gpu_quota.core.amounts import (
     exact_milli,
     gpu_amount,
     gpu_text,
-    is_model,
+    matches_model,
     memory_mib,
     ranks_text,
     slice_amount,
@@ -38,7 +38,7 @@ T4 = [("Tesla T4", 15360)]
         pytest.param("1.0", 1000, id="one whole GPU with a point"),
         pytest.param("2", 2000, id="two GPUs"),
         pytest.param("4/2", 2000, id="four halves are two GPUs"),
-        pytest.param(" 0.25 ", 250, id="spaces around are nothing"),
+        pytest.param(" 0.25 ", 250, id="surrounding spaces are ignored"),
         # R1
         pytest.param("8GiB", 534, id="memory is charged rounded up"),
         pytest.param("15GiB", 1000, id="all of the memory is all of the device"),
@@ -59,9 +59,9 @@ def test_a_request_is_charged(text: str, milli: int) -> None:
         pytest.param("inf", "not_an_amount", "no amount", id="infinity"),
         pytest.param("1e9", "not_an_amount", "no amount", id="an exponent"),
         pytest.param("1000000000", "too_large", "100000", id="a thousand million GPUs"),
-        pytest.param("100001", "too_large", "100000", id="one more than the most"),
-        pytest.param("999999999/1", "too_large", "100000", id="a ratio beyond the most"),
-        pytest.param("0.0005", "too_fine", "three", id="half a milli"),
+        pytest.param("100001", "too_large", "100000", id="one more than the maximum"),
+        pytest.param("999999999/1", "too_large", "100000", id="a ratio above the maximum"),
+        pytest.param("0.0005", "too_fine", "three", id="half a thousandth"),
         # R1
         pytest.param("0.5000", "too_fine", "three", id="four decimals, even zeros"),
         pytest.param("0", "too_small", "0.001", id="no GPU"),
@@ -104,7 +104,7 @@ def test_a_request_is_refused_with_a_sentence(text: str, code: str, words: str) 
         pytest.param("1/0", "write a decimal with up to three places, such as 2 or 0.5", id="a part of nothing"),
     ],
 )
-def test_where_an_amount_is_exact_neither_a_part_nor_memory_is_proposed(text: str, words: str) -> None:
+def test_an_exact_amount_gets_no_proposal(text: str, words: str) -> None:
     refusal = exact_milli(text)
     assert isinstance(refusal, AmountRefusal)
     assert words in refusal.message
@@ -121,13 +121,13 @@ def test_where_an_amount_is_exact_neither_a_part_nor_memory_is_proposed(text: st
         pytest.param("0", "0.001", id="nothing"),
     ],
 )
-def test_a_notebook_is_offered_no_more_than_one_device(text: str, words: str) -> None:
+def test_a_notebook_gets_at_most_one_device(text: str, words: str) -> None:
     refusal = slice_amount(text, T4)
     assert isinstance(refusal, AmountRefusal)
     assert words in refusal.message
 
 
-def test_a_notebook_is_charged_as_a_job_is() -> None:
+def test_a_notebook_is_charged_like_a_job() -> None:
     assert [slice_amount(text, T4) for text in ("1/8", "0.5", "1", "8GiB")] == [125, 500, 1000, 534]
 
 
@@ -143,7 +143,7 @@ def test_the_refusal_for_a_notebook_does_not_propose_a_model() -> None:
         pytest.param("1", 2, 500, id="two processes on a device"),
         pytest.param("2", 2, 1000, id="a device for each"),
         pytest.param("4", 2, 2000, id="two devices for each"),
-        pytest.param("1.5", 3, 500, id="what no process alone could have, shared"),
+        pytest.param("1.5", 3, 500, id="an amount that no process alone could have, shared"),
         pytest.param("1/3", 3, 111, id="a part of a part"),
         pytest.param("15GiB", 4, 250, id="memory"),
     ],
@@ -178,11 +178,11 @@ def test_an_amount_that_cannot_be_shared_evenly_is_refused_with_the_arithmetic(
         pytest.param((4, 2, 3), "3 of 2-4 ranks", id="an elastic job that runs"),
     ],
 )
-def test_ranks_in_words(ranks: tuple[int, int | None, int | None], said: str) -> None:
+def test_text_of_ranks(ranks: tuple[int, int | None, int | None], said: str) -> None:
     assert ranks_text(*ranks) == said
 
 
-def test_memory_on_several_models_asks_for_the_model() -> None:
+def test_memory_on_several_models_requires_a_model() -> None:
     refusal = gpu_amount("8GiB", [("A100", 40960), ("T4", 15360), ("T4", 15360)])
     assert refusal == AmountRefusal(
         code="which_model",
@@ -237,7 +237,7 @@ def test_memory_is_never_charged_less_than_it_takes(asked: int, memory: int) -> 
         assert asked > memory
 
 
-def test_a_tenth_and_two_tenths_are_three_tenths() -> None:
+def test_0_1_and_0_2_are_0_3() -> None:
     assert exact_milli("0.1") + exact_milli("0.2") == exact_milli("0.3")  # type: ignore[operator]
 
 
@@ -261,7 +261,7 @@ def test_a_duration_is_seconds(text: str, seconds: int) -> None:
     "text",
     ["", " ", "-1", "1.5h", "20:00", "1e3", "h", "30m1h", "10y", "500ms", "99999999999s", "nan", "1 h", "٣s"],
 )
-def test_no_duration_is_guessed(text: str) -> None:
+def test_an_ambiguous_duration_is_refused(text: str) -> None:
     assert isinstance(duration_s(text), AmountRefusal)
 
 
@@ -287,11 +287,11 @@ def test_memory_is_mib(text: str, mib: int) -> None:
         pytest.param("h100", "NVIDIA H100 80GB HBM3", True, id="in small letters"),
         pytest.param("H100 80GB", "NVIDIA H100 80GB HBM3", True, id="two words side by side"),
         pytest.param("A100-SXM4", "NVIDIA A100-SXM4-40GB", True, id="with the maker's hyphen"),
-        pytest.param("A10", "NVIDIA A100-SXM4-40GB", False, id="A10 is no A100"),
-        pytest.param("L4", "NVIDIA L40S", False, id="L4 is no L40S"),
+        pytest.param("A10", "NVIDIA A100-SXM4-40GB", False, id="A10 does not match A100"),
+        pytest.param("L4", "NVIDIA L40S", False, id="L4 does not match L40S"),
         pytest.param("NVIDIA HBM3", "NVIDIA H100 80GB HBM3", False, id="words that are not side by side"),
-        pytest.param("", "NVIDIA H100", False, id="nothing names nothing"),
+        pytest.param("", "NVIDIA H100", False, id="an empty name matches nothing"),
     ],
 )
-def test_a_model_is_known_by_its_words(asked: str, model: str, same: bool) -> None:
-    assert is_model(asked, model) is same
+def test_a_model_matches_by_its_words(asked: str, model: str, same: bool) -> None:
+    assert matches_model(asked, model) is same

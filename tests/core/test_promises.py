@@ -35,12 +35,12 @@ from jupyter_gpu_quota.core.model import (
 )
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Resume, Start, Unreserve
 from jupyter_gpu_quota.core.quota.fit import check_quotas
-from jupyter_gpu_quota.core.reasons import ReasonCode
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.scheduling.decide import Decision
 from tests.core.accounting import in_force
+from tests.core.equivalence import check_departments_that_change_nothing
 from tests.core.evictions import starting_again
 from tests.core.promises import check_guarantees, check_instant, check_order_is_irrelevant, check_plan
-from tests.core.similarity import check_departments_that_change_nothing
 from tests.core.world import BEGIN, World
 
 WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "200"))
@@ -75,7 +75,7 @@ def _fields(amounts, **changed):  # type: ignore[no-untyped-def]
 
 
 class Worlds(RuleBasedStateMachine):
-    """Random events, a tick after each; at the end everything is frozen and must come to rest."""
+    """Random events, a tick after each; at the end demand and time are frozen, and plans must become empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class Worlds(RuleBasedStateMachine):
         """Some notebooks become idle, others busy or unknown; an idle one may still have something on its device."""
         self._event()
         for name in data.draw(st.sets(st.sampled_from(sorted(self.world.notebooks)), min_size=1)):
-            self.world.judge(name, Activity(activity), empty=empty or activity == "idle")
+            self.world.set_activity(name, Activity(activity), empty=empty or activity == "idle")
 
     @rule(ticks=st.sampled_from([1, 1, 2, 3]))
     def drains_take(self, ticks) -> None:  # type: ignore[no-untyped-def]
@@ -347,7 +347,7 @@ class Worlds(RuleBasedStateMachine):
     # -- one tick, checked -----------------------------------------------------------------------------------
 
     def tick(self) -> Plan:
-        """One tick; a broken promise is shown with the world it was broken in."""
+        """One tick; a broken promise is reported with its world."""
         try:
             return self._tick()
         except AssertionError as broken:
@@ -372,7 +372,7 @@ class Worlds(RuleBasedStateMachine):
         return decision.plan
 
     def _is_as_before(self, snapshot: Snapshot) -> bool:
-        """Whether nothing but time has passed since the last time that was asked."""
+        """Whether only time has passed since the last call."""
         before, self.before = self.before, dc.replace(snapshot, now=0, version=0, usage=())
         return self.before == before and self.world.frozen
 
@@ -424,7 +424,7 @@ class Worlds(RuleBasedStateMachine):
     def _come_to_rest(self) -> None:
         """P8: with demand and clock protections frozen the plan reaches a fixed point; P7: claims were kept.
 
-        Who has used up the pauses of a window stays so: no pause falls out of the window any more.
+        A job whose pauses are used up stays so: no pause leaves the window.
         """
         made = self.world
         self.frozen_at = self.ticks
@@ -450,7 +450,7 @@ class Worlds(RuleBasedStateMachine):
             assert not self.tick().actions, "P8: five more ticks change something"
         for name, count in self.taken.items():
             assert count <= 1, f"P8: {name} was paused {count} times on the way"
-        assert not made.reserved, f"P7: {made.reserved} are kept for nobody"
+        assert not made.reserved, f"P7: {made.reserved} are reserved for no job"
         assert not self.owed, f"P7: {self.owed} paused others and did not start"
         assert not any(isinstance(action, Reserve) for action in plan.actions)
 

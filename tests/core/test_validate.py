@@ -27,7 +27,7 @@ def given(device: str, milli: int, workload: str = "a1", memory_mib: int = 0) ->
     return Allocation(id="more", workload=workload, rank=0, device=device, gpu_milli=milli, memory_mib=memory_mib)
 
 
-def test_a_sound_snapshot_has_no_violation() -> None:
+def test_a_valid_snapshot_has_no_violation() -> None:
     assert violations(running()) == ()
 
 
@@ -40,18 +40,18 @@ def test_a_sound_snapshot_has_no_violation() -> None:
             DeviceOverMemory(device="n1g0", allocated_mib=16_002, memory_mib=16_001),
             id="one MiB too much",
         ),
-        pytest.param(given("gone", 1), UnknownDevice(allocation="more", device="gone"), id="a device that is gone"),
+        pytest.param(given("gone", 1), UnknownDevice(allocation="more", device="gone"), id="an unknown device"),
         pytest.param(
-            given("n1g0", 1, "b1"), NoOwner(allocation="more", workload="b1", state=None), id="a workload that is gone"
+            given("n1g0", 1, "b1"), NoOwner(allocation="more", workload="b1", state=None), id="an unknown workload"
         ),
     ],
 )
-def test_an_allocation_too_many_is_found(more: Allocation, found: Violation) -> None:
+def test_an_excess_allocation_is_found(more: Allocation, found: Violation) -> None:
     snapshot = running()
     assert violations(dc.replace(snapshot, allocations=(*snapshot.allocations, more))) == (found,)
 
 
-def test_a_gang_that_lost_a_rank_is_found() -> None:
+def test_a_gang_without_a_rank_is_found() -> None:
     snapshot = running()
     broken = dc.replace(snapshot, allocations=snapshot.allocations[:1])
     assert violations(broken) == (WrongRanks(workload="a1", state="running", ranks=2, held=1),)

@@ -1,4 +1,4 @@
-"""The whole demo, run by its command and watched by an observer of the test."""
+"""The whole demo, run by its command and observed by the test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DemoRun:
         signal.signal(signal.SIGINT, before)
 
     def end(self) -> tuple[int, dict[str, Any], str]:
-        """(exit code, report, what it printed) when the demo has ended by itself."""
+        """(exit code, report, output) after the demo ended by itself."""
         try:
             code = self.demo.wait(ENDS_WITHIN_S)
         finally:
@@ -49,7 +49,7 @@ class DemoRun:
         return code, json.loads(self.report.read_text()) if self.report.exists() else {}, printed
 
 
-def test_every_fact_of_the_scenario_is_observed_and_no_device_is_over_full(tmp_path: Path) -> None:
+def test_every_fact_of_the_scenario_is_observed_and_no_device_is_overcommitted(tmp_path: Path) -> None:
     run = DemoRun(tmp_path)
     code, report, printed = run.end()
     missing = {fact["name"]: fact["seen"] for fact in report.get("facts", ()) if fact["ok"] is not True}
@@ -71,7 +71,7 @@ def test_killing_one_of_bobs_trainers_is_noticed(tmp_path: Path) -> None:
     assert list(processes_of(tmp_path)) == [], "the demo left processes behind"
 
 
-def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_started_processes(tmp_path: Path) -> None:
     run = DemoRun(tmp_path)
     first_trainer(run)
     run.demo.send_signal(signal.SIGINT)
@@ -82,7 +82,7 @@ def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
 
 
 def first_trainer(run: DemoRun) -> Observation:
-    """The first of Bob's trainers that is in the middle of its work."""
+    """The first of Bob's trainers that is training."""
 
     def found() -> Observation | None:
         assert run.demo.poll() is None, (run.folder / "output").read_text()

@@ -1,4 +1,4 @@
-"""``make demo`` as a process: what ends make ends the demo."""
+"""``make demo`` as a process: a signal that ends make ends the demo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ time.sleep(600)
 """
 
 
-def test_a_kill_of_make_reaches_the_demo(tmp_path: Path) -> None:
+def test_sigterm_to_make_ends_the_demo(tmp_path: Path) -> None:
     program = tmp_path / "venv" / "bin" / "jupyter-gpu-quota"
     program.parent.mkdir(parents=True)
     program.write_text(STANDS_IN.format(python=sys.executable, folder=tmp_path))

@@ -57,7 +57,7 @@ def notebook(user: str, milli: int, device: str) -> Process:
     return found
 
 
-def test_a_notebook_that_has_a_kernel_again_is_there_since_then() -> None:
+def test_a_notebook_is_present_since_its_newest_kernel_started() -> None:
     observer = ProcessObserver(lambda environ: True)
     for at, seen in enumerate([["bob"], ["bob"], [], ["bob", "ann"], ["bob"]]):
         observer.note([notebook(name, 125, "g0") for name in seen], float(at))
@@ -69,8 +69,8 @@ def test_a_notebook_that_has_a_kernel_again_is_there_since_then() -> None:
 @pytest.mark.parametrize(
     ("processes", "expected"),
     [
-        pytest.param([], {}, id="an empty machine carries nothing"),
-        pytest.param([job("a", 1000, "g0")], {"g0": 1000}, id="a whole device is whole"),
+        pytest.param([], {}, id="no process"),
+        pytest.param([job("a", 1000, "g0")], {"g0": 1000}, id="a whole device"),
         pytest.param(
             [job("a", 500, "g0", pid=1), job("a", 500, "g0", pid=2)],
             {"g0": 500},
@@ -81,9 +81,7 @@ def test_a_notebook_that_has_a_kernel_again_is_there_since_then() -> None:
             {"g0": 250},
             id="two kernels of a notebook hold one slice",
         ),
-        pytest.param(
-            [job("a", 2000, "g0", "g1")], {"g0": 1000, "g1": 1000}, id="a rank on two devices fills each once"
-        ),
+        pytest.param([job("a", 2000, "g0", "g1")], {"g0": 1000, "g1": 1000}, id="a rank on two devices"),
     ],
 )
 def test_the_load_of_devices(processes: Sequence[Process], expected: dict[str, int]) -> None:
@@ -93,10 +91,8 @@ def test_the_load_of_devices(processes: Sequence[Process], expected: dict[str, i
 @pytest.mark.parametrize(
     ("processes", "words"),
     [
-        pytest.param([job("a", 600, "g0"), job("b", 400, "g0")], [], id="to the brim is fine"),
-        pytest.param(
-            [job("a", 600, "g0"), job("b", 401, "g0")], ["device g0 carried 1001 milli"], id="one milli more is not"
-        ),
+        pytest.param([job("a", 600, "g0"), job("b", 400, "g0")], [], id="exactly a whole device"),
+        pytest.param([job("a", 600, "g0"), job("b", 401, "g0")], ["device g0 carried 1001 milli"], id="one milli more"),
         pytest.param(
             [job("a", 1000, "g0"), notebook("bob", 125, "g0")],
             ["device g0 carried 1125 milli"],
@@ -128,7 +124,7 @@ def test_a_violation_is_kept_and_reported_once() -> None:
 
 @pytest.fixture
 def two_on_one_device() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two real processes that claim 600 milli each of one device, as no service would have started them."""
+    """Two real processes with 600 milli each of one device, which the service would never start."""
     mark = {
         "OBSERVER_TEST": str(os.getpid()),
         "CUDA_VISIBLE_DEVICES": "g0",
@@ -158,7 +154,7 @@ def test_the_observer_reads_the_real_process_table(two_on_one_device: list[subpr
 
 
 def test_a_process_that_ended_has_no_share(two_on_one_device: list[subprocess.Popen[bytes]]) -> None:
-    """A zombie keeps its pid until its parent reads its status; its share is free all the same."""
+    """A zombie keeps its pid until its parent reads its status; its share is free."""
     mine = str(os.getpid())
     victim = two_on_one_device[0]
     os.kill(victim.pid, 9)

@@ -1,4 +1,4 @@
-"""The hub's proxy: which program it is that is started, and ended by its process id."""
+"""The hub's proxy: the program that is started, so that its process id can be used to end it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter_gpu_quota.demo import proxy
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which the proxy stands already; nothing is fetched."""
+    """A folder in which the proxy is installed; nothing is downloaded."""
     home = tmp_path / "cache" / f"{proxy.PACKAGE}-{proxy.VERSION}" / "node_modules" / proxy.PACKAGE
     (home / "bin").mkdir(parents=True)
     (home / "bin" / proxy.PACKAGE).touch()
@@ -27,7 +27,7 @@ def put(place: Path, content: bytes) -> Path:
     return place
 
 
-def test_node_of_the_registry_package_is_started_itself_and_not_by_the_script_that_would_leave_it(
+def test_the_node_binary_of_the_registry_package_is_started_without_its_script(
     installed: Path,
 ) -> None:
     put(installed / "env/bin/npm", b"#!/bin/sh")
@@ -36,7 +36,7 @@ def test_node_of_the_registry_package_is_started_itself_and_not_by_the_script_th
     assert proxy.find_or_install_proxy(installed / "cache")[0] == str(program)
 
 
-def test_any_other_node_is_taken_as_it_is(installed: Path) -> None:
+def test_any_other_node_is_started_directly(installed: Path) -> None:
     put(installed / "env/bin/npm", b"#!/bin/sh")
     node = put(installed / "env/bin/node", b"\x7fELF")
     assert proxy.find_or_install_proxy(installed / "cache")[0] == str(node)

@@ -76,7 +76,7 @@ def test_the_cookie_secret_is_stored_for_this_account_only(tmp_path: Path) -> No
 
 # --- the writer -------------------------------------------------------------------------------------------------------
 class FakeRecords:
-    """A labelled fake of the store's writing half: it counts its transactions, and may be unavailable.
+    """A fake of the writing part of the store: it counts its transactions, and may be unavailable.
 
     A transaction ends after ``released`` was set.
     """
@@ -163,7 +163,7 @@ def test_a_hub_may_start_while_the_database_cannot_be_used(tmp_path: Path) -> No
         world.services.slot.store = kept
 
 
-def test_a_locked_database_stores_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_locked_database_stores_nothing_and_is_reported(tmp_path: Path) -> None:
     import sqlite3
 
     with service_world(tmp_path, busy_timeout_ms=500) as world:
@@ -177,8 +177,8 @@ def test_a_locked_database_stores_nothing_and_says_so(tmp_path: Path) -> None:
         assert world.store.version() == before
 
 
-# --- what it says of itself -------------------------------------------------------------------------------------------
-def test_ready_says_which_part_lacks(tmp_path: Path) -> None:
+# --- readiness and OpenAPI --------------------------------------------------------------------------------------------
+def test_ready_names_the_part_that_is_missing(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         now = world.hold_clock()
         world.step()
@@ -189,7 +189,7 @@ def test_ready_says_which_part_lacks(tmp_path: Path) -> None:
         assert "lease" in lacking.json["message"]
 
 
-def test_openapi_describes_every_route_and_every_reference_stands(tmp_path: Path) -> None:
+def test_openapi_describes_every_route_with_valid_references(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         document = world.get("openapi.json", None).json
     names = set(document["components"]["schemas"])
@@ -200,7 +200,7 @@ def test_openapi_describes_every_route_and_every_reference_stands(tmp_path: Path
     assert len(operations) == len(set(operations))
 
 
-def test_an_idle_api_with_a_follower_asks_the_store_once_a_second_at_most(tmp_path: Path) -> None:
+def test_an_idle_api_with_a_follower_reads_the_store_at_most_once_a_second(tmp_path: Path) -> None:
     with service_world(tmp_path) as world, world.stream("events") as events:
         next(events)
         asked: list[float] = []
@@ -210,7 +210,7 @@ def test_an_idle_api_with_a_follower_asks_the_store_once_a_second_at_most(tmp_pa
         assert asked[2] - asked[0] > 1.5
 
 
-# --- garbage ----------------------------------------------------------------------------------------------------------
+# --- garbage collection ---------------------------------------------------------------------------------------------
 def test_the_api_excludes_its_imports_from_garbage_collection() -> None:
     code = """
 import gc
@@ -224,7 +224,7 @@ api.main([])
 
 
 # --- the worlds of these tests ----------------------------------------------------------------------------------------
-def test_a_world_that_is_over_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+def test_a_closed_world_leaves_no_descriptor_open(tmp_path: Path) -> None:
     """Hundreds of worlds share one process."""
 
     def descriptors() -> int:

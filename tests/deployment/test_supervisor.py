@@ -1,4 +1,4 @@
-"""The service supervisor: it listens at the address, restarts its children, kills those without heartbeats."""
+"""The service supervisor: it listens at the address, restarts its children, and kills those without heartbeats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jupyter_gpu_quota.demo.temporary_hub import end_process
 from jupyter_gpu_quota.deployment import child as child_process
 from jupyter_gpu_quota.deployment import pid_file, supervisor
 from jupyter_gpu_quota.deployment.child import ChildProcess
-from jupyter_gpu_quota.deployment.heartbeat import LONGEST_TURN_S, Heartbeat
+from jupyter_gpu_quota.deployment.heartbeat import MAX_TURN_S, Heartbeat
 from jupyter_gpu_quota.hub.ports import free_ports
 from jupyter_gpu_quota.settings import SETTINGS_VARIABLE, GPUQuota
 from tests.backends.worlds import is_alive
@@ -88,7 +88,7 @@ class Running:
         self.port = int(process.stdout.readline())
 
     def child(self, number: int = 0) -> pid_file.Process | None:
-        """The present child, if it lives."""
+        """The present child, if it runs."""
         service = pid_file.read_pid_file(self.state)
         found = service.children.get(f"child {number}") if service else None
         return found if found is not None and found.is_running else None
@@ -127,7 +127,7 @@ def pass_s(seconds: float) -> None:
 
 
 def ignores_sigterm(pid: int) -> bool:
-    """Whether a process ignores SIGTERM by now."""
+    """Whether a process ignores SIGTERM now."""
     [ignored] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn")]
     return bool(int(ignored.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
@@ -168,7 +168,7 @@ def test_a_child_with_heartbeats_is_not_restarted(tmp_path: Path) -> None:
         assert stays(lambda: running.pid() == first, 2.0)
 
 
-def test_a_supervisor_that_was_stopped_itself_kills_no_child(tmp_path: Path) -> None:
+def test_a_supervisor_that_was_stopped_kills_no_child(tmp_path: Path) -> None:
     with supervising(tmp_path, OBEDIENT) as running:
         first = running.pid()
         for pid in (running.process.pid, first):
@@ -231,10 +231,10 @@ def test_the_pauses_between_restarts_grow() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(lambda record: record.unlink(), id="a record that is lost"),
-        pytest.param(lambda record: record.write_text(""), id="one that is empty"),
-        pytest.param(lambda record: record.write_text('{"pid": 1, "sta'), id="one that is torn"),
-        pytest.param(lambda record: record.write_text('{"pid": 1, "started": 1}'), id="one that names another"),
+        pytest.param(lambda record: record.unlink(), id="a missing file"),
+        pytest.param(lambda record: record.write_text(""), id="an empty file"),
+        pytest.param(lambda record: record.write_text('{"pid": 1, "sta'), id="a truncated file"),
+        pytest.param(lambda record: record.write_text('{"pid": 1, "started": 1}'), id="a file of another process"),
     ],
 )
 def test_a_damaged_pid_file_of_a_running_service_is_written_again(
@@ -279,7 +279,7 @@ def test_a_successor_ends_the_children_of_a_killed_supervisor_even_a_frozen_one(
             assert not is_alive(frozen)
 
 
-def test_a_successor_waits_less_than_6_s_for_a_service_that_is_frozen_whole(tmp_path: Path) -> None:
+def test_a_successor_waits_less_than_6_s_for_a_frozen_service(tmp_path: Path) -> None:
     with supervising(tmp_path, OBEDIENT, IGNORING) as running:
         pids = [running.process.pid, running.pid(0), running.pid(1)]
         until(lambda: ignores_sigterm(pids[2]))
@@ -308,7 +308,7 @@ def environment(state: Path, port: int, **settings: object) -> dict[str, str]:
 SERVE = [sys.executable, "-m", "jupyter_gpu_quota", "serve"]
 
 
-def test_a_port_in_use_is_named_at_once_with_what_to_do(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_advice(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with Stopwatch() as watch:
@@ -324,16 +324,16 @@ def test_a_port_in_use_is_named_at_once_with_what_to_do(tmp_path: Path) -> None:
     ("url", "said"),
     [
         pytest.param("http://203.0.113.1:80", "Cannot assign requested address", id="an address of another machine"),
-        pytest.param("http://127.0.0.1:99999", "Port out of range", id="a port that cannot be"),
+        pytest.param("http://127.0.0.1:99999", "Port out of range", id="an invalid port"),
     ],
 )
-def test_an_address_that_cannot_be_had_is_explained(url: str, said: str) -> None:
+def test_an_unavailable_address_is_explained(url: str, said: str) -> None:
     with pytest.raises(supervisor.CannotServe, match=said) as refused:
         supervisor.listening_sockets(url)
     assert "c.GPUQuota.service_url" in str(refused.value)
 
 
-def test_the_supervisor_knows_the_settings_it_needs_as_config_has_them(tmp_path: Path) -> None:
+def test_the_supervisor_and_the_settings_have_the_same_names(tmp_path: Path) -> None:
     assert GPUQuota().state_dir == supervisor.DEFAULT_STATE_DIR
     assert supervisor.SETTINGS_VARIABLE == SETTINGS_VARIABLE
     assert supervisor.state_dir_of(environment(tmp_path, 1)) == tmp_path
@@ -352,7 +352,7 @@ def test_heartbeats_are_sent_while_the_main_loop_runs_and_stop_when_it_hangs() -
     listens, beats = os.pipe()
     heartbeat = Heartbeat(beats, clock=lambda: now)
     assert heartbeat.send()
-    now = LONGEST_TURN_S + 1
+    now = MAX_TURN_S + 1
     assert not heartbeat.send()
     heartbeat.note_turn()
     assert heartbeat.send()
@@ -505,7 +505,7 @@ def test_a_read_only_database_is_read_and_reported(service: Service) -> None:
 
 @pytest.fixture
 def file_system(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own where the service's state will be."""
+    """A separate file system for the state folder of the service."""
     place = tmp_path / "state"
     place.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, text=True)
@@ -515,7 +515,7 @@ def file_system(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_read_only_disk_is_reported_and_survived(file_system: Path, service: Service) -> None:
+def test_a_read_only_disk_is_reported(file_system: Path, service: Service) -> None:
     """As after an error of the disk, and a restart of the hub."""
     end_process(service.process, PATIENCE_S)
     subprocess.run(["mount", "-o", "remount,ro", str(file_system)], check=True)

@@ -1,4 +1,4 @@
-"""Take the picture of the README again, in a browser, while the demo runs:
+"""Makes the picture of the README, in a browser, while the demo runs:
 
     python -m tests.docs.picture
 

@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, fetches nothing, and leaves nothing out."""
+"""The documentation builds without a warning, is complete, and loads nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from jupyter_gpu_quota.backends.rendering.variables import OUR_VARIABLES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Job
 from jupyter_gpu_quota.core.model import Device, JobState
-from jupyter_gpu_quota.core.reasons import ReasonCode
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.hub.setup import CUSTOM_SCOPES, setup_gpu_quota
 from jupyter_gpu_quota.settings import GPUQuota
 from tests.docs.pages import (
@@ -173,7 +173,7 @@ def _options(command: click.Command) -> set[str]:
     return {"--help", *(name for param in command.params for name in (*param.opts, *param.secondary_opts))}
 
 
-def test_an_option_without_a_command_belongs_to_some_command() -> None:
+def test_each_documented_option_belongs_to_a_command() -> None:
     known = _all_options(main)
     for page in PAGES:
         for token in inline(page):

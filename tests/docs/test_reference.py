@@ -1,4 +1,4 @@
-"""The reference pages say what the code says: they are written from it, and committed."""
+"""The committed reference pages are up to date: they are generated from the code."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def reference() -> ModuleType:
     return module
 
 
-def test_every_written_page_is_looked_at(reference: ModuleType) -> None:
+def test_every_page_is_checked(reference: ModuleType) -> None:
     assert set(reference.generated()) == set(NAMES)
 
 
 @pytest.mark.parametrize("page", NAMES)
-def test_a_reference_page_shows_in_a_clone_what_the_code_says_today(reference: ModuleType, page: str) -> None:
+def test_the_committed_reference_pages_are_up_to_date(reference: ModuleType, page: str) -> None:
     assert reference.shown(page) == reference.generated()[page], (
         f"docs/reference/{page}.md is not what the code says: run make docs (or python docs/_ext/reference.py)"
     )
 
 
-def test_writing_again_keeps_what_people_wrote_and_replaces_the_rest(
+def test_a_rewritten_page_keeps_its_handwritten_parts(
     reference: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(reference.FOLDER, tmp_path / "reference")
@@ -45,13 +45,11 @@ def test_writing_again_keeps_what_people_wrote_and_replaces_the_rest(
     assert page.read_text() == f"mine\n{reference.BEGIN}{reference.rest()}{reference.END}\nmine too\n"
 
 
-def test_the_python_page_shows_no_value_of_the_machine_it_was_written_on(reference: ModuleType) -> None:
+def test_the_python_page_contains_no_value_of_a_machine(reference: ModuleType) -> None:
     assert "str] = os.environ)" in reference.python()
 
 
-def test_a_call_of_the_client_that_says_nothing_is_refused_by_its_page(
-    reference: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_method_without_a_docstring_is_refused(reference: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference.client.Client.jobs, "__doc__", None)
     with pytest.raises(ValueError, match=r"Client\.jobs at .* has no docstring"):
         reference.python()

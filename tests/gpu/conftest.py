@@ -1,4 +1,4 @@
-"""Worlds of the GPU tests: the fake library always, the machine's own where it has one."""
+"""Fixtures of the GPU tests: the fake library, and the machine's own where it has one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fake(script: Script) -> Iterator[FakeGpu]:
 
 @pytest.fixture(params=["fake", "real"])
 def gpu(request: pytest.FixtureRequest) -> Iterator[Gpu]:
-    """A machine with a device that nobody uses: the fake one, and the real one where there is one."""
+    """A machine with an unused device: the fake one, and the real one where there is one."""
     if request.param == "fake":
         world = request.getfixturevalue("fake")
         world.script.device(0)
@@ -51,7 +51,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[Gpu]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was seen on hardware, and what was not."""
+    """Report which tests ran on hardware, and which did not."""
     counts = {
         outcome: sum("[real" in report.nodeid for report in terminalreporter.getreports(outcome))
         for outcome in ("passed", "failed", "error", "skipped")

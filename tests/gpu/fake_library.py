@@ -34,7 +34,7 @@ def build(folder: Path, *names: str, flags: tuple[str, ...] = ()) -> Path:
 
 @dataclass
 class Script:
-    """What the fake library answers: lines by scope and key, put in place as one new file each time."""
+    """The answers of the fake library: lines by scope and key, in a file that is replaced at each change."""
 
     path: Path
     lines: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Script:
         used_mib: int = 0,
         percent: int = 0,
     ) -> None:
-        """A device that tells everything and is at rest."""
+        """An idle device that supports everything."""
         self.add(
             f"{index} uuid GPU-{index}", f"{index} name {model}", f"{index} memory {memory_mib} {used_mib}",
             f"{index} percent {percent}", f"{index} temperature 40", f"{index} power 120500", f"{index} ecc 0",
@@ -68,12 +68,12 @@ class Script:
         self.write()
 
     def drop(self, *starts: str) -> None:
-        """Take out the lines that start so."""
+        """Remove the lines with this start."""
         self.lines = [line for line in self.lines if not any((line + " ").startswith(f"{start} ") for start in starts)]
         self.write()
 
     def put(self, *lines: str) -> None:
-        """Put lines in the place of those with their scope and key."""
+        """Replace the lines with the same scope and key."""
         self.drop(*(" ".join(line.split()[:2]) for line in lines))
         self.add(*lines)
 

@@ -1,4 +1,4 @@
-"""The machine's own GPU: whether there is one, and what nvidia-smi says of it."""
+"""The machine's own GPU: whether there is one, and the figures of nvidia-smi."""
 
 from __future__ import annotations
 

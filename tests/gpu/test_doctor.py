@@ -1,4 +1,4 @@
-"""The doctor's table: each device by what can be read of it and what could hold its shares, or why not."""
+"""The doctor's table: the figures and the enforcement that each device supports, or why it does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.backends.local.enforcement import cgroup as leaf
+from jupyter_gpu_quota.backends.local.enforcement import cgroup
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.cli.doctor import devices as device_probes
 from jupyter_gpu_quota.cli.doctor.probes import Ability
@@ -31,16 +31,16 @@ def gpus(tmp_path: Path) -> dict[str, Any]:
 
 
 def abilities(tmp_path: Path) -> dict[str, dict[str, str]]:
-    """Why not, by thing and device; empty where it can be had."""
+    """The reasons by feature and device; empty where the feature is available."""
     found: dict[str, dict[str, str]] = {}
     for each in gpus(tmp_path)["abilities"]:
         found.setdefault(each["what"], {}).update(dict.fromkeys(each["devices"], each["why_not"]))
     return found
 
 
-def test_a_device_that_tells_everything(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaf, "mounted", lambda: leaf.DRIVER_ROOT)
-    monkeypatch.setattr(leaf.os, "access", lambda *_: True)
+def test_a_device_that_supports_everything(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "mounted", lambda: cgroup.DRIVER_ROOT)
+    monkeypatch.setattr(cgroup.os, "access", lambda *_: True)
     monkeypatch.setattr(device_probes.os, "geteuid", lambda: 0)
     script.device(0)
     script.add("system limits ok")
@@ -67,7 +67,7 @@ def test_a_device_that_tells_everything(script: Script, tmp_path: Path, monkeypa
         pytest.param([], "memory limit (driver)", "Not Supported", id="no limits"),
     ],
 )
-def test_what_is_lacking_is_said_of_the_device_that_lacks_it(
+def test_a_missing_ability_is_reported_for_its_device(
     script: Script, tmp_path: Path, lines: list[str], what: str, why: str
 ) -> None:
     script.device(0)
@@ -102,7 +102,7 @@ def test_instances_are_enforced_by_hardware_and_have_no_use(script: Script, tmp_
         pytest.param(["system error nvmlInitWithFlags 9"], "no GPU: NVML cannot be started", id="no driver"),
     ],
 )
-def test_no_device_has_its_reason(script: Script, tmp_path: Path, lines: list[str], said: str) -> None:
+def test_a_machine_without_devices_has_a_reason(script: Script, tmp_path: Path, lines: list[str], said: str) -> None:
     script.add(*lines)
     found = gpus(tmp_path)
     assert (found["verdict"], said in found["found"], found["abilities"]) == ("warn", True, []), found
@@ -118,7 +118,7 @@ def test_the_table_is_printed_below_the_devices(script: Script, tmp_path: Path) 
     assert any("could enforce" in line and "cooperative" in line and "all" in line for line in found.splitlines())
 
 
-def test_devices_that_answer_alike_share_a_row() -> None:
+def test_equal_devices_share_a_row() -> None:
     found = [
         Ability(kind="read", what="power", devices=("a", "b"), why_not=""),
         Ability(kind="hold", what="MPS", devices=("a",), why_not="x"),

@@ -29,13 +29,13 @@ SET = "nvmlDeviceSetMemoryLimits_v1"
 ASK = LimitRequest(device="GPU-0", group=GROUP, mib=4096)
 
 
-# --- the process that asks the driver ---------------------------------------------------------------------------------
-def test_a_limit_is_set_read_back_and_taken_away(script: Script) -> None:
+# --- the process that calls the driver --------------------------------------------------------------------------------
+def test_a_limit_is_set_read_back_and_removed(script: Script) -> None:
     script.device(0)
     script.add("system limits ok")
     assert limits([ASK]) == [LimitAnswer(limit_mib=4096)]
     assert limits([LimitRequest(device="GPU-0", group=GROUP)]) == [LimitAnswer(limit_mib=4096)], (
-        "it outlasts who set it"
+        "it remains after the process that set it"
     )
     (gone,) = limits([LimitRequest(device="GPU-0", group=GROUP, mib=0)])
     assert (gone.limit_mib, gone.why) == (None, "the driver reports no limit")
@@ -44,8 +44,8 @@ def test_a_limit_is_set_read_back_and_taken_away(script: Script) -> None:
 @pytest.mark.parametrize(
     ("lines", "limit_mib", "why"),
     [
-        pytest.param(["system limits lie"], None, "no limit", id="it says yes and sets nothing"),
-        pytest.param(["system limits half"], 2048, "", id="it sets another limit than was asked"),
+        pytest.param(["system limits lie"], None, "no limit", id="it reports success and sets nothing"),
+        pytest.param(["system limits half"], 2048, "", id="it sets another limit"),
         pytest.param([], None, "Not Supported", id="an older driver"),
         pytest.param(["system error nvmlInitWithFlags 9"], None, "NVML cannot be started", id="no driver"),
         pytest.param(["0 error nvmlDeviceGetHandleByUUID 15"], None, "GPU is lost", id="a lost device"),
@@ -68,13 +68,13 @@ def test_the_reported_enforcement_is_that_of_the_driver(
     assert found.limit_mib == limit_mib and why in found.why, found
 
 
-def test_a_device_that_is_not_there_has_its_reason(script: Script) -> None:
+def test_a_missing_device_has_a_reason(script: Script) -> None:
     script.device(0)
     (found,) = limits([LimitRequest(device="GPU-9", group=GROUP, mib=1)])
     assert "Not Found" in found.why
 
 
-def test_a_driver_that_hangs_is_given_up(script: Script) -> None:
+def test_a_driver_that_hangs_times_out(script: Script) -> None:
     script.device(0)
     script.add("system limits ok", "system hang nvmlDeviceSetMemoryLimits_v1 60000")
     with Stopwatch() as watch:
@@ -89,7 +89,7 @@ def test_a_machine_without_the_library(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.limit_mib is None and "ended the process that called it (3)" in found.why
 
 
-def test_no_two_limits_are_taken_for_one(script: Script) -> None:
+def test_a_different_soft_and_hard_limit_is_reported(script: Script) -> None:
     script.device(0)
     script.add("system limits ok")
     script.path.with_name("script.limits").write_text(f"0 {1 << 20} {2 << 20} {GROUP}\n")
@@ -97,7 +97,7 @@ def test_no_two_limits_are_taken_for_one(script: Script) -> None:
     assert found.limit_mib is None and "soft limit of 1 MiB and a hard one of 2 MiB" in found.why
 
 
-def test_a_limit_on_this_device_is_held_or_has_its_reason(gpu: Gpu) -> None:
+def test_a_limit_on_this_device_is_enforced_or_has_a_reason(gpu: Gpu) -> None:
     (device, *_) = gpu.devices()
     (found,) = limits([LimitRequest(device=device.uuid or "", group=GROUP)])
     assert found.limit_mib is None and found.why
@@ -124,7 +124,7 @@ def inside(cgroups: Cgroups, name: str, then: str = "import time; time.sleep(600
     return process
 
 
-def test_what_enters_a_cgroup_stays_in_it_with_its_children_and_is_killed_at_once(cgroups: Cgroups) -> None:
+def test_a_process_and_its_children_stay_in_their_cgroup_and_are_killed_together(cgroups: Cgroups) -> None:
     name = job_cgroup("J", 1, 0)
     assert cgroups.make(name) == cgroups.make(name) == ""
     escaped = "import os,time; os.fork() or os.setsid() or (os.fork() and os._exit(0)); time.sleep(600)"
@@ -148,7 +148,7 @@ def test_a_cgroup_that_cannot_be_created_is_reported_with_the_reason(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["../../x", "job", "job.a/b", "other.J", "job." + "x" * 200])
-def test_what_is_no_leaf_is_not_touched(tmp_path: Path, name: str) -> None:
+def test_cgroups_that_are_not_ours_are_not_changed(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError):
         Cgroups(tmp_path, tmp_path).path(name)
 
@@ -164,7 +164,7 @@ def test_cgroup_v2_is_found_where_it_is_mounted(tmp_path: Path) -> None:
     assert "expects it at /sys/fs/cgroup" in Cgroups(tmp_path, tmp_path).why_no_limits
 
 
-def test_groups_are_made_below_the_services_own_so_that_its_limits_hold_for_them(tmp_path: Path) -> None:
+def test_cgroups_are_made_below_the_services_own_cgroup(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text("5:devices:/\n0::/system.slice/jupyterhub.service\n")
     assert cgroup.own_group(str(own)) == "/system.slice/jupyterhub.service"
@@ -177,7 +177,7 @@ def test_groups_are_made_below_the_services_own_so_that_its_limits_hold_for_them
 
 
 @pytest.mark.parametrize("within", ["../else", "/a/../../else", "..", "a\0b"])
-def test_no_group_is_made_elsewhere_than_below_the_mount(tmp_path: Path, within: str) -> None:
+def test_no_cgroup_is_made_outside_the_mount(tmp_path: Path, within: str) -> None:
     (tmp_path / "mount").mkdir()
     (tmp_path / "else").mkdir()
     cgroups = Cgroups("s", tmp_path / "mount", within)
@@ -202,12 +202,12 @@ def kept(script: Script) -> list[str]:
 @pytest.mark.parametrize(
     ("mode", "limited", "left"),
     [
-        pytest.param("ok", True, 1, id="it is limited"),
-        pytest.param("lie", False, 0, id="what is not read back is not believed"),
-        pytest.param("half", False, 1, id="what differs is taken away again"),
+        pytest.param("ok", True, 1, id="the limit is read back"),
+        pytest.param("lie", False, 0, id="no limit is read back"),
+        pytest.param("half", False, 1, id="another limit is read back and removed"),
     ],
 )
-def test_a_rank_is_limited_where_that_is_read_back(
+def test_a_rank_is_limited_if_the_limit_is_read_back(
     script: Script, cgroups: Cgroups, mode: str, limited: bool, left: int
 ) -> None:
     script.device(0)
@@ -219,7 +219,7 @@ def test_a_rank_is_limited_where_that_is_read_back(
         assert kept(script)[0].split()[1] == "0", "the soft limit is back at 0"
 
 
-def test_a_driver_without_limits_is_not_asked_at_every_start(cgroups: Cgroups) -> None:
+def test_a_driver_without_limits_is_not_called_at_every_start(cgroups: Cgroups) -> None:
     asked = list[LimitRequest]()
     now = [0.0]
 
@@ -240,12 +240,12 @@ def test_a_driver_without_limits_is_not_asked_at_every_start(cgroups: Cgroups) -
     ("more", "why"),
     [pytest.param({"gpu_milli": 1000}, "a whole device", id="a whole device needs no limit")],
 )
-def test_who_is_not_limited_is_not_asked_for(cgroups: Cgroups, more: dict[str, int], why: str) -> None:
+def test_limits_are_read_only_for_limited_workloads(cgroups: Cgroups, more: dict[str, int], why: str) -> None:
     enforcement = RankEnforcement(cgroups, limiter=Limiter(cgroups, lambda those: pytest.fail(why)))
     assert not enforcement.prepare(order(**more), 0).limited  # type: ignore[arg-type]
 
 
-def test_a_cgroup_that_was_made_and_never_used_is_swept_with_its_limit(script: Script, cgroups: Cgroups) -> None:
+def test_an_unused_cgroup_is_swept_with_its_limit(script: Script, cgroups: Cgroups) -> None:
     """The service was killed between making the group and limiting it, or between that and the start."""
     script.device(0)
     script.add("system limits ok")
@@ -257,10 +257,10 @@ def test_a_cgroup_that_was_made_and_never_used_is_swept_with_its_limit(script: S
     assert kept(script)[0].split()[1] == "0", "its soft limit was taken away before the group"
 
 
-def test_a_cgroup_is_not_swept_while_nobody_knows_on_which_devices_it_is_limited(
+def test_a_cgroup_is_not_removed_while_its_limited_devices_are_unknown(
     script: Script, cgroups: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service that starts anew finds what was left before its first reading: NVML is slow, or hangs."""
+    """A restarted service finds old cgroups before its first reading: NVML is slow, or hangs."""
     script.device(0)
     script.add("system limits ok")
     name = job_cgroup("J", 1, 0)
@@ -289,7 +289,7 @@ def test_a_cgroup_with_processes_is_not_swept(script: Script, cgroups: Cgroups) 
     process.wait(PATIENCE_S)
 
 
-def test_a_job_runs_in_its_limited_leaf_and_cgroups_nothing_behind(
+def test_a_job_runs_in_its_limited_cgroup_which_is_removed_with_it(
     script: Script, cgroups: Cgroups, tmp_path: Path
 ) -> None:
     script.device(0)

@@ -1,4 +1,4 @@
-"""Four unsaturated jobs together on one device, against one after the other: measured where there is a real GPU."""
+"""Four unsaturated jobs on one device at once, compared with one after the other; needs a real GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def started() -> subprocess.Popen[str]:
 
 
 def seconds(jobs: list[subprocess.Popen[str]]) -> float:
-    """How long jobs that are ready take, begun together."""
+    """The duration of jobs that are started together."""
     began = time.monotonic()
     for job in jobs:
         assert job.stdin is not None

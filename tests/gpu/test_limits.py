@@ -1,4 +1,4 @@
-"""The fake library limits the memory of a control group as driver 615 does: it succeeds, fails, or lies."""
+"""The fake library limits the memory of a cgroup as driver 615 does: it succeeds, fails, or reports a wrong limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for name in (b"/sys/fs/cgroup/j", b"/sys/fs/cgroup/other"):
         pytest.param("0 error nvmlDeviceSetMemoryLimits_v1 4", "refused: Insufficient Permissions", id="not root"),
     ],
 )
-def test_a_limit_is_what_is_read_back(script: Script, line: str, expected: object) -> None:
+def test_a_limit_is_the_value_that_is_read_back(script: Script, line: str, expected: object) -> None:
     import pynvml
 
     if not hasattr(pynvml, "c_nvmlSetMemoryLimits_v1_t"):

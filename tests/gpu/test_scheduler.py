@@ -1,4 +1,4 @@
-"""The scheduler as it is built for a machine, on the fake library: a job's use, a device that breaks under it."""
+"""The controllers of a machine on the fake library: the use of a job, and an unhealthy device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ policy: {preemption: {grace: 60s}}
 
 
 class Machine:
-    """One scheduler that is turned by hand, with its readings a tenth of a second apart."""
+    """A scheduling controller that the test runs, with a reading every tenth of a second."""
 
     def __init__(self, controller: SchedulingController) -> None:
         self.controller = controller
@@ -102,7 +102,7 @@ def end_all(machine: Machine) -> None:
     machine.until(lambda: not machine.controller.mirror.allocations(), "an end of all jobs")
 
 
-def test_a_job_s_use_is_seen_and_it_leaves_a_device_that_breaks(machine: Machine, script: Script) -> None:
+def test_a_job_is_sampled_and_evicted_from_an_unhealthy_device(machine: Machine, script: Script) -> None:
     machine.submit("J")
     machine.until(lambda: machine.runs_on("J") and machine.pids("J"), "a job that runs")
     first = machine.runs_on("J")

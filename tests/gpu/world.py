@@ -1,4 +1,4 @@
-"""A machine with devices, its sampler as the scheduler uses it, and work on the devices: real child processes."""
+"""A machine with devices, its sampler, and work on the devices as real child processes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ T = TypeVar("T")
 
 
 def _if_any(found: T | None) -> list[T]:
-    """What was found, even if it is empty, as something that is true; nothing if nothing was."""
+    """A true value for a result that may be empty; None without a result."""
     return [] if found is None else [found]
 
 
 def share_of(notebook: str) -> dict[str, str]:
-    """The variables by which a notebook's server is known."""
+    """The variables that identify a notebook's server."""
     return {SHARE_VARIABLE: f'{{"notebook": "{notebook}", "gpu_milli": 500, "memory_mib": 1}}'}
 
 
 class Gpu:
-    """The sampler of this machine, looked at as the controller does: again and again, never waiting."""
+    """The sampler of this machine, polled without waiting, as by the controller."""
 
     def __init__(self, reader: Reader | None = None, servers: Servers | None = None) -> None:
-        self.sampler = NvmlSampler(reader or Reader(turn_s=PATIENCE_S), servers)
+        self.sampler = NvmlSampler(reader or Reader(timeout_s=PATIENCE_S), servers)
         self.children: list[subprocess.Popen[bytes]] = []
         self.now = 1_000
 
@@ -88,7 +88,7 @@ class Gpu:
         raise NotImplementedError
 
     def end(self, pid: int) -> None:
-        """End a process, and see it gone from the device."""
+        """End a process, and wait until the device no longer lists it."""
         for child in self.children:
             if child.pid == pid:
                 child.kill()
@@ -96,7 +96,7 @@ class Gpu:
 
 
 class FakeGpu(Gpu):
-    """The fake library: what a process uses is what the script says."""
+    """The fake library: the script has the use of each process."""
 
     def __init__(self, script: Script, reader: Reader | None = None, servers: Servers | None = None) -> None:
         super().__init__(reader, servers)
@@ -108,7 +108,7 @@ class FakeGpu(Gpu):
         return pid
 
     def uses(self, pid: int, mib: int | None, percent: int | None, scope: str = "0") -> None:
-        """Put a process on a device, which then has its memory and is as busy."""
+        """Add a process to a device, with its memory and use."""
         self.script.add(f"{scope} process {pid} {'-' if mib is None else mib} {'-' if percent is None else percent}")
         total, used = (int(part) for part in self.line(scope, "memory"))
         self.script.put(f"{scope} memory {total} {used + (mib or 0)}")

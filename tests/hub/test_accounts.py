@@ -104,7 +104,7 @@ def log_of(hub: RealHub, name: str, job: str) -> str:
     return str(asked(hub, name, f"/jobs/{job}/logs").body)
 
 
-def test_a_job_runs_as_its_submitter_and_reads_nothing_of_the_service_or_of_another(hub: RealHub) -> None:
+def test_a_job_runs_as_its_submitter_without_access_to_other_files(hub: RealHub) -> None:
     theirs = submit(hub, "games", "echo mine > note; echo mine > $GPU_QUOTA_OUTPUT_DIR/o; echo up; exec sleep 600")
     until(lambda: "up" in str(asked(hub, "games", f"/jobs/{theirs['id']}/logs").body))
     state = hub.stage.state_dir

@@ -70,7 +70,7 @@ def test_silent_gpu_work_is_activity_and_its_end_is_none(hub: RealHub) -> None:
     assert time.monotonic() - began > WORK_S, "the culler stopped a server whose GPU was in use"
 
 
-def test_the_rule_of_our_page_leaves_servers_with_a_share_alone(hub: RealHub) -> None:
+def test_the_documented_culler_rule_does_not_stop_servers_with_a_share(hub: RealHub) -> None:
     rule = PAGE.read_text().partition("def unless_it_has_a_gpu")[2].partition("```")[0]
     config = hub.stage.folder / "idle_culler_config.py"
     config.write_text(f"def unless_it_has_a_gpu{rule}")

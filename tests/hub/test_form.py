@@ -21,7 +21,7 @@ def choice(quota: int, used: int = 0, *, project: str = "fraud", memory: int | N
     )
 
 
-def test_a_size_above_the_ceiling_for_each_user_cannot_be_chosen_and_says_why() -> None:
+def test_a_size_above_the_user_ceiling_is_disabled_with_the_reason() -> None:
     html = render([choice(500).model_copy(update={"user_left_milli": 250})], default="1/2")
     form = Form(html)
     assert form.disabled == ["fraud:build:1/2"] and form.checked == ["cpu"]
@@ -117,7 +117,7 @@ def test_a_submitted_form_becomes_options(form: dict[str, list[object]], expecte
     assert options_of_form(form) == expected
 
 
-def test_what_the_form_offers_comes_back_as_it_was_chosen() -> None:
+def test_each_choice_of_the_form_round_trips() -> None:
     for value in Form(render([choice(1000), choice(300, project="b@r.g")])).values:
         options = read_options(options_of_form({"gpu_choice": [value]}), refuse_unknown=True)
         assert isinstance(options, Options)
@@ -139,13 +139,13 @@ def test_sizes_follow_the_quota(quota: int, names: list[str]) -> None:
     assert [name for name, _ in sizes(choice(quota))] == names
 
 
-def test_a_size_beyond_what_is_left_is_shown_and_cannot_be_chosen() -> None:
+def test_a_size_above_the_remaining_quota_is_shown_disabled() -> None:
     form = Form(render([choice(500, used=300)], default="1/2"))
     assert form.disabled == ["fraud:build:1/4", "fraud:build:1/2"]
     assert form.checked == ["cpu"]
 
 
-def test_sizes_of_a_pool_without_a_device_say_so_and_cannot_be_chosen() -> None:
+def test_sizes_of_a_pool_without_a_device_are_disabled_with_the_reason() -> None:
     bare = choice(500).model_copy(update={"devices": 0, "device_model": None, "device_memory_mib": None})
     html = render([bare, choice(250, project="other")], default="1/8")
     form = Form(html)
@@ -158,7 +158,7 @@ def test_the_configured_size_is_proposed_where_it_fits() -> None:
     assert Form(render([choice(500)], default="1/8")).checked == ["fraud:build:1/8"]
 
 
-def test_no_gpu_is_always_offered_with_the_reason_why_there_is_nothing_else() -> None:
+def test_no_gpu_is_always_offered_with_the_reason_for_missing_sizes() -> None:
     html = render((), notice="GPU sizes cannot be shown now.")
     assert Form(html).values == ["cpu"]
     assert Form(html).checked == ["cpu"]
@@ -176,7 +176,7 @@ def test_the_memory_of_a_share_and_the_rest_for_data_are_shown() -> None:
     assert "10.0 GiB of Simulated 80G, about 9.2 GiB of it for data" in render([choice(125)])
 
 
-def test_nothing_that_somebody_named_becomes_html() -> None:
+def test_names_are_escaped_in_pages() -> None:
     evil = ChoiceView.model_construct(
         project='"><script>alert(1)</script>', pool="<b>", quota_milli=125, used_milli=0, device_model="<i>",
         device_memory_mib=1,

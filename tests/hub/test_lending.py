@@ -111,7 +111,7 @@ def comes_back(owner: Owner, pid: int) -> float:
     return watch.seconds
 
 
-def test_a_slice_is_lent_through_a_restart_of_the_hub_and_comes_back_for_a_kernel(hub: RealHub) -> None:
+def test_a_loan_survives_a_restart_of_the_hub_and_the_slice_returns_for_a_kernel(hub: RealHub) -> None:
     owner = Owner(hub)
     pid = borrower(hub, YIELDS)
     assert owner.kernels() == {owner.cpu}

@@ -12,24 +12,24 @@ from jupyter_gpu_quota.hub import ports
 from jupyter_gpu_quota.hub.ports import free_ports
 
 
-def test_a_port_is_never_one_that_an_outgoing_connection_may_take() -> None:
+def test_a_port_is_below_the_range_of_outgoing_connections() -> None:
     first_ephemeral = int(ports.EPHEMERAL.read_text().split()[0])
     assert all(port < first_ephemeral for seed in "abcdefgh" for port in free_ports(seed, 5))
 
 
-def test_the_same_seed_has_the_same_port_until_somebody_listens_there() -> None:
+def test_a_seed_has_the_same_port_while_it_is_free() -> None:
     (port,) = free_ports("a deployment")
     assert free_ports("a deployment") == [port]
     with socket.create_server(("127.0.0.1", port)):
         assert free_ports("a deployment") != [port]
 
 
-def test_ports_that_are_given_already_are_left_out() -> None:
+def test_ports_in_use_by_the_configuration_are_skipped() -> None:
     first, second = free_ports("a deployment", 2)
     assert free_ports("a deployment", taken=frozenset({first})) == [second]
 
 
-def test_the_service_never_gets_the_port_that_the_file_gives_to_the_hub(tmp_path: Path) -> None:
+def test_the_service_does_not_get_a_port_of_the_configuration(tmp_path: Path) -> None:
     (wished,) = free_ports(str(tmp_path))
     c = Config()
     c.GPUQuota.state_dir = str(tmp_path)

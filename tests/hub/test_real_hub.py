@@ -55,7 +55,7 @@ def test_a_notebook_starts_with_its_share_and_its_kernels_know_it(hub: RealHub) 
 
 
 @pytest.mark.skipif(FAKE, reason="the fake service knows no people")
-def test_a_kernel_reaches_the_service_as_its_person(hub: RealHub) -> None:
+def test_a_kernel_reaches_the_service_as_its_user(hub: RealHub) -> None:
     ann = hub.person("ann")
     hub.start("ann", {"gpu_size": "cpu"})
     code = (
@@ -77,7 +77,7 @@ def test_the_form_offers_sizes_and_starts_what_was_chosen(hub: RealHub) -> None:
     assert [booked["gpu_milli"] for booked in hub.slices("ben")] == [125]
 
 
-def test_over_quota_is_refused_with_used_limit_and_what_to_do(hub: RealHub) -> None:
+def test_over_quota_is_refused_with_use_limit_and_advice(hub: RealHub) -> None:
     hub.start("dan", QUARTER)
     said = hub.refused("ben", EIGHTH)
     assert "0.25" in said
@@ -143,7 +143,7 @@ def test_hostile_options_are_refused_and_nothing_is_booked(hub: RealHub, options
 
 
 @pytest.mark.skipif(FAKE, reason="the fake service knows no people")
-def test_somebody_outside_every_project_gets_no_gpu_and_starts_without_one(hub: RealHub) -> None:
+def test_a_user_without_a_project_starts_without_a_gpu(hub: RealHub) -> None:
     assert "build" in hub.refused("outsider", EIGHTH)
     browser = hub.browser("outsider")
     assert "No project has a GPU quota for your notebooks" in browser.get("/hub/spawn")
@@ -159,7 +159,7 @@ def test_the_hubs_home_page_leads_to_the_service(hub: RealHub) -> None:
     assert "/services/gpu-quota/" in hub.browser("ann").get("/hub/home")
 
 
-def test_a_hub_that_is_killed_comes_back_to_its_servers_and_their_slices(hub: RealHub) -> None:
+def test_a_killed_hub_continues_with_its_servers_and_slices(hub: RealHub) -> None:
     before = hub.start("dan", EIGHTH)["state"]
     hub.restart_after_kill()
     until(lambda: hub.server("dan").get("ready"))
@@ -189,7 +189,7 @@ def test_with_the_service_away_servers_without_a_gpu_start_and_others_are_refuse
 
 
 @pytest.mark.parametrize("release", ["6", "5"])
-def test_one_line_less_and_the_hub_is_as_before(tmp_path: Path, release: str) -> None:
+def test_without_the_setup_line_the_hub_is_as_before(tmp_path: Path, release: str) -> None:
     with real_hub(tmp_path, release=release, fake_service=FAKE) as hub:
         assert {"services", "roles", "oauth_clients"} <= tables_that_name_us(tmp_path)
         stage = hub.stage

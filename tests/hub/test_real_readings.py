@@ -99,7 +99,7 @@ def stopped_for_its_memory(hub: GpuHub, hook: WebReceiver) -> None:
     assert found[1]["data"]["why"].startswith(why) and found[1]["data"]["user"] == "ann"
 
 
-def test_an_idle_slice_is_freed_lent_and_comes_back_by_what_is_read(tmp_path: Path, built: Path) -> None:  # noqa: F811
+def test_an_idle_slice_is_freed_lent_and_returned_by_readings(tmp_path: Path, built: Path) -> None:  # noqa: F811
     idle = "{mode: reclaim, gpu_idle_after: 30s, kernel_idle_after: 30s, when_nobody_waits: 10m, warn_for: 3s}"
     policy = f"{{idle: {idle}, preemption: {{min_runtime: 0s, lent_grace: 3s, max_pauses: 100}}}}"
     with gpu_hub(tmp_path, built, policy=policy) as hub:

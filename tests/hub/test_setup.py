@@ -104,7 +104,7 @@ def test_a_notebooks_token_reads_and_submits_and_keeps_its_own_scopes() -> None:
     assert scopes == ["users:activity!user", "access:servers!server", *USER_SCOPES]
 
 
-def test_twice_is_once() -> None:
+def test_a_repeated_call_of_setup_changes_nothing() -> None:
     c = ready()
     first = copy.deepcopy(c)
     setup_gpu_quota(c)
@@ -141,7 +141,7 @@ def test_existing_services_roles_scopes_and_hooks_stay() -> None:
     assert c.Spawner.options_form is kept_form
 
 
-def test_what_was_only_appended_to_stays() -> None:
+def test_a_setting_that_was_only_appended_to_stays() -> None:
     c = Config()
     c.JupyterHub.services.append({"name": "culler", "api_token": "x" * 32})
     c.JupyterHub.load_roles.extend([{"name": "culler", "scopes": ["list:users"]}])
@@ -181,7 +181,7 @@ def test_users_get_a_role_on_a_hub_without_extra_user_scopes(monkeypatch: pytest
     assert role(ready(), "user")["scopes"] == ["self", *USER_SCOPES]
 
 
-async def test_a_callable_for_token_scopes_is_asked_and_added_to() -> None:
+async def test_our_scopes_are_added_to_the_result_of_a_scopes_callable() -> None:
     async def own(spawner: Spawner) -> list[str]:
         return ["read:hub"]
 
@@ -190,7 +190,7 @@ async def test_a_callable_for_token_scopes_is_asked_and_added_to() -> None:
     assert await c.Spawner.server_token_scopes(None) == ["read:hub", *USER_SCOPES]
 
 
-def test_a_server_role_of_the_hubs_own_is_what_token_scopes_start_from() -> None:
+def test_token_scopes_extend_the_configured_server_role() -> None:
     c = ready(JupyterHub={"load_roles": [{"name": "server", "scopes": ["users:activity!user"]}]})
     assert c.Spawner.server_token_scopes == ["users:activity!user", *USER_SCOPES]
 
@@ -270,12 +270,26 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known_one() -> None:
         ready(GPUQuota={"state_dri": "/srv"})
 
 
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param({"model": "A", "memory": 1}, id="an unknown key"),
+        pytest.param({"model": "A"}, id="no memory"),
+        pytest.param({"model": "A", "memory_mib": "80G"}, id="memory in words"),
+        pytest.param({"model": "A", "memory_mib": 1024, "count": 0}, id="no device"),
+    ],
+)
+def test_an_incomplete_simulated_device_is_refused_with_an_example(device: dict[str, object]) -> None:
+    with pytest.raises(SetupError, match=r"simulated_devices: entry 2 is .*'memory_mib': 81920"):
+        ready(GPUQuota={"simulated_devices": [{"model": "A", "memory_mib": 1024}, device]})
+
+
 def test_a_short_token_is_refused() -> None:
     with pytest.raises(SetupError, match="at least 32 characters"):
         ready(GPUQuota={"api_token": "short"})
 
 
-def test_somebody_elses_service_of_our_name_is_not_replaced() -> None:
+def test_a_foreign_service_with_our_name_is_not_replaced() -> None:
     with pytest.raises(SetupError, match="already has a service named 'gpu-quota'"):
         ready(JupyterHub={"services": [{"name": "gpu-quota", "command": ["other"]}]})
 
@@ -295,7 +309,7 @@ def test_somebody_elses_service_of_our_name_is_not_replaced() -> None:
         pytest.param("load_roles", [], "the role 'gpu-quota-service'", id="roles"),
     ],
 )
-def test_what_a_later_line_took_away_is_named(name: str, value: object, said: str) -> None:
+def test_an_entry_removed_by_a_later_line_is_reported(name: str, value: object, said: str) -> None:
     c = ready()
     setattr(c["Spawner" if name == "server_token_scopes" else "JupyterHub"], name, value)
     assert said in " ".join(missing_entries(taken_by_hub(c)))
@@ -307,7 +321,7 @@ def test_a_setting_below_the_call_is_named_for_it_does_not_count() -> None:
     assert "c.GPUQuota.log_limit_mib was set below setup_gpu_quota(c)" in " ".join(missing_entries(taken_by_hub(c)))
 
 
-def test_a_hub_that_lost_our_entries_says_so_when_it_starts(tmp_path: Path) -> None:
+def test_a_hub_without_our_entries_logs_that_at_start(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(
         "from jupyter_gpu_quota import setup_gpu_quota\n"
         "setup_gpu_quota(c)\n"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from jupyterhub.spawner import Spawner
+from jupyterhub.utils import format_exception
 from tornado.web import HTTPError
 from traitlets.config import Config
 
@@ -121,14 +122,16 @@ async def test_a_server_gets_the_slice_that_was_booked(make: Make, books: Books)
     assert set(ann.slice_times_s) == {"ask", "render"}
 
 
-async def test_the_amounts_are_for_kernels_alone(make: Make) -> None:
+async def test_only_kernels_get_the_amounts(make: Make) -> None:
     ann = make()
     await ann.start()
     assert not {name for name in ann.variables if name.startswith("GPU_QUOTA_")}
 
 
 @pytest.mark.parametrize("options", [{}, {"gpu_size": "cpu"}, {"gpu_size": "cpu", "gpu_project": "build"}], ids=str)
-async def test_a_server_without_a_gpu_sees_no_device_and_asks_nobody(make: Make, books: Books, options: Any) -> None:
+async def test_a_server_without_a_gpu_sees_no_device_and_sends_no_request(
+    make: Make, books: Books, options: Any
+) -> None:
     ann = make(options=options)
     await ann.start()
     assert books.notebooks == {}
@@ -137,7 +140,7 @@ async def test_a_server_without_a_gpu_sees_no_device_and_asks_nobody(make: Make,
     assert SHARE_VARIABLE not in ann.variables
 
 
-async def test_what_people_or_files_set_of_ours_is_replaced(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_our_variables_set_by_users_or_files_are_replaced(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     ann = make(options={})
     ann.environment = {"CUDA_VISIBLE_DEVICES": "0,1", "GPU_QUOTA_MILLI": "1000", SHARE_VARIABLE: "{}", "MINE": "kept"}
     await ann.start()
@@ -146,7 +149,7 @@ async def test_what_people_or_files_set_of_ours_is_replaced(make: Make, monkeypa
     assert ann.variables["MINE"] == "kept"
 
 
-async def test_nothing_leaks_from_one_start_into_the_next(make: Make, books: Books) -> None:
+async def test_no_variable_of_one_start_reaches_the_next(make: Make, books: Books) -> None:
     ann = make()
     await ann.start()
     await ann.stop()
@@ -157,7 +160,7 @@ async def test_nothing_leaks_from_one_start_into_the_next(make: Make, books: Boo
     assert books.live == []
 
 
-async def test_somebody_with_one_project_need_not_name_it(make: Make, books: Books) -> None:
+async def test_a_user_with_one_project_need_not_name_it(make: Make, books: Books) -> None:
     await make(options={"gpu_size": "1/8"}).start()
     assert [view.project for view in books.live] == ["build"]
 
@@ -195,7 +198,7 @@ async def test_a_start_waits_until_its_slice_is_free(make: Make, books: Books) -
     assert ann.running
 
 
-async def test_progress_tells_the_reason_whenever_it_changes(make: Make, books: Books) -> None:
+async def test_progress_reports_each_change_of_the_reason(make: Make, books: Books) -> None:
     books.hold = True
     ann = make()
     ann._start_pending = True
@@ -222,7 +225,7 @@ async def test_progress_tells_the_reason_whenever_it_changes(make: Make, books: 
     assert messages[-1] == "Spawning server..."
 
 
-async def test_a_slice_that_is_never_free_is_refused_with_its_reason_and_given_back(make: Make, books: Books) -> None:
+async def test_a_slice_that_is_never_free_is_refused_with_its_reason_and_returned(make: Make, books: Books) -> None:
     books.hold = True
     error = await refusal(make(spawn_timeout_s=1))
     assert "was not free within 1 s" in said(error)
@@ -241,7 +244,7 @@ async def test_the_hubs_own_time_out_is_extended_by_the_wait_once(make: Make) ->
 # Refusals
 
 
-async def test_a_refusal_says_used_limit_and_what_to_do(make: Make, books: Books) -> None:
+async def test_a_refusal_has_use_limit_and_advice(make: Make, books: Books) -> None:
     await make("bob", options={**CHOSEN, "gpu_size": "1/4"}).start()
     error = await refusal(make())
     assert error.status_code == 409
@@ -251,7 +254,7 @@ async def test_a_refusal_says_used_limit_and_what_to_do(make: Make, books: Books
     assert [view.user for view in books.live] == ["bob"]
 
 
-async def test_a_project_one_is_no_member_of_is_refused(make: Make) -> None:
+async def test_a_project_without_membership_is_refused(make: Make) -> None:
     error = await refusal(make(options={"gpu_project": "secret", "gpu_size": "1/8"}))
     assert error.status_code == 403
 
@@ -285,7 +288,7 @@ async def test_with_the_service_away_a_gpu_is_refused_soon_and_a_server_without_
     assert ann.running
 
 
-async def test_a_service_that_never_answers_is_given_up(make: Make, slices: tuple[str, Books]) -> None:
+async def test_a_service_that_never_answers_times_out(make: Make, slices: tuple[str, Books]) -> None:
     slices[1].deaf = True
     ann = make()
     ann._slices = mixin_room.SliceClient(service_url=slices[0], base_url="/", api_token=TOKEN, request_timeout_s=0.5)
@@ -304,13 +307,19 @@ async def test_a_slice_whose_booking_was_never_answered_is_returned(make: Make, 
     await until_in_loop(lambda: not slices[1].live and not mixin_room.RETURN_TASKS)
 
 
-async def test_what_a_new_start_of_the_same_server_got_is_not_taken_from_it(make: Make, books: Books) -> None:
+async def test_a_late_return_does_not_take_the_slice_of_a_new_start(make: Make, books: Books) -> None:
     first, second = make(), make()
     await second.start()
     first.user.spawners = {"": SimpleNamespace(active=True)}
     assert await first._slices_after_lost_answer() == []
     first.user.spawners = {"": first}
     assert await first._slices_after_lost_answer() == [books.live[0].id]
+
+
+async def test_the_start_form_shows_the_sentence_of_a_refusal_alone() -> None:
+    sentence = "The notebook quota of vision in pool build is 0.5 and 0.5 is in use."
+    error = refusal_room.spawn_error(sentence, reason="above_notebook_quota")
+    assert format_exception(error)[0] == sentence
 
 
 async def test_on_hub_5_the_sentence_is_shown_and_a_refusal_is_not_counted(
@@ -327,7 +336,7 @@ async def test_on_hub_5_the_sentence_is_shown_and_a_refusal_is_not_counted(
 # Giving back
 
 
-async def test_stop_gives_back_and_doing_it_again_does_nothing(make: Make, books: Books) -> None:
+async def test_stop_returns_the_slice_and_a_repeated_stop_does_nothing(make: Make, books: Books) -> None:
     ann = make()
     await ann.start()
     await ann.stop()
@@ -339,7 +348,7 @@ async def test_stop_gives_back_and_doing_it_again_does_nothing(make: Make, books
     assert "give_back" in ann.slice_times_s
 
 
-async def test_a_slice_is_given_back_only_when_its_server_is_gone(make: Make, books: Books) -> None:
+async def test_a_slice_is_returned_only_after_its_server_ended(make: Make, books: Books) -> None:
     ann = make()
     await ann.start()
     ann.sticks = True
@@ -380,7 +389,7 @@ async def test_a_start_that_is_cancelled_gives_back(make: Make, books: Books, he
     assert books.live == []
 
 
-async def test_a_start_cancelled_before_the_answer_gives_back_what_is_booked(make: Make, books: Books) -> None:
+async def test_a_start_cancelled_before_the_answer_returns_its_slice(make: Make, books: Books) -> None:
     ann = make()
     starting = asyncio.ensure_future(ann.start())
     while ann._slices is None:
@@ -428,7 +437,7 @@ async def test_a_slice_that_could_not_be_given_back_is_given_back_at_the_next_st
         task.cancel()
 
 
-async def test_a_slice_is_given_back_once_the_service_is_there_again(make: Make, books: Books) -> None:
+async def test_a_slice_is_returned_when_the_service_is_available_again(make: Make, books: Books) -> None:
     ann = make()
     await ann.start()
     there = ann.slices.service_url
@@ -449,7 +458,7 @@ async def test_a_state_without_a_slice_is_fine(make: Make, state: dict[str, Any]
 # The form
 
 
-async def test_the_hubs_own_form_stays_and_ours_follows(make: Make) -> None:
+async def test_the_gpu_form_follows_the_hubs_own_form(make: Make) -> None:
     ann = make()
     ann.options_form = "<p>image</p>"
     html = await ann.get_options_form()
@@ -457,12 +466,12 @@ async def test_the_hubs_own_form_stays_and_ours_follows(make: Make) -> None:
     assert 'value="build:build:1/8"' in html
 
 
-async def test_somebody_who_may_have_no_gpu_gets_no_form_of_ours(make: Make) -> None:
+async def test_a_user_without_gpu_quota_gets_no_gpu_form(make: Make) -> None:
     assert await make("outsider").get_options_form() == ""
 
 
 @pytest.mark.parametrize("kept", [{"gpu_size": "1/8"}, {"gpu_size": 7}], ids=["a size", "nonsense"])
-async def test_somebody_who_lost_their_projects_is_asked_so_that_their_last_choice_is_not_kept(
+async def test_a_user_who_lost_all_projects_gets_the_form_so_that_the_last_choice_is_not_reused(
     make: Make, kept: dict[str, object]
 ) -> None:
     ann = make("outsider")
@@ -472,7 +481,7 @@ async def test_somebody_who_lost_their_projects_is_asked_so_that_their_last_choi
     assert "No project has a GPU quota for your notebooks" in html
 
 
-async def test_with_the_service_away_the_form_still_offers_a_server(
+async def test_without_the_service_the_form_offers_a_server_without_gpu(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jupyter_gpu_quota.hub.slices.READ_TIMEOUT_S", 0.3)

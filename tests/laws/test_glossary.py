@@ -1,4 +1,4 @@
-"""One word per thing: private words that have a standard word in the field are written nowhere.
+"""One word per thing: no private word is written where the field has a standard word.
 
 The code, the pages, the documentation and the tests use the words of Kubernetes, Slurm, Kueue and JupyterHub.
 """

@@ -1,6 +1,6 @@
 """The laws of the structure: the table of imports, a pure core, and an import of the package that starts nothing.
 
-The table is the one of docs/explanation/architecture.md. A room is a folder or a file; the longest name counts.
+docs/explanation/architecture.md describes the folders. A room is a folder or a file; the longest name counts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PURE = {
     "__future__", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "fractions",
     "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re", "typing",
 }  # fmt: skip
-"""What the core may import of the standard library: nothing that reads a clock, a file, or chance."""
+"""What the core may import of the standard library: nothing that reads a clock, a file or random numbers."""
 
 MAY_CALL = {"frozen.py": {"exec"}}
-"""It makes functions from the names of fields, as dataclasses does: from nothing that anybody wrote at run time."""
+"""It makes functions from the names of fields, as dataclasses does, and from no input at run time."""
 
 LAYERS = (
     "core", "core.placement", "core.quota", "core.queue", "core.preemption", "core.eviction", "core.scheduling.cache",
@@ -35,6 +35,7 @@ LAYERS = (
 ANYTHING = frozenset({"*"})
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **{layer: frozenset(LAYERS[:at]) for at, layer in enumerate(LAYERS)},
+    "core.enforcement": frozenset({"core"}),
     "core.idle": frozenset({"core"}),
     "messages": frozenset({"core"}),
     "wire": frozenset({"core", "messages"}),
@@ -85,7 +86,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 own packages for their own files alone."""
 
 ROOTS = {"api.main", "controllers.main", "deployment", "demo", "cli", "__main__"}
-"""They put the parts together, so nothing else imports them."""
+"""Composition roots: nothing else imports them."""
 
 
 def name_of(path: Path) -> str:
@@ -140,7 +141,7 @@ def may_import(room: str, other: str) -> bool:
         return True
     if to in ROOTS:
         return False
-    if room in LAYERS or room == "core.idle" or room.startswith("backends"):
+    if is_below(room, "core") or room.startswith("backends"):
         return to in MAY_IMPORT[room] or (
             room.startswith("backends") and is_below(to, "core") and "core" in MAY_IMPORT[room]
         )
@@ -151,18 +152,18 @@ def may_import(room: str, other: str) -> bool:
     return any(is_below(other, allowed) for allowed in MAY_IMPORT[room])
 
 
-def broken_arrows(name: str, source: str | None = None) -> set[str]:
+def forbidden_imports(name: str, source: str | None = None) -> set[str]:
     room = room_of(name)
     return {other for other in imported_modules(name, source) if not may_import(room, other)}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_room_imports_what_its_row_allows(name: str) -> None:
-    broken, room = broken_arrows(name), room_of(name)
+def test_each_room_imports_only_what_its_row_allows(name: str) -> None:
+    broken, room = forbidden_imports(name), room_of(name)
     assert not broken, f"{room} may import {sorted(MAY_IMPORT[room])}, and {name} imports {sorted(broken)}"
 
 
-ADDED = [
+FORBIDDEN_EXAMPLES = [
     ("core", "from .queue.order import first"),
     ("core.placement", "from ..quota.fit import fits"),
     ("core.quota", "from ..queue.order import first"),
@@ -172,6 +173,7 @@ ADDED = [
     ("core.scheduling.cache", "from ..decide import decide"),
     ("core.scheduling", "from ..explain.why_waiting import x"),
     ("core.explain", "from ..idle.classification import x"),
+    ("core.enforcement", "from ..idle.classification import x"),
     ("core.idle", "from ..scheduling.decide import decide"),
     ("messages", "from ..store.records.rows import Row"),
     ("wire", "from ..store.records.rows import Row"),
@@ -197,17 +199,19 @@ ADDED = [
 ]
 
 
-def test_each_row_has_an_arrow_that_it_forbids() -> None:
-    assert {room for room, _ in ADDED} == {room for room, allowed in MAY_IMPORT.items() if allowed != ANYTHING}
+def test_each_row_forbids_an_import() -> None:
+    assert {room for room, _ in FORBIDDEN_EXAMPLES} == {
+        room for room, allowed in MAY_IMPORT.items() if allowed != ANYTHING
+    }
 
 
-@pytest.mark.parametrize(("room", "line"), ADDED, ids=[room for room, _ in ADDED])
-def test_an_arrow_that_the_table_forbids_is_noticed(room: str, line: str) -> None:
-    assert broken_arrows(room, line), f"{room} may not do this: {line}"
+@pytest.mark.parametrize(("room", "line"), FORBIDDEN_EXAMPLES, ids=[room for room, _ in FORBIDDEN_EXAMPLES])
+def test_a_forbidden_import_is_found(room: str, line: str) -> None:
+    assert forbidden_imports(room, line), f"{room} may not do this: {line}"
 
 
 # --- no cycles --------------------------------------------------------------------------------------------------------
-def circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
+def import_cycles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
     """The groups of modules that each reach all the others."""
     reached = {name: set(found) for name, found in imports.items()}
     grew = True
@@ -221,7 +225,7 @@ def circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
     return {frozenset(found) for found in round_trips.values() if found}
 
 
-CIRCLES = {
+KNOWN_CYCLES = {
     frozenset({"client", "client.job"}): (
         "a client hands out jobs, and a job asks the client it came from: each names the other in its public types"
     ),
@@ -230,10 +234,10 @@ CIRCLES = {
 
 
 def test_no_modules_import_each_other_but_those_listed_with_their_reason() -> None:
-    found = circles({name: imported_modules(name) for name in FILES})
-    new = [sorted(circle) for circle in found - CIRCLES.keys()]
+    found = import_cycles({name: imported_modules(name) for name in FILES})
+    new = [sorted(cycle) for cycle in found - KNOWN_CYCLES.keys()]
     assert not new, f"move what both need to where it belongs: {new}"
-    assert not CIRCLES.keys() - found, "a circle is listed that is none any more"
+    assert not KNOWN_CYCLES.keys() - found, "a listed cycle no longer exists"
 
 
 @pytest.mark.parametrize(
@@ -244,8 +248,8 @@ def test_no_modules_import_each_other_but_those_listed_with_their_reason() -> No
         pytest.param({"a": {"b"}, "b": {"c"}, "c": {"a"}}, {frozenset("abc")}, id="three in a ring"),
     ],
 )
-def test_circles_are_found(imports: dict[str, set[str]], found: set[frozenset[str]]) -> None:
-    assert circles(imports) == found
+def test_import_cycles_are_found(imports: dict[str, set[str]], found: set[frozenset[str]]) -> None:
+    assert import_cycles(imports) == found
 
 
 def test_no_folders_import_each_other() -> None:
@@ -259,16 +263,16 @@ def test_no_folders_import_each_other() -> None:
             imports.setdefault(folder(name), set()).update(others - {folder(name), ""})
     for found in list(imports.values()):
         found &= imports.keys()
-    assert circles(imports) == set()
+    assert import_cycles(imports) == set()
 
 
-MOST_FILES = 15
+MAX_FILES = 15
 
 
 def test_no_folder_has_too_many_files() -> None:
     counts = {str(d.relative_to(PACKAGE)): len(list(d.glob("*.py"))) - 1 for d in PACKAGE.rglob("*") if d.is_dir()}
-    large = {name: count for name, count in counts.items() if count > MOST_FILES and not name.endswith("versions")}
-    assert not large, "a reader cannot keep so many files in mind: divide the folder"
+    large = {name: count for name, count in counts.items() if count > MAX_FILES and not name.endswith("versions")}
+    assert not large, "the folder has too many files: divide it"
 
 
 # --- purity -----------------------------------------------------------------------------------------------------------
@@ -321,13 +325,13 @@ def test_importing_the_package_starts_and_loads_nothing() -> None:
     assert done.stdout.split() == []
 
 
-def test_no_room_is_called_by_what_it_is_not() -> None:
+def test_no_module_has_a_name_without_meaning() -> None:
     names = {part for path in MODULES for part in path.relative_to(PACKAGE).with_suffix("").parts}
     assert not names & {"utils", "common", "helpers", "base", "misc"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_file_can_be_read_in_one_go(path: Path) -> None:
+def test_a_file_is_not_too_long(path: Path) -> None:
     assert path.read_text().count("\n") <= 600
 
 

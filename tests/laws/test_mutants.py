@@ -1,4 +1,4 @@
-"""The rules that ``make mutants`` breaks are still where it looks for them."""
+"""Each mutant of ``make mutants`` still applies to the code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from tests.core.mutant_table import MUTANTS
 from tests.core.mutants import PACKAGE, ROOT
-from tests.core.mutations import Edit, Lost, Mutant
+from tests.core.mutations import DoesNotApply, Edit, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
-def test_what_a_mutant_replaces_is_there_once(mutant: Mutant) -> None:
+def test_the_text_that_a_mutant_replaces_occurs_once(mutant: Mutant) -> None:
     sources: dict[str, str] = {}
     for each in mutant.edits:
         file = each.place.partition(":")[0]
@@ -35,7 +35,7 @@ class Queue:
 """
 
 
-def test_a_place_is_found_by_what_it_means() -> None:
+def test_a_mutant_is_applied_by_syntax_tree() -> None:
     broken = Edit(place="queue.py:Queue.first", code="row.size > 0", instead="row.size >= 0").apply(SOURCE)
     assert "row.size >= 0" in broken and "row.size > 0" not in broken
 
@@ -48,6 +48,6 @@ def test_a_place_is_found_by_what_it_means() -> None:
         pytest.param("queue.py:Queue.last", "row.size > 0", id="a function that is not there"),
     ],
 )
-def test_a_mutant_that_lost_its_place_says_so(place: str, code: str) -> None:
-    with pytest.raises(Lost, match=r"queue\.py"):
+def test_a_mutant_that_no_longer_applies_raises(place: str, code: str) -> None:
+    with pytest.raises(DoesNotApply, match=r"queue\.py"):
         Edit(place=place, code=code, instead="0").apply(SOURCE)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import OLD_CODES, figure_pairs
-from jupyter_gpu_quota.core.reasons import OverShare, ReasonCode
+from jupyter_gpu_quota.core.reasons import OverShare
 from jupyter_gpu_quota.messages.audit import AuditEntry, action_text
 from jupyter_gpu_quota.messages.reasons import SENTENCES
 
@@ -21,20 +22,20 @@ def reason(code: str, *figures: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("code", ["over_share", "over_its_share"])
-def test_a_stop_for_memory_enforcement_says_so_whatever_its_code_was_called(code: str) -> None:
+def test_a_stop_for_memory_enforcement_is_described_as_that_under_every_old_code(code: str) -> None:
     said = action_text(entry("stop", action={"reason": reason(code, *figure_pairs(HELD))}))
     assert said.startswith("stopped bob's job for memory enforcement. The job used 9 MiB of device d0, and its share")
 
 
 @pytest.mark.parametrize(("old", "new"), OLD_CODES.items())
-def test_a_row_with_an_old_code_says_the_sentence_of_the_new_one(old: str, new: ReasonCode) -> None:
+def test_a_row_with_an_old_code_gets_the_sentence_of_the_new_code(old: str, new: ReasonCode) -> None:
     assert action_text(entry("refuse", action={"reason": reason(old)})) == f"refused bob's job. {SENTENCES[new][1]}"
 
 
-def test_people_in_a_reason_are_named() -> None:
+def test_user_ids_in_a_reason_are_replaced_by_names() -> None:
     row = entry("job.hold", was="running", reason=reason("held_by_person", ("user", "ann"), ("grace_s", 5)))
     assert action_text(row) == (
-        "held bob's job, which was running. A person held Dr ann's job. It has 5 s to save, and waits until it is "
+        "held bob's job, which was running. A user held Dr ann's job. It has 5 s to save, and waits until it is "
         "released."
     )
 

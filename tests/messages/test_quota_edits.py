@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from jupyter_gpu_quota.core.enforcement import EnforcementLevel, EnforcementOffer, RequiredEnforcement
+from jupyter_gpu_quota.core.enforcement.levels import EnforcementLevel, EnforcementOffer, RequiredEnforcement
 from jupyter_gpu_quota.core.explain.preview import Effect
 from jupyter_gpu_quota.core.model import Amounts
 from jupyter_gpu_quota.messages.quota_edits import (
@@ -24,7 +24,7 @@ def test_every_effect_on_work_has_a_sentence() -> None:
     assert EFFECTS.keys() == set(Effect)
 
 
-def test_every_amount_has_words() -> None:
+def test_every_amount_has_a_text() -> None:
     assert AMOUNTS.keys() == {field.name for field in fields(Amounts)}
 
 

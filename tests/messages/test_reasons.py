@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from jupyter_gpu_quota.core.amounts import gpu_text
 from jupyter_gpu_quota.core.canonical import canonical
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import (
     OLD_CODES,
     OLD_FIGURES,
@@ -28,7 +29,6 @@ from jupyter_gpu_quota.core.reasons import (
     OtherReason,
     OverShare,
     Reason,
-    ReasonCode,
     StoppedIdle,
     WaitsForDrain,
 )
@@ -62,7 +62,7 @@ def test_a_sentence_names_only_figures_of_its_record(code: ReasonCode) -> None:
 
 
 @pytest.mark.parametrize("code", EVERY)
-def test_a_sentence_says_each_figure_in_its_unit(code: ReasonCode) -> None:
+def test_a_sentence_has_each_figure_in_its_unit(code: ReasonCode) -> None:
     units = {name: spec for words in SENTENCES[code] for _, name, spec, _ in Formatter().parse(words) if name}
     for name, spec in units.items():
         assert spec == ("gpu" if name.endswith("_milli") else "time" if name.endswith("_s") else spec), name
@@ -81,7 +81,7 @@ def test_a_stored_reason_without_its_figures_is_a_short_sentence(code: ReasonCod
     assert sentence(OtherReason(code=code)).endswith(".")
 
 
-def test_a_code_of_another_release_is_said_as_it_is() -> None:
+def test_a_code_of_another_release_is_shown_unchanged() -> None:
     reason = reason_from("from_the_future", [("x_milli", 5)])
     assert reason == OtherReason(code="from_the_future", figures=(("x_milli", 5),))
     assert "from_the_future" in sentence(reason)
@@ -124,10 +124,10 @@ def test_an_old_figure_is_read_by_its_new_name() -> None:
         pytest.param([("used_milli", 1)], id="one lacks"),
         pytest.param([("freed_s", 1), ("else_s", 2)], id="one is unknown"),
         pytest.param([("freed_s", "1")], id="one is of another type"),
-        pytest.param([("freed_s", 1), ("freed_s", 2)], id="one stands twice"),
+        pytest.param([("freed_s", 1), ("freed_s", 2)], id="one occurs twice"),
     ],
 )
-def test_nothing_of_a_stored_reason_is_lost(figures: list[tuple[str, int | str]]) -> None:
+def test_stored_reasons_round_trip(figures: list[tuple[str, int | str]]) -> None:
     found = reason_from("stopped_idle", figures)
     assert (found.code, figure_pairs(found)) == (ReasonCode.STOPPED_IDLE, tuple(figures))
     assert sentence(found).startswith("The service stopped th")
@@ -180,7 +180,7 @@ def test_a_time_is_never_rounded(seconds: int, said: str) -> None:
     assert f"was freed as unused {said} before" in sentence(StoppedIdle(freed_s=seconds))
 
 
-def test_a_warning_says_what_is_wrong_with_a_share() -> None:
+def test_a_warning_describes_the_fault_of_a_share() -> None:
     over = OverShare(used_mib=9, device="d0", share_mib=8, stop_at=1)
     assert warning(over) == "It uses 9 MiB of device d0, and its share is 8 MiB."
     weak = EnforcementTooWeak(

@@ -113,7 +113,7 @@ def test_an_idle_kernel_is_warned_and_freed_and_a_cpu_kernel_keeps_its_variables
     until(lambda: shown(world, notebook)["stage"] == "in_use", BUSY_S)
 
 
-def test_a_background_thread_and_a_silent_cell_are_left_alone(
+def test_a_background_thread_and_a_silent_cell_are_not_suspended(
     world: ServiceWorld, notebook: str, server: JupyterServer
 ) -> None:
     kernel = server.start_kernel()

@@ -42,7 +42,7 @@ class SilentKernel:
         pytest.param("new word", 0, 2 * MINUTE, (None, 2 * MINUTE), id="a state that is not known stays unknown"),
     ],
 )
-def test_what_a_silent_kernel_is_reported_as(
+def test_the_reported_state_of_a_silent_kernel(
     state: str, connections: int, after_ms: int, expected: tuple[str | None, int]
 ) -> None:
     now = [0]
@@ -53,7 +53,7 @@ def test_what_a_silent_kernel_is_reported_as(
     assert (found.state, found.quiet_ms) == expected
 
 
-def test_a_kernel_whose_first_client_comes_late_is_used_from_then_on() -> None:
+def test_a_late_first_client_counts_as_use_of_the_kernel() -> None:
     server, now = SilentKernel("starting", 0), [0]
     watch = Watch(server, "one", lambda: now[0])
     watch.observe()

@@ -119,13 +119,13 @@ def test_on_a_slice_that_may_be_lent_no_kernel_is_started(answer: Any, why: str)
 
 
 @pytest.mark.parametrize("answer", [GONE, refusal(404, "No such path."), refusal(403, "No."), {"odd": 1}])
-def test_where_nothing_was_ever_lent_a_service_that_is_away_delays_nothing(answer: Any) -> None:
+def test_without_lending_an_unreachable_service_delays_no_kernel(answer: Any) -> None:
     service = Answers(answer)
     assert service.ask() == {}
     assert len(service.asked) == 1 and service.heard == []
 
 
-def test_a_person_may_give_the_wait_up() -> None:
+def test_a_user_may_cancel_the_wait() -> None:
     service = Answers(WAITS, may_be_lent=True)
 
     async def given_up() -> None:
@@ -156,7 +156,7 @@ def test_a_start_that_is_cancelled_waits_no_longer() -> None:
     assert service.requester.waiting == {}
 
 
-def test_a_server_without_a_share_asks_nobody() -> None:
+def test_a_server_without_a_share_sends_no_request() -> None:
     requester = SliceRequester({"JUPYTERHUB_API_TOKEN": "t"}, Answers(GONE).post)
     assert asyncio.run(requester.request("k1", 10)) == {}
 
@@ -215,8 +215,12 @@ def test_a_kernel_waits_visibly_and_then_starts_on_the_device_of_the_answer(
     assert run(server, kernel["id"], SHOW) == "GPU-other 250\n"
 
 
+def test_a_wrong_body_of_give_up_is_refused(server: JupyterServer) -> None:
+    assert [server.call("POST", "/gpu-quota/give-up", body)[0] for body in ([1], {"kernel": 1}, {})] == [400, 400, 200]
+
+
 @pytest.mark.slow
-def test_a_wait_that_is_given_up_tells_why_no_kernel_was_started(server: JupyterServer, service: Service) -> None:
+def test_a_cancelled_wait_reports_why_no_kernel_was_started(server: JupyterServer, service: Service) -> None:
     service.slice = WakeAnswer(state="waiting", reason="lent", message="Ann's job borrows it.")
     thread, answers = start(server)
     (wait,) = until(lambda: waiting(server))

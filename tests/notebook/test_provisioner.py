@@ -53,13 +53,13 @@ def test_a_kernel_gets_devices_and_amounts_of_the_share(in_our_hub: None) -> Non
     assert (env["GPU_QUOTA_MILLI"], env["GPU_QUOTA_MEMORY_MIB"]) == ("125", "10240")
 
 
-def test_a_kernel_keeps_what_submitting_needs_and_not_what_is_the_servers(in_our_hub: None) -> None:
+def test_a_kernel_keeps_the_variables_for_submitting_and_no_server_variables(in_our_hub: None) -> None:
     env = finalized(dict(SERVER))
     assert {"JUPYTER_GPU_QUOTA_URL", "JUPYTER_GPU_QUOTA_PROJECT", "JUPYTERHUB_API_TOKEN", "HOME"} <= env.keys()
     assert SHARE_VARIABLE not in env
 
 
-def test_what_a_kernelspec_or_a_person_says_of_ours_is_replaced(in_our_hub: None) -> None:
+def test_our_variables_set_by_a_kernelspec_or_a_user_are_replaced(in_our_hub: None) -> None:
     asked = {
         **SERVER,
         "CUDA_VISIBLE_DEVICES": "0,1,2,3",
@@ -86,7 +86,7 @@ def test_kernels_of_a_server_without_a_gpu_see_none() -> None:
     assert kernel_variables({"CUDA_VISIBLE_DEVICES": "0"}, server, wants_gpu=True) == server
 
 
-def test_outside_our_hub_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_our_hub_the_provisioner_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUPYTER_GPU_QUOTA_URL", raising=False)
     assert finalized({"CUDA_VISIBLE_DEVICES": "3"}) == {"CUDA_VISIBLE_DEVICES": "3"}
 
@@ -102,7 +102,7 @@ def test_outside_our_hub_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> 
         ),
     ],
 )
-def test_which_provisioner_starts_a_kernel(in_our_hub: None, metadata: dict[str, object], expected: type) -> None:
+def test_the_provisioner_of_a_kernel(in_our_hub: None, metadata: dict[str, object], expected: type) -> None:
     _load_jupyter_server_extension(ServerApp())
     spec = KernelSpec(language="python", argv=["python"], metadata=metadata)
     assert type(KernelProvisionerFactory.instance().create_provisioner_instance("k", spec, None)) is expected

@@ -64,7 +64,7 @@ def mail(port: int, **settings: Any) -> Mail:
 
 
 # --- what they say ------------------------------------------------------------------------------------------------
-def test_a_warning_says_who_which_when_what_is_lost_and_how_to_keep_it() -> None:
+def test_a_warning_names_server_kernel_time_loss_and_how_to_postpone() -> None:
     said = f"{subject(WARNED)}\n{text(WARNED)}"
     for part in (
         "bob", "notebook server", "0.125 GPU of pool build", "project vision", "2030-03-17 17:51:40 UTC",
@@ -91,20 +91,20 @@ def test_a_warning_says_who_which_when_what_is_lost_and_how_to_keep_it() -> None
         pytest.param({"event": "reported"}, "The policy only reports", "lost", id="mode report"),
     ],
 )
-def test_what_a_message_says(change: dict[str, Any], there: str, not_there: str) -> None:
+def test_the_text_of_each_message(change: dict[str, Any], there: str, not_there: str) -> None:
     said = text(replace(WARNED, **change))
     assert there in said
     assert not_there not in said
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_every_body_is_as_its_schema_says(event: Any) -> None:
+def test_every_body_matches_its_schema(event: Any) -> None:
     message = replace(WARNED, event=event, free_at=WARNED.free_at if event == "warned" else None)
     jsonschema.validate(json.loads(body(message)), schema(), format_checker=jsonschema.FormatChecker())
     assert document(message).type == f"notebook.{event}"
 
 
-def test_a_body_that_lacks_something_is_not_as_its_schema_says() -> None:
+def test_the_schema_rejects_a_body_without_a_required_key() -> None:
     found = json.loads(body(WARNED))
     del found["data"]["lost"]
     with pytest.raises(jsonschema.ValidationError):
@@ -127,7 +127,7 @@ def test_the_body_of_a_warning() -> None:
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
-def test_nothing_is_on_after_installation() -> None:
+def test_optional_features_are_off_after_installation() -> None:
     config = GPUQuota()
     assert (mistakes(config), webhook_of(config), mail_of(config)) == ([], None, None)
 
@@ -153,7 +153,7 @@ MAILED = {"mail_host": "m", "mail_from": "hub@example.org", "mail_to": "{user}@e
         pytest.param({"page": "hub.example.org"}, "notification_page", id="a page without a scheme"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_said_in_a_sentence(settings: dict[str, Any], expected: str) -> None:
+def test_each_wrong_setting_has_a_sentence(settings: dict[str, Any], expected: str) -> None:
     (sentence,) = mistakes(GPUQuota(**{f"notification_{name}": value for name, value in settings.items()}))
     assert expected in sentence
     assert "u:p" not in sentence
@@ -185,7 +185,7 @@ def test_files_are_found_from_where_the_hub_runs(tmp_path: Path, monkeypatch: py
         pytest.param("{user}", "{user}@example.org", id="a name that looks like the setting"),
     ],
 )
-def test_how_a_name_becomes_an_address(user: str, address: str | None) -> None:
+def test_mail_addresses_of_user_names(user: str, address: str | None) -> None:
     assert mail(25).settings.address_of(user) == address
 
 
@@ -209,7 +209,7 @@ def hooked(receiver: WebReceiver, message: Message | None = WARNED, **settings: 
     return asyncio.run(_webhook(receiver, message, **settings))
 
 
-def test_what_is_signed_is_verified_by_the_library_of_the_specification(tmp_path: Path) -> None:
+def test_the_reference_library_verifies_the_signature(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET + "\n")
     with web_receiver() as receiver:
         assert isinstance(hooked(receiver, notification_webhook_secret_file=str(tmp_path / "secret")), Sent)
@@ -238,7 +238,7 @@ def test_without_a_secret_nothing_is_signed() -> None:
         pytest.param(410, True, id="it is gone for good"),
     ],
 )
-def test_what_an_answer_means(answer: int, final: bool) -> None:
+def test_outcomes_of_webhook_answers(answer: int, final: bool) -> None:
     with web_receiver(answers=[answer]) as receiver:
         assert hooked(receiver) == Failed(why=f"http://127.0.0.1:{receiver.port} answered {answer}", final=final)
 
@@ -250,7 +250,7 @@ def test_a_redirect_is_not_followed() -> None:
     assert (outcome.final, "redirects are not followed" in outcome.why, elsewhere.got) == (True, True, [])
 
 
-def test_a_receiver_that_is_not_there_is_tried_again() -> None:
+def test_an_unreachable_receiver_is_retried() -> None:
     with web_receiver() as receiver:
         pass
     outcome = hooked(receiver)
@@ -258,7 +258,7 @@ def test_a_receiver_that_is_not_there_is_tried_again() -> None:
     assert (outcome.final, "secret-path" in outcome.why) == (False, False)
 
 
-def test_a_receiver_that_never_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_that_never_answers_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jupyter_gpu_quota.notifications.webhook.ANSWER_S", 0.3)
     with web_receiver(silent=True) as receiver:
         outcome = hooked(receiver)
@@ -321,7 +321,7 @@ def test_an_answer_of_headers_without_end_is_a_failure_of_the_receiver() -> None
     assert isinstance(outcome, Failed) and not outcome.final
 
 
-def test_a_certificate_of_nobody_is_not_trusted_and_the_sites_own_is(pair: tuple[Path, Path]) -> None:
+def test_an_unknown_certificate_is_not_trusted_and_the_site_s_own_is(pair: tuple[Path, Path]) -> None:
     with web_receiver(pair) as receiver:
         refused = hooked(receiver)
         assert isinstance(refused, Failed)
@@ -339,7 +339,7 @@ def test_a_certificate_of_nobody_is_not_trusted_and_the_sites_own_is(pair: tuple
         pytest.param(base64.b64encode(b"short").decode(), "24 to 64", id="it is too short"),
     ],
 )
-def test_without_its_secret_nothing_is_sent_and_no_part_of_it_is_logged(
+def test_without_its_secret_nothing_is_sent_and_the_secret_is_not_logged(
     tmp_path: Path, content: str | None, expected: str
 ) -> None:
     if content is not None:
@@ -384,7 +384,7 @@ def test_a_letter_in_a_real_conversation(postbox: MailReceiver) -> None:
     assert got.get_content().replace("\r\n", "\n") == text(WARNED)
 
 
-def test_the_log_in_goes_over_tls_only(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_login_requires_tls(pair: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "password").write_text(PASSWORD + "\n")
     login = {"notification_mail_user": "hub", "notification_mail_password_file": str(tmp_path / "password")}
     with mail_receiver(pair, log_in=True) as receiver:
@@ -402,7 +402,7 @@ def test_the_log_in_goes_over_tls_only(pair: tuple[Path, Path], tmp_path: Path) 
     assert receiver.logins == before
 
 
-def test_a_server_that_cannot_starttls_gets_nothing(postbox: MailReceiver) -> None:
+def test_a_server_without_starttls_gets_no_mail(postbox: MailReceiver) -> None:
     outcome = sent(mail(postbox.port, notification_mail_security="starttls"))
     assert isinstance(outcome, Failed)
     assert (outcome.final, "STARTTLS" in outcome.why, postbox.letters) == (True, True, [])
@@ -428,7 +428,7 @@ def test_a_name_without_an_address_is_given_up_at_once(postbox: MailReceiver) ->
     assert (outcome.final, "bob smith" in outcome.why, postbox.letters) == (True, False, [])
 
 
-def test_a_mail_server_that_says_nothing_is_left() -> None:
+def test_a_silent_mail_server_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         channel = mail(listening.getsockname()[1])
         channel._whole_s = 0.3
@@ -444,14 +444,14 @@ def test_a_mail_server_that_says_nothing_is_left() -> None:
         pytest.param((b"220 hello\r\n", b"250-" + b"x" * 8_000 + b"\r\n"), id="in what it can do"),
     ],
 )
-def test_a_mail_server_that_talks_for_ever_is_left_before_it_fills_the_memory(said: tuple[bytes, ...]) -> None:
+def test_an_endless_mail_server_response_is_cut_off(said: tuple[bytes, ...]) -> None:
     with talker(*said) as port:
         outcome = sent(mail(port))
     assert isinstance(outcome, Failed)
     assert ("a response that SMTP does not allow" in outcome.why, outcome.final) == (True, False), outcome
 
 
-def test_a_mail_server_that_answers_with_a_line_too_long_refused_nothing() -> None:
+def test_an_overlong_response_of_a_mail_server_is_not_a_refusal() -> None:
     with talker(b"220 " + b"x" * 9_000 + b"\r\n") as port:
         outcome = sent(mail(port))
     assert isinstance(outcome, Failed)
@@ -470,9 +470,7 @@ SMTP_LINE = 998
         pytest.param({"event": "stopped", "why": "w" * 4_000}, id="a reason without a space"),
     ],
 )
-def test_text_that_is_longer_than_a_line_of_mail_may_be_goes_out_whole(
-    postbox: MailReceiver, expected: dict[str, Any]
-) -> None:
+def test_text_longer_than_a_mail_line_is_sent_completely(postbox: MailReceiver, expected: dict[str, Any]) -> None:
     message = replace(WARNED, **expected)
     assert sent(mail(postbox.port), message) == Sent(answer="accepted it")
     content = postbox.letters[0].content
@@ -481,7 +479,7 @@ def test_text_that_is_longer_than_a_line_of_mail_may_be_goes_out_whole(
     assert got.get_content().replace("\r\n", "\n") == text(message)
 
 
-def test_a_warning_of_memory_enforcement_names_the_figures_and_what_to_do() -> None:
+def test_a_memory_enforcement_warning_has_figures_and_advice() -> None:
     warned = replace(WARNED, event="over_share", why="It holds 9 MiB of device G, and its share is 7 MiB.", stop_at=NOW)
     assert "It holds 9 MiB of device G" in text(warned) and "free memory now" in text(warned)
     assert (document(warned).data.lost, document(warned).data.stop_at is not None) == ("all_variables", True)
@@ -493,7 +491,7 @@ def test_a_warning_of_memory_enforcement_names_the_figures_and_what_to_do() -> N
     assert document(stopped).data.why == "Memory enforcement stopped it."
 
 
-def test_a_mail_probe_says_hello_and_sends_nothing(postbox: MailReceiver) -> None:
+def test_a_mail_probe_connects_and_sends_nothing(postbox: MailReceiver) -> None:
     assert asyncio.run(_closing(mail(postbox.port), None)) == Sent(answer="answers")
     assert postbox.letters == []
 

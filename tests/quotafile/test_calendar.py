@@ -164,7 +164,7 @@ def test_the_nights_on_which_clocks_change(window: When, expected: str) -> None:
     assert opened(window, "2027-01-01", "2028-01-01") == [expected]
 
 
-def test_a_day_that_a_zone_left_out_has_no_window() -> None:
+def test_a_day_that_a_time_zone_skipped_has_no_window() -> None:
     samoa = [when(times, "Pacific/Apia", dates="2011-12-29/2011-12-31") for times in ("", "08:00-17:00")]
     assert [len(opened(window, "2011-12-01", "2012-01-31")) for window in samoa] == [2, 2]
 
@@ -175,7 +175,7 @@ times_of_day = st.integers(0, 1439)
 
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(ZONES), times_of_day, times_of_day, st.dates(date(2026, 1, 1), date(2030, 1, 1)))
-def test_windows_that_meet_leave_no_instant_out_and_are_never_empty(zone: str, one: int, other: int, day: date) -> None:
+def test_adjacent_windows_cover_every_instant_and_are_never_empty(zone: str, one: int, other: int, day: date) -> None:
     """Day and night between the same two times of day fill the time, whatever the clocks do."""
     begins, ends = sorted((one, other))
     begins, ends = (begins, ends + 1) if begins == ends else (begins, ends)

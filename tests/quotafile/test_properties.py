@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.quotafile import QuotaError, QuotaFile
 
-TRAPS = [
+AMBIGUOUS = [
     "NO",
     "yes",
     "y",
@@ -29,11 +29,11 @@ TRAPS = [
 ]
 LETTERS = "abcXYZ0189._ @+-"
 
-names = st.sampled_from(TRAPS) | st.builds(
+names = st.sampled_from(AMBIGUOUS) | st.builds(
     lambda first, rest: first + rest, st.sampled_from("abcXYZ0189"), st.text(LETTERS, max_size=8)
 )
 people = st.sampled_from(
-    [*TRAPS, "a: b", "- x", "# c", "'", '"', "ä", "*a", "&a", "!a", "[", "{x}", " a ", "20:00", "~", "é\u3042"]
+    [*AMBIGUOUS, "a: b", "- x", "# c", "'", '"', "ä", "*a", "&a", "!a", "[", "{x}", " a ", "20:00", "~", "é\u3042"]
 )
 amounts = st.integers(0, 3_000).map(lambda milli: milli // 1000 if milli % 1000 == 0 else f"{milli / 1000:.3f}")
 durations = st.builds(lambda n, unit: f"{n}{unit}", st.integers(1, 3000), st.sampled_from(["s", "m", "h", "d"]))

@@ -26,8 +26,8 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(LEAST.replace("1", "true"), 1, "version: 1", id="a version that is not a number"),
         pytest.param(LEAST + "polcy: {}", 4, "did you mean 'policy'?", id="an unknown key names the nearest"),
         pytest.param(LEAST + "xyzzy: {}", 4, "it knows version, revision, pools", id="an unknown key near nothing"),
-        pytest.param(LEAST + "version: 1", 4, "stands twice", id="a key that stands twice"),
-        pytest.param(LEAST + "pools: []", 4, "stands twice", id="a section that stands twice"),
+        pytest.param(LEAST + "version: 1", 4, "occurs twice", id="a key that occurs twice"),
+        pytest.param(LEAST + "pools: []", 4, "occurs twice", id="a section that occurs twice"),
         pytest.param(project("quotas: {}"), 5, "did you mean 'quota'?", id="a misspelt key of a project"),
         pytest.param(
             project("quota:\n  a:\n    trainig: 1"), 7, "did you mean 'training'?", id="a misspelt key deep inside"
@@ -39,23 +39,27 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(project("quota:\n  a:\n    training: .inf"), 7, "no amount", id="infinity"),
         pytest.param(project("quota:\n  a:\n    training: 1e9"), 7, "no amount", id="an exponent"),
         pytest.param(project("quota:\n  a:\n    training: 1000000000"), 7, "more than", id="a thousand million"),
-        pytest.param(project("quota:\n  a:\n    training: [1]"), 7, "no amount", id="a list for an amount"),
-        pytest.param(project("quota:\n  a:\n    training: null"), 7, "no amount", id="nothing for an amount"),
-        pytest.param(project("quota:\n  a:\n    training: true"), 7, "no amount", id="a truth value for an amount"),
+        pytest.param(project("quota:\n  a:\n    training: [1]"), 7, "instead of the amount", id="a list for an amount"),
+        pytest.param(
+            project("quota:\n  a:\n    training: null"), 7, "instead of the amount", id="nothing for an amount"
+        ),
+        pytest.param(
+            project("quota:\n  a:\n    training: true"), 7, "instead of the amount", id="a truth value for an amount"
+        ),
         pytest.param(project("quota:\n  a:\n    training: 1/3"), 7, "a decimal, such as 0.333", id="a third of a GPU"),
         pytest.param(project("quota:\n  a:\n    training: 8GiB"), 7, "such as 2 or 0.5", id="memory for an amount"),
         pytest.param(
             project("quota: {}\ndefaults: {time_limit: [1]}"),
             6,
-            "no duration; write one such as 90m",
+            "instead of the duration; write one such as 90m",
             id="a list of time",
         ),
         pytest.param(project("quota:\n  a:\n    weight: 1.5"), 7, "3 and 2", id="a fractional weight"),
         pytest.param(
-            project("quota:\n  a:\n    weight: -1"), 7, "-1 is less than 0, the least", id="a negative weight"
+            project("quota:\n  a:\n    weight: -1"), 7, "-1 is less than 0, the minimum", id="a negative weight"
         ),
         pytest.param(
-            project("priority: 101\nquota: {}"), 5, "101 is more than 100, the most", id="a priority above 100"
+            project("priority: 101\nquota: {}"), 5, "101 is more than 100, the maximum", id="a priority above 100"
         ),
         pytest.param(project("priority: '50'\nquota: {}"), 5, "not a whole number", id="a priority in quotes"),
         pytest.param(project("quota:\n  b: {}"), 6, "no pool b", id="quota in a pool that is not there"),
@@ -95,7 +99,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(LEAST.replace("[]\n", "[{name: NO}]\n", 1), 2, 'write "NO"', id="a pool called NO"),
         pytest.param(LEAST.replace("[]\n", "[{name: a/b}]\n", 1), 2, "is not a name", id="a pool with a slash"),
         pytest.param(
-            LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "stands twice", id="two pools of one name"
+            LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "occurs twice", id="two pools of one name"
         ),
         pytest.param(
             LEAST.replace("[]\n", "[{name: a}, {name: b}]\n", 1),
@@ -106,7 +110,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(LEAST.replace("[]\n", "[{name: a, uses: [train]}]\n", 1), 2, "none of", id="a use that is none"),
         pytest.param(LEAST + "policy: {tick_max: 2s}", 4, "1s at most", id="a tick above a second"),
         pytest.param(LEAST + "policy: {within_project: fair}", 4, "none of", id="an order that is none"),
-        pytest.param(LEAST + "revision: -1", 4, "-1 is less than 0, the least", id="a negative revision"),
+        pytest.param(LEAST + "revision: -1", 4, "-1 is less than 0, the minimum", id="a negative revision"),
         pytest.param("a: &x 1\nb: *x", 1, "anchors", id="an anchor"),
         pytest.param("a: !!python/object:os.system x", 1, "tags", id="a tag"),
         pytest.param("a: !!float 1", 1, "tags", id="even a harmless tag"),
@@ -118,11 +122,11 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param("a: {b: [1, 2}\nc: 1", 1, "bracket that opens on line 1 is not closed", id="an open bracket"),
         pytest.param("a: b\n\x00", 2, "U+0000", id="a null character"),
         pytest.param("a: \ud800", 1, "U+D800", id="half a character"),
-        pytest.param("? [a]\n: b", 1, "a key is a word", id="a list as a key"),
+        pytest.param("? [a]\n: b", 1, "a key must be a scalar", id="a list as a key"),
         pytest.param(
             project(f"priority: {'9' * 30}\nquota: {{}}"),
             5,
-            "9999999999... (of 30 digits) is more than 100, the most",
+            "9999999999... (of 30 digits) is more than 100, the maximum",
             id="a number of thirty digits",
         ),
         pytest.param(project("quota: {}\nmembers: {users: ['a\tb']}"), 6, "control character", id="a user with a tab"),
@@ -140,7 +144,7 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
         pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
     ],
 )
-def test_what_this_release_cannot_enforce_is_refused_by_name(section: str, words: str) -> None:
+def test_an_unsupported_enforcement_is_refused_by_name(section: str, words: str) -> None:
     assert [words in message for line, message in refused(LEAST + section) if line == 4] == [True]
 
 
@@ -161,11 +165,11 @@ def test_an_enforcement_of_no_such_name_is_refused() -> None:
         ("storage", "quota: {}\nstorage: {outputs: 50GiB}"),
     ],
 )
-def test_what_a_project_cannot_have_yet_is_refused_by_name(key: str, body: str) -> None:
+def test_an_unsupported_project_field_is_refused_by_name(key: str, body: str) -> None:
     assert any(f"{key} cannot be enforced by this release" in message for _, message in refused(project(body)))
 
 
-def test_the_interface_s_own_example_is_refused_for_its_later_sections_alone() -> None:
+def test_the_example_of_the_contract_is_refused_only_for_unsupported_sections() -> None:
     example = LATER
     found = refused(example)
     assert {re.match(r"(\w+)", message.split(": ", 1)[1])[1] for _, message in found} == {  # type: ignore[index]

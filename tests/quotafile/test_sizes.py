@@ -59,15 +59,13 @@ FIFTY_QUOTAS = many(50, "a%d: {limit: 1}", ", ")
     ],
 )
 def test_a_file_that_is_too_large_is_refused_with_line_limit_and_amount(text: str, line: int, said: str) -> None:
-    assert refused(text) == [(line, f"{said} the most that a quota file may have")]
+    assert refused(text) == [(line, f"{said} the limit of a quota file")]
 
 
 def test_a_pool_is_given_a_million_gpus_at_most() -> None:
     rows = many(11, "  - {name: p%d, quota: {a: {notebook: 100000}, b: {training: 100000}}}")
     text = f"version: 1\npools: [{{name: a, selector: {{node: [one]}}}}, {{name: b}}]\nprojects:\n{rows}"
-    found = (
-        "the quotas in pool {} add up to 1100000 GPUs, and 1000000 are the most that a quota file may give in one pool"
-    )
+    found = "the quotas in pool {} add up to 1100000 GPUs, and 1000000 are the limit of one pool in a quota file"
     assert refused(text) == [(14, found.format("a")), (14, found.format("b"))]
     read(text.replace("{name: p10, quota: {a: {notebook: 100000}, b: {training: 100000}}}", "{name: z, quota: {}}"))
 

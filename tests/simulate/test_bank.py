@@ -1,4 +1,4 @@
-"""The generated bank, small: 40 people on 4 GPUs for a day, with one GPU each, and with slices and a queue.
+"""The generated bank, small: 40 users on 4 GPUs for a day, with one GPU each, and with slices and a queue.
 
 Idle slices are lent, or not.
 """
@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_gpu_quota.simulate import bank, worlds
 from jupyter_gpu_quota.simulate.bank import VARIANTS, smaller
-from jupyter_gpu_quota.simulate.report import Outcome, figures, play, utilisation_percent
+from jupyter_gpu_quota.simulate.report import Outcome, figures, simulate_trace, utilisation_percent
 
 DAY_MS = 86_400_000
 SMALL = {name: smaller(variant, people=40, gpus=4, days=1) for name, variant in VARIANTS.items()}
@@ -22,13 +22,13 @@ SMALL = {name: smaller(variant, people=40, gpus=4, days=1) for name, variant in 
 @cache
 def baseline(name: str) -> Outcome:
     trace = bank.baseline_trace(SMALL[name], seed=1)
-    return play(trace, worlds.own_quota(trace), until_ms=2 * DAY_MS)
+    return simulate_trace(trace, worlds.own_quota(trace), until_ms=2 * DAY_MS)
 
 
 @cache
 def ours(name: str, lending: bool) -> Outcome:
     trace = bank.day_trace(SMALL[name], seed=1, lending=lending)
-    return play(trace, worlds.own_quota(trace), until_ms=2 * DAY_MS)
+    return simulate_trace(trace, worlds.own_quota(trace), until_ms=2 * DAY_MS)
 
 
 @pytest.mark.parametrize("lending", [False, True])
@@ -38,7 +38,7 @@ def test_every_notebook_starts_within_its_bound_and_every_training_is_done(name:
     waits = [
         book.allocated_at - book.asked_at for book in after.record.notebooks.values() if book.allocated_at is not None
     ]
-    assert len(waits) == len(after.record.notebooks) > 10, "within the quota, nobody is refused"
+    assert len(waits) == len(after.record.notebooks) > 10, "within the quota, no notebook is refused"
     assert max(waits) <= 10_000 + 2 * 1000
     found = figures([after])
     assert found["jobs_finished"] == found["jobs_total"] and found["guarantee_violations"] == 0
@@ -49,7 +49,7 @@ def test_a_lent_slice_is_returned_to_its_user_within_the_same_bound(name: str) -
     after = ours(name, True)
     waits = [wake.allocated_at - wake.asked_at for wake in after.wakes if wake.allocated_at is not None]
     assert len(waits) == len(after.wakes) > 10 and max(waits) <= 10_000 + 2 * 1000
-    assert after.loans >= len(waits) and ours(name, False).loans == 0
+    assert after.slices_lent >= len(waits) and ours(name, False).slices_lent == 0
 
 
 @pytest.mark.parametrize("name", list(VARIANTS))
@@ -64,7 +64,7 @@ def test_equal_seeds_give_equal_days_and_others_do_not() -> None:
     assert bank.sessions(SMALL["deadline"], 7) != bank.sessions(usual, 7)
 
 
-def test_both_worlds_are_of_the_same_people_and_the_same_work() -> None:
+def test_both_worlds_have_the_same_users_and_work() -> None:
     usual = SMALL["usual"]
     sessions = bank.sessions(usual, 3)
     ours, baseline = bank.day_trace(usual, seed=3), bank.baseline_trace(usual, seed=3)
@@ -76,7 +76,7 @@ def test_both_worlds_are_of_the_same_people_and_the_same_work() -> None:
         assert all(end - begin >= work.duration_ms for work in session.work for begin, end in [inside[str(work.id)]])
 
 
-def test_cells_run_at_the_committed_rate_while_their_person_is_there() -> None:
+def test_cells_run_at_the_configured_rate_while_their_user_is_present() -> None:
     sessions = bank.sessions(VARIANTS["usual"], 3)
     counted = open_ms = 0
     for session in sessions:
@@ -90,7 +90,7 @@ def test_cells_run_at_the_committed_rate_while_their_person_is_there() -> None:
     assert counted / (open_ms / 3_600_000) == pytest.approx(bank.parameters()["notebook"]["bursts_per_h"], rel=0.05)
 
 
-def test_lending_changes_nothing_of_the_people_and_their_work() -> None:
+def test_lending_changes_neither_users_nor_work() -> None:
     plain, lent = (bank.day_trace(SMALL["usual"], seed=3, lending=lending) for lending in (False, True))
     assert plain.work == lent.work and plain.quotas != lent.quotas
 

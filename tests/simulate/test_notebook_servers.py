@@ -13,7 +13,7 @@ from jupyter_gpu_quota.simulate.guarantee import GuaranteeMonitor
 from jupyter_gpu_quota.simulate.html_report import page
 from jupyter_gpu_quota.simulate.notebook_servers import Wake
 from jupyter_gpu_quota.simulate.replay import Replay
-from jupyter_gpu_quota.simulate.report import Outcome, document, play
+from jupyter_gpu_quota.simulate.report import Outcome, document, simulate_trace
 from jupyter_gpu_quota.store.records.calls import Page
 from jupyter_gpu_quota.store.records.rows import Changes
 from tests.simulate.worlds import job, notebook, quota, trace
@@ -74,7 +74,7 @@ def seconds(replay: Replay, wake: Wake) -> tuple[float, float | None]:
 def test_a_slice_is_lent_once_it_is_unused_and_its_user_was_warned() -> None:
     replay = replayed(idle_notebook(), borrower())
     assert [begin for begin, _ in runs(replay)] == [pytest.approx(LENT_AT, abs=2)]
-    assert replay.servers.freed == replay.servers.loans == 1
+    assert replay.servers.freed == replay.servers.slices_lent == 1
 
 
 def test_a_user_who_returns_has_the_gpu_within_the_grace_of_borrowers_and_two_ticks() -> None:
@@ -86,7 +86,7 @@ def test_a_user_who_returns_has_the_gpu_within_the_grace_of_borrowers_and_two_ti
     assert runs(replay)[0][1] == pytest.approx(60 * MINUTE, abs=1), "the borrower is paused at once"
 
 
-def test_a_burst_on_a_lent_slice_begins_when_the_slice_is_returned_and_lasts_as_long() -> None:
+def test_a_burst_on_a_lent_slice_is_delayed_and_keeps_its_length() -> None:
     replay = replayed(idle_notebook((60, 61)), borrower())
     [(begin, end)] = replay.servers.used(replay.clock.now)["n1"]
     [wake] = replay.servers.wakes
@@ -97,12 +97,12 @@ def test_the_slice_is_lent_again_after_the_next_quiet_time() -> None:
     replay = replayed(idle_notebook((60, 61)), borrower())
     second = runs(replay)[1]
     assert second[0] == pytest.approx(61 * MINUTE + SAVES_S + LENT_AT, abs=4)
-    assert replay.servers.loans == 2
+    assert replay.servers.slices_lent == 2
 
 
 def test_cells_that_run_often_enough_keep_the_gpu() -> None:
     replay = replayed(idle_notebook(*((at, at + 1) for at in range(0, 530, 15))), borrower())
-    assert runs(replay) == [] and replay.servers.loans == replay.servers.freed == 0
+    assert runs(replay) == [] and replay.servers.slices_lent == replay.servers.freed == 0
 
 
 def test_a_cell_that_runs_during_the_countdown_stops_it() -> None:
@@ -131,14 +131,14 @@ def test_a_slice_that_was_lent_for_long_is_released_and_requested_again() -> Non
     assert kinds.index("release") < kinds.index("notebook.ask_again") < len(kinds) - 1
 
 
-def test_a_notebook_of_which_no_bursts_are_known_is_never_idle() -> None:
+def test_a_notebook_without_bursts_is_never_idle() -> None:
     replay = replayed(notebook("n1", 0, 9 * HOUR, gpu=1), borrower())
-    assert runs(replay) == [] and replay.servers.loans == 0
+    assert runs(replay) == [] and replay.servers.slices_lent == 0
 
 
 def test_in_mode_report_nothing_is_freed_or_lent() -> None:
     replay = replayed(idle_notebook(), borrower(), text=QUOTA.replace("reclaim", "report"))
-    assert runs(replay) == [] and replay.servers.freed == replay.servers.loans == 0
+    assert runs(replay) == [] and replay.servers.freed == replay.servers.slices_lent == 0
 
 
 def test_a_lent_notebook_that_is_closed_ends_for_good() -> None:
@@ -149,7 +149,9 @@ def test_a_lent_notebook_that_is_closed_ends_for_good() -> None:
 
 
 def outcome(*bursts: tuple[float, float]) -> Outcome:
-    return play(trace(idle_notebook(*bursts), borrower(), nodes=NODES), quota(QUOTA), until_ms=8 * HOUR * 1000)
+    return simulate_trace(
+        trace(idle_notebook(*bursts), borrower(), nodes=NODES), quota(QUOTA), until_ms=8 * HOUR * 1000
+    )
 
 
 def test_the_report_shows_the_lent_slices_and_the_waits_of_users_who_returned() -> None:
@@ -170,9 +172,9 @@ def test_the_page_shows_lending_only_where_slices_were_lent() -> None:
         assert words in lending and words not in silent
 
 
-def test_a_notebook_is_counted_as_computing_during_its_bursts_alone() -> None:
+def test_a_notebook_computes_only_during_its_bursts() -> None:
     work = idle_notebook((10, 40), (100, 130), hours=4)
-    found = document([play(trace(work, nodes=NODES), quota(QUOTA), until_ms=4 * HOUR * 1000)])
+    found = document([simulate_trace(trace(work, nodes=NODES), quota(QUOTA), until_ms=4 * HOUR * 1000)])
     assert found["gpu_utilisation_percent"] == 25.0
 
 
@@ -182,15 +184,15 @@ class _Seen:
     def __init__(self) -> None:
         self.calls: list[tuple[Changes, int]] = []
 
-    def see(self, changes: Changes, now: int) -> None:
+    def observe(self, changes: Changes, now: int) -> None:
         self.calls.append((changes, now))
 
 
 @pytest.mark.parametrize(
     ("late_ms", "broken"),
     [
-        pytest.param(GRACE_S * 1000, 0, id="as late as borrowers may be is no broken promise"),
-        pytest.param(GRACE_S * 1000 + 60_000, 1, id="a minute later is one"),
+        pytest.param(GRACE_S * 1000, 0, id="the bound of borrowers is no violation"),
+        pytest.param(GRACE_S * 1000 + 60_000, 1, id="a minute later is a violation"),
     ],
 )
 def test_a_lent_slice_is_returned_within_the_grace_of_borrowers(late_ms: int, broken: int) -> None:
@@ -200,7 +202,7 @@ def test_a_lent_slice_is_returned_within_the_grace_of_borrowers(late_ms: int, br
     [wake] = replay.servers.wakes
     watch = GuaranteeMonitor(quota(QUOTA).policy(1), 1000)
     for changes, now in seen.calls:
-        watch.see(changes, now if now < (wake.allocated_at or 0) else max(now, wake.asked_at + late_ms))
+        watch.observe(changes, now if now < (wake.allocated_at or 0) else max(now, wake.asked_at + late_ms))
     assert len(watch.violations) == broken
 
 
@@ -213,12 +215,12 @@ def test_a_lent_slice_is_returned_within_the_grace_of_borrowers(late_ms: int, br
         pytest.param([[0, 1, 2]], "work.0.bursts_s.0: it has more than 2 parts", id="one of three instants"),
     ],
 )
-def test_bursts_are_refused_where_they_are_wrong(bursts: list[list[float]], expected: str) -> None:
+def test_invalid_bursts_are_refused(bursts: list[list[float]], expected: str) -> None:
     found = tracefile.read(json.dumps({"work": [notebook("n1", 0, 60, bursts_s=bursts)]}))
     assert isinstance(found, list) and expected in found[0] and found[0].startswith("work.0")
 
 
-def test_a_server_that_is_stopped_because_it_is_idle_is_started_again_by_its_user_with_a_new_slice() -> None:
+def test_a_server_stopped_as_idle_starts_again_with_a_new_slice() -> None:
     text = QUOTA.replace("warn_for: 5m", "warn_for: 5m, stop_server_after: 3h")
     replay = replayed(idle_notebook((1, 2), (5 * 60, 5 * 60 + 1), hours=6), text=text, until_h=7)
     stopped, again = replay.store.notebook("n1"), replay.store.notebook("n1+2")
@@ -248,7 +250,7 @@ def test_an_idleness_controller_that_raises_fails_the_simulation(monkeypatch: py
         replayed(idle_notebook((60, 61)), borrower())
 
 
-def test_a_controller_that_never_classifies_lends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_classifications_no_slice_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jupyter_gpu_quota.controllers.idleness.Idleness.classify_due", lambda self, booked, now: None)
     replay = replayed(idle_notebook(), borrower())
-    assert runs(replay) == [] and replay.servers.freed == replay.servers.loans == 0
+    assert runs(replay) == [] and replay.servers.freed == replay.servers.slices_lent == 0

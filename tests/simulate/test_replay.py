@@ -11,8 +11,8 @@ import pytest
 
 from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.simulate import recorded_trace as recorded
-from jupyter_gpu_quota.simulate.replay import BrokenInvariant, Impossible, Replay
-from jupyter_gpu_quota.simulate.report import document, figures, play
+from jupyter_gpu_quota.simulate.replay import BrokenInvariant, InvalidTrace, Replay
+from jupyter_gpu_quota.simulate.report import document, figures, simulate_trace
 from jupyter_gpu_quota.store.records.calls import Page
 from tests.simulate.worlds import QUOTA, job, notebook, quota, trace
 
@@ -35,7 +35,7 @@ STORY = (job("b1", 0, 100), job("b2", 0, 100), job("b3", 0, 100), job("b4", 0, 1
 """Bob runs on all four; at 10 s Patty claims one; b4, the last of equals, saves for 2 s and leaves until 62 s."""
 
 
-def test_a_tiny_world_goes_as_it_was_worked_out_by_hand() -> None:
+def test_a_small_simulation_equals_the_manual_computation() -> None:
     ran = runs_of(played(*STORY))
     paused = next(run[0] for run in ran if run[2] == 10)
     others = sorted(name for name in ("b1", "b2", "b3", "b4") if name != paused)
@@ -44,8 +44,8 @@ def test_a_tiny_world_goes_as_it_was_worked_out_by_hand() -> None:
     )
 
 
-def test_the_figures_of_the_tiny_world_are_those_worked_out_by_hand() -> None:
-    found = figures([play(trace(*STORY, nodes=[{"name": "big", "gpus": 4, "gpu_model": "Big"}]), quota())])
+def test_the_figures_of_a_small_simulation_equal_the_manual_computation() -> None:
+    found = figures([simulate_trace(trace(*STORY, nodes=[{"name": "big", "gpus": 4, "gpu_model": "Big"}]), quota())])
     held = 4 * 62 + 4 * 38 + 1 * 52  # allocated GPU-seconds: all four until 100 s, then the paused one alone
     used = held - 2  # a pausing job computes nothing for 2 s
     assert found == {
@@ -70,23 +70,23 @@ def test_the_figures_of_the_tiny_world_are_those_worked_out_by_hand() -> None:
 @pytest.mark.parametrize(
     ("saving", "ends_at", "lost_s"),
     [
-        pytest.param({"saves_in_s": 2}, 152, 0, id="it saves when asked, and goes on where it was"),
-        pytest.param({"saves_in_s": None}, 160, 10, id="it cannot save, and starts again from nothing"),
+        pytest.param({"saves_in_s": 2}, 152, 0, id="it saves when paused, and resumes at that point"),
+        pytest.param({"saves_in_s": None}, 160, 10, id="it cannot save, and starts from the beginning"),
         pytest.param(
-            {"saves_in_s": None, "checkpoint_every_s": 4}, 152, 2, id="it cannot save when asked, but did 2 s before"
+            {"saves_in_s": None, "checkpoint_every_s": 4}, 152, 2, id="it cannot save when paused, but saved 2 s before"
         ),
-        pytest.param({"saves_in_s": 11}, 170, 10, id="it needs longer than its grace, and is killed"),
+        pytest.param({"saves_in_s": 11}, 170, 10, id="saving takes longer than its grace, and it is killed"),
         pytest.param({"saves_in_s": 11, "checkpoint_every_s": 4}, 162, 2, id="it is killed, but had saved 2 s before"),
     ],
 )
-def test_what_a_pause_costs(saving: dict[str, Any], ends_at: int, lost_s: int) -> None:
+def test_the_cost_of_a_pause(saving: dict[str, Any], ends_at: int, lost_s: int) -> None:
     bobs = [job(f"b{number}", 0, 100, **saving) for number in range(1, 5)]
     ran = runs_of(played(*bobs, job("p1", 10, 50, "speech")))
     assert max(run[2] for run in ran) == ends_at
     assert sum(run[3] for run in ran) == lost_s * 1000
 
 
-def test_a_month_of_checkpoints_a_millisecond_apart_is_played_at_once() -> None:
+def test_a_month_of_frequent_checkpoints_is_simulated_fast() -> None:
     month_s = 30 * 86_400
     row = job("b1", 0, month_s, checkpoint_every_s=0.001, time_limit_s=2 * month_s)
     events = [{"at_s": at, "node": "big", "event": event} for at, event in ((1_000_000, "lost"), (1_000_060, "back"))]
@@ -95,7 +95,7 @@ def test_a_month_of_checkpoints_a_millisecond_apart_is_played_at_once() -> None:
 
 
 def test_a_notebook_is_open_from_the_allocation_of_its_slice() -> None:
-    outcome = play(trace(notebook("n1", 5, 60, use_percent=40), notebook("n2", 5.25, 60, gpu=0.3)), quota())
+    outcome = simulate_trace(trace(notebook("n1", 5, 60, use_percent=40), notebook("n2", 5.25, 60, gpu=0.3)), quota())
     books = outcome.record.notebooks
     begins = outcome.began_at
     assert (books["n1"].allocated_at, books["n1"].ended_at) == (begins + 5000, begins + 65_000)
@@ -113,12 +113,12 @@ def test_an_event_between_two_ticks_takes_effect_at_the_next() -> None:
 def test_a_job_is_cancelled_when_the_trace_says_so_and_given_up_only_while_it_waits() -> None:
     long = [job(f"b{number}", 0, 100, "vision", cancel_s=30) for number in range(4)]
     waits = [job("w1", 5, 10, gives_up_s=20), job("w2", 6, 10, gives_up_s=40)]
-    outcome = play(trace(*long, *waits), quota())
+    outcome = simulate_trace(trace(*long, *waits), quota())
     states = {name: job.state for name, job in outcome.record.jobs.items()}
     assert states == {**dict.fromkeys(["b0", "b1", "b2", "b3", "w1"], "cancelled"), "w2": "succeeded"}
 
 
-def test_a_lost_node_costs_what_was_not_saved_and_its_work_goes_on_elsewhere() -> None:
+def test_work_of_a_lost_node_continues_elsewhere_from_its_last_checkpoint() -> None:
     nodes = [{"name": name, "gpus": 1, "gpu_model": "Big"} for name in ("one", "two")]
     events = [{"at_s": 90, "node": "one", "event": "lost"}, {"at_s": 90, "node": "two", "event": "lost"}]
     back = [{"at_s": 200, "node": "two", "event": "back"}]
@@ -129,13 +129,13 @@ def test_a_lost_node_costs_what_was_not_saved_and_its_work_goes_on_elsewhere() -
     assert second[1] >= 200 and second[2] - second[1] == 20, "80 of 100 s were saved"
 
 
-def test_equal_traces_give_equal_reports_to_the_last_byte() -> None:
+def test_equal_traces_give_equal_reports_byte_for_byte() -> None:
     work = [job(f"j{n}", n % 7, 20 + n, ("vision", "speech")[n % 2], (1, 0.5, 2)[n % 3]) for n in range(40)]
-    first, second = (json.dumps(document([play(trace(*work), quota())])) for _ in range(2))
+    first, second = (json.dumps(document([simulate_trace(trace(*work), quota())])) for _ in range(2))
     assert first == second
 
 
-def test_a_core_that_raises_fails_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_core_fails_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(Exception):
         pass
 
@@ -144,15 +144,15 @@ def test_a_core_that_raises_fails_the_simulation(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("jupyter_gpu_quota.controllers.scheduling.decide", broken)
     with pytest.raises(Broken):
-        play(trace(job("b1", 0, 10)), quota())
+        simulate_trace(trace(job("b1", 0, 10)), quota())
 
 
-def test_a_core_that_starts_nothing_finishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_starts_no_job_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "jupyter_gpu_quota.controllers.scheduling.decide",
         lambda snapshot, policy, memory: Plan(seen_version=snapshot.version, now=snapshot.now),
     )
-    outcome = play(trace(job("b1", 0, 10), notebook("n1", 1, 10)), quota(), until_ms=60_000)
+    outcome = simulate_trace(trace(job("b1", 0, 10), notebook("n1", 1, 10)), quota(), until_ms=60_000)
     found = document([outcome])
     assert (found["jobs_finished"], found["never_started"]) == (0, {"notebook": 1, "small": 1, "medium": 0, "large": 0})
     late = {violation.workload: violation.promised_ms for violation in outcome.violations}
@@ -170,26 +170,28 @@ policy:"""
     ("window", "comes_s", "late"),
     [
         pytest.param((2, 2), 70, {"v1": 49_000, "v2": 49_000}, id="the window changes nothing"),
-        pytest.param((0, 4), 70, {}, id="what a window takes away is not owed while it is open"),
-        pytest.param((3, 1), 0, {"v1": 60_000, "v2": 60_000, "v3": 59_000}, id="what it gives is owed as it opens"),
-        pytest.param((0, 4), 0, {"v1": 60_000, "v2": 60_000}, id="what it takes away was owed until then"),
+        pytest.param((0, 4), 70, {}, id="a quota that a window lowers is not owed while it is open"),
+        pytest.param(
+            (3, 1), 0, {"v1": 60_000, "v2": 60_000, "v3": 59_000}, id="a quota that it raises is owed when it opens"
+        ),
+        pytest.param((0, 4), 0, {"v1": 60_000, "v2": 60_000}, id="the lowered quota was owed until then"),
     ],
 )
 def test_a_guarantee_is_checked_by_the_amounts_of_the_instant(
     monkeypatch: pytest.MonkeyPatch, window: tuple[int, int], comes_s: int, late: dict[str, int]
 ) -> None:
-    """Three claims that nobody serves: two GPUs are guaranteed, and in the second minute others."""
+    """Three claims that wait: two GPUs are guaranteed, and in the second minute others."""
     monkeypatch.setattr(
         "jupyter_gpu_quota.controllers.scheduling.decide",
         lambda snapshot, policy, memory: Plan(seen_version=snapshot.version, now=snapshot.now),
     )
     jobs = [job(f"v{at}", comes_s, 10) for at in (1, 2, 3)]
-    outcome = play(trace(*jobs), quota(QUOTA.replace("policy:", WINDOW % window)), until_ms=119_000)
+    outcome = simulate_trace(trace(*jobs), quota(QUOTA.replace("policy:", WINDOW % window)), until_ms=119_000)
     assert {one.workload: one.waited_ms for one in outcome.violations} == late
 
 
-def test_work_of_a_project_that_the_quotas_lack_is_impossible() -> None:
-    with pytest.raises(Impossible, match=r"work\.0, project: there is no project nobody"):
+def test_work_of_an_unknown_project_is_refused() -> None:
+    with pytest.raises(InvalidTrace, match=r"work\.0, project: there is no project nobody"):
         Replay(trace(job("b1", 0, 10, "nobody")), quota())
 
 
@@ -204,7 +206,7 @@ def test_a_recorded_audit_gives_the_recorded_states() -> None:
         assert recorded.states(rows) == found, f"after {until} s"  # type: ignore[arg-type]
 
 
-def test_a_recorded_audit_is_a_trace_that_plays_the_same_again() -> None:
+def test_a_recorded_audit_is_a_trace_with_the_same_result() -> None:
     replay = played(*STORY, notebook("n1", 3, 20))
     found = recorded.read(audit_of(replay))
     assert not isinstance(found, list), found
@@ -214,7 +216,7 @@ def test_a_recorded_audit_is_a_trace_that_plays_the_same_again() -> None:
 
 
 @pytest.mark.parametrize("selector", ["", "node: [box], "], ids=["any node", "that node"])
-def test_a_recorded_node_with_several_models_is_played_as_one_for_each(selector: str) -> None:
+def test_a_recorded_node_with_several_models_becomes_one_node_for_each(selector: str) -> None:
     replay = played(*STORY, notebook("n1", 3, 20))
     rows = json.loads(audit_of(replay))
     seen = next(row["payload"] for row in rows if row["kind"] == "inventory")
@@ -253,7 +255,7 @@ def models_had(replay: Replay) -> dict[str, set[str]]:
     return {job: {models[part["device"]] for part in found["action"]["placements"]} for job, found in starts}
 
 
-def test_jobs_that_ask_for_a_mig_profile_are_played_on_instances_of_it() -> None:
+def test_jobs_with_a_mig_profile_run_on_instances_of_it() -> None:
     asking = [job(f"s{at}", 0, 100, gpu_model="1g.18gb") for at in range(3)]
     work = [*asking, job("h", 0, 50, gpu_model=HALF), job("two", 1, 10, gpu_model="1g.18gb, MIG 3g.71gb")]
     replay = Replay(trace(*work, nodes=SLICED), quota(ANY))
@@ -269,7 +271,7 @@ def test_jobs_that_ask_for_a_mig_profile_are_played_on_instances_of_it() -> None
     assert models_had(repeated) == had and sorted(runs_of(repeated)) == sorted(runs_of(replay))
 
 
-def test_an_audit_of_a_release_that_noted_no_models_leaves_jobs_any() -> None:
+def test_jobs_of_an_audit_without_models_accept_any_model() -> None:
     rows = json.loads(audit_of(played(*STORY)))
     for row in rows:
         row["payload"].pop("gpu_model", None)
@@ -280,14 +282,18 @@ def test_an_audit_of_a_release_that_noted_no_models_leaves_jobs_any() -> None:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        pytest.param("7g.141gb", "no model of the pool train is called '7g.141gb'; name one of: ", id="there is none"),
-        pytest.param("MIG", f"several models .* are called 'MIG'; name one of: {SLICE}, {HALF}$", id="it fits several"),
+        pytest.param(
+            "7g.141gb", "no model of the pool train is called '7g.141gb'; name one of: ", id="no model matches"
+        ),
+        pytest.param(
+            "MIG", f"several models .* are called 'MIG'; name one of: {SLICE}, {HALF}$", id="several models match"
+        ),
         pytest.param("H200,", "no model of the pool train is called ''", id="nothing behind a comma"),
     ],
 )
 def test_a_model_that_the_pool_does_not_have_is_refused_with_its_place(asked: str, expected: str) -> None:
     nodes = SLICED[:2] if asked == "MIG" else SLICED
-    with pytest.raises(Impossible, match=rf"work\.0, gpu_model: {expected}"):
+    with pytest.raises(InvalidTrace, match=rf"work\.0, gpu_model: {expected}"):
         Replay(trace(job("b1", 0, 10, gpu_model=asked.replace("H200,", f"{SLICE},")), nodes=nodes), quota(ANY))
 
 
@@ -296,7 +302,7 @@ def test_a_model_that_the_pool_does_not_have_is_refused_with_its_place(asked: st
     [("job.running", "started_at", None), ("job.end", "exit_status", None), ("job.submit", "gpu_milli", "many"),
      ("job.running", "started_at", "0001-01-01T00:00:00+14:00"), ("inventory", "devices", [1])],
 )  # fmt: skip
-def test_a_recorded_row_that_is_not_as_written_is_named(kind: str, key: str, value: object) -> None:
+def test_an_invalid_recorded_row_is_named(kind: str, key: str, value: object) -> None:
     rows = json.loads(audit_of(played(*STORY)))
     row = next(row for row in rows if row["kind"] == kind)
     del row["payload"][key]
@@ -344,7 +350,7 @@ calendar:
 """
 
 
-def test_a_world_with_a_calendar_ends_though_a_job_in_it_can_never_start() -> None:
+def test_a_simulation_with_a_calendar_ends_though_a_job_can_never_start() -> None:
     replay = Replay(trace(job("b1", 0, 100), job("never", 0, 10, gpu=8)), quota(QUOTA + NIGHTS))
     replay.run()
     assert replay.clock.now - replay.trace.begins_at < 30 * 86_400_000

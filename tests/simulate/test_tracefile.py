@@ -34,11 +34,11 @@ def with_work(**more: Any) -> dict[str, Any]:
         pytest.param(
             with_work(kind="inference"),
             "work.1: kind: 'inference' is none of 'training' and 'notebook'",
-            id="a kind that is not played",
+            id="an unknown kind",
         ),
         pytest.param({"work": [{"gpu": 1}]}, "work.0: it has no kind, and needs it", id="no kind"),
         pytest.param(with_work(gpus=3), "work.1.gpus: there is no such key", id="an unknown key"),
-        pytest.param(with_work(id="a"), "work.1.id: the id a stands twice", id="an id twice"),
+        pytest.param(with_work(id="a"), "work.1.id: the id a occurs twice", id="an id twice"),
         pytest.param(with_work(cancel_s=0.5), "work.1.cancel_s: it is cancelled before", id="cancelled before"),
         pytest.param({"nodes": []}, "work: it is required", id="no work"),
         pytest.param({**GOOD, "format": 2}, "format: 2 is none of 1", id="another format"),
@@ -52,12 +52,12 @@ def with_work(**more: Any) -> dict[str, Any]:
         pytest.param(with_work(project="a/b"), "work.1.project: 'a/b' is not a name", id="a project with a slash"),
         pytest.param(with_work(project="a\0b"), "work.1.project: ", id="a project with a NUL"),
         pytest.param(with_work(pool="A:B"), "work.1.pool: 'A:B' is not a name", id="a pool with a colon"),
-        pytest.param(with_work(user="\x1b[2J"), "work.1.user: ", id="a user who clears the screen"),
-        pytest.param({**GOOD, "nodes": GOOD["nodes"] * 2}, "nodes.1.name: the node n stands twice", id="a node twice"),
+        pytest.param(with_work(user="\x1b[2J"), "work.1.user: ", id="a user name with control characters"),
+        pytest.param({**GOOD, "nodes": GOOD["nodes"] * 2}, "nodes.1.name: the node n occurs twice", id="a node twice"),
         pytest.param(
             {**GOOD, "nodes": [{"name": name, "gpus": 50_000} for name in ("n", "m", "o", "p")]},
             "nodes.2.gpus: with this node there are more than 100000 GPUs",
-            id="more GPUs than can be played",
+            id="too many GPUs",
         ),
         pytest.param(
             {**GOOD, "events": [{"at_s": 1, "node": "m", "event": "lost"}]},
@@ -79,7 +79,7 @@ def with_work(**more: Any) -> dict[str, Any]:
         ),
         pytest.param(with_work(gpu="much"), "work.1.gpu: 'much' is no amount of GPU in a trace; ", id="a word"),
         pytest.param(with_work(gpu="MIG 1g.10gb+me"), "work.1.gpu: 'MIG 1g.10gb+me' is a MIG profile", id="one more"),
-        pytest.param(with_work(gpu_model="\x1b[2J"), "work.1.gpu_model: ", id="a model that clears the screen"),
+        pytest.param(with_work(gpu_model="\x1b[2J"), "work.1.gpu_model: ", id="a model with control characters"),
         pytest.param([], "the document: ", id="a list"),
         pytest.param(
             {**GOOD, "work": [notebook("b", 1, 5, bursts_s=[[0, 1], [2], [3]])]},
@@ -88,13 +88,13 @@ def with_work(**more: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_wrong_trace_is_refused_with_the_first_wrong_place(document: object, where: str) -> None:
+def test_an_invalid_trace_is_refused_with_the_first_position(document: object, where: str) -> None:
     found = tracefile.read(json.dumps(document))
     assert isinstance(found, list) and found[0].startswith(where), found
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"work": NaN}', "[" * 100_000, "\x00", '{"work": [1e999]}'])
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     assert isinstance(tracefile.read(text), list)
 
 
@@ -103,26 +103,26 @@ def test_what_is_no_json_is_refused(text: str) -> None:
     [
         pytest.param("", "line 1: a trace has no header", id="nothing"),
         pytest.param("kind,gpus\n", "line 1: a trace has no column 'gpus'", id="an unknown column"),
-        pytest.param("kind,kind\n", "line 1: the column kind stands twice", id="a column twice"),
+        pytest.param("kind,kind\n", "line 1: the column kind occurs twice", id="a column twice"),
         pytest.param("kind,gpu\ntraining,1,2\n", "line 2: 3 cells stand under 2 columns", id="a cell too many"),
         pytest.param(
             "kind,submit_s,project,gpu,duration_s\ntraining,0,a,1,5\n\ntraining,0,a,x,5\n",
             "line 4, gpu: ",
-            id="a line that is wrong, an empty one before it",
+            id="an invalid line after an empty one",
         ),
         pytest.param(
             'kind,submit_s,project,gpu,duration_s\ntraining,0,"a\n",1,5\ntraining,-1,a,1,5\n',
             "line 4, submit_s: ",
-            id="a cell over two lines before it",
+            id="a cell over two lines before the error",
         ),
     ],
 )
-def test_a_wrong_table_is_refused_with_its_line(text: str, where: str) -> None:
+def test_an_invalid_csv_is_refused_with_the_line(text: str, where: str) -> None:
     found = tracefile.read_csv(text)
     assert isinstance(found, list) and found[0].startswith(where), found
 
 
-def test_a_table_and_a_document_say_the_same() -> None:
+def test_csv_and_json_give_the_same_trace() -> None:
     table = (
         "kind,id,submit_s,project,user,gpu,ranks,duration_s,priority,checkpoint_every_s,saves_in_s,preemptible\n"
         "training,a,0.5,7,ann,0.25,1,100,60,10,,true\n"
@@ -140,14 +140,14 @@ def test_a_table_and_a_document_say_the_same() -> None:
     found = tracefile.read_csv(table)
     same = tracefile.read(json.dumps({"work": work}))
     assert isinstance(found, Trace) and isinstance(same, Trace) and found.model_dump() == same.model_dump()
-    assert (found.place("b", "gpu"), same.place("b", "gpu")) == ("line 3, gpu", "work.1, gpu")
+    assert (found.position("b", "gpu"), same.position("b", "gpu")) == ("line 3, gpu", "work.1, gpu")
     first, second, third = found.work
     assert isinstance(first, JobWork) and (first.id, first.gpu_milli, first.duration_ms) == ("b", 333, 100_125)
     assert isinstance(second, JobWork) and second.checkpoint_every_ms == 10_000
     assert isinstance(third, NotebookWork) and third.gpu_milli == 100
 
 
-def test_work_without_a_name_gets_one_that_is_free() -> None:
+def test_work_without_an_id_gets_an_unused_one() -> None:
     rows = [{**job("w1", 0, 5)}, *({k: v for k, v in job("", 1, 5).items() if k != "id"} for _ in range(3))]
     found = tracefile.read(json.dumps({"work": rows}))
     assert isinstance(found, Trace) and [work.id for work in found.work] == ["w1", "w0", "w2", "w3"]
@@ -162,7 +162,7 @@ def test_the_schema_is_of_the_documents_that_are_read() -> None:
             jsonschema.validate(wrong, schema)
 
 
-def test_what_the_schema_says_of_a_key_that_is_left_out_may_be_written() -> None:
+def test_the_schema_default_of_a_missing_key_may_be_written() -> None:
     schema = tracefile.schema()
     found = {"begins_at": schema["properties"]["begins_at"]["default"]}
     use = schema["$defs"]["JobWork"]["properties"]["use_percent"]["default"]
@@ -207,7 +207,7 @@ def counted(name: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return calls
 
 
-def test_no_reader_is_made_for_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_csv_reader_makes_one_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     real = json.JSONDecoder
     monkeypatch.setattr(json, "JSONDecoder", lambda **options: made.append(options) or real(**options))

@@ -16,7 +16,7 @@ from tests.wire.test_snapshot_document_hostile import DOCUMENTS, later
 def _lent() -> dict[str, Any]:
     """Eight slices lent to one job, and one owner who returns."""
     made = eight()
-    made.judge("nb-a3", Activity.BUSY)
+    made.set_activity("nb-a3", Activity.BUSY)
     made.tick()
     document: dict[str, Any] = later(json.loads(snapshotfile.write(made.snapshot(), made.policy)))
     return document

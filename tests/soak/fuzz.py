@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["jupyter_gpu_quota"], enable_loader_ove
     from jupyter_gpu_quota.quotafile import QuotaFile
     from jupyter_gpu_quota.simulate import recorded_trace as recorded
     from jupyter_gpu_quota.simulate import tracefile, worlds
-    from jupyter_gpu_quota.simulate.replay import Impossible
+    from jupyter_gpu_quota.simulate.replay import InvalidTrace
     from jupyter_gpu_quota.simulate.tracefile import Trace
     from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
     from jupyter_gpu_quota.wire.snapshot_document import SnapshotDocument
@@ -175,7 +175,7 @@ def trace(choice: Choice) -> None:
 def _with_quotas(found: Trace) -> None:
     try:
         worlds.equal_quota(found) if found.quotas is None else worlds.own_quota(found)
-    except Impossible as error:
+    except InvalidTrace as error:
         assert str(error)
 
 

@@ -108,7 +108,7 @@ def freeze_between_transactions(pid: int, database: Path) -> None:
     until(frozen_outside, what="a moment outside a transaction")
 
 
-def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, tmp_path: Path) -> None:
+def test_a_leader_frozen_past_its_lease_changes_nothing_afterwards(hub: Hub, tmp_path: Path) -> None:
     """The supervisor is frozen with it, as on a paused machine; otherwise it would kill the leader after three leases.
 
     A machine that stalls for half a lease ends a lease too, so the test tries three times; one must succeed.

@@ -61,7 +61,7 @@ def test_a_deleted_row_is_found(world: World, gone: int) -> None:
     assert isinstance(verify(head, rows), str)
 
 
-def test_a_row_that_is_there_twice_is_called_so(world: World) -> None:
+def test_a_duplicate_audit_row_is_reported(world: World) -> None:
     head, rows = chain_of(world)
     assert verify(head, [*rows[:2], rows[1], *rows[2:]]) == "Audit row 2 exists twice."
 
@@ -92,13 +92,13 @@ def test_the_audit_is_listed_by_time_and_project_newest_first(world: World) -> N
 
 
 # --- people ---------------------------------------------------------------------------------------------------------
-def test_a_person_keeps_one_id_and_the_name_stands_in_one_place(store: Store) -> None:
+def test_a_user_keeps_one_id_and_the_name_is_stored_once(store: Store) -> None:
     ann = store.user_id("ann", now=T0)
     assert store.user_id("ann", now=T0 + 5) == ann != store.user_id("bob", now=T0)
     assert store.user_names([ann, "ghost"]) == {ann: "ann"}
 
 
-def test_an_erased_name_is_gone_and_the_id_stays(store: Store) -> None:
+def test_erasing_a_name_keeps_the_id(store: Store) -> None:
     ann = store.user_id("ann", now=T0)
     store.record([submit("j", ann)], now=T0)
     assert store.erase_name(ann, actor="admin", now=T0)
@@ -144,7 +144,7 @@ def test_a_batch_of_samples_counts_once(store: Store) -> None:
     assert store.latest_samples() == {"d0": sample("d0", T0, 50), "d1": sample("d1", T0, None)}
 
 
-def test_a_reading_is_kept_with_all_that_it_tells(store: Store) -> None:
+def test_a_reading_is_stored_with_all_its_figures(store: Store) -> None:
     row = DeviceSample(
         node="n1", device="d0", at=T0, utilisation_percent=None, memory_used_mib=900, coverage_permille=0,
         simulated=False, workloads={"j": None, "k": 3}, workload_memory_mib={"j": 500, "k": None}, foreign_mib=100,

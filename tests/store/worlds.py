@@ -12,8 +12,8 @@ import pytest
 from jupyter_gpu_quota.core.facts import Fact, RankFact
 from jupyter_gpu_quota.core.model import Amounts, Device, JobTarget, Node, Placement, Policy, Preemption, Project
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Resume, Start, Stop
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.calls import Committed, Lease, Stale

@@ -45,9 +45,9 @@ def test_a_trace_lists_the_first_wrong_lines() -> None:
 
 
 def test_more_work_than_is_played_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracefile, "MOST_ITEMS", 2)
+    monkeypatch.setattr(tracefile, "MAX_ITEMS", 2)
     found = tracefile.read(json.dumps({"work": [JOB] * 3}))
-    assert found == ["work: there are more than 2 of them, the most of a trace"]
+    assert found == ["work: there are more than 2 of them, the maximum of a trace"]
 
 
 @pytest.mark.parametrize("command", ["decide", "simulate"])
@@ -61,32 +61,30 @@ def test_more_work_than_is_played_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         pytest.param(lambda _: b"[" * 300_000, "is not JSON", id="nested without end"),
     ],
 )
-def test_a_file_that_is_no_document_is_refused_with_advice(
-    command: str, change: Any, words: str, tmp_path: Path
-) -> None:
+def test_an_invalid_file_is_refused_with_advice(command: str, change: Any, words: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(change(SNAPSHOT if command == "decide" else TRACE))
     done = run(command, "x", folder=tmp_path)
     assert done.returncode == 1 and words in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not done.stdout
 
 
-def test_a_byte_order_mark_is_no_fault() -> None:
+def test_a_byte_order_mark_is_accepted() -> None:
     assert isinstance(snapshotfile.read(b"\xef\xbb\xbf" + SNAPSHOT), SnapshotDocument)
     assert isinstance(tracefile.read(b"\xef\xbb\xbf" + TRACE), Trace)
 
 
-def test_a_key_that_is_twice_in_one_object_of_a_trace_is_refused() -> None:
+def test_a_duplicate_key_in_a_trace_is_refused() -> None:
     twice = "the document: the key 'work' is in one object twice; remove one of them"
     assert tracefile.read(TRACE.replace(b'"work"', b'"work":[],"work"')) == [twice]
     assert recorded.read('[{"seq":1,"seq":2}]') == [twice.replace("the document", "the audit").replace("work", "seq")]
 
 
 def test_more_bytes_than_are_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_input, "LARGEST", 5)
-    assert snapshotfile.read(SNAPSHOT) == ["the document: it has more than 5 bytes, the most that are read"]
+    monkeypatch.setattr(json_input, "MAX_BYTES", 5)
+    assert snapshotfile.read(SNAPSHOT) == ["the document: it has more than 5 bytes, the limit"]
 
 
-def test_what_a_terminal_would_obey_is_shown_and_long_names_are_cut() -> None:
+def test_control_characters_are_escaped_and_long_names_are_cut() -> None:
     (shown,) = snapshotfile.read(json.dumps({**json.loads(SNAPSHOT), "\x1b[2J\u202e" + "x" * 10**6: 1}))  # type: ignore[misc]
     assert shown.startswith("\\x1b[2J\\u202exxx") and len(shown) < 200
     (shown,) = tracefile.read(json.dumps({"work": [], "x" * 10**6: 1}))  # type: ignore[misc]

@@ -38,13 +38,15 @@ def quota(priority: str = "", amounts: str = "training: 1", rest: str = "") -> l
 @pytest.mark.parametrize("digits", [4, 18, 19, 40, 4300, 5000])
 def test_a_priority_of_the_quota_file_that_is_too_large(digits: int) -> None:
     shown = "1" * digits if digits <= 24 else ONES.format(digits)
-    assert quota(f"priority: {'1' * digits}") == [(5, f"projects.fraud.priority: {shown} is more than 100, the most")]
+    assert quota(f"priority: {'1' * digits}") == [
+        (5, f"projects.fraud.priority: {shown} is more than 100, the maximum")
+    ]
 
 
 @pytest.mark.parametrize(
     ("amounts", "words"),
     [
-        pytest.param("weight: " + "1" * 19, "1 is more than 1000000, the most", id="weight"),
+        pytest.param("weight: " + "1" * 19, "1 is more than 1000000, the maximum", id="weight"),
         pytest.param("training: " + "1" * 19, "'1111111111111111111' GPUs is more than the 100000", id="quota"),
         pytest.param("training: 1, limit: 12345678901234.5", "GPUs is more than the 100000 that one", id="limit"),
     ],
@@ -58,7 +60,7 @@ def test_the_rest_of_a_quota_file_that_is_too_large() -> None:
     ((line, found),) = quota(rest=f"policy: {{idle: {{gpu_idle_after: {'9' * 20}s}}}}")
     assert line == 7 and found.endswith("is longer than ten years, the longest here")
     assert quota(rest=f"revision: {'1' * 30}") == [
-        (7, f"revision: {ONES.format(30)} is more than 9223372036854775807, the most")
+        (7, f"revision: {ONES.format(30)} is more than 9223372036854775807, the maximum")
     ]
 
 
@@ -70,8 +72,8 @@ def test_a_text_of_digits_is_still_a_name() -> None:
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("10001", "nodes: 10001 is more than 10000, the most"),
-        ("1" * 40, f"nodes: {ONES.format(40)} is more than 10000, the most"),
+        ("10001", "nodes: 10001 is more than 10000, the maximum"),
+        ("1" * 40, f"nodes: {ONES.format(40)} is more than 10000, the maximum"),
         ("1" * 5000, "line 1 column 4327 is more than 9223372036854775807"),
         ("1e30", "nodes: 1e+30 is more than 9223372036854775807"),
         ("1e400", "nodes: a number beyond 1.7e+308 is more than 9223372036854775807"),
@@ -86,7 +88,7 @@ def test_a_number_of_a_job_request_that_is_too_large(written: str, words: str) -
     assert words in found and len(found) < 200
 
 
-def test_a_text_of_a_request_is_not_repeated_and_a_secret_never() -> None:
+def test_texts_and_secrets_of_a_request_are_not_repeated_in_errors() -> None:
     with pytest.raises(ValidationError) as caught:
         JobRequest.model_validate({"command": ["x"], "nodes": "S3CRET", "secrets": {"A": 424242}})
     found = sentence_of(caught.value)
@@ -102,7 +104,7 @@ def trace(key: str, written: str) -> str:
 @pytest.mark.parametrize(
     ("key", "written", "words"),
     [
-        ("ranks", "1" * 40, f"work.0.ranks: {ONES.format(40)} is more than 100000, the most"),
+        ("ranks", "1" * 40, f"work.0.ranks: {ONES.format(40)} is more than 100000, the maximum"),
         ("ranks", "1e30", "work.0.ranks: 1e+30 is more than 9223372036854775807"),
         ("submit_s", "1" * 40, f"work.0.submit_s: {ONES.format(40)} s is not between 0 and 316224000 s"),
         ("gpu", "1" * 20, "GPUs is more than the 100000 that one amount may name"),

@@ -286,7 +286,7 @@ Change = Callable[[dict[str, Any]], object]
         ),
     ],
 )
-def test_a_document_that_is_none_is_refused_by_its_place(change: Change, words: str) -> None:
+def test_an_invalid_document_is_refused_with_the_place(change: Change, words: str) -> None:
     broken = document()
     change(broken)
     found = snapshotfile.read(json.dumps(broken))
@@ -294,7 +294,7 @@ def test_a_document_that_is_none_is_refused_by_its_place(change: Change, words: 
     assert words in found[0]
 
 
-def test_a_reservation_for_nobody_on_nothing_is_refused() -> None:
+def test_a_reservation_without_owner_or_devices_is_refused() -> None:
     snapshot, policy = evening()
     ghost = Reservation(
         workload="x", reserved_at=1, placements=(Placement(rank=0, device="d9", gpu_milli=1, memory_mib=1),)

@@ -223,7 +223,7 @@ CHANGE = ("policy", "windows", 0, "changes", 0)
         pytest.param(job_to(paused_at=[10**14]), "jobs.0.paused_at.0 is 1000", id="a pause after 2200"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_place(change: Callable[[dict[str, Any]], None], words: str) -> None:
+def test_an_impossible_document_is_refused_with_the_place(change: Callable[[dict[str, Any]], None], words: str) -> None:
     document = copy.deepcopy(DOCUMENTS[0])
     change(document)
     found = snapshotfile.read(json.dumps(document))

@@ -1,4 +1,4 @@
-"""The person of a request: the hub knows the owner of a token, the quota file their role in each project."""
+"""Authentication: the hub knows the owner of a token, the quota file their role in each project."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .permissions import Person, Role
 
 SCOPE_PREFIX = "custom:gpu-quota:"
 FRESH_S = 10.0
-STALE_AT_MOST_S = 600.0
-MOST_REMEMBERED = 10_000
+MAX_STALE_S = 600.0
+MAX_ACCOUNTS = 10_000
 HUB_TIMEOUT_S = 15.0
-ASKED_AGAIN_S = 15.0
-"""The interval of checks of a stream's reader at the hub. A reader without its token or project gets no more events.
+RECHECK_S = 15.0
+"""Interval at which the token and the roles of a stream's reader are checked at the hub.
 
-A quiet stream sends a heartbeat every 5 s, so it ends within 20 s."""
+A quiet stream sends a heartbeat every 5 s, so a stream without access ends within 20 s."""
 
 HUB_PERSON = Person(name="hub", id="system:hub", is_hub=True)
 """The hub's spawner."""
@@ -35,28 +35,28 @@ class NotAllowed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
+class _CachedAccount:
     account: Account
     at: float
 
 
 class Accounts:
-    """Accounts of the hub by name, remembered for 10 s, and up to 10 minutes while the hub is away."""
+    """Accounts of the hub by name, cached for 10 s, and for up to 10 minutes while the hub does not answer."""
 
     def __init__(self, hub: Hub, clock: Callable[[], float] = time.monotonic) -> None:
         self._hub, self._clock = hub, clock
-        self._known: dict[str, _Remembered] = {}
-        self._asking: dict[str, asyncio.Future[Account | None]] = {}
+        self._known: dict[str, _CachedAccount] = {}
+        self._pending: dict[str, asyncio.Future[Account | None]] = {}
 
     async def get(self, name: str) -> Account | None:
-        """One account, None if the hub knows none. Raises HubUnavailable without a recent answer."""
+        """One account; None if the hub has no such user. Raises HubUnavailable without a recent answer."""
         known = self._known.get(name)
         if known and self._clock() - known.at < FRESH_S:
             return known.account
         try:
-            return await self._ask_once(name)
+            return await self._fetch(name)
         except HubUnavailable:
-            if known and self._clock() - known.at < STALE_AT_MOST_S:
+            if known and self._clock() - known.at < MAX_STALE_S:
                 return known.account
             raise
 
@@ -64,18 +64,18 @@ class Accounts:
         """All users of the hub and their groups, never cached. Raises HubUnavailable."""
         return await self._hub.hub_users()
 
-    async def _ask_once(self, name: str) -> Account | None:
-        """One request to the hub at a time for one name; everybody who needs it waits for the same answer."""
-        asking = self._asking.get(name)
+    async def _fetch(self, name: str) -> Account | None:
+        """One request to the hub at a time for one name; concurrent callers share its answer."""
+        asking = self._pending.get(name)
         if asking is None:
-            asking = self._asking[name] = asyncio.ensure_future(self._hub.account(name))
-            asking.add_done_callback(lambda _: self._asking.pop(name, None))
+            asking = self._pending[name] = asyncio.ensure_future(self._hub.account(name))
+            asking.add_done_callback(lambda _: self._pending.pop(name, None))
         account = await asyncio.shield(asking)
         self._known.pop(name, None)
         if account is not None:
-            if len(self._known) >= MOST_REMEMBERED:
+            if len(self._known) >= MAX_ACCOUNTS:
                 del self._known[next(iter(self._known))]
-            self._known[name] = _Remembered(account, self._clock())
+            self._known[name] = _CachedAccount(account, self._clock())
         return account
 
 
@@ -100,30 +100,30 @@ class People:
         if token and hmac.compare_digest(token.encode(), self.auth.api_token.encode()):
             request._token_authenticated = True  # type: ignore[attr-defined]
             return HUB_PERSON
-        model = await self._hub_answer(self.auth.get_user(request, sync=False))
+        model = await self._ask_hub(self.auth.get_user(request, sync=False))
         return await self._person(model) if model else None
 
-    async def _hub_answer(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    async def _ask_hub(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
         """The hub's answer about a token, None for an unknown one. Raises HubUnavailable."""
         try:
             async with asyncio.timeout(HUB_TIMEOUT_S):
                 return await question
         except (HTTPError, OSError, TimeoutError) as error:
-            raise HubUnavailable(f"the hub cannot say who this token belongs to: {error}") from error
+            raise HubUnavailable(f"the hub could not verify this token: {error}") from error
 
     async def _person(self, model: Mapping[str, Any]) -> Person:
         if not self.auth.check_scopes(self.auth.access_scopes, dict(model)):
             raise NotAllowed(f"{model['name']}'s token is not for this service: it lacks access:services.")
         if model.get("kind", "user") != "user":
-            raise NotAllowed(f"{model['name']} is a service of the hub; only people and their notebooks use this one.")
+            raise NotAllowed(f"{model['name']} is a service of the hub; only users and their servers may use this API.")
         name = str(model["name"])
-        person = await self.named(name)
+        person = await self.by_name(name)
         if person is None:
-            raise NotAllowed(f"the hub does not know the user {name} any more.")
+            raise NotAllowed(f"the hub no longer has a user {name}.")
         return replace(person, scopes=short_scopes(model["scopes"], name))
 
-    async def named(self, name: str) -> Person | None:
-        """The person of this name with their roles, without scopes; None where the hub knows no such user."""
+    async def by_name(self, name: str) -> Person | None:
+        """The person of this name with their roles, without scopes; None if the hub has no such user."""
         account = await self.accounts.get(name)
         if account is None:
             return None
@@ -136,21 +136,21 @@ class People:
         }
         return Person(name=name, id=self._ids[name], hub_admin=account.admin, roles=roles)
 
-    async def again(self, request: RequestHandler, person: Person) -> Person:
+    async def reauthenticate(self, request: RequestHandler, person: Person) -> Person:
         """The owner of an open request's token now, for streams that run for long.
 
-        It asks the hub about the token itself; no cache is used.
+        The token is checked at the hub, without a cache.
         Raises NotAllowed, HubUnavailable, StoreUnavailable.
         """
         if person.is_hub:
             return person
         token, session = self.auth.get_token(request), self.auth.get_session_id(request)
-        model = await self._hub_answer(self.auth.user_for_token(token, use_cache=False, session_id=session, sync=False))
+        model = await self._ask_hub(self.auth.user_for_token(token, use_cache=False, session_id=session, sync=False))
         if not model:
-            raise NotAllowed(f"the hub does not know this token of {person.name} any more.")
+            raise NotAllowed(f"the hub no longer accepts this token of {person.name}.")
         present = await self._person(model)
         if "read" not in present.scopes:
-            raise NotAllowed(f"this token of {person.name} may not read any more.")
+            raise NotAllowed(f"this token of {person.name} no longer has the scope custom:gpu-quota:read.")
         return present
 
 
@@ -168,7 +168,7 @@ def short_scopes(scopes: object, name: str) -> frozenset[str]:
 class Reader:
     """The reader of a stream, whose account and roles are checked at the hub at its start and every 15 s.
 
-    While the hub is away the stream continues for 10 minutes with the last answer.
+    While the hub does not answer, the stream continues for up to 10 minutes with the last answer.
     """
 
     def __init__(
@@ -179,12 +179,12 @@ class Reader:
 
     async def now(self) -> Person:
         """The reader now. Raises NotAllowed, HubUnavailable, StoreUnavailable: the stream ends, or does not begin."""
-        if self._clock() - self._asked_at >= ASKED_AGAIN_S:
+        if self._clock() - self._asked_at >= RECHECK_S:
             self._asked_at = self._clock()
             try:
-                self._person = await self._people.again(self._request, self._person)
+                self._person = await self._people.reauthenticate(self._request, self._person)
                 self._known_at = self._clock()
             except HubUnavailable:
-                if self._clock() - self._known_at >= STALE_AT_MOST_S:
+                if self._clock() - self._known_at >= MAX_STALE_S:
                     raise
         return self._person

@@ -1,6 +1,6 @@
-"""Access rules of REST, pages, streams, logs, outputs and bundles, as pure functions of a person and a thing.
+"""Access rules of REST, pages, streams, logs, outputs and bundles, as pure functions of a person and an object.
 
-What a person may not see is answered as if it did not exist.
+An object that a person may not see is answered as if it did not exist.
 """
 
 from __future__ import annotations
@@ -82,30 +82,30 @@ def may_enter(person: Person | None, scope: Scope) -> bool:
 def refusal(person: Person, scope: Scope, operation: str) -> str:
     """Why a person may not use a route, and what they can do about it; ``operation`` as in "cordon nodes"."""
     if scope is Scope.HUB:
-        return f"{person.name} may not {operation} here: only the hub itself does, when people start notebooks there."
+        return f"{person.name} may not {operation}: only the hub's spawner may."
     if scope is Scope.AUDIT and not person.leads:
         who = "admins, people with the scope custom:gpu-quota:audit, and leads of a project, for that project"
-        return f"{person.name} may not {operation}: that is for {who}. {_WHO_GIVES.format('that scope')}"
-    if scope in _OF_ADMINS and not person.admin:
-        gives = _WHO_GIVES.format("the scope custom:gpu-quota:admin")
-        return f"{person.name} is no admin of the hub; only admins {operation}. {gives}"
-    return f"{person.name}'s token may not {operation}: it lacks {_LACKING[scope]}. {_WHO_GIVES.format('a scope')}"
+        return f"{person.name} may not {operation}: that is for {who}. {_ADVICE.format('that scope')}"
+    if scope in _ADMIN_SCOPES and not person.admin:
+        advice = _ADVICE.format("the scope custom:gpu-quota:admin")
+        return f"{person.name} may not {operation}: only admins may. {advice}"
+    return f"{person.name}'s token may not {operation}: it lacks {_MISSING_SCOPE[scope]}. {_ADVICE.format('a scope')}"
 
 
-_OF_ADMINS = frozenset({Scope.ADMIN, Scope.ADMIN_OR_HUB, Scope.APPLY})
-_WHO_GIVES = "An admin of the hub gives {}, with a role of the hub's configuration or a token that holds it."
-_LACKING = {
+_ADMIN_SCOPES = frozenset({Scope.ADMIN, Scope.ADMIN_OR_HUB, Scope.APPLY})
+_ADVICE = "An admin of the hub can grant {}: with a role in the hub's configuration, or with a token."
+_MISSING_SCOPE = {
     Scope.READ: "the scope custom:gpu-quota:read",
     Scope.READ_OR_HUB: "the scope custom:gpu-quota:read",
     Scope.SUBMIT: "the scope custom:gpu-quota:submit",
     Scope.AUDIT: "the scope custom:gpu-quota:read or custom:gpu-quota:audit",
     Scope.ADMIN: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
     Scope.ADMIN_OR_HUB: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
-    Scope.APPLY: "the scope custom:gpu-quota:admin, or custom:gpu-quota:submit in an admin's hands",
+    Scope.APPLY: "the scope custom:gpu-quota:admin, or custom:gpu-quota:submit of an admin",
 }
 
 
-def sees_work(person: Person, *, project: str, owner: str, private: bool = False) -> bool:
+def may_see_work(person: Person, *, project: str, owner: str, private: bool = False) -> bool:
     """Members see the work of their projects; private work shows only to its owner, leads and admins."""
     if person.is_hub or person.admin or owner == person.id:
         return True
@@ -113,33 +113,33 @@ def sees_work(person: Person, *, project: str, owner: str, private: bool = False
     return role == "lead" or (role == "member" and not private)
 
 
-def sees(person: Person, record: JobRecord | NotebookRecord) -> bool:
-    """The same for a record."""
+def may_see(person: Person, record: JobRecord | NotebookRecord) -> bool:
+    """Whether a person may see the job or notebook of a record."""
     if isinstance(record, NotebookRecord):
-        return sees_work(person, project=record.notebook.project, owner=record.notebook.user)
-    return sees_work(person, project=record.job.project, owner=record.job.user, private=record.spec.private)
+        return may_see_work(person, project=record.notebook.project, owner=record.notebook.user)
+    return may_see_work(person, project=record.job.project, owner=record.job.user, private=record.spec.private)
 
 
-def changes_work(person: Person, *, project: str, owner: str) -> bool:
+def may_change_work(person: Person, *, project: str, owner: str) -> bool:
     """Only the owner, leads of the project and admins change a job."""
     return person.admin or owner == person.id or person.roles.get(project) == "lead"
 
 
-def sees_project(person: Person, project: str) -> bool:
+def may_see_project(person: Person, project: str) -> bool:
     return person.admin or project in person.roles
 
 
-def submits_to(person: Person, project: str) -> bool:
+def may_submit_to(person: Person, project: str) -> bool:
     """Members and leads submit to their projects; so do admins who are members, because use is charged to a project."""
     return project in person.roles
 
 
-def raises_priority(person: Person, project: str) -> bool:
-    """Only leads and admins may ask for more than 50. Source: docs/scheduling.md, section 1. Rule R10."""
+def may_raise_priority(person: Person, project: str) -> bool:
+    """Only leads and admins may request a priority above 50. Source: docs/scheduling.md, section 1. Rule R10."""
     return person.admin or person.roles.get(project) == "lead"
 
 
-def reads_policy(person: Person) -> bool:
+def may_read_policy(person: Person) -> bool:
     """The quota file names people and groups: admins, auditors and leads read it."""
     return person.auditor or bool(person.leads)
 

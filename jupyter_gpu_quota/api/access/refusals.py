@@ -24,4 +24,4 @@ def refused(refusal: Refusal) -> Refused:
 
 def not_found(what: str, name: str) -> Refused:
     """Unknown, and hidden from this person: the same answer."""
-    return Refused(404, "not_found", f"There is no {what} {name[:80]!r} that you may see.")
+    return Refused(404, "not_found", f"There is no {what} {name[:80]!r}, or you may not see it.")

@@ -15,11 +15,11 @@ from .refusals import Refused
 HEARTBEAT_S = 5.0
 """The interval of heartbeats on a quiet stream."""
 
-MOST_PER_PERSON = 30
+MAX_PER_PERSON = 30
 
 
 class Streams:
-    """Counts the streams of each person, so that no person takes every connection."""
+    """Counts the open streams of each person, which are limited."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
@@ -34,8 +34,8 @@ class Streams:
         return self._closed.is_set()
 
     def enter(self, person: Person) -> None:
-        if self._open[person.id] >= MOST_PER_PERSON:
-            sentence = f"{person.name} has {MOST_PER_PERSON} event streams open, the limit; close some pages."
+        if self._open[person.id] >= MAX_PER_PERSON:
+            sentence = f"{person.name} has {MAX_PER_PERSON} open event streams, the limit; close some pages."
             raise Refused(429, "too_many_streams", sentence)
         self._open[person.id] += 1
 
@@ -67,7 +67,7 @@ class EventStream:
         head = f"id: {name}\nevent: {event}\n" if name is not None else f"event: {event}\n"
         await self._write(f"{head}data: {text}\n\n")
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """Send a comment for programs and an event for browsers: a proxy may keep a dead connection open."""
         await self._write(": here\nevent: beat\ndata: {}\n\n")
 

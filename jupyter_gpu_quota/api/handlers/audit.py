@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ...store.records.rows import JobRecord
-from ...wire import ExplainView, VerifiedView
-from ...wire import snapshot_document as snapshotfile
-from ..access.permissions import audited_projects, sees
+from ...wire import ExplainView, VerifiedView, snapshot_document
+from ..access.permissions import audited_projects, may_see
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
 from ..views.audit import audit_view, subjects_of
@@ -29,20 +28,20 @@ async def verify(call: Call) -> VerifiedView:
         raise Refused(
             403,
             "not_allowed",
-            f"{call.person.name} reads a part of the audit; verifying needs all of it, with the scope"
-            " custom:gpu-quota:audit. An admin of the hub gives it with a role.",
+            f"{call.person.name} may read only a part of the audit; verification needs all of it, with the scope"
+            " custom:gpu-quota:audit. An admin of the hub can grant it with a role.",
         )
     found = await call.store_view.read(call.store_view.store.audit_verify)
     if isinstance(found, int):
-        return VerifiedView(whole=True, rows=found, message=f"All {found} rows follow from the one before.")
+        return VerifiedView(whole=True, rows=found, message=f"All {found} rows are intact.")
     return VerifiedView(whole=False, rows=None, message=str(found))
 
 
 async def explain(call: Call) -> ExplainView:
-    """Why a job or a notebook is where it is, and what would change it."""
+    """Why a job or a notebook has its state, and what would change it."""
     name, store_view = call.names["id"], call.store_view
     record = await store_view.job(name) or await store_view.notebook(name)
-    if record is None or not sees(call.person, record):
+    if record is None or not may_see(call.person, record):
         raise not_found("job or notebook", name)
     return await explanation(call.services, record)
 
@@ -54,4 +53,4 @@ async def snapshot(call: Call) -> Answer:
     if revision is None:
         raise Refused(409, "no_quota", "No quota file is in force yet, so nothing is decided.")
     snapshot = call.store_view.mirror.snapshot(call.services.clock())
-    return Answer(body=snapshotfile.write(snapshot, revision.policy))
+    return Answer(body=snapshot_document.write(snapshot, revision.policy))

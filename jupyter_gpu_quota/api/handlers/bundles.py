@@ -18,7 +18,7 @@ from ..requests.resource import Resource
 from ..requests.services import Services
 
 DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-DRAINED_AT_LEAST = 1 << 30
+MIN_DRAINED = 1 << 30
 
 
 class BundleUpload(Resource):
@@ -29,10 +29,10 @@ class BundleUpload(Resource):
     arriving = 0
 
     async def prepare(self) -> None:
-        """Begin to store the body. One that announces a size above the limit is read to its end and dropped."""
+        """Begin to store the body. A body whose Content-Length is above the limit is read and dropped."""
         limit = self.services.bundles.limits.packed_bytes
         self.largest_body = limit  # type: ignore[misc]
-        self.largest_drained = most_drained(limit)  # type: ignore[misc]
+        self.largest_drained = max_drained(limit)  # type: ignore[misc]
         self.request.connection.set_max_body_size(self.largest_drained)  # type: ignore[union-attr]
         await super().prepare()
         if self.request.method == "PUT":
@@ -59,8 +59,8 @@ class BundleUpload(Resource):
     def _too_large(self) -> Refused:
         limit = self.largest_body
         sentence = (
-            f"The bundle is larger than {limit // MIB} MiB ({limit} bytes) when packed, the most that is taken here; "
-            "name in .gpuquotaignore what the job does not need, and read data from a mount. Nothing was kept."
+            f"The bundle is larger than {limit // MIB} MiB ({limit} bytes) when packed, the limit; "
+            "list files that the job does not need in .gpuquotaignore, and read data from a mount. Nothing was kept."
         )
         return Refused(413, "too_large", sentence)
 
@@ -91,13 +91,13 @@ class BundleUpload(Resource):
             self.arriving = 0
         incoming, self.incoming = self.incoming, None
         if incoming is not None:
-            with contextlib.suppress(OSError):  # it is removed anyhow
+            with contextlib.suppress(OSError):  # the next sweep removes it
                 incoming.__exit__(None, None, None)
 
 
-def most_drained(limit_bytes: int) -> int:
+def max_drained(limit_bytes: int) -> int:
     """The largest body, in bytes, that is read only to be refused."""
-    return max(DRAINED_AT_LEAST, 4 * limit_bytes)
+    return max(MIN_DRAINED, 4 * limit_bytes)
 
 
 def digest_of(text: str) -> str:
@@ -152,10 +152,10 @@ async def refuse_over_limit(services: Services, person: Person, digest: str, siz
     if digest in kept or used + size <= limit:
         return
     sentence = (
-        f"{person.name}'s code bundles have {used / MIB:.1f} MiB here, this one has {size / MIB:.1f}, and "
-        f"{limit // MIB} is the most for one person. Code leaves {services.settings.keep_jobs_days} days after the end "
-        "of the last job that ran it; name in .gpuquotaignore what the job does not need, or ask an admin for more "
-        "(c.GPUQuota.bundles_limit_mib). Nothing was kept."
+        f"{person.name}'s code bundles have {used / MIB:.1f} MiB, this one has {size / MIB:.1f} MiB, and the limit per "
+        f"user is {limit // MIB} MiB. A bundle is deleted {services.settings.keep_jobs_days} days after the end of the "
+        "last job that used it. List files that the job does not need in .gpuquotaignore, or ask an admin to raise "
+        "c.GPUQuota.bundles_limit_mib. Nothing was stored."
     )
     raise Refused(409, "bundles_full", sentence)
 

@@ -12,7 +12,7 @@ from ...store.records.calls import Page
 from ...wire import ChoiceView, DepartmentView, DeviceView, PoolView, ProjectView
 from ...wire.samples import IngestedView, SampleBatch, SampleIn
 from ...wire.status import ChannelView, DeploymentView, MeView, StopView
-from ..access.permissions import Person, sees_project
+from ..access.permissions import Person, may_see_project
 from ..access.refusals import Refused
 from ..requests.call import Answer, Call
 from ..requests.services import Services
@@ -41,7 +41,11 @@ async def me(call: Call) -> MeView:
     services, person, named = call.services, call.person, call.text("user")
     if named is not None and named != person.name:
         if not person.is_hub:
-            raise Refused(403, "not_allowed", f"{person.name} may ask about nobody else.")
+            raise Refused(
+                403,
+                "not_allowed",
+                f"{person.name} may not read the rights of another user; only the hub's spawner may.",
+            )
         person = await person_named(call, named)
     return MeView(
         name=person.name,
@@ -159,7 +163,7 @@ async def project_views(services: Services, person: Person) -> list[ProjectView]
             department=departments.get(project.department or ""),
         )
         for project in sorted(revision.policy.projects, key=lambda project: project.name)
-        if sees_project(person, project.name)
+        if may_see_project(person, project.name)
     ]
 
 

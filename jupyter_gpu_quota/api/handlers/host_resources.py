@@ -64,8 +64,8 @@ def _refuse_too_large_for_nodes(each: CpuMemory, pool: str, parts: Sequence[_Par
         return
     asked = host_text(each.cpu_milli, each.memory_mib, 1)
     sentence = (
-        f"{asked} for a rank can never be had in the pool {pool}: {_largest_node_text(each, parts)} Ask for no more "
-        f"than that for each rank, or choose another pool. Nothing was stored."
+        f"{asked} for a rank can never be allocated in the pool {pool}: {_largest_node_text(each, parts)} Request at "
+        "most that for each rank, or choose another pool. Nothing was stored."
     )
     raise Refused(409, "never_fits", sentence)
 

@@ -14,7 +14,7 @@ from ...store.records.calls import JobFilter, Page
 from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
 from ...store.records.rows import JobRecord
 from ...wire import CloneRequest, JobDetail, JobRequest, JobView
-from ..access.permissions import Person, changes_work, raises_priority, sees, sees_project, submits_to
+from ..access.permissions import Person, may_change_work, may_raise_priority, may_see, may_see_project, may_submit_to
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
 from ..views.explanations import dry_run
@@ -25,7 +25,7 @@ from .submission import REQUESTED, USUAL_PRIORITY, quota_in_force, spec_of
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LONGEST_KEY = 200
+MAX_KEY_LENGTH = 200
 
 
 # --- submit -----------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ async def submit(call: Call) -> Answer:
     if spec.bundle is not None:
         owned = await call.store_view.read(call.store_view.store.bundle_owned, spec.bundle, call.person.id)
         if not owned:
-            sentence = f"There is no bundle {spec.bundle} that {call.person.name} put here; PUT bundles/{spec.bundle}"
+            sentence = f"{call.person.name} has not uploaded a bundle {spec.bundle}; PUT bundles/{spec.bundle}"
             raise Refused(404, "no_such_bundle", f"{sentence} first.")
     if request.dry_run:
         return Answer(body=await dry_run(call.services, call.person, spec))
@@ -83,8 +83,8 @@ async def _queue(
         await _checked(services.backend.submissions.check_user, run_as)
     if key is None:
         key = call.resource.request.headers.get("Idempotency-Key")
-        if key is not None and not (0 < len(key) <= LONGEST_KEY):
-            raise Refused(400, "invalid", f"Idempotency-Key has {len(key)} characters; it has 1 to {LONGEST_KEY}.")
+        if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH):
+            raise Refused(400, "invalid", f"Idempotency-Key has {len(key)} characters; it has 1 to {MAX_KEY_LENGTH}.")
     request = SubmitJob(
         job=services.new_id(services.clock()),
         user=call.person.id,
@@ -109,7 +109,7 @@ async def _queue(
 RESOLVED = {
     "project", "pool", "gpu_milli", "gpu_model", "cpu_milli", "memory_mib", "environment", "time_limit_s",
 }  # fmt: skip
-"""Fields of a specification that also depend on the quota file and the inventory: they differ from day to day."""
+"""Fields that also depend on the quota file and the inventory: a repeated request may resolve them differently."""
 
 
 def _refuse_other_job(request: SubmitJob, record: JobRecord) -> None:
@@ -137,7 +137,7 @@ async def record_of(call: Call, job: str) -> JobRecord:
 async def seen_job(call: Call) -> JobRecord:
     """The job of the path. One that this person may not see is answered as unknown."""
     record = await record_of(call, call.names["id"])
-    if not sees(call.person, record):
+    if not may_see(call.person, record):
         raise not_found("job", call.names["id"])
     return record
 
@@ -166,7 +166,7 @@ async def _refuse_unknown_project(call: Call, wanted: JobFilter, project: str) -
     """Answer 404, not an empty list, for a project that is unknown or that this person may not see."""
     quota, store_view = call.store_view.quota_file, call.store_view
     exists = quota is not None and any(each.name == project for each in quota.projects)
-    if exists and sees_project(call.person, project):
+    if exists and may_see_project(call.person, project):
         return
     any_state = replace(wanted, user=None, live=False, states=())
     _, ever = await store_view.read(store_view.store.jobs, any_state, Page(offset=0, limit=1))
@@ -198,10 +198,10 @@ def _filter(call: Call) -> JobFilter:
 async def change(call: Call) -> JobView:
     """Hold, release or cancel; repeating a change changes nothing."""
     record, name = await seen_job(call), call.names["change"]
-    if not changes_work(call.person, project=record.job.project, owner=record.job.user):
+    if not may_change_work(call.person, project=record.job.project, owner=record.job.user):
         owner = call.store_view.name_of(record.job.user)
-        sentence = f"{call.person.name} may see {owner}'s job {record.job.id}; only {owner}, leads of"
-        raise Refused(403, "not_yours", f"{sentence} {record.job.project} and admins change it.")
+        sentence = f"{call.person.name} may see {owner}'s job {record.job.id}, but only {owner}, leads of"
+        raise Refused(403, "not_yours", f"{sentence} {record.job.project} and admins may change it.")
     if name == "release":
         _check_release(call.person, record)
     await call.services.record(ChangeJob(job=record.job.id, actor=call.person.id, change=name))
@@ -211,10 +211,10 @@ async def change(call: Call) -> JobView:
 def _check_release(person: Person, record: JobRecord) -> None:
     """Refuse a release by a former member: it starts work in the project, as a submission does."""
     job = record.job
-    if person.admin or submits_to(person, job.project):
+    if person.admin or may_submit_to(person, job.project):
         return
     sentence = (
-        f"{person.name} is no member of {job.project} any more and starts nothing there, so job {job.id} is not"
+        f"{person.name} is no longer a member of {job.project} and may not start work there, so job {job.id} was not"
         f" released; a lead of {job.project} or an admin may release it, or cancel it and submit it to another project."
     )
     raise Refused(403, "not_a_member", sentence)
@@ -234,7 +234,7 @@ async def repeat(call: Call) -> Answer:
         sentence = f"Job {record.job.id} had the secrets {names}, which are not kept; submit it again with them."
         raise Refused(409, "had_secrets", sentence)
     if old.live and record.job.user != call.person.id:
-        sentence = f"Job {record.job.id} ran live in its owner's home, which {call.person.name}'s jobs do not see."
+        sentence = f"Job {record.job.id} ran live in its owner's home, which {call.person.name}'s jobs cannot read."
         raise Refused(403, "not_yours", sentence)
     spec = await _checked_spec(call, _repeated_request(call.person, old, overrides))
     spec = replace(spec, name=overrides.name or old.name)
@@ -247,8 +247,9 @@ async def repeat(call: Call) -> Answer:
 
 def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> JobRequest:
     """The old spec as a request. A lead's high priority becomes the usual one for others, unless they ask for it."""
-    priority = old.priority if raises_priority(person, old.project) else min(old.priority, USUAL_PRIORITY)
+    priority = old.priority if may_raise_priority(person, old.project) else min(old.priority, USUAL_PRIORITY)
     changed: dict[str, Any] = {
+        "name": None,
         "command": list(old.command),
         "gpu": overrides.gpu or old.gpu_asked,
         "nodes": overrides.nodes or old.ranks // old.processes,
@@ -266,6 +267,6 @@ async def _own_bundle(call: Call, job: str, digest: str) -> None:
     """Record the bundle of a job that this person sees as theirs too, so that it is kept for them."""
     size = await call.store_view.read(bundle_size, call.services.bundles, digest)
     if size is None:
-        raise Refused(410, "bundle_gone", f"The code of job {job} is not kept any more; submit it anew.")
+        raise Refused(410, "bundle_gone", f"The code of job {job} was deleted; submit it again.")
     await refuse_over_limit(call.services, call.person, digest, size)
     await call.services.record(KeepBundle(digest=digest, user=call.person.id, size_bytes=size))

@@ -6,13 +6,13 @@ from ...backends.rendering.variables import notebook_environment
 from ...core.amounts import gpu_text
 from ...core.lifecycle import NOTEBOOK_FINAL
 from ...core.model import Device, Health, NotebookState
-from ...core.reasons import ReasonCode
+from ...core.reason_codes import ReasonCode
 from ...messages.reasons import sentence
 from ...store.records.activity import WakeNotebook
 from ...store.records.commands import RequestSliceAgain
 from ...store.records.rows import NotebookRecord
 from ...wire.activity import WakeAnswer, WakeRequest
-from ..access.permissions import Person, sees
+from ..access.permissions import Person, may_see
 from ..access.refusals import Refused
 from ..requests.call import Call
 from ..state.store_view import StoreView
@@ -28,8 +28,8 @@ async def wake(call: Call) -> WakeAnswer:
     record = await seen_notebook(call)
     body: WakeRequest = call.body
     if record.notebook.user != call.person.id:
-        raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was asked for.")
-    if record.notebook.state not in NOTEBOOK_FINAL or call.services.wake_limit.takes(record.notebook.id):
+        raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was requested.")
+    if record.notebook.state not in NOTEBOOK_FINAL or call.services.wake_limit.allows(record.notebook.id):
         record = await _request_slice(call, record)
     if record.notebook.state not in NOTEBOOK_FINAL and body.wait_s:
         await call.store_view.wait_until(lambda: not waits_for_slice(call, record.notebook.id), body.wait_s)
@@ -67,7 +67,7 @@ def _answer(record: NotebookRecord, store_view: StoreView, person: Person) -> Wa
         case NotebookState.LENT:
             return WakeAnswer(state="waiting", reason="lent", message=_return_sentence(record, store_view, person))
         case NotebookState.REQUESTED:
-            why = why or "It is asked for anew, as for a new notebook."
+            why = why or "It is requested again, as for a new notebook."
             return WakeAnswer(state="waiting", reason=code or "requested", message=why)
         case _:  # the idle notebook's slice was released
             why = why or "The notebook's server ended, so its slice went back."
@@ -84,17 +84,17 @@ def _return_sentence(record: NotebookRecord, store_view: StoreView, person: Pers
         return f"{lent} {_device_sentence(record, device, store_view)}"
     borrowers = _borrowers(notebook.device, store_view, person)
     if not borrowers:
-        return f"{lent} It comes back now."
+        return f"{lent} It returns now."
     jobs = " and ".join(borrowers)
-    return f"{lent} It comes back when {jobs}, which borrows it, has saved and left: within {grace_s} s."
+    return f"{lent} It returns when {jobs}, which borrows it, has saved and ended: within {grace_s} s."
 
 
 def _device_sentence(record: NotebookRecord, device: Device, store_view: StoreView) -> str:
     """The next step for a slice on a device that cannot be allocated."""
     pool, waits = record.notebook.pool, store_view.waits.get(record.notebook.id)
     if any(each.health is Health.HEALTHY for each in store_view.devices_in(pool)):
-        return f"Its device is {device.health}, so another one is looked for."
-    next_step = sentence(waits) if waits and waits.code in NO_DEVICE else "It comes back when one can be again."
+        return f"Its device is {device.health}, so another one will be allocated."
+    next_step = sentence(waits) if waits and waits.code in NO_DEVICE else "It returns when one can be allocated again."
     return f"Its device is {device.health}, and no other device of pool {pool} can be allocated. {next_step}"
 
 
@@ -107,7 +107,7 @@ def _borrowers(device: str | None, store_view: StoreView, person: Person) -> lis
     records = [record for name in names if (record := store_view.mirror.jobs.get(name)) and record.job.borrower]
     return [
         f'{store_view.name_of(record.job.user)}\'s job "{record.spec.name}"'
-        if sees(person, record)
+        if may_see(person, record)
         else "a job of another project"
         for record in records
     ]

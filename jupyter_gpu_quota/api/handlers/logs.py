@@ -10,22 +10,23 @@ from urllib.parse import quote
 
 from tornado.iostream import StreamClosedError
 
-from ...backends.protocol import MOST_OUTPUTS, LogPart, OutputRefused
+from ...backends.protocol import MAX_OUTPUTS, LogPart, OutputRefused
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubUnavailable
 from ...store.records.calls import StoreUnavailable
 from ...store.records.rows import JobRecord
 from ...wire import OutputView
 from ..access.people import NotAllowed, Reader
-from ..access.permissions import sees
+from ..access.permissions import may_see
 from ..access.refusals import Refused, not_found
 from ..access.streams import HEARTBEAT_S, EventStream
 from ..requests.call import Answer, Call, listed
 from ..views.records import instant
 from .jobs import record_of, seen_job
 
-LARGEST_PART = 1 << 20
+MAX_PART = 1 << 20
 CHUNK_BYTES = 1 << 16
+MAX_CHARACTER_BYTES = 4
 POLL_S = 0.3
 """The interval of reads of a followed log."""
 
@@ -50,7 +51,7 @@ async def show(call: Call) -> Answer | None:
     if follow:
         await _follow(call, record.job.id, attempt, rank, offset)
         return None
-    limit = call.integer("limit", LARGEST_PART, least=1, most=LARGEST_PART)
+    limit = call.integer("limit", MAX_PART, least=1, most=MAX_PART)
     part = await part_of(call, record, attempt or record.job.attempt, rank, offset, limit)
     headers = {"X-Next-Offset": str(part.next_offset), "X-Attempt": str(attempt or record.job.attempt)}
     return Answer(body=part.text.encode(), content_type="text/plain; charset=utf-8", headers=headers)
@@ -80,14 +81,25 @@ async def part_of(
 ) -> Part:
     """A part from an offset; at the end of the log its text is empty."""
     store_view = call.store_view
-    part = await store_view.read(call.services.backend.outputs.log, record.job.id, attempt, rank, offset, limit)
-    return whole_characters(part, at_end=len(part.data) < limit and not _runs(record, attempt))
+    most = max(limit, MAX_CHARACTER_BYTES)
+    part = await store_view.read(call.services.backend.outputs.log, record.job.id, attempt, rank, offset, most)
+    return whole_characters(part, limit, at_end=len(part.data) < most and not _runs(record, attempt))
 
 
-def whole_characters(part: LogPart, *, at_end: bool) -> Part:
-    """The part up to its last whole character; the rest belongs to the next part, unless this is the end."""
-    data = part.data if at_end else part.data[: len(part.data) - _incomplete_bytes(part.data)]
+def whole_characters(part: LogPart, limit: int, *, at_end: bool) -> Part:
+    """The whole characters in the first ``limit`` bytes, and at least the first one of the part.
+
+    The rest belongs to the next part. ``at_end``: the log ends with this part, so an incomplete character is no text.
+    """
+    data = part.data[: max(limit, _character_bytes(part.data[:1]))]
+    if not at_end or len(data) < len(part.data):
+        data = data[: len(data) - _incomplete_bytes(data)]
     return Part(text=data.decode("utf-8", "replace"), offset=part.offset, next_offset=part.offset + len(data))
+
+
+def _character_bytes(first: bytes) -> int:
+    """The number of bytes of a UTF-8 character by its first byte."""
+    return next((size for least, size in ((b"\xf0", 4), (b"\xe0", 3), (b"\xc0", 2)) if first >= least), 1)
 
 
 def _incomplete_bytes(data: bytes) -> int:
@@ -95,8 +107,7 @@ def _incomplete_bytes(data: bytes) -> int:
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0xC0:
-            size = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return back if size > back else 0
+            return back if _character_bytes(data[-back:]) > back else 0
         if byte & 0x80 == 0:
             return 0
     return 0
@@ -128,7 +139,7 @@ class _Follower:
     async def run(self) -> None:
         while True:
             record = await record_of(self.call, self.job)
-            if not sees(await self.reader.now(), record):
+            if not may_see(await self.reader.now(), record):
                 raise not_found("job", self.job)
             self.attempt = self.attempt or record.job.attempt
             if await self._send_new_text(record):
@@ -138,7 +149,7 @@ class _Follower:
                 return
             self.quiet_s += POLL_S
             if self.quiet_s >= HEARTBEAT_S:
-                await self.stream.beat()
+                await self.stream.heartbeat()
                 self.quiet_s = 0.0
             await asyncio.sleep(POLL_S)
 
@@ -168,13 +179,13 @@ class _Follower:
 async def outputs(call: Call) -> Answer:
     """The files of a job's outputs folder; ``truncated``: it has more than the limit of this list."""
     record = await seen_job(call)
-    some = await call.store_view.read(call.services.backend.outputs.outputs, record.job.id, MOST_OUTPUTS + 1)
-    found, page = some[:MOST_OUTPUTS], call.page()
+    some = await call.store_view.read(call.services.backend.outputs.outputs, record.job.id, MAX_OUTPUTS + 1)
+    found, page = some[:MAX_OUTPUTS], call.page()
     views = [
         OutputView(path=each.path, size_bytes=each.size_bytes, modified_at=instant(each.modified_at))
         for each in found[page.offset : page.offset + page.limit]
     ]
-    return listed(views, len(found), page, truncated=len(some) > MOST_OUTPUTS)
+    return listed(views, len(found), page, truncated=len(some) > MAX_OUTPUTS)
 
 
 async def output(call: Call) -> None:

@@ -7,7 +7,7 @@ from ...store.records.activity import PostponeWarning, RecordReport
 from ...store.records.commands import Recorded
 from ...store.records.rows import NotebookRecord
 from ...wire.activity import ActivityAnswer, ActivityReport
-from ..access.permissions import changes_work
+from ..access.permissions import may_change_work
 from ..access.refusals import Refused, refused
 from ..requests.call import Answer, Call
 from ..views.idle_states import activity_answer, idle_view, policy_of
@@ -19,9 +19,11 @@ async def report(call: Call) -> ActivityAnswer:
     record = await _active_notebook(call)
     name = record.notebook.id
     if record.notebook.user != call.person.id:
-        raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was noted.")
-    if not call.services.report_limit.takes(name):
-        sentence = "This notebook's server reports more often than it can have looked; nothing was noted. Wait a bit."
+        raise Refused(
+            403, "not_allowed", f"{call.person.name} does not own this notebook, so the report was not stored."
+        )
+    if not call.services.report_limit.allows(name):
+        sentence = "This notebook's server exceeds the rate limit of reports; the report was not stored. Wait 1 s."
         raise Refused(429, "too_often", sentence, {"Retry-After": "1"})
     body: ActivityReport = call.body
     document = body.model_dump(mode="json")
@@ -37,7 +39,7 @@ async def keep(call: Call) -> Answer:
     """Postpone an idle warning; for the owner, leads of the project and admins."""
     record = await _active_notebook(call)
     notebook, store_view = record.notebook, call.store_view
-    if not changes_work(call.person, project=notebook.project, owner=notebook.user):
+    if not may_change_work(call.person, project=notebook.project, owner=notebook.user):
         raise Refused(403, "not_allowed", f"{call.person.name} neither owns this notebook nor leads its project.")
     most = policy_of(store_view).keep_at_most
     await call.services.record(PostponeWarning(notebook=notebook.id, actor=call.person.id, keep_at_most=most))
@@ -48,6 +50,6 @@ async def _active_notebook(call: Call) -> NotebookRecord:
     """The notebook of the path, which must have its slice or have lent it."""
     record = await seen_notebook(call)
     if record.notebook.state not in HOLDS_SLICE:
-        sentence = f"This notebook's slice is {record.notebook.state}, so its use is not judged."
+        sentence = f"This notebook's slice is {record.notebook.state}, so its use is not tracked."
         raise Refused(409, "not_booked", sentence)
     return record

@@ -10,7 +10,7 @@ from ...store.records.activity import WakeNotebook
 from ...store.records.commands import RequestNotebook, ReturnNotebook
 from ...store.records.rows import NotebookRecord
 from ...wire import NotebookRequest, NotebookView
-from ..access.permissions import Person, sees
+from ..access.permissions import Person, may_see
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call
 from ..views.idle_states import classified_view
@@ -19,8 +19,8 @@ from .ranks import milli_of_slice
 from .submission import pool_of, project_of, quota_in_force
 
 DECISION_WAIT_S = 2.0
-LONGEST_WAIT_S = 30
-EXPLAIN_AGAIN_S = 1.0
+MAX_WAIT_S = 30
+EXPLAIN_INTERVAL_S = 1.0
 
 
 async def request(call: Call) -> Answer:
@@ -60,7 +60,7 @@ def waits_for_slice(call: Call, notebook: str) -> bool:
 
 async def person_named(call: Call, name: str) -> Person:
     """A hub user by name, for whom the spawner sends a request."""
-    person = await call.services.people.named(name)
+    person = await call.services.people.by_name(name)
     if person is None:
         raise Refused(404, "no_such_user", f"The hub knows no user {name[:80]!r}.")
     return person
@@ -76,7 +76,7 @@ async def record_of(call: Call, notebook: str) -> NotebookRecord:
 async def seen_notebook(call: Call) -> NotebookRecord:
     """The slice of the path. One that this person may not see is answered as unknown."""
     record = await record_of(call, call.names["id"])
-    if not sees(call.person, record):
+    if not may_see(call.person, record):
         raise not_found("notebook", call.names["id"])
     return record
 
@@ -84,7 +84,7 @@ async def seen_notebook(call: Call) -> NotebookRecord:
 async def show(call: Call) -> NotebookView:
     """One slice. ``wait_s``: answer when state or reason differ from ``seen_*``, at the latest after that time."""
     record = await seen_notebook(call)
-    wait_s = call.integer("wait_s", 0, least=0, most=LONGEST_WAIT_S)
+    wait_s = call.integer("wait_s", 0, least=0, most=MAX_WAIT_S)
     if wait_s and record.notebook.state not in NOTEBOOK_FINAL:
         await _wait_for_change(call, record.notebook.id, (call.text("seen_state"), call.text("seen_reason")), wait_s)
         record = await record_of(call, record.notebook.id)
@@ -99,7 +99,7 @@ async def _wait_for_change(call: Call, notebook: str, seen: tuple[str | None, st
         await call.services.decisions.latest()
         if _state_and_reason(call, notebook) != seen or loop.time() >= deadline:
             return
-        rest_s = min(EXPLAIN_AGAIN_S, deadline - loop.time())
+        rest_s = min(EXPLAIN_INTERVAL_S, deadline - loop.time())
         await call.store_view.wait_until(lambda: _state_and_reason(call, notebook) != seen, rest_s)
 
 
@@ -117,11 +117,11 @@ async def listing(call: Call, *, stopped: bool = False) -> Answer:
     ended = await call.services.stop_reasons.recent() if stopped or call.flag("stopped") else []
     live = [each for each in call.store_view.mirror.notebooks.values() if each.notebook.state not in NOTEBOOK_FINAL]
     live.sort(key=lambda each: (each.notebook.requested_at, each.notebook.id), reverse=True)
-    seen = [record for record in [*live, *ended] if sees(call.person, record)]
+    seen = [record for record in [*live, *ended] if may_see(call.person, record)]
     return call.listing(seen, lambda record: classified_view(record, call.store_view))
 
 
-async def give_back(call: Call) -> Answer:
+async def return_slice(call: Call) -> Answer:
     """Return a slice; an unknown or returned one is fine."""
     notebook = call.names["id"]
     if await call.store_view.notebook(notebook) is not None:

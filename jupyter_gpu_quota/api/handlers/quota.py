@@ -10,28 +10,29 @@ from ...quotafile import QuotaFile
 from ...store.records.calls import Page
 from ...store.records.commands import ApplyQuota
 from ...store.records.rows import QuotaRevision
-from ...wire.quota import QuotaEdit, QuotaView
-from ..access.permissions import reads_policy
+from ...wire.quota import QuotaEdit
+from ..access.permissions import may_read_policy
 from ..access.refusals import Refused
 from ..quota_edits.arithmetic import amounts_in_force
 from ..quota_edits.edit import Edit
 from ..quota_edits.preview import Objections, objections_to, preview_of
 from ..quota_edits.unknown_members import unknown_members
 from ..requests.call import Answer, Call, listed
+from ..requests.resource import MAX_DIGITS
 from ..views.records import quota_view
 
-MOST_ERRORS = 20
+MAX_ERRORS = 20
 
 
 async def current(call: Call) -> Answer:
     """The file in force, with its revision written into it."""
     _may_read(call)
-    await call.store_view.fresh()
+    await call.store_view.refresh_if_stale()
     return await _answer(call, _in_force(call))
 
 
 def _may_read(call: Call) -> None:
-    if not reads_policy(call.person):
+    if not may_read_policy(call.person):
         raise Refused(
             403,
             "not_allowed",
@@ -59,32 +60,32 @@ async def amounts_now(call: Call) -> Sequence[str]:
     )
 
 
-async def _answer(call: Call, revision: QuotaRevision, *, unchanged: bool = False) -> Answer:
+async def _answer(
+    call: Call, revision: QuotaRevision, warnings: Sequence[str] = (), *, unchanged: bool = False
+) -> Answer:
     store_view = call.store_view
     await store_view.learn_names([revision.actor])
     view = quota_view(revision, store_view)
     text = await store_view.read(quotafile.export, view.text, view.revision)
-    body = view.model_copy(update={"text": text, "unchanged": unchanged})
+    body = view.model_copy(update={"text": text, "unchanged": unchanged, "warnings": [*warnings]})
     return Answer(body=body, headers={"ETag": f'"{view.revision}"'})
 
 
 async def apply(call: Call) -> Answer:
     """Put a file in force. It must be based on the revision in force: header If-Match, or its own ``revision:``."""
     edit: QuotaEdit = call.body
-    await call.store_view.fresh()
+    await call.store_view.refresh_if_stale()
     file = await _parsed(call, edit.text)
     if (expected := _expected(call, file)) is None:
         raise Refused(428, "which_revision", _no_revision_sentence(call))
-    warnings = await _check(call, file, edit)
-    return _with_warnings(await _put(call, file, edit.text, expected, edit.comment), warnings)
-
-
-def _with_warnings(answer: Answer, warnings: Sequence[str]) -> Answer:
-    assert isinstance(answer.body, QuotaView)
-    return replace(answer, body=answer.body.model_copy(update={"warnings": [*warnings]}))
+    return await _put(call, file, edit.text, expected, edit.comment, await _checked(call, file, edit))
 
 
 ACCEPT_OVERCOMMIT = "Accept it by name with --accept-overcommit (in REST: accept_overcommit), or lower a quota."
+ACCEPT_NO_DEVICE = (
+    "Correct the selector of a pool without a device. If its devices are added later, accept its quotas by name with"
+    " --accept-overcommit (in REST: accept_overcommit)."
+)
 ACCEPT_REMOVAL = (
     "A preview lists the work. Accept it by name with --accept-removal (in REST: accept_removal), or wait until it has"
     " ended."
@@ -95,37 +96,39 @@ ACCEPT_STOPS = (
 )
 
 
-async def _check(call: Call, file: QuotaFile, edit: QuotaEdit) -> Sequence[str]:
-    """Refuse a file that contradicts itself and, unless that is accepted, one that does not fit or ends work.
-
-    Returns the warnings, which refuse nothing.
-    """
+async def _checked(call: Call, file: QuotaFile, edit: QuotaEdit) -> Objections:
+    """Refuse a file that contradicts itself and, unless that is accepted, one that does not fit or ends work."""
     found = await objections_to(call.services, Edit.of(call.services, file))
     sums = found.sums
     if not sums.acceptable:
         raise Refused(409, "contradicting", "\n".join([*sums.refusals, "Nothing was put in force."]))
     if sums.refusals and not edit.accept_overcommit:
-        raise Refused(409, "overcommitted", "\n".join([*sums.refusals, ACCEPT_OVERCOMMIT]))
-    _refuse_work(found, accept_removal=edit.accept_removal, accept_stops=edit.accept_stops)
-    return (*found.warnings, *await unknown_members(call.services, file, edit.text))
+        advice = ACCEPT_NO_DEVICE if sums.without_device else ACCEPT_OVERCOMMIT
+        raise Refused(409, "overcommitted", "\n".join([*sums.refusals, advice]))
+    return await _without_work(call, file, edit.text, found, edit.accept_removal, edit.accept_stops)
 
 
-def _refuse_work(found: Objections, *, accept_removal: bool, accept_stops: bool) -> None:
-    """Refuse a file that removes or stops work, unless that is accepted."""
+async def _without_work(
+    call: Call, file: QuotaFile, text: str, found: Objections, accept_removal: bool, accept_stops: bool
+) -> Objections:
+    """Refuse a file that removes or stops work, unless that is accepted. Returns what is accepted and all warnings."""
     if found.removals and not accept_removal:
         raise Refused(409, "removes_work", "\n".join([*found.removals, ACCEPT_REMOVAL]))
     if found.stops and not accept_stops:
         raise Refused(409, "stops_work", "\n".join([*found.stops, ACCEPT_STOPS]))
+    warnings = (*found.warnings, *await unknown_members(call.services, file, text))
+    return replace(found, warnings=warnings, removed={} if accept_removal else found.removed)
 
 
-async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str) -> Answer:
-    """Record a revision, unless the same text is in force already."""
+async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str, found: Objections) -> Answer:
+    """Record a revision, unless the same text is in force already. Refused if work began in what it removes."""
     store_view, present = call.store_view, call.store_view.quota
     if present is not None and await _changes_nothing(call, text, expected):
-        return await _answer(call, present, unchanged=True)
+        return await _answer(call, present, found.warnings, unchanged=True)
     request = await store_view.read(_request, file, text, (present.revision if present else 0) + 1)
-    await call.services.record(replace(request, actor=call.person.id, expected_revision=expected, comment=comment))
-    return await _answer(call, _in_force(call))
+    edit = replace(request, actor=call.person.id, expected_revision=expected, comment=comment)
+    await call.services.record(replace(edit, removed=found.removed, checked=found.checked))
+    return await _answer(call, _in_force(call), found.warnings)
 
 
 async def _changes_nothing(call: Call, text: str, expected: int | None) -> bool:
@@ -143,7 +146,7 @@ def _is_same_text(text: str, present: QuotaRevision) -> bool:
 
 def _request(file: QuotaFile, text: str, revision: int) -> ApplyQuota:
     """The command to record. Raises Refused for a file that could not be read back: it would stop every process."""
-    document, policy = file.as_kept(), file.policy(revision)
+    document, policy = file.stored_document(), file.policy(revision)
     if isinstance(document, str):
         raise Refused(400, "quota_file", f"Nothing was put in force: {document}.")
     return ApplyQuota(actor="", text=text, document=document, policy=policy, expected_revision=None)
@@ -154,8 +157,8 @@ async def _parsed(call: Call, text: str) -> QuotaFile:
     parsed = await call.store_view.compute_slow(quotafile.parse, text)
     if isinstance(parsed, QuotaFile):
         return parsed
-    errors = [f"line {error.line}: {error.message}" for error in parsed[:MOST_ERRORS]]
-    more = f"\n({len(parsed) - MOST_ERRORS} more)" if len(parsed) > MOST_ERRORS else ""
+    errors = [f"line {error.line}: {error.message}" for error in parsed[:MAX_ERRORS]]
+    more = f"\n({len(parsed) - MAX_ERRORS} more)" if len(parsed) > MAX_ERRORS else ""
     raise Refused(400, "quota_file", "\n".join(errors) + more)
 
 
@@ -164,7 +167,7 @@ def _expected(call: Call, file: QuotaFile) -> int | None:
     header = call.resource.request.headers.get("If-Match")
     if header is not None:
         word = header.strip().removeprefix("W/").strip('"')
-        if not (word.isascii() and word.isdigit()):
+        if not (word.isascii() and word.isdigit() and len(word) <= MAX_DIGITS):
             raise Refused(400, "invalid", f"If-Match was {header[:40]!r}; it is the number of a revision.")
         return int(word)
     if file.revision is not None:
@@ -195,7 +198,7 @@ async def _why_stale(call: Call, file: QuotaFile, text: str) -> str | None:
 async def preview(call: Call) -> Answer:
     """The consequences of a file, without applying it, and every objection of ``apply``."""
     edit: QuotaEdit = call.body
-    await call.store_view.fresh()
+    await call.store_view.refresh_if_stale()
     file = await _parsed(call, edit.text)
     stale = await _why_stale(call, file, edit.text)
     found = await preview_of(call.services, Edit.of(call.services, file))
@@ -231,12 +234,11 @@ async def _revision(call: Call) -> QuotaRevision:
 
 async def revert(call: Call) -> Answer:
     """Put an earlier revision's text in force again, as a new revision; overcommitment stays accepted."""
-    await call.store_view.fresh()
+    await call.store_view.refresh_if_stale()
     present = _in_force(call).revision  # the objections below are computed for it
     old = await _revision(call)
     text = await call.store_view.read(quotafile.export, old.text, old.revision)
     file = await _parsed(call, text)
     found = await objections_to(call.services, Edit.of(call.services, file))
-    _refuse_work(found, accept_removal=call.flag("accept_removal"), accept_stops=call.flag("accept_stops"))
-    warnings = (*found.warnings, *await unknown_members(call.services, file, text))
-    return _with_warnings(await _put(call, file, text, present, f"back to revision {old.revision}"), warnings)
+    found = await _without_work(call, file, text, found, call.flag("accept_removal"), call.flag("accept_stops"))
+    return await _put(call, file, text, present, f"back to revision {old.revision}", found)

@@ -11,7 +11,7 @@ from ...core.model import WHOLE_DEVICE, Device
 from ...wire import JobRequest
 from ..access.refusals import Refused
 
-MOST_RANKS = 10_000
+MAX_RANKS = 10_000
 """The limit of ranks for one job."""
 
 
@@ -39,9 +39,9 @@ def gang_of(request: JobRequest, pool: str, models: Sequence[str], devices: Sequ
             f" so min_nodes is from 1 to {nodes}. Nothing was stored."
         )
         raise Refused(400, "min_nodes", sentence)
-    if nodes * processes > MOST_RANKS:
+    if nodes * processes > MAX_RANKS:
         sums = f"{nodes} nodes x {processes} processes = {nodes * processes} ranks"
-        raise Refused(400, "too_large", f"{sums}; a job has at most {MOST_RANKS}. Nothing was stored.")
+        raise Refused(400, "too_large", f"{sums}; a job has at most {MAX_RANKS}. Nothing was stored.")
     gang = Gang(
         gpu_milli=milli_of(request.gpu, pool, models, devices, processes=processes),
         ranks=nodes * processes,

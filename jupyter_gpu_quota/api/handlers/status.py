@@ -34,7 +34,7 @@ async def ready(call: Call) -> Answer:
 async def ready_view(services: Services) -> ReadyView:
     store_view, store, lease, failing = services.store_view, True, None, list[str]()
     try:
-        await store_view.fresh()
+        await store_view.refresh_if_stale()
         lease = await store_view.read(store_view.store.lease)
         failing = _failing(await store_view.read(store_view.store.notes, "loop"), services.clock())
     except StoreUnavailable:

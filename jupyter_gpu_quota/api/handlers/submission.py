@@ -12,12 +12,12 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from ...backends.rendering.variables import MPS_VARIABLES, OUR_PREFIX, OUR_VARIABLES
-from ...core.amounts import AmountRefusal, duration_s, models_meant
+from ...core.amounts import AmountRefusal, duration_s, matching_models
 from ...core.model import Device
 from ...quotafile import QuotaFile
 from ...store.records.commands import JobSpec
 from ...wire import JobRequest
-from ..access.permissions import Person, raises_priority, submits_to
+from ..access.permissions import Person, may_raise_priority, may_submit_to
 from ..access.refusals import Refused
 from ..quota_edits.arithmetic import empty_pools
 from ..state.store_view import StoreView
@@ -26,7 +26,7 @@ from .ranks import gang_of
 
 USUAL_PRIORITY = 50
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-LONGEST_NAME = 60
+MAX_NAME_LENGTH = 60
 REQUESTED = [field.name for field in fields(JobSpec) if field.name in JobRequest.model_fields]
 """Fields of a job's specification that the request has under the same name."""
 
@@ -46,7 +46,7 @@ def spec_of(request: JobRequest, person: Person, store_view: StoreView) -> JobSp
     models = models_in_pool(request.gpu_model, pool, devices)
     gang = gang_of(request, pool, models, devices)
     host = host_of(request, gang, pool, models, devices, nodes)
-    if request.priority > USUAL_PRIORITY and not raises_priority(person, project):
+    if request.priority > USUAL_PRIORITY and not may_raise_priority(person, project):
         who = f"leads of {project} and admins"
         sentence = (
             f"{person.name} asked for priority {request.priority}; only {who} may set more than {USUAL_PRIORITY}."
@@ -85,7 +85,7 @@ def quota_in_force(quota: QuotaFile | None) -> QuotaFile:
 
 def project_of(asked: str | None, person: Person) -> str:
     """The named project, or the only one of this person."""
-    if asked is not None and not submits_to(person, asked):
+    if asked is not None and not may_submit_to(person, asked):
         sentence = f"{person.name} is not a member of a project {asked!r}; {_own_projects(person)}"
         raise Refused(403, "no_such_project", sentence)
     if asked is not None:
@@ -118,7 +118,7 @@ def pool_of(asked: str | None, project: str, quota: QuotaFile, kind: Literal["no
     if pool not in {each.name for each in quota.pools}:
         raise Refused(400, "no_such_pool", f"There is no pool {pool!r}; {project} has quota in {known}.")
     if not quota.allows(pool, kind):
-        sentence = f"The pool {pool} is not for {kind}; its uses in the quota file leave that out."
+        sentence = f"The pool {pool} is not for {kind}; its uses in the quota file do not include it."
         raise Refused(409, "pool_not_for_this", sentence)
     if pool not in own:
         sentence = f"{project} has no quota in the pool {pool}; it has some in {known}."
@@ -134,11 +134,12 @@ def models_in_pool(asked: str | None, pool: str, devices: Sequence[Device]) -> t
     """The full names of the requested models in the pool, one for each part of the text; none for no text."""
     there, found = sorted({device.model for device in devices if device.pool == pool}), set[str]()
     for name in (name.strip() for name in asked.split(",")) if asked else ():
-        meant = models_meant(name, there)
+        meant = matching_models(name, there)
         if len(meant) != 1:
             choice = ", ".join(meant or there) or "none"
             count = "Several models" if meant else "No model"
-            sentence = f"{count} of the pool {pool} is called {name!r}; name one of: {choice}."
+            verb = "match" if meant else "matches"
+            sentence = f"{count} of the pool {pool} {verb} {name!r}; name one of: {choice}."
             raise Refused(409, "which_model", sentence)
         found.add(meant[0])
     return tuple(sorted(found))
@@ -156,11 +157,11 @@ def _check_variables(variables: Mapping[str, str], secrets: Mapping[str, str]) -
 
 def name_of(command: Sequence[str]) -> str:
     """The name of a job without one: its command, shortened."""
-    name = re.sub(r"[^A-Za-z0-9._ @+=:,;/%~#*?!(){}\[\]|'\"-]+", " ", " ".join(command)[: 4 * LONGEST_NAME])
+    name = re.sub(r"[^A-Za-z0-9._ @+=:,;/%~#*?!(){}\[\]|'\"-]+", " ", " ".join(command)[: 4 * MAX_NAME_LENGTH])
     name = re.sub(r" +", " ", name).strip()
-    if len(name) > LONGEST_NAME:  # whole words where possible: a number that is cut would be another number
-        head = name[: LONGEST_NAME - 1].rpartition(" ")[0]
-        name = f"{head} …" if head else f"{name[: LONGEST_NAME - 1]}…"
+    if len(name) > MAX_NAME_LENGTH:  # whole words where possible: a number that is cut would be another number
+        head = name[: MAX_NAME_LENGTH - 1].rpartition(" ")[0]
+        name = f"{head} …" if head else f"{name[: MAX_NAME_LENGTH - 1]}…"
     return name if re.search(r"[A-Za-z0-9]", name) else "job"
 
 
@@ -188,7 +189,7 @@ def _directory(request: JobRequest) -> str:
     """Relative to the bundle without ``..``; that of a live job is checked by the backend."""
     text = request.directory
     if CONTROL.search(text):
-        raise Refused(400, "path", "directory holds a control character; it is a plain path.")
+        raise Refused(400, "path", "directory has a control character; give a plain path.")
     path = PurePosixPath(text)
     if ".." in path.parts:
         raise Refused(400, "path", f"directory was {text[:80]!r}; it may not go up with '..'.")

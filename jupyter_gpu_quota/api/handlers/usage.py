@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from ...store.records.rows import UsageHour
 from ...wire import UsageView
-from ..access.permissions import Person, sees_project
+from ..access.permissions import Person, may_see_project
 from ..access.refusals import Refused
 from ..requests.call import Answer, Call
 
-HOUR_MS, DAY_H, MOST_H = 3_600_000, 24, 31 * 24
+HOUR_MS, DAY_H, MAX_HOURS = 3_600_000, 24, 31 * 24
 HOUR_S = 3_600
 UNREAD = "none of its devices was read in this time"
 
@@ -91,7 +91,7 @@ def summed(rows: Iterable[UsageHour], by: str, simulated: Set[str] = frozenset()
 def _is_seen(person: Person, row: UsageHour, by: str) -> bool:
     if person.admin or row.user == person.id:
         return True
-    return person.roles.get(row.project) == "lead" or (by not in PERSONAL and sees_project(person, row.project))
+    return person.roles.get(row.project) == "lead" or (by not in PERSONAL and may_see_project(person, row.project))
 
 
 def _whole_hours(call: Call, now: int) -> tuple[int, int]:
@@ -99,6 +99,6 @@ def _whole_hours(call: Call, now: int) -> tuple[int, int]:
     until, since = call.instant("until"), call.instant("since")
     end = -(-(now if until is None else until) // HOUR_MS)
     begin = end - DAY_H if since is None else since // HOUR_MS
-    if not begin < end <= begin + MOST_H:
+    if not begin < end <= begin + MAX_HOURS:
         raise Refused(400, "invalid", "since and until are in this order, and 31 days apart at most.")
     return begin * HOUR_MS, end * HOUR_MS

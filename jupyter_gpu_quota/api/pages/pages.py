@@ -12,7 +12,7 @@ from ... import __version__
 from ...hub_api import HubUnavailable
 from ...store.records.calls import StoreUnavailable
 from ..access.people import NotAllowed
-from ..access.permissions import Person, Scope, changes_work, may_enter, reads_policy, refusal
+from ..access.permissions import Person, Scope, may_change_work, may_enter, may_read_policy, refusal
 from ..access.refusals import Refused
 from ..handlers import audit, cluster, jobs, logs, notebooks, quota
 from ..handlers.status import ready_view
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 LOG_SHOWN = 65_536
 JOBS_SHOWN = 50
-ROWS_SHOWN = 100
 
 
 Content = Callable[[Call], Awaitable[dict[str, Any]]]
@@ -47,17 +46,17 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             self.set_header(name, value)
 
     async def prepare(self) -> None:
-        if not self.hub_auth.get_token(self):  # the hub's check at its start: a redirect needs no database
+        if not self.hub_auth.get_token(self):  # also the hub's health check at start: a redirect needs no database
             self.redirect(self.get_login_url())
             return
-        await self.services.store_view.fresh()
+        await self.services.store_view.refresh_if_stale()
         person = await self.services.people.identify(self)
         if person is None or person.is_hub:
             self.redirect(self.get_login_url())
             return
         self.person = self.current_user = person
         if not may_enter(person, Scope.READ):
-            raise Refused(403, "not_allowed", f"{person.name}'s login does not have the scope custom:gpu-quota:read.")
+            raise Refused(403, "not_allowed", f"{person.name}'s login lacks the scope custom:gpu-quota:read.")
 
     async def get(self, **names: str) -> None:
         call = Call(services=self.services, resource=self, names=names, maybe_person=self.person)
@@ -75,7 +74,7 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             "seen_version": self.seen_version,
             "xsrf": self.xsrf_token.decode() if self.person else "",
             "person": self.person,
-            "reads_policy": self.person is not None and reads_policy(self.person),
+            "reads_policy": self.person is not None and may_read_policy(self.person),
             "hub_home": f"{self.hub_auth.hub_host}{self.hub_auth.hub_prefix}home",
             "colours": page_text.colours_of([p.name for p in quota.policy.projects] if quota else []),
             "one_account": not self.services.settings.accounts,
@@ -184,7 +183,7 @@ def log_shown(call: Call, parts: Sequence[page_text.LogChoice]) -> page_text.Log
 
 def may_change(person: Person, job: Any) -> bool:
     """Whether a user may hold, release or cancel a job of this view; the REST API checks again."""
-    return changes_work(person, project=job.project, owner=person.id if job.user == person.name else "")
+    return may_change_work(person, project=job.project, owner=person.id if job.user == person.name else "")
 
 
 def page_handlers(services: Services, prefix: str) -> list[tuple[str, type[RequestHandler], dict[str, object]]]:

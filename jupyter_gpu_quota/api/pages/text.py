@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from ...core.amounts import duration_text, gpu_text, host_text, ranks_text
 from ...core.lifecycle import FINAL, HOLDS_GPU, WAITING
 from ...core.model import JobState
-from ...core.reasons import SERVER_STOPPED
+from ...core.reason_codes import SERVER_STOPPED
 from ...messages.exit_status import exit_text
 from ...wire import DeviceView, JobDetail, JobView
 from ..requests.call import Answer, Call

@@ -17,7 +17,7 @@ from ...quotafile.document import PoolSection
 
 LOOKED_AHEAD_DAYS = 2 * 366
 """The amounts of a calendar are added up this far ahead before a file is put in force."""
-MOST_LOOKED_AT = 16
+MAX_BOUNDARIES = 16
 """Openings and closings that are searched for the next one that changes an amount."""
 
 
@@ -28,11 +28,14 @@ class Arithmetic:
     ``refusals``: what does not fit, and by how much.
 
     ``acceptable``: all of it is overcommitment, which an admin may accept.
+
+    ``without_device``: the pools that have quotas and no device.
     """
 
     sentences: tuple[str, ...]
     refusals: tuple[str, ...]
     acceptable: bool
+    without_device: tuple[str, ...]
 
 
 def arithmetic_of_file(
@@ -59,6 +62,7 @@ def arithmetic_of_file(
         ),
         refusals=tuple(" ".join(filter(None, [empty.get(each.pool), refusal_sentence(each)])) for each in refusals),
         acceptable=all(each.code in ACCEPTABLE for each in refusals),
+        without_device=tuple(pool for pool in empty if pool in lacking),
     )
 
 
@@ -70,10 +74,10 @@ def amounts_in_force(policy: Policy, devices: Sequence[Device], now: int) -> tup
 
 
 def _next_windows(windows: Iterable[Window], now: int) -> Iterator[Window]:
-    """The windows of each calendar entry that are open or open next: one more than :data:`MOST_LOOKED_AT`."""
+    """The windows of each calendar entry that are open or open next: one more than :data:`MAX_BOUNDARIES`."""
     count = Counter[str]()
     for window in windows:
-        if window.ends_at > now and count[window.name] <= MOST_LOOKED_AT:
+        if window.ends_at > now and count[window.name] <= MAX_BOUNDARIES:
             count[window.name] += 1
             yield window
 
@@ -85,7 +89,7 @@ def _pool(pool: str, devices: Sequence[Device], policy: Policy, present: Policy,
     names = list(dict.fromkeys(one.name for one in windows if one.begins_at <= now < one.ends_at))
     rows, count = quota_rows(present, pool), sum(device.pool == pool for device in devices)
     found = pool_sentences(pool, count, rows, quota_rows(policy, pool), names)
-    boundaries = nsmallest(MOST_LOOKED_AT, {at for one in windows for at in (one.begins_at, one.ends_at) if at > now})
+    boundaries = nsmallest(MAX_BOUNDARIES, {at for one in windows for at in (one.begins_at, one.ends_at) if at > now})
     if not boundaries:
         return found
     changes_at = next((at for at in boundaries if quota_rows(in_force(policy, at), pool) != rows), None)

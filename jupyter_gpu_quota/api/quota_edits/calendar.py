@@ -20,7 +20,7 @@ from ...quotafile import QuotaFile
 from ...quotafile.calendar import Entry, expand
 from .edit import Edit
 
-MOST_LISTED = 40
+MAX_LISTED = 40
 """Projects and departments, in a pool, whose amounts are listed for one edit."""
 LOOKED_AHEAD_MS = 2 * 366 * 86_400_000
 """An opening is searched this far ahead."""
@@ -44,9 +44,9 @@ def calendar_edits(edit: Edit) -> tuple[str, ...]:
         for place in dict.fromkeys([*after.changes(name), *before.changes(name)]):
             if moved or place in edited:
                 amounts += 1
-                found += [_amounts_sentence(name, place, before, after)] if amounts <= MOST_LISTED else []
-    if amounts > MOST_LISTED:
-        found.append(f"The calendar changes the amounts of {amounts - MOST_LISTED} more.")
+                found += [_amounts_sentence(name, place, before, after)] if amounts <= MAX_LISTED else []
+    if amounts > MAX_LISTED:
+        found.append(f"The calendar changes the amounts of {amounts - MAX_LISTED} more.")
     return (*found, *(edit_sentence("order") for one in edit.below("calendar") if one.field == "order"))
 
 

@@ -14,7 +14,7 @@ from ...core.model import Amounts, Change, Job, Notebook, Policy, Snapshot
 from ...core.quota.in_force import together
 from ...messages.quota_edits import edit_sentence, owner_text, since_text
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 """Sentences of each kind about one edit."""
 JOBS, NOTEBOOKS, LIMIT = "user_jobs_milli", "user_notebook_milli", "limit_milli"
 QUOTAS = {JOBS: "training_milli", NOTEBOOKS: "notebook_milli"}
@@ -28,7 +28,7 @@ def ceiling_edits(snapshot: Snapshot, old: Policy, new: Policy, name_of: Callabl
     """Warnings: quota that a ceiling of 0 leaves to no user, and use above a ceiling or limit that is lowered."""
     edit = _Edit(before=_Side.of(old), after=_Side.of(new), now=snapshot.now)
     lowered = _above_ceilings(snapshot, edit, name_of), _above_limits(snapshot, edit)
-    return tuple(line for lines in (_quotas_without_users(edit), *lowered) for line in islice(lines, MOST_LISTED))
+    return tuple(line for lines in (_quotas_without_users(edit), *lowered) for line in islice(lines, MAX_LISTED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

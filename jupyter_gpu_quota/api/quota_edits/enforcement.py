@@ -7,18 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from ...core.enforcement import (
+from ...core.enforcement.levels import (
     EnforcementLabel,
     EnforcementLevel,
     EnforcementOffer,
     RequiredEnforcement,
-    is_too_weak,
     is_weaker,
 )
+from ...core.enforcement.weak_shares import WARN_FOR_MS, WEAK_FOR_MS, unenforceable_jobs, weak_share
 from ...core.lifecycle import HOLDS_SLICE, RUNS
 from ...core.model import WHOLE_DEVICE, Device, Health, Job, Notebook
 from ...core.reasons import EnforcementTooWeak, EnforcementUnavailable
-from ...core.unenforceable import WARN_FOR_MS, WEAK_FOR_MS, unenforceable, weak_share
 from ...messages.quota import counted
 from ...messages.quota_edits import edit_sentence, pool_offers_sentence
 from ...messages.reasons import warning
@@ -102,7 +101,7 @@ def _running(
             memory, compute = EnforcementLevel(label.memory), EnforcementLevel(label.compute)
             enforced = EnforcementLabel(memory=memory, compute=compute)
         then = _expected(enforced, best, least)
-        if not is_too_weak(then, least) or is_too_weak(_expected(enforced, best, present), present):
+        if then.is_enough(least) or not _expected(enforced, best, present).is_enough(present):
             continue
         reason = weak_share(one.device, then, least)
         job, notebook = store_view.mirror.jobs.get(one.workload), store_view.mirror.notebooks.get(one.workload)
@@ -135,8 +134,8 @@ async def _waiting(services: Services, edit: Edit, present: RequiredEnforcement)
     def devices_in(pool: str) -> list[Device]:
         return [device for device in edit.moved.devices if device.pool == pool]
 
-    before = await asyncio.to_thread(unenforceable, of_jobs, store_view.devices_in, jobs, present)
-    after = await asyncio.to_thread(unenforceable, of_jobs, devices_in, jobs, edit.file.least)
+    before = await asyncio.to_thread(unenforceable_jobs, of_jobs, store_view.devices_in, jobs, present)
+    after = await asyncio.to_thread(unenforceable_jobs, of_jobs, devices_in, jobs, edit.file.least)
     already = {job.id for job, _ in before}
     return [Ended(work=job, effect="held", reason=why) for job, why in after if job.id not in already]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ..views.records import reason_view
 from .arithmetic import Arithmetic, arithmetic_of_file
 from .calendar import calendar_edits
 from .ceilings import ceiling_edits
+from .changes import edit_changes
 from .edit import Edit
 from .enforcement import Ended, ended_by, stops_of, weak_pools
 from .idle import idle_edits
@@ -31,11 +33,14 @@ if TYPE_CHECKING:
 class Objections:
     """Why a file is refused unless it is accepted: it does not fit, removes what has work, or stops work.
 
-    ``ended``: the workloads that its ``policy.enforcement`` stops. ``warnings`` refuse nothing.
+    ``ended``: the workloads that its ``policy.enforcement`` stops. ``warnings`` refuse nothing. ``removed``: the
+    names of the projects and pools that it removes, with work or without; ``checked``: the store's version then.
     """
 
     sums: Arithmetic
     removals: list[str]
+    removed: Mapping[str, Sequence[str]]
+    checked: int
     ended: tuple[Ended, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -55,7 +60,10 @@ async def objections_to(services: Services, edit: Edit) -> Objections:
     weak, ended = await weak_pools(services, edit), await ended_by(services, edit)
     warnings = (*weak, *idle_edits(edit), *await store_view.compute_slow(ceilings))
     sums = await store_view.compute_slow(arithmetic_of_file, edit.file, edit.moved.devices, edit.now, edit.node_names)
-    return Objections(sums=sums, removals=removals, ended=ended, warnings=warnings)
+    removed = {section: names for section in SECTIONS.values() if (names := _removed_names(edit, section))}
+    return Objections(
+        sums=sums, removals=removals, removed=removed, checked=edit.snapshot.version, ended=ended, warnings=warnings
+    )
 
 
 async def preview_of(services: Services, edit: Edit) -> PreviewView:
@@ -65,10 +73,13 @@ async def preview_of(services: Services, edit: Edit) -> PreviewView:
     affected = await store_view.compute_slow(_affected, edit)
     stopped = {one.work.id for one in found.ended}
     return PreviewView(
+        unchanged=not edit.differences,
+        changes=await store_view.compute_slow(edit_changes, edit),
         arithmetic=[*found.sums.sentences, *await store_view.compute_slow(_deadline, edit)],
         calendar=[*await store_view.compute_slow(calendar_edits, edit)],
         refusals=[*found.sums.refusals],
         acceptable=found.sums.acceptable,
+        without_device=[*found.sums.without_device],
         removals=found.removals,
         stops=found.stops,
         warnings=[*found.warnings],
@@ -101,17 +112,24 @@ def _deadline(edit: Edit) -> list[str]:
     return [edit_sentence("drain_by", at=instant_text(drain_by), work=work)]
 
 
+SECTIONS = {"projects": "project", "pools": "pool"}
+
+
+def _removed_names(edit: Edit, section: str) -> list[str]:
+    """The projects or pools that the file removes."""
+    gone = (one for one in edit.differences if one.field == "name" and one.after is None)
+    return [one.path[1] for one in gone if SECTIONS.get(one.path[0]) == section]
+
+
 def _removals(edit: Edit) -> list[str]:
     """Each project and pool that the file removes although it has work, with how much."""
-    sections = {"projects": "project", "pools": "pool"}
-    counts = Counter((kind, getattr(one, kind), type(one)) for one in edit.work() for kind in sections.values())
+    counts = Counter((kind, getattr(one, kind), type(one)) for one in edit.work() for kind in SECTIONS.values())
     found = []
-    for one in edit.differences:
-        section = sections.get(one.path[0]) if one.field == "name" and one.after is None else None
-        if section is not None:
-            jobs, slices = (counts[section, one.path[1], kind] for kind in (Job, Notebook))
+    for section in SECTIONS.values():
+        for name in _removed_names(edit, section):
+            jobs, slices = (counts[section, name, kind] for kind in (Job, Notebook))
             if jobs or slices:
-                found.append(edit_sentence("name", section=section, name=one.path[1], work=work_text(jobs, slices)))
+                found.append(edit_sentence("name", section=section, name=name, work=work_text(jobs, slices)))
     return found
 
 

@@ -14,7 +14,7 @@ from ...quotafile import QuotaFile
 if TYPE_CHECKING:
     from ..requests.services import Services
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 GROUPS_UNKNOWN = (
     "Whether the hub has the groups that the file names as members was not checked: it does not show this service's "
     "token the members of groups; that needs read:users:groups."
@@ -72,7 +72,7 @@ def _members(file: QuotaFile) -> Iterator[_Member]:
 
 def _sentences(members: Sequence[_Member], hub_users: HubUsers, text: str) -> tuple[str, ...]:
     unknown = [one for one in members if not one.is_known(hub_users)]
-    listed, more = unknown[:MOST_LISTED], len(unknown) - MOST_LISTED
+    listed, more = unknown[:MAX_LISTED], len(unknown) - MAX_LISTED
     lines = quotafile.lines(text, [one.place for one in listed])
     found = [f"line {line}: {one.sentence(hub_users)}" for line, one in zip(lines, listed, strict=True)]
     found += [f"{more} more names of members are not known to the hub."] if more > 0 else []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-LONGEST_PAGE = 1000
+MAX_PAGE = 1000
 PAGED = ("offset", "limit")
 
 
@@ -101,7 +101,7 @@ class Call:
     def page(self, limit: int = 100) -> Page:
         """The requested part of a listing; ``limit``: its length where the query names none."""
         offset = self.integer("offset", 0, least=0, most=10**9)
-        return Page(offset=offset, limit=self.integer("limit", limit, least=1, most=LONGEST_PAGE))
+        return Page(offset=offset, limit=self.integer("limit", limit, least=1, most=MAX_PAGE))
 
     def listing(self, rows: Sequence[R], view: Callable[[R], object] = lambda row: row) -> Answer:
         """The requested part of these rows, as views."""

@@ -27,13 +27,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LARGEST_JSON = 1 << 20
-LARGEST_DRAINED = 16 << 20
-"""A body a little too large is read and dropped, so that its sender gets to read the answer."""
+MAX_JSON = 1 << 20
+MAX_DRAINED = 16 << 20
+"""A body up to this size is read and dropped, since a sender whose connection is closed would not read the answer."""
+
+MAX_DIGITS = 18
+"""Of a number in a header; a longer one is refused before it is read."""
 
 RETRY_AFTER_S = 2
 
-OF_EVERY_QUERY = ("token", "_xsrf")
+COMMON_PARAMETERS = ("token", "_xsrf")
 """Parameters that JupyterHub's library and tornado read from any query."""
 
 SECURITY_HEADERS = {
@@ -51,8 +54,8 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
     """Every path of api/v1; its routes, by method, come from the table."""
 
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
-    largest_body: ClassVar[int] = LARGEST_JSON
-    largest_drained: ClassVar[int] = LARGEST_DRAINED
+    largest_body: ClassVar[int] = MAX_JSON
+    largest_drained: ClassVar[int] = MAX_DRAINED
 
     def initialize(self, services: Services, routes: Mapping[str, Route]) -> None:
         self.services, self.routes = services, routes
@@ -66,11 +69,14 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     async def prepare(self) -> None:
         route = self.route
-        if int(self.request.headers.get("Content-Length", "0") or 0) > self.largest_drained:
+        length = self.request.headers.get("Content-Length") or "0"
+        if not (length.isascii() and length.isdigit()):
+            raise Refused(400, "invalid", f"Content-Length was {length[:40]!r}; it is one whole number of bytes.")
+        if len(length) > MAX_DIGITS or int(length) > self.largest_drained:
             raise self._too_large()
         if route.scope is Scope.OPEN:
             return
-        await self.services.store_view.fresh()
+        await self.services.store_view.refresh_if_stale()
         self.person = await self.services.people.identify(self)
         if self.person is None:
             advice = "This needs a token (header Authorization: token ...), or a login with its _xsrf token."
@@ -93,14 +99,14 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     def _refuse_unknown_parameters(self, route: Route) -> None:
         """Refuse a misspelt filter, which would be ignored."""
-        unknown = sorted(self.request.query_arguments.keys() - {*route.query, *OF_EVERY_QUERY})
+        unknown = sorted(self.request.query_arguments.keys() - {*route.query, *COMMON_PARAMETERS})
         if unknown:
             known = f"knows {', '.join(route.query)}" if route.query else "takes none"
-            sentence = f"{unknown[0][:40]!r} is no parameter of {self.request.method} {route.path}, which {known}."
+            sentence = f"{unknown[0][:40]!r} is not a parameter of {self.request.method} {route.path}, which {known}."
             raise Refused(400, "invalid", sentence)
 
     def _too_large(self) -> Refused:
-        sentence = f"The body is larger than {self.largest_body} bytes, the most that is taken here."
+        sentence = f"The body is larger than {self.largest_body} bytes, the limit."
         return Refused(413, "too_large", sentence)
 
     def data_received(self, chunk: bytes) -> None:
@@ -131,12 +137,12 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         """Refuse a change above the person's rate limit; nothing of it is read."""
         assert self.person is not None
         limit, settings = self.services.change_limit, self.services.settings
-        if limit.takes(self.person.id):
+        if limit.allows(self.person.id):
             return
         wait_s = max(1, math.ceil(limit.wait_ms(self.person.id) / 1000))
         sentence = (
-            f"{self.person.name} sent more than {settings.changes_per_s} changes a second, after"
-            f" {settings.changes_at_once} at once; nothing was done. Try again in {wait_s} s."
+            f"{self.person.name} exceeded the rate limit of {settings.changes_per_s} changes per second with a burst of"
+            f" {settings.changes_at_once}; nothing was stored. Try again in {wait_s} s."
         )
         raise Refused(429, "too_often", sentence, {"Retry-After": str(wait_s)})
 
@@ -151,7 +157,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.finish(_encoded(answer.body))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """Log unexpected faults with their trace; refusals are answers."""
+        """Log unexpected exceptions with their traceback; refusals are not errors."""
         if not isinstance(value, Refused | HTTPError | StoreUnavailable | HubUnavailable | NotAllowed):
             log.error("%s %s failed", self.request.method, self.request.path, exc_info=(typ, value, tb))
 
@@ -173,7 +179,7 @@ class NoSuchPath(Resource):
 
     async def prepare(self) -> None:
         raise Refused(
-            404, "not_found", f"There is nothing at {self.request.path[:200]}; openapi.json lists what there is."
+            404, "not_found", f"{self.request.path[:200]} is not a path of this API; openapi.json lists all paths."
         )
 
 
@@ -194,7 +200,7 @@ def _json_form(value: object) -> Any:
 
 
 def error_of(fault: BaseException | None, status: int) -> Refused:
-    """A fault as an answer that shows nothing of its inside."""
+    """The answer to an exception, without internal details."""
     match fault:
         case Refused():
             return fault
@@ -204,7 +210,7 @@ def error_of(fault: BaseException | None, status: int) -> Refused:
             again = {"Retry-After": str(RETRY_AFTER_S)}
             return Refused(503, "store_unavailable", f"{fault} Running jobs continue; try again.", again)
         case HubUnavailable():
-            sentence = f"The hub cannot be asked who you are: {fault}. Try again."
+            sentence = f"The service could not verify your login at the hub: {fault}. Try again."
             return Refused(503, "hub_away", sentence, {"Retry-After": str(RETRY_AFTER_S)})
         case HTTPError() | Finish():
             phrase = HTTPStatus(status).phrase
@@ -213,7 +219,7 @@ def error_of(fault: BaseException | None, status: int) -> Refused:
             return Refused(
                 500,
                 "internal_error",
-                "Something unexpected happened here; the service's log has it. Nothing is promised to be stored.",
+                "Internal error: see the service's log. The request may not have been stored.",
             )
 
 

@@ -117,7 +117,7 @@ class Services:
         outcome = await self.writer.record(request)
         if not isinstance(outcome, Recorded):
             raise refused(outcome)
-        await self.store_view.at_least(outcome.version)
+        await self.store_view.wait_for_version(outcome.version)
         return outcome
 
     def url_of(self, path: str) -> str:

@@ -14,7 +14,7 @@ from ...store.records.commands import Recorded, Refusal, Request
 
 log = logging.getLogger(__name__)
 
-LARGEST_BATCH = 500
+MAX_BATCH = 500
 Outcome = Recorded | Refusal | Exception
 
 
@@ -67,7 +67,7 @@ class Writer:
     def _batch(self, first: _Waiting) -> tuple[list[_Waiting], bool]:
         """The waiting requests; the flag says that the end was among them."""
         batch = [first]
-        while len(batch) < LARGEST_BATCH:
+        while len(batch) < MAX_BATCH:
             try:
                 waiting = self._waiting.get_nowait()
             except queue.Empty:

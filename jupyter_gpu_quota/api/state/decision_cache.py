@@ -16,7 +16,7 @@ from .store_view import StoreView
 
 FRESH_S = 1.0
 EXPLAINED_FRESH_S = 2.0
-MOST_EXPLAINED = 500
+MAX_EXPLAINED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class DecisionCache:
         if known and (known[0] == key or now - known[1] < EXPLAINED_FRESH_S):
             return known[2]
         found = await self._store_view.compute_slow(core_explain.explain, self.snapshot(), policy, workload)
-        if len(self._explained) >= MOST_EXPLAINED:
+        if len(self._explained) >= MAX_EXPLAINED:
             self._explained.clear()
         self._explained[workload] = (key, now, found)
         return found

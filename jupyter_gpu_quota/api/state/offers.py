@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...backends.protocol import CapabilityReader
 from ...core.amounts import gpu_text
-from ...core.enforcement import EnforcementOffer, RequiredEnforcement, best_offer
+from ...core.enforcement.levels import EnforcementOffer, RequiredEnforcement, best_offer
 from ...core.model import WHOLE_DEVICE, Device, Health
 from ..access.refusals import Refused
 
@@ -42,11 +42,11 @@ class Offers:
         raise Refused(
             409,
             "enforcement_too_weak",
-            f"{user} asked for {gpu_text(gpu_milli)} GPU in the pool {pool}. The quota file accepts only shares whose "
-            f"memory is held by {least.memory} or better, and their compute by {least.compute} or better; "
-            f"{closest.device} offers memory {closest.memory}, compute {closest.compute} ({closest.why}). Ask for a "
-            "whole device, which is shared with nobody and is not refused for this; an admin sees with `jupyter "
-            "gpu-quota doctor` what is lacking, or changes policy.enforcement.",
+            f"{user} asked for {gpu_text(gpu_milli)} GPU in the pool {pool}. The quota file requires at least "
+            f"memory {least.memory}, compute {least.compute} for shares of a device; the best one, {closest.device}, "
+            f"offers memory {closest.memory}, compute {closest.compute} ({closest.why}). Ask for a whole device, which "
+            "needs no enforcement, or ask an admin to fix what `jupyter gpu-quota doctor` reports or to change "
+            "policy.enforcement.",
         )
 
     def of_jobs(self, devices: Sequence[Device], project: str) -> Sequence[EnforcementOffer]:

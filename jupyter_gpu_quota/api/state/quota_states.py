@@ -13,7 +13,7 @@ from ...core.quota.fair_share import Share
 from ...core.scheduling.cycle import SchedulingCycle
 from ...core.scheduling.read_pool import read_pools
 from ...wire import ProjectPoolView
-from .utilisation import Utilised, of_share, together
+from .utilisation import Utilised, of_share, total_use
 
 if TYPE_CHECKING:
     from .store_view import StoreView
@@ -109,7 +109,7 @@ def _rows(
 
 
 def _row(owner: Project | Department, pool: str, use: _Use, share: Share | None) -> ProjectPoolView:
-    amounts, utilised = owner.amounts[pool], together(use.utilised)
+    amounts, utilised = owner.amounts[pool], total_use(use.utilised)
     return ProjectPoolView(
         pool=pool,
         notebook_milli=amounts.notebook_milli,

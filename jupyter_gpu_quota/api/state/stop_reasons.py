@@ -13,8 +13,8 @@ from .store_view import StoreView
 SHOWN_MS = 3 * 86_400_000
 """A stop is shown for this long: over a weekend."""
 
-MOST_READ = Page(limit=5_000)
-AGAIN_S = 60.0
+MAX_READ = Page(limit=5_000)
+REFRESH_INTERVAL_S = 60.0
 
 
 class StopReasons:
@@ -37,10 +37,8 @@ class StopReasons:
 
     async def _ended(self) -> Sequence[NotebookRecord]:
         store_view, live, now_s = self.store_view, frozenset(self.store_view.mirror.notebooks), time.monotonic()
-        if live != self._live or now_s - self._read_s >= AGAIN_S:
+        if live != self._live or now_s - self._read_s >= REFRESH_INTERVAL_S:
             since, states = store_view.now() - SHOWN_MS, (NotebookState.RETURNED,)
-            rows, _ = await store_view.read(
-                store_view.store.notebooks, states=states, ended_since=since, page=MOST_READ
-            )
+            rows, _ = await store_view.read(store_view.store.notebooks, states=states, ended_since=since, page=MAX_READ)
             self._known, self._live, self._read_s = rows, live, now_s
         return self._known

@@ -27,7 +27,7 @@ from ...store.records.idle_state import IdleState
 from ...store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
 from ...store.transactions import Store
 from .simulated_use import Reported, with_reports
-from .utilisation import Utilised, of_share, together
+from .utilisation import Utilised, of_share, total_use
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -147,14 +147,14 @@ class StoreView:
         assert self._refreshing is not None
         await asyncio.shield(self._refreshing)
 
-    async def fresh(self) -> None:
+    async def refresh_if_stale(self) -> None:
         """Refresh unless the last one is less than a second old; read utilisation and labels at most every 5 s."""
         if self._clock() - self._read_at >= FRESH_S:
             await self.refresh()
         if self._clock() - self._samples_at >= SAMPLES_FRESH_S:
             await self._read_samples()
 
-    async def at_least(self, version: int) -> None:
+    async def wait_for_version(self, version: int) -> None:
         """Wait until the mirror includes a committed version."""
         while self.mirror.version < version:
             await self.refresh()
@@ -176,7 +176,7 @@ class StoreView:
     async def _refresh(self) -> None:
         started, before = self._clock(), self.mirror.version
         changes = await self.read(self.store.changes, before, ended=False)
-        if changes.version < before:  # a backup was restored under us
+        if changes.version < before:  # a backup was restored
             changes = await self.read(self.store.changes, 0, ended=False)
             self._forget_all()
         if changes.quota is not None:  # before any caller sees this refresh as done
@@ -299,7 +299,7 @@ class StoreView:
     async def _watch(self) -> None:
         """Refresh once a second while there are listeners, because a wakeup may be lost."""
         while self._listeners and not self._closed:
-            await self._try(self.fresh())
+            await self._try(self.refresh_if_stale())
             await asyncio.sleep(FRESH_S)
 
     async def _read_samples(self) -> None:
@@ -372,7 +372,7 @@ class StoreView:
     def utilised(self, parts: Sequence[Allocation]) -> Utilised:
         """The use of these allocations by the newest readings."""
         now = self.now()
-        return together([of_share(self.samples.get(part.device), part.workload, now) for part in parts])
+        return total_use([of_share(self.samples.get(part.device), part.workload, now) for part in parts])
 
     def is_simulated(self, pool: str) -> bool:
         return any(device.simulated for device in self.devices_in(pool))

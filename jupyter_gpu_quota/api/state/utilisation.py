@@ -32,10 +32,10 @@ NOTHING_HELD = Utilised(None, None)
 
 def of_share(row: DeviceSample | None, workload: str, now: int) -> Utilised:
     """A workload's use of one device by its newest reading."""
+    if row is not None and workload not in row.workloads:
+        return Utilised(None, NOT_ITS)
     if (silent := _why_outdated(row, now)) is not None or row is None:
         return Utilised(None, silent or NOT_READ)
-    if workload not in row.workloads:
-        return Utilised(None, NOT_ITS)
     percent = row.workloads[workload]
     if percent is None:
         return Utilised(None, row.why.get(workload, NO_REASON))
@@ -54,17 +54,17 @@ def of_device(row: DeviceSample | None, now: int) -> Utilised:
 def of_devices(devices: Iterable[Device], samples: Mapping[str, DeviceSample], now: int) -> Utilised:
     """The use of the healthy devices."""
     healthy = [device for device in devices if device.health is Health.HEALTHY]
-    return together([of_device(samples.get(device.id), now) for device in healthy], "devices")
+    return total_use([of_device(samples.get(device.id), now) for device in healthy], "devices")
 
 
-def together(parts: Sequence[Utilised], what: str = "shares") -> Utilised:
+def total_use(parts: Sequence[Utilised], what: str = "shares") -> Utilised:
     """The sum; unknown while any part is unknown."""
     reasons = [part.why or NO_REASON for part in parts if part.milli is None]
     if not reasons:
         return Utilised(sum(part.milli or 0 for part in parts))
     if len(parts) == 1:
         return Utilised(None, reasons[0])
-    return Utilised(None, f"unknown of {len(reasons)} of {len(parts)} {what}: {reasons[0]}")
+    return Utilised(None, f"{len(reasons)} of {len(parts)} {what} have no reading: {reasons[0]}")
 
 
 def _why_outdated(row: DeviceSample | None, now: int) -> str | None:

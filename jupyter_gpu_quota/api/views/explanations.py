@@ -12,7 +12,7 @@ from ...messages.explanations import change_sentence, dry_run_sentence, explanat
 from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import AffectedView, DryRunView, ExplainView, ReasonView, WouldStart
-from ..access.permissions import Person, sees
+from ..access.permissions import Person, may_see
 from ..requests.services import Services
 from ..state.store_view import StoreView
 from .records import job_reason, maybe_instant, notebook_reason, reason_view
@@ -50,7 +50,7 @@ def _affected(
     """Affected jobs. A job that this person may not see is only counted."""
     views = []
     for record in (store_view.mirror.jobs[name] for name in jobs if name in store_view.mirror.jobs):
-        if sees(person, record):
+        if may_see(person, record):
             job, user = record.job, store_view.name_of(record.job.user)
             message = f'{user}\'s job "{record.spec.name}" {what}'
             views.append(AffectedView(job=job.id, project=job.project, user=user, effect=effect, message=message))
@@ -87,7 +87,8 @@ async def explanation(services: Services, record: JobRecord | NotebookRecord) ->
         state=work.state,
         reason=view.model_copy(update={"message": by_name(explanation_sentence(found))}),
         would_start=[
-            WouldStart(kind=change.kind, message=by_name(change_sentence(change))) for change in found.would_start
+            WouldStart(kind=change.kind, message=by_name(f"It would start if {change_sentence(change)}."))
+            for change in found.would_start
         ],
         estimate_at=maybe_instant(found.estimate_at),
     )

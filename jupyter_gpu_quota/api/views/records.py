@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ...core.enforcement import STRONGEST_FIRST, EnforcementLevel
+from ...core.enforcement.levels import STRONGEST_FIRST, EnforcementLevel
 from ...core.lifecycle import FINAL, HOLDS_GPU, HOLDS_SLICE, WAITING
 from ...core.model import (
     WHOLE_DEVICE,
@@ -23,8 +23,9 @@ from ...core.model import (
     NotebookState,
     Upkeep,
 )
+from ...core.reason_codes import HELD_BY_ENFORCEMENT, ReasonCode
 from ...core.reason_figures import code_of, figures_of, reason_from
-from ...core.reasons import HELD_BY_ENFORCEMENT, Reason, ReasonCode
+from ...core.reasons import Reason
 from ...core.samples import DeviceSample
 from ...messages.reasons import sentence, with_user_name
 from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord
@@ -43,7 +44,7 @@ from ...wire import (
 )
 from ...wire.quota import QuotaView
 from ...wire.samples import SampleView
-from ..access.permissions import Person, sees
+from ..access.permissions import Person, may_see
 from ..state.store_view import StoreView
 from ..state.utilisation import NOTHING_HELD
 
@@ -235,7 +236,7 @@ def holder_view(part: Allocation, person: Person, store_view: StoreView) -> Hold
     """The workload of an allocation. Of work that this person may not see only the amount is shown."""
     mirror = store_view.mirror
     record = mirror.jobs.get(part.workload) or mirror.notebooks.get(part.workload)
-    if record is None or not sees(person, record):
+    if record is None or not may_see(person, record):
         return HolderView(
             kind="hidden", workload=None, user=None, project=None, gpu_milli=part.gpu_milli, state="hidden"
         )

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from ...core.enforcement import DeviceShare, EnforcementLabel, EnforcementOffer
+from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
 from ...core.model import Device
 from ...core.samples import DeviceSample
 from ..protocol import SIMULATED, Capabilities, StopNotebookOrder
@@ -54,6 +54,7 @@ class LocalEnforcement:
         self._probe, self._clock = probe, clock
         self._known: tuple[float, Reading] | None = None
         self._read_at = 0
+        self._unexpected = set[str]()
         self._lock = threading.Lock()
 
     # --- capabilities -------------------------------------------------------------------------------------------------
@@ -103,11 +104,16 @@ class LocalEnforcement:
         self._cgroups.kill(notebook_cgroup(order.notebook))
 
     def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:
-        """Remove cgroups and records that a killed hub left, of notebooks that are not among these."""
+        """Remove cgroups and records that a killed hub left, of notebooks that are not among these.
+
+        A cgroup is removed by the second sweep that finds it: ``notebooks`` may be older than a slice that was booked
+        meanwhile, whose server is about to start in its cgroup.
+        """
         expected = {notebook_cgroup(name) for name in notebooks}
-        for name in self._cgroups.names():
-            if name.startswith("notebook.") and name not in expected:
-                self._limiter.release(name, sorted(devices))
+        found = {name for name in self._cgroups.names() if name.startswith("notebook.") and name not in expected}
+        for name in sorted(found & self._unexpected):
+            self._limiter.release(name, sorted(devices))
+        self._unexpected = found
         self._servers.sweep(frozenset(notebooks))
 
     def _first_of_rank(self, share: DeviceShare) -> Process | None:

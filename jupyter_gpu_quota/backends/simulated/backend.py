@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from ...core.enforcement import DeviceShare, EnforcementLabel, EnforcementOffer
+from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
 from ...core.facts import DeviceFact
 from ...core.model import Device
 from ...core.samples import DeviceSample
 from ..protocol import (
-    MOST_OUTPUTS,
+    MAX_OUTPUTS,
     SIMULATED,
     Capabilities,
     DeviceUsers,
@@ -92,9 +92,9 @@ class SimulatedOutputs:
         part = whole[start : start + limit]
         return LogPart(start, part, start + len(part))
 
-    def outputs(self, job: str, most: int = MOST_OUTPUTS) -> Sequence[Output]:
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
         """The files of a job, by path."""
-        return [Output(path, len(content), 0) for path, content in sorted(self._files(job).items())][:most]
+        return [Output(path, len(content), 0) for path, content in sorted(self._files(job).items())][:limit]
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         """One output. Raises OutputRefused where there is none."""

@@ -73,12 +73,14 @@ def _accounts(client: Client) -> Result:
 # --- the quota file -----------------------------------------------------------------------------------------------
 def quota(path: Path, known: KnownSettings, *, here: bool) -> Result:
     """Whether a quota file is valid and fits the devices; ``here``: this is the hub's machine."""
+    from ...backends.local.sampling.machine import devices_here
+
     found = read_path(path)
     if isinstance(found, str):
         return fail("quota file", f"{path}: {found}", "correct it, or give the path of a quota file with --quota")
     if not here:
         return ok("quota file", f"{path} is valid; whether it fits: jupyter gpu-quota quota preview {path}")
-    return _check_fit(path, found.file, _devices(known.config), known)
+    return _check_fit(path, found.file, devices_here(socket.gethostname(), known.config.simulated_devices), known)
 
 
 def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: KnownSettings) -> Result:
@@ -120,12 +122,6 @@ def _weak_devices_text(file: QuotaFile, devices: Sequence[Device], config: GPUQu
         return ""
     needed = f"memory {file.least.memory} and compute {file.least.compute}"
     return f"but policy.enforcement requires {needed}, and {short} of them have weaker enforcement for a fraction"
-
-
-def _devices(config: GPUQuota) -> Sequence[Device]:
-    from ...backends.local.sampling.machine import devices_here
-
-    return devices_here(socket.gethostname(), config.simulated_devices)
 
 
 # --- systemd ------------------------------------------------------------------------------------------------------

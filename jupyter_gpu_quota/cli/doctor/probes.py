@@ -24,7 +24,7 @@ from .hub_settings import UNKNOWN
 
 GIB = 1 << 30
 MIB = 1 << 20
-LEAST_FREE = 2 * GIB
+MIN_FREE = 2 * GIB
 SLOW_FSYNC_S = 0.1
 PROBE_TIMEOUT_S = 10
 
@@ -227,7 +227,7 @@ def disk(path: Path) -> Result:
     """The free space for bundles, logs and outputs."""
     free = shutil.disk_usage(_nearest_folder(path)).free
     found = f"{free / GIB:.1f} GiB free at {_nearest_folder(path)}"
-    if free >= LEAST_FREE:
+    if free >= MIN_FREE:
         return ok("disk", found)
     return warn("disk", found, "bundles, logs and outputs need space: free some, or choose another state_dir")
 

@@ -47,8 +47,7 @@ def above_at_deadline(snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
 
 def _order(job: Job, now: int) -> tuple[int, int, int, int, str]:
     started_at = now if job.started_at is None else job.started_at
-    saved_at = max(started_at, job.checkpoint_at or started_at)
-    return job.priority, now - saved_at, -started_at, -job.submitted_at, job.id
+    return job.priority, job.unsaved_ms(now), -started_at, -job.submitted_at, job.id
 
 
 def _quotas(owners: Iterable[Project | Department], pool: str) -> dict[str, int]:

@@ -11,11 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ..lifecycle import RUNS
-from ..model import Device, Health, Job, JobState, JobTarget, Node, Notebook, Policy, Snapshot, Upkeep
+from ..model import MS_PER_S, Device, Health, Job, JobState, JobTarget, Node, Notebook, Policy, Snapshot, Upkeep
 from ..placement.ledger import Ledger
 from ..placement.place import EmptyPool, request_of
 from ..plan import Stop
-from ..queue.quota_state import SECOND
 from ..reasons import DeviceQuarantined, DeviceUnavailable, DeviceUnhealthy, NeverFits, NodeDrained, NoFreeGpu, Reason
 
 NEVER = 1 << 62
@@ -111,7 +110,7 @@ def _unhealthy(device: Device, kind: str) -> Reason:
 
 
 def _drained(device: Device, node: Node, kind: str, now: int) -> Reason:
-    left_s = None if node.drain_by_at is None else max(0, -(-(node.drain_by_at - now) // SECOND))
+    left_s = None if node.drain_by_at is None else max(0, -(-(node.drain_by_at - now) // MS_PER_S))
     return NodeDrained(device=device.id, pool=device.pool or "", node=device.node, kind=kind, left_s=left_s)
 
 

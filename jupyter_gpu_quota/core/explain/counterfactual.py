@@ -1,4 +1,4 @@
-"""Counterfactual snapshots: GPU is freed, another quota is set, the pool is larger, running work has ended."""
+"""Counterfactual snapshots: GPU is freed, the pool is larger, a job is preemptible, running work has ended."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from ..reasons import Reason
 from ..scheduling.decide import decide
 from ..scheduling.lending import is_waking
 
-MOST_SLOTS = 256
-"""The number of slots that are freed at most, one after the other; if they are not enough, no change is named."""
+MAX_SLOTS = 256
+"""Slots that are freed at most, one after the other; if they are not enough, no change is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class WhatIf:
         return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook, state=state)
 
     def before(self, plan: Plan) -> WhatIf:
-        """The same case, with what the next plan starts."""
+        """The same case, with the workloads that the next plan starts."""
         started = (action.workload for action in plan.actions if isinstance(action, (Start, Resume)))
         return replace(self, starting=frozenset(started))
 
@@ -108,11 +108,11 @@ class WhatIf:
 
     @property
     def amounts(self) -> Amounts:
-        """What its project has in its pool at this instant."""
+        """The amounts of its project in its pool at this instant."""
         return self.amounts_of(department=False)
 
     def amounts_of(self, *, department: bool) -> Amounts:
-        """What its project, or that one's department, has in its pool at this instant."""
+        """The amounts of its project, or of the project's department, in its pool at this instant."""
         owner = self._owner(in_force(self.policy, self.snapshot.now), department=department)
         return (owner.amounts.get(self.pool) if owner else None) or NO_AMOUNTS
 
@@ -133,23 +133,23 @@ class WhatIf:
         return self.amounts.notebook_milli if self.is_notebook else self.amounts.training_milli
 
     def limit(self, *, department: bool) -> int | None:
-        """The limit on its project, or that one's department, in its pool."""
+        """The limit of its project, or of the project's department, in its pool."""
         if self.is_notebook or (department and self.department is None):
             return None
         return self.amounts_of(department=department).limit_milli
 
     def user_ceiling(self, *, department: bool) -> int | None:
-        """What each user may have at most, in its project or that one's department."""
+        """The ceiling for each user, in its project or in the project's department."""
         amounts = self.amounts_of(department=department)
         return amounts.user_notebook_milli if self.is_notebook else amounts.user_jobs_milli
 
     def is_counted_with(self, *, department: bool) -> Callable[[Job | Notebook], bool]:
-        """Whether work is its user's, in its project or in that one's department."""
+        """Whether work is its user's, in its project or in the project's department."""
         user, inside = self.work.user, self.is_inside(department=department)
         return lambda one: one.user == user and inside(one)
 
     def is_inside(self, *, department: bool) -> Callable[[Job | Notebook], bool]:
-        """Whether work is of its project, or of that one's department."""
+        """Whether work is of its project, or of the project's department."""
         name = self.department
         of_department = {row.name for row in self.policy.projects if row.department == name}
         projects = of_department if department else {self.project}
@@ -171,7 +171,7 @@ class WhatIf:
         return [*_sums(held, others), *_sums(soon, rest)]
 
     @property
-    def most_quota(self) -> int:
+    def max_quota(self) -> int:
         """The largest quota that makes a difference: everything the project wants, under its limit."""
         own = self._sizes(lambda project: project == self.project)
         other = self.amounts.training_milli if self.is_notebook else self.amounts.notebook_milli
@@ -273,7 +273,7 @@ def _nodes_of(snapshot: Snapshot, pool: str) -> tuple[Node, ...]:
 
 
 def as_preemptible(what_if: WhatIf, fixed: Job) -> Snapshot:
-    """The same snapshot, in which the job may be preempted."""
+    """The snapshot with the job as a preemptible one."""
     jobs = tuple(replace(job, preemptible=True) if job.id == fixed.id else job for job in what_if.snapshot.jobs)
     return replace(what_if.snapshot, jobs=jobs)
 
@@ -307,7 +307,7 @@ class Freed:
     steps: tuple[tuple[str, int], ...]
 
     @property
-    def most(self) -> int:
+    def max_milli(self) -> int:
         return sum(milli for _, milli in self.steps)
 
     def starts(self, milli: int) -> bool:
@@ -336,15 +336,17 @@ def freed(what_if: WhatIf) -> Freed:
     """The slots where the workload could go if enough were freed, smallest shortfall first."""
     each = min(what_if.work.gpu_milli, WHOLE_DEVICE)
     shortfalls = _shortfalls(what_if, each)
-    many = max(1, what_if.work.gpu_milli // WHOLE_DEVICE)
-    if many == 1:
+    per_rank = max(1, what_if.work.gpu_milli // WHOLE_DEVICE)
+    if per_rank == 1:
         rows = sorted((milli, device) for row in shortfalls.values() for device, milli in row)
         slots = [[(device, milli)] for milli, device in rows]
     else:
-        cheapest = {node: sorted(row, key=lambda part: (part[1], part[0]))[:many] for node, row in shortfalls.items()}
-        full = {node: row for node, row in cheapest.items() if len(row) == many}
+        cheapest = {
+            node: sorted(row, key=lambda part: (part[1], part[0]))[:per_rank] for node, row in shortfalls.items()
+        }
+        full = {node: row for node, row in cheapest.items() if len(row) == per_rank}
         slots = [full[node] for node in sorted(full, key=lambda node: (sum(m for _, m in full[node]), node))]
-    steps = tuple((device, milli) for slot in slots[:MOST_SLOTS] for device, milli in slot if milli)
+    steps = tuple((device, milli) for slot in slots[:MAX_SLOTS] for device, milli in slot if milli)
     return Freed(what_if=what_if, steps=steps)
 
 

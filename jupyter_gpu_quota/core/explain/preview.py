@@ -1,4 +1,4 @@
-"""What another policy does to present work: the same ``decide`` under both policies, until their plans are empty.
+"""The effect of another policy on present work: ``decide`` under both policies until their plans are empty.
 
 Source: docs/scheduling.md, section 6.
 """
@@ -16,8 +16,9 @@ from ..model import Amounts, Department, Job, JobState, Notebook, Policy, Projec
 from ..preemption.victims import is_protected
 from ..queue.quota_state import NO_LIMIT
 from ..quota.in_force import in_force
-from ..reason_figures import is_too_wide, most_milli
-from ..reasons import NoSuchPool, NoSuchProject, Reason, ReasonCode
+from ..reason_codes import ReasonCode
+from ..reason_figures import exceeds_bound_alone, max_use_milli
+from ..reasons import NoSuchPool, NoSuchProject, Reason
 from .projection import project
 
 OwnerInPool = tuple[bool, str, str]
@@ -25,12 +26,12 @@ OwnerInPool = tuple[bool, str, str]
 
 
 class Effect(StrEnum):
-    """What another policy does to one job or notebook."""
+    """The effect of another policy on one job or notebook."""
 
     PAUSED = "paused"  # runs, and is paused for a claim
     OVER_QUOTA = "over_quota"  # continues, and may be paused for a later claim
     DRAINS = "drains"  # continues until it ends
-    RUNS_ON = "runs_on"  # is not paused, as it would be under the old policy
+    RUNS_ON = "runs_on"  # continues, and would be paused under the old policy
     STARTS = "starts"  # starts instead of waiting
     WAITS = "waits"  # waits instead of starting, for another reason, or longer; or can no longer start
     REFUSED = "refused"
@@ -98,7 +99,7 @@ class _PolicyState:
         return removal_reason(work, projects=self.departments, pools=self.pools, deadline=deadline)
 
     def why_unstartable(self, job: Job) -> Reason | None:
-        """Why a held job could never start after a release; None where it could."""
+        """Why a held job could not start after a release; None where it could."""
         if job.pool not in self.pools:
             return NoSuchPool(pool=job.pool)
         return NoSuchProject(project=job.project) if job.project not in self.departments else None
@@ -132,7 +133,7 @@ class _Comparison:
         self.device_lost = _with_moved_device(snapshot, moved)
 
     def _use(self, rows: Iterable[tuple[Job | Notebook, int]]) -> Counter[OwnerInPool]:
-        """What the work of each project, and of each department, has in each pool."""
+        """The use of each project and department in each pool."""
         use = Counter[OwnerInPool]()
         for work, milli in rows:
             use.update(dict.fromkeys(self.new.owners(work), milli))
@@ -205,14 +206,14 @@ class _Comparison:
         return Affected(work=work, effect=Effect.DRAINS, loses_device=True) if work.id in self.device_lost else None
 
     def _over(self, work: Job | Notebook, use: Mapping[OwnerInPool, int], effect: Effect) -> Affected | None:
-        """What the edit does to its project's use above quota, or its department's; None where neither is above it."""
+        """The effect on its project's use above quota, or its department's; None where neither is above it."""
         found = (self._over_at(owner, work, use, effect) for owner in self.new.owners(work))
         return next((one for one in found if one is not None), None)
 
     def _over_at(
         self, owner: OwnerInPool, work: Job | Notebook, use: Mapping[OwnerInPool, int], effect: Effect
     ) -> Affected | None:
-        """The same for one owner; None where its use is within its quota, or its quota was not lowered."""
+        """The effect for one owner; None where its use is within its quota, or its quota was not lowered."""
         notebooks = isinstance(work, Notebook)
         used, quota = use[owner], self.new.quota_milli(owner, notebooks=notebooks)
         had = self.old.quota_milli(owner, notebooks=notebooks)
@@ -228,15 +229,15 @@ class _Comparison:
 def _is_as_before(before: Reason | None, after: Reason | None) -> bool:
     """Whether work waits as before, or does not wait at all: for the same reason, and for no more work to end.
 
-    Under a lowered limit, quota or ceiling it waits for more work to end. Work that freed devices could not start
-    waited in vain before, too.
+    Under a lowered limit, quota or ceiling it waits for more work to end. Work that no freed device could start
+    counts as waiting as before.
     """
     if before is None or after is None:
         return before is after
-    if before.code is not after.code or is_too_wide(before) is not is_too_wide(after):
+    if before.code is not after.code or exceeds_bound_alone(before) is not exceeds_bound_alone(after):
         return False
-    was, becomes = most_milli(before), most_milli(after)
-    return is_too_wide(after) or was is None or becomes is None or becomes >= was
+    was, becomes = max_use_milli(before), max_use_milli(after)
+    return exceeds_bound_alone(after) or was is None or becomes is None or becomes >= was
 
 
 def _in_victim_order(runs: Iterable[Job], new: _PolicyState, now: int) -> list[tuple[Job, int]]:
@@ -249,9 +250,8 @@ def _in_victim_order(runs: Iterable[Job], new: _PolicyState, now: int) -> list[t
     def order(part: tuple[Job, int, bool]) -> tuple[bool | int | str, ...]:
         job, _, above = part
         started_at = now if job.started_at is None else job.started_at
-        saved_at = max(started_at, job.checkpoint_at or started_at)
         stays = is_protected(new.policy, job, started_at, now) and not above
-        asked = job.id not in new.projection.paused, not above, stays, job.priority, max(0, now - saved_at)
+        asked = job.id not in new.projection.paused, not above, stays, job.priority, max(0, job.unsaved_ms(now))
         return *asked, -started_at, -job.submitted_at, job.id
 
     return [(job, milli) for job, milli, _ in sorted(parts, key=order)]

@@ -1,4 +1,4 @@
-"""What follows if nothing else happens: ``decide`` on the snapshot, applied again and again until a plan is empty."""
+"""Projection: ``decide`` on the snapshot, applied repeatedly until a plan is empty, with no other event."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from .. import transitions
 from ..lifecycle import JobEvent
 from ..model import Job, JobState, JobTarget, Policy, Snapshot
 from ..plan import CONTINUES, Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
-from ..reasons import Reason, ReasonCode
+from ..reason_codes import ReasonCode
+from ..reasons import Reason
 from ..scheduling.decide import decide_and_explain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What would happen to a job if it were submitted now. ``pauses`` and ``starts_now`` exclude each other.
+    """The outcome for a job if it were submitted now. ``pauses`` and ``starts_now`` exclude each other.
 
     ``restarts`` would restart at once, elsewhere or with fewer ranks. ``grace_s``: the longest grace of the work that
     would leave for it, None where none would.
@@ -59,7 +60,7 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
 
 
 NOT_YET = frozenset({ReasonCode.WAITS_FOR_DRAIN, ReasonCode.BACKFILL_RESERVED})
-"""Reasons with an effect for a job. A dry run has none, so it has sentences of its own for them."""
+"""Reasons that describe an effect on a submitted job; a dry run has no effect, so it has other sentences for them."""
 
 
 def project(snapshot: Snapshot, policy: Policy) -> Projection:
@@ -148,7 +149,7 @@ class _Projector:
         self.notebooks[name] = transitions.lent(self.notebooks[name], device=device, now=self.snapshot.now)
 
     def _move(self, name: str, event: str) -> None:
-        self.notebooks[name] = transitions.moved(self.notebooks[name], event)
+        self.notebooks[name] = transitions.notebook_changed(self.notebooks[name], event)
 
 
 _ENDS = {

@@ -61,7 +61,7 @@ def with_amount(what_if: WhatIf, amount: str, milli: int, *, department: bool = 
 
 
 def _each(owners: Iterable[Owner], name: str | None, pool: str, changes: Mapping[str, int]) -> tuple[Owner, ...]:
-    """The same owners, one of them with other amounts in a pool."""
+    """The owners, one of them with changed amounts in a pool."""
     return tuple(
         replace(
             owner,

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..eviction.unavailable_devices import stay_reason
-from ..model import Job, JobState, Notebook, Policy, Snapshot
-from ..queue.quota_state import SECOND
-from ..reasons import Reason, ReasonCode
+from ..model import MS_PER_S, Job, JobState, Notebook, Policy, Snapshot
+from ..reason_codes import ReasonCode
+from ..reasons import Reason
 from ..scheduling.decide import Decision, decide_and_explain
 from .counterfactual import WhatIf, as_preemptible, freed, latest_ends, with_devices
 from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_amount
 
 
 class ChangeKind(StrEnum):
-    """What could be different."""
+    """The kinds of changes that could start a workload."""
 
     FREED = "freed"
     QUOTA = "quota"
@@ -32,7 +32,7 @@ class ChangeKind(StrEnum):
 
 
 class AmountKind(StrEnum):
-    """The amounts of a project or department that a workload is measured by."""
+    """The amounts of a project or department that can keep a workload waiting."""
 
     TRAINING_QUOTA = "training_quota"
     NOTEBOOK_QUOTA = "notebook_quota"
@@ -53,7 +53,7 @@ class OwnerAmount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The smallest true change of its kind. ``to_milli``: the new amount, None where nothing is set to one.
+    """The smallest sufficient change of its kind. ``to_milli``: the new amount, None where no amount is set.
 
     ``by_milli`` is 0 where the change has no amount. ``amount``: which one is raised, None for the other kinds.
     """
@@ -67,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaTooHigh:
-    """A quota that would start the workload and does not fit: it needs more than the pool has for quotas."""
+    """A quota that would start the workload, but that does not fit beside the other quotas of the pool."""
 
     change: Change
     needed_milli: int
@@ -75,7 +75,7 @@ class QuotaTooHigh:
 
 
 class Outlook(StrEnum):
-    """What the next plan does with the workload."""
+    """The decision of the next plan about the workload."""
 
     NOTHING = "nothing"  # it runs, is held or has ended
     STARTS = "starts"  # it starts, or has devices reserved
@@ -113,7 +113,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
         return Explanation(workload=workload_id, state=what_if.state, outlook=Outlook.NOTHING, reason=reason)
     decision = decide_and_explain(what_if.snapshot, what_if.policy)
     what_if = what_if.before(decision.plan)
-    reason, starts = _next(what_if, decision)
+    reason, starts = _reason_of(what_if, decision)
     if not starts:
         return _waiting(what_if, reason, decision)
     return Explanation(
@@ -133,7 +133,7 @@ def _waiting(what_if: WhatIf, reason: Reason, decision: Decision) -> Explanation
     starts_at = next((max(one.starts_at, now) for one in decision.backfill if one.workload == what_if.id), None)
     within_s = None
     if starts_at is not None and reason.code is not ReasonCode.BACKFILL_RESERVED:
-        within_s = -(-(starts_at - now) // SECOND)
+        within_s = -(-(starts_at - now) // MS_PER_S)
     named = {one.amount.window for one in (*changes, *([too_high.change] if too_high else [])) if one.amount}
     amounts = (_amount(what_if, name, department=department) for name, department in _measured_by(what_if))
     by_windows = tuple(amount for amount in amounts if amount.window not in {*named, None})
@@ -192,7 +192,7 @@ FIXED_BOUNDS = _AMOUNTS | {ReasonCode.NEVER_FITS}
 _BEYOND_CHANGE = frozenset({ReasonCode.NO_SUCH_POOL, ReasonCode.NO_SUCH_PROJECT})
 
 
-def _next(what_if: WhatIf, decision: Decision) -> tuple[Reason, bool]:
+def _reason_of(what_if: WhatIf, decision: Decision) -> tuple[Reason, bool]:
     """The reason that the next plan gives, and whether it starts the workload or reserves devices for it."""
     placed = what_if.placed_by(decision.plan)
     if placed is not None:
@@ -233,7 +233,7 @@ def _smallest(starts: Callable[[int], bool], most: int, thresholds: Iterable[int
 
 def _freed(what_if: WhatIf) -> Change | None:
     steps = freed(what_if)
-    milli = _smallest(steps.starts, steps.most)
+    milli = _smallest(steps.starts, steps.max_milli)
     return None if milli is None else Change(kind=ChangeKind.FREED, pool=what_if.pool, by_milli=milli, to_milli=None)
 
 
@@ -249,7 +249,7 @@ def _quota(what_if: WhatIf) -> Change | QuotaTooHigh | None:
         ChangeKind.QUOTA,
         name,
         now,
-        what_if.most_quota - now,
+        what_if.max_quota - now,
         what_if.thresholds(now, counts),
         department=False,
     )
@@ -322,7 +322,7 @@ def _estimate(what_if: WhatIf, reason: Reason) -> int | None:
 
 
 def _drain_ends(what_if: WhatIf) -> int:
-    """When all stopping work of the pool has ended or is killed."""
+    """The instant by which all stopping work of the pool has ended or is killed."""
     rules = what_if.policy.preemption
     ends = [
         (job.pausing_since_at or what_if.snapshot.now) + (rules.lent_grace_s if job.borrower else rules.grace_s) * 1000

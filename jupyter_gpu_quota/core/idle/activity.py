@@ -1,4 +1,4 @@
-"""The evidence of a notebook's use: GPU readings, reports of its server, kernels and other programs; and the policy.
+"""Evidence of a notebook's use (GPU readings, reports of its server, kernels, other programs), and the idle policy.
 
 Instants are integers in milliseconds since 1970 UTC, all by one clock (that of the service): a server reports ages,
 which are subtracted from the instant its report arrived. What is not known is None, and None is never 0 or idle.
@@ -34,7 +34,7 @@ class IdleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One reading of what a notebook's own processes did on their GPU.
+    """One reading of the use of the GPU by a notebook's own processes.
 
     ``percent`` is above 0 if any of them used it since the reading before; None is unknown, and ``why`` the cause.
     ``used_at``: when the last of that use was, where the reading has it; otherwise it may have been at ``at``.
@@ -50,7 +50,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRecord:
-    """One living kernel. ``last_message_at`` counts what a person or a cell caused, not a reconnecting tab.
+    """One living kernel. ``last_message_at`` counts messages of a user or a cell, not of a reconnecting tab.
 
     ``holds_gpu``: it has memory on the device. ``connections`` are open tabs; they are shown, and are no evidence.
     """
@@ -121,13 +121,13 @@ class IdlePolicy:
     missed_at_most: int = 2
 
     def gpu_after_s(self, *, waiting: bool) -> int:
-        """How long the GPU must have been unused."""
+        """How long the GPU must have been unused before the notebook is idle."""
         return self.gpu_idle_after_s if waiting else max(self.gpu_idle_after_s, self.when_nobody_waits_s)
 
     def kernel_after_s(self, *, waiting: bool) -> int:
-        """How long every kernel must have been without a message."""
+        """How long every kernel must have been without a message before the notebook is idle."""
         return self.kernel_idle_after_s if waiting else max(self.kernel_idle_after_s, self.when_nobody_waits_s)
 
-    def hole_ms(self, every_s: int) -> int:
-        """The longest time between two of what comes every so often; it may be late by half a period."""
+    def max_gap_ms(self, every_s: int) -> int:
+        """The longest time between two entries of a series with this period; an entry may be late by half a period."""
         return every_s * 500 * (2 * self.missed_at_most + 3)

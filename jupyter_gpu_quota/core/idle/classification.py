@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from .activity import GpuSample, IdlePolicy, KernelState, NotebookActivity
-from .unused_stretch import Before, UnusedStretch, find_unused_stretch
+from .unused_stretch import StretchBoundary, UnusedStretch, find_unused_stretch
 
 Figures = tuple[tuple[str, int | str], ...]
 
@@ -48,7 +48,7 @@ class IdleReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
-    """In use, or used too lately. ``since``: when that began, as far as is known.
+    """In use, or used too recently. ``since``: when that began, as far as is known.
 
     ``idle_at``: when it becomes idle if nothing else happens; None while it is in use. ``unused_since``: of a busy
     kernel that does not use the GPU, since when; None otherwise.
@@ -87,7 +87,7 @@ Classification = Busy | Idle | Unknown
 
 
 class _Evidence:
-    """One notebook at one instant, with what several rules need; a stretch is computed when a rule needs it."""
+    """The evidence about one notebook at one instant; a stretch is computed when a rule needs it."""
 
     def __init__(self, activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, now: int) -> None:
         self.activity, self.policy, self.now = activity, policy, now
@@ -99,13 +99,15 @@ class _Evidence:
     @cached_property
     def gpu(self) -> UnusedStretch:
         every_s = self.policy.sample_every_s
-        return find_unused_stretch(self.activity.samples, every_ms=every_s * 1000, hole_ms=self.policy.hole_ms(every_s))
+        return find_unused_stretch(
+            self.activity.samples, every_ms=every_s * 1000, max_gap_ms=self.policy.max_gap_ms(every_s)
+        )
 
     @cached_property
     def reported(self) -> UnusedStretch:
         every_s = self.policy.report_every_s
         reports = [GpuSample(at=at, percent=0) for at in self.activity.reports]
-        return find_unused_stretch(reports, every_ms=every_s * 1000, hole_ms=self.policy.hole_ms(every_s))
+        return find_unused_stretch(reports, every_ms=every_s * 1000, max_gap_ms=self.policy.max_gap_ms(every_s))
 
     @property
     def reported_at(self) -> int | None:
@@ -118,14 +120,14 @@ class _Evidence:
         return self.activity.samples[-1] if self.activity.samples else None
 
     def fresh(self, at: int | None, every_s: int) -> bool:
-        """Whether something that comes every so often has not stopped."""
-        return at is not None and self.now - at <= self.policy.hole_ms(every_s)
+        """Whether a periodic series, whose newest entry is of ``at``, has not stopped."""
+        return at is not None and self.now - at <= self.policy.max_gap_ms(every_s)
 
 
 def classify(activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, now: int) -> Classification:
     """Classify one notebook at ``now``. ``waiting``: work waits for a GPU, and this one would serve it.
 
-    The first rule that applies decides: a jump of the clock; use that is seen; what is not known; use too lately.
+    The first rule that applies decides: a clock jump; observed use; missing facts; recent use.
     """
     case = _Evidence(activity, policy, waiting=waiting, now=now)
     found = (rule(case) for rule in RULES)
@@ -139,7 +141,7 @@ def _clock_moved(case: _Evidence) -> Classification | None:
 
 
 def _instants(activity: NotebookActivity) -> Iterator[int]:
-    """The instants that must not be in the future; of a series the newest: a jump inside it is found elsewhere."""
+    """The instants that must not be in the future; of a series only the newest one."""
     yield from (sample.at for sample in activity.samples[-1:])
     yield from activity.reports[-1:]
     kernels = activity.kernels or ()
@@ -149,7 +151,7 @@ def _instants(activity: NotebookActivity) -> Iterator[int]:
     yield from (at for at in maybe if at is not None)
 
 
-# --- use that is seen ---------------------------------------------------------------------------------------------
+# --- observed use --------------------------------------------------------------------------------------------------
 def _gpu_in_use(case: _Evidence) -> Classification | None:
     newest = case.newest
     if newest is None or not newest.percent or not case.fresh(newest.at, case.policy.sample_every_s):
@@ -169,7 +171,7 @@ def _kernel_busy(case: _Evidence) -> Classification | None:
     return Busy(reason=IdleReason.KERNEL_BUSY, since=since, figures=figures, unused_since=unused)
 
 
-# --- what is not known --------------------------------------------------------------------------------------------
+# --- missing facts ------------------------------------------------------------------------------------------------
 def _no_report(case: _Evidence) -> Classification | None:
     reported_at = case.reported_at
     if case.activity.kernels is None or reported_at is None:
@@ -214,7 +216,7 @@ def _holder_unknown(case: _Evidence) -> Classification | None:
     return Unknown(reason=IdleReason.HOLDER_UNKNOWN, figures=(("name", unknown[0]),)) if unknown else None
 
 
-# --- used too lately, or too little evidence ----------------------------------------------------------------------
+# --- recent use, or too little evidence ---------------------------------------------------------------------------
 def _recent_gpu_use(case: _Evidence) -> Classification | None:
     used = [program.used_gpu_at for program in case.activity.programs if program.used_gpu_at is not None]
     if case.gpu.use is not None:
@@ -241,7 +243,7 @@ def _gpu_requested(case: _Evidence) -> Classification | None:
 
 
 ASKED_MS = 30_000
-"""A kernel that requested the GPU has so long to start and be reported, however short the policy's waits are."""
+"""A kernel that requested the GPU has at least this long to start and be reported, whatever the policy's waits are."""
 
 
 def _too_recent(case: _Evidence, reason: IdleReason, at: int | None, for_ms: int) -> Classification | None:
@@ -252,7 +254,7 @@ def _too_recent(case: _Evidence, reason: IdleReason, at: int | None, for_ms: int
 
 
 def _shorter_wait(case: _Evidence, reason: IdleReason, for_ms: int) -> Figures:
-    """How long it takes once work waits for the GPU, which may begin at any moment; empty where it takes as long."""
+    """The figure for the shorter wait that applies while work waits for the GPU; empty where it is not shorter."""
     policy, least_s = case.policy, ASKED_MS // 1000 if reason is IdleReason.ASKED else 0
     gpu_s, kernel_s = policy.gpu_after_s(waiting=True), policy.kernel_after_s(waiting=True)
     takes_s = {IdleReason.RECENT_GPU_USE: gpu_s, IdleReason.RECENT_MESSAGE: kernel_s}
@@ -272,7 +274,9 @@ def _seen(case: _Evidence, stretch: UnusedStretch, for_ms: int, every_s: int, fe
     """Unknown unless a stretch reaches back far enough, and enough of it is covered."""
     seen_ms = 0 if stretch.since is None else case.now - stretch.since
     if seen_ms < for_ms:
-        reason = {Before.HOLE: IdleReason.GAP, Before.JUMP: IdleReason.CLOCK_MOVED}.get(stretch.before, few)
+        reason = {StretchBoundary.GAP: IdleReason.GAP, StretchBoundary.JUMP: IdleReason.CLOCK_MOVED}.get(
+            stretch.boundary, few
+        )
         return Unknown(reason=reason, figures=(("seen_s", seen_ms // 1000), ("needed_s", for_ms // 1000)))
     missing_ms = stretch.missing_ms(now=case.now, for_ms=for_ms, every_ms=every_s * 1000)
     if 100 * (for_ms - missing_ms) < case.policy.coverage_percent * for_ms:

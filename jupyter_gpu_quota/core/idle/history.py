@@ -12,15 +12,14 @@ from dataclasses import dataclass, field, replace
 from .activity import GpuSample, IdlePolicy, KernelRecord, NotebookActivity, ProgramKind, ProgramRecord
 from .process_owners import ProcessOwners, Roots, stray_name
 
-MOST = 20_000
-"""The most readings stored of one notebook, whatever the policy says: over two days of them, ten seconds apart."""
+MAX_SAMPLES = 20_000
+"""Readings stored for one notebook, whatever the policy says: over two days of them, ten seconds apart."""
 
+MAX_USERS = 400
+"""Kernels and programs of one notebook whose last use of the GPU is stored."""
 
-MOST_USERS = 400
-"""Kernels and programs of one notebook of which the last use of the GPU is remembered."""
-
-MOST_GONE = 100
-"""Earlier instances of one server that are remembered, so that their late reports are refused."""
+MAX_ENDED_INSTANCES = 100
+"""Ended instances of one server that are stored, so that their late reports are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ class _NotebookHistory:
     samples: deque[GpuSample] = field(default_factory=deque)
     reports: deque[int] = field(default_factory=deque)
     newest: Report | None = None
-    gone: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
+    gone: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_ENDED_INSTANCES))
     used: dict[str, int] = field(default_factory=dict)
 
     def note_use(self, sample: GpuSample) -> None:
@@ -60,24 +59,24 @@ class _NotebookHistory:
         for name in sample.users:
             self.used.pop(name, None)
             self.used[name] = sample.used_at or sample.at
-        self.used = {name: min(at, sample.at) for name, at in [*self.used.items()][-MOST_USERS:]}
+        self.used = {name: min(at, sample.at) for name, at in [*self.used.items()][-MAX_USERS:]}
 
 
 class ActivityHistories:
     """Readings and reports of every notebook, in the order of arrival."""
 
     def __init__(self) -> None:
-        self._watched: dict[str, _NotebookHistory] = {}
+        self._histories: dict[str, _NotebookHistory] = {}
 
     def keep_only(self, notebooks: Set[str]) -> None:
-        for name in self._watched.keys() - notebooks:
-            del self._watched[name]
+        for name in self._histories.keys() - notebooks:
+            del self._histories[name]
 
-    def read(self, notebook: str, sample: GpuSample, policy: IdlePolicy) -> bool:
+    def add_sample(self, notebook: str, sample: GpuSample, policy: IdlePolicy) -> bool:
         """Add a reading; False for one that was added before."""
-        watched = self._of(notebook)
-        samples = watched.samples
-        watched.note_use(sample)
+        history = self._of(notebook)
+        samples = history.samples
+        history.note_use(sample)
         if samples and (samples[-1].at, samples[-1].percent) == (sample.at, sample.percent):
             samples[-1] = sample  # with a later report its users may be known
             return False
@@ -85,21 +84,21 @@ class ActivityHistories:
         _shorten(samples, _most_entries(policy, policy.sample_every_s))
         return True
 
-    def report(self, notebook: str, report: Report, policy: IdlePolicy) -> bool:
-        """Add a report; False for one that comes late, from before a newer one or of a server that has ended."""
-        watched = self._of(notebook)
-        newest = watched.newest
+    def add_report(self, notebook: str, report: Report, policy: IdlePolicy) -> bool:
+        """Add a report; False for a late one: older than the newest, or of a server that has ended."""
+        history = self._of(notebook)
+        newest = history.newest
         if newest is not None and newest.instance != report.instance:
-            watched.gone.append(newest.instance)
-            watched.reports.clear()
+            history.gone.append(newest.instance)
+            history.reports.clear()
         elif newest is not None and report.sequence <= newest.sequence:
             return False
-        if report.instance in watched.gone:
+        if report.instance in history.gone:
             return False
-        watched.newest = report
-        if not watched.reports or watched.reports[-1] != report.at:  # two within a millisecond are no jump of the clock
-            watched.reports.append(report.at)
-        _shorten(watched.reports, _most_entries(policy, 1))
+        history.newest = report
+        if not history.reports or history.reports[-1] != report.at:  # two within a millisecond are no jump of the clock
+            history.reports.append(report.at)
+        _shorten(history.reports, _most_entries(policy, 1))
         return True
 
     def activity(
@@ -117,8 +116,8 @@ class ActivityHistories:
         ``empty``: a reading shows that nothing of the notebook is on its device. ``process_owners``: of the processes
         on it, None where they are not known; a kernel that may not use the GPU and does is then seen.
         """
-        watched = self._of(notebook)
-        newest = watched.newest
+        history = self._of(notebook)
+        newest = history.newest
         known = None if holding is None else frozenset(holding)
         names = frozenset[str]() if process_owners is None else process_owners.holders
         kernels = None if newest is None else tuple(_with_hold(kernel, known, names) for kernel in newest.kernels)
@@ -128,10 +127,10 @@ class ActivityHistories:
         return NotebookActivity(
             notebook=notebook,
             started_at=None if newest is None else newest.started_at,
-            samples=tuple(watched.samples),
-            reports=tuple(watched.reports),
+            samples=tuple(history.samples),
+            reports=tuple(history.reports),
             kernels=kernels,
-            programs=programs if process_owners is None else tuple(_with_use(programs, process_owners, watched.used)),
+            programs=programs if process_owners is None else tuple(_with_use(programs, process_owners, history.used)),
             kept_at=kept_at,
             asked_at=asked_at,
         )
@@ -152,7 +151,7 @@ class ActivityHistories:
         return next(used, samples[0].at)
 
     def _of(self, notebook: str) -> _NotebookHistory:
-        return self._watched.setdefault(notebook, _NotebookHistory())
+        return self._histories.setdefault(notebook, _NotebookHistory())
 
 
 def _with_hold(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[str]) -> KernelRecord:
@@ -167,7 +166,7 @@ def _with_hold(kernel: KernelRecord, holding: frozenset[str] | None, seen: froze
 def _with_use(
     programs: Iterable[ProgramRecord], process_owners: ProcessOwners, used: Mapping[str, int]
 ) -> Iterator[ProgramRecord]:
-    """Each program with whether it has memory on the GPU and when it last used it; and the stray processes there."""
+    """The programs with their memory on the GPU and last use of it, and the stray processes there."""
     for program in programs:
         yield replace(program, holds_gpu=program.name in process_owners.holders, used_gpu_at=used.get(program.name))
     for name in sorted({stray_name(process) for process in process_owners.strays}):
@@ -178,7 +177,7 @@ def _most_entries(policy: IdlePolicy, every_s: int) -> int:
     longest_s = max(
         policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False), policy.busy_notify_after_s or 0
     )
-    return min(MOST, longest_s * 5 // (4 * every_s) + 10)
+    return min(MAX_SAMPLES, longest_s * 5 // (4 * every_s) + 10)
 
 
 def _shorten(entries: deque[GpuSample] | deque[int], most: int) -> None:
@@ -186,18 +185,18 @@ def _shorten(entries: deque[GpuSample] | deque[int], most: int) -> None:
         entries.popleft()
 
 
-SHORTEST_MS = 2_000
-"""CPU time is counted in steps of ten milliseconds: a shorter time gives no figure."""
+MIN_SAMPLE_MS = 2_000
+"""CPU time is counted in steps of ten milliseconds, so a shorter interval gives no figure."""
 
 
 def simulated_sample(before: Report, after: Report) -> GpuSample | None:
-    """What a notebook used of a simulated device between two reports: one busy core is a busy device.
+    """The use of a simulated device by a notebook between two reports: one busy core is a busy device.
 
     None: they are too close to each other. A process that is new counts from its start; one whose time is not known,
     or a server that started between them, makes the reading unknown.
     """
     passed_ms = after.at - before.at
-    if before.instance == after.instance and 0 <= passed_ms < SHORTEST_MS:
+    if before.instance == after.instance and 0 <= passed_ms < MIN_SAMPLE_MS:
         return None
     times = [None if ms is None else ms - (before.cpu_ms.get(name) or 0) for name, ms in after.cpu_ms.items()]
     known = [each for each in times if each is not None]

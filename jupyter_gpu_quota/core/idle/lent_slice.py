@@ -14,7 +14,7 @@ from .state_machine import Freed, MachineState, Stopping
 def may_stay_lent(
     state: MachineState, activity: NotebookActivity, policy: IdlePolicy, *, empty: bool | None, now: int
 ) -> bool | None:
-    """True where the slice may stay lent, False for any sign that the notebook needs it; None where that is not known.
+    """True where the slice may stay lent, False where anything shows that the notebook needs it, None where unknown.
 
     ``empty``: whether the newest readings show nothing of the notebook on the device.
     """
@@ -33,12 +33,12 @@ def _is_used(activity: NotebookActivity) -> bool:
 def _is_seen(activity: NotebookActivity, policy: IdlePolicy, now: int) -> bool:
     """Whether reports and readings are recent, and complete for every kernel."""
     known = [sample.at for sample in activity.samples if sample.percent is not None]
-    reported = activity.reports[-1:] and 0 <= now - activity.reports[-1] <= policy.hole_ms(policy.report_every_s)
-    read = known and 0 <= now - known[-1] <= policy.hole_ms(policy.sample_every_s)
+    reported = activity.reports[-1:] and 0 <= now - activity.reports[-1] <= policy.max_gap_ms(policy.report_every_s)
+    read = known and 0 <= now - known[-1] <= policy.max_gap_ms(policy.sample_every_s)
     is_complete = activity.kernels is not None and all(kernel.holds_gpu is not None for kernel in activity.kernels)
     return bool(reported and read and is_complete)
 
 
-def patience_ms(policy: IdlePolicy) -> int:
-    """How long facts may be missing before lending ends: as long as in any classification."""
-    return max(policy.hole_ms(policy.report_every_s), policy.hole_ms(policy.sample_every_s))
+def evidence_timeout_ms(policy: IdlePolicy) -> int:
+    """How long reports or readings may be missing before lending ends; the same as for a classification."""
+    return max(policy.max_gap_ms(policy.report_every_s), policy.max_gap_ms(policy.sample_every_s))

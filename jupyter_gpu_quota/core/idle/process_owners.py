@@ -1,7 +1,7 @@
-"""Which kernel or program of a notebook the processes on its GPU belong to, by process numbers and starts.
+"""The kernel or program that each process on a notebook's GPU belongs to, by process ids and start times.
 
-A server names its kernels and programs by their numbers in its own namespace; readings name every process on a device
-with its parents, as that namespace knows them. A number together with its start is never another process's.
+A server reports the process ids of its kernels and programs in its own pid namespace; readings have every process on a
+device and its parents with their ids in that namespace. A process id with a start time identifies one process.
 Source: docs/idle.md.
 """
 
@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from ..samples import Place, ProcessUse
 
 STARTING_TICKS = 6_000
-"""A process younger than this at the report, a minute, may be of a kernel that the server did not list yet."""
+"""One minute: a process younger than this at the report may belong to a kernel that the server did not list yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
     """The first process of each kernel and program, by its name in the report, in one namespace.
 
-    ``ticks``: the machine's clock when the server looked, in the unit of a process's start; None: it is not
-    reported, and so no process has a known owner. ``rootless``: a kernel whose process is not known here.
+    ``ticks``: the machine's clock when the server listed them, in the unit of a process's start; None: it is not
+    reported, and so no process has a known owner. ``has_unknown_root``: the process of some kernel is not known.
     """
 
     namespace: str = ""
     ticks: int | None = None
     by_process: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    rootless: bool = False
+    has_unknown_root: bool = False
 
     def owner(self, process: ProcessUse) -> str | None:
-        """The kernel or program that a process is, or descends from; the nearest, where several are parents."""
+        """The kernel or program that a process is or descends from; the nearest one where there are several."""
         names = (self._named(place) for place in process.places)
         return next((name for name in names if name is not None), None)
 
@@ -43,8 +43,8 @@ class Roots:
         """Whether a process is the first one of a kernel or program, not one below it."""
         return bool(process.places) and self._named(process.places[0]) is not None
 
-    def was_there(self, process: ProcessUse) -> bool:
-        """Whether a process was there long enough before the report for its kernel to be in it."""
+    def predates_report(self, process: ProcessUse) -> bool:
+        """Whether a process started long enough before the report for its kernel to be in it."""
         return self.ticks is not None and bool(process.places) and process.places[0][2] < self.ticks - STARTING_TICKS
 
 
@@ -53,7 +53,7 @@ class ProcessOwners:
     """The owners of the processes on a notebook's devices. ``holders`` are kernels and programs, by name.
 
     ``strays`` descend from none of them any more. ``users`` are those that used a device, with when they did at the
-    latest by the reading, None where it does not date it.
+    latest by the reading, None where the reading has no instant.
     """
 
     holders: frozenset[str]
@@ -62,11 +62,11 @@ class ProcessOwners:
 
 
 def process_owners(roots: Roots, processes: Iterable[ProcessUse]) -> ProcessOwners | None:
-    """The owner of each process; None where one of them may be of a kernel that the report does not name."""
+    """The owner of each process; None where one of them may belong to a kernel that the report does not name."""
     holders, strays, users = set[str](), list[ProcessUse](), dict[str, int | None]()
     for process in processes:
         name = roots.owner(process)
-        if name is None and (roots.rootless or not roots.was_there(process)):
+        if name is None and (roots.has_unknown_root or not roots.predates_report(process)):
             return None
         if name is None:
             strays.append(process)
@@ -93,7 +93,7 @@ def suspendable(roots: Roots, processes: Iterable[ProcessUse], kernels: Iterable
 
 
 def stray_name(process: ProcessUse) -> str:
-    """The name of a process that belongs to no kernel and no program; the number is that of its own container."""
+    """The name of a process that belongs to no kernel and no program, with its id in its own container."""
     return f"process {process.places[0][1] if process.places else process.handle}"
 
 

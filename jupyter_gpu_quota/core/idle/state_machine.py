@@ -6,8 +6,8 @@ nothing proceeds while anything is unknown.
 
 state       meaning                                                   next
 InUse       nothing is pending                                        Reported, Warned; Freed if no kernel has the GPU
-Reported    idle; the mode is ``report``, so nothing is done          InUse; Warned once the mode is ``reclaim``
-Warned      the countdown runs, and the person can see it             InUse, Reported; Freeing when it is over
+Reported    idle; the mode is ``report``, so nothing is freed         InUse; Warned once the mode is ``reclaim``
+Warned      the countdown runs, and the user is shown it              InUse, Reported; Freeing when it is over
 Freeing     the server shuts these kernels down                       InUse, Reported; Freed when none has the GPU
 Freed       no kernel has the GPU; server, files, others continue     InUse when it is used again; Stopping much later
 Stopping    the hub stops the server                                  Freed, InUse when activity returns in time
@@ -25,7 +25,7 @@ from .classification import Busy, Classification, Idle, IdleReason, Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """How often a person postponed the warning since the last use, and when last."""
+    """How often the user postponed the warning since the last use, and when last."""
 
     times: int = 0
     at: int | None = None
@@ -36,7 +36,7 @@ NEVER_KEPT = Kept()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InUse:
-    """``notified_at``: when the person was notified of a busy kernel that does not use the GPU.
+    """``notified_at``: when the user was notified of a busy kernel that does not use the GPU.
 
     ``asked_at``: when a starting kernel last requested the GPU.
     """
@@ -91,7 +91,7 @@ BEGINNING = InUse()
 
 
 class IdleEvent(StrEnum):
-    """What happened to a notebook, for the audit, events and messages."""
+    """The events of a notebook, for the audit, event streams and messages."""
 
     REPORTED = "reported"
     WARNED = "warned"
@@ -134,7 +134,7 @@ def observe(activity: NotebookActivity, classification: Classification) -> Obser
 
 
 def transition(state: MachineState, observed: Observation, policy: IdlePolicy, now: int) -> Transition:
-    """The next state by one observation. Any classification but idle withdraws what is not done yet."""
+    """The next state after one observation. Any classification but idle withdraws what is pending."""
     match observed.classification:
         case Busy():
             return _busy(state, observed.classification, observed, policy, now)
@@ -242,7 +242,7 @@ def _maybe_stopped(state: Freed, classification: Idle, policy: IdlePolicy, now: 
     return Transition(replace(state, idle_since=since))
 
 
-# --- requests of the person ---------------------------------------------------------------------------------------
+# --- requests of the user -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRefused:
     """Nothing was postponed. ``why`` is ``not_warned`` or ``kept_enough``."""

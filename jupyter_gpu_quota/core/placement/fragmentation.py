@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..model import WHOLE_DEVICE, Demand
-from .workload_profile import MOST_REQUESTS, RankRequest
+from .workload_profile import MAX_REQUESTS, RankRequest
 
 SEQUENCES, LENGTH = 8, 40
 CPU_STEPS, MEMORY_STEPS = 32, 16
@@ -31,7 +31,7 @@ Work = tuple[int, int, int]
 
 
 class NodeKind(NamedTuple):
-    """What nodes of a state have in common: the model of each device (one name where all are equal), and the grid."""
+    """The fixed properties of a node: the model of each device (one name where all are equal), and the grid."""
 
     models: tuple[str, ...]
     cpu_step: int
@@ -39,7 +39,7 @@ class NodeKind(NamedTuple):
 
 
 class NodeState(NamedTuple):
-    """What is free on a node: CPU, memory, and each device, the fullest first (on mixed nodes in the order of ids)."""
+    """The free CPU, memory and GPU of a node, by device: the fullest first (on mixed nodes in the order of ids)."""
 
     kind: NodeKind
     cpu_milli: int
@@ -49,7 +49,7 @@ class NodeState(NamedTuple):
 
 @lru_cache(maxsize=4)
 def score_for(demand: tuple[Demand, ...]) -> FragmentationScore:
-    """The scores under a demand; they are kept while the demand stays the same."""
+    """The scores under a demand; cached while the demand stays the same."""
     return FragmentationScore(demand)
 
 
@@ -60,7 +60,7 @@ class FragmentationScore:
     """
 
     def __init__(self, demand: Sequence[Demand]) -> None:
-        self._rows = sorted(demand, key=lambda row: (-row.count, _request(row)))[:MOST_REQUESTS]
+        self._rows = sorted(demand, key=lambda row: (-row.count, _request(row)))[:MAX_REQUESTS]
         self._total = sum(row.count for row in self._rows)
         self._steps = _reachable([row.gpu_milli for row in self._rows])
         gpu_rows = [row for row in self._rows if row.gpu_milli]
@@ -69,7 +69,7 @@ class FragmentationScore:
         self._walk = _walk(self._rows)
         self._of_models: dict[tuple[str, ...], _ExpectedWork] = {}
         self._useful: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {}
-        """What expected work could fill of each device, and the CPU and memory that it could use with it."""
+        """By free amounts: the part of each device that expected work could fill, and the CPU and memory for it."""
         self._known: dict[NodeState, int] = {}
 
     def of(self, state: NodeState) -> int:
@@ -124,7 +124,7 @@ class _ExpectedWork:
         return self._small_enough[gpu]
 
     def _next(self, cpu: int, memory: int, free: Sequence[int]) -> int:
-        """What one more expected request would take, side by side if it needs several devices, weighted by counts."""
+        """The GPU that one more expected request would take, weighted by counts; of several devices, side by side."""
         whole, largest, found = free.count(WHOLE_DEVICE), free[-1], 0
         for (gpu, cpu_each, memory_each), weight in self.counted:
             if cpu_each > cpu or memory_each > memory:
@@ -153,10 +153,10 @@ def _filled(order: Sequence[Work], cpu: int, memory: int, free: list[int], least
             if rest >= least:
                 insort(free, rest)
         else:
-            many = gpu // WHOLE_DEVICE
-            if many > len(free) or free[-many] < WHOLE_DEVICE:
+            per_rank = gpu // WHOLE_DEVICE
+            if per_rank > len(free) or free[-per_rank] < WHOLE_DEVICE:
                 continue
-            del free[-many:]
+            del free[-per_rank:]
         cpu, memory, filled = cpu - cpu_each, memory - memory_each, filled + gpu
         if not free:
             break

@@ -1,4 +1,4 @@
-"""The ledger: what every device of one pool carries, and where there is room, found without scanning the pool.
+"""The ledger: the use of every device of one pool, and an index of free room.
 
 Devices and nodes go by number (their place in id order). Per device, in milli-GPU: ``firm`` (work that stays),
 ``borrowed`` (borrowers of notebook quota), ``leaving`` (work that is stopping, still there), ``reserved`` and
@@ -25,11 +25,11 @@ Column = list[int]
 """One amount of every device: ``ledger.firm``, ``ledger.borrowed`` and so on."""
 _ResourceChange = tuple[CpuMemory, CpuMemory, CpuMemory]
 NodeBit = tuple[int, int]
-"""Where a device is: its node, and its bit among the devices of the node."""
+"""The position of a device: its node, and its bit among the devices of the node."""
 
 
 class BestFitIndex:
-    """Items by an integer level; finds the lowest item on the smallest level that reaches a bound."""
+    """Items by an integer level; finds the lowest item on the smallest level that is at least a bound."""
 
     __slots__ = ("_filled", "_heaps", "_level")
 
@@ -179,15 +179,15 @@ class Ledger:
         columns remembers how much of the log it has read."""
         self._rooms_read = self._node_classes_read = 0
         self.gains = 0
-        """How often room may have come back by a change."""
+        """The number of changes that may have freed room."""
         self.refused: dict[tuple[object, bool], int] = {}
-        """At which number of gains a request for one rank, as a borrower or not, found no room."""
+        """The value of ``gains`` when a request for one rank, as a borrower or not, found no room."""
         self.found: dict[tuple[object, bool], tuple[int, tuple[Any, ...]]] = {}
-        """At which number of changes it found these pieces."""
+        """The number of changes when it was placed on these pieces."""
         self._totals: dict[bool, _Totals] = {}
 
     def emptied(self) -> Ledger:
-        """The same devices and demand without any use."""
+        """A ledger of the same devices and demand, without any use."""
         other = Ledger.__new__(Ledger)
         other.__dict__.update(self.__dict__)
         other._empty()
@@ -393,7 +393,7 @@ class Ledger:
         return max(self._totals_after(borrowed).of, default=0)
 
     def free_now(self, at: int) -> int:
-        """What is unoccupied now, reserved or not; below 0 on an overcommitted device."""
+        """The unoccupied part of a device now, reserved or not; below 0 on an overcommitted device."""
         return self.capacity[at] - self.firm[at] - self.borrowed[at] - self.leaving[at]
 
     def plain_now(self, at: int) -> int:

@@ -58,7 +58,7 @@ class NodeClasses:
         self._changed.add(node)
 
     def best(self, request: RankRequest) -> NodeAndFree | None:
-        """Where a rank of this shape costs least; None where it fits nowhere."""
+        """The node on which a rank with this request costs least; None where it fits nowhere."""
         if self._changed:
             self._classify()
         ranking = self._rankings.setdefault(request, _Ranking())
@@ -130,7 +130,7 @@ def _rounded(state: NodeState) -> NodeState:
 
 
 def costs(state: NodeState, request: RankRequest, score: FragmentationScore | None) -> list[tuple[int, int]]:
-    """What a rank costs in a state, by device that it may share: (cost, free on that device).
+    """The cost of a rank in a state, by device that it may share: (cost, free on that device).
 
     The cost is the loss of fragmentation score. Without a score a fraction prefers the fullest device, a larger request
     the node with the fewest whole ones. CPU and memory may be a step short here: the nodes know them exactly.
@@ -151,7 +151,7 @@ def costs(state: NodeState, request: RankRequest, score: FragmentationScore | No
 
 
 def usable(state: NodeState, models: tuple[str, ...]) -> Sequence[int]:
-    """What is free on the devices of these models (none named: on all)."""
+    """The free amounts of the devices of these models (none named: of all)."""
     kind = state.kind
     if not models or (len(kind.models) == 1 and kind.models[0] in models):
         return state.free
@@ -170,15 +170,15 @@ def _options(free: Sequence[int], gpu: int) -> Sequence[int]:
 
 @lru_cache(maxsize=1 << 16)
 def _after(free: tuple[int, ...], gpu: int, amount: int) -> tuple[int, ...]:
-    """What is free after a request took its part; sorted, since only the score reads it."""
+    """The free amounts after a request was placed; sorted, since only the score reads them."""
     if not gpu:
         return free
     left = sorted(free)
     if gpu < WHOLE_DEVICE:
         left[left.index(amount)] -= gpu
     else:
-        many = gpu // WHOLE_DEVICE
-        left[len(left) - many :] = [0] * many
+        per_rank = gpu // WHOLE_DEVICE
+        left[len(left) - per_rank :] = [0] * per_rank
     left.sort()
     return tuple(left)
 

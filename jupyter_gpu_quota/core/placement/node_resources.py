@@ -1,6 +1,6 @@
 """CPU and host memory of the nodes of one pool. They have no quota; a rank only needs room for them on its node.
 
-A node that does not state an amount (0) has plenty of it. A node with devices in several pools gives each pool a
+An amount that a node does not state (0) is unlimited. A node with devices in several pools gives each pool a
 proportional part. Columns: ``used`` (work that stays), ``leaving`` (still there), ``reserved``.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..model import Node
 
-PLENTY = 1 << 40
+UNLIMITED = 1 << 40
 """CPU and memory of a node that does not state them."""
 
 
@@ -34,7 +34,7 @@ class NodeResources:
     def __init__(self, sizes: Sequence[CpuMemory]) -> None:
         self.sizes = list(sizes)
         count = len(self.sizes)
-        self._capacity = [CpuMemory(size.cpu_milli or PLENTY, size.memory_mib or PLENTY) for size in sizes]
+        self._capacity = [CpuMemory(size.cpu_milli or UNLIMITED, size.memory_mib or UNLIMITED) for size in sizes]
         self._used, self._leaving, self._reserved = [NOTHING] * count, [NOTHING] * count, [NOTHING] * count
 
     def add(
@@ -48,19 +48,19 @@ class NodeResources:
         return self._capacity[node]
 
     def now(self, node: int) -> CpuMemory:
-        """What is free now and not reserved; an amount that is not stated does not shrink."""
+        """The free amounts now, without reserved ones; an amount that is not stated does not shrink."""
         used, leaving, reserved = self._used[node], self._leaving[node], self._reserved[node]
         cpu = used.cpu_milli + max(leaving.cpu_milli, reserved.cpu_milli)
         memory = used.memory_mib + max(leaving.memory_mib, reserved.memory_mib)
         return self._less(node, cpu, memory)
 
     def unoccupied(self, node: int) -> CpuMemory:
-        """What is unoccupied now, reserved or not."""
+        """The unoccupied amounts now, reserved or not."""
         used, leaving = self._used[node], self._leaving[node]
         return self._less(node, used.cpu_milli + leaving.cpu_milli, used.memory_mib + leaving.memory_mib)
 
     def after(self, node: int, gone: CpuMemory = NOTHING) -> CpuMemory:
-        """What is free after all drains, and after ``gone`` has left; below 0 for an overcommitted node."""
+        """The free amounts after all drains, and after ``gone`` has left; below 0 for an overcommitted node."""
         used, reserved = self._used[node], self._reserved[node]
         cpu = used.cpu_milli + reserved.cpu_milli - gone.cpu_milli
         return self._less(node, cpu, used.memory_mib + reserved.memory_mib - gone.memory_mib)
@@ -68,8 +68,8 @@ class NodeResources:
     def _less(self, node: int, cpu: int, memory: int) -> CpuMemory:
         capacity = self._capacity[node]
         return CpuMemory(
-            PLENTY if capacity.cpu_milli == PLENTY else capacity.cpu_milli - cpu,
-            PLENTY if capacity.memory_mib == PLENTY else capacity.memory_mib - memory,
+            UNLIMITED if capacity.cpu_milli == UNLIMITED else capacity.cpu_milli - cpu,
+            UNLIMITED if capacity.memory_mib == UNLIMITED else capacity.memory_mib - memory,
         )
 
 

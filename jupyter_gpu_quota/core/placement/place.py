@@ -20,7 +20,7 @@ NO_BOUND = 1 << 62
 
 
 class Request(NamedTuple):
-    """What a workload needs: per rank 1..1000 milli of one device, or whole thousands on one node.
+    """The request of a workload: per rank 1..1000 milli of one device, or whole thousands on one node.
 
     ``gpu_models``: any where none is named. ``cpu_milli`` and ``memory_mib`` are per rank, 0 where not stated.
     """
@@ -38,16 +38,16 @@ class Request(NamedTuple):
 
     @property
     def devices_per_rank(self) -> int:
-        """How many devices one rank touches."""
+        """The number of devices of one rank."""
         return max(1, self.gpu_milli // WHOLE_DEVICE)
 
     @property
     def cpu_memory(self) -> CpuMemory:
-        """What one rank needs of its node."""
+        """The CPU and memory of one rank."""
         return CpuMemory(self.cpu_milli, self.memory_mib)
 
     def ranks_within(self, host: CpuMemory) -> int:
-        """How many ranks an amount of CPU and memory has room for."""
+        """The number of ranks that fit into an amount of CPU and memory."""
         by_cpu = host.cpu_milli // self.cpu_milli if self.cpu_milli else NO_BOUND
         return max(0, min(by_cpu, host.memory_mib // self.memory_mib if self.memory_mib else NO_BOUND))
 
@@ -272,7 +272,7 @@ def _placement(rank: int, device: str, gpu_milli: int, device_mib: int) -> Place
 
 
 class EmptyPool:
-    """What fits in a pool without any work: its schedulable devices less foreign use."""
+    """A pool without any work: which requests fit on its schedulable devices beside foreign use."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._answers: dict[Request, bool] = {}
@@ -293,7 +293,7 @@ class EmptyPool:
         return self._kinds[models]
 
     def ranks(self, request: Request) -> int:
-        """How many ranks of this request would fit at once."""
+        """The number of ranks of this request that would fit at once."""
         found = 0
         for (host, devices), count in self._nodes(request.gpu_models).items():
             if request.gpu_milli > WHOLE_DEVICE:

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..model import Demand, Job
 
-MOST_REQUESTS = 64
+MAX_REQUESTS = 64
 """The number of the commonest requests that a profile keeps."""
 RankRequest = tuple[int, int, int, tuple[str, ...]]
-"""What one rank asks for: gpu_milli, cpu_milli, memory_mib, models (none: any)."""
+"""The request of one rank: gpu_milli, cpu_milli, memory_mib, models (none: any)."""
 
 
 def commonest_requests(counts: Mapping[RankRequest, int]) -> tuple[Demand, ...]:
     """The commonest requests with their counts; ties go by request."""
-    rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))[:MOST_REQUESTS]
+    rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))[:MAX_REQUESTS]
     return tuple(
         Demand(gpu_milli=gpu, cpu_milli=cpu, memory_mib=memory, gpu_models=models, count=count)
         for (gpu, cpu, memory, models), count in rows

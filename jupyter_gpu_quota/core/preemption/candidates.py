@@ -91,7 +91,7 @@ class Candidates:
         return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
 
     def _surplus(self, projects: Iterable[QuotaState]) -> list[Victim]:
-        """What elastic jobs run with above their minimum; in the preemptor's own project at any priority.
+        """The ranks of elastic jobs above their minimum; in the preemptor's own project at any priority.
 
         Rule R40.
         """
@@ -105,14 +105,14 @@ class Candidates:
     def _may_be_picked(self, victim: Victim) -> bool:
         """Whether a victim may be picked: preemptible, unprotected, not what the preemptor was paused for. Rule R36."""
         preemptor = self.preemptor
-        spared = preemptor.spares is not None and victim.id == preemptor.spares
+        spared = preemptor.excluded_victim is not None and victim.id == preemptor.excluded_victim
         return victim.preemptible and not spared and (self.include_protected or not victim.protected)
 
     def _victims_of(self, project: QuotaState) -> Iterable[Victim]:
         rows: Iterable[Victim] = project.victims
         if self.include_protected and project.protected_victims:
             rows = merge(project.victims, project.protected_victims, key=lambda one: one.order)
-        return rows if self.preemptor.spares is None else filter(self._may_be_picked, rows)
+        return rows if self.preemptor.excluded_victim is None else filter(self._may_be_picked, rows)
 
     def _by_project(self, projects: Iterable[QuotaState]) -> Iterator[Victim]:
         gone: dict[QuotaState, int] = defaultdict(int)
@@ -131,7 +131,7 @@ class Candidates:
             for level in project.levels:
                 gone[level] += victim.size
             heapreplace(heap, (_most_above(project, gone), project))
-            if self.rules.is_allowed([victim], entry_granted=True):
+            if self.rules.is_allowed([victim], assume_entitled=True):
                 yield victim
             else:
                 self.too_large[project] = victim.total_size

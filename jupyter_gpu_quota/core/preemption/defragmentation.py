@@ -15,9 +15,9 @@ from ..queue.pool_state import PoolState
 from ..queue.quota_state import Victim
 from .accounting import mark_leaving
 
-MOST_CONSIDERED = 64
+MAX_CONSIDERED = 64
 """The number of nodes or devices that are considered, those with most room first."""
-MOST_SLOTS = 8
+MAX_SLOTS = 8
 """The number of slots that are tried for one rank, the one that moves least first."""
 
 
@@ -47,7 +47,7 @@ def defragment(pool: PoolState, request: Request, known: Collection[str]) -> Cle
     if sum(pool.ledger.all_now(borrowed=False)) < request.gpu_milli:
         return None
     plans = sorted(_plans(pool, request, known), key=lambda plan: (plan.milli, plan.devices))
-    for plan in plans[:MOST_SLOTS]:
+    for plan in plans[:MAX_SLOTS]:
         mark = pool.ledger.mark()
         moves = _apply(pool, request, plan)
         if moves is not None:
@@ -84,10 +84,10 @@ def _with_most_room(pool: PoolState, request: Request) -> Iterator[Sequence[int]
     ledger = pool.ledger
     if request.devices_per_rank > 1:
         numbers = range(len(ledger.on_node))
-        best = nlargest(MOST_CONSIDERED, numbers, key=lambda node: (ledger.node_after(node, borrowed=False), -node))
+        best = nlargest(MAX_CONSIDERED, numbers, key=lambda node: (ledger.node_after(node, borrowed=False), -node))
         return (ledger.on_node[node] for node in best)
     rooms = ((-milli, at) for at, milli in enumerate(ledger.all_plain_after()))
-    return ([at] for _, at in nsmallest(MOST_CONSIDERED, rooms))
+    return ([at] for _, at in nsmallest(MAX_CONSIDERED, rooms))
 
 
 def _movers_on(devices: Container[int], pool: PoolState, known: Collection[str]) -> dict[int, list[Victim]]:

@@ -14,7 +14,7 @@ from .rules import Loss, PreemptionRules, Preemptor
 
 
 def is_department_full(pool: PoolState, preemptor: Preemptor) -> bool:
-    """Whether a preemptor within its guarantee needs victims among its siblings before it may take from outside."""
+    """Whether a preemptor within its guarantee needs victims in its department before it may take from others."""
     department = preemptor.project.parent
     if department is None or preemptor.entitlement is not Entitlement.GUARANTEE or preemptor.own_only:
         return False
@@ -31,7 +31,7 @@ def sibling_victims(rules: PreemptionRules, candidates: Iterable[Victim]) -> lis
     for victim in candidates:
         if _is_entitled_outside(rules, chosen):
             break
-        if rules.is_allowed([*chosen, victim], entry_granted=True):
+        if rules.is_allowed([*chosen, victim], assume_entitled=True):
             chosen.append(victim)
     if not _is_entitled_outside(rules, chosen):
         return None
@@ -47,7 +47,7 @@ def _is_entitled_outside(rules: PreemptionRules, chosen: Sequence[Victim]) -> bo
 
 
 def department_slack(rules: PreemptionRules) -> int:
-    """How much more the department could use while its victims in other departments stay allowed, in milli-GPU.
+    """The additional use, in milli-GPU, that the department may have while its victims outside it stay allowed.
 
     :data:`.NO_LIMIT` without such victims. Bounds what minimizing may give back to siblings.
     """

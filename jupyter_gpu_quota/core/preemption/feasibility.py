@@ -85,7 +85,7 @@ def _could_fit_without_preemptible(pool: PoolState, request: Request) -> bool:
 
 
 def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
-    ledger, need, many = pool.ledger, min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
+    ledger, need, per_rank = pool.ledger, min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
     preemptible: dict[int, int] = {}
     for running in pool.running:
         for piece in running.pieces if running.job.preemptible else ():
@@ -97,6 +97,6 @@ def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
     if request.gpu_models:
         free = [room if request.accepts(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
     fitting = [room // need for room in free]
-    if many == 1:
+    if per_rank == 1:
         return sum(fitting)
-    return sum(sum(fitting[at] > 0 for at in devices) // many for devices in ledger.on_node)
+    return sum(sum(fitting[at] > 0 for at in devices) // per_rank for devices in ledger.on_node)

@@ -12,11 +12,11 @@ from ..queue.quota_state import Entitlement, QuotaState, Victim
 from .accounting import mark_leaving, restart_in_place
 from .search import Preemption
 
-MOST_MOVED = 12
+MAX_REPLACED = 12
 """At most this many preemptions are placed again to spare a victim."""
-MOST_TRIES = 500
-"""The number of slots that are tried for them before the victim is given up."""
-MOST_RANKS = 100
+MAX_TRIES = 500
+"""Slots that are tried for them; then the victim is paused."""
+MAX_RANKS = 100
 """Preemptions with more ranks in sum are not placed again."""
 
 
@@ -93,7 +93,7 @@ def _fits_without(
     if _Replacement(pool, touched).succeeds_with(victims, elsewhere):
         return True
     largest_first = sorted(preemptions, key=lambda preemption: -preemption.preemptor.request.gpu_milli)
-    return len(preemptions) <= MOST_MOVED and _Replacement(pool, largest_first).succeeds_with(victims, elsewhere)
+    return len(preemptions) <= MAX_REPLACED and _Replacement(pool, largest_first).succeeds_with(victims, elsewhere)
 
 
 class _Replacement:
@@ -105,11 +105,11 @@ class _Replacement:
             (preemption, rank) for preemption in preemptions for rank in range(preemption.preemptor.request.ranks)
         ]
         self.pieces: dict[str, list[Piece]] = {preemption.preemptor.id: [] for preemption in preemptions}
-        self.tries = MOST_TRIES
+        self.tries = MAX_TRIES
 
     def succeeds_with(self, victims: Victims, elsewhere: tuple[Piece, ...]) -> bool:
         """Whether all fit with the victims restored; they then have their new pieces, otherwise nothing changes."""
-        if len(self.ranks) > MOST_RANKS:
+        if len(self.ranks) > MAX_RANKS:
             return False
         mark = self.ledger.mark()
         for victim in victims:
@@ -159,15 +159,17 @@ class _Replacement:
             yield [piece.device for piece in fit.pieces]
 
     def _draining(self, request: Request, *, borrowed: bool) -> Iterator[tuple[int, list[int]]]:
-        ledger, many = self.ledger, request.devices_per_rank
+        ledger, per_rank = self.ledger, request.devices_per_rank
         after = ledger.lendable_after if borrowed else ledger.plain_after
         need = min(request.gpu_milli, WHOLE_DEVICE)
         nodes = {ledger.node_of[at] for at in ledger.draining}
-        slots = [ledger.on_node[node] for node in nodes] if many > 1 else [[at] for at in ledger.draining]
+        slots = [ledger.on_node[node] for node in nodes] if per_rank > 1 else [[at] for at in ledger.draining]
         for slot in slots:
             room = [at for at in slot if request.accepts(ledger.model[at]) and after(at) >= need]
-            if len(room) >= many and ledger.node_resources.after(ledger.node_of[room[0]]).covers(request.cpu_memory):
-                yield sum(after(at) for at in room) - many * need, room[:many]
+            if len(room) >= per_rank and ledger.node_resources.after(ledger.node_of[room[0]]).covers(
+                request.cpu_memory
+            ):
+                yield sum(after(at) for at in room) - per_rank * need, room[:per_rank]
 
 
 def _restore(pool: PoolState, victims: Victims) -> None:

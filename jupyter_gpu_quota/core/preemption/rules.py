@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..placement.place import Request
+from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState, waiting_sizes
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 
@@ -31,7 +32,7 @@ class Preemptor:
     preemptible: bool = True
     can_borrow: bool = False
     only: Container[int] | None = None
-    spares: str | None = None
+    excluded_victim: str | None = None
     """A job that may not be its victim: above its guarantee a job never pauses the job that it was paused for."""
     within: QuotaState | None = None
     """The project or department that every victim must belong to; None for any."""
@@ -46,9 +47,28 @@ class Preemptor:
         return not self.preemptible
 
 
+def preemptor_of(
+    project: QuotaState, queue: ClassQueue, entitlement: Entitlement, within: QuotaState | None
+) -> Preemptor:
+    """The first job of a class as a preemptor; ``within``: see :class:`Preemptor`."""
+    job, job_class = queue.first(), queue.job_class
+    return Preemptor(
+        id=job.id,
+        project=project,
+        user=job.user,
+        request=job_class.request,
+        entitlement=entitlement,
+        priority=job_class.priority,
+        preemptible=job_class.preemptible,
+        can_borrow=job_class.preemptible and entitlement is not Entitlement.GUARANTEE,
+        excluded_victim=None if entitlement is Entitlement.GUARANTEE else job.paused_for,
+        within=within,
+    )
+
+
 @dataclass(slots=True)
 class Loss:
-    """What a project loses to a set of victims, in milli-GPU; ``borrowed``: of that, borrowers."""
+    """The loss of a project by a set of victims, in milli-GPU; ``borrowed``: of that, borrowers."""
 
     firm: int = 0
     largest_firm: int = 0
@@ -75,7 +95,7 @@ class Loss:
 
 
 class PreemptionRules:
-    """What one preemptor may take beside the victims picked so far.
+    """Which further victims one preemptor may take beside those picked so far.
 
     ``below_guarantee``: a victim's project may end below its guarantee, where nothing else helps.
     """
@@ -124,7 +144,7 @@ class PreemptionRules:
         return max(self.preemptor.entitlement, entitlement)
 
     def department_gain(self, department: QuotaState, losses: Mapping[QuotaState, Loss]) -> int:
-        """How much more the preemptor's department uses afterwards: its size less what its own projects lose."""
+        """The additional use of the preemptor's department: the request's size less the losses of its own projects."""
         inside = sum(one.firm + one.borrowed for project, one in losses.items() if project.parent is department)
         return self.preemptor.request.size - inside
 
@@ -136,7 +156,7 @@ class PreemptionRules:
         more = [victim.above for victim in chosen if victim.above is not None and id(victim.above) not in known]
         return [*chosen, *more]
 
-    def is_allowed(self, chosen: Sequence[Victim], *, entry_granted: bool = False) -> bool:
+    def is_allowed(self, chosen: Sequence[Victim], *, assume_entitled: bool = False) -> bool:
         """Whether taking these beside those picked keeps every rule.
 
         A larger set is never more allowed, with one exception: what siblings lose may entitle the preemptor to take
@@ -147,7 +167,7 @@ class PreemptionRules:
             return True
         losses = self.losses(chosen)
         entitlement = self.preemptor.entitlement
-        outside = entitlement if entry_granted else self.entitlement_outside(losses)
+        outside = entitlement if assume_entitled else self.entitlement_outside(losses)
         for project in losses:
             if project is self.preemptor.project and not self.notebook:
                 continue
@@ -158,7 +178,7 @@ class PreemptionRules:
         return True
 
     def losses(self, chosen: Sequence[Victim]) -> dict[QuotaState, Loss]:
-        """What each project loses to the picked victims and to these."""
+        """The loss of each project by the picked victims and these."""
         losses: dict[QuotaState, Loss] = {}
         for project, loss in self.losses_so_far.items():
             kept = loss.firm, loss.largest_firm, loss.borrowed, loss.largest_borrowed, loss.reserved

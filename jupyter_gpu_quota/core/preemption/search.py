@@ -1,4 +1,4 @@
-"""The search for victims: the least work that has to stop so that a preemptor finds room, in the order of the contract.
+"""The search for victims: the fewest workloads that have to stop so that a preemptor finds room.
 
 Victims of one rank are on one slot (:mod:`.slots`). The search walks the candidates in the order of the contract and
 takes the first slot on which an allowed set frees enough; the set is then cut to the victims that are needed.
@@ -24,7 +24,7 @@ from .rules import PreemptionRules, Preemptor
 from .slots import Slots
 from .victims import has_protected
 
-EXHAUSTIVE = 12
+MAX_EXHAUSTIVE = 12
 """Up to this many candidates on one slot every subset is tried."""
 
 
@@ -38,9 +38,9 @@ class Preemption:
     moves: list[Move] = field(default_factory=list)
     borrowed: bool = False
     used: dict[str, int] = field(default_factory=dict)
-    """What each project concerned used before the preemption, by name."""
+    """The use of each project concerned before the preemption, by name."""
     slack_milli: int = NO_LIMIT
-    """How much more the preemptor's department may use without making a victim of another department illegal."""
+    """The additional use that the preemptor's department may have while all victims stay legal."""
 
     @property
     def shrunk(self) -> list[Victim]:
@@ -67,7 +67,7 @@ def find_preemption(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
     return None
 
 
-_WIDENING = ((False, False), (False, True), (True, False))
+_SEARCH_MODES = ((False, False), (False, True), (True, False))
 """(A project may end below its guarantee, sets are tried for all ranks together); rules are relaxed last."""
 
 
@@ -75,11 +75,13 @@ def _searches(pool: PoolState, preemptor: Preemptor) -> Iterator[_Search]:
     """The searches to try in turn, a wider one only where the earlier ones show that it may find more. Rule R37."""
     at_limit = preemptor.within is not None and preemptor.within.is_department
     protects = preemptor.entitlement <= Entitlement.GUARANTEE and has_protected(pool)
-    floor_matters = False
-    for include_protected, (below_guarantee, thorough) in product((False, True) if protects else (False,), _WIDENING):
-        if thorough and not at_limit and not (floor_matters and preemptor.request.ranks > 1):
+    guarantee_binds = False
+    for include_protected, (below_guarantee, thorough) in product(
+        (False, True) if protects else (False,), _SEARCH_MODES
+    ):
+        if thorough and not at_limit and not (guarantee_binds and preemptor.request.ranks > 1):
             continue
-        if below_guarantee and not floor_matters:
+        if below_guarantee and not guarantee_binds:
             continue
         for siblings_first in (False, True) if is_department_full(pool, preemptor) else (False,):
             search = _Search(
@@ -91,7 +93,7 @@ def _searches(pool: PoolState, preemptor: Preemptor) -> Iterator[_Search]:
                 thorough=thorough,
             )
             yield search
-            floor_matters |= search.rules.stopped_at_guarantee or bool(search.moves)
+            guarantee_binds |= search.rules.stopped_at_guarantee or bool(search.moves)
 
 
 def would_need_protected(pool: PoolState, preemptor: Preemptor) -> bool:
@@ -126,7 +128,7 @@ class _Search:
         self.notebook = preemptor.entitlement is Entitlement.NOTEBOOK
         self.can_borrow = preemptor.can_borrow or self.notebook
         self.slots = Slots(pool.ledger, preemptor, can_borrow=self.can_borrow)
-        self.many = self.slots.many
+        self.per_rank = self.slots.per_rank
         self.rules = PreemptionRules(pool, preemptor, below_guarantee=below_guarantee)
         self.candidates = Candidates(pool, preemptor, self.rules, include_protected=include_protected)
         self.picked = self.rules.picked
@@ -230,7 +232,7 @@ class _Search:
         slots = self.slots
         for slot in sorted({slots.of(at) for at in self.ledger.draining if slots.accepts(at)}):
             room = slots.room(slot, ())
-            if len(room) >= self.many:
+            if len(room) >= self.per_rank:
                 self._reserve(room)
                 return True
         return False
@@ -258,7 +260,7 @@ class _Search:
     def _walk(self, candidates: Iterator[Victim]) -> None:
         if not self._has_unplaced_ranks():
             return
-        seen_at, freed, need = self.seen_at, self.slots.freed, self.many * self.slots.need
+        seen_at, freed, need = self.seen_at, self.slots.freed, self.per_rank * self.slots.need
         for victim in candidates:
             if self.moved and victim.key in self.moved:
                 continue
@@ -276,14 +278,14 @@ class _Search:
             victim for victim in self.seen_at[slot] if victim.key not in self.picked and victim.key not in self.moved
         ]
         room = self._room(slot, candidates)
-        if len(room) < self.many:
+        if len(room) < self.per_rank:
             return False
         chosen: list[Victim] | None
         if len(candidates) == 1 and self.rules.is_allowed(candidates) and self._is_within_bounds(candidates):
             chosen = candidates
         else:
             chosen = self._in_order(slot, candidates)
-            if chosen is None and len(candidates) <= EXHAUSTIVE:
+            if chosen is None and len(candidates) <= MAX_EXHAUSTIVE:
                 chosen = self._exhaustively(slot, candidates)
         if chosen is None:
             return False
@@ -292,7 +294,7 @@ class _Search:
         return True
 
     def _in_order(self, slot: int, candidates: Sequence[Victim]) -> list[Victim] | None:
-        """Add candidates in order until they suffice, then put back those that are not needed, the last first.
+        """Add candidates in order until they suffice, then drop those that are not needed, the last first.
 
         A sibling may be a victim for the entitlement that its loss gives, and not for its room.
         """
@@ -317,7 +319,7 @@ class _Search:
             for victim in candidates
             if not self._suffices(slot, [other for other in candidates if other is not victim])
         ]
-        if core and not self.rules.is_allowed(core, entry_granted=True):
+        if core and not self.rules.is_allowed(core, assume_entitled=True):
             return None
         rest = [victim for victim in candidates if victim not in core]
         for count in range(len(rest) + 1):
@@ -331,8 +333,8 @@ class _Search:
     def _pick_for_all_ranks(self) -> None:
         """Victims for several ranks at once: with few candidates every allowed set is tried, the first in order."""
         candidates = chain(self.candidates.before_defragmentation(), self.candidates.after_defragmentation())
-        few = list(islice((one for one in candidates if one.key not in self.picked), EXHAUSTIVE + 1))
-        if len(few) > EXHAUSTIVE or not self._makes_room(few):
+        few = list(islice((one for one in candidates if one.key not in self.picked), MAX_EXHAUSTIVE + 1))
+        if len(few) > MAX_EXHAUSTIVE or not self._makes_room(few):
             return
         chosen = self._first_set([], few)
         if chosen is not None:
@@ -394,7 +396,7 @@ class _Search:
     # -- bounds --------------------------------------------------------------------------------------------------
 
     def _suffices(self, slot: int, leaving: Sequence[Victim]) -> bool:
-        return len(self._room(slot, leaving)) >= self.many and self._is_within_bounds(leaving)
+        return len(self._room(slot, leaving)) >= self.per_rank and self._is_within_bounds(leaving)
 
     def _room(self, slot: int, leaving: Sequence[Victim]) -> list[int]:
         return self.slots.room(slot, self.rules.with_surplus(leaving))
@@ -424,7 +426,7 @@ class _Search:
 
     def _reserve(self, devices: Sequence[int]) -> None:
         """Reserve one rank on these devices."""
-        pieces = rank_pieces(self.rank, devices[: self.many], self.preemptor.request)
+        pieces = rank_pieces(self.rank, devices[: self.per_rank], self.preemptor.request)
         reserve(self.ledger, pieces, borrowed=False)
         self.pieces += pieces
         self.rank += 1

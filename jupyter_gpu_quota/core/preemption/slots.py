@@ -18,31 +18,31 @@ class Slots:
     def __init__(self, ledger: Ledger, preemptor: Preemptor, *, can_borrow: bool) -> None:
         self.ledger, self.request, self.only, self.can_borrow = ledger, preemptor.request, preemptor.only, can_borrow
         self.need = min(self.request.gpu_milli, WHOLE_DEVICE)
-        self.many = self.request.devices_per_rank
-        self.is_choosy = bool(self.request.gpu_models) or self.only is not None
+        self.per_rank = self.request.devices_per_rank
+        self.has_device_constraint = bool(self.request.gpu_models) or self.only is not None
         self.freed: dict[int, int] = {}
         """The free amount of each slot when all stopping work and the candidates seen there are gone."""
         self._after_of_node: dict[int, tuple[int, list[tuple[int, int]]]] = {}
 
     def of(self, device: int) -> int:
-        return device if self.many == 1 else self.ledger.node_of[device]
+        return device if self.per_rank == 1 else self.ledger.node_of[device]
 
     def accepts(self, device: int) -> bool:
         """Whether the preemptor may use a device."""
-        if not self.is_choosy:
+        if not self.has_device_constraint:
             return True
         return self.request.accepts(self.ledger.model[device]) and (self.only is None or device in self.only)
 
     def freed_by(self, victim: Victim) -> list[tuple[int, int]]:
         """The slots on which a victim frees anything for the preemptor, and how much."""
         slots: dict[int, int] = {}
-        frees_all = not self.is_choosy and (self.can_borrow or not victim.borrower)
+        frees_all = not self.has_device_constraint and (self.can_borrow or not victim.borrower)
         for piece in victim.pieces:
             if frees_all or self._frees(victim, piece):
-                slot = piece.device if self.many == 1 else self.ledger.node_of[piece.device]
+                slot = piece.device if self.per_rank == 1 else self.ledger.node_of[piece.device]
                 slots[slot] = slots.get(slot, 0) + piece.gpu_milli
                 if slot not in self.freed:
-                    on_node = self.many > 1
+                    on_node = self.per_rank > 1
                     after = self.ledger.node_after(slot, borrowed=self.can_borrow) if on_node else self._after(slot)
                     self.freed[slot] = max(0, after)
         return sorted(slots.items()) if len(slots) > 1 else list(slots.items())
@@ -62,11 +62,11 @@ class Slots:
     def room(self, slot: int, leaving: Sequence[Victim]) -> list[int]:
         """The devices of a slot with room for their part of a rank when these victims, too, have left."""
         if self.request.cpu_milli or self.request.memory_mib:
-            node = self.ledger.node_of[slot] if self.many == 1 else slot
+            node = self.ledger.node_of[slot] if self.per_rank == 1 else slot
             freed = node_needs((piece for victim in leaving for piece in victim.pieces), self.ledger)
             if not self.request.ranks_within(self.ledger.node_resources.after(node, freed.get(node, NOTHING))):
                 return []
-        if self.many == 1:
+        if self.per_rank == 1:
             return self._room_on_device(slot, leaving)
         if not any(victim.borrower for victim in leaving):
             return self._room_on_node(slot, leaving)
@@ -84,7 +84,7 @@ class Slots:
         return [at] if self.accepts(at) and after(at, firm_gone=firm, borrowed_gone=borrowed) >= self.need else []
 
     def _room_on_node(self, node: int, leaving: Sequence[Victim]) -> list[int]:
-        """The same on a node, without borrowers among the victims; free amounts are cached until the ledger changes."""
+        """The devices of a node with room, without borrowers among the victims; cached until the ledger changes."""
         known = self._after_of_node.get(node)
         if known is None or known[0] != self.ledger.changes:
             rows = [(at, self._after(at)) for at in self.ledger.on_node[node] if self.accepts(at)]

@@ -1,4 +1,4 @@
-"""The possible victims: preemptible running work, and when it is protected.
+"""The possible victims: preemptible running work, in which projects, and when it is protected.
 
 A project's lists of victims are made when a preemptor first reads them: in most ticks none does, and building them
 would be a large part of the cost of reading a pool. :mod:`.candidates` chooses among them, :mod:`.rules` compares.
@@ -7,22 +7,36 @@ Source: docs/scheduling.md, section 4.
 
 from __future__ import annotations
 
-from ..model import Job, Policy
+from ..model import MS_PER_S, Job, Policy
 from ..placement.place import request_of
+from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import SECOND, QuotaState, Running, Victim
+from ..queue.quota_state import Entitlement, QuotaState, Running, Victim
+
+
+def victim_scope(project: QuotaState, queue: ClassQueue, entitlement: Entitlement) -> QuotaState | None:
+    """The project or department that all victims must belong to; None for any.
+
+    Above the fair share a job takes from its own project only, and so does a job of a project with weight 0 or a
+    non-preemptible one above its guarantee. At a limit a job takes from the work under that limit only.
+    """
+    if entitlement is Entitlement.SURPLUS or (
+        entitlement is Entitlement.FAIR and (project.weight == 0 or not queue.job_class.preemptible)
+    ):
+        return project
+    return next((one for one in project.levels if one.use + one.leaving + queue.size > one.ceiling), None)
 
 
 def is_protected(policy: Policy, job: Job, started_at: int, now: int) -> bool:
     """Whether a job is within its minimum run time, or has used up its pauses. Rule R42."""
-    return now - started_at < policy.preemption.min_runtime_s * SECOND or is_exhausted(policy, job, now)
+    return now - started_at < policy.preemption.min_runtime_s * MS_PER_S or is_exhausted(policy, job, now)
 
 
 def is_exhausted(policy: Policy, job: Job, now: int) -> bool:
     """Whether a job has used up its pauses in the period that ends now."""
     if len(job.paused_at) < policy.preemption.max_pauses:
         return False
-    begins = now - policy.preemption.per_s * SECOND
+    begins = now - policy.preemption.per_s * MS_PER_S
     return sum(begins < at for at in job.paused_at) >= policy.preemption.max_pauses
 
 
@@ -70,7 +84,6 @@ def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
 def victim_of(policy: Policy, now: int, running: Running) -> Victim:
     job, pieces, project, size = running
     started_at = now if job.started_at is None else job.started_at
-    saved_at = max(started_at, job.checkpoint_at or started_at)
     return Victim(
         id=job.id,
         project=project,
@@ -81,7 +94,7 @@ def victim_of(policy: Policy, now: int, running: Running) -> Victim:
         elastic=job.min_ranks is not None,
         preemptible=job.preemptible,
         priority=job.priority,
-        lost_ms=max(0, now - saved_at),
+        lost_ms=max(0, job.unsaved_ms(now)),
         started_at=started_at,
         submitted_at=job.submitted_at,
         borrower=job.borrower,

@@ -41,7 +41,7 @@ def divide_pool(pool: PoolState, amount_milli: int, firm_milli: int) -> None:
 
 
 def _demand_of(department: QuotaState, children_milli: int) -> int:
-    """What a department wants: the sum of its projects, within its limit and its ceiling for each user."""
+    """The demand of a department: the sum of its projects, within its limit and its ceiling for each user."""
     if department.user_ceiling != NO_LIMIT:
         children_milli = min(children_milli, wanted_by_users(department))
     return max(department.fixed_here, min(department.ceiling, children_milli))

@@ -1,7 +1,7 @@
-"""The queue of one project in one pool, by job class: jobs of one class need the same.
+"""The queue of one project in one pool, by job class: jobs with equal requests, priority and preemptibility.
 
-If the first job of a class does not fit, no other of it does: a tick ends after as many failures as there are classes,
-however many jobs wait. :class:`WaitingJobs` keeps the jobs in order between ticks; a tick looks at the heads only
+If the first job of a class does not fit, no other job of it does: a tick ends after as many failures as there are
+classes, however many jobs wait. :class:`WaitingJobs` keeps the jobs in order between ticks; a tick reads the heads only
 (:class:`ClassQueue`).
 """
 
@@ -31,7 +31,7 @@ _Row = tuple[int, str, Job]
 
 
 class JobClass(NamedTuple):
-    """What jobs of one class have in common; ``exhausted``: their pauses are used up."""
+    """The common properties of the jobs of a class; ``exhausted``: their pauses are used up."""
 
     request: Request
     preemptible: bool

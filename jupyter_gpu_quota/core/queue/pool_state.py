@@ -43,9 +43,9 @@ class PoolState:
     reservations: list[Reservation] = field(default_factory=list)
     unstartable: list[Job] = field(default_factory=list)
     searches_left: int = 8
-    """How often a plan may still search for work to move, the only step that reads all work."""
+    """The number of searches for work to move that are left, the only step that reads all work."""
     room_came_back: bool = False
-    """A backfill reservation was given up after other decisions, or a preemptor was at a limit."""
+    """A backfill reservation was dropped after other decisions, or a preemptor was at a limit."""
     unmovable: set[Request] = field(default_factory=set)
     """Requests for which no work to move was found; room only shrinks during a plan."""
     running: list[Running] = field(default_factory=list)
@@ -92,7 +92,7 @@ def could_start_alone(pool: PoolState, project: QuotaState, request: Request, *,
 
 
 def wanted_by_project(project: QuotaState) -> int:
-    """What a project wants: running, returning and waiting work, within its limit; fixed work within the quota only.
+    """The demand of a project: running, returning and waiting work, within its limit; fixed work within the quota only.
 
     Running fixed work counts even if the quota was lowered below it.
     Rule R16.

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from ..model import Job, Notebook
+from ..model import MS_PER_S, Job, Notebook
 from ..placement.place import Piece, Request
 from .job_queue import JobQueue
 
 NO_LIMIT = 1 << 62
-SECOND = 1000
-"""Milliseconds."""
 
 
 class Entitlement(IntEnum):
-    """What entitles a request to devices, strongest first: a notebook slice, guarantee, fair share, or surplus only."""
+    """The entitlement of a request, strongest first: a notebook slice, guarantee, fair share, or surplus only."""
 
     NOTEBOOK = -1
     GUARANTEE = 0
@@ -30,7 +28,7 @@ class Entitlement(IntEnum):
 
 
 GUARANTEE, FAIR, SURPLUS = Entitlement.GUARANTEE, Entitlement.FAIR, Entitlement.SURPLUS
-"""Constants for the hot path: looking up an enumeration member is slow."""
+"""Module constants for hot code: looking up a member of an enumeration is slow."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -104,14 +102,14 @@ class QuotaState:
     levels: tuple[QuotaState, ...] = field(init=False)
     """The project and its department, if any."""
     ceiling: int = field(init=False)
-    """What its jobs may use: the limit less the notebook quota, which notebooks may request at any time."""
+    """The bound on the use of its jobs: the limit less the notebook quota, which notebooks may request at any time."""
     user_ceiling: int = NO_LIMIT
     user_notebooks: int = NO_LIMIT
     used_before: int = 0
     """Decayed surplus use, for the history rule."""
     booked_by: dict[str, int] = field(default_factory=dict)
     wanted_by: dict[str, int] = field(default_factory=dict)
-    """What each user wants; counted only with a ceiling for each user."""
+    """The demand of each user; counted only with a ceiling for each user."""
     wanted_fixed_by: dict[str, int] = field(default_factory=dict)
     """The non-preemptible part of that."""
     returning: list[int] = field(default_factory=list)
@@ -152,7 +150,7 @@ class QuotaState:
 
     @property
     def elastic_surplus(self) -> list[Victim]:
-        """What its elastic jobs run with above their minimum, in order."""
+        """The parts of its elastic jobs above their minimum, in order."""
         self._make()
         return self._surplus
 
@@ -242,7 +240,7 @@ class QuotaState:
                 level.fixed_use += size
 
     def remove(self, size: int, user: str) -> None:
-        """Subtract work that gives up its reservation."""
+        """Subtract work that loses its reservation."""
         for level in self.levels:
             level.by_user[user] -= size
             level.use -= size
@@ -253,7 +251,7 @@ class QuotaState:
         self.returning.append(size)
 
     def shrink(self, size: int, user: str) -> None:
-        """Subtract what an elastic job gives up: it does not return to the queue."""
+        """Subtract the ranks that an elastic job loses; they do not return to the queue."""
         self.remove(size, user)
         for level in self.levels:
             level.leaving += size
@@ -313,4 +311,4 @@ class Running(NamedTuple):
     def ends_at(self, now: int) -> int:
         """When it ends at the latest, by its time limit."""
         since = now if self.job.started_at is None else self.job.started_at
-        return since + self.job.time_limit_s * SECOND
+        return since + self.job.time_limit_s * MS_PER_S

@@ -18,9 +18,9 @@ from .in_force import seasons, with_windows
 Owner = TypeVar("Owner", Project, Department)
 Season = tuple[int, tuple[Window, ...]]
 
-LARGEST = 200_000
+MAX_CHECKED_QUOTAS = 200_000
 """The most quotas that are checked for one calendar; a quota counts once for each set of open windows."""
-EACH = 10
+COST_OF_SET = 10
 """The fixed cost of one set of open windows, in quotas."""
 
 
@@ -73,9 +73,9 @@ def _affordable(policy: Policy) -> list[Season] | QuotaRefusal:
     found, cost = list[Season](), 0
     for at, windows in seasons(policy):
         found.append((at, windows))
-        cost += EACH + len(owners) + sum(len(window.changes) for window in windows)
+        cost += COST_OF_SET + len(owners) + sum(len(window.changes) for window in windows)
         cost += sum(rows.get(pool, 0) for pool in _pools(windows))
-        if cost > LARGEST:
-            finding = TooManyCombinations(checked=len(found) - 1, most_quotas=LARGEST)
+        if cost > MAX_CHECKED_QUOTAS:
+            finding = TooManyCombinations(checked=len(found) - 1, most_quotas=MAX_CHECKED_QUOTAS)
             return QuotaRefusal(code="calendar", pool="", finding=finding)
     return found

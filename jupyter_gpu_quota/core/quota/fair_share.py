@@ -33,7 +33,7 @@ class Claim(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one owner gets. ``guarantee_milli``: its quota, reduced while the quotas exceed the devices."""
+    """The result for one owner. ``guarantee_milli``: its quota, reduced while the quotas exceed the devices."""
 
     guarantee_milli: int
     fair_milli: int
@@ -104,7 +104,7 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
 
 
 def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
-    """The same with weights lowered by past use; they are computed again whenever an owner has what it wants.
+    """:func:`pour` with weights lowered by past use; they are computed again whenever an owner has what it wants.
 
     What was given before is kept, so that a larger amount gives no owner less.
     """

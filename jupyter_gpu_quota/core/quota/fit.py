@@ -19,7 +19,7 @@ Members = Mapping[str | None, Sequence[Project]]
 """The projects of each department."""
 BEYOND = "department {} (beyond its projects)"
 """The label of the quota that a department has beyond the quotas of its projects."""
-EXACT = 12
+MAX_EXACT = 12
 """Up to this many slices every packing is tried; above, the largest slices are placed first."""
 ACCEPTABLE = frozenset({"sum", "shape"})
 """Codes that an admin may accept by name: the pool is overcommitted, but the quotas do not contradict each other."""
@@ -109,12 +109,12 @@ class QuotaRefusal:
 
     @property
     def subject(self) -> tuple[str, str, str, str]:
-        """What is refused, without the figures."""
+        """The subject of the refusal, without the figures."""
         return self.code, self.pool, self.department or "", self.project or ""
 
     @property
     def missing_milli(self) -> int:
-        """How much is missing, in milli-GPU."""
+        """The missing amount, in milli-GPU."""
         return self.needed_milli - self.available_milli
 
 
@@ -241,7 +241,7 @@ def _check_pool(policy: Policy, pool: str, devices: int, members: Members) -> It
 
 
 def _with_departments(policy: Policy, pool: str, rows: dict[str, Amounts], members: Members) -> dict[str, Amounts]:
-    """The same quotas, those of each department as one: its own, or the sum of its projects where that is more."""
+    """The quotas with those of each department as one: its own, or the sum of its projects where that is more."""
     found = dict(rows)
     for department in policy.departments:
         names = [*_rows(members, department.name, pool), BEYOND.format(department.name)]
@@ -272,7 +272,7 @@ def pack(rows: dict[str, Amounts]) -> Packing:
 
 def _pack_slices(slices: Sequence[Slice]) -> list[list[Slice]]:
     found = _largest_first(slices)
-    if len(slices) <= EXACT:
+    if len(slices) <= MAX_EXACT:
         least = -(-sum(part.milli for part in slices) // WHOLE_DEVICE)
         for count in range(least, len(found)):
             if (exact := _exactly(slices, [[] for _ in range(count)])) is not None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..model import WHOLE_DEVICE
+from ..model import MS_PER_S, WHOLE_DEVICE
 from ..placement.ledger import Ledger
 from ..placement.node_resources import CpuMemory
 from ..placement.place import Piece, Request, rank_pieces
 from ..queue.job_queue import ClassQueue
 from ..queue.order import comes_before
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import SECOND, Entitlement, QuotaState
+from ..queue.quota_state import Entitlement, QuotaState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class BackfillReservation:
         is above its project's fair share, or of the same project and of lower job priority.
         Rule R26.
         """
-        if pool.now + time_limit_s * SECOND <= self.starts_at:
+        if pool.now + time_limit_s * MS_PER_S <= self.starts_at:
             return True
-        runs_its_minimum = pool.now + pool.policy.preemption.min_runtime_s * SECOND <= self.starts_at
+        runs_its_minimum = pool.now + pool.policy.preemption.min_runtime_s * MS_PER_S <= self.starts_at
         if not queue.job_class.preemptible or queue.job_class.exhausted or not runs_its_minimum:
             return False
         if project is self.project:
@@ -76,7 +76,7 @@ def first_blocked(pool: PoolState) -> tuple[QuotaState, ClassQueue] | None:
 
 
 RoomBeside = tuple[int, int, bool]
-"""Of a reserved piece: the room beside it, what is reserved for others there, and whether its node is overfull."""
+"""Of a reserved piece: the room beside it, the amount reserved for others there, and whether its node is overfull."""
 
 
 def room_beside(ledger: Ledger, piece: Piece) -> RoomBeside:
@@ -95,35 +95,35 @@ def is_taken(ledger: Ledger, piece: Piece, before: RoomBeside) -> bool:
 
 def plan_backfill(pool: PoolState, project: QuotaState, queue: ClassQueue) -> BackfillReservation | None:
     """Plan where and when the first job of a class starts if all work runs to its time limit; None: nowhere."""
-    job, planned = queue.first().id, _plan(pool, project, queue.job_class.request)
-    if planned is None:
+    job, found = queue.first().id, _first_fit(pool, project, queue.job_class.request)
+    if found is None:
         return None
-    return BackfillReservation(job=job, project=project, queue=queue, pieces=planned[1], starts_at=planned[0])
+    return BackfillReservation(job=job, project=project, queue=queue, pieces=found[1], starts_at=found[0])
 
 
-def _plan(pool: PoolState, project: QuotaState, request: Request) -> tuple[int, tuple[Piece, ...]] | None:
+def _first_fit(pool: PoolState, project: QuotaState, request: Request) -> tuple[int, tuple[Piece, ...]] | None:
     """End running work in the order of its time limits until the request fits, in room and in fair share."""
-    rooms = _FutureRoom(pool, request)
+    room = _FutureRoom(pool, request)
     use = {level: level.use + request.size for level in project.levels}
-    if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
-        return pool.now, rooms.places()
+    if room.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
+        return pool.now, room.pieces()
     for running in sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces, one.project.name)):
         for level in running.project.levels:
             if level in use:
                 use[level] -= running.size
         for piece in running.pieces:
-            rooms.free(piece)
-        if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
-            return running.ends_at(pool.now), rooms.places()
+            room.free(piece)
+        if room.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
+            return running.ends_at(pool.now), room.pieces()
     return None
 
 
 class _FutureRoom:
-    """How many ranks of one request fit while work ends, updated piece by piece."""
+    """The number of ranks of one request that fit while work ends, updated piece by piece."""
 
     def __init__(self, pool: PoolState, request: Request) -> None:
         self.ledger, self.request = pool.ledger, request
-        self.need, self.many = min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
+        self.need, self.per_rank = min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
         self.needs_host = bool(request.cpu_milli or request.memory_mib)
         self.room = self.ledger.all_plain_after()
         self.slots = [0] * len(self.ledger.on_node)
@@ -152,14 +152,14 @@ class _FutureRoom:
         self.fitting += self._ranks_on(node)
 
     def _ranks_on(self, node: int) -> int:
-        ranks = self.slots[node] // self.many
+        ranks = self.slots[node] // self.per_rank
         return min(ranks, self.request.ranks_within(self.hosts[node])) if self.needs_host else ranks
 
-    def places(self) -> tuple[Piece, ...]:
-        """The fullest devices, or nodes, that take the ranks."""
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces of the ranks, on the fullest devices or nodes that take them."""
         accepts, model = self.request.accepts, self.ledger.model
         fits = [at for at, milli in enumerate(self.room) if milli >= self.need and accepts(model[at])]
-        if self.many > 1:
+        if self.per_rank > 1:
             spots = self._on_nodes(fits)
         else:
             tightest = sorted(fits, key=lambda at: (self.room[at], at))
@@ -183,5 +183,7 @@ class _FutureRoom:
         for at in fits:
             rooms.setdefault(self.ledger.node_of[at], []).append(at)
         order = sorted(rooms.items(), key=lambda row: (len(row[1]), row[0]))
-        many = self.many
-        return [row[first : first + many] for _, row in order for first in range(0, len(row) - many + 1, many)]
+        per_rank = self.per_rank
+        return [
+            row[first : first + per_rank] for _, row in order for first in range(0, len(row) - per_rank + 1, per_rank)
+        ]

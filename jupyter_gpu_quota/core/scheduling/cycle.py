@@ -1,4 +1,4 @@
-"""The scheduling cycle of one pool: notebooks, reservations, the division, then the queue until nothing changes."""
+"""The scheduling cycle of one pool: notebooks, reservations, division, then the queue until nothing changes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from ..model import Job, Notebook, NotebookState
+from ..model import MS_PER_S, Job, Notebook, NotebookState
 from ..placement.place import Fit, Piece, Refusal, Request, is_free_now, occupy, place, request_of, reserve
 from ..preemption.feasibility import own_project_suffices
 from ..preemption.minimize import minimize_victims
-from ..preemption.rules import Preemptor
+from ..preemption.rules import Preemptor, preemptor_of
 from ..preemption.search import Preemption, find_preemption
+from ..preemption.victims import victim_scope
 from ..queue.division import divide_pool
 from ..queue.job_queue import ClassQueue, MakeReason
 from ..queue.order import QueueOrder, comes_before
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import NO_LIMIT, SECOND, Entitlement, QuotaState, Running, Victim
-from ..reasons import ReasonCode
+from ..queue.quota_state import NO_LIMIT, Entitlement, QuotaState, Running, Victim
+from ..reason_codes import ReasonCode
 from . import reasons
 from .backfill import BackfillReservation, first_blocked, is_taken, may_reserve_backfill, plan_backfill, room_beside
-from .claims import preemptor_of, victim_scope, why_forbidden
 from .elastic import grow
 from .lending import is_waking, lend_and_release
 from .notebook_slices import (
@@ -34,9 +34,9 @@ from .notebook_slices import (
     slice_devices,
 )
 from .plan_builder import PlanBuilder
-from .reservations import read_reservations, sort_borrowers
+from .reservations import mark_borrowers, read_reservations
 
-MOST_BACKFILL_TRIES = 4
+MAX_BACKFILL_TRIES = 4
 """The number of jobs of a pool that are tried for the backfill reservation."""
 
 
@@ -51,7 +51,7 @@ class SchedulingCycle:
         self.lent: list[Notebook] = []
         self.reserved_slices: list[tuple[Notebook, Piece]] = []
         self.may_claim = True
-        self.backfill_tries_left = MOST_BACKFILL_TRIES
+        self.backfill_tries_left = MAX_BACKFILL_TRIES
         self.backfill_dropped = False
         self.backfill: BackfillReservation | None = None
         """For the first job that cannot start; reserved in the ledger while other jobs are served."""
@@ -64,7 +64,7 @@ class SchedulingCycle:
             project.record_use_before()
         self._reserve_notebook_quota()
         self._divide()
-        sort_borrowers(self.pool)
+        mark_borrowers(self.pool)
         for notebook, piece in self.reserved_slices:
             self._start_reserved_slice(notebook, piece)
         for notebook in self.slices:
@@ -266,7 +266,7 @@ class SchedulingCycle:
             if self._fits_nowhere(queue):
                 at_limit = project.at_limit(queue.size)
                 code = ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
-                forbidden = why_forbidden(self.pool, project, queue, Entitlement.SURPLUS)
+                forbidden = reasons.why_forbidden(self.pool, project, queue, Entitlement.SURPLUS)
                 queue.blocked = forbidden or self._no_room(project, queue.size, code)
 
     def _fits_nowhere(self, queue: ClassQueue) -> bool:
@@ -300,7 +300,7 @@ class SchedulingCycle:
 
     def _serve(self, project: QuotaState, queue: ClassQueue) -> None:
         entitlement = project.entitlement(queue.size)
-        if (forbidden := why_forbidden(self.pool, project, queue, entitlement)) is not None:
+        if (forbidden := reasons.why_forbidden(self.pool, project, queue, entitlement)) is not None:
             queue.blocked = forbidden
             return
         at_limit = project.at_limit(queue.size)
@@ -308,22 +308,22 @@ class SchedulingCycle:
             queue.blocked = self._no_room(project, queue.size, ReasonCode.ABOVE_LIMIT)
             return
         can_borrow = queue.job_class.preemptible and entitlement is not Entitlement.GUARANTEE
-        before = self._comes_before_backfill(project, queue, entitlement)
+        precedes = self._precedes_backfill(project, queue, entitlement)
         if not at_limit and self._start_beside_backfill(
-            project, queue, entitlement, before=before, can_borrow=can_borrow
+            project, queue, entitlement, precedes=precedes, can_borrow=can_borrow
         ):
             return
         within = victim_scope(project, queue, entitlement)
-        preemption = self._claim(project, queue, entitlement, within, before=before)
+        preemption = self._claim(project, queue, entitlement, within, precedes=precedes)
         if preemption is not None:
             self._preempt_or_start(preemption, queue.take())
             return
         may_borrow = queue.job_class.preemptible and not queue.job_class.exhausted and not at_limit
-        before = self.backfill is not None  # within its guarantee a job comes before any reservation
+        precedes = self.backfill is not None  # within its guarantee a job comes before any reservation
         if (
             may_borrow
             and entitlement is Entitlement.GUARANTEE
-            and self._start_beside_backfill(project, queue, entitlement, before=before, can_borrow=True)
+            and self._start_beside_backfill(project, queue, entitlement, precedes=precedes, can_borrow=True)
         ):
             return
         queue.blocked = self._why_blocked(project, queue, entitlement, within, at_limit=at_limit)
@@ -337,37 +337,37 @@ class SchedulingCycle:
         entitlement: Entitlement,
         within: QuotaState | None,
         *,
-        before: bool,
+        precedes: bool,
     ) -> Preemption | None:
-        """Find a preemption. ``before``: the backfill reservation does not block this claim."""
+        """Find a preemption. ``precedes``: the backfill reservation does not block this claim."""
         if not self.may_claim:
             return None
         if within is project and not own_project_suffices(self.pool, project, queue.job_class.priority, queue.size):
             return None
         preemptor = preemptor_of(project, queue, entitlement, within)
-        if not before:
+        if not precedes:
             return find_preemption(self.pool, preemptor)
         with self._without_backfill():
             return find_preemption(self.pool, preemptor)
 
     def _start_beside_backfill(
-        self, project: QuotaState, queue: ClassQueue, entitlement: Entitlement, *, before: bool, can_borrow: bool
+        self, project: QuotaState, queue: ClassQueue, entitlement: Entitlement, *, precedes: bool, can_borrow: bool
     ) -> bool:
         """Start a job beside the backfill reservation, or on its devices where the job may overtake it."""
-        if not before and self._start_free(project, queue, entitlement, can_borrow=can_borrow):
+        if not precedes and self._start_free(project, queue, entitlement, can_borrow=can_borrow):
             return True
         backfill = self.backfill
         if backfill is None or not (self._backfill_has_room() or backfill.takes_cpu_or_memory):
-            return before and self._start_free(project, queue, entitlement, can_borrow=can_borrow)
+            return precedes and self._start_free(project, queue, entitlement, can_borrow=can_borrow)
         job = None
-        if not before and not backfill.may_be_overtaken(self.pool, project, queue, queue.first().time_limit_s):
-            job = queue.first_within((backfill.starts_at - self.pool.now) // SECOND)  # ends before the planned start
+        if not precedes and not backfill.may_be_overtaken(self.pool, project, queue, queue.first().time_limit_s):
+            job = queue.first_within((backfill.starts_at - self.pool.now) // MS_PER_S)  # ends before the planned start
             if job is None:
                 return False
-        with self._without_backfill(drop_if_taken=before):
+        with self._without_backfill(drop_if_taken=precedes):
             return self._start_free(project, queue, entitlement, can_borrow=can_borrow, job=job)
 
-    def _comes_before_backfill(self, project: QuotaState, queue: ClassQueue, entitlement: Entitlement) -> bool:
+    def _precedes_backfill(self, project: QuotaState, queue: ClassQueue, entitlement: Entitlement) -> bool:
         """Whether the backfill reservation is the job's own, or does not block it."""
         if self.backfill is None:
             return False

@@ -14,11 +14,10 @@ from ..eviction.deadline import past_deadline
 from ..eviction.unavailable_devices import as_leaving, awaited, evictions
 from ..frozen import with_changes
 from ..lifecycle import RUNS
-from ..model import Job, JobTarget, NotebookState, Placement, Policy, Snapshot
+from ..model import MS_PER_S, Job, JobTarget, NotebookState, Placement, Policy, Snapshot
 from ..placement.place import Fit, Request, place, placements, request_of, reserve
 from ..plan import Action, Plan, Refuse, Stop, Unreserve
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import SECOND
 from ..reasons import (
     CancelledByPerson,
     ClaimEnded,
@@ -73,7 +72,7 @@ def decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None = Non
 
 
 def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
-    """The same plan, with the binding reason of each workload that waits. Rule R65."""
+    """The plan of :func:`decide`, with the binding reason of each workload that waits. Rule R65."""
     plan, builders = _decide(snapshot, policy, None)
     jobs, waits = {job.id: job for job in snapshot.jobs}, dict[str, Reason]()
     for builder in builders:
@@ -139,13 +138,13 @@ def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
     if job.state not in RUNS:
         return None
     ran_ms = 0 if job.started_at is None else now - job.started_at
-    if ran_ms < job.time_limit_s * SECOND and job.target not in _STOPS:
+    if ran_ms < job.time_limit_s * MS_PER_S and job.target not in _STOPS:
         return None
     grace_s = policy.preemption.lent_grace_s if job.borrower else policy.preemption.grace_s
     kind = _STOPS.get(job.target)
     if kind is not None:
         return Stop(workload=job.id, target=job.target, grace_s=grace_s, reason=kind(user=job.user, grace_s=grace_s))
-    reason = TimeLimit(ran_s=ran_ms // SECOND, time_limit_s=job.time_limit_s, grace_s=grace_s)
+    reason = TimeLimit(ran_s=ran_ms // MS_PER_S, time_limit_s=job.time_limit_s, grace_s=grace_s)
     return Stop(workload=job.id, target=JobTarget.FAILED, grace_s=grace_s, reason=reason)
 
 

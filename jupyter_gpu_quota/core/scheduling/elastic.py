@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..model import Job, JobState, Policy
+from ..model import MS_PER_S, Job, JobState, Policy
 from ..placement.place import Fit, Piece, occupy, place, request_of
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import SECOND, QuotaState, Victim
+from ..queue.quota_state import QuotaState, Victim
 from . import reasons
 from .plan_builder import PlanBuilder
 
@@ -42,12 +42,12 @@ def may_grow_at(job: Job, policy: Policy) -> int | None:
     """When a running job could grow if there were room; None for one that is not elastic or has all its ranks."""
     if job.min_ranks is None or job.held_ranks in (None, job.ranks) or job.started_at is None:
         return None
-    return job.started_at + GRACES_BEFORE_GROWTH * policy.preemption.grace_s * SECOND
+    return job.started_at + GRACES_BEFORE_GROWTH * policy.preemption.grace_s * MS_PER_S
 
 
 def _may_restart(pool: PoolState, job: Job, base: Victim) -> bool:
     ran_ms = pool.now - base.started_at
-    long_enough = ran_ms >= GRACES_BEFORE_GROWTH * pool.policy.preemption.grace_s * SECOND
+    long_enough = ran_ms >= GRACES_BEFORE_GROWTH * pool.policy.preemption.grace_s * MS_PER_S
     whole = base.above is None or base.above in base.project.elastic_surplus
     return long_enough and whole and job.state is JobState.RUNNING
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..model import Activity, Notebook, NotebookState, Policy
+from ..model import MS_PER_S, Activity, Notebook, NotebookState, Policy
 from ..plan import Lend, Release
-from ..queue.quota_state import SECOND
 from ..reasons import LentWhileIdle, Reason, SliceReleased
 
 
@@ -31,7 +30,7 @@ def release_at(notebook: Notebook, policy: Policy) -> int | None:
     """When a slice that is lent returns to its project's notebook quota; None for one that is not lent. Rule R51."""
     if notebook.state is not NotebookState.LENT or notebook.lent_at is None:
         return None
-    return notebook.lent_at + policy.lending.release_after_s * SECOND
+    return notebook.lent_at + policy.lending.release_after_s * MS_PER_S
 
 
 def lend_and_release(notebooks: Iterable[Notebook], policy: Policy, now: int) -> list[Lend | Release]:

@@ -15,7 +15,8 @@ from ..preemption.search import Preemption, would_need_protected
 from ..queue.job_queue import JobClass
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Victim
-from ..reasons import DrainTakenOver, Reason, ReasonCode
+from ..reason_codes import ReasonCode
+from ..reasons import DrainTakenOver, Reason
 from . import reasons
 from .backfill import BackfillReservation
 

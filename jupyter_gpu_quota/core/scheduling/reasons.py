@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ..frozen import with_changes
-from ..model import Job, Notebook, NotebookState, Policy
+from ..model import MS_PER_S, Job, Notebook, NotebookState, Policy
 from ..placement.place import Piece, request_of
 from ..preemption.rules import Preemptor
 from ..preemption.search import Preemption
+from ..queue.job_queue import ClassQueue, MakeReason
 from ..queue.pool_state import PoolState, could_start_alone
-from ..queue.quota_state import NO_LIMIT, SECOND, Entitlement, QuotaState, Victim
+from ..queue.quota_state import NO_LIMIT, Entitlement, QuotaState, Victim
+from ..reason_codes import ReasonCode
 from ..reasons import (
     AboveFairShare,
     AboveLimit,
@@ -30,7 +33,6 @@ from ..reasons import (
     PausesUsedUp,
     PreemptedInProject,
     Reason,
-    ReasonCode,
     Reclaimed,
     Shrunk,
     VictimsProtected,
@@ -104,7 +106,7 @@ def paused(pool: PoolState, preemption: Preemption, victim: Victim, grace_s: int
     if not victim.protected or kind is BorrowerReturns:
         return reason
     # a claim within a guarantee sets the protection aside where nothing else satisfies it
-    rules, ran_s = pool.policy.preemption, (pool.now - victim.started_at) // SECOND
+    rules, ran_s = pool.policy.preemption, (pool.now - victim.started_at) // MS_PER_S
     if ran_s < rules.min_runtime_s:
         return with_changes(reason, ran_s=ran_s, min_runtime_s=rules.min_runtime_s)
     return with_changes(reason, max_pauses=rules.max_pauses, per_s=rules.per_s)
@@ -153,7 +155,7 @@ def grown(pool: PoolState, job: Job, pieces: Sequence[Piece]) -> Reason:
 
 
 def reserved(preemptor: Preemptor, victims: Sequence[Victim], grace_s: int) -> Reason:
-    """What a claim waits for on the devices that are reserved for it."""
+    """The work that must stop on the devices that are reserved for a claim."""
     return WaitsForDrain(
         project=preemptor.project.name,
         asked_milli=preemptor.request.size,
@@ -246,7 +248,7 @@ def _user_ceiling(project: QuotaState, user: str, asked: int, used: int | None, 
 
 
 def pauses_used_up(project: QuotaState, size: int, used: int, policy: Policy) -> Reason:
-    """It was paused as often as it may be, so it starts only where no guarantee can reclaim its devices."""
+    """Its pauses are used up, so it starts only where no guarantee can reclaim its devices."""
     return PausesUsedUp(
         project=project.name,
         asked_milli=size,
@@ -274,7 +276,7 @@ def backfill_reserved(backfill: BackfillReservation, why: Reason, now: int) -> R
 
     A reason other than ``NoFreeGpu`` stays.
     """
-    within_s = -(-(backfill.starts_at - now) // SECOND)
+    within_s = -(-(backfill.starts_at - now) // MS_PER_S)
     if not isinstance(why, NoFreeGpu):
         return with_changes(why, within_s=within_s) if isinstance(why, CanBeReserved) else why
     return BackfillReserved(
@@ -310,3 +312,17 @@ def unstartable(pool: PoolState, job: Job) -> Reason:
         possible_ranks=pool.empty.ranks(request) if request.gpu_milli > 0 else 0,
         gpu_model=", ".join(job.gpu_models) or None,
     )
+
+
+def why_forbidden(
+    pool: PoolState, project: QuotaState, queue: ClassQueue, entitlement: Entitlement
+) -> MakeReason | None:
+    """Why no job of a class may start: its training quota is used, or its pauses are used up above guarantee.
+
+    Rule R43.
+    """
+    if not queue.job_class.preemptible and not project.fixed_fits(queue.size):
+        return partial(above_training_quota, project, queue.size, project.fixed_use)
+    if queue.job_class.exhausted and entitlement is not Entitlement.GUARANTEE:
+        return partial(pauses_used_up, project, queue.size, project.use, pool.policy)
+    return None

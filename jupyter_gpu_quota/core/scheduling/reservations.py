@@ -105,8 +105,8 @@ class _ReservationReader:
         )
 
 
-def sort_borrowers(pool: PoolState) -> None:
-    """Make a job whose reservation needs unbooked notebook quota a borrower, unless it is within its guarantee.
+def mark_borrowers(pool: PoolState) -> None:
+    """Mark as borrowers the jobs whose reservations need unbooked notebook quota, except those within their guarantee.
 
     Within a guarantee the reservation stays, and less is reserved for notebook quota until other work drains.
     """

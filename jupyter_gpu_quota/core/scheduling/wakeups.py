@@ -1,12 +1,11 @@
-"""When time alone could change a plan: protections end, limits and deadlines are reached, amounts change."""
+"""The next instant at which time alone could change a plan: a protection or limit ends, or amounts change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from ..eviction.quarantine import quarantine_at
-from ..model import Job, JobState, Node, Notebook, Policy
-from ..queue.quota_state import SECOND
+from ..model import MS_PER_S, Job, JobState, Node, Notebook, Policy
 from ..quota.in_force import next_change_at
 from .elastic import may_grow_at
 from .lending import release_at
@@ -34,10 +33,10 @@ _RUNNING = JobState.RUNNING
 def _of_job(job: Job, policy: Policy) -> Iterator[int]:
     times = policy.preemption
     for at in job.paused_at:
-        yield at + times.per_s * SECOND
+        yield at + times.per_s * MS_PER_S
     if job.state is _RUNNING and job.started_at is not None:
-        yield job.started_at + job.time_limit_s * SECOND
-        yield job.started_at + times.min_runtime_s * SECOND
+        yield job.started_at + job.time_limit_s * MS_PER_S
+        yield job.started_at + times.min_runtime_s * MS_PER_S
         if (grows := may_grow_at(job, policy)) is not None:
             yield grows
     if (overdue := quarantine_at(job, policy)) is not None:

@@ -84,6 +84,11 @@ def fill(
     )  # fmt: skip
 
 
+def marks_up_to(demand: int) -> list[int]:
+    """The marks below a demand, and the demand itself, in percent."""
+    return sorted({*(mark for mark in MARKS if mark < demand), demand})
+
+
 def capacity_milli(nodes: Iterable[TraceNode]) -> int:
     """The GPU of the cluster, in milli-GPU."""
     return sum(node.gpus for node in nodes) * WHOLE_DEVICE

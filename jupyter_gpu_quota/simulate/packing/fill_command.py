@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ...core.model import WHOLE_DEVICE
 from ..report import SIZES
-from ..tracefile import MOST_GPUS
-from .fill import MARKS, FillFigures, capacity_milli, fill
+from ..tracefile import MAX_GPUS
+from .fill import FillFigures, capacity_milli, fill, marks_up_to
 from .fill_decide import fill_by_decide
 from .trace import ClusterTrace, TraceNode, TraceTask, Unreadable, read_folder
 
@@ -19,7 +19,7 @@ Run = Callable[[Sequence[TraceNode], Sequence[TraceTask], int, int], FillFigures
 RUNS: dict[str, Run] = {"fill": fill, "decide": fill_by_decide}
 SATURATED = 100
 """From this percentage of requested GPUs on the cluster counts as saturated."""
-MOST_TASKS = 1_000_000
+MAX_TASKS = 1_000_000
 """Tasks of one run."""
 
 
@@ -46,17 +46,17 @@ def document(
 def _refusal(trace: ClusterTrace, percent: int) -> str | None:
     """Why the cluster cannot be filled, or not in a reasonable time."""
     gpus = capacity_milli(trace.nodes) // WHOLE_DEVICE
-    if gpus > MOST_GPUS:
-        return f"its nodes have {gpus} GPUs, and {MOST_GPUS} are the most that are filled."
+    if gpus > MAX_GPUS:
+        return f"its nodes have {gpus} GPUs; at most {MAX_GPUS} can be filled."
     asked_milli = sum(task.gpu_milli for task in trace.tasks)
     if not asked_milli:
         return "none of the tasks asks for a GPU."
     # The tasks are drawn at random, and some request no GPU, or next to none.
     tasks = capacity_milli(trace.nodes) * percent * len(trace.tasks) // (100 * asked_milli)
-    if tasks > MOST_TASKS:
+    if tasks > MAX_TASKS:
         return (
-            f"about {tasks} of its tasks are needed to ask for {percent} % of its GPUs, and {MOST_TASKS} are the most"
-            " that are offered; name a smaller --demand, or a trace whose tasks ask for more."
+            f"about {tasks} of its tasks are needed to ask for {percent} % of its GPUs; at most {MAX_TASKS}"
+            " can be offered; name a smaller --demand, or a trace whose tasks request more."
         )
     return None
 
@@ -82,26 +82,21 @@ def _report(outcomes: Sequence[FillFigures], mode: str, demand: int) -> dict[str
         "demand_percent": demand,
         "gpus": outcomes[0].capacity_milli // 1000,
         "jobs_placed": sum(placement is not None for one in outcomes for placement in one.placements),
-        "allocated_percent": {str(mark): _mean(outcomes, mark) for mark in _marks(demand)},
-        "fill": [
-            {"seed": one.seed, "asked_percent": _asked(one), "allocated_percent": _curve(one, demand)}
-            for one in outcomes
-        ],
+        "allocated_percent": {str(mark): _mean(outcomes, mark) for mark in marks_up_to(demand)},
+        "fill": [_curve(one, demand) for one in outcomes],
     }
 
 
-def _marks(demand: int) -> list[int]:
-    return sorted({*(mark for mark in MARKS if mark < demand), demand})
+def _curve(one: FillFigures, demand: int) -> dict[str, object]:
+    """The requested and allocated percent of one seed, once each whole percent, from 1 on, was requested.
 
-
-def _curve(one: FillFigures, demand: int) -> list[float]:
-    """The allocated percent once each whole percent, from 1 on, was requested."""
-    return [round(one.percent(mark), 3) for mark in range(1, demand + 1)]
-
-
-def _asked(one: FillFigures) -> list[float]:
-    """The percent requested at those points: a large task may pass several whole percents at once."""
-    return [round(100 * milli / one.capacity_milli, 3) for milli in one.asked_milli]
+    A large task may pass several whole percents at once.
+    """
+    return {
+        "seed": one.seed,
+        "asked_percent": [round(100 * milli / one.capacity_milli, 3) for milli in one.asked_milli],
+        "allocated_percent": [round(one.percent(mark), 3) for mark in range(1, demand + 1)],
+    }
 
 
 def _mean(outcomes: Sequence[FillFigures], mark: int) -> float:

@@ -16,7 +16,7 @@ from ...core.placement.place import Fit, Piece, Request, occupy, place
 from ...core.placement.workload_profile import profile_of_jobs
 from ...core.plan import Start
 from ...core.scheduling.decide import decide
-from .fill import MARKS, POOL, FillFigures, TaskPlacement, capacity_milli, devices_of, nodes_of, offered
+from .fill import POOL, FillFigures, TaskPlacement, capacity_milli, devices_of, marks_up_to, nodes_of, offered
 from .trace import TraceNode, TraceTask
 
 EVERYBODY = "everybody"
@@ -27,7 +27,7 @@ def fill_by_decide(nodes: Sequence[TraceNode], tasks: Sequence[TraceTask], seed:
     capacity = capacity_milli(nodes)
     order = list(offered(tasks, capacity * demand // 100, seed))
     cluster, figures = _Cluster(nodes, order), [(0, 0)] * demand
-    for mark in sorted({*(mark for mark in MARKS if mark < demand), demand}):
+    for mark in marks_up_to(demand):
         count = _up_to(order, capacity * mark // 100)
         cluster.join(count)
         requested = sum(task.gpu_milli for task in order[:count])
@@ -43,7 +43,7 @@ def fill_by_decide(nodes: Sequence[TraceNode], tasks: Sequence[TraceTask], seed:
 
 
 def _up_to(order: Sequence[TraceTask], least_milli: int) -> int:
-    """How many tasks are offered until they request so much."""
+    """The number of tasks that are offered until they request this amount."""
     requested = 0
     for at, task in enumerate(order):
         requested += task.gpu_milli

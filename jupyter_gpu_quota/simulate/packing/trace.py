@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from ...core.model import WHOLE_DEVICE
 
-MOST_LINES = 1_000_000
-LARGEST = 1 << 40
-MOST_GPUS = 64
+MAX_LINES = 1_000_000
+MAX_NUMBER = 1 << 40
+MAX_GPUS = 64
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 TASK_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")
 
@@ -89,7 +89,7 @@ def _pods_file(folder: Path, name: str | None) -> Path:
 
 
 class _Row:
-    """One line of a file, with its place for messages."""
+    """One line of a file, with its position for messages."""
 
     def __init__(self, path: Path, line: int, fields: Mapping[str, str]) -> None:
         self._where, self._fields = f"{path.name}, line {line}", fields
@@ -105,7 +105,7 @@ class _Row:
         """A text that may be empty."""
         return self.text(column) if self._fields[column] else ""
 
-    def number(self, column: str, least: int = 0, most: int = LARGEST) -> int:
+    def number(self, column: str, least: int = 0, most: int = MAX_NUMBER) -> int:
         """A whole number."""
         text = self._fields[column]
         digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
@@ -153,8 +153,8 @@ def _lines_of_text(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
             raise _InvalidTrace(f"{path.name}, line 1: the column {missing[0]} must be there once.")
         for fields in rows:
             where = f"{path.name}, line {rows.line_num}"
-            if rows.line_num > MOST_LINES:
-                raise _InvalidTrace(f"{where}: no more than {MOST_LINES} lines are read.")
+            if rows.line_num > MAX_LINES:
+                raise _InvalidTrace(f"{where}: no more than {MAX_LINES} lines are read.")
             if len(fields) != len(header):
                 raise _InvalidTrace(f"{where}: {len(fields)} fields; expected {len(header)}, as in the first line.")
             yield _Row(path, rows.line_num, dict(zip(header, fields, strict=True)))
@@ -165,13 +165,13 @@ def _node(row: _Row) -> TraceNode:
         name=row.text("sn"),
         cpu_milli=row.number("cpu_milli", 1),
         memory_mib=row.number("memory_mib", 1),
-        gpus=row.number("gpu", 1, MOST_GPUS),
+        gpus=row.number("gpu", 1, MAX_GPUS),
         model=row.text("model"),
     )
 
 
 def _task(row: _Row) -> TraceTask:
-    gpus = row.number("num_gpu", 0, MOST_GPUS)
+    gpus = row.number("num_gpu", 0, MAX_GPUS)
     if gpus == 1:
         milli = row.number("gpu_milli", 1, WHOLE_DEVICE)
     else:

@@ -19,8 +19,8 @@ ADVICE = {
     "SQLITE_LOCKED": LOCKED_ADVICE,
     "SQLITE_READONLY": "it is read-only; give the service's account write permission on the file, on its -wal and -shm "
     "beside it, and on their folder",
-    "SQLITE_IOERR": "the disk answers with errors; look into the system log, and restore a backup if it stays so",
-    "SQLITE_CANTOPEN": "its file cannot be opened; see that it is there and that the service's account may use it",
+    "SQLITE_IOERR": "the disk answers with errors; see the system log, and restore a backup if this continues",
+    "SQLITE_CANTOPEN": "its file cannot be opened; check that it exists and that the service's account may use it",
     "SQLITE_CORRUPT": "its file is damaged; stop the service and restore a backup",
     "SQLITE_NOTADB": "its file is not a database; stop the service and restore a backup",
     "SQLITE_PERM": "access was refused; give the service's account permission on the file and its folder",
@@ -55,12 +55,12 @@ def translated(url: URL) -> Iterator[None]:
     except CALLER_ERRORS as error:
         if _server_advice(error) is None:
             raise
-        raise StoreUnavailable(f"The database {_name(url)} cannot be used now: {_why(error)}.") from error
+        raise StoreUnavailable(f"The database {name_of(url)} cannot be used now: {_why(error)}.") from error
     except NoConnection as error:
-        message = f"The database {_name(url)} has no free connection: too many calls at once; try again."
+        message = f"The database {name_of(url)} has no free connection: too many calls at once; try again."
         raise StoreUnavailable(message) from error
     except DBAPIError as error:
-        raise StoreUnavailable(f"The database {_name(url)} cannot be used now: {_why(error)}.") from error
+        raise StoreUnavailable(f"The database {name_of(url)} cannot be used now: {_why(error)}.") from error
 
 
 def is_read_only(error: StoreUnavailable) -> bool:
@@ -71,12 +71,11 @@ def is_read_only(error: StoreUnavailable) -> bool:
 
 def missing_file(path: str) -> StoreUnavailable:
     """The sentence for a database file that is not where it was."""
-    return StoreUnavailable(
-        f"The database {path} is not there any more; put it back or restore a backup, then try again."
-    )
+    return StoreUnavailable(f"The database {path} no longer exists; restore the file or a backup, then try again.")
 
 
-def _name(url: URL) -> str:
+def name_of(url: URL) -> str:
+    """A database as sentences name it: its file, or its name on the server."""
     return url.database or url.render_as_string(hide_password=True)
 
 
@@ -91,4 +90,4 @@ def _why(error: DBAPIError) -> str:
     for name, advice in ADVICE.items():
         if code == name or code.startswith(f"{name}_"):
             return advice
-    return _server_advice(error) or f"{original}; see that it runs and that this service may use it"
+    return _server_advice(error) or f"{original}; check that it runs and that this service may use it"

@@ -6,9 +6,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, inspect
 
 from ..records.calls import StoreUnavailable
+from .db_errors import name_of
+from .schema import metadata
 
 MIGRATION_LOCK = 6_714_802
 """Number of the advisory lock that a PostgreSQL migration holds; any number that nothing else uses."""
@@ -35,7 +37,10 @@ def migrate(engine: Engine) -> None:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {MIGRATION_WAIT_MS}")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
-        if _revision(connection, script) != script.get_current_head():  # another process may have migrated it
+        revision = _revision(connection, script)
+        if revision != script.get_current_head():  # another process may have migrated it
+            if revision is None and _has_foreign_tables(connection):
+                raise _foreign(connection)
             config.attributes["connection"] = (
                 connection  # in the open transaction: a kill leaves the database as it was
             )
@@ -44,12 +49,41 @@ def migrate(engine: Engine) -> None:
 
 
 def _revision(connection: Connection, script: ScriptDirectory) -> str | None:
-    """The revision the database is at. Raises NewerDatabase for one that this release does not have."""
-    revision = MigrationContext.configure(connection).get_current_revision()
-    if revision is not None and revision not in {known.revision for known in script.walk_revisions()}:
+    """The revision of the database; None before the first. Raises StoreUnavailable for one that cannot be migrated."""
+    revisions = sorted(MigrationContext.configure(connection).get_current_heads())
+    if len(revisions) > 1:
         message = (
-            f"The database is at schema {revision}, which this release does not know: a newer release wrote it."
-            " Install that release again, or restore a backup made before the upgrade."
+            f"The database {name_of(connection.engine.url)} has {len(revisions)} schema revisions in its table"
+            f" alembic_version ({', '.join(revisions)}); one is expected, and a restore over existing tables makes"
+            " more. Stop the service and restore a backup into an empty database."
+        )
+        raise StoreUnavailable(message)
+    if not revisions:
+        return None
+    if revisions[0] not in {known.revision for known in script.walk_revisions()}:
+        if not _tables(connection) & metadata.tables.keys():
+            raise _foreign(connection)
+        message = (
+            f"The database {name_of(connection.engine.url)} is at schema {revisions[0]}, which this release does not"
+            " know: a newer release wrote it. Install that release again, or restore a backup made before the upgrade."
         )
         raise NewerDatabase(message)
-    return revision
+    return revisions[0]
+
+
+def _tables(connection: Connection) -> set[str]:
+    return set(inspect(connection).get_table_names())
+
+
+def _has_foreign_tables(connection: Connection) -> bool:
+    """Whether a database without a revision has tables: any in a file, those with our names on a server."""
+    found = _tables(connection) - {"alembic_version"}
+    return bool(found if connection.dialect.name == "sqlite" else found & metadata.tables.keys())
+
+
+def _foreign(connection: Connection) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The database {name_of(connection.engine.url)} is not a database of this service: another program made its"
+        " tables. None of them was changed. Set c.GPUQuota.database_url to another file or another database, or restore"
+        " a backup of this service's database there."
+    )

@@ -21,7 +21,7 @@ from ..transactions import Store
 log = logging.getLogger(__name__)
 
 AT_ONCE = 20
-LONGEST_FAULT = 400
+MAX_FAULT = 400
 """Characters of an error message in a quota file."""
 
 
@@ -42,7 +42,7 @@ def in_force(store: Store, newest: QuotaRevision) -> InForce:
     try:
         return InForce(revision=newest, file=QuotaFile.from_document(newest.document), fault="")
     except ValueError as error:
-        why = str(error)[:LONGEST_FAULT]
+        why = str(error)[:MAX_FAULT]
     for older in _before(store, newest.revision):
         try:
             file = QuotaFile.from_document(older.document)

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from ...core.model import JobState
 
+MAX_LEASE_MS = 3_000
+CLOCK_TOLERANCE_MS = 1_000
+"""By how much the clocks of two controllers may differ: neither then takes a lease that the other one still renews."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:

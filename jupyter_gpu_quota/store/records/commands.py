@@ -5,7 +5,7 @@ People are ULIDs here. Instants are integers, milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -177,7 +177,7 @@ class RecordMemoryEnforcement:
 class AllocationLabel:
     """How one allocation is enforced, as it was read back at an instant.
 
-    ``memory`` and ``compute`` are of ``core.enforcement.EnforcementLevel``; ``why``: why the level is not higher.
+    ``memory`` and ``compute`` are of ``core.enforcement.levels.EnforcementLevel``; ``why``: why none is higher.
     """
 
     allocation: str
@@ -204,7 +204,8 @@ class RecordEnforcementLabels:
 class ApplyQuota:
     """Put a quota file in force as the next revision.
 
-    Refused unless ``expected_revision`` is the present one (None: whatever it is).
+    Refused unless ``expected_revision`` is the present one (None: whatever it is), and if work in what it removes
+    changed after version ``checked`` of the store: ``removed`` has the names of projects and pools that it removes.
     """
 
     actor: str
@@ -213,6 +214,8 @@ class ApplyQuota:
     policy: Policy
     expected_revision: int | None
     comment: str = ""
+    removed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    checked: int = 0
 
     def why_stale(self, present: int) -> str | None:
         """Why it is stale while revision ``present`` is in force; None if it is not."""

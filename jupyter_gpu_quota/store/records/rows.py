@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from ...core.frozen import fast_frozen
 from ...core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation
-from ...core.reasons import SERVER_STOPPED, Reason
+from ...core.reason_codes import SERVER_STOPPED
+from ...core.reasons import Reason
 from .commands import JobSpec
 
 

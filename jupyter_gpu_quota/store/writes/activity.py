@@ -67,7 +67,7 @@ def postpone_warning(work: UnitOfWork, request: PostponeWarning) -> Recorded:
     record = live_notebook(work, request.notebook)
     kept = keep(_state_of(record), IdlePolicy(keep_at_most=request.keep_at_most), work.now)
     if isinstance(kept, KeepRefused):
-        message = "Nothing was postponed: no warning is under way for this notebook."
+        message = "Nothing was postponed: no warning is active for this notebook."
         if kept.why == "kept_enough":
             message = (
                 f"The warning was postponed {kept.times} times already, and the policy allows {kept.most} before the"
@@ -86,7 +86,7 @@ def wake_notebook(work: UnitOfWork, request: WakeNotebook) -> Recorded:
     state = _state_of(record)
     if isinstance(state, InUse) and state.asked_at is not None and 0 <= work.now - state.asked_at < REPEATED_WAKE_MS:
         return work.recorded(request.notebook, existed=True)
-    woken, why = request_gpu(state, work.now), "a kernel asked for the GPU"
+    woken, why = request_gpu(state, work.now), "a kernel requested the GPU"
     observe_notebook(work, NotebookFact(notebook=request.notebook, activity=Activity.BUSY, seen_empty=False))
     _put_idle_state(work, record, to_document(woken.state), woken.event, Activity.BUSY, request.actor, why)
     return work.recorded(request.notebook)

@@ -54,7 +54,9 @@ def workload_project(work: UnitOfWork, workload: str) -> str | None:
 def move_notebook(work: UnitOfWork, record: NotebookRecord, event: str, reason: Reason | None) -> NotebookRecord:
     """Apply one event to a notebook's slice; raises IllegalTransition."""
     was, is_lent = record.notebook, event == "lend"
-    becomes = transitions.lent(was, device=was.device, now=work.now) if is_lent else transitions.moved(was, event)
+    becomes = (
+        transitions.lent(was, device=was.device, now=work.now) if is_lent else transitions.notebook_changed(was, event)
+    )
     moved = with_changes(
         record,
         notebook=becomes,

@@ -22,7 +22,7 @@ from ...core.plan import (
     Stop,
     Unreserve,
 )
-from ...core.reasons import HELD_BY_ENFORCEMENT
+from ...core.reason_codes import HELD_BY_ENFORCEMENT
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, ReservationRow
 from ..database.unit_of_work import UnitOfWork
 from ..records.calls import Lease, Stale

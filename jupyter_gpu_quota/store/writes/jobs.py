@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...core.canonical import digest
-from ...core.lifecycle import FINAL, HOLDS_GPU, JobEvent, after
+from ...core.lifecycle import FINAL, HOLDS_GPU, JobEvent, next_job_state
 from ...core.model import JobState, JobTarget
 from ...core.reasons import CancelledByPerson, HeldByPerson, Reason
 from ..database.tables import IDEMPOTENCY, JOBS, SECRETS, IdempotencyRow, SecretsRow, Where
@@ -26,7 +26,7 @@ def submit_job(work: UnitOfWork, request: SubmitJob) -> Recorded:
             return work.recorded(earlier.job, existed=True)
     known = work.get(JOBS, (request.job,))
     if known is not None and known.job.user != request.user:
-        raise Refused("exists", f"The id {request.job} is another person's job; submit again with a new id.")
+        raise Refused("exists", f"The id {request.job} belongs to a job of another user; submit again with a new id.")
     if known is not None:
         return work.recorded(request.job, existed=True)
     _check_ranges(request)
@@ -49,13 +49,13 @@ def submit_job(work: UnitOfWork, request: SubmitJob) -> Recorded:
     return work.recorded(request.job)
 
 
-LEAST: Mapping[str, int] = {"gpu_milli": 1, "ranks": 1, "priority": 0, "time_limit_s": 1, "retries": 0}
+MIN_VALUES: Mapping[str, int] = {"gpu_milli": 1, "ranks": 1, "priority": 0, "time_limit_s": 1, "retries": 0}
 
 
 def _check_ranges(request: SubmitJob) -> None:
     """Refuse numbers that a database cannot hold, and those of a job that could never run."""
     spec = request.spec
-    for name, least in LEAST.items():
+    for name, least in MIN_VALUES.items():
         value = getattr(spec, name)
         if not least <= value <= MAX_NUMBER:
             message = f"{name} was {value}; it must be from {least} to {MAX_NUMBER}. Nothing was stored."
@@ -74,7 +74,7 @@ def _check_waiting(work: UnitOfWork, request: SubmitJob) -> None:
     if waiting >= request.most_waiting:
         message = (
             f"{request.user} has {waiting} jobs that are queued, paused or held, and {request.most_waiting} is the"
-            " most for one person; cancel some, or submit again when some have started. Nothing was stored."
+            " limit for one user; cancel some, or submit again when some have started. Nothing was stored."
         )
         raise Refused("queue_full", message)
 
@@ -136,7 +136,7 @@ def _held(record: JobRecord, reason: Reason) -> JobRecord:
     if job.state is JobState.HELD or job.target in (JobTarget.CANCELLED, JobTarget.FAILED):
         return record  # a job that is about to end is not held first
     if job.state not in HOLDS_GPU:
-        job = replace(job, state=after(job.state, JobEvent.HOLD))
+        job = replace(job, state=next_job_state(job.state, JobEvent.HOLD))
     elif job.target is JobTarget.HELD:
         return record
     return replace(record, job=replace(job, target=JobTarget.HELD), reason=reason)
@@ -147,7 +147,7 @@ def _released(record: JobRecord) -> JobRecord:
     if job.target is not JobTarget.HELD:
         return record
     if job.state is JobState.HELD:
-        job = replace(job, state=after(job.state, JobEvent.RELEASE))
+        job = replace(job, state=next_job_state(job.state, JobEvent.RELEASE))
     if job.state is JobState.PAUSING:  # the hold stays the reason of this pause
         return replace(record, job=replace(job, target=JobTarget.PAUSED))
     return replace(record, job=replace(job, target=JobTarget.RUNNING), reason=None)
@@ -159,5 +159,5 @@ def _cancelled(work: UnitOfWork, record: JobRecord) -> JobRecord:
         if job.target is JobTarget.CANCELLED:
             return record
         return replace(record, job=replace(job, target=JobTarget.CANCELLED), reason=reason)
-    job = replace(job, state=after(job.state, JobEvent.CANCEL), target=JobTarget.CANCELLED)
+    job = replace(job, state=next_job_state(job.state, JobEvent.CANCEL), target=JobTarget.CANCELLED)
     return replace(record, job=job, reason=reason, ended_at=work.now)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..database.unit_of_work import UnitOfWork
-from ..records.calls import Lease
-
-LONGEST_LEASE_MS = 3_000
+from ..records.calls import CLOCK_TOLERANCE_MS, MAX_LEASE_MS, Lease
 
 
 def acquire(work: UnitOfWork, holder: str, *, ttl_ms: int) -> Lease | None:
     """Take or renew the lease; None while another holder's is in force. Raises ValueError for a wrong time to live.
 
-    A lease that ends later than any can was taken before the clock was set back, and counts as expired.
+    A lease that ends later than any can, also by a clock that is CLOCK_TOLERANCE_MS ahead, was taken before the clock
+    was set back, and counts as expired.
     """
-    if not 1 <= ttl_ms <= LONGEST_LEASE_MS:
-        raise ValueError(f"{holder} asked for a lease of {ttl_ms} ms; it must be from 1 to {LONGEST_LEASE_MS} ms")
+    if not 1 <= ttl_ms <= MAX_LEASE_MS:
+        raise ValueError(f"{holder} asked for a lease of {ttl_ms} ms; it must be from 1 to {MAX_LEASE_MS} ms")
     head = work.head
-    is_in_force = head.holder is not None and work.now < head.expires_at <= work.now + LONGEST_LEASE_MS
+    latest = work.now + MAX_LEASE_MS + CLOCK_TOLERANCE_MS
+    is_in_force = head.holder is not None and work.now < head.expires_at <= latest
     if is_in_force and head.holder != holder:
         return None
     fencing = head.fencing if is_in_force else head.fencing + 1
@@ -39,7 +39,7 @@ def why_lost(work: UnitOfWork, lease: Lease) -> str | None:
     head = work.head
     if (head.holder, head.fencing) != (lease.holder, lease.fencing):
         return (
-            f"{lease.holder} held the lease with fencing {lease.fencing}, but {head.holder or 'nobody'} holds it"
+            f"{lease.holder} held the lease with fencing {lease.fencing}, but {head.holder or 'no controller'} holds it"
             f" with fencing {head.fencing}; decisions of {lease.holder} since then are not committed."
         )
     if work.now >= head.expires_at:

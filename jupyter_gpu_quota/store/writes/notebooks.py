@@ -7,9 +7,10 @@ from dataclasses import replace
 from ...core.facts import NotebookFact
 from ...core.idle.state_document import from_document
 from ...core.idle.state_machine import Stopping
-from ...core.lifecycle import notebook_after
+from ...core.lifecycle import next_notebook_state
 from ...core.model import Activity, Notebook, NotebookState
-from ...core.reasons import Reason, ReasonCode, StoppedIdle
+from ...core.reason_codes import ReasonCode
+from ...core.reasons import Reason, StoppedIdle
 from ..database.tables import NOTEBOOKS
 from ..database.unit_of_work import UnitOfWork
 from ..records.commands import (
@@ -59,8 +60,8 @@ def request_notebook(work: UnitOfWork, request: RequestNotebook) -> Recorded:
 
 
 REQUESTED_ANOTHER, REQUESTED_ANEW = (
-    "the same server asked for another slice",
-    "the server was stopped and asked for a slice anew",
+    "the same server requested another slice",
+    "the server was stopped and requested a slice again",
 )
 
 
@@ -113,7 +114,7 @@ def request_slice_again(work: UnitOfWork, request: RequestSliceAgain) -> Recorde
         raise Refused("ended", "A newer start of this server has its own slice; nothing was requested.")
     queued = replace(
         record.notebook,
-        state=notebook_after(record.notebook.state, "ask_again"),
+        state=next_notebook_state(record.notebook.state, "ask_again"),
         requested_at=work.now,
         activity=Activity.BUSY,
         seen_empty=False,

@@ -11,7 +11,7 @@ from ...core.facts import DeviceFact, Fact, NotebookFact, RankFact
 from ...core.frozen import with_changes
 from ...core.lifecycle import FINAL, HOLDS_GPU, OBEYS_PAUSE, JobEvent, exit_event
 from ...core.model import Job, JobState, JobTarget
-from ...core.reasons import ReasonCode
+from ...core.reason_codes import ReasonCode
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, RANKS, Key
 from ..database.unit_of_work import UnitOfWork
 from ..records.rows import JobRecord, RankRecord
@@ -48,8 +48,8 @@ def observe_facts(work: UnitOfWork, facts: Sequence[Fact]) -> list[RankFact]:
 def _observe_rank(work: UnitOfWork, fact: RankFact, known: dict[str, _RankCounts], *, is_last: bool) -> bool:
     """Apply a fact of a job's present attempt; whether the attempt holds its devices afterwards.
 
-    The attempt is judged when a rank ends, and after its last fact, by counts of its ranks in each condition: reading
-    all ranks for each one that ends would take quadratic time.
+    The attempt is evaluated when a rank ends, and after its last fact, by counts of its ranks in each condition:
+    reading all ranks for each one that ends would take quadratic time.
     """
     record = work.get(JOBS, (fact.job,))
     if record is None or record.job.state not in HOLDS_GPU or record.job.attempt != fact.attempt:
@@ -57,7 +57,7 @@ def _observe_rank(work: UnitOfWork, fact: RankFact, known: dict[str, _RankCounts
     row = work.get(RANKS, (fact.job, fact.attempt, fact.rank))
     if row is None:
         return False
-    merged, counts = _with_news(row, fact), known.get(fact.job)
+    merged, counts = _merged(row, fact), known.get(fact.job)
     if counts is None:
         counts = known[fact.job] = _RankCounts(record, _ranks_of(work, record.job))
     if merged != row:
@@ -68,7 +68,7 @@ def _observe_rank(work: UnitOfWork, fact: RankFact, known: dict[str, _RankCounts
     if progressed != record:
         put_job(work, progressed)
     if is_last or _end_of(merged) != _end_of(row):
-        _judge_attempt(work, progressed, counts)
+        _evaluate_attempt(work, progressed, counts)
     present = work.get(JOBS, (fact.job,))
     return present is not None and present.job.state in HOLDS_GPU
 
@@ -78,7 +78,7 @@ def _end_of(row: RankRecord) -> tuple[object, ...]:
 
 
 # --- changes by a fact ----------------------------------------------------------------------------------------------
-def _with_news(row: RankRecord, fact: RankFact) -> RankRecord:
+def _merged(row: RankRecord, fact: RankFact) -> RankRecord:
     """The rank with the news of a fact. A recorded end never changes, and no known value becomes unknown."""
     is_running = row.ended_at is None
     refused = None if fact.refused is None else _text(fact.refused)
@@ -131,10 +131,10 @@ def _number(value: int | None) -> int | None:
 
 def _metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """The finite metrics: infinity and NaN have no JSON form, and NaN would differ from itself at every tick."""
-    return {_text(name): float(value) for name, value in metrics.items() if -LARGEST <= value <= LARGEST}
+    return {_text(name): float(value) for name, value in metrics.items() if -MAX_FLOAT <= value <= MAX_FLOAT}
 
 
-LARGEST = sys.float_info.max
+MAX_FLOAT = sys.float_info.max
 
 
 def _text(value: str) -> str:
@@ -168,7 +168,7 @@ class _RankCounts:
 
 
 # --- the end of an attempt --------------------------------------------------------------------------------------------
-def _judge_attempt(work: UnitOfWork, record: JobRecord, counts: _RankCounts) -> None:
+def _evaluate_attempt(work: UnitOfWork, record: JobRecord, counts: _RankCounts) -> None:
     """End the attempt when the processes of all ranks are gone; stop the other ranks when one failed.
 
     Rule R45.

@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ...core.canonical import digest
-from ..database.tables import BUNDLES, IDEMPOTENCY, JOBS, QUOTA, BundleRow
+from ..database.tables import BUNDLES, IDEMPOTENCY, JOBS, NOTEBOOKS, QUOTA, BundleRow, Where
 from ..database.unit_of_work import UnitOfWork
 from ..records import activity, commands
+from ..records.calls import Page
 from ..records.commands import Recorded, Refusal, Refused, Request
 from ..records.notifications import ChangeNotification
 from ..records.rows import QuotaRevision
@@ -60,6 +61,7 @@ def _apply_quota(work: UnitOfWork, request: commands.ApplyQuota) -> Recorded:
     present = work.head.quota_revision
     if (message := request.why_stale(present)) is not None:
         raise Refused("stale", message)
+    _refuse_new_work(work, request)
     revision = present + 1
     row = QuotaRevision(
         revision=revision,
@@ -75,6 +77,19 @@ def _apply_quota(work: UnitOfWork, request: commands.ApplyQuota) -> Recorded:
     work.put(QUOTA, row)
     work.head = replace(work.head, quota_revision=revision, quota_changed=work.stamp())
     return work.recorded(str(revision))
+
+
+def _refuse_new_work(work: UnitOfWork, request: commands.ApplyQuota) -> None:
+    """Refuse an edit if work in what it removes began after the edit was checked."""
+    for section, names in request.removed.items():
+        where = Where(among={section: names}, at_least={"changed": request.checked + 1}, live=True)
+        none = Page(limit=0)
+        if work.scope.listing(JOBS, where, none)[1] or work.scope.listing(NOTEBOOKS, where, none)[1]:
+            raise Refused(
+                "stale",
+                f"Work in {section} {' or '.join(names)}, which the quota edit removes, began or changed after the"
+                " edit was checked. Preview the edit again, then apply it.",
+            )
 
 
 def _keep_bundle(work: UnitOfWork, request: commands.KeepBundle) -> Recorded:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.api.access.permissions import Person, Scope, changes_work, may_enter, sees_work
+from jupyter_gpu_quota.api.access.permissions import Person, Scope, may_change_work, may_enter, may_see_work
 from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
@@ -172,7 +172,7 @@ def test_every_route_has_its_row() -> None:
 
 @pytest.mark.parametrize("who", PEOPLE)
 @pytest.mark.parametrize("key", EXPECTED)
-def test_each_person_gets_what_the_table_says(scene: Scene, key: str, who: str) -> None:
+def test_each_role_gets_the_status_in_the_table(scene: Scene, key: str, who: str) -> None:
     if key == "GET ready":
         scene.world.step()
     expected = int(EXPECTED[key].split()[list(PEOPLE).index(who)])
@@ -200,7 +200,7 @@ def test_a_private_job_is_in_no_others_list_and_not_counted(scene: Scene) -> Non
     assert seen["patty"]["items"] == []
 
 
-def test_devices_show_that_others_hold_them_and_not_who(scene: Scene) -> None:
+def test_devices_show_hidden_work_without_its_owner(scene: Scene) -> None:
     holders = [holder for device in scene.world.get("devices", "patty").json["items"] for holder in device["holders"]]
     assert holders
     nothing = {"kind": "hidden", "workload": None, "name": None, "user": None, "project": None, "state": "hidden"}
@@ -208,19 +208,19 @@ def test_devices_show_that_others_hold_them_and_not_who(scene: Scene) -> None:
     assert all(holder == nothing | {"gpu_milli": holder["gpu_milli"]} for holder in holders)
 
 
-def test_a_member_sees_the_private_jobs_devices_as_held_by_somebody(scene: Scene) -> None:
+def test_a_member_sees_the_devices_of_a_private_job_as_hidden_work(scene: Scene) -> None:
     holders = [holder for device in scene.world.get("devices", "olga").json["items"] for holder in device["holders"]]
     assert scene.private not in {holder["workload"] for holder in holders}
     assert scene.job in {holder["workload"] for holder in holders}
 
 
-def test_a_lead_reads_the_audit_of_the_projects_they_lead_alone(scene: Scene) -> None:
+def test_a_lead_reads_only_the_audit_of_their_projects(scene: Scene) -> None:
     scene.world.submit("patty", project="speech")
     assert {row["project"] for row in scene.world.get("audit?limit=1000", "lea").json["items"]} == {"vision"}
     assert "speech" in {row["project"] for row in scene.world.get("audit?limit=1000", "audrey").json["items"]}
 
 
-def test_members_lost_by_the_quota_file_see_nothing_any_more(tmp_path: Path) -> None:
+def test_former_members_have_no_access(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         job = world.submit()["id"]
         assert world.get(f"jobs/{job}", "olga").status == 200
@@ -234,7 +234,7 @@ def test_a_hub_group_makes_a_member(tmp_path: Path) -> None:
         assert world.get("me", "gina").json["projects"] == {"vision": "member"}
 
 
-def test_while_the_hub_is_away_known_people_go_on_and_unknown_ones_are_asked_to_wait(tmp_path: Path) -> None:
+def test_without_the_hub_cached_users_continue_and_others_get_503(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         assert world.get("me").status == 200
         world.hub.away = True
@@ -259,13 +259,13 @@ async def _forget_freshness(world: ServiceWorld) -> None:
         pytest.param(("read", "submit"), False, False, id="a person's token does not"),
     ],
 )
-def test_who_puts_a_quota_file_in_force(scopes: tuple[str, ...], admin: bool, applies: bool) -> None:
+def test_permissions_for_applying_a_quota_file(scopes: tuple[str, ...], admin: bool, applies: bool) -> None:
     person = Person(name="x", id="1", scopes=frozenset(scopes), hub_admin=admin)
     assert may_enter(person, Scope.APPLY) is applies
 
 
 @pytest.mark.parametrize(
-    ("role", "private", "sees", "changes"),
+    ("role", "private", "may_see", "changes"),
     [
         pytest.param(None, False, False, False, id="who is not in the project"),
         pytest.param("member", False, True, False, id="a member, of a job"),
@@ -273,10 +273,10 @@ def test_who_puts_a_quota_file_in_force(scopes: tuple[str, ...], admin: bool, ap
         pytest.param("lead", True, True, True, id="a lead, of a private job"),
     ],
 )
-def test_what_a_role_gives(role: str | None, private: bool, sees: bool, changes: bool) -> None:
+def test_permissions_of_each_role(role: str | None, private: bool, may_see: bool, changes: bool) -> None:
     person = Person(name="x", id="1", roles={"p": role} if role else {})  # type: ignore[dict-item]
-    assert sees_work(person, project="p", owner="2", private=private) is sees
-    assert changes_work(person, project="p", owner="2") is changes
+    assert may_see_work(person, project="p", owner="2", private=private) is may_see
+    assert may_change_work(person, project="p", owner="2") is changes
 
 
 @pytest.mark.parametrize(
@@ -287,28 +287,45 @@ def test_what_a_role_gives(role: str | None, private: bool, sees: bool, changes:
         pytest.param("snapshot", "patty", "the scope custom:gpu-quota:admin", id="a member who saves the snapshot"),
     ],
 )
-def test_a_refusal_names_the_missing_scope_and_who_gives_it(scene: Scene, path: str, who: str, lacks: str) -> None:
+def test_a_refusal_names_the_missing_scope_and_the_admins_who_can_grant_it(
+    scene: Scene, path: str, who: str, lacks: str
+) -> None:
     found = scene.world.get(path, who)
     assert found.status == 403
-    assert lacks in found.json["message"] and "An admin of the hub gives" in found.json["message"]
-
-
-NO_ADMIN = "is no admin of the hub; only admins"
+    assert lacks in found.json["message"] and "An admin of the hub can grant" in found.json["message"]
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "said"),
     [
         pytest.param(
-            "POST", "nodes/node-1/actions/cordon", {}, f"patty {NO_ADMIN} cordon nodes.", id="cordoning a node"
+            "POST",
+            "nodes/node-1/actions/cordon",
+            {},
+            "patty may not cordon nodes: only admins may.",
+            id="cordoning a node",
         ),
-        pytest.param("PUT", "quota", {"text": ""}, f"patty {NO_ADMIN} put quota files in force.", id="applying quotas"),
-        pytest.param("POST", "quota/preview", {"text": ""}, f"patty {NO_ADMIN} preview quota files.", id="previewing"),
+        pytest.param(
+            "PUT",
+            "quota",
+            {"text": ""},
+            "patty may not put quota files in force: only admins may.",
+            id="applying quotas",
+        ),
+        pytest.param(
+            "POST",
+            "quota/preview",
+            {"text": ""},
+            "patty may not preview quota files: only admins may.",
+            id="previewing",
+        ),
         pytest.param("GET", "audit", None, "patty may not read the audit: that is for admins, ", id="the audit"),
-        pytest.param("POST", "notebooks", {}, "patty may not ask for a slice here: only the hub", id="a slice"),
+        pytest.param(
+            "POST", "notebooks", {}, "patty may not request a slice: only the hub's spawner may.", id="a slice"
+        ),
     ],
 )
-def test_a_refusal_says_who_may_in_plain_words(
+def test_a_refusal_names_the_users_who_may(
     scene: Scene, method: str, path: str, body: dict[str, Any] | None, said: str
 ) -> None:
     found = scene.world.call(method, path, "patty", body)

@@ -45,12 +45,12 @@ def refusal(reply: Reply) -> tuple[int, str, str]:
     return reply.status, reply.json["reason"], reply.headers["retry-after"]
 
 
-def test_a_person_over_the_rate_limit_gets_429_with_a_retry_time_and_nothing_is_stored(service: Slow) -> None:
+def test_a_user_over_the_rate_limit_gets_429_with_retry_after_and_nothing_is_stored(service: Slow) -> None:
     assert service.sends(3) == [201] * 3
     reply = service.world.post("jobs", "bob", JOB)
     assert refusal(reply) == (429, "too_often", "1")
     assert reply.json["message"] == (
-        "bob sent more than 2 changes a second, after 3 at once; nothing was done. Try again in 1 s."
+        "bob exceeded the rate limit of 2 changes per second with a burst of 3; nothing was stored. Try again in 1 s."
     )
     assert service.jobs() == 3
     service.now += 1000
@@ -59,7 +59,7 @@ def test_a_person_over_the_rate_limit_gets_429_with_a_retry_time_and_nothing_is_
     assert service.sends(4) == [201, 201, 201, 429]
 
 
-def test_each_person_has_their_own_rate_limit(service: Slow) -> None:
+def test_each_user_has_a_separate_rate_limit(service: Slow) -> None:
     assert service.sends(4) == [201, 201, 201, 429]
     assert service.sends(3, "olga") == [201] * 3
 
@@ -82,7 +82,7 @@ def test_every_change_of_a_job_counts(service: Slow, act: str) -> None:
     assert service.world.get(f"jobs/{job}").json["state"] == "queued"
 
 
-def test_changes_by_people_are_rate_limited_and_programs_have_their_own_limit() -> None:
+def test_changes_by_users_and_by_programs_have_separate_rate_limits() -> None:
     own = {"notebooks/{id}/activity", "notebooks/{id}/actions/wake", "bundles/{digest}"}
     changing = {route.path for route in ROUTES if route.scope is Scope.SUBMIT} - own
     assert {route.path for route in ROUTES if route.rate_limited} == changing
@@ -91,17 +91,17 @@ def test_changes_by_people_are_rate_limited_and_programs_have_their_own_limit() 
 
 def test_a_rate_limit_with_fractions_of_a_millisecond_is_exact() -> None:
     now = [0]
-    limit = RateLimit(lambda: now[0], at_once=10, each_ms=1000 / 2500)
+    limit = RateLimit(lambda: now[0], burst=10, interval_ms=1000 / 2500)
     taken = 0
     for now[0] in range(1000):
-        while limit.takes("ann"):
+        while limit.allows("ann"):
             taken += 1
     assert 2490 <= taken <= 2510
     assert 0 < limit.wait_ms("ann") <= 0.4 and limit.wait_ms("bob") == 0
 
 
 # --- those who send -----------------------------------------------------------------------------------------------
-def test_the_client_waits_as_long_as_the_service_says_and_all_its_jobs_are_queued(tmp_path: Path) -> None:
+def test_the_client_obeys_retry_after_until_all_its_jobs_are_queued(tmp_path: Path) -> None:
     with service_world(tmp_path, changes_per_s=20, changes_at_once=5) as world:
         bob = Client(f"http://127.0.0.1:{world.port}", "token-bob", environment={})
         began = time.monotonic()
@@ -123,7 +123,7 @@ def test_the_client_gives_up_once_its_time_is(fake: World, monkeypatch: pytest.M
     assert ann.submit("x", dir=None).id == "J1"
     assert rests == [7, 7]
     fake.often = 9
-    with pytest.raises(Refused, match="more than 50 changes") as refused:
+    with pytest.raises(Refused, match="rate limit of 50 changes") as refused:
         ann.submit("x", dir=None)
     assert (rests, refused.value.retry_after_s) == ([7, 7] * 2, 7)
 

@@ -57,22 +57,22 @@ def rows(world: ServiceWorld) -> list[str]:
         "ann put revision 2 of the quota file in force: as agreed",
     ],
 )
-def test_a_row_says_who_did_what_to_whom(world: ServiceWorld, said: str) -> None:
+def test_a_row_names_actor_action_and_subject(world: ServiceWorld, said: str) -> None:
     assert said in rows(world)
 
 
-def test_a_pause_says_whose_claim_it_was_for(world: ServiceWorld) -> None:
+def test_a_pause_names_its_claimer(world: ServiceWorld) -> None:
     [pause] = [row for row in rows(world) if row.startswith("the scheduler paused ")]
     assert pause.startswith('the scheduler paused bob\'s job "train 3". speech asked for 1 GPU for ')
 
 
-def test_every_kind_of_row_has_words(world: ServiceWorld) -> None:
+def test_every_kind_of_row_has_a_text(world: ServiceWorld) -> None:
     items = world.get("audit?limit=1000", "ann").json["items"]
     assert [row["kind"] for row in items if row["what"].startswith(f"{row['kind']} ")] == []
     assert len({row["kind"] for row in items}) > 9
 
 
-def test_the_page_shows_words_and_keeps_figures_and_hashes_under_details(world: ServiceWorld) -> None:
+def test_the_audit_page_shows_sentences_and_puts_figures_and_hashes_under_details(world: ServiceWorld) -> None:
     page = world.get(f"{PREFIX}audit", "ann").body.decode()
     assert "cancelled bob&#39;s job &#34;train 3&#34;, which was paused" in page
     before, _, after = page.partition("<details>")

@@ -71,7 +71,7 @@ def test_a_missing_bundle_is_reported_in_the_log(world: LocalWorld) -> None:
     assert status == 126 and "its code bundle cannot be read: No such file" in log
 
 
-def test_a_bundle_that_was_changed_on_disk_leaves_nothing_outside(world: LocalWorld) -> None:
+def test_a_bundle_changed_on_disk_writes_nothing_outside_its_folder(world: LocalWorld) -> None:
     content = tar(("../outside", b"x"))
     place = Path(bundle_file(str(world.state_dir / "bundles"), hashlib.sha256(content).hexdigest()))
     place.parent.mkdir(parents=True)

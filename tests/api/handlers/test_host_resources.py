@@ -35,7 +35,7 @@ def asked(job: dict[str, int]) -> tuple[int, int]:
         pytest.param({"gpu": "2", "processes": 2, "cpu_milli": 3001}, (1501, MEMORY // 5), id="processes share it"),
     ],
 )
-def test_what_each_rank_has_of_its_node_is_shown(
+def test_the_cpu_and_memory_of_each_rank_are_shown(
     world: ServiceWorld, request_: dict[str, object], expected: tuple[int, int]
 ) -> None:
     job = world.submit(**request_)
@@ -48,13 +48,15 @@ def test_what_each_rank_has_of_its_node_is_shown(
     [({"cpu_milli": 6401}, "6.401 CPU", "6.4 CPU"), ({"memory_mib": 52_429}, "52429 MiB", "52428 MiB")],
     ids=["CPU alone", "memory alone"],
 )
-def test_what_no_node_has_is_refused_at_once(world: ServiceWorld, more: dict[str, int], asked: str, most: str) -> None:
+def test_a_request_larger_than_every_node_is_refused_at_once(
+    world: ServiceWorld, more: dict[str, int], asked: str, most: str
+) -> None:
     world.submit(cpu_milli=6400, memory_mib=52_428)
     refused = world.post("jobs", "bob", {"command": ["x"], **more})
     assert (refused.status, refused.json["reason"]) == (409, "never_fits")
     assert refused.json["message"] == (
-        f"{asked} for a rank can never be had in the pool train: its largest node, node-1, gives it {most}, as 4 of the"
-        " node's 5 devices are in it. Ask for no more than that for each rank, or choose another pool. Nothing was"
+        f"{asked} for a rank can never be allocated in the pool train: its largest node, node-1, gives it {most}, as 4"
+        " of the node's 5 devices are in it. Request at most that for each rank, or choose another pool. Nothing was"
         " stored."
     )
 
@@ -71,7 +73,7 @@ def test_a_job_waits_for_the_cpu_of_another_with_that_reason(world: ServiceWorld
     assert world.get(f"jobs/{second}").json["state"] == "starting"
 
 
-def test_exactly_what_is_left_of_the_cpu_is_enough(world: ServiceWorld) -> None:
+def test_a_request_for_exactly_the_remaining_cpu_starts(world: ServiceWorld) -> None:
     jobs = [world.submit(cpu_milli=cpu)["id"] for cpu in (4000, 2400)]
     world.step()
     assert [world.get(f"jobs/{job}").json["state"] for job in jobs] == ["starting", "starting"]
@@ -83,7 +85,7 @@ def test_jobs_that_name_no_cpu_use_every_gpu(world: ServiceWorld) -> None:
     assert {world.get(f"jobs/{job}").json["state"] for job in jobs} == {"starting"}
 
 
-def test_a_copy_asks_for_the_same_and_a_larger_one_for_its_own_part(world: ServiceWorld) -> None:
+def test_a_clone_requests_the_same_host_resources_unless_its_gpu_differs(world: ServiceWorld) -> None:
     old = world.submit(gpu="2", processes=2, cpu_milli=3000, memory_mib=1000)["id"]
     again, larger = ({"name": "again"}, {"gpu": "4"})
     assert asked(world.post(f"jobs/{old}/actions/clone", "bob", again).json) == (1500, 500)

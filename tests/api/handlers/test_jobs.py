@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.api.handlers.logs import whole_characters
 from jupyter_gpu_quota.api.handlers.submission import name_of
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
-from jupyter_gpu_quota.backends.protocol import LogPart
 from jupyter_gpu_quota.bundle import pack
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
@@ -35,7 +33,7 @@ def send_bundle(world: ServiceWorld, folder: Path, who: str = "bob") -> str:
 
 
 # --- submitting -------------------------------------------------------------------------------------------------------
-def test_what_was_not_said_comes_from_the_quota_file(world: ServiceWorld) -> None:
+def test_defaults_come_from_the_quota_file(world: ServiceWorld) -> None:
     job = world.submit()
     assert {key: job[key] for key in ("project", "pool", "gpu", "gpu_milli", "priority", "time_limit_s", "name")} == {
         "project": "vision",
@@ -58,7 +56,7 @@ def test_what_was_not_said_comes_from_the_quota_file(world: ServiceWorld) -> Non
         pytest.param("2", 2000, id="two whole devices"),
     ],
 )
-def test_what_is_charged_is_shown(world: ServiceWorld, gpu: str, milli: int) -> None:
+def test_the_charge_is_shown(world: ServiceWorld, gpu: str, milli: int) -> None:
     job = world.submit(gpu=gpu)
     assert (job["gpu"], job["gpu_milli"]) == (gpu, milli)
 
@@ -79,11 +77,11 @@ def test_someone_in_two_projects_names_one(world: ServiceWorld) -> None:
 
 
 # R10
-def test_a_lead_goes_above_the_usual_priority(world: ServiceWorld) -> None:
+def test_a_lead_may_set_a_higher_priority(world: ServiceWorld) -> None:
     assert world.submit("lea", priority=90)["priority"] == 90
 
 
-def test_the_answer_says_where_the_job_is(world: ServiceWorld) -> None:
+def test_the_response_has_the_location_of_the_job(world: ServiceWorld) -> None:
     answer = world.post("jobs", "bob", {"command": ["x"]})
     assert world.get(answer.headers["location"]).json["id"] == answer.json["id"]
 
@@ -118,7 +116,7 @@ def test_the_same_key_for_another_job_is_refused(world: ServiceWorld, more: dict
     assert world.post("jobs", "bob", body).json["id"] == first
 
 
-def test_many_at_once_are_each_stored_once(world: ServiceWorld) -> None:
+def test_concurrent_submissions_are_each_stored_once(world: ServiceWorld) -> None:
     seen: list[str] = []
     threads = [threading.Thread(target=lambda: seen.append(world.submit()["id"])) for _ in range(40)]
     for thread in threads:
@@ -128,7 +126,7 @@ def test_many_at_once_are_each_stored_once(world: ServiceWorld) -> None:
     assert len(set(seen)) == 40 == world.get("jobs").json["_pagination"]["total"]
 
 
-def test_a_dry_run_says_whom_it_would_pause_and_stores_nothing(world: ServiceWorld) -> None:
+def test_a_dry_run_lists_the_jobs_it_would_pause_and_stores_nothing(world: ServiceWorld) -> None:
     mine = [world.submit()["id"] for _ in range(4)]
     world.step()
     for job in mine:
@@ -148,13 +146,13 @@ def test_a_dry_run_says_whom_it_would_pause_and_stores_nothing(world: ServiceWor
     assert world.store.version() == before
 
 
-def test_a_dry_run_of_an_elastic_job_says_what_it_is_charged_at_least_and_at_most(world: ServiceWorld) -> None:
+def test_a_dry_run_of_an_elastic_job_shows_both_charges(world: ServiceWorld) -> None:
     asked = {"command": ["x"], "dry_run": True, "nodes": 4, "min_nodes": 2}
     answer = world.post("jobs", "bob", asked).json
     assert (answer["charged_least_milli"], answer["charged_milli"]) == (2000, 4000)
 
 
-def test_a_variables_value_stands_in_the_jobs_own_document_alone(world: ServiceWorld) -> None:
+def test_values_of_variables_are_only_in_the_jobs_own_document(world: ServiceWorld) -> None:
     with world.stream("events") as events:
         next(events)
         job = world.submit(variables={"API_KEY": "hunter2-hunter2"})
@@ -165,14 +163,14 @@ def test_a_variables_value_stands_in_the_jobs_own_document_alone(world: ServiceW
     assert world.get(f"jobs/{job['id']}", "olga").json["variables"] == {"API_KEY": "hunter2-hunter2"}
 
 
-def test_one_person_cannot_fill_everybodys_queue(tmp_path: Path) -> None:
+def test_the_limit_of_waiting_jobs_per_user_is_enforced(tmp_path: Path) -> None:
     with service_world(tmp_path, waiting_jobs_limit=3) as small:
         first = small.submit(command=["x"], idempotency_key="first")
         held, last = small.submit(), small.submit()
         small.post(f"jobs/{held['id']}/actions/hold")
         for refused in (small.post("jobs", body={"command": ["x"]}), small.post(f"jobs/{last['id']}/actions/rerun")):
             assert (refused.status, refused.json["reason"]) == (429, "queue_full")
-            assert "bob has 3 jobs" in refused.json["message"] and "3 is the most" in refused.json["message"]
+            assert "bob has 3 jobs" in refused.json["message"] and "3 is the limit" in refused.json["message"]
         again = small.post("jobs", body={"command": ["x"], "idempotency_key": "first"})
         assert (again.status, again.json["id"]) == (200, first["id"])
         small.submit("olga")
@@ -199,7 +197,7 @@ def test_a_secret_is_shown_nowhere(world: ServiceWorld) -> None:
         assert b"hunter2" not in world.get(path, "ann").body, path
 
 
-def test_before_a_quota_file_is_in_force_it_says_so(tmp_path: Path) -> None:
+def test_without_a_quota_file_the_message_reports_that(tmp_path: Path) -> None:
     world = ServiceWorld(tmp_path)
     try:
         world.add("bob")
@@ -211,7 +209,7 @@ def test_before_a_quota_file_is_in_force_it_says_so(tmp_path: Path) -> None:
 
 
 # --- bundles ----------------------------------------------------------------------------------------------------------
-def test_a_bundle_is_sent_once_and_used_by_its_owner_alone(world: ServiceWorld, tmp_path: Path) -> None:
+def test_a_bundle_is_uploaded_once_and_usable_only_by_its_owner(world: ServiceWorld, tmp_path: Path) -> None:
     digest = send_bundle(world, tmp_path)
     assert send_bundle(world, tmp_path) == digest
     assert world.submit(bundle=digest, directory="sub/folder")["bundle"] == digest
@@ -221,7 +219,7 @@ def test_a_bundle_is_sent_once_and_used_by_its_owner_alone(world: ServiceWorld, 
     assert world.call("HEAD", f"bundles/{digest}", "bob").status == 200
 
 
-def test_a_bundle_that_breaks_off_leaves_nothing(world: ServiceWorld) -> None:
+def test_an_interrupted_bundle_upload_leaves_nothing(world: ServiceWorld) -> None:
     import socket
 
     with socket.create_connection(("127.0.0.1", world.port)) as raw:
@@ -233,7 +231,7 @@ def test_a_bundle_that_breaks_off_leaves_nothing(world: ServiceWorld) -> None:
 
 
 # --- changing ---------------------------------------------------------------------------------------------------------
-def test_hold_release_cancel_and_again(world: ServiceWorld) -> None:
+def test_hold_release_and_cancel_are_repeatable(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     seen = [
         world.post(f"jobs/{job}/actions/{change}").json["state"]
@@ -245,7 +243,7 @@ def test_hold_release_cancel_and_again(world: ServiceWorld) -> None:
     assert world.get(f"jobs/{job}").json["ended_at"] is not None
 
 
-def test_who_was_released_is_said_to_be_held_by_nobody(world: ServiceWorld) -> None:
+def test_a_released_job_is_not_described_as_held(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     world.step()
     world.see_running(job)
@@ -261,7 +259,7 @@ def test_who_was_released_is_said_to_be_held_by_nobody(world: ServiceWorld) -> N
     assert listed["state"] == "paused" and "held" not in (listed["reason"] or {}).get("message", "")
 
 
-def test_what_has_ended_is_not_said_to_start_now(world: ServiceWorld) -> None:
+def test_an_ended_job_is_not_described_as_starting(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     world.step()
     world.see_running(job)
@@ -273,7 +271,7 @@ def test_what_has_ended_is_not_said_to_start_now(world: ServiceWorld) -> None:
     assert found == "The job has failed with exit status 3; its log may say why."
 
 
-def test_a_paused_job_shows_what_it_waits_for_and_keeps_why_it_was_paused(world: ServiceWorld) -> None:
+def test_a_paused_job_shows_its_present_reason_and_the_cause_of_the_pause(world: ServiceWorld) -> None:
     mine = [world.submit("bob", project="vision", name=f"mine {n}")["id"] for n in range(4)]
     world.step()
     for job in mine:
@@ -297,7 +295,7 @@ def test_a_paused_job_shows_what_it_waits_for_and_keeps_why_it_was_paused(world:
     assert world.get(f"jobs/{listed['id']}").json["paused_because"]["code"] == "reclaimed"
 
 
-def test_who_is_held_has_no_time_left_to_save(world: ServiceWorld) -> None:
+def test_a_held_job_is_not_described_with_a_grace_period(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     world.step()
     world.see_running(job)
@@ -307,7 +305,7 @@ def test_who_is_held_has_no_time_left_to_save(world: ServiceWorld) -> None:
     world.see(_gone(job))
     held = world.get(f"jobs/{job}").json
     assert held["state"] == "held"
-    assert held["reason"]["message"] == "A person held the job. It waits until it is released."
+    assert held["reason"]["message"] == "A user held the job. It waits until it is released."
 
 
 def _gone(job: str) -> RankFact:
@@ -325,7 +323,7 @@ def test_a_lead_may_cancel_and_another_member_may_not(world: ServiceWorld) -> No
     assert world.post(f"jobs/{job}/actions/cancel", "lea").json["state"] == "cancelled"
 
 
-def test_run_again_is_the_same_but_new(world: ServiceWorld, tmp_path: Path) -> None:
+def test_rerun_queues_the_same_spec_as_a_new_job(world: ServiceWorld, tmp_path: Path) -> None:
     digest = send_bundle(world, tmp_path)
     old = world.submit(bundle=digest, gpu="0.5", variables={"SEED": "1"}, time_limit="90m", name="first")
     new = world.post(f"jobs/{old['id']}/actions/rerun", "olga").json
@@ -333,6 +331,13 @@ def test_run_again_is_the_same_but_new(world: ServiceWorld, tmp_path: Path) -> N
     same = ("command", "gpu", "gpu_milli", "bundle", "variables", "time_limit_s", "project", "pool", "name")
     assert {key: new[key] for key in same} == {key: old[key] for key in same}
     assert (new["user"], new["clone_of"], new["id"] != old["id"]) == ("olga", old["id"], True)
+
+
+@pytest.mark.parametrize("again", ["rerun", "clone"])
+def test_a_job_named_after_its_command_can_run_again(world: ServiceWorld, again: str) -> None:
+    old = world.submit(command=["python", "scripts/train.py", "--lr=0.1"])
+    answer = world.post(f"jobs/{old['id']}/actions/{again}", "bob", {})
+    assert (answer.status, answer.json["name"]) == (201, old["name"])
 
 
 def test_a_copy_may_differ(world: ServiceWorld) -> None:
@@ -372,7 +377,7 @@ def test_listings_are_filtered_and_paged(world: ServiceWorld) -> None:
     assert world.get("jobs?project=speech").status == 404 and len(names("project=speech", "ann")) == 1
 
 
-def test_a_waiting_job_says_why(world: ServiceWorld) -> None:
+def test_a_waiting_job_shows_its_reason(world: ServiceWorld) -> None:
     for _ in range(4):
         world.submit()
     world.step()
@@ -380,6 +385,9 @@ def test_a_waiting_job_says_why(world: ServiceWorld) -> None:
     reason = next(job["reason"] for job in world.get("jobs").json["items"] if job["id"] == waiting)
     assert reason["code"] and "fair share" in reason["message"]
     found = world.get(f"explain/{waiting}").json
+    assert all(
+        one["message"].startswith("It would start if ") and one["message"].endswith(".") for one in found["would_start"]
+    )
     assert found["would_start"] and found["reason"]["code"] == reason["code"]
 
 
@@ -401,7 +409,7 @@ def test_a_log_is_read_on_from_where_one_was(world: ServiceWorld) -> None:
     assert world.get(f"jobs/{job}/logs?limit=3").body == b"zw"
 
 
-def test_a_followed_log_comes_as_it_is_written_and_ends_with_the_job(world: ServiceWorld) -> None:
+def test_a_followed_log_is_streamed_and_ends_with_the_job(world: ServiceWorld) -> None:
     job, log = running(world)
     log.write(b"one\n")
     with world.stream(f"jobs/{job}/logs?follow=1") as events:
@@ -412,10 +420,10 @@ def test_a_followed_log_comes_as_it_is_written_and_ends_with_the_job(world: Serv
         assert next(events) == ("end", {"state": "succeeded", "attempt": 1})
 
 
-def test_who_loses_the_project_reads_no_more_of_a_busy_log(
+def test_a_follower_who_loses_the_project_stops_receiving_the_log(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.api.access.people.ASKED_AGAIN_S", 0.2)
+    monkeypatch.setattr("jupyter_gpu_quota.api.access.people.RECHECK_S", 0.2)
     job, log = running(world)
     with world.stream(f"jobs/{job}/logs?follow=1", "olga") as events:
         log.write(b"0\n")
@@ -427,19 +435,6 @@ def test_who_loses_the_project_reads_no_more_of_a_busy_log(
             if next(events, None) is None:
                 return
     pytest.fail("a stream that nobody may read any more went on")
-
-
-@pytest.mark.parametrize(
-    ("data", "whole", "text", "next_offset"),
-    [
-        pytest.param("zwö".encode()[:-1], False, "zw", 2, id="half a character waits"),
-        pytest.param("zwö".encode(), False, "zwö", 4, id="a whole one does not"),
-        pytest.param(b"\xff\xfe", True, "\ufffd\ufffd", 2, id="what is not text is marked"),
-    ],
-)
-def test_how_a_part_of_a_log_is_shown(data: bytes, whole: bool, text: str, next_offset: int) -> None:
-    part = whole_characters(LogPart(0, data, len(data)), at_end=whole)
-    assert (part.text, part.next_offset) == (text, next_offset)
 
 
 def test_outputs_are_listed_and_given_as_downloads(world: ServiceWorld) -> None:
@@ -483,14 +478,16 @@ def test_a_job_without_a_name_is_called_by_its_command(command: list[str], name:
 @pytest.mark.parametrize(
     ("who", "query", "status", "said"),
     [
-        pytest.param("bob", "project=nix", 404, "no project 'nix' that you may see", id="a project that is not there"),
-        pytest.param("bob", "project=speech", 404, "no project 'speech' that", id="a project that is another's"),
+        pytest.param(
+            "bob", "project=nix", 404, "no project 'nix', or you may not see it", id="a project that is not there"
+        ),
+        pytest.param("bob", "project=speech", 404, "no project 'speech', or", id="a project that is another's"),
         pytest.param("bob", "project=vision", 200, None, id="one's own, without jobs"),
-        pytest.param("bob", "stat=running", 400, "'stat' is no parameter of GET jobs", id="a misspelt filter"),
+        pytest.param("bob", "stat=running", 400, "'stat' is not a parameter of GET jobs", id="a misspelt filter"),
         pytest.param("bob", "stat=running", 400, "project, mine, state, live", id="the filters that there are"),
     ],
 )
-def test_a_filter_that_fits_nothing_is_no_empty_list(
+def test_a_filter_by_an_unknown_project_is_refused(
     tmp_path: Path, who: str, query: str, status: int, said: str | None
 ) -> None:
     with service_world(tmp_path) as world:

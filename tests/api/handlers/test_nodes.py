@@ -31,7 +31,7 @@ def running(world: ServiceWorld, **more: object) -> str:
     return job
 
 
-def test_a_drain_tells_who_leaves_who_stays_and_whose_training_quota_is_reduced(world: ServiceWorld) -> None:
+def test_a_drain_lists_paused_and_staying_work_and_reduced_training_quotas(world: ServiceWorld) -> None:
     loose, firm = running(world), running(world, preemptible=False)
     with world.stepping():
         slice_ = world.post("notebooks", "hub", {"user": "bob", "project": "vision", "gpu": "1/8"}).json["id"]
@@ -45,7 +45,7 @@ def test_a_drain_tells_who_leaves_who_stays_and_whose_training_quota_is_reduced(
     assert not found["changed"] and world.get("nodes").json["items"][0]["upkeep"] == "none"
 
 
-def test_a_drained_node_sends_its_job_back_and_an_uncordoned_one_takes_it_again(world: ServiceWorld) -> None:
+def test_a_drained_node_requeues_its_job_and_an_uncordoned_one_runs_it(world: ServiceWorld) -> None:
     job = running(world)
     found = change(world, "drain").json
     assert found["changed"] and (found["node"]["upkeep"], found["node"]["schedulable"]) == ("draining", False)
@@ -62,7 +62,7 @@ def test_a_drained_node_sends_its_job_back_and_an_uncordoned_one_takes_it_again(
     assert world.store.job(job).job.state is JobState.STARTING  # type: ignore[union-attr]
 
 
-def test_a_deadline_takes_what_may_not_be_preempted_and_is_kept_when_the_drain_is_asked_again(
+def test_a_drain_deadline_stops_non_preemptible_work_and_a_repeated_drain_keeps_it(
     world: ServiceWorld,
 ) -> None:
     job, now = running(world, preemptible=False), world.clock()
@@ -91,7 +91,7 @@ def test_devices_of_a_cordoned_node_show_that_no_work_starts_there(world: Servic
     assert "node cordoned: no work starts here" in world.get(PREFIX, "ann").body.decode()
 
 
-def test_a_change_is_audited_with_who_did_it(world: ServiceWorld) -> None:
+def test_a_change_is_audited_with_its_actor(world: ServiceWorld) -> None:
     change(world, "cordon")
     (row,) = [row for row in world.get("audit?limit=1000", "ann").json["items"] if row["kind"] == "node.cordon"]
     assert (row["actor"], row["subject"], row["payload"]["was"]) == ("ann", "node-1", "none")
@@ -102,17 +102,17 @@ def test_a_change_is_audited_with_who_did_it(world: ServiceWorld) -> None:
     [
         pytest.param("cordon", {"deadline": "2h"}, 400, "deadline belongs to a drain", id="a deadline of a cordon"),
         pytest.param("drain", {"deadline": "soon"}, 400, "no duration", id="a deadline that is no duration"),
-        pytest.param("melt", {}, 404, "nothing at", id="a word that no node knows"),
+        pytest.param("melt", {}, 404, "is not a path of this API", id="a word that no node knows"),
     ],
 )
-def test_what_cannot_be_done_to_a_node_is_refused(
+def test_invalid_node_changes_are_refused(
     world: ServiceWorld, word: str, edit: dict[str, object], status: int, words: str
 ) -> None:
     refused = change(world, word, **edit)
     assert refused.status == status and words in refused.json["message"]
 
 
-def test_a_node_that_is_not_there_is_not_found(world: ServiceWorld) -> None:
+def test_an_unknown_node_is_not_found(world: ServiceWorld) -> None:
     assert world.post("nodes/node-9/actions/cordon", "ann", {}).json["reason"] == "not_found"
     assert world.post("nodes/one/actions/cordon", "ann", {}).json["node"]["id"] == "node-1", "a node has a name, too"
 

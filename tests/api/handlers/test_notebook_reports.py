@@ -110,7 +110,7 @@ def test_a_silent_cell_is_busy_all_the_time(server: JupyterServer, service: Serv
     assert next(k.quiet_ms for k in ended.kernels if k.id == kernel) < 2_000 + watch.lost_s * 1000
 
 
-def test_a_tab_that_reconnects_is_no_message(server: JupyterServer, service: Service) -> None:
+def test_a_reconnecting_browser_tab_is_not_a_message(server: JupyterServer, service: Service) -> None:
     kernel = idle_kernel(server, service)
 
     async def reconnect() -> None:
@@ -125,7 +125,7 @@ def test_a_tab_that_reconnects_is_no_message(server: JupyterServer, service: Ser
     assert after >= before + watch.seconds * 1000 - 2_500
 
 
-def test_terminals_and_programs_beside_the_kernels_are_named(server: JupyterServer, service: Service) -> None:
+def test_terminals_and_other_programs_are_listed(server: JupyterServer, service: Service) -> None:
     name = server.call("POST", "/api/terminals")[1]["name"]
     found = service.next(lambda report: any(p.kind == "terminal" for p in report.programs)).programs
     assert {program.kind for program in found} == {"terminal", "proxied"}
@@ -163,7 +163,7 @@ def test_only_the_named_kernel_is_shut_down_and_the_others_keep_their_variables(
     until(lambda: service.kernel(holder) is None)
 
 
-def test_a_kernel_that_was_used_since_is_left_alone(server: JupyterServer, service: Service) -> None:
+def test_a_kernel_used_since_is_not_shut_down(server: JupyterServer, service: Service) -> None:
     busy, used = idle_kernel(server, service), idle_kernel(server, service)
     begin(server, busy, "import time; time.sleep(5)")
     service.free = FreeOrder(kernels=[busy, used, "one that never was"], quiet_ms=600_000)
@@ -196,7 +196,7 @@ def test_a_warning_is_an_event_of_the_server(server: JupyterServer, service: Ser
     assert 280_000 < idle["free_in_ms"] <= 300_000
 
 
-def test_keep_goes_to_the_service_with_the_servers_own_token(server: JupyterServer, service: Service) -> None:
+def test_keep_calls_the_service_with_the_servers_own_token(server: JupyterServer, service: Service) -> None:
     assert server.call("POST", "/gpu-quota/keep")[1]["stage"] == "in_use"
     service.keep_status = 409
     status, answer = server.call("POST", "/gpu-quota/keep")
@@ -205,7 +205,7 @@ def test_keep_goes_to_the_service_with_the_servers_own_token(server: JupyterServ
 
 
 @pytest.mark.parametrize("path", ["/gpu-quota/idle", "/gpu-quota/keep"])
-def test_nobody_else_asks_or_keeps(server: JupyterServer, service: Service, path: str) -> None:
+def test_other_users_may_neither_request_nor_postpone(server: JupyterServer, service: Service, path: str) -> None:
     assert server.call("GET" if path.endswith("idle") else "POST", path, token="")[0] == 403
     assert service.kept == 0
 
@@ -223,9 +223,7 @@ def test_silent_gpu_work_counts_as_activity_of_the_server(server: JupyterServer,
     until(lambda: server.last_activity() > unused)
 
 
-def test_a_busy_kernel_counts_while_nobody_can_tell_whether_it_uses_the_gpu(
-    server: JupyterServer, service: Service
-) -> None:
+def test_a_busy_kernel_counts_while_its_gpu_use_is_unknown(server: JupyterServer, service: Service) -> None:
     kernel = idle_kernel(server, service)
     begin(server, kernel, "import time; time.sleep(600)")
     service.next(lambda report: any(k.state == "busy" for k in report.kernels))
@@ -239,7 +237,7 @@ def test_a_busy_kernel_counts_while_nobody_can_tell_whether_it_uses_the_gpu(
     assert server.last_activity() == known
 
 
-def test_a_service_that_says_no_delays_nothing(server: JupyterServer, service: Service) -> None:
+def test_a_refusal_of_the_service_does_not_delay_the_server(server: JupyterServer, service: Service) -> None:
     kernel = server.start_kernel()
     service.silent = True
     with Stopwatch() as watch:
@@ -249,7 +247,7 @@ def test_a_service_that_says_no_delays_nothing(server: JupyterServer, service: S
     until(lambda: service.kernel(kernel))
 
 
-def test_a_server_whose_service_is_not_there_works_and_finds_it_later(tmp_path: Path) -> None:
+def test_a_server_works_without_the_service_and_reports_when_it_returns(tmp_path: Path) -> None:
     service = Service(port=free_port())
     with jupyter_server(tmp_path, service.port) as server:
         kernel = server.start_kernel()

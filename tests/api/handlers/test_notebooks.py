@@ -59,21 +59,19 @@ def test_above_the_quota_it_is_refused_with_the_figures(world: ServiceWorld) -> 
         pytest.param("900GiB", "ask for less, or for all of one device (1)", id="more memory than a device has"),
     ],
 )
-def test_what_no_notebook_can_have_is_refused_and_nothing_like_it_proposed(
-    world: ServiceWorld, gpu: str, words: str
-) -> None:
+def test_an_impossible_slice_size_is_refused_without_a_proposal(world: ServiceWorld, gpu: str, words: str) -> None:
     answer = ask(world, gpu=gpu)
     assert answer.status == 400
     assert words in answer.json["message"]
 
 
-def test_the_same_server_asking_again_has_one_slice(world: ServiceWorld) -> None:
+def test_a_server_that_requests_again_has_one_slice(world: ServiceWorld) -> None:
     with world.stepping():
         first, again, other = ask(world).json, ask(world).json, ask(world, server="second").json
     assert first["id"] == again["id"] != other["id"]
 
 
-def test_giving_back_twice_or_an_unknown_one_is_fine(world: ServiceWorld) -> None:
+def test_returning_a_slice_twice_or_an_unknown_one_is_no_error(world: ServiceWorld) -> None:
     with world.stepping():
         notebook = ask(world).json["id"]
     assert [world.call("DELETE", f"notebooks/{name}", "hub").status for name in (notebook, notebook, "nothing")] == [
@@ -182,9 +180,9 @@ def look(world: ServiceWorld, reconciler: Reconciliation) -> list[str]:
     return sorted(before - set(world.store_live()))
 
 
-def test_a_slice_whose_server_is_gone_for_a_minute_goes_back_with_the_reason(booked: Any) -> None:
+def test_a_slice_without_a_server_for_a_minute_is_returned_with_the_reason(booked: Any) -> None:
     world, notebook, later = booked
-    reconciler = world.controllers.parts.reconciliation()
+    reconciler = world.controllers.factory.reconciliation()
     world.hub.users["bob"].servers = {}
     later.now += 61_000
     assert look(world, reconciler) == []
@@ -212,10 +210,10 @@ def test_a_slice_whose_server_is_gone_for_a_minute_goes_back_with_the_reason(boo
         pytest.param({"": {"name": "", "ready": False, "stopped": True}}, False, id="nor one that has stopped"),
     ],
 )
-def test_which_servers_keep_a_slice(booked: Any, servers: dict[str, Any], kept: bool) -> None:
+def test_servers_that_keep_a_slice(booked: Any, servers: dict[str, Any], kept: bool) -> None:
     world, notebook, later = booked
     world.hub.users["bob"].servers = servers
-    reconciler = world.controllers.parts.reconciliation()
+    reconciler = world.controllers.factory.reconciliation()
     for _ in range(3):
         later.now += 61_000
         look(world, reconciler)
@@ -223,9 +221,9 @@ def test_which_servers_keep_a_slice(booked: Any, servers: dict[str, Any], kept: 
     assert state == ("booked" if kept else "returned")
 
 
-def test_a_server_that_comes_back_between_two_looks_starts_the_count_anew(booked: Any) -> None:
+def test_a_server_seen_again_restarts_the_count(booked: Any) -> None:
     world, notebook, later = booked
-    reconciler, servers = world.controllers.parts.reconciliation(), world.hub.users["bob"].servers
+    reconciler, servers = world.controllers.factory.reconciliation(), world.hub.users["bob"].servers
     for present in (False, True, False):
         world.hub.users["bob"].servers = servers if present else {}
         later.now += 61_000
@@ -234,7 +232,7 @@ def test_a_server_that_comes_back_between_two_looks_starts_the_count_anew(booked
 
 
 @pytest.mark.parametrize("fault", ["away", "silent about servers"])
-def test_from_a_hub_that_does_not_say_nothing_is_concluded(
+def test_missing_fields_of_the_hub_lead_to_no_conclusion(
     booked: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, notebook, later = booked
@@ -242,7 +240,7 @@ def test_from_a_hub_that_does_not_say_nothing_is_concluded(
         world.hub.away = True
     else:
         monkeypatch.setattr("tests.api.world._model", lambda name, account: {"name": name})
-    reconciler = world.controllers.parts.reconciliation()
+    reconciler = world.controllers.factory.reconciliation()
     for _ in range(3):
         later.now += 61_000
         with pytest.raises(HubUnavailable):
@@ -251,10 +249,10 @@ def test_from_a_hub_that_does_not_say_nothing_is_concluded(
     assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "booked"
 
 
-def test_a_young_booking_is_left_alone(booked: Any) -> None:
+def test_a_recent_booking_is_not_returned(booked: Any) -> None:
     world, _, later = booked
     world.hub.users["bob"].servers = {}
-    reconciler = world.controllers.parts.reconciliation()
+    reconciler = world.controllers.factory.reconciliation()
     later.now += 59_000
     assert look(world, reconciler) == []
     assert reconciler._missed == {}
@@ -295,7 +293,7 @@ def lending(world: ServiceWorld) -> None:
     )
 
 
-def test_the_slice_of_an_idle_notebook_is_lent_and_back_when_its_server_asks_again(world: ServiceWorld) -> None:
+def test_the_slice_of_an_idle_notebook_is_lent_and_returned_on_a_new_request(world: ServiceWorld) -> None:
     lending(world)
     asked = {"user": "bob", "project": "vision", "gpu": "1/8"}
     with world.stepping():
@@ -314,7 +312,7 @@ def test_the_slice_of_an_idle_notebook_is_lent_and_back_when_its_server_asks_aga
     assert again["allocations"][0]["device"] == slice_["allocations"][0]["device"]
 
 
-def test_the_audit_tells_that_a_slice_was_lent_and_why(world: ServiceWorld) -> None:
+def test_the_audit_has_the_loan_of_a_slice_with_its_reason(world: ServiceWorld) -> None:
     lending(world)
     with world.stepping():
         slice_ = ask(world).json["id"]
@@ -327,7 +325,7 @@ def test_the_audit_tells_that_a_slice_was_lent_and_why(world: ServiceWorld) -> N
     )
 
 
-def test_the_audit_tells_of_a_lent_slice_that_it_is_given_back_and_not_that_a_notebook_starts(
+def test_the_audit_describes_a_returned_slice_not_a_start(
     world: ServiceWorld,
 ) -> None:
     lending(world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.api.handlers import quota
 from jupyter_gpu_quota.api.quota_edits import preview as previews
 from jupyter_gpu_quota.api.quota_edits.arithmetic import Arithmetic, arithmetic_of_file
 from jupyter_gpu_quota.quotafile import QuotaFile
@@ -57,7 +59,7 @@ def test_a_project_is_shown_with_its_department(world: ServiceWorld) -> None:
 HUGE = QUOTA + "".join(f"  - {{name: q{n}, quota: {{build: {{notebook: 25000}}}}}}\n" for n in range(39))
 
 
-def test_quotas_of_a_million_devices_are_previewed_at_once_and_go_back_again(world: ServiceWorld) -> None:
+def test_quotas_of_a_million_devices_are_previewed_and_exported_quickly(world: ServiceWorld) -> None:
     begun = time.process_time()
     seen = world.post("quota/preview", "ann", {"text": HUGE})
     assert seen.status == 200 and len(seen.body) < 20_000
@@ -70,6 +72,22 @@ def test_quotas_of_a_million_devices_are_previewed_at_once_and_go_back_again(wor
     assert world.get(f"jobs/{job}").json["state"] == "starting"
     assert world.post("quota/revisions/1/actions/revert", "ann").status == 200
     assert time.process_time() - begun < 5
+
+
+def test_an_edit_is_stale_if_work_began_in_what_it_removes(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = quota._put
+
+    async def frozen(*args: Any) -> Any:
+        """The edit is checked, then its process stands still while a job is submitted."""
+        await asyncio.to_thread(world.submit, "patty")
+        return await put(*args)
+
+    monkeypatch.setattr(quota, "_put", frozen)
+    answer = world.put_quota(QUOTA[: QUOTA.index("  - name: speech")])
+    assert (answer.status, answer.json["reason"]) == (409, "stale")
+    assert "project speech, which the quota edit removes" in answer.json["message"]
 
 
 def test_without_departments_a_project_has_none(world: ServiceWorld) -> None:
@@ -158,7 +176,7 @@ def test_a_ceiling_for_each_user_is_shown_with_the_user_name(world: ServiceWorld
     assert "bob" in dry["reason"]["message"]
 
 
-def test_a_preview_names_whose_wait_becomes_hopeless(world: ServiceWorld) -> None:
+def test_a_preview_lists_jobs_that_can_no_longer_start(world: ServiceWorld) -> None:
     text = QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)
     assert world.put_quota(text).status == 200
     jobs = [world.submit("bob")["id"] for _ in range(2)]
@@ -172,7 +190,7 @@ def test_a_preview_names_whose_wait_becomes_hopeless(world: ServiceWorld) -> Non
     assert "Without this file it waits: bob asked for 1 GPU and uses 1;" in row["message"]
 
 
-def test_a_preview_names_who_waits_behind_a_limit_that_is_lowered(world: ServiceWorld) -> None:
+def test_a_preview_lists_the_jobs_that_a_lowered_limit_delays(world: ServiceWorld) -> None:
     text = QUOTA.replace("{train: {training: 2}", "{train: {training: 1, limit: 2}", 1)
     assert world.put_quota(text).status == 200
     jobs = [world.submit("bob")["id"] for _ in range(3)]
@@ -209,9 +227,7 @@ def test_a_preview_names_who_waits_behind_a_limit_that_is_lowered(world: Service
         ),
     ],
 )
-def test_a_ceiling_that_is_below_what_there_is_goes_with_a_warning(
-    world: ServiceWorld, amounts: str, words: str
-) -> None:
+def test_a_ceiling_below_present_use_is_a_warning(world: ServiceWorld, amounts: str, words: str) -> None:
     jobs = [world.submit("bob")["id"] for _ in range(2)]
     world.step()
     for job in jobs:
@@ -227,7 +243,7 @@ def test_a_ceiling_that_is_below_what_there_is_goes_with_a_warning(
     )
 
 
-def test_each_mistake_of_a_file_stands_on_a_line_of_its_own(world: ServiceWorld) -> None:
+def test_each_error_of_a_file_is_on_a_separate_line(world: ServiceWorld) -> None:
     text = QUOTA.replace("projects:", "projcts:", 1) + "\nspeling: 1\n"
     refused = world.post("quota/preview", "ann", {"text": text})
     found = refused.json["message"].splitlines()
@@ -235,14 +251,14 @@ def test_each_mistake_of_a_file_stands_on_a_line_of_its_own(world: ServiceWorld)
     assert any("; did you mean" in line for line in found)
 
 
-def test_a_dry_run_knows_the_name_of_a_person_who_never_had_anything(world: ServiceWorld) -> None:
+def test_a_dry_run_shows_the_name_of_a_new_user(world: ServiceWorld) -> None:
     text = QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 0.5}}", 1)
     assert world.put_quota(text).status == 200
     dry = world.post("jobs", "bob", {"command": ["x"], "project": "vision", "gpu": "1", "dry_run": True}).json
     assert dry["reason"]["message"].startswith("bob asked for 1 GPU; ") and dry["reason"]["figures"]["user"] == "bob"
 
 
-def test_a_revert_to_what_is_in_force_says_that_it_changed_nothing(world: ServiceWorld) -> None:
+def test_a_revert_to_the_present_revision_reports_no_change(world: ServiceWorld) -> None:
     present = world.get("quota", "ann").json["revision"]
     found = world.post(f"quota/revisions/{present}/actions/revert", "ann").json
     assert (found["unchanged"], found["revision"]) == (True, present)
@@ -259,7 +275,7 @@ def test_a_revert_to_what_is_in_force_says_that_it_changed_nothing(world: Servic
         ),
     ],
 )
-def test_nobody_can_accept_what_contradicts_itself(world: ServiceWorld, amounts: str, words: str) -> None:
+def test_a_contradictory_file_cannot_be_accepted(world: ServiceWorld, amounts: str, words: str) -> None:
     refused = world.put_quota(DEPARTMENTS + calendar(amounts), accept_overcommit=True)
     assert (refused.status, refused.json["reason"]) == (409, "contradicting")
     assert words in refused.json["message"] and "while nights is open" in refused.json["message"]
@@ -278,7 +294,7 @@ def test_views_and_projections_use_the_amounts_in_force_now(world: ServiceWorld)
     assert len(document.policy.windows) > 50, "a saved snapshot is decided on with its calendar"
 
 
-def test_a_lowered_quota_is_shown_as_set_and_in_force_and_its_deadline_warns_of_whom_it_takes(
+def test_a_lowered_quota_is_shown_as_set_and_in_force_with_the_jobs_of_its_deadline(
     world: ServiceWorld,
 ) -> None:
     jobs = [world.submit("bob", preemptible=False)["id"] for _ in range(2)]
@@ -366,13 +382,13 @@ def test_a_window_that_never_opens_is_reported(world: ServiceWorld, when: str, e
         ),
     ],
 )
-def test_a_pool_without_a_device_says_why(world: ServiceWorld, text: str, words: str) -> None:
+def test_a_pool_without_a_device_gives_the_reason(world: ServiceWorld, text: str, words: str) -> None:
     [refusal] = world.post("quota/preview", "ann", {"text": text}).json["refusals"]
     assert refusal.startswith(words), "the cause is reported before its effects"
     assert words in world.put_quota(text).json["message"]
 
 
-def test_a_job_for_a_pool_without_a_device_is_refused_with_the_selector_and_what_is_there(world: ServiceWorld) -> None:
+def test_a_job_for_a_pool_without_a_device_is_refused_with_the_selector_and_the_devices(world: ServiceWorld) -> None:
     text = QUOTA.replace("[Simulated 80G]", "[A100]")
     assert world.put_quota(text, accept_overcommit=True).status == 200
     world.quota = QuotaFile.from_document(world.store.quota().document)  # type: ignore[union-attr]

@@ -78,7 +78,7 @@ def test_the_same_hours_by_another_key(metered: Metered, by: str) -> None:
     assert sum(row["allocated_milli_h"] for row in rows) == 2_000
 
 
-def test_an_hour_that_nobody_read_is_unknown(metered: Metered) -> None:
+def test_an_hour_without_readings_is_unknown(metered: Metered) -> None:
     row = metered.usage(by="hour")[1]
     assert (row["used_milli_h"], row["utilisation_percent"], row["coverage_percent"]) == (None, None, 0)
     assert row["used_milli_s"] is None
@@ -121,7 +121,7 @@ def view(**found: Any) -> UsageView:
         ),
     ],
 )  # fmt: skip
-def test_what_was_used_is_never_printed_as_nothing(expected: dict[str, Any], row: tuple[object, ...]) -> None:
+def test_small_use_is_never_printed_as_zero(expected: dict[str, Any], row: tuple[object, ...]) -> None:
     assert listings._usage_row(view(**expected)) == row
 
 
@@ -152,7 +152,7 @@ def test_gpu_time_as_it_is_printed(milli_s: int, text: str) -> None:
         pytest.param("patty", "device", False, id="nor by device"),
     ],
 )
-def test_who_sees_it(metered: Metered, who: str, by: str, seen: bool) -> None:
+def test_usage_is_limited_to_visible_work(metered: Metered, who: str, by: str, seen: bool) -> None:
     assert bool(metered.usage(who, by=by)) is seen
 
 
@@ -167,6 +167,6 @@ def test_only_the_hours_that_are_asked_for(metered: Metered) -> None:
      "since=2027-01-16T00:00:00Z&until=2027-01-15T00:00:00Z", "since=2026-01-01T00:00:00Z"],
     ids=["a key that there is not", "no instant", "no time zone", "the wrong order", "more than a month"],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(metered: Metered, query: str) -> None:
+def test_invalid_queries_are_refused(metered: Metered, query: str) -> None:
     refused = metered.world.get(f"usage?{query}")
     assert (refused.status, refused.json["reason"]) == (400, "invalid")

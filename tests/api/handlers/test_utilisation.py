@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.api.state.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, together
+from jupyter_gpu_quota.api.state.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, total_use
 from jupyter_gpu_quota.core.model import Device, Health
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.pages.test_pages import page
@@ -40,6 +40,11 @@ def row(
         pytest.param(row("d", I=40), Utilised(None, "it began after the last reading"), id="too new to be read"),
         pytest.param(None, Utilised(None, "it was not read yet"), id="a device that was never read"),
         pytest.param(
+            row("d", at=NOW - STALE_MS - 1_000, I=40),
+            Utilised(None, "it began after the last reading"),
+            id="too new for an old reading",
+        ),
+        pytest.param(
             row("d", at=NOW - STALE_MS - 1_000, J=40),
             Utilised(None, "it was last read 61 seconds ago"),
             id="readings stopped",
@@ -51,13 +56,13 @@ def test_the_use_of_a_share(found: DeviceSample | None, expected: Utilised) -> N
 
 
 def test_a_sum_is_unknown_while_any_part_is() -> None:
-    assert together([Utilised(100), Utilised(20)]) == Utilised(120)
-    assert together([]) == Utilised(0)
-    assert together([Utilised(None, WHY)]) == Utilised(None, WHY)
-    assert together([Utilised(100), Utilised(None, WHY)]) == Utilised(None, f"unknown of 1 of 2 shares: {WHY}")
+    assert total_use([Utilised(100), Utilised(20)]) == Utilised(120)
+    assert total_use([]) == Utilised(0)
+    assert total_use([Utilised(None, WHY)]) == Utilised(None, WHY)
+    assert total_use([Utilised(100), Utilised(None, WHY)]) == Utilised(None, f"1 of 2 shares have no reading: {WHY}")
 
 
-def test_a_broken_device_is_no_part_of_its_pool() -> None:
+def test_an_unhealthy_device_does_not_count_in_its_pool() -> None:
     def device(name: str, health: Health) -> Device:
         return Device(id=name, node="n", index=0, model="H", memory_mib=1, pool="p", health=health)
 
@@ -65,7 +70,7 @@ def test_a_broken_device_is_no_part_of_its_pool() -> None:
     assert found == Utilised(300)
 
 
-def test_a_reading_of_the_future_tells_nothing_of_now() -> None:
+def test_a_reading_with_a_future_date_is_ignored() -> None:
     far = 253_402_300_799_000
     for at, percent in ((far, None), (NOW + 61_000, None), (NOW + 59_000, 300)):
         found = of_device(row("a", at=at, percent=30), NOW)
@@ -138,7 +143,7 @@ def test_every_interface_shows_the_use(busy: Busy) -> None:
 
 
 @pytest.mark.parametrize("path", ["jobs", "notebooks"])
-def test_a_client_that_reads_one_list_alone_gets_new_samples(busy: Busy, path: str) -> None:
+def test_a_client_that_reads_only_one_list_gets_new_samples(busy: Busy, path: str) -> None:
     busy.world.get(path)
     busy.add_samples(60, 5)
     until(
@@ -155,7 +160,7 @@ def test_no_interface_shows_unknown_use_as_zero(busy: Busy) -> None:
     assert all(why and WHY in why for _, why in found.values())
 
 
-def test_nothing_is_said_of_what_holds_nothing(busy: Busy) -> None:
+def test_workloads_without_devices_have_no_enforcement_text(busy: Busy) -> None:
     busy.read(60, 5)
     waiting = busy.world.submit(gpu="4")
     assert (waiting["utilised_milli"], waiting["utilised_unknown"]) == (None, None)

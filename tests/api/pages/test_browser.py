@@ -94,7 +94,7 @@ def said(page: Any, words: str) -> None:
     page.locator("#said[aria-live=polite]", has_text=words).wait_for(timeout=60_000)
 
 
-def test_a_job_is_held_released_and_cancelled_by_the_keyboard_alone(world: ServiceWorld, chromium: Any) -> None:
+def test_a_job_is_held_released_and_cancelled_with_the_keyboard(world: ServiceWorld, chromium: Any) -> None:
     job = world.submit(name="by hand")["id"]
     page = open_page(world, chromium, f"jobs/{job}", "bob")
     page.on("dialog", lambda dialog: dialog.accept())
@@ -105,7 +105,7 @@ def test_a_job_is_held_released_and_cancelled_by_the_keyboard_alone(world: Servi
         said(page, words)
         page.locator("#hold-or-release", has_text=then).wait_for(timeout=60_000)
         assert focused(page) == "hold-or-release"
-        assert ("A person held the job." in page.locator("#reason").text_content()) is (action == "Hold")
+        assert ("A user held the job." in page.locator("#reason").text_content()) is (action == "Hold")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     said(page, "by hand is cancelled.")
@@ -114,7 +114,7 @@ def test_a_job_is_held_released_and_cancelled_by_the_keyboard_alone(world: Servi
     page.context.close()
 
 
-def test_the_list_of_jobs_keeps_the_focus_of_who_holds_one(world: ServiceWorld, chromium: Any) -> None:
+def test_the_list_of_jobs_keeps_the_focus_after_a_hold(world: ServiceWorld, chromium: Any) -> None:
     job = world.submit(name="in the list")["id"]
     page = open_page(world, chromium, "jobs", "bob")
     page.on("dialog", lambda dialog: dialog.accept())
@@ -129,7 +129,7 @@ def test_the_list_of_jobs_keeps_the_focus_of_who_holds_one(world: ServiceWorld, 
     page.context.close()
 
 
-def test_a_running_job_that_is_held_is_announced_when_it_has_left(tmp_path: Path, chromium: Any) -> None:
+def test_a_hold_of_a_running_job_is_reported_when_it_has_stopped(tmp_path: Path, chromium: Any) -> None:
     with service_world(tmp_path) as world:
         job = world.submit(name="leaves")["id"]
         world.step()
@@ -145,7 +145,7 @@ def test_a_running_job_that_is_held_is_announced_when_it_has_left(tmp_path: Path
             )
         )  # fmt: skip
         said(page, "leaves is held.")
-        page.get_by_text("A person held the job. It waits until it is released.").wait_for(timeout=60_000)
+        page.get_by_text("A user held the job. It waits until it is released.").wait_for(timeout=60_000)
         assert focused(page) == "hold-or-release"
         page.context.close()
 
@@ -180,7 +180,7 @@ def test_every_attempts_log_can_be_read(tmp_path: Path, chromium: Any) -> None:
         page.context.close()
 
 
-def test_a_log_whose_beginning_is_not_shown_says_so(tmp_path: Path, chromium: Any) -> None:
+def test_a_log_without_its_beginning_is_marked(tmp_path: Path, chromium: Any) -> None:
     with service_world(tmp_path) as world:
         job = world.submit(name="long", nodes=2)["id"]
         world.step()
@@ -206,7 +206,7 @@ def requests_of(page: Any) -> list[str]:
     return asked
 
 
-def test_an_error_page_asks_once_and_offers_to_try_again(world: ServiceWorld, chromium: Any) -> None:
+def test_an_error_page_offers_one_retry(world: ServiceWorld, chromium: Any) -> None:
     page = open_page(world, chromium, "jobs/unknown", "bob")
     asked = requests_of(page)
     world.submit(name="news for everybody")
@@ -233,7 +233,7 @@ def test_a_page_that_is_refused_later_stops_asking(tmp_path: Path, chromium: Any
         page.context.close()
 
 
-def test_what_does_not_fit_cannot_be_applied_until_that_is_accepted(tmp_path: Path, chromium: Any) -> None:
+def test_an_overcommitted_file_cannot_be_applied_until_that_is_accepted(tmp_path: Path, chromium: Any) -> None:
     with service_world(tmp_path) as world:
         page = open_page(world, chromium, "quota", viewport={"width": 390, "height": 900})
         text, apply, why = page.locator("#quota-text"), page.locator("#quota-apply"), page.locator("#quota-why")
@@ -297,7 +297,7 @@ def test_a_log_grows_and_a_loss_falls_while_one_looks(world: ServiceWorld, chrom
     page.context.close()
 
 
-def test_it_says_when_the_stream_is_lost_and_when_it_is_back(tmp_path: Path, chromium: Any) -> None:
+def test_the_page_reports_a_lost_and_a_restored_stream(tmp_path: Path, chromium: Any) -> None:
     with service_world(tmp_path) as world:
         page = open_page(world, chromium, "")
         page.route("**/events*", lambda route: route.abort())
@@ -323,9 +323,7 @@ def test_an_edit_of_the_quotas_is_previewed_before_it_can_be_applied(tmp_path: P
         page.context.close()
 
 
-def test_a_preview_shows_what_the_calendar_changes_and_whom_the_hub_does_not_know(
-    tmp_path: Path, chromium: Any
-) -> None:
+def test_a_preview_shows_calendar_changes_and_unknown_members(tmp_path: Path, chromium: Any) -> None:
     with service_world(tmp_path) as world:
         page = open_page(world, chromium, "quota")
         text, nights = page.locator("#quota-text"), "name: nights, when: {timezone: UTC}"
@@ -357,9 +355,7 @@ def test_a_preview_warns_of_a_limit_that_a_later_window_lowers(tmp_path: Path, c
         page.context.close()
 
 
-def test_an_edit_that_takes_out_what_has_work_is_applied_only_when_that_is_accepted(
-    tmp_path: Path, chromium: Any
-) -> None:
+def test_an_edit_that_removes_work_needs_acceptance(tmp_path: Path, chromium: Any) -> None:
     with service_world(tmp_path) as world:
         world.submit("bob", project="vision")
         page = open_page(world, chromium, "quota")

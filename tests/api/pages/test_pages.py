@@ -18,8 +18,8 @@ from jupyter_gpu_quota.api.pages import text as page_text
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.messages.reasons import sentence
 from tests.api.world import PREFIX, ServiceWorld, service_world
 
@@ -113,15 +113,15 @@ def test_every_part_that_lives_has_an_id(world: ServiceWorld) -> None:
         )
 
 
-def test_simulated_devices_are_labelled_and_shares_say_that_nothing_holds_them(world: ServiceWorld) -> None:
+def test_simulated_devices_are_labelled_and_their_shares_have_no_enforcement(world: ServiceWorld) -> None:
     for path in ("", f"jobs/{world.job}", "jobs"):  # type: ignore[attr-defined]
         assert "simulated" in page(world, path), path
     assert "memory none, compute none" in page(world, f"jobs/{world.job}")  # type: ignore[attr-defined]
     assert "shares of simulated devices are only counted" in page(world, "")
 
 
-def test_a_job_page_says_what_of_log_and_outputs_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.api.handlers.logs.MOST_OUTPUTS", 120)
+def test_the_job_page_marks_a_truncated_log_and_output_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.api.handlers.logs.MAX_OUTPUTS", 120)
     with service_world(tmp_path) as world:
         job = world.submit()["id"]
         world.step()
@@ -150,7 +150,7 @@ def test_a_job_page_says_what_of_log_and_outputs_it_leaves_out(tmp_path: Path, m
         pytest.param(None, "lost", id="unseen"),
     ],
 )
-def test_a_job_page_says_how_each_rank_ended(tmp_path: Path, status: int | None, expected: str) -> None:
+def test_the_job_page_shows_the_end_of_each_rank(tmp_path: Path, status: int | None, expected: str) -> None:
     with service_world(tmp_path) as world:
         job = world.submit(retries=1)["id"]
         world.step()
@@ -158,12 +158,12 @@ def test_a_job_page_says_how_each_rank_ended(tmp_path: Path, status: int | None,
         assert f"<td>{expected}</td>" in page(world, f"jobs/{job}")
 
 
-def test_a_page_without_a_login_goes_to_the_hubs(world: ServiceWorld) -> None:
+def test_a_page_without_a_login_redirects_to_the_hub(world: ServiceWorld) -> None:
     answer = world.get(PREFIX + "jobs", None)
     assert answer.status == 302 and answer.headers["location"].startswith("/hub/api/oauth2/authorize")
 
 
-def test_logging_out_forgets_the_cookie_and_goes_to_the_hub(world: ServiceWorld) -> None:
+def test_logging_out_clears_the_cookie_and_redirects_to_the_hub(world: ServiceWorld) -> None:
     answer = world.get(PREFIX + "logout")
     assert answer.status == 302 and answer.headers["location"] == "/hub/logout"
     assert "service-gpu-quota=" in answer.headers["set-cookie"]
@@ -179,7 +179,7 @@ def test_logging_out_forgets_the_cookie_and_goes_to_the_hub(world: ServiceWorld)
         pytest.param("nowhere", "bob", 404, id="a page that is not there"),
     ],
 )
-def test_who_sees_which_page(world: ServiceWorld, path: str, who: str, status: int) -> None:
+def test_pages_by_role(world: ServiceWorld, path: str, who: str, status: int) -> None:
     answer = world.get(PREFIX + path, who)
     assert answer.status == status and b"<h1>" in answer.body
 
@@ -193,7 +193,7 @@ def test_others_see_neither_the_job_nor_its_name(world: ServiceWorld) -> None:
     assert "hush" not in page(world, "jobs", "olga") and "hush" in page(world, "jobs", "lea")
 
 
-def test_only_who_may_change_a_job_gets_the_buttons(world: ServiceWorld) -> None:
+def test_only_users_who_may_change_a_job_get_the_buttons(world: ServiceWorld) -> None:
     def actions(who: str) -> set[str | None]:
         buttons = Outline(page(world, f"jobs/{world.job}", who)).all("button")  # type: ignore[attr-defined]
         return {button.get("data-action") for button in buttons} - {None}
@@ -207,7 +207,7 @@ def test_the_editor_is_for_those_who_may_apply(world: ServiceWorld) -> None:
     assert "<textarea" not in page(world, "quota", "lea")
 
 
-def test_it_says_when_the_service_is_not_ready(world: ServiceWorld) -> None:
+def test_doctor_reports_a_service_that_is_not_ready(world: ServiceWorld) -> None:
     world.services.controller_alive = lambda: False
     try:
         assert "The service is not ready." in page(world, "")
@@ -237,7 +237,7 @@ def test_a_browser_acts_only_with_the_pages_own_token(world: ServiceWorld) -> No
     assert world.get(f"jobs?_xsrf={xsrf[1]}", None, headers=fetch).status == 200
 
 
-def test_a_cookie_of_another_site_posts_nothing(world: ServiceWorld) -> None:
+def test_a_cross_site_post_is_refused(world: ServiceWorld) -> None:
     headers = {"Cookie": cookie(world, "token-bob"), "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "cross-site"}
     assert world.post("jobs", None, {"command": ["x"]}, headers=headers).status == 401
 
@@ -256,7 +256,7 @@ def test_the_first_eight_projects_have_colours_of_their_own() -> None:
     assert page_text.colour_of(None, colours) == page_text.colour_of("gone", colours) == "other"
 
 
-def test_the_list_of_jobs_says_how_a_failed_one_ended(tmp_path: Path) -> None:
+def test_the_list_of_jobs_shows_the_end_of_a_failed_job(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         job = world.submit()["id"]
         world.step()
@@ -265,7 +265,7 @@ def test_the_list_of_jobs_says_how_a_failed_one_ended(tmp_path: Path) -> None:
         assert "Its last attempt: exit 3." in page(world, "jobs")
 
 
-def test_a_job_page_and_its_command_say_what_was_asked_for_beside_gpu(tmp_path: Path) -> None:
+def test_the_job_page_and_command_show_requested_cpu_and_memory(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         job = world.submit(cpu_milli=300, memory_mib=64, time_limit="90m", preemptible=False, priority=40)["id"]
         assert '<dd id="host">0.3 CPU and 64 MiB</dd>' in page(world, f"jobs/{job}")
@@ -290,7 +290,7 @@ def test_the_time_limit_of_an_ended_job_is_in_the_past_tense() -> None:
     )
 
 
-def test_parts_and_devices_are_counted_in_words() -> None:
+def test_counts_of_parts_and_devices_have_singular_and_plural() -> None:
     books = (("project", "a"), ("pool", "t"), ("asked_milli", 1000), ("capacity_milli", 500))
     reason = reason_from(ReasonCode.NEVER_FITS, (*books, ("ranks", 1), ("possible_ranks", 0)))
     assert "1 GPU in 1 part; pool t has 0.5 GPU and room for 0 such parts when" in sentence(reason)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota import quotafile
-from jupyter_gpu_quota.api.quota_edits.calendar import MOST_LISTED, calendar_edits
+from jupyter_gpu_quota.api.quota_edits.calendar import MAX_LISTED, calendar_edits
 from jupyter_gpu_quota.api.quota_edits.edit import Edit
 from jupyter_gpu_quota.core.model import Policy, Snapshot
 from jupyter_gpu_quota.messages.quota_edits import edit_sentence
@@ -217,7 +217,7 @@ def test_an_edit_of_the_calendar_is_shown_with_its_amounts(old: str, new: str, a
     assert sentences(old, new, at) == [f"Calendar {each}." for each in said]
 
 
-def test_the_first_file_tells_all_of_its_windows() -> None:
+def test_the_first_file_lists_all_of_its_windows() -> None:
     assert sentences(None, dated(window())) == [
         f"Calendar nights is new: {OPENS}.",
         "Calendar nights, project fraud, pool big: training quota 3 once this is in force, 2 while it is open.",
@@ -232,7 +232,7 @@ def test_of_many_amounts_the_first_are_listed_and_the_others_counted() -> None:
     many = "".join(f"  - {{name: p{n}, quota: {{}}}}\n" for n in range(100))
     amounts = ", ".join(f"p{n}: {{big: {{weight: 2}}}}" for n in range(100))
     said = sentences(BASE + many, dated(window(f"projects: {{{amounts}}}"), base=BASE + many))
-    assert len(said) == 1 + MOST_LISTED + 1 and said[-1] == "The calendar changes the amounts of 60 more."
+    assert len(said) == 1 + MAX_LISTED + 1 and said[-1] == "The calendar changes the amounts of 60 more."
 
 
 def test_the_largest_calendar_is_compared_within_seconds() -> None:
@@ -242,7 +242,7 @@ def test_the_largest_calendar_is_compared_within_seconds() -> None:
     windows = [window(f"projects: {{{amounts}}}", each, f"w{n}") for n, each in enumerate(hours)]
     old, new = read(BASE + many), read(dated(*windows, base=BASE + many))
     begun = time.process_time()
-    assert len(calendar_edits(edit_of(old, new))) == 100 + MOST_LISTED + 1
+    assert len(calendar_edits(edit_of(old, new))) == 100 + MAX_LISTED + 1
     assert time.process_time() - begun < 5
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.api.quota_edits.ceilings import MOST_LISTED, ceiling_edits
+from jupyter_gpu_quota.api.quota_edits.ceilings import MAX_LISTED, ceiling_edits
 from jupyter_gpu_quota.core.model import (
     Amounts,
     Change,
@@ -253,8 +253,8 @@ def test_an_amount_lowered_below_the_use_is_reported_with_its_window(
 
 
 def test_a_limited_number_of_windows_is_listed() -> None:
-    steps = [window(f"w{n}", NIGHT + n, NIGHT + n + 1, limit_milli=2000 - n) for n in range(MOST_LISTED + 5)]
-    assert len(warnings_of(policy(), policy(*steps))) == MOST_LISTED
+    steps = [window(f"w{n}", NIGHT + n, NIGHT + n + 1, limit_milli=2000 - n) for n in range(MAX_LISTED + 5)]
+    assert len(warnings_of(policy(), policy(*steps))) == MAX_LISTED
 
 
 NIGHTS = """\
@@ -265,7 +265,7 @@ calendar:
 """
 
 
-def test_a_preview_and_what_puts_the_file_in_force_warn_of_a_window_that_opens_later(tmp_path: Path) -> None:
+def test_preview_and_apply_warn_about_a_window_that_opens_later(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         world.run(world.services.store_view.refresh())
         jobs = [world.submit("bob")["id"] for _ in range(2)]
@@ -303,14 +303,14 @@ def test_windows_with_thousands_of_overlaps_are_checked_quickly_for_many_users()
     )
     snapshot = Snapshot(version=1, now=NOON, nodes=(), devices=(), jobs=jobs)
     before = time.process_time()
-    assert len(ceiling_edits(snapshot, policy(), policy(*windows), str)) == 2 * MOST_LISTED
+    assert len(ceiling_edits(snapshot, policy(), policy(*windows), str)) == 2 * MAX_LISTED
     nothing = policy(*windows, limit_milli=9000)
     lower = replace(nothing, windows=tuple(replace(one, name=f"{one.name} late") for one in windows))
     ceiling_edits(snapshot, nothing, lower, str)
     assert time.process_time() - before < 2, "each user was checked with all of them again: that took 4 s"
 
 
-def test_a_calendar_that_stays_is_compared_once_and_not_for_each_of_many_people() -> None:
+def test_an_unchanged_calendar_is_compared_once_for_all_users() -> None:
     day = 86_400_000
     windows = tuple(
         window(f"w{entry}", NOON + days * day + entry, NOON + days * day + entry + day // 2, user_jobs_milli=500)
@@ -335,7 +335,7 @@ def test_a_calendar_that_stays_is_compared_once_and_not_for_each_of_many_people(
     assert time.process_time() - before < 3, "both calendars were compared for each person: that took 10 s"
 
 
-def test_quota_that_a_ceiling_leaves_to_nobody_is_looked_for_in_thousands_of_ways_at_once() -> None:
+def test_quota_without_users_is_found_quickly_among_thousands_of_windows() -> None:
     hour = 3_600_000
     windows = tuple(
         window(f"w{entry:02}", NOON + hours * hour, NOON + (hours + 7) * hour, user_jobs_milli=0, limit_milli=1000)

@@ -29,7 +29,7 @@ def busy(world: ServiceWorld) -> tuple[str, str]:
     return jobs[0], jobs[4]
 
 
-def test_an_owner_sees_and_changes_his_jobs_after_his_project_is_gone(world: ServiceWorld) -> None:
+def test_an_owner_may_change_their_jobs_after_the_project_was_removed(world: ServiceWorld) -> None:
     running, queued = busy(world)
     assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
     world.run(world.services.store_view.refresh())
@@ -44,7 +44,7 @@ def test_an_owner_sees_and_changes_his_jobs_after_his_project_is_gone(world: Ser
 
 
 # R57
-def test_removal_of_what_has_work_is_refused_until_it_is_accepted(world: ServiceWorld) -> None:
+def test_removing_a_project_with_work_needs_acceptance(world: ServiceWorld) -> None:
     busy(world)
     refused = world.put_quota(WITHOUT_VISION)
     assert (refused.status, refused.json["reason"]) == (409, "removes_work")
@@ -52,7 +52,7 @@ def test_removal_of_what_has_work_is_refused_until_it_is_accepted(world: Service
     assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
 
 
-def test_a_revision_without_what_has_work_is_put_back_only_if_that_is_accepted(world: ServiceWorld) -> None:
+def test_a_revert_that_removes_work_needs_acceptance(world: ServiceWorld) -> None:
     assert world.put_quota(WITHOUT_VISION).status == world.put_quota(QUOTA).status == 200
     world.run(world.services.store_view.refresh())
     busy(world)
@@ -68,7 +68,7 @@ def test_a_file_is_applied_while_the_hub_cannot_name_anybodys_groups(world: Serv
     assert world.put_quota(QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
 
 
-def test_removal_of_what_has_no_work_needs_no_word(world: ServiceWorld) -> None:
+def test_removing_a_project_without_work_needs_no_acceptance(world: ServiceWorld) -> None:
     assert world.put_quota(WITHOUT_VISION).status == 200
 
 
@@ -92,7 +92,7 @@ def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: Serv
     )
 
 
-def test_whom_a_preview_names_as_paused_are_those_that_apply_pauses(world: ServiceWorld) -> None:
+def test_apply_pauses_the_jobs_that_the_preview_listed(world: ServiceWorld) -> None:
     busy(world)
     patty = world.submit("patty", project="speech", gpu="3")["id"]
     world.run(world.services.store_view.refresh())
@@ -106,7 +106,7 @@ def test_whom_a_preview_names_as_paused_are_those_that_apply_pauses(world: Servi
     assert [row["effect"] for row in seen["affected"] if row["job"] == patty] == ["starts"]
 
 
-def test_a_preview_names_the_work_of_people_who_lose_their_membership(world: ServiceWorld) -> None:
+def test_a_preview_lists_the_work_of_users_who_lose_their_membership(world: ServiceWorld) -> None:
     world.add("gus", groups=["vision-team"])
     mine, his = world.submit("bob", project="vision"), world.submit("gus", project="vision")
     world.run(world.services.store_view.refresh())
@@ -117,19 +117,19 @@ def test_a_preview_names_the_work_of_people_who_lose_their_membership(world: Ser
     assert [row["job"] for row in seen["affected"] if row["effect"] == "loses_membership"] == [his["id"]]
 
 
-def test_who_is_a_member_no_more_holds_a_job_and_does_not_release_it(world: ServiceWorld) -> None:
+def test_a_former_member_may_hold_a_job_but_not_release_it(world: ServiceWorld) -> None:
     job = world.submit("bob", project="vision")["id"]
     assert world.put_quota(QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
     assert world.post(f"jobs/{job}/actions/hold", "bob").json["state"] == "held"
     refused = world.post(f"jobs/{job}/actions/release", "bob")
     assert (refused.status, refused.json["reason"]) == (403, "not_a_member")
-    assert "bob is no member of vision any more and starts nothing there" in refused.json["message"]
+    assert "bob is no longer a member of vision and may not start work there" in refused.json["message"]
     assert world.get(f"jobs/{job}", "bob").json["state"] == "held"
     assert world.post(f"jobs/{job}/actions/release", "lea").json["state"] == "queued", "a lead answers for the project"
     assert world.post(f"jobs/{job}/actions/cancel", "bob").json["state"] == "cancelled"
 
 
-def test_what_a_removed_project_has_says_so_in_the_listings(world: ServiceWorld) -> None:
+def test_listings_mark_the_work_of_a_removed_project(world: ServiceWorld) -> None:
     running, queued = busy(world)
     world.post("notebooks", "hub", {"user": "olga", "project": "vision", "pool": "build", "gpu": "1/8"})
     world.step()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tornado.httpclient import HTTPClientError
 
 from jupyter_gpu_quota import hub_api as hub_module
 from jupyter_gpu_quota.api.quota_edits import unknown_members
@@ -81,23 +82,21 @@ def warned(world: ServiceWorld, text: str) -> list[str]:
         ),
     ],
 )
-def test_a_preview_names_a_member_whom_the_hub_does_not_know(
-    world: ServiceWorld, old: str, new: str, said: str
-) -> None:
+def test_a_preview_lists_an_unknown_member(world: ServiceWorld, old: str, new: str, said: str) -> None:
     assert warned(world, QUOTA.replace(old, new)) == [said]
 
 
-def test_members_whom_the_hub_knows_are_not_warned_of(world: ServiceWorld) -> None:
+def test_known_members_give_no_warning(world: ServiceWorld) -> None:
     assert warned(world, QUOTA) == []
 
 
-def test_a_file_that_names_nobody_asks_the_hub_for_nobody(world: ServiceWorld) -> None:
+def test_a_file_without_members_sends_no_request_to_the_hub(world: ServiceWorld) -> None:
     text = QUOTA.replace(f"{BOB}, {GROUP}, {LEA}", "").replace("users: [patty], leads: [leo]", "")
     world.hub.asked.clear()
     assert warned(world, text) == [] and "users" not in world.hub.asked
 
 
-def test_many_unknown_members_are_counted(world: ServiceWorld) -> None:
+def test_unknown_members_beyond_the_limit_are_counted(world: ServiceWorld) -> None:
     names = ", ".join(f"qqqq{n}" for n in range(30))
     found = warned(world, QUOTA.replace(BOB, f"users: [bob, {names}]"))
     assert len(found) == 21 and found[-1] == "10 more names of members are not known to the hub."
@@ -133,9 +132,7 @@ def test_apply_and_revert_put_it_in_force_and_warn_likewise(tmp_path: Path) -> N
         assert (back.status, [each.endswith(said) for each in back.json["warnings"]]) == (200, [True])
 
 
-def test_an_edit_that_comes_between_the_look_at_a_revert_and_the_revert_is_not_undone_unseen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_between_preview_and_revert_is_not_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with service_world(tmp_path) as world:
         world.run(world.services.store_view.refresh())
         assert world.put_quota(QUOTA + "# second\n").status == 200
@@ -152,7 +149,7 @@ def test_an_edit_that_comes_between_the_look_at_a_revert_and_the_revert_is_not_u
         assert world.get("quota", "ann").json["text"].endswith("# third\n")
 
 
-def test_while_the_hub_is_away_nobody_is_said_to_be_known_or_unknown(tmp_path: Path) -> None:
+def test_without_the_hub_members_are_neither_known_nor_unknown(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         world.run(world.services.store_view.refresh())
         assert warned(world, QUOTA) == []
@@ -161,17 +158,23 @@ def test_while_the_hub_is_away_nobody_is_said_to_be_known_or_unknown(tmp_path: P
         assert found == f"{UNKNOWN}: the hub answered 503 to GET users."
 
 
-def test_a_hub_that_does_not_answer_in_time_is_one_that_could_not_be_asked(
-    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never(**_: str) -> list[dict[str, object]]:
+def test_a_hub_that_exceeds_the_time_limit_is_unavailable(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(only: object) -> list[dict[str, object]]:
         await asyncio.Event().wait()
         return []
 
     monkeypatch.setattr(hub_module, "ALL_USERS_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(world.rest_hub, "_users", never)
+    monkeypatch.setattr(world.rest_hub, "_read_pages", never)
     [found] = warned(world, QUOTA)
     assert found.startswith(f"{UNKNOWN}: the hub did not list all of its users within")
+    with pytest.raises(HubUnavailable, match="the hub did not list all of its users within"):
+        world.run(world.rest_hub.servers())
+
+
+def test_a_request_without_an_answer_is_not_reported_as_an_answer_with_code_599() -> None:
+    timeout = hub_module._unavailable("GET users", HTTPClientError(599, "Timeout while connecting"))
+    assert "does not answer to GET users" in str(timeout) and "answered 599" not in str(timeout)
+    assert str(hub_module._unavailable("GET users", HTTPClientError(500))) == "the hub answered 500 to GET users"
 
 
 def test_every_page_of_the_hub_s_users_is_read(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +190,7 @@ def test_every_page_of_the_hub_s_users_is_read(world: ServiceWorld, monkeypatch:
         pytest.param("name", [UNKNOWN], id="what its users are called"),
     ],
 )
-def test_what_the_hub_does_not_tell_is_unknown(
+def test_an_answer_without_groups_leaves_them_unknown(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, lacks: str, expected: list[str]
 ) -> None:
     async def some(**_: str) -> list[dict[str, object]]:
@@ -199,8 +202,8 @@ def test_what_the_hub_does_not_tell_is_unknown(
     assert [each.startswith(start) for each, start in zip(said, expected, strict=True)] == [True]
 
 
-def test_more_users_than_are_read_are_no_answer(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_users_than_the_limit_are_an_error(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "PAGE_SIZE", 2)
-    monkeypatch.setattr(hub_module, "MOST_PAGES", 2)
+    monkeypatch.setattr(hub_module, "MAX_PAGES", 2)
     with pytest.raises(HubUnavailable, match="more than 4 users"):
         world.run(world.rest_hub.hub_users())

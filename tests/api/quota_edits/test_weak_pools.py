@@ -8,27 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.controllers.test_enforcement import Stage, policy, stage
+from tests.controllers.test_enforcement import EnforcementSetup, policy, setup
 
-__all__ = ["stage"]
+__all__ = ["setup"]
 
 
-def previewed(stage: Stage, memory: str, compute: str = "none") -> list[str]:
-    stage.world.add("root", admin=True, scopes=("read", "submit", "admin"))
-    reply = stage.world.post("quota/preview", "root", {"text": policy(memory, compute)})
+def previewed(setup: EnforcementSetup, memory: str, compute: str = "none") -> list[str]:
+    setup.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    reply = setup.world.post("quota/preview", "root", {"text": policy(memory, compute)})
     assert reply.status == 200, reply.body
     return list(reply.json["warnings"])
 
 
 @pytest.mark.parametrize("memory", ["none", "cooperative", "policed"])
-def test_a_policy_that_the_devices_can_meet_warns_of_nothing(stage: Stage, memory: str) -> None:
-    stage.apply(policy())
-    assert previewed(stage, memory) == []
+def test_a_policy_that_the_devices_meet_gives_no_warning(setup: EnforcementSetup, memory: str) -> None:
+    setup.apply(policy())
+    assert previewed(setup, memory) == []
 
 
-def test_a_policy_that_no_device_can_meet_is_warned_of_with_the_arithmetic(stage: Stage) -> None:
-    stage.apply(policy())
-    (found,) = previewed(stage, "hardware")
+def test_a_policy_that_no_device_can_meet_is_warned_of_with_the_arithmetic(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    (found,) = previewed(setup, "hardware")
     for part in (
         "Pool train: policy.enforcement requires at least memory hardware and compute none, and 0 of 2 devices",
         "as read at 20", "GPU-0, offers memory policed, compute none (", "less than a whole device are refused there",
@@ -37,10 +37,10 @@ def test_a_policy_that_no_device_can_meet_is_warned_of_with_the_arithmetic(stage
         assert part in found, found
 
 
-def test_one_device_of_two_that_cannot_meet_it_is_named(stage: Stage) -> None:
-    stage.apply(policy())
-    stage.weak = "GPU-1"
-    (found,) = previewed(stage, "policed")
+def test_the_one_of_two_devices_that_is_too_weak_is_named(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    setup.weak = "GPU-1"
+    (found,) = previewed(setup, "policed")
     assert "1 of 2 devices can enforce a fraction so" in found and "GPU-1, offers memory cooperative" in found
     assert "on another device is warned and stopped" in found
 
@@ -52,30 +52,32 @@ def test_one_device_of_two_that_cannot_meet_it_is_named(stage: Stage) -> None:
         pytest.param("GPU-1", "Unknown for 1 device: NVML does not list it", id="a device that is not named"),
     ],
 )
-def test_what_cannot_be_read_stays_unknown(stage: Stage, gone: str, expected: str) -> None:
-    stage.apply(policy())
-    stage.gone = gone
-    (warning,) = previewed(stage, "policed")
+def test_an_unreadable_device_is_listed_as_unknown(setup: EnforcementSetup, gone: str, expected: str) -> None:
+    setup.apply(policy())
+    setup.gone = gone
+    (warning,) = previewed(setup, "policed")
     assert expected in warning and "offers memory" not in warning
 
 
-def test_applying_says_it_too_and_is_done_all_the_same(stage: Stage) -> None:
-    stage.apply(policy())
-    stage.world.add("root", admin=True, scopes=("read", "submit", "admin"))
-    reply = stage.world.call("PUT", "quota", "root", {"text": policy("driver")}, {"If-Match": "2"})
+def test_apply_gives_the_same_warning_and_succeeds(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    setup.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    reply = setup.world.call("PUT", "quota", "root", {"text": policy("driver")}, {"If-Match": "2"})
     assert (reply.status, len(reply.json["warnings"])) == (200, 1), reply.body
-    back = stage.world.post("quota/revisions/3/actions/revert", "root")
+    back = setup.world.post("quota/revisions/3/actions/revert", "root")
     assert (back.status, len(back.json["warnings"])) == (200, 1), back.body
-    assert stage.world.get("quota", "root").json["warnings"] == []
+    assert setup.world.get("quota", "root").json["warnings"] == []
 
 
-def test_jobs_that_an_mps_daemon_holds_are_named(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_an_mps_daemon_holds_are_named(
+    setup: EnforcementSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "control").touch()
     (tmp_path / "nvidia-cuda-mps-control").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    stage.apply(policy())
-    stage.enforcement.mps = {"vision": str(tmp_path)}
-    stage.world.services.settings = replace(stage.world.services.settings, mps=stage.enforcement.mps)
-    (found,) = previewed(stage, "mps")
+    setup.apply(policy())
+    setup.enforcement.mps = {"vision": str(tmp_path)}
+    setup.world.services.settings = replace(setup.world.services.settings, mps=setup.enforcement.mps)
+    (found,) = previewed(setup, "mps")
     assert "Jobs of vision are enforced so by an MPS daemon, and are not refused." in found, found
-    assert "MPS daemon, and are" not in previewed(stage, "driver")[0]
+    assert "MPS daemon, and are" not in previewed(setup, "driver")[0]

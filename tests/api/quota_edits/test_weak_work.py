@@ -8,31 +8,31 @@ from typing import Any
 import pytest
 
 from tests.client.test_real_service import run
-from tests.controllers.test_enforcement import DEVICES, Stage, policy, stage
+from tests.controllers.test_enforcement import DEVICES, EnforcementSetup, policy, setup
 
-__all__ = ["stage"]
+__all__ = ["setup"]
 SLICE = {"user": "olga", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
 
 
 @pytest.fixture
-def root(stage: Stage) -> Stage:
-    stage.world.add("root", admin=True, scopes=("read", "submit", "admin"))
-    stage.apply(policy())
-    return stage
+def root(setup: EnforcementSetup) -> EnforcementSetup:
+    setup.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    setup.apply(policy())
+    return setup
 
 
-def preview(stage: Stage, memory: str) -> Any:
-    reply = stage.world.post("quota/preview", "root", {"text": policy(memory)})
+def preview(setup: EnforcementSetup, memory: str) -> Any:
+    reply = setup.world.post("quota/preview", "root", {"text": policy(memory)})
     assert reply.status == 200, reply.body
     return reply.json
 
 
-def notebook(stage: Stage) -> str:
-    with stage.world.stepping():
-        return str(stage.world.post("notebooks", "hub", SLICE).json["id"])
+def notebook(setup: EnforcementSetup) -> str:
+    with setup.world.stepping():
+        return str(setup.world.post("notebooks", "hub", SLICE).json["id"])
 
 
-def test_everybody_whom_it_ends_is_affected_with_what_happens_to_them(root: Stage) -> None:
+def test_stopped_workloads_are_listed_as_affected_with_the_effect(root: EnforcementSetup) -> None:
     job, slice = root.running(), notebook(root)
     root.read(**{job: 100, slice: 100})
     waiting = root.world.submit("olga", gpu="0.5")["id"]
@@ -57,19 +57,19 @@ def test_everybody_whom_it_ends_is_affected_with_what_happens_to_them(root: Stag
         pytest.param("0.5", "cooperative", id="a fraction that is held so now"),
     ],
 )
-def test_nobody_else_is(root: Stage, gpu: str, memory: str) -> None:
+def test_other_workloads_are_not_affected(root: EnforcementSetup, gpu: str, memory: str) -> None:
     root.read(**{root.running(gpu): 100})
     seen = preview(root, memory)
     assert (seen["stops"], seen["affected"]) == ([], [])
 
 
-def test_what_ends_anyway_needs_no_word(root: Stage) -> None:
+def test_work_that_ends_anyway_needs_no_acceptance(root: EnforcementSetup) -> None:
     root.read(**{root.running(): 100})
     root.apply(policy("driver"))
     assert preview(root, "driver")["stops"] == []
 
 
-def test_it_is_refused_until_it_is_accepted_by_name(root: Stage) -> None:
+def test_it_is_refused_until_it_is_accepted_by_name(root: EnforcementSetup) -> None:
     root.read(**{root.running(): 100})
     edit = {"text": policy("driver")}
     refused = root.world.call("PUT", "quota", "root", edit, {"If-Match": "2"})
@@ -83,9 +83,9 @@ def test_it_is_refused_until_it_is_accepted_by_name(root: Stage) -> None:
     assert root.world.post(f"{back}?accept_stops=1", "root").status == 200
 
 
-def test_the_command_line_s_preview_exits_with_1_and_says_what_accepts_it(root: Stage) -> None:
+def test_the_preview_command_exits_with_1_and_names_the_accepting_option(root: EnforcementSetup) -> None:
     root.read(**{root.running(): 100})
-    code, out, found = run(root.world, "root", "quota", "preview", "-", stdin=policy("driver"))
+    code, out, found = run(root.world, "root", "quota", "preview", "-", stdin="revision: 2\n" + policy("driver"))
     assert (code, "held: bob's job" in out) == (1, True), (out, found)
     assert "refused: By policy.enforcement 1 running job is held, 6" in found and "--accept-stops" in found
     text = "revision: 2\n" + policy("driver")
@@ -108,8 +108,8 @@ def test_the_command_line_s_preview_exits_with_1_and_says_what_accepts_it(root: 
         pytest.param("{mode: report}", False, None, id="a policy that only reports"),
     ],
 )
-def test_what_a_policy_of_idle_notebooks_means_is_said(
-    root: Stage, idle: str, simulated: bool, said: str | None
+def test_the_effect_of_an_idle_policy_is_a_warning(
+    root: EnforcementSetup, idle: str, simulated: bool, said: str | None
 ) -> None:
     devices = [replace(device, simulated=simulated) for device in DEVICES]
     root.world.apply(policy(), devices)

@@ -62,7 +62,7 @@ def test_reported_use_is_added_to_the_reading(
     assert (found.at, found.memory_used_mib, found.why["memory_used_mib"]) == (NOW, None, "none")
 
 
-def test_why_a_notebook_s_use_is_unknown_is_that_its_server_is_silent() -> None:
+def test_a_silent_server_explains_the_unknown_use_of_its_notebook() -> None:
     assert with_reports(reading(None, N=None), ["N"], {}).why["N"] == SILENT
     assert with_reports(reading(None, J=None), [], {}).why["J"] == UNSEEN
 

@@ -1,4 +1,4 @@
-"""Real processes under the local executor: what is bounded, what is hidden, and under which account a job runs."""
+"""Jobs as real processes: limits, the variables and files that they can read, and their accounts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(state_dir: Path) -> Iterator[LocalWorld]:
 
 
 # --- logs and limits ----------------------------------------------------------------------------------------------
-def test_a_flood_of_log_is_bounded_and_its_end_is_kept(state_dir: Path) -> None:
+def test_a_large_log_is_bounded_and_keeps_its_end(state_dir: Path) -> None:
     world = LocalWorld(state_dir, log_limit_mib=1)
     world.executor.start(shell("J", "yes 0123456789 | head -c 50000000; echo the end; exit 4"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 4
@@ -45,7 +45,7 @@ def test_a_flood_of_log_is_bounded_and_its_end_is_kept(state_dir: Path) -> None:
     world.close()
 
 
-def test_a_log_is_read_on_from_where_one_was(state_dir: Path) -> None:
+def test_a_log_is_read_from_the_next_offset(state_dir: Path) -> None:
     world = LocalWorld(state_dir, log_limit_mib=1)
     world.executor.start(shell("J", f"echo first; echo {'x' * 50}; yes 0123456789 | head -c 3000000; echo the end"))
     world.until(lambda fact: fact.tree_gone)
@@ -60,7 +60,7 @@ def test_a_log_is_read_on_from_where_one_was(state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["../J", "J/..", "", "a" * 65, "J\0"])
-def test_a_path_trick_is_no_job_id(state_dir: Path, job: str) -> None:
+def test_a_path_is_not_a_job_id(state_dir: Path, job: str) -> None:
     with pytest.raises(ValueError, match="not a job id"):
         LocalOutputs(state_dir).log(job, 1, 0)
     with pytest.raises(ValueError, match="not a job id"):
@@ -147,7 +147,7 @@ def test_a_job_sees_nothing_of_the_services_environment(
     assert [path for path in kept if b"the-secret" in path.read_bytes()] == []
 
 
-def test_a_job_has_no_file_open_but_its_own(world: LocalWorld) -> None:
+def test_a_job_inherits_no_open_file(world: LocalWorld) -> None:
     world.executor.start(shell("J", "ls -l /proc/$$/fd"))
     world.until(lambda fact: fact.tree_gone)
     targets = [line.rpartition(" -> ")[2] for line in world.log("J").splitlines() if " -> " in line]
@@ -158,11 +158,11 @@ def test_a_job_has_no_file_open_but_its_own(world: LocalWorld) -> None:
 @pytest.mark.parametrize(
     ("command", "status", "expected"),
     [
-        pytest.param(("no-such-program",), 127, "there is no command", id="a command that is not there"),
-        pytest.param(("/etc/passwd",), 126, "Permission denied", id="a file that is no program"),
+        pytest.param(("no-such-program",), 127, "there is no command", id="a missing command"),
+        pytest.param(("/etc/passwd",), 126, "Permission denied", id="a file that is not executable"),
     ],
 )
-def test_a_command_that_cannot_run_says_why_in_the_log(
+def test_the_log_has_the_reason_of_a_command_that_cannot_run(
     world: LocalWorld, command: tuple[str, ...], status: int, expected: str
 ) -> None:
     world.executor.start(order("J", "", command=command))
@@ -176,7 +176,7 @@ def test_a_python_command_runs_with_the_interpreter_of_the_service(world: LocalW
     assert world.log("K") == f"{Path(sys.prefix, 'bin', 'python3')}\n"
 
 
-def test_a_live_job_runs_in_its_owners_folder(world: LocalWorld, state_dir: Path) -> None:
+def test_a_live_job_runs_in_its_users_folder(world: LocalWorld, state_dir: Path) -> None:
     (state_dir / "home").mkdir()
     world.executor.start(shell("J", "pwd", live=True, directory=str(state_dir / "home")))
     world.until(lambda fact: fact.tree_gone)
@@ -184,7 +184,7 @@ def test_a_live_job_runs_in_its_owners_folder(world: LocalWorld, state_dir: Path
 
 
 # --- outputs ------------------------------------------------------------------------------------------------------
-def test_outputs_are_listed_and_opened_and_nothing_else_is(world: LocalWorld, state_dir: Path) -> None:
+def test_only_regular_files_are_outputs(world: LocalWorld, state_dir: Path) -> None:
     script = (
         'cd "$GPU_QUOTA_OUTPUT_DIR"; mkdir -p a/b; printf one > a/b/1; printf two > 2; '
         "ln -s /etc/passwd link; ln -s /etc folder; mkfifo pipe"
@@ -228,7 +228,7 @@ def test_everything_of_a_forgotten_job_is_removed(world: LocalWorld, state_dir: 
 # --- accounts -----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def groups_of_the_service() -> Iterator[None]:
-    """The service stands in more groups than its own; none of them is a job's."""
+    """The service has supplementary groups; a job has none of them."""
     before = os.getgroups()
     os.setgroups([0, 4])
     yield
@@ -296,7 +296,7 @@ def test_a_submitter_cannot_make_the_service_write_elsewhere(world: LocalWorld, 
 
 
 @as_nobody
-def test_an_account_that_is_not_there_is_refused_with_a_sentence(world: LocalWorld) -> None:
+def test_a_missing_account_is_refused_with_the_reason(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 0", run_as="no-such-account"))
     fact = world.until(lambda fact: fact.tree_gone)
     assert fact.handle is None and fact.exit_status == 126

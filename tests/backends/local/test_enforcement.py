@@ -1,4 +1,4 @@
-"""What a share may say of itself: never more than was read back, whatever was set; and what a policy accepts."""
+"""Enforcement labels: never stronger than the evidence that was read back; and the requirements of a policy."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from jupyter_gpu_quota.backends.local.enforcement.mechanisms import (
     mps_variables,
 )
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading
-from jupyter_gpu_quota.core.enforcement import (
+from jupyter_gpu_quota.core.enforcement.levels import (
     STRONGEST_FIRST,
     DeviceShare,
     EnforcementLabel,
     EnforcementLevel,
     RequiredEnforcement,
-    is_too_weak,
     is_weaker,
 )
-from jupyter_gpu_quota.core.over_share import LEAST_READINGS, SLACK_MIB, WARN_FOR_MS, Excess, excess_after
+from jupyter_gpu_quota.core.enforcement.over_share import MIN_READINGS, SLACK_MIB, WARN_FOR_MS, Excess, excess_after
 
 HALF = DeviceShare(workload="J", device="GPU-0", gpu_milli=500, memory_mib=4000)
 WHOLE = replace(HALF, gpu_milli=1000)
@@ -60,14 +59,26 @@ CLIENT = {MEMORY: "0=4000M", PIPES: "/run/mps", COMPUTE: "50"}
             id="the driver lies: the next that is true",
         ),
         pytest.param(
-            HALF, replace(LIMITED, why_outside="pid 7 is outside"), "none", "none", "pid 7 is outside", id="escaped"
+            HALF,
+            replace(LIMITED, why_outside="pid 7 is outside"),
+            "none",
+            "none",
+            "pid 7 is outside",
+            id="a process outside the cgroup",
         ),
         pytest.param(HALF, Evidence(variables=CLIENT, mps=True), "mps", "mps", "no limit was read back", id="MPS"),
         pytest.param(HALF, Evidence(variables=CLIENT), "none", "none", "no client", id="MPS that NVML does not list"),
         pytest.param(
             HALF, Evidence(variables={MEMORY: "0=9000M"}, mps=True), "none", "none", "0=9000M", id="another MPS limit"
         ),
-        pytest.param(HALF, replace(LIMITED, variables=CLIENT, mps=True), "driver", "mps", "", id="each by another"),
+        pytest.param(
+            HALF,
+            replace(LIMITED, variables=CLIENT, mps=True),
+            "driver",
+            "mps",
+            "",
+            id="memory and compute by different mechanisms",
+        ),
         pytest.param(HALF, Evidence(policed=True, variables={}), "policed", "none", "no limit was read", id="policed"),
         pytest.param(
             HALF,
@@ -87,11 +98,11 @@ CLIENT = {MEMORY: "0=4000M", PIPES: "/run/mps", COMPUTE: "50"}
         ),
         pytest.param(HALF, Evidence(variables=CAPPED), "cooperative", "none", "no work is stopped", id="caps only"),
         pytest.param(HALF, Evidence(variables=None), "none", "none", "cannot be read", id="unreadable variables"),
-        pytest.param(HALF, Evidence(variables={}), "none", "none", "without the frameworks' caps", id="nothing at all"),
+        pytest.param(HALF, Evidence(variables={}), "none", "none", "without the frameworks' caps", id="no mechanism"),
         pytest.param(replace(WHOLE, simulated=True), Evidence(), "none", "none", "simulated", id="a simulated device"),
     ],
 )
-def test_a_label_is_what_was_read_back(
+def test_a_label_has_the_level_that_was_read_back(
     share: DeviceShare, evidence: Evidence, memory: str, compute: str, why: str
 ) -> None:
     found = label(share, evidence)
@@ -99,8 +110,8 @@ def test_a_label_is_what_was_read_back(
     assert why in found.why
 
 
-def test_nothing_that_is_unknown_makes_a_label_stronger() -> None:
-    """Whatever else was seen: taking a piece of evidence away never makes the label better."""
+def test_unknown_evidence_makes_no_label_stronger() -> None:
+    """Removing a piece of evidence never makes the label stronger."""
     facts: dict[str, tuple[Any, Any]] = {
         "why_unread": ("", "not read"), "limit_mib": (4000, None), "why_outside": ("", "away"),
         "variables": (CLIENT, None), "why_no_memory": ("", "not reported"), "mps": (True, False),
@@ -119,20 +130,20 @@ def test_a_missing_reading_is_distinguished_from_a_contradicting_one(evidence: E
     assert label(HALF, evidence).unsure == unsure
 
 
-# --- what a policy accepts --------------------------------------------------------------------------------------------
+# --- the requirements of a policy -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("found", "required", "expected"),
     [
-        pytest.param({"memory": "driver"}, {"memory": "policed"}, False, id="stronger is enough"),
-        pytest.param({"memory": "mps"}, {"memory": "driver"}, True, id="weaker is not"),
-        pytest.param({"memory": "driver"}, {"compute": "mps"}, True, id="each by itself"),
-        pytest.param({}, {}, False, id="a policy that asks for nothing"),
+        pytest.param({"memory": "driver"}, {"memory": "policed"}, False, id="a stronger level is accepted"),
+        pytest.param({"memory": "mps"}, {"memory": "driver"}, True, id="a weaker level is refused"),
+        pytest.param({"memory": "driver"}, {"compute": "mps"}, True, id="memory and compute are compared separately"),
+        pytest.param({}, {}, False, id="a policy without requirements"),
     ],
 )
-def test_a_policy_refuses_weaker(found: dict[str, str], required: dict[str, str], expected: bool) -> None:
+def test_a_policy_refuses_weaker_enforcement(found: dict[str, str], required: dict[str, str], expected: bool) -> None:
     label = EnforcementLabel(**{name: EnforcementLevel(level) for name, level in found.items()})
     policy = RequiredEnforcement(**{name: EnforcementLevel(level) for name, level in required.items()})
-    assert is_too_weak(label, policy) == expected
+    assert label.is_enough(policy) != expected
 
 
 ABLE = {"mig": "turned off", "limits": ""}
@@ -153,16 +164,16 @@ MACHINE = Machine(driver="615.10", root=True)
         ),
         pytest.param(
             replace(DEVICE, unavailable={"limits": "Not Supported"}, why={"processes": "not reported"}), MACHINE, 500,
-            "cooperative", "none", id="a device that tells no processes",
+            "cooperative", "none", id="a device without a process list",
         ),
     ],
 )  # fmt: skip
-def test_what_a_device_offers(device: DeviceReading, machine: Machine, milli: int, memory: str, compute: str) -> None:
+def test_the_offers_of_a_device(device: DeviceReading, machine: Machine, milli: int, memory: str, compute: str) -> None:
     found = offer(device, machine, milli, "vision", notebook=False)
     assert (found.memory, found.compute) == (memory, compute), found
 
 
-def test_mps_is_offered_to_the_jobs_of_its_project_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mps_is_offered_to_jobs_of_its_project_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/nvidia-cuda-mps-control")
     machine = Machine(driver="580.1", mps={"vision": str(tmp_path)})
     assert "no daemon listens for vision" in offer(DEVICE, machine, 500, "vision", notebook=False).why
@@ -196,29 +207,29 @@ def seen_at(*used: tuple[int, int | None]) -> Excess | None:
     return found
 
 
-def test_a_warning_goes_before_the_end_and_needs_several_readings() -> None:
+def test_work_is_warned_and_needs_several_readings_before_it_is_stopped() -> None:
     over = seen_at((0, 5000), (10_000, 5000), (20_000, 5000))
     assert over is not None and not over.is_over(20_000) and over.is_over(WARN_FOR_MS)
     one = seen_at((0, 5000))
-    assert one is not None and not one.is_over(10 * WARN_FOR_MS), "one reading stops nobody"
-    assert LEAST_READINGS > 1
+    assert one is not None and not one.is_over(10 * WARN_FOR_MS), "one reading stops no work"
+    assert MIN_READINGS > 1
 
 
 @pytest.mark.parametrize(
     "used",
     [
-        pytest.param([(0, 4000)], id="who keeps to its share"),
-        pytest.param([(0, 4000 + SLACK_MIB)], id="who is above it by a rounding"),
-        pytest.param([(0, None)], id="of whom nothing is known"),
-        pytest.param([(0, 5000), (1, 3000)], id="who gave it back in time"),
-        pytest.param([(0, None), (1, None), (2, None), (90_000, None)], id="of whom nothing is ever known"),
+        pytest.param([(0, 4000)], id="use within the share"),
+        pytest.param([(0, 4000 + SLACK_MIB)], id="use above the share within the slack"),
+        pytest.param([(0, None)], id="unknown use"),
+        pytest.param([(0, 5000), (1, 3000)], id="memory that was freed in time"),
+        pytest.param([(0, None), (1, None), (2, None), (90_000, None)], id="use that stays unknown"),
     ],
 )
-def test_nobody_else_is_warned(used: list[tuple[int, int | None]]) -> None:
+def test_other_workloads_are_not_warned(used: list[tuple[int, int | None]]) -> None:
     assert seen_at(*used) is None
 
 
-def test_what_is_unknown_meanwhile_forgives_nothing_and_counts_for_nothing() -> None:
+def test_unknown_readings_neither_reset_nor_extend_an_excess() -> None:
     over = seen_at((0, 5000), (10_000, None), (10_000, 5000), (10_000, 5000))
     assert over is not None and (over.since, over.readings) == (0, 2)
 
@@ -238,9 +249,11 @@ USE = "import torch; print('imported'); [later() for later in torch.cuda.calls]"
         pytest.param("250", "", ["imported", "capped 0.25 0"], id="a fraction, once CUDA is used and not before"),
         pytest.param("1000", "", ["imported"], id="a whole device"),
         pytest.param("", "", ["imported"], id="no share"),
-        pytest.param("many", "", ["imported"], id="what is no share"),
-        pytest.param("250", "print('mine')", ["mine", "imported", "capped 0.25 0"], id="their own file first"),
-        pytest.param("250", "import torch", ["imported", "capped 0.25 0"], id="their own file imports torch"),
+        pytest.param("many", "", ["imported"], id="an invalid share"),
+        pytest.param(
+            "250", "print('mine')", ["mine", "imported", "capped 0.25 0"], id="the user's start-up file runs first"
+        ),
+        pytest.param("250", "import torch", ["imported", "capped 0.25 0"], id="the user's start-up file imports torch"),
     ],
 )
 def test_pytorch_is_capped_in_kernels(tmp_path: Path, milli: str, before: str, said: list[str]) -> None:

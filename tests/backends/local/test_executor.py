@@ -1,4 +1,4 @@
-"""Real processes under the local executor: what outlives what, who is killed, and what a pause is."""
+"""Jobs as real processes: they survive the service, all their processes are killed, and pauses are recorded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def world(state_dir: Path) -> Iterator[LocalWorld]:
 
 
 def number_in(path: Path) -> int:
-    """The number that a job writes to a file, once it is there."""
+    """Wait for the number that a job writes to a file."""
     return int(until(lambda: path.exists() and path.read_text().strip()))
 
 
@@ -58,7 +58,7 @@ def test_processes_are_listed_by_job_while_they_live(world: LocalWorld) -> None:
     assert set(world.executor.pids()) == {"K"}
 
 
-# --- outliving the service ----------------------------------------------------------------------------------------
+# --- without the service ------------------------------------------------------------------------------------------
 STARTS_AND_DIES = """
 import os, sys, time
 from pathlib import Path
@@ -78,7 +78,7 @@ def start_in_a_service_that_dies(state_dir: Path, script: str) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-def test_an_exit_is_recorded_while_no_service_is_there(world: LocalWorld, state_dir: Path) -> None:
+def test_an_exit_is_recorded_without_a_service(world: LocalWorld, state_dir: Path) -> None:
     start_in_a_service_that_dies(state_dir, f"while ! test -e {state_dir}/go; do sleep 0.01; done; exit 7")
     (state_dir / "go").touch()
     status = Path(rank_paths(str(state_dir), "J", 1, 0).status)
@@ -87,7 +87,7 @@ def test_an_exit_is_recorded_while_no_service_is_there(world: LocalWorld, state_
     assert [(fact.exit_status, fact.tree_gone) for fact in successor.observe()] == [(7, True)]
 
 
-def test_a_new_service_adopts_what_runs_and_can_make_it_leave(world: LocalWorld, state_dir: Path) -> None:
+def test_a_new_service_observes_and_stops_running_jobs(world: LocalWorld, state_dir: Path) -> None:
     start_in_a_service_that_dies(state_dir, "exec sleep 1000")
     successor = LocalJobs(state_dir)
     (fact,) = successor.observe()
@@ -107,7 +107,7 @@ def test_two_services_that_start_the_same_attempt_at_once_run_it_once(world: Loc
     assert (state_dir / "begun").read_text() == "began\n"
 
 
-def test_the_controller_is_woken_when_something_happens(state_dir: Path) -> None:
+def test_the_controller_is_woken_by_changes(state_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wakeup:
         wakeup.bind(str(state_dir / "wakeup"))
         wakeup.settimeout(PATIENCE_S)
@@ -153,7 +153,7 @@ def forking(job: str, note: Path, **more: Any) -> Any:
     return order(job, "", command=(sys.executable, "-c", FORKS_AWAY, str(note)), **more)
 
 
-def test_a_process_that_forked_away_is_killed_too(world: LocalWorld, state_dir: Path) -> None:
+def test_a_detached_process_is_killed(world: LocalWorld, state_dir: Path) -> None:
     world.executor.start(forking("J", state_dir / "pid"))
     away = number_in(state_dir / "pid")
     with Stopwatch() as watch:
@@ -162,7 +162,7 @@ def test_a_process_that_forked_away_is_killed_too(world: LocalWorld, state_dir: 
     assert not is_alive(away) and (fact.exit_status == -15 or watch.lost_s > 0.5)
 
 
-def test_what_a_job_leaves_behind_at_its_end_is_killed(world: LocalWorld, state_dir: Path) -> None:
+def test_remaining_processes_of_an_ended_job_are_killed(world: LocalWorld, state_dir: Path) -> None:
     world.executor.start(shell("J", f"setsid sh -c 'trap \"\" TERM; {LOOP}' & echo $! > {state_dir}/pid; exit 0"))
     left = number_in(state_dir / "pid")
     with Stopwatch() as watch:
@@ -172,7 +172,9 @@ def test_what_a_job_leaves_behind_at_its_end_is_killed(world: LocalWorld, state_
     assert not is_alive(left)
 
 
-def test_after_a_pause_request_what_is_left_has_the_rest_of_the_grace(world: LocalWorld, state_dir: Path) -> None:
+def test_remaining_processes_have_the_rest_of_the_grace_after_a_pause_request(
+    world: LocalWorld, state_dir: Path
+) -> None:
     saves = f"trap 'sleep 2.5; echo saved > {state_dir}/saved; exit 75' TERM; echo ready; {LOOP}"
     world.executor.start(shell("J", f"sh -c '{saves.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}' & wait"))
     until(lambda: "ready" in world.log("J"))
@@ -181,7 +183,7 @@ def test_after_a_pause_request_what_is_left_has_the_rest_of_the_grace(world: Loc
     assert (state_dir / "saved").exists(), "the shell died of SIGTERM at once, and its child needed longer"
 
 
-def test_a_shorter_grace_holds_for_what_the_command_left_too(world: LocalWorld) -> None:
+def test_a_shorter_grace_applies_to_remaining_processes(world: LocalWorld) -> None:
     world.executor.start(shell("J", f"(trap '' TERM; echo ready; {LOOP}) & wait"))
     until(lambda: "ready" in world.log("J"))
     world.executor.stop(stop("J", grace_s=600))
@@ -198,7 +200,7 @@ def test_a_fork_bomb_is_killed(world: LocalWorld) -> None:
     world.until(lambda fact: fact.tree_gone)
 
 
-def test_a_job_frozen_by_sigstop_is_paused_too(world: LocalWorld) -> None:
+def test_a_job_stopped_by_sigstop_is_paused(world: LocalWorld) -> None:
     world.executor.start(order("J", "saves and stops"))
     fact = world.ready("J", "saves and stops")
     os.kill(pid_of(fact), signal.SIGSTOP)
@@ -206,7 +208,7 @@ def test_a_job_frozen_by_sigstop_is_paused_too(world: LocalWorld) -> None:
     assert world.until(lambda fact: fact.tree_gone).exit_status == 75
 
 
-# --- supervisors that die or stand still --------------------------------------------------------------------------
+# --- supervisors that die or freeze -------------------------------------------------------------------------------
 def test_the_supervisors_death_kills_the_job_and_is_reported(world: LocalWorld, state_dir: Path) -> None:
     script = f"setsid sh -c 'trap \"\" TERM; {LOOP}' & echo $! > {state_dir}/pid; {LOOP}"
     world.executor.start(shell("J", script))
@@ -217,7 +219,7 @@ def test_the_supervisors_death_kills_the_job_and_is_reported(world: LocalWorld, 
     assert not is_alive(pid_of(fact)) and not is_alive(left)
 
 
-def test_records_that_cannot_be_read_stop_no_other_job(world: LocalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_records_affect_no_other_job(world: LocalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     for job in ("J", "K"):
         world.executor.start(shell(job, LOOP))
         world.ready(job, "")
@@ -242,7 +244,7 @@ def test_a_process_without_our_marks_is_found_by_its_session(world: LocalWorld, 
     assert not is_alive(left)
 
 
-def test_a_late_supervisor_of_what_was_begun_before_begins_nothing(world: LocalWorld, state_dir: Path) -> None:
+def test_a_late_supervisor_of_a_claimed_rank_starts_nothing(world: LocalWorld, state_dir: Path) -> None:
     late, paths = shell("J", f"echo began >> {state_dir}/begun"), rank_paths(str(state_dir), "J", 1, 0)
     world.executor.start(late)
     ended = world.until(lambda fact: fact.tree_gone)
@@ -256,7 +258,7 @@ def lock_is_free(path: str) -> bool:
         return ours
 
 
-def test_a_rank_that_lost_its_supervisor_does_not_drag_the_other_ranks_down(world: LocalWorld) -> None:
+def test_a_rank_that_lost_its_supervisor_does_not_end_the_other_ranks(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on", ranks=2))
     ranks = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.handle is not None) for rank in (0, 1)]  # type: ignore[misc]
     os.kill(world.status("J", rank=0)["supervisor"]["pid"], signal.SIGKILL)
@@ -274,7 +276,7 @@ def test_a_lost_supervisor_during_a_pause_is_reported_as_paused(world: LocalWorl
     assert (fact.exit_status, fact.pause_requested) == (-9, True)
 
 
-def test_a_frozen_supervisor_holds_nobody_up(world: LocalWorld) -> None:
+def test_a_frozen_supervisor_delays_no_other_job(world: LocalWorld) -> None:
     world.executor.start(order("F", "runs on"))
     world.executor.start(order("J", "runs on"))
     for job in ("F", "J"):
@@ -311,7 +313,7 @@ def test_a_supervisor_notified_of_a_shutdown_reports_the_job_as_lost(world: Loca
     assert world.until(lambda fact: fact.tree_gone).exit_status is None
 
 
-def test_a_supervisor_whose_job_is_forgotten_under_it_ends(world: LocalWorld, state_dir: Path) -> None:
+def test_a_supervisor_whose_job_was_forgotten_ends(world: LocalWorld, state_dir: Path) -> None:
     world.executor.start(shell("J", f"while ! test -e {state_dir}/go; do sleep 0.01; done"))
     world.ready("J", "")
     supervisor = world.supervisor("J")
@@ -320,9 +322,7 @@ def test_a_supervisor_whose_job_is_forgotten_under_it_ends(world: LocalWorld, st
     until(lambda: not is_alive(supervisor))
 
 
-def test_an_exit_that_the_supervisor_has_not_noticed_yet_is_not_of_the_pause(
-    world: LocalWorld, state_dir: Path
-) -> None:
+def test_an_exit_before_the_stop_order_arrived_is_not_a_pause(world: LocalWorld, state_dir: Path) -> None:
     world.executor.start(shell("J", f"while ! test -e {state_dir}/go; do sleep 0.01; done; exit 0"))
     fact, supervisor = world.ready("J", ""), world.supervisor("J")
     os.kill(supervisor, signal.SIGSTOP)
@@ -337,7 +337,7 @@ def test_an_exit_that_the_supervisor_has_not_noticed_yet_is_not_of_the_pause(
 
 
 @pytest.mark.parametrize("sent", ["{}", "[]", "null", "x", '{"fencing": "1"}', '{"fencing": 1}'])
-def test_what_is_no_order_changes_nothing(world: LocalWorld, state_dir: Path, sent: str) -> None:
+def test_a_malformed_order_changes_nothing(world: LocalWorld, state_dir: Path, sent: str) -> None:
     world.executor.start(shell("J", "exec sleep 1000"))
     world.ready("J", "")
     supervisor = world.supervisor("J")
@@ -356,7 +356,7 @@ def unbegun(state_dir: Path) -> Supervisor:
     return Supervisor(LocalJobs(state_dir)._rank_order(shell("J", ""), 0, paths, None), paths, None)
 
 
-def test_no_later_grace_is_longer_than_what_is_left_of_an_earlier_one(state_dir: Path) -> None:
+def test_a_later_order_never_extends_the_grace(state_dir: Path) -> None:
     supervisor = unbegun(state_dir)
     supervisor.kill_within(0.5)
     due = supervisor.kill_at
@@ -367,17 +367,15 @@ def test_no_later_grace_is_longer_than_what_is_left_of_an_earlier_one(state_dir:
     assert due is not None and supervisor.kill_at is not None and supervisor.kill_at < due
 
 
-def test_an_end_that_a_full_disk_does_not_take_is_tried_again_at_rest(state_dir: Path) -> None:
+def test_an_end_that_could_not_be_recorded_is_recorded_later(state_dir: Path) -> None:
     supervisor = unbegun(state_dir)
     supervisor.kill_within(0.0)
     supervisor.status["tree_gone"] = True
     supervisor.save_again_at = time.monotonic() + 60
-    assert supervisor.poll_timeout_s() > 30, "it would look again and again whether there is somebody to kill"
+    assert supervisor.poll_timeout_s() > 30, "it does not poll for processes to kill"
 
 
-def test_an_exit_while_the_pause_file_is_being_made_is_not_of_the_pause(
-    monkeypatch: pytest.MonkeyPatch, state_dir: Path
-) -> None:
+def test_an_exit_before_the_pause_file_exists_is_not_a_pause(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
     supervisor = unbegun(state_dir)
     supervisor.pid = os.spawnvp(os.P_NOWAIT, "true", ["true"])
     monkeypatch.setattr(
@@ -389,7 +387,7 @@ def test_an_exit_while_the_pause_file_is_being_made_is_not_of_the_pause(
 
 
 # --- pause files --------------------------------------------------------------------------------------------------
-def test_the_pause_file_is_there_before_sigterm_comes(world: LocalWorld) -> None:
+def test_the_pause_file_exists_before_sigterm(world: LocalWorld) -> None:
     script = f"trap 'test -e \"$GPU_QUOTA_PAUSE_FILE\" && exit 75; exit 1' TERM; echo ready; {LOOP}"
     world.executor.start(shell("J", script))
     until(lambda: "ready" in world.log("J"))
@@ -410,7 +408,7 @@ def test_each_attempt_has_its_own_pause_file_and_the_same_folders(world: LocalWo
     assert Path(job_directory(str(state_dir), "J"), "work", "here").read_text() == "x\n" * 2
 
 
-def test_the_newest_save_is_reported(world: LocalWorld) -> None:
+def test_the_newest_checkpoint_is_reported(world: LocalWorld) -> None:
     world.executor.start(shell("J", 'mkdir -p "$GPU_QUOTA_CHECKPOINT_DIR/a"; echo x > "$GPU_QUOTA_CHECKPOINT_DIR/a/b"'))
     fact = world.until(lambda fact: fact.tree_gone)
     assert fact.saved_at is not None and fact.started_at is not None and abs(fact.saved_at - fact.started_at) < 600_000
@@ -420,21 +418,21 @@ def test_the_newest_save_is_reported(world: LocalWorld) -> None:
     "written",
     [
         pytest.param("ln -s /etc/passwd", id="a link"),
-        pytest.param("mkfifo", id="a pipe that nobody writes to"),
+        pytest.param("mkfifo", id="a pipe without a writer"),
         pytest.param("sleep 0.2; mkdir", id="a folder"),
-        pytest.param("echo '[1]' >", id="no object"),
-        pytest.param("head -c 100000 /dev/zero >", id="too much"),
+        pytest.param("echo '[1]' >", id="not an object"),
+        pytest.param("head -c 100000 /dev/zero >", id="too large"),
         pytest.param('echo \'{"done": true, "total": -1, "metrics": [1]}\' >', id="wrong types"),
-        pytest.param("python3 -c 'print(\"[\" * 60000)' >", id="brackets without end"),
+        pytest.param("python3 -c 'print(\"[\" * 60000)' >", id="deeply nested brackets"),
     ],
 )
-def test_a_bad_progress_file_is_no_progress(world: LocalWorld, written: str) -> None:
+def test_an_invalid_progress_file_is_ignored(world: LocalWorld, written: str) -> None:
     world.executor.start(shell("J", f'{written} "$GPU_QUOTA_PROGRESS_FILE"'))
     fact = world.until(lambda fact: fact.tree_gone)
     assert (fact.done, fact.total, dict(fact.metrics), fact.completed) == (None, None, {}, False)
 
 
-def test_metrics_that_are_no_numbers_are_left_out(world: LocalWorld) -> None:
+def test_metrics_that_are_not_numbers_are_ignored(world: LocalWorld) -> None:
     text = (
         '{"done": 1, "total": 4, "metrics": {"loss": 0.5, "bad": NaN, "worse": 1e999, "text": "x", "huge": 1'
         + "0" * 400

@@ -70,7 +70,7 @@ if "lean" in sys.argv:
 
 
 class Live:
-    """The API on a thread, the scheduler ticked by the test, processes of this machine."""
+    """The API in a thread, a scheduling controller that the test runs, and real processes."""
 
     def __init__(self, folder: Path) -> None:
         self.code = folder / "code"
@@ -99,7 +99,7 @@ class Live:
         return "; ".join(states) + "\n" + "\n".join(self.log(r.job.id, r.job.attempt) for r in jobs)
 
     def type(self, who: str, *words: str) -> str:
-        """Type a command; what it prints."""
+        """Run a command; returns its output."""
         url = f"http://127.0.0.1:{self.service.port}"
         environment = {"JUPYTER_GPU_QUOTA_URL": url, "JUPYTERHUB_API_TOKEN": f"token-{who}"}
         done = CliRunner().invoke(main, list(words), env=environment, catch_exceptions=False)
@@ -107,7 +107,7 @@ class Live:
         return done.stdout.strip()
 
     def submit(self, who: str, *words: str) -> str:
-        """Type ``submit``; the id that it prints."""
+        """Run ``submit``; returns the id that it prints."""
         return self.type(who, "submit", "--dir", str(self.code), *words)
 
     def job(self, id: str) -> JobRecord:
@@ -126,7 +126,7 @@ class Live:
         return [int(rank.handle) for rank in sorted(ranks, key=lambda rank: rank.rank) if rank.handle is not None]
 
     def close(self) -> None:
-        """Cancel everything, and wait until its processes are gone."""
+        """Cancel everything, and wait until all processes ended."""
         for id in list(self.controller.mirror.jobs):
             self.service.post(f"jobs/{id}/actions/cancel", "ann")
         self.until(lambda: not self.controller.mirror.jobs)
@@ -146,7 +146,7 @@ def live() -> Iterator[Live]:
             world.close()
 
 
-def test_three_ranks_meet_and_agree(live: Live) -> None:
+def test_three_ranks_communicate(live: Live) -> None:
     job = live.submit("bob", "--nodes", "3", "--", sys.executable, "add_up.py")
     live.until(lambda: live.job(job).job.state == "succeeded")
     logs = [live.log(job, rank=rank).strip() for rank in range(3)]
@@ -168,7 +168,7 @@ def test_two_processes_of_a_node_share_its_gpu(live: Live) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_one_killed_rank_ends_them_all_and_the_job_is_tried_once_for_each_retry(live: Live, retries: int) -> None:
+def test_one_killed_rank_ends_the_attempt_and_each_retry_is_used_once(live: Live, retries: int) -> None:
     job = live.submit("bob", "--nodes", "3", "--retries", str(retries), "--", sys.executable, "add_up.py", "stay")
     for attempt in range(1, retries + 2):
         live.until(lambda attempt=attempt: all("together 6" in live.log(job, attempt, rank) for rank in range(3)))
@@ -181,7 +181,7 @@ def test_one_killed_rank_ends_them_all_and_the_job_is_tried_once_for_each_retry(
     assert (record.exit_status, record.pauses, live.view(job)["reason"]["code"]) == (-9, 0, "rank_failed")
 
 
-def test_a_gang_that_knows_nothing_of_pauses_is_paused_though_its_ranks_break_when_the_first_is_gone(
+def test_a_gang_whose_ranks_fail_during_a_pause_counts_as_paused(
     live: Live,
 ) -> None:
     job = live.submit("bob", "--nodes", "3", "--", sys.executable, "add_up.py", "lean")
@@ -229,13 +229,13 @@ def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live, m
     begun = [re.match(r"rank 0 of (\d) begins at epoch (\d+)", live.log(job, attempt)) for attempt in (1, 2, 3)]
     sizes, epochs = zip(*[(int(found[1]), int(found[2])) for found in begun if found], strict=True)
     assert sizes == (4, 2, 4)
-    assert epochs[0] < epochs[1] < epochs[2], "each attempt goes on from the checkpoint of the one before"
+    assert epochs[0] < epochs[1] < epochs[2], "each attempt continues from the previous checkpoint"
     record = live.job(job)
     assert (record.job.paused_at, record.pauses, record.retries_left) == ((), 0, 0)
     assert Path(job_directory(str(live.service.state_dir), job), "checkpoint", "digits.npz").exists()
 
 
 def ranks_of(live: Live, job: str) -> tuple[int, int, int, int]:
-    """Of how many ranks it is, the fewest, those it has, and on how many places they are."""
+    """The ranks of a job, their minimum, the running ones, and the number of allocations."""
     view = live.view(job)
     return view["ranks"], view["min_ranks"], view["held_ranks"], len(view["allocations"])

@@ -1,4 +1,4 @@
-"""Whose use a reading is on a device whose slice is lent: the owner is looked for, and uses nothing where it is not."""
+"""The samples of a device with a lent slice: its owner uses nothing while it has no process there."""
 
 from __future__ import annotations
 
@@ -32,26 +32,24 @@ def read(found: DeviceReading) -> tuple[int | None, int | None, int | None]:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        pytest.param(device(process("job", 90)), (0, 0, 90), id="the borrower's use is not the owner's"),
+        pytest.param(device(process("job", 90)), (0, 0, 90), id="the borrower's use"),
         pytest.param(
             device(process("job", None), why={"activity": "not reported"}),
             (0, 0, 90),
             id="where no process has figures, the borrower that is alone has the device's",
         ),
+        pytest.param(device(process("job", 80), process("nb", 10)), (10, 300, 80), id="a busy terminal of the owner"),
+        pytest.param(device(process("job", 80), process("nb", 0)), (0, 300, 80), id="an idle terminal of the owner"),
         pytest.param(
-            device(process("job", 80), process("nb", 10)), (10, 300, 80), id="a terminal of the owner is seen at work"
-        ),
-        pytest.param(device(process("job", 80), process("nb", 0)), (0, 300, 80), id="and at rest"),
-        pytest.param(
-            device(process("job", 90), unlisted_mib=4_000), (None, None, 90), id="somebody hidden may be the owner"
+            device(process("job", 90), unlisted_mib=4_000), (None, None, 90), id="unlisted memory may be of the owner"
         ),
     ],
 )
-def test_on_a_lent_device(found: DeviceReading, expected: tuple[int | None, int | None, int | None]) -> None:
+def test_use_of_a_lent_device(found: DeviceReading, expected: tuple[int | None, int | None, int | None]) -> None:
     assert read(found) == expected
 
 
-def test_the_owner_of_a_lent_slice_is_looked_for_where_it_comes_back_to() -> None:
+def test_the_owner_of_a_lent_slice_is_sampled_on_its_own_device() -> None:
     world = World()
     world.turn(2)
     nb = Notebook(
@@ -65,7 +63,7 @@ def test_the_owner_of_a_lent_slice_is_looked_for_where_it_comes_back_to() -> Non
     assert (away.workload, away.gpu_milli, workloads_that_lent(users["n1-4"])) == ("nb", 0, {"nb"})
 
 
-def test_a_simulated_device_is_read_by_those_who_hold_it() -> None:
+def test_a_simulated_device_is_sampled_by_its_allocations() -> None:
     here = Device(id="s", node="n", index=0, model="M", memory_mib=1, pool="p", simulated=True)
     lent = Allocation(id="nb", workload="nb", rank=0, device="s", gpu_milli=0, memory_mib=0)
     (row,) = SimulatedSampler().sample({here: [lent]}, {}, now=1)

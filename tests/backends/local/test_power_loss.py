@@ -1,4 +1,4 @@
-"""The power fails after an end was observed and before anything else was written: it is seen again, and reported once.
+"""A power failure after an end was observed and before a later write: the end is observed again and recorded once.
 
 What SQLite holds after that is what it held when it last waited for the disk: the files are kept as they were then.
 """
@@ -31,7 +31,7 @@ def state(world: World) -> JobState:
     return record.job.state
 
 
-def test_an_end_that_was_observed_when_the_power_failed_is_observed_again_and_recorded_once(
+def test_an_end_that_a_power_failure_lost_is_observed_again_and_recorded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, on_disk = tmp_path / "store", tmp_path / "on-disk"
@@ -51,7 +51,7 @@ def test_an_end_that_was_observed_when_the_power_failed_is_observed_again_and_re
         patched.setattr(Store, "observe", kept)
         world.turn(1, every_ms=0)
     assert state(world) is JobState.SUCCEEDED
-    assert world.controller.unsettled == {("j", 1)}, "the executor still tells of it"
+    assert world.controller.unsettled == {("j", 1)}, "the backend still reports it"
 
     world.store.close()
     copied(on_disk, folder)

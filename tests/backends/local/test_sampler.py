@@ -1,4 +1,4 @@
-"""Readings: what is known is measured, what is not known is None, and a simulated reading says so."""
+"""The samples of simulated devices: known use is measured, and unknown use is None."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def held(workload: str, device: Device) -> Allocation:
 
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], None]]:
-    """Sets how many CPU seconds a process has used; a process that is not set is not there."""
+    """Sets the CPU seconds of a process; other processes do not exist."""
     used: dict[int, ProcessStat] = {}
 
     def put(pid: int, seconds: int, started: int = 5) -> None:
@@ -55,7 +55,7 @@ def test_the_first_reading_of_a_process_is_unknown_and_the_next_is_its_use(cpu: 
     assert row.memory_used_mib is None
 
 
-def test_holders_of_one_device_are_summed_up_to_the_whole(cpu: Callable[..., None]) -> None:
+def test_the_use_of_a_device_is_the_sum_of_its_workloads(cpu: Callable[..., None]) -> None:
     reader, holders = SimulatedSampler(), {A: [held("J", A), held("K", A)]}
     pids = {"J": frozenset({10}), "K": frozenset({11})}
     cpu(10, 0)
@@ -69,7 +69,7 @@ def test_holders_of_one_device_are_summed_up_to_the_whole(cpu: Callable[..., Non
     assert percents(reader.sample(holders, pids, now=20_000)) == {A.id: 100}
 
 
-def test_a_holder_whose_processes_are_not_known_makes_its_device_unknown(cpu: Callable[..., None]) -> None:
+def test_a_workload_with_unknown_processes_makes_its_device_unknown(cpu: Callable[..., None]) -> None:
     reader, holders = SimulatedSampler(), {A: [held("J", A), held("NOTEBOOK", A)]}
     cpu(10, 0)
     reader.sample(holders, {"J": frozenset({10})}, now=0)
@@ -79,7 +79,7 @@ def test_a_holder_whose_processes_are_not_known_makes_its_device_unknown(cpu: Ca
     assert set(row.why) == {"utilisation_percent", "memory_used_mib", "NOTEBOOK"}
 
 
-def test_another_process_of_the_same_number_is_a_new_one(cpu: Callable[..., None]) -> None:
+def test_a_process_with_a_reused_pid_is_new(cpu: Callable[..., None]) -> None:
     reader, holders, pids = SimulatedSampler(), {A: [held("J", A)]}, {"J": frozenset({10})}
     cpu(10, 100, 5)
     reader.sample(holders, pids, now=0)
@@ -89,7 +89,7 @@ def test_another_process_of_the_same_number_is_a_new_one(cpu: Callable[..., None
     assert percents(reader.sample(holders, pids, now=20_000)) == {A.id: 10}
 
 
-def test_a_child_that_is_new_counts_from_its_start(cpu: Callable[..., None]) -> None:
+def test_a_new_child_counts_from_its_start(cpu: Callable[..., None]) -> None:
     reader, holders = SimulatedSampler(), {A: [held("J", A)]}
     cpu(10, 1)
     reader.sample(holders, {"J": frozenset({10})}, now=0)
@@ -100,14 +100,12 @@ def test_a_child_that_is_new_counts_from_its_start(cpu: Callable[..., None]) -> 
 @pytest.mark.parametrize(
     ("age_ms", "percent"),
     [
-        pytest.param(2_000, 50, id="began since the reading before: its use since it began"),
-        pytest.param(400, None, id="has only just begun"),
-        pytest.param(20_000, None, id="is older, and was not known"),
+        pytest.param(2_000, 50, id="it started after the last reading: its use since its start"),
+        pytest.param(400, None, id="it has only just started"),
+        pytest.param(20_000, None, id="it is older and was not known"),
     ],
 )
-def test_a_job_that_was_not_there_at_the_reading_before(
-    cpu: Callable[..., None], age_ms: int, percent: int | None
-) -> None:
+def test_a_job_that_is_new_since_the_last_reading(cpu: Callable[..., None], age_ms: int, percent: int | None) -> None:
     started = 700 * os.sysconf("SC_CLK_TCK")
     reader, holders = SimulatedSampler(uptime_ms=lambda: 700_000 + age_ms), {A: [held("J", A)]}
     reader.sample(holders, {}, now=0)
@@ -117,20 +115,20 @@ def test_a_job_that_was_not_there_at_the_reading_before(
     assert (row.utilisation_percent, row.workloads) == (percent, {"J": percent})
 
 
-def test_processes_that_are_all_gone_are_unknown(cpu: Callable[..., None]) -> None:
+def test_the_use_of_ended_processes_is_unknown(cpu: Callable[..., None]) -> None:
     reader, holders, pids = SimulatedSampler(), {A: [held("J", A)]}, {"J": frozenset({10})}
     reader.sample(holders, pids, now=0)
     assert percents(reader.sample(holders, pids, now=10_000)) == {A.id: None}
 
 
-def test_a_clock_that_stands_still_gives_no_reading(cpu: Callable[..., None]) -> None:
+def test_without_elapsed_time_the_use_is_unknown(cpu: Callable[..., None]) -> None:
     reader, holders, pids = SimulatedSampler(), {A: [held("J", A)]}, {"J": frozenset({10})}
     cpu(10, 1)
     reader.sample(holders, pids, now=5)
     assert percents(reader.sample(holders, pids, now=5)) == {A.id: None}
 
 
-def test_a_real_process_that_computes_is_seen_to(tmp_path: object) -> None:
+def test_the_use_of_a_real_process_is_measured(tmp_path: object) -> None:
     reader, holders, pids = SimulatedSampler(), {A: [held("J", A)]}, {"J": frozenset({os.getpid()})}
     reader.sample(holders, pids, now=0)
     started = os.times()
@@ -142,7 +140,7 @@ def test_a_real_process_that_computes_is_seen_to(tmp_path: object) -> None:
 
 
 # --- inventory ----------------------------------------------------------------------------------------------------
-def test_simulated_devices_are_numbered_through_and_say_what_they_are() -> None:
+def test_simulated_devices_are_numbered_and_marked() -> None:
     found = open_sampler(KINDS).inventory("here")
     assert found is not None
     (node,), devices = found

@@ -1,4 +1,4 @@
-"""The record of a notebook's server: what the hub saw begin, for as long as that runs, and nothing else."""
+"""The records of notebook servers: the hub writes them, and they are valid while the server runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def servers(tmp_path: Path) -> Servers:
     return Servers(tmp_path / "state")
 
 
-def test_a_server_is_recorded_with_its_start_and_whose_it_is(
+def test_a_server_is_recorded_with_its_start_and_account(
     servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     assert servers.record_start("N", child.pid) == ""
@@ -47,7 +47,7 @@ def test_a_server_is_recorded_with_its_start_and_whose_it_is(
 
 
 @pytest.mark.parametrize("notebook", ["../N", "", "a/b", "N.json/..", "x" * 200])
-def test_a_name_that_is_no_notebook_s_is_no_path(
+def test_an_invalid_notebook_id_is_never_a_path(
     servers: Servers, notebook: str, child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     assert servers.record_start(notebook, child.pid) != ""
@@ -55,7 +55,7 @@ def test_a_name_that_is_no_notebook_s_is_no_path(
     assert not (tmp_path / "state").exists()
 
 
-def test_a_process_that_is_gone_is_not_recorded(servers: Servers, child: subprocess.Popen[bytes]) -> None:
+def test_an_ended_process_is_not_recorded(servers: Servers, child: subprocess.Popen[bytes]) -> None:
     child.kill()
     child.wait(PATIENCE_S)
     assert "is not there" in servers.record_start("N", child.pid)
@@ -64,12 +64,12 @@ def test_a_process_that_is_gone_is_not_recorded(servers: Servers, child: subproc
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"boot": "another"}, id="of the machine before it was started anew"),
+        pytest.param({"boot": "another"}, id="before a reboot"),
         pytest.param({"uid": None}, id="without a user"),
-        pytest.param({"pid": "x"}, id="with a text for a number"),
+        pytest.param({"pid": "x"}, id="with a text as pid"),
     ],
 )
-def test_a_record_that_cannot_be_true_is_none(
+def test_an_invalid_record_is_ignored(
     servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path, change: dict[str, object]
 ) -> None:
     servers.record_start("N", child.pid)
@@ -78,7 +78,7 @@ def test_a_record_that_cannot_be_true_is_none(
     assert servers.of("N") is None
 
 
-def test_records_are_cleared_once_the_notebook_is_over_and_its_server_is_gone(
+def test_records_of_ended_notebooks_without_a_server_are_removed(
     servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     for name in ("kept", "over"):
@@ -92,14 +92,14 @@ def test_records_are_cleared_once_the_notebook_is_over_and_its_server_is_gone(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes of other users")
-def test_a_user_without_a_number_here_is_nobody() -> None:
+def test_a_user_without_a_uid_in_this_namespace_is_unknown() -> None:
     with subprocess.Popen(["sleep", "600"], user=65_534) as nameless:
         assert account_of(nameless.pid) is None
         nameless.kill()
 
 
 @pytest.mark.parametrize(("variables", "recorded"), [(share_of("N"), True), (share_of("M"), False), ({}, False)])
-def test_a_server_that_ran_before_its_hub_did_is_recorded_if_it_still_is_that_notebook_s(
+def test_a_server_that_is_older_than_the_hub_is_recorded_if_it_is_of_that_notebook(
     servers: Servers, tmp_path: Path, variables: dict[str, str], recorded: bool
 ) -> None:
     hold = ServerEnforcement(limiter_of(str(tmp_path / "state")), servers)

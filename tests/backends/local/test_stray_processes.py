@@ -1,4 +1,4 @@
-"""What gets away from a supervisor that is killed or stopped, and how it is ended all the same."""
+"""Processes that leave a supervisor which was killed or stopped: they are found and killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def world(state_dir: Path) -> Iterator[LocalWorld]:
 
 
 def stray_of(world: LocalWorld, *how: str) -> int:
-    """Start a job whose grandchild forks away; returns that one's id once it has nothing left to be known by."""
+    """Start a job with a grandchild that detaches itself; returns its id once it has no mark left."""
     note = world.state_dir / "pid"
     world.executor.start(order("J", "", command=(sys.executable, "-c", FORKS_AWAY, str(note), *how)))
     stray = int(until(lambda: note.exists() and note.read_text()))
@@ -70,12 +70,12 @@ def watchers(world: LocalWorld, job: str = "J") -> tuple[int, int]:
     ("killed", "how"),
     [
         pytest.param((0,), (), id="its supervisor is killed"),
-        pytest.param((0,), ("unmarked",), id="its supervisor is killed and it took our mark off"),
+        pytest.param((0,), ("unmarked",), id="its supervisor is killed and the process removed its mark"),
         pytest.param((0, 1), (), id="its supervisor and the guard are killed"),
         pytest.param((1, 0), (), id="the guard is killed and then its supervisor"),
     ],
 )
-def test_the_next_attempt_starts_only_when_what_forked_away_is_gone(
+def test_the_next_attempt_starts_only_after_stray_processes_ended(
     world: LocalWorld, killed: tuple[int, ...], how: tuple[str, ...]
 ) -> None:
     stray = stray_of(world, *how)
@@ -87,26 +87,26 @@ def test_the_next_attempt_starts_only_when_what_forked_away_is_gone(
     assert fact.exit_status == -signal.SIGKILL
 
 
-def test_what_forked_away_is_killed_while_no_service_is_there(world: LocalWorld) -> None:
+def test_detached_processes_are_killed_without_a_service(world: LocalWorld) -> None:
     stray = stray_of(world, "unmarked")
     supervisor, guard = watchers(world)
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: not is_alive(stray) and not is_alive(guard))
 
 
-def test_a_rank_that_never_began_its_command_leaves_no_guard(world: LocalWorld) -> None:
+def test_a_rank_whose_command_did_not_start_leaves_no_guard(world: LocalWorld) -> None:
     world.executor.start(order("J", "", command=("no-such-command",)))
     world.until(lambda fact: fact.tree_gone)
     until(lambda: not any(map(is_alive, watchers(world))))
 
 
-def test_no_guard_stays_behind_a_job_that_ended(world: LocalWorld) -> None:
+def test_an_ended_job_leaves_no_guard(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 0"))
     world.until(lambda fact: fact.tree_gone)
     until(lambda: not any(map(is_alive, watchers(world))))
 
 
-def test_a_guard_outlives_the_signals_of_a_machine_that_stops(world: LocalWorld) -> None:
+def test_a_guard_ignores_the_signals_of_a_shutdown(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on"))
     fact = world.ready("J", "runs on")
     supervisor, guard = watchers(world)
@@ -116,7 +116,7 @@ def test_a_guard_outlives_the_signals_of_a_machine_that_stops(world: LocalWorld)
     until(lambda: not is_alive(pid_of(fact)) and not is_alive(guard))
 
 
-def test_every_rank_has_a_mark_of_its_own_and_the_service_has_none(world: LocalWorld) -> None:
+def test_every_rank_has_its_own_mark(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on", ranks=2))
     ranks = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.handle is not None) for rank in (0, 1)]  # type: ignore[misc]
     marks = [world.status("J", rank=rank)["mark"] for rank in (0, 1)]
@@ -126,7 +126,7 @@ def test_every_rank_has_a_mark_of_its_own_and_the_service_has_none(world: LocalW
 
 
 # --- a supervisor that is stopped ---------------------------------------------------------------------------------
-def test_a_job_that_stops_its_supervisor_is_asked_to_leave_all_the_same(world: LocalWorld) -> None:
+def test_a_job_that_stops_its_supervisor_still_receives_a_pause_request(world: LocalWorld) -> None:
     world.executor.start(shell("J", f"trap 'exit 75' TERM; kill -STOP $PPID; echo ready; {LOOP}"))
     world.until(lambda fact: fact.handle is not None)
     until(lambda: world.executor.observe() and "ready" in world.log("J"))
@@ -151,7 +151,7 @@ while True:
 """
 
 
-def test_a_job_that_keeps_its_supervisor_stopped_is_killed_after_its_grace_and_counts_as_paused(
+def test_a_job_that_keeps_its_supervisor_stopped_is_killed_after_its_grace_and_paused(
     world: LocalWorld,
 ) -> None:
     note = world.state_dir / "pids"
@@ -168,13 +168,13 @@ def test_a_job_that_keeps_its_supervisor_stopped_is_killed_after_its_grace_and_c
 
 
 def two_in(note: Path) -> list[int]:
-    """The two numbers in a file, once both are there."""
+    """Wait for the two numbers in a file."""
     found = [int(word) for word in note.read_text().split()] if note.exists() else []
     return found if len(found) == 2 else []
 
 
 def stopped(world: LocalWorld) -> int:
-    """Start a job that ignores SIGTERM under a supervisor that hears nothing; returns the supervisor."""
+    """Start a job that ignores SIGTERM under an unresponsive supervisor; returns the supervisor."""
     world.executor.start(order("J", "ignores SIGTERM"))
     world.ready("J", "ignores SIGTERM")
     supervisor = watchers(world)[0]
@@ -184,14 +184,14 @@ def stopped(world: LocalWorld) -> int:
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No stopped supervisor can be woken, and nobody waits long for one."""
+    """No stopped supervisor can be woken, and the time-outs are short."""
     really_send = process_tree.send
     monkeypatch.setattr(local, "send", lambda pid, number: number == signal.SIGCONT or really_send(pid, number))
     monkeypatch.setattr(local, "FORCE_AFTER_S", 0.1)
 
 
 @pytest.mark.usefixtures("deaf")
-def test_a_supervisor_that_cannot_be_woken_is_killed_with_its_rank(world: LocalWorld) -> None:
+def test_an_unresponsive_supervisor_is_killed_with_its_rank(world: LocalWorld) -> None:
     supervisor = stopped(world)
     world.executor.stop(stop("J", grace_s=1))
     fact = world.until(lambda fact: fact.tree_gone)
@@ -200,7 +200,7 @@ def test_a_supervisor_that_cannot_be_woken_is_killed_with_its_rank(world: LocalW
 
 
 @pytest.mark.usefixtures("deaf")
-def test_a_supervisor_that_stops_listening_during_the_grace_is_killed_after_it(world: LocalWorld) -> None:
+def test_a_supervisor_that_becomes_unresponsive_is_killed_after_the_grace(world: LocalWorld) -> None:
     world.executor.start(order("J", "ignores SIGTERM"))
     world.ready("J", "ignores SIGTERM")
     world.executor.stop(stop("J"))
@@ -212,7 +212,7 @@ def test_a_supervisor_that_stops_listening_during_the_grace_is_killed_after_it(w
 
 
 @pytest.mark.usefixtures("deaf")
-def test_a_leader_that_no_longer_rules_kills_nothing(world: LocalWorld) -> None:
+def test_an_older_leader_kills_nothing(world: LocalWorld) -> None:
     supervisor = stopped(world)
     world.executor.fence(7)
     world.executor.stop(stop("J", fencing=3, grace_s=0))
@@ -224,7 +224,7 @@ def test_a_leader_that_no_longer_rules_kills_nothing(world: LocalWorld) -> None:
 
 
 @pytest.mark.usefixtures("deaf")
-def test_a_killing_that_its_service_did_not_survive_is_finished_by_the_next(world: LocalWorld) -> None:
+def test_an_interrupted_kill_is_completed_by_the_next_service(world: LocalWorld) -> None:
     supervisor = stopped(world)
     Path(rank_paths(str(world.state_dir), "J", 1, 0).forced).write_text('{"fencing": 1}')
     os.kill(supervisor, signal.SIGKILL)
@@ -235,13 +235,13 @@ def test_a_killing_that_its_service_did_not_survive_is_finished_by_the_next(worl
 
 # --- the supervisor that waits for an order -----------------------------------------------------------------------
 def spare_of(world: LocalWorld) -> int:
-    """The supervisor that waits for the next order, once there is one."""
+    """Wait for the preforked supervisor."""
     waiting = until(lambda: world.executor._preforked._waiting)
     assert waiting is not None
     return int(waiting.pid)
 
 
-def test_the_next_job_is_begun_by_the_supervisor_that_waits(world: LocalWorld) -> None:
+def test_the_next_job_starts_on_the_preforked_supervisor(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 3"))
     first = spare_of(world)
     world.executor.start(order("K", "ends with 3"))
@@ -249,14 +249,14 @@ def test_the_next_job_is_begun_by_the_supervisor_that_waits(world: LocalWorld) -
     assert until(lambda: spare_of(world) != first) and not is_alive(first)
 
 
-def test_a_supervisor_that_died_while_it_waited_keeps_no_job_back(world: LocalWorld) -> None:
+def test_a_dead_preforked_supervisor_delays_no_job(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 0"))
     os.kill(spare_of(world), signal.SIGKILL)
     world.executor.start(order("K", "ends with 3"))
     assert world.until(lambda fact: fact.job == "K" and fact.tree_gone).exit_status == 3
 
 
-def test_a_supervisor_that_waits_goes_with_the_service(world: LocalWorld) -> None:
+def test_a_preforked_supervisor_ends_with_the_service(world: LocalWorld) -> None:
     script = (
         "import os, sys, time; from jupyter_gpu_quota.backends.local.jobs.prefork import PreforkedSupervisor;"
         "preforked = PreforkedSupervisor(); preforked.refill();"
@@ -266,7 +266,7 @@ def test_a_supervisor_that_waits_goes_with_the_service(world: LocalWorld) -> Non
     until(lambda: not is_alive(int(done.stdout)))
 
 
-def test_no_supervisor_waits_for_a_closed_executor(world: LocalWorld) -> None:
+def test_a_closed_executor_starts_no_preforked_supervisor(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 0"))
     waiting = spare_of(world)
     world.executor.close()

@@ -128,7 +128,7 @@ def breakpoint_(session: Session, random: Random) -> None:
 
 
 def jiggler(session: Session, random: Random) -> None:
-    """A script runs an empty cell every few minutes, to look busy."""
+    """A script runs an empty cell every few minutes, to appear busy."""
     at, every = 0, random.randint(1, 19) * MINUTE
     while at < LENGTH:
         session.cell(at, SECOND)

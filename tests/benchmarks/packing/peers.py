@@ -1,4 +1,4 @@
-"""Placements from the literature, re-implemented: random, best-fit, best-fit by GPU alone, and FGD.
+"""Placements from the literature, re-implemented: random, best-fit, best-fit by GPU only, and FGD.
 
 They place one task at a time into the same clusters as the shipped placement. Where a paper leaves a tie open, the
 docstring names the choice; figures made with these are labelled re-implemented.

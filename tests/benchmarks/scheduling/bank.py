@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from jupyter_gpu_quota.simulate import bank, worlds
 from jupyter_gpu_quota.simulate.bank import DAY_MS, HOUR_MS, Variant
-from jupyter_gpu_quota.simulate.report import Outcome, lent_gpu_hours, play, utilisation_percent
+from jupyter_gpu_quota.simulate.report import Outcome, lent_gpu_hours, simulate_trace, utilisation_percent
 from jupyter_gpu_quota.simulate.tracefile import Trace
 from tests.benchmarks.figures import Figure, print_plainly
 
@@ -49,7 +49,7 @@ def _span_ms(variant: Variant) -> int:
 
 
 def _played(trace: Trace, seed: int, until_ms: int) -> Outcome:
-    return play(trace, worlds.own_quota(trace), seed=seed, until_ms=until_ms)
+    return simulate_trace(trace, worlds.own_quota(trace), seed=seed, until_ms=until_ms)
 
 
 def _in_span(variant: Variant, one: Outcome) -> Outcome:
@@ -130,7 +130,7 @@ def _loans(name: str, timed: str, after: Outcome) -> Iterator[Figure]:
     middle, longest = (waits[len(waits) // 2] / 1000, waits[-1] / 1000) if waits else (0.0, 0.0)
     never = sum(wake.allocated_at is None for wake in after.wakes)
     rows: tuple[tuple[str, float, str, float | None], ...] = (
-        ("slices lent", after.loans, "", None),
+        ("slices lent", after.slices_lent, "", None),
         ("lent", lent_gpu_hours(after), "GPU-hours", None),
         ("idle kernels shut down", after.kernels_freed, "", None),
         ("wait after a wake-up, median", middle, "s", None),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jupyter_gpu_quota.controllers.main import collect_seldom
+from jupyter_gpu_quota.controllers.main import reduce_garbage_collection
 from jupyter_gpu_quota.core.model import (
     Allocation,
     Amounts,
@@ -191,7 +191,7 @@ def measure(nodes: tuple[int, ...] = NODES, runs: int = 3) -> list[Row]:
 def _measure(name: str, scene: Scene, nodes: int, runs: int) -> Row:
     best, actions = float("inf"), 0
     for _ in range(runs):
-        collect_seldom()
+        reduce_garbage_collection()
         begun = time.process_time()
         plan = decide(scene.snapshot, scene.policy)
         best = min(best, time.process_time() - begun)

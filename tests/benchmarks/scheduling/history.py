@@ -7,7 +7,7 @@ one GPU and more one-GPU jobs of four hours than ever run; k is 1, the window a 
 from __future__ import annotations
 
 from jupyter_gpu_quota.simulate import worlds
-from jupyter_gpu_quota.simulate.report import Outcome, play
+from jupyter_gpu_quota.simulate.report import Outcome, simulate_trace
 from jupyter_gpu_quota.simulate.tracefile import JobWork, NodeSpec, Trace
 from tests.benchmarks.figures import Figure, print_plainly
 
@@ -58,7 +58,7 @@ def surplus_of(outcome: Outcome, begin: int, end: int) -> dict[str, float]:
 def figures(days: int = 14) -> list[Figure]:
     """How far each project's part of the last week's surplus is from its weight's."""
     made = trace(days)
-    outcome = play(made, worlds.own_quota(made), until_ms=days * DAY_MS)
+    outcome = simulate_trace(made, worlds.own_quota(made), until_ms=days * DAY_MS)
     end = outcome.began_at + days * DAY_MS
     parts = surplus_of(outcome, max(outcome.began_at, end - WEEK_MS), end)
     total = sum(WEIGHTS.values())

@@ -20,7 +20,7 @@ from typing import Any
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.controllers import scheduling as controller_module
-from jupyter_gpu_quota.controllers.main import collect_seldom
+from jupyter_gpu_quota.controllers.main import reduce_garbage_collection
 from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.simulate.replay import Replay
 from jupyter_gpu_quota.simulate.simulation_store import SimulationStore
@@ -175,7 +175,7 @@ class Played:
 
 def play(shape: Shape, *, at_once: bool, until_ms: int | None = None) -> Played:
     """Play a shape; ``until_ms`` stops early. All its instants are tenths of a second, and so is the tick."""
-    collect_seldom()
+    reduce_garbage_collection()
     replay = Replay(
         trace_of(shape, at_once=at_once), quota_of(shape, "100ms", pauses=WITHOUT_BOUND), store=SimulationStore()
     )

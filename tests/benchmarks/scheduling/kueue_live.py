@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from jupyter_gpu_quota.api.requests.writer import LARGEST_BATCH
+from jupyter_gpu_quota.api.requests.writer import MAX_BATCH
 from jupyter_gpu_quota.backends.simulated.jobs import Behaviour, SimulatedJobs
 from jupyter_gpu_quota.controllers.lease import Leadership
-from jupyter_gpu_quota.controllers.main import UNAVAILABLE_REST_MS, collect_seldom, now_ms
+from jupyter_gpu_quota.controllers.main import MAX_SCHEDULING_BACKOFF_MS, now_ms, reduce_garbage_collection
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.model import Preemption
 from jupyter_gpu_quota.simulate.replay import NoSampler, apply_quota, machines, submission
@@ -95,7 +95,7 @@ def _as_they_come(due: list[tuple[int, SubmitJob]], begins_at: int) -> Iterator[
             time.sleep((due[at][0] - passed) / 1000)
             continue
         until = at
-        while until < len(due) and due[until][0] <= passed and until - at < LARGEST_BATCH:
+        while until < len(due) and due[until][0] <= passed and until - at < MAX_BATCH:
             until += 1
         yield [request for _, request in due[at:until]]
         at = until
@@ -124,7 +124,7 @@ def run(controller: SchedulingController, wake: wakeup.WakeupSocket, submitter: 
         try:
             next_at = controller.run_once(now)
         except StoreUnavailable:  # the submitting process had the lock
-            wake.wait(UNAVAILABLE_REST_MS / 1000)
+            wake.wait(MAX_SCHEDULING_BACKOFF_MS / 1000)
             continue
         if all_submitted and not controller.mirror.jobs:
             return
@@ -137,7 +137,7 @@ def play(name: str, part: float, folder: Path, pauses: int | None = None) -> tup
     """Seconds from the first submission to the last end, the number of jobs, and the controller's CPU seconds."""
     shape = part_of(SHAPES[name], part)
     trace = trace_of(shape, at_once=False)
-    collect_seldom()
+    reduce_garbage_collection()
     controller = controller_of(folder, trace, shape, pauses)
     with wakeup.WakeupSocket(folder / "controller.sock") as wake, _submitter(folder, name, part) as submitter:
         assert submitter.stdin is not None and submitter.stdout is not None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from jupyter_gpu_quota.controllers.main import collect_seldom
+from jupyter_gpu_quota.controllers.main import reduce_garbage_collection
 from jupyter_gpu_quota.core.model import Amounts, Department, Job, Policy, Preemption, Project, Snapshot
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Start
 from jupyter_gpu_quota.core.scheduling.decide import decide
@@ -196,7 +196,7 @@ def measure(shape: Shape) -> float:
     snapshot, rules = shape.build()
     best = 1e9
     for _ in range(3):
-        collect_seldom()
+        reduce_garbage_collection()
         before = time.process_time()
         plan = decide(snapshot, rules)
         best = min(best, time.process_time() - before)

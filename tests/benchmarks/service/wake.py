@@ -74,7 +74,7 @@ def figures(quick: bool) -> Sequence[Figure]:
         *spread("wake-up, the borrower must be killed", killed, "s", f"{timed}; lent_grace 2 s", worst_at_most=bound),
         Figure(
             name="wake-up, an overcommitted device", value=len(observer.violations), unit="times", bound=0,
-            timed=f"{observer.reads} looks at the process table, at most {observer.highest} milli-GPU on a device",
+            timed=f"{observer.reads} readings of the process table, at most {observer.highest} milli-GPU on a device",
         ),
     ]  # fmt: skip
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Amounts, Device, Node, Placement, Policy, Project
 from jupyter_gpu_quota.core.plan import Plan, Start
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from jupyter_gpu_quota.controllers.main import collect_seldom
+from jupyter_gpu_quota.controllers.main import reduce_garbage_collection
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Policy
 from jupyter_gpu_quota.core.scheduling.cache.decision_cache import DecisionCache
@@ -95,7 +95,7 @@ def build(folder: str, size: Size) -> None:
 
 def measure(folder: str, size: Size) -> Rows:
     """Open the world as the scheduler does, and run the ticks."""
-    collect_seldom()
+    reduce_garbage_collection()
     times = _Times()
     store = open_store(database(folder), cache_rows=True)
     mirror, cache = Mirror(), DecisionCache()

@@ -16,8 +16,8 @@ from statistics import median
 from jupyter_gpu_quota.api.handlers.usage import summed
 from jupyter_gpu_quota.core.model import Amounts, Device, Node, Placement, Policy, Project
 from jupyter_gpu_quota.core.plan import Plan, Start
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
 from jupyter_gpu_quota.settings import GPUQuota
 from jupyter_gpu_quota.store.open import open_store

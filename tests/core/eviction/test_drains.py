@@ -1,4 +1,4 @@
-"""Quotas that were lowered below what runs: what drains, what is in force meanwhile, and the deadline of a drain."""
+"""Quotas below the running work: draining work, the amounts in force meanwhile, and the deadline of a drain."""
 
 from __future__ import annotations
 
@@ -87,13 +87,15 @@ def test_a_job_that_was_stopped_at_the_deadline_comes_back_when_it_fits_its_quot
 @pytest.mark.parametrize(
     ("text", "leaves"),
     [
-        pytest.param("a runs 2 of 1 fixed", ["a2"], id="of equals the newest leaves"),
+        pytest.param("a runs 2 of 1 fixed", ["a2"], id="of equal jobs the newest is stopped"),
         pytest.param(
-            "a runs 1 fixed priority 70\na runs 1 fixed priority 30", ["a2"], id="the lowest job priority leaves"
+            "a runs 1 fixed priority 70\na runs 1 fixed priority 30", ["a2"], id="the lowest job priority is stopped"
         ),
-        pytest.param("a runs 1 fixed ran 100\na runs 1 fixed ran 7000", ["a1"], id="the one that loses least leaves"),
-        pytest.param("a runs 0.5 fixed ran 10\na runs 2 fixed", ["a2"], id="the smaller is put back"),
-        pytest.param("a runs 1 fixed\na runs 3 of 1", [], id="preemptible work is not taken by a deadline"),
+        pytest.param(
+            "a runs 1 fixed ran 100\na runs 1 fixed ran 7000", ["a1"], id="the one that loses least work is stopped"
+        ),
+        pytest.param("a runs 0.5 fixed ran 10\na runs 2 fixed", ["a2"], id="the smaller one is restored"),
+        pytest.param("a runs 1 fixed\na runs 3 of 1", [], id="preemptible work is not stopped at a deadline"),
         pytest.param("a runs 1 fixed", [], id="exactly at the quota no job is stopped"),
     ],
 )
@@ -107,7 +109,7 @@ def test_a_department_is_brought_to_its_quota_though_each_of_its_projects_is_wit
     assert [action.workload for action in made.tick().actions] == ["b1"]
 
 
-def test_work_of_a_project_that_is_gone_leaves_at_the_deadline() -> None:
+def test_work_of_a_removed_project_stops_at_the_deadline() -> None:
     made = due("pool t 4\na 1 of t\nb 1 of t\nb runs 1 fixed")
     made.policy = dc.replace(made.policy, projects=made.policy.projects[:1])
     assert [action.workload for action in made.tick().actions] == ["b1"]

@@ -1,4 +1,4 @@
-"""A project or pool is taken out of the quota file while it has work: what runs, what waits, and what others get."""
+"""A project or pool with work is removed from the quota file: running work, waiting work, and other projects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def without(made: World, *names: str) -> World:
 
 
 # R57
-def test_queued_jobs_of_a_project_that_is_gone_never_start_and_say_why() -> None:
+def test_queued_jobs_of_a_removed_project_wait_with_that_reason() -> None:
     made = without(world("pool t 4\na 2 of t\nb 2 of t\na queues 2 of 1"), "a")
     made.settle()
     assert made.jobs["a1"].state is JobState.QUEUED
@@ -35,7 +35,7 @@ def test_queued_jobs_of_a_project_that_is_gone_never_start_and_say_why() -> None
     assert found.would_start == ()
 
 
-def test_put_back_under_the_same_name_its_jobs_go_on() -> None:
+def test_jobs_of_a_restored_project_continue() -> None:
     made = world("pool t 2\na 1 of t\nb 1 of t\na runs 1\na queues 1")
     before = made.policy
     without(made, "a").submit("b", 2000)
@@ -47,7 +47,7 @@ def test_put_back_under_the_same_name_its_jobs_go_on() -> None:
 
 
 # R57
-def test_running_jobs_run_on_and_are_the_first_that_others_claim() -> None:
+def test_running_jobs_of_a_removed_project_continue_and_are_the_first_victims() -> None:
     made = without(world("pool t 2\na 2 of t\nb 1 of t\nc 0 of t\na runs 1\nc runs 1"), "a")
     made.settle()
     assert made.jobs["a1"].state is JobState.RUNNING
@@ -57,7 +57,7 @@ def test_running_jobs_run_on_and_are_the_first_that_others_claim() -> None:
     assert explain(made.snapshot(), made.policy, "a1").reason.code == "no_such_project"  # type: ignore[union-attr]
 
 
-def test_non_preemptible_work_of_it_keeps_its_devices() -> None:
+def test_non_preemptible_work_of_a_removed_project_keeps_its_devices() -> None:
     made = without(world("pool t 1\na 1 of t\nb 1 of t\na runs 1 fixed\nb queues 1"), "a")
     made.settle()
     assert made.jobs["a1"].state is JobState.RUNNING
@@ -76,7 +76,7 @@ def test_an_elastic_job_of_a_removed_project_does_not_grow_and_is_paused_as_a_wh
     assert "shrunk" not in "".join(made.log), "its reason does not say that it continues at once"
 
 
-def test_nothing_of_it_is_moved_because_it_could_not_start_again() -> None:
+def test_work_of_a_removed_project_is_not_moved() -> None:
     made = without(world("pool t 2\na 1 of t\nb 1 of t\na runs 0.5 on n1g0\na runs 0.5 on n1g1\nb queues 1"), "a")
     made.settle()
     states = sorted(made.jobs[name].state for name in ("a1", "a2"))
@@ -85,7 +85,7 @@ def test_nothing_of_it_is_moved_because_it_could_not_start_again() -> None:
 
 
 # R57
-def test_its_notebook_keeps_its_slice_until_the_server_stops() -> None:
+def test_a_notebook_of_a_removed_project_keeps_its_slice() -> None:
     made = world("pool t 1\na 0 of t, notebooks 0.5\nb 1 of t\na notebook 0.5")
     made.settle()
     without(made, "a").submit("b", 1000)
@@ -97,14 +97,14 @@ def test_its_notebook_keeps_its_slice_until_the_server_stops() -> None:
     assert made.jobs["b1"].state is JobState.RUNNING
 
 
-def test_its_new_notebooks_are_refused() -> None:
+def test_new_notebooks_of_a_removed_project_are_refused() -> None:
     made = without(world("pool t 1\na 0 of t, notebooks 0.5\nb 1 of t\na notebook 0.5"), "a")
     made.settle()
     assert made.refused == {"nb-a1": "no_such_project"}
 
 
 @pytest.mark.parametrize("kind", ["runs 1", "runs 1 fixed", "notebook 0.5"])
-def test_work_of_a_pool_that_is_gone_keeps_devices_that_are_another_pools_now(kind: str) -> None:
+def test_work_of_a_removed_pool_keeps_devices_that_another_pool_has_now(kind: str) -> None:
     made = world(f"pool old 1\npool new 1\na 1 of old\na 0 of old, notebooks 0.5\nb 2 of new\na {kind}")
     made.settle()
     without(made, "old").devices["n1g0"] = dc.replace(made.devices["n1g0"], pool="new")
@@ -112,7 +112,7 @@ def test_work_of_a_pool_that_is_gone_keeps_devices_that_are_another_pools_now(ki
     made.submit("b", 1000, pool="new")
     made.settle()
     assert len(made.owned) == 2 and made.jobs["b2"].state is JobState.QUEUED
-    assert not made.reserved, "nobody waits for a drain that nobody was asked for"
+    assert not made.reserved, "no reservation waits for a drain that was not requested"
     found = explain(made.snapshot(), made.policy, "nb-a1" if "notebook" in kind else "a1")
     assert found.reason is not None and found.reason.code == "pool_gone"
 

@@ -1,4 +1,4 @@
-"""Devices that fail under work, are unavailable, or return: the work that is evicted, that stays, and that waits."""
+"""Devices that fail, are unavailable, or return: the work that is evicted, that stays, and that waits for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_job_on_an_unhealthy_device_is_queued_again_and_resumes_elsewhere_at_n
     )
     (again,) = made.tick().actions
     assert isinstance(again, Resume) and {one.device for one in again.placements} == set(made.devices) - {device}
-    assert made.jobs["a1"].paused_at == (), "nobody claimed its place, so it uses up no K"
+    assert made.jobs["a1"].paused_at == (), "no claim took its devices, so no pause is counted"
 
 
 # R58
@@ -73,7 +73,7 @@ def test_a_node_that_takes_no_new_work_continues_its_running_work() -> None:
     assert made.tick().actions == ()
 
 
-def test_a_neighbour_on_a_quarantined_device_runs_on() -> None:
+def test_other_work_on_a_quarantined_device_continues() -> None:
     made = world("pool t 1\na 1 of t\na runs 0.5")
     made.health("n1g0", Health.QUARANTINED)
     assert made.tick().actions == ()
@@ -127,7 +127,7 @@ def test_a_cordoned_node_continues_its_work_and_a_claim_takes_that_of_another_no
 
 
 # R59
-def test_a_drained_node_sends_its_preemptible_work_back_to_the_queue_at_no_cost() -> None:
+def test_preemptible_work_of_a_drained_node_is_queued_again_without_counting_a_pause() -> None:
     made = world("pool t 2x1\na 2 of t\na runs 1 on n1g0\nn1 draining")
     (stop,) = made.tick().actions
     assert isinstance(stop, Stop) and (stop.workload, stop.target) == ("a1", JobTarget.PAUSED)
@@ -202,7 +202,7 @@ def test_a_gang_on_two_drained_nodes_leaves_at_the_earlier_deadline() -> None:
     assert isinstance(stop, Stop) and stop.reason.code == "node_drained"
 
 
-def test_a_place_that_is_reserved_on_a_node_is_given_up_when_it_is_cordoned() -> None:
+def test_a_reservation_on_a_node_is_dropped_when_the_node_is_cordoned() -> None:
     made = world("pool t 2x1\na 0 of t\nb 1 of t\na runs 1 on n1g0\na runs 1 on n2g0\nb queues 1")
     made.drain_ticks = 3
     made.tick()
@@ -227,7 +227,7 @@ def test_freed_devices_of_a_cordoned_node_are_no_change_that_starts_a_job() -> N
 
 # -- who waits for devices that come back --------------------------------------------------------------------------
 def stuck() -> World:
-    """A victim that will not die holds one of two devices, and a job needs both."""
+    """A victim that does not end occupies one of two devices, and a job needs both."""
     made = world("pool t 2\na 0 of t\nb 2 of t\na runs 1\nb queues 2")
     made.drain_ticks = 1_000
     made.tick()
@@ -257,7 +257,7 @@ def test_a_dry_run_has_the_same_reason() -> None:
     assert dry_run(made.snapshot(), made.policy, job).reason.code == "device_quarantined"
 
 
-def test_it_starts_when_the_processes_are_gone() -> None:
+def test_a_claim_starts_when_the_processes_of_its_victims_are_gone() -> None:
     made = stuck()
     made.leaves_at["a1"], made.drain_ticks = made.now, 1
     made.tick()
@@ -277,7 +277,9 @@ def test_it_starts_when_the_processes_are_gone() -> None:
         pytest.param(
             "pool t 2\na 2 of t\na queues 2", Health.QUARANTINED, "device_quarantined", id="a quarantined one"
         ),
-        pytest.param("pool t 2\na 2 of t\na queues 3", Health.QUARANTINED, "never_fits", id="never, even with it"),
+        pytest.param(
+            "pool t 2\na 2 of t\na queues 3", Health.QUARANTINED, "never_fits", id="it would not fit with it either"
+        ),
         pytest.param("pool t 1\na 1 of t\na queues 1 model Y", Health.QUARANTINED, "never_fits", id="another model"),
     ],
 )

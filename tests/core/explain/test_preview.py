@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.explain.preview import Effect, Preview, preview
 from jupyter_gpu_quota.core.model import JobState
-from jupyter_gpu_quota.core.reason_figures import is_too_wide, most_milli
+from jupyter_gpu_quota.core.reason_figures import exceeds_bound_alone, max_use_milli
 from tests.core.eviction.test_removal import without
 from tests.core.world import World, world
 
@@ -96,7 +96,7 @@ QUOTAS = st.tuples(*[st.sampled_from(["0", "1", "2"])] * 3)
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(quotas=QUOTAS, work=WORK, edit=st.sampled_from(list(EDITS)))
-def test_in_any_state_the_preview_lists_the_jobs_that_ticks_pause(
+def test_in_random_states_the_preview_lists_the_jobs_that_ticks_pause(
     quotas: tuple[str, ...], work: list[str], edit: str
 ) -> None:
     owners = [f"{name} {quota} of t" for name, quota in zip("abc", quotas, strict=True)]
@@ -152,15 +152,17 @@ def test_a_lowered_quota_lists_work_over_quota_and_draining_work() -> None:
 @pytest.mark.parametrize(
     ("text", "to_milli", "named"),
     [
-        pytest.param("a 2 of t\na runs 4 of 1", 1000, ("a2",), id="2 over already, 1 more: the third that would go"),
+        pytest.param("a 2 of t\na runs 4 of 1", 1000, ("a2",), id="2 over already, 1 more: the third victim"),
         pytest.param("a 2 of t\na runs 2 of 1", 1000, ("a2",), id="all of the quota is used: only one goes over"),
-        pytest.param("a 2 of t\na runs 2 of 1\na runs 1 priority 40", 1000, ("a2",), id="low priority was first to go"),
-        pytest.param("a 3 of t\na runs 4", 2000, ("a1",), id="one large job goes from 1 over to 2 over"),
+        pytest.param(
+            "a 2 of t\na runs 2 of 1\na runs 1 priority 40", 1000, ("a2",), id="the lowest priority is the first victim"
+        ),
+        pytest.param("a 3 of t\na runs 4", 2000, ("a1",), id="one large job changes from 1 over to 2 over"),
         pytest.param("a 4 of t\na runs 1 ranks 1-3 held 3\na runs 1", 2000, ("a1",), id="elastic work shrinks first"),
         pytest.param("a 2 of t\na runs 4 of 1", 3000, (), id="a raised quota puts no work over quota"),
     ],
 )
-def test_a_lowered_quota_names_as_many_as_it_adds_above_it_in_the_order_in_which_they_go(
+def test_a_lowered_quota_lists_the_jobs_that_it_puts_over_quota_in_victim_order(
     text: str, to_milli: int, named: tuple[str, ...]
 ) -> None:
     found, paused, _ = compared(
@@ -275,7 +277,7 @@ def test_a_job_that_can_no_longer_start_or_can_again_is_listed(had: dict[str, in
     found, _, made = compared(made, lambda made: made.project("a", "t", **has))
     [one] = found.affected
     assert one.before and one.after and one.before.code is one.after.code
-    assert (one.effect, is_too_wide(one.before), is_too_wide(one.after)) == (Effect.WAITS, False, True)
+    assert (one.effect, exceeds_bound_alone(one.before), exceeds_bound_alone(one.after)) == (Effect.WAITS, False, True)
     back, _, _ = compared(made, lambda made: made.project("a", "t", **had))
     assert back.of(Effect.WAITS) == (one.work.id,)
 
@@ -304,13 +306,13 @@ def test_a_job_that_waits_for_a_lowered_amount_is_listed_with_both_figures(
     found, paused, made = compared(made, lambda made: made.project("a", "t", **has))
     [one] = [one for one in found.affected if one.effect is Effect.WAITS]
     assert one.work.id == "a5" and not paused and one.before and one.after
-    assert not is_too_wide(one.after) and one.before.code is one.after.code
-    assert (most_milli(one.before), most_milli(one.after)) == (*had.values(), *has.values())
+    assert not exceeds_bound_alone(one.after) and one.before.code is one.after.code
+    assert (max_use_milli(one.before), max_use_milli(one.after)) == (*had.values(), *has.values())
     back, _, _ = compared(made, lambda made: made.project("a", "t", **had))
     assert back.of(Effect.WAITS) == (), "behind a higher one it waits for no more than before"
 
 
-def test_a_job_that_stays_without_hope_is_not_named_again() -> None:
+def test_a_job_that_can_start_under_neither_policy_is_not_listed() -> None:
     made = world("pool t 4\na 1 of t, limit per user 1\na queues 2")
     found, _, _ = compared(made, lambda made: made.project("a", "t", user_jobs_milli=500))
     assert found.affected == ()

@@ -1,4 +1,4 @@
-"""MakeReason something waits, the smallest true change that starts it, the estimate, and dry runs."""
+"""Why work waits, the smallest change that starts it, the estimate, and dry runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_gpu_quota.core.explain.projection import dry_run, project
 from jupyter_gpu_quota.core.explain.what_if_policy import LIMIT, ceiling_name, quota_name, with_amount
 from jupyter_gpu_quota.core.explain.why_waiting import ChangeKind, explain
 from jupyter_gpu_quota.core.model import Job, JobState
-from jupyter_gpu_quota.core.reasons import ReasonCode
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.messages.explanations import dry_run_sentence, explanation_sentence
 from tests.core.world import GENTLE, World, world
 
@@ -82,14 +82,14 @@ def changes(made: World, name: str) -> dict[str, int]:
             {"freed": 1000, "quota": 2000, "pool": 1000},
             id="with quota it would pause another job",
         ),
-        pytest.param("pool t 1x2\na 0 of t\na queues 3", "a1", {"pool": 3000}, id="a node that is large enough comes"),
+        pytest.param("pool t 1x2\na 0 of t\na queues 3", "a1", {"pool": 3000}, id="a large enough node is added"),
         pytest.param(
             "pool t 1\na 0 of t, notebooks 0.5\na notebook 0.625", "nb-a1", {"quota": 125},
             id="a notebook's quota is raised",
         ),
     ],
 )  # fmt: skip
-def test_it_would_start_if(text: str, name: str, expected: dict[str, int]) -> None:
+def test_explained_changes(text: str, name: str, expected: dict[str, int]) -> None:
     assert changes(world(text), name) == expected
 
 
@@ -129,13 +129,13 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
             "pool t 4\na 2 of t\nb 2 of t\na queues 4 fixed", "a1", {"preemptible": 0},
             "(without --non-preemptible). No quota alone would start it: a's training quota in pool t raised by 2 to 4 "
             "would need 6 GPU, and 4 is available for quotas.",
-            id="4 of 2 that may not be preempted, and another has the rest",
+            id="a non-preemptible request of 4 with quota 2",
         ),
         pytest.param(
             "pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1 fixed\na queues 4 fixed", "a1", {},
             "No single change would start it: neither freed GPU nor a higher quota, limit or ceiling nor a "
             "larger pool nor permission to be preempted.",
-            id="others use the rest, so that it takes more than one change",
+            id="more than one change is needed",
         ),
         pytest.param(
             "pool t 4\ndepartment D 4 of t, limit per user 2\na 2 of t in D, limit per user 1\nb 2 of t in D\n"
@@ -247,7 +247,7 @@ def first_that_starts(case: WhatIf, kind: str) -> int | None:
 
 # R66
 @pytest.mark.parametrize("seed", range(40))
-def test_the_raise_that_is_named_is_the_least_of_all_that_would_do(seed: int) -> None:
+def test_the_smallest_sufficient_raise_is_named(seed: int) -> None:
     text = small_world(random.Random(seed))
     made = world(text)
     snapshot = made.snapshot()
@@ -281,7 +281,7 @@ def test_a_job_out_of_pauses_is_estimated_by_its_oldest_pause() -> None:
     assert (found.reason.code, found.estimate_at) == (ReasonCode.PAUSES_USED_UP, made.now + 540_000)
 
 
-def test_what_never_fits_has_no_estimate() -> None:
+def test_a_job_that_never_fits_has_no_estimate() -> None:
     made = world("pool t 2\na 0 of t\na queues 3\na runs 1")
     assert explain(made.snapshot(), made.policy, "a1").estimate_at is None
 
@@ -297,7 +297,7 @@ def test_what_never_fits_has_no_estimate() -> None:
         ),
     ],
 )
-def test_everything_has_an_explanation(text: str, name: str, state: str) -> None:
+def test_every_workload_has_an_explanation(text: str, name: str, state: str) -> None:
     made = world(text)
     found = explain(made.snapshot(), made.policy, name)
     assert found.state == state
@@ -324,14 +324,14 @@ def job(project: str, **fields: object) -> Job:
 
 
 class TestDryRun:
-    """What a job would meet if it were submitted now."""
+    """The outcome for a job if it were submitted now."""
 
-    def test_it_would_start(self) -> None:
+    def test_a_dry_run_of_a_job_that_starts(self) -> None:
         made = world("pool t 1\na 1 of t")
         found = dry_run(made.snapshot(), made.policy, job("a"))
         assert (found.starts_now, found.pauses, found.reason.code) == (True, (), "within_guarantee")
 
-    def test_it_would_pause_others(self) -> None:
+    def test_a_dry_run_lists_the_jobs_to_pause(self) -> None:
         made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1")
         found = dry_run(made.snapshot(), made.policy, job("a"))
         assert (found.starts_now, found.pauses, found.reason.code) == (False, ("b2",), "waits_for_drain")
@@ -341,13 +341,13 @@ class TestDryRun:
             "reserved for it until it is submitted."
         )
 
-    def test_it_would_wait(self) -> None:
+    def test_a_dry_run_of_a_job_that_waits(self) -> None:
         made = world("pool t 1\na 1 of t\na runs 1")
         found = dry_run(made.snapshot(), made.policy, job("a"))
         assert (found.starts_now, found.pauses) == (False, ())
         assert "asked for 1 GPU" in dry_run_sentence(found)
 
-    def test_the_dry_run_of_an_unknown_pool_says_so(self) -> None:
+    def test_a_dry_run_of_an_unknown_pool_is_refused(self) -> None:
         made = world("pool t 1\na 1 of t")
         assert dry_run(made.snapshot(), made.policy, job("a", pool="gone")).reason.code == "no_such_pool"
 

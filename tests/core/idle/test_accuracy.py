@@ -38,7 +38,7 @@ def test_without_the_rule_of_holes_used_gpus_would_be_freed(monkeypatch: pytest.
     assert any(play(session).wrong for session in hidden)
 
 
-def test_the_label_is_the_scripts_last_doing() -> None:
+def test_the_label_follows_the_end_of_the_script() -> None:
     for session in FEW:
         ends = [end for _, end in (*session.gpu, *session.busy)] + session.messages
         last = max(at for at in ends)

@@ -1,4 +1,4 @@
-"""The judge: every situation of docs/idle.md, and what may never happen whatever is seen."""
+"""Idle classification: every situation of docs/idle.md, and properties that always hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.core.idle.world import (
 
 
 def said(found: Classification) -> str:
-    """A verdict as one or two words."""
+    """A classification as one or two words."""
     return found.reason if isinstance(found, Idle) else f"{type(found).__name__.lower()} {found.reason}"
 
 
@@ -39,16 +39,16 @@ BUSY = {"state": KernelState.BUSY}
 
 SITUATIONS = [
     # memory held, 0 %, kernels idle
-    pytest.param({}, "unused", id="memory held, GPU at 0 %, kernel idle: the best candidate"),
+    pytest.param({}, "unused", id="memory held, GPU at 0 %, kernel idle"),
     pytest.param({"kernels": (QUIET, CPU_ONLY)}, "unused", id="a CPU kernel beside it that is idle too"),
     pytest.param({"kernels": ()}, "unused", id="no kernel runs and nothing uses the slice"),
     pytest.param({"programs": (replace(TERMINAL, holds_gpu=True),)}, "unused", id="a terminal holds memory unused"),
     # memory held, 0 %, kernel busy
-    pytest.param({"kernels": kernel(**BUSY)}, "busy kernel_busy", id="a download: the kernel is busy, the GPU rests"),
+    pytest.param({"kernels": kernel(**BUSY)}, "busy kernel_busy", id="a download: the kernel is busy, the GPU unused"),
     pytest.param(
         {"kernels": kernel(**BUSY, last_message_at=NOW - 90 * MINUTE)},
         "busy kernel_busy",
-        id="a cell waits at a breakpoint or for input() since long ago",
+        id="a cell has waited long at a breakpoint or for input()",
     ),
     pytest.param(
         {"kernels": (QUIET, replace(CPU_ONLY, state=KernelState.BUSY))},
@@ -69,7 +69,7 @@ SITUATIONS = [
     pytest.param(
         {"samples": used(readings(60), minutes_ago=19)}, "busy recent_gpu_use", id="a burst nineteen minutes ago"
     ),
-    pytest.param({"samples": used(readings(60), minutes_ago=21)}, "unused", id="a burst longer ago than it takes"),
+    pytest.param({"samples": used(readings(60), minutes_ago=21)}, "unused", id="a burst longer ago than required"),
     pytest.param(
         {"programs": (replace(TERMINAL, used_gpu_at=NOW - 5 * MINUTE),)},
         "busy recent_gpu_use",
@@ -102,19 +102,19 @@ SITUATIONS = [
     pytest.param({"started_at": NOW - 15 * MINUTE}, "busy recent_start", id="the server started a while ago"),
     pytest.param({"started_at": None}, "unknown start_unknown", id="the start of the server is unknown"),
     pytest.param(
-        {"kernels": kernel(started_at=NOW - 15 * MINUTE)}, "busy recent_start", id="the kernel was started anew"
+        {"kernels": kernel(started_at=NOW - 15 * MINUTE)}, "busy recent_start", id="the kernel was restarted"
     ),
     pytest.param({"samples": without(readings(60), 12, 10)}, "unknown gap", id="the agent was away ten minutes ago"),
-    pytest.param({"samples": without(readings(60), 40, 30)}, "unused", id="the agent was away, but longer ago"),
+    pytest.param({"samples": without(readings(60), 40, 30)}, "unused", id="the agent was away longer ago"),
     pytest.param({"samples": readings(60)[:-40]}, "unknown readings_stopped", id="the agent is away"),
-    pytest.param({"samples": readings(15)}, "unknown too_few_readings", id="the agent has watched for too short"),
+    pytest.param({"samples": readings(15)}, "unknown too_few_readings", id="the agent has not run for long enough"),
     pytest.param(
         {"reports": tuple(at for at in reports(60) if not 10 * MINUTE < NOW - at < 15 * MINUTE)},
         "unknown gap",
         id="the service was away for five minutes",
     ),
     pytest.param({"reports": reports(60)[:-10]}, "unknown reports_stopped", id="the server's reports stopped"),
-    pytest.param({"reports": reports(10)}, "unknown too_few_reports", id="the server reports only since lately"),
+    pytest.param({"reports": reports(10)}, "unknown too_few_reports", id="the server began to report recently"),
     pytest.param({"reports": (), "kernels": None}, "unknown no_report", id="the server extension is not installed"),
     # unknown
     pytest.param({"samples": ()}, "unknown no_reading", id="there is no agent"),
@@ -137,8 +137,8 @@ SITUATIONS = [
         {"kernels": kernel(holds_gpu=None)}, "unknown holder_unknown", id="the kernel on the GPU is not known"
     ),
     # a person asks
-    pytest.param({"kept_at": NOW - 2 * MINUTE}, "busy kept", id="a person asked to keep it"),
-    pytest.param({"kept_at": NOW - 21 * MINUTE}, "unused", id="a person asked to keep it, some time ago"),
+    pytest.param({"kept_at": NOW - 2 * MINUTE}, "busy kept", id="the user postponed the warning"),
+    pytest.param({"kept_at": NOW - 21 * MINUTE}, "unused", id="the user postponed the warning some time ago"),
     # clocks
     pytest.param(
         {"samples": (*readings(30, until=NOW + 60 * MINUTE), *readings(5))},
@@ -160,11 +160,11 @@ SITUATIONS = [
 
 
 @pytest.mark.parametrize(("changes", "expected"), SITUATIONS)
-def test_the_verdict(changes: dict[str, object], expected: str) -> None:
+def test_the_classification(changes: dict[str, object], expected: str) -> None:
     assert said(classification(quiet_notebook(**changes))) == expected
 
 
-def test_an_idle_one_names_the_kernels_that_hold_the_gpu_and_since_when() -> None:
+def test_an_idle_classification_names_the_kernels_that_hold_the_gpu() -> None:
     found = classification(quiet_notebook(kernels=(QUIET, CPU_ONLY)))
     assert found == Idle(since=NOW - 60 * MINUTE - 10_000, kernels=("k1",), figures=(("for_s", 3610),))
 
@@ -176,7 +176,7 @@ def test_without_waiting_work_it_takes_longer() -> None:
     assert said(classification(quiet_notebook(kernels=(long_ago,), **seen), waiting=False)) == "unused"
 
 
-def test_a_recent_use_says_when_it_would_be_idle() -> None:
+def test_recent_use_has_the_instant_at_which_it_becomes_idle() -> None:
     found = classification(quiet_notebook(kernels=kernel(last_message_at=NOW - 5 * MINUTE)))
     assert isinstance(found, Busy)
     assert (found.since, found.idle_at) == (NOW - 5 * MINUTE, NOW + 15 * MINUTE)
@@ -220,7 +220,7 @@ def test_the_reason_of_an_unknown_reading_is_shown() -> None:
         pytest.param(4_000, "unused", id="readings that come up to four seconds early or late"),
     ],
 )
-def test_a_little_jitter_is_no_missing_reading(late_ms: int, expected: str) -> None:
+def test_a_slightly_late_reading_is_not_missing(late_ms: int, expected: str) -> None:
     samples = tuple(replace(s, at=s.at - late_ms * (i % 2)) for i, s in enumerate(readings(60)))
     assert said(classification(quiet_notebook(samples=samples))) == expected
 
@@ -285,13 +285,13 @@ def with_something_unknown(activity: NotebookActivity, what: int) -> NotebookAct
 
 @settings(max_examples=200, deadline=None)
 @given(notebooks(), st.integers(0, 9), st.booleans())
-def test_unknown_is_never_idle(activity: NotebookActivity, what: int, waiting: bool) -> None:
+def test_missing_facts_are_never_idle(activity: NotebookActivity, what: int, waiting: bool) -> None:
     assert not isinstance(classification(with_something_unknown(activity, what), waiting=waiting), Idle)
 
 
 @settings(max_examples=200, deadline=None)
 @given(notebooks(), st.integers(0, 45 * 60), st.sampled_from(["use", "message", "busy", "program", "keep"]))
-def test_one_more_sign_of_use_never_makes_it_idle(activity: NotebookActivity, ago_s: int, sign: str) -> None:
+def test_another_sign_of_use_never_makes_a_notebook_idle(activity: NotebookActivity, ago_s: int, sign: str) -> None:
     before, at = classification(activity), NOW - ago_s * 1000
     after = classification(with_one_more(activity, at, sign))
     assert isinstance(before, Idle) or not isinstance(after, Idle)
@@ -325,8 +325,8 @@ def with_one_more(activity: NotebookActivity, at: int, sign: str) -> NotebookAct
 @pytest.mark.parametrize(
     "back_ms", [3_600_000, 40_000, -5_000], ids=["an hour", "more than a hole", "after its reading"]
 )
-def test_a_date_that_only_a_clock_that_was_set_can_make_is_not_believed(back_ms: int) -> None:
-    """The use was five minutes ago; its date says otherwise."""
+def test_an_implausible_instant_of_use_is_ignored(back_ms: int) -> None:
+    """The use was five minutes ago; its stated instant is another."""
     used = GpuSample(at=NOW - 5 * MINUTE, percent=30, used_at=NOW - 5 * MINUTE - back_ms)
     before = tuple(s for s in readings(60) if s.at < used.at)
     after = tuple(s for s in readings(60) if s.at > used.at)
@@ -336,7 +336,7 @@ def test_a_date_that_only_a_clock_that_was_set_can_make_is_not_believed(back_ms:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 40 * 6), st.integers(-7_200_000, 7_200_000))
-def test_a_jump_of_the_clock_blocks_until_enough_is_seen_again(seen: int, jump_ms: int) -> None:
+def test_after_a_clock_jump_a_notebook_is_unknown_until_enough_readings_arrived(seen: int, jump_ms: int) -> None:
     """``seen`` readings after the jump, an hour of them before it."""
     after = readings(40)[-seen:]
     moved = readings(60, until=after[0].at - 10_000 - jump_ms)

@@ -31,24 +31,24 @@ def after(report: Report, **changes: object) -> Report:
     return replace(report, sequence=report.sequence + 1, at=report.at + 1_000, **changes)  # type: ignore[arg-type]
 
 
-def test_readings_and_reports_are_kept_in_the_order_of_arrival() -> None:
+def test_readings_and_reports_are_stored_in_the_order_of_arrival() -> None:
     histories = ActivityHistories()
     for at in (NOW, NOW + 10_000, NOW - 5_000):
-        assert histories.read("nb", GpuSample(at=at, percent=0), POLICY)
-    assert histories.report("nb", FIRST, POLICY)
+        assert histories.add_sample("nb", GpuSample(at=at, percent=0), POLICY)
+    assert histories.add_report("nb", FIRST, POLICY)
     found = histories.activity("nb", kept_at=None, holding=None)
     assert [sample.at for sample in found.samples] == [NOW, NOW + 10_000, NOW - 5_000]
     assert (found.reports, found.kernels, found.started_at) == ((NOW,), (QUIET,), NOW - MINUTE)
 
 
-def test_a_notebook_that_never_reported_has_no_kernels_that_anybody_knows() -> None:
+def test_the_kernels_of_a_notebook_without_a_report_are_unknown() -> None:
     assert ActivityHistories().activity("nb", kept_at=None, holding=()).kernels is None
 
 
-def test_the_same_reading_counts_once() -> None:
+def test_a_repeated_reading_counts_once() -> None:
     histories = ActivityHistories()
     sample = GpuSample(at=NOW, percent=0)
-    assert [histories.read("nb", sample, POLICY), histories.read("nb", sample, POLICY)] == [True, False]
+    assert [histories.add_sample("nb", sample, POLICY), histories.add_sample("nb", sample, POLICY)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -60,31 +60,31 @@ def test_the_same_reading_counts_once() -> None:
         pytest.param(replace(FIRST, instance="b", sequence=0, at=NOW + 1), True, id="the first of a new server"),
     ],
 )
-def test_which_report_counts(late: Report, taken: bool) -> None:
+def test_reports_that_count(late: Report, taken: bool) -> None:
     histories = ActivityHistories()
-    histories.report("nb", FIRST, POLICY)
-    assert histories.report("nb", late, POLICY) is taken
+    histories.add_report("nb", FIRST, POLICY)
+    assert histories.add_report("nb", late, POLICY) is taken
 
 
 def test_a_report_of_an_ended_server_is_refused() -> None:
     histories = ActivityHistories()
-    histories.report("nb", FIRST, POLICY)
-    histories.report("nb", replace(FIRST, instance="b", at=NOW + 1), POLICY)
-    assert not histories.report("nb", after(FIRST), POLICY)
+    histories.add_report("nb", FIRST, POLICY)
+    histories.add_report("nb", replace(FIRST, instance="b", at=NOW + 1), POLICY)
+    assert not histories.add_report("nb", after(FIRST), POLICY)
 
 
-def test_ever_new_server_instances_need_no_more_memory() -> None:
+def test_server_instances_are_stored_up_to_a_bound() -> None:
     histories = ActivityHistories()
     for number in range(1_000):
-        histories.report("nb", replace(FIRST, instance=f"i{number}", at=NOW + number), POLICY)
+        histories.add_report("nb", replace(FIRST, instance=f"i{number}", at=NOW + number), POLICY)
     assert len(histories._of("nb").gone) == 100
-    assert not histories.report("nb", replace(FIRST, instance="i998", at=NOW + 1_000), POLICY)
+    assert not histories.add_report("nb", replace(FIRST, instance="i998", at=NOW + 1_000), POLICY)
 
 
-def test_a_hold_that_a_kernel_cannot_have_stays_denied() -> None:
+def test_a_kernel_without_gpu_access_never_holds_the_gpu() -> None:
     histories = ActivityHistories()
     unknown = replace(QUIET, holds_gpu=None)
-    histories.report("nb", replace(FIRST, kernels=(unknown, CPU_ONLY)), POLICY)
+    histories.add_report("nb", replace(FIRST, kernels=(unknown, CPU_ONLY)), POLICY)
     holds = {
         holding: [kernel.holds_gpu for kernel in histories.activity("nb", kept_at=None, holding=holding).kernels or ()]
         for holding in (None, (), ("k1",), ("k2",))
@@ -92,10 +92,10 @@ def test_a_hold_that_a_kernel_cannot_have_stays_denied() -> None:
     assert holds == {None: [None, False], (): [False, False], ("k1",): [True, False], ("k2",): [False, False]}
 
 
-def test_no_more_is_kept_than_the_judge_looks_back() -> None:
+def test_the_history_is_bounded_by_the_policy() -> None:
     histories = ActivityHistories()
     for step in range(5_000):
-        histories.read("nb", GpuSample(at=NOW + step * 10_000, percent=0), POLICY)
+        histories.add_sample("nb", GpuSample(at=NOW + step * 10_000, percent=0), POLICY)
     kept = histories.activity("nb", kept_at=None, holding=None).samples
     assert POLICY.when_nobody_waits_s // 10 < len(kept) < 2 * POLICY.when_nobody_waits_s // 10
 
@@ -109,16 +109,16 @@ def test_no_more_is_kept_than_the_judge_looks_back() -> None:
         pytest.param([0, 5, None], None, id="the newest reading is unknown"),
     ],
 )
-def test_when_the_gpu_was_last_used(percents: list[int | None], used_at: int | None) -> None:
+def test_the_last_use_of_the_gpu(percents: list[int | None], used_at: int | None) -> None:
     histories = ActivityHistories()
     for step, percent in enumerate(percents):
-        histories.read("nb", GpuSample(at=NOW + step * 10_000, percent=percent), POLICY)
+        histories.add_sample("nb", GpuSample(at=NOW + step * 10_000, percent=percent), POLICY)
     assert histories.used_at("nb") == used_at
 
 
 def test_ended_notebooks_are_forgotten() -> None:
     histories = ActivityHistories()
-    histories.report("nb", FIRST, POLICY)
+    histories.add_report("nb", FIRST, POLICY)
     histories.keep_only(set())
     assert histories.newest("nb") is None
 
@@ -133,11 +133,11 @@ def test_ended_notebooks_are_forgotten() -> None:
         pytest.param({"cpu_ms": {"k1": 5_000, "terminal 1": 3_000}}, 30, id="a terminal that is new works"),
         pytest.param({"cpu_ms": {"k1": 5_000, "terminal 1": None}}, None, id="a terminal cannot be read"),
         pytest.param({"cpu_ms": {}}, 0, id="nothing runs any more"),
-        pytest.param({"cpu_ms": {"k1": 5_000}, "instance": "b"}, None, id="the server started anew"),
+        pytest.param({"cpu_ms": {"k1": 5_000}, "instance": "b"}, None, id="the server restarted"),
         pytest.param({"cpu_ms": {"k1": 5_000}, "at": NOW - 5_000}, None, id="the clock went back"),
     ],
 )
-def test_a_simulated_device_is_used_as_much_as_the_cpu(changes: dict[str, object], percent: int | None) -> None:
+def test_the_use_of_a_simulated_device_follows_the_cpu(changes: dict[str, object], percent: int | None) -> None:
     before = replace(FIRST, cpu_ms={"k1": 5_000})
     after = replace(before, sequence=2, **{"at": NOW + 10_000, **changes})  # type: ignore[arg-type]
     found = simulated_sample(before, after)
@@ -145,7 +145,7 @@ def test_a_simulated_device_is_used_as_much_as_the_cpu(changes: dict[str, object
     assert (found.at, found.percent) == (after.at, percent)
 
 
-def test_two_reports_close_together_say_nothing_of_the_cpu() -> None:
+def test_reports_close_together_give_no_cpu_use() -> None:
     assert simulated_sample(FIRST, replace(FIRST, at=NOW + 1_999)) is None
 
 
@@ -161,11 +161,11 @@ STAGES: list[MachineState] = [
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=name_of)
-def test_a_stage_is_read_back_as_it_was_written(stage: MachineState) -> None:
+def test_a_stored_state_is_read_back_equal(stage: MachineState) -> None:
     assert from_document(to_document(stage)) == stage
 
 
-def test_every_stage_has_a_name() -> None:
+def test_every_state_has_a_name() -> None:
     assert {name_of(stage) for stage in STAGES} == set(NAMES) == set(get_args(MachineStateName))
 
 
@@ -265,5 +265,5 @@ def test_a_duration_is_in_its_largest_unit(seconds: int, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_the_policy_of_the_quota_file_is_that_of_the_judge() -> None:
+def test_the_idle_policy_is_that_of_the_quota_file() -> None:
     assert IdlePolicy().mode is IdleMode.REPORT

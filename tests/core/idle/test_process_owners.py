@@ -1,4 +1,4 @@
-"""Which kernel or program a process on the GPU is of: its parents, starts and namespace say, or nothing does."""
+"""The kernel or program of a process on the GPU, by its parents, start times and pid namespace."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def use(*parents: tuple[int, int], percent: int | None = 0, at: int | None = Non
         pytest.param(use(KERNEL), {"k1"}, id="the kernel's own process"),
         pytest.param(use((300, 9_000), (200, 8_000), KERNEL, (1, 1)), {"k1"}, id="a worker of a worker of it"),
         pytest.param(use((300, 9_000), SHELL), {"terminal 1"}, id="a script in a terminal"),
-        pytest.param(use((300, 9_000), OTHER, KERNEL), {"k2"}, id="a kernel that another one started is itself"),
-        pytest.param(use(KERNEL, space=""), {"k1"}, id="where the namespace may not be looked up"),
+        pytest.param(use((300, 9_000), OTHER, KERNEL), {"k2"}, id="a kernel started by another kernel"),
+        pytest.param(use(KERNEL, space=""), {"k1"}, id="the pid namespace cannot be read"),
     ],
 )
-def test_a_process_is_its_nearest_named_parent_s(process: ProcessUse, holders: set[str]) -> None:
+def test_a_process_belongs_to_its_nearest_listed_parent(process: ProcessUse, holders: set[str]) -> None:
     assert process_owners(ROOTS, [process]) == ProcessOwners(holders=frozenset(holders), strays=(), users={})
 
 
 @pytest.mark.parametrize(
     "process",
     [
-        pytest.param(use((100, 6_000)), id="a number that another process has by now"),
+        pytest.param(use((100, 6_000)), id="a reused process id"),
         pytest.param(use(KERNEL, space=THERE), id="a process of another container with the same number and start"),
         pytest.param(use((700, 5_000)), id="its kernel has ended"),
     ],
@@ -63,8 +63,10 @@ def test_a_process_of_no_kernel_is_a_stray(process: ProcessUse) -> None:
     [
         pytest.param(ROOTS, use((700, TICKS - STARTING_TICKS)), id="it began when its kernel may not have been listed"),
         pytest.param(ROOTS, use((700, TICKS + 5)), id="it began after the report"),
-        pytest.param(ROOTS, use(), id="the machine does not show it"),
-        pytest.param(replace(ROOTS, rootless=True), use((700, 5_000)), id="a kernel whose process is not known"),
+        pytest.param(ROOTS, use(), id="the process is not visible"),
+        pytest.param(
+            replace(ROOTS, has_unknown_root=True), use((700, 5_000)), id="a kernel whose process is not known"
+        ),
         pytest.param(replace(ROOTS, ticks=None), use((700, 5_000)), id="a server of an earlier release"),
     ],
 )
@@ -81,7 +83,7 @@ def test_the_last_use_is_that_of_the_latest_process() -> None:
     assert found is not None and (found.holders, dict(found.users)) == ({"k1", "k2"}, {"k1": 30})
 
 
-def test_a_use_that_is_not_dated_may_have_been_the_latest() -> None:
+def test_undated_use_counts_as_the_latest() -> None:
     found = process_owners(ROOTS, [use(KERNEL, percent=5), use((300, 9_000), KERNEL, percent=5, at=30)])
     assert found is not None and dict(found.users) == {"k1": None}
 
@@ -98,15 +100,15 @@ def as_evidence(
 ) -> tuple[dict[str, bool | None], tuple[ProgramRecord, ...]]:
     histories = ActivityHistories()
     report = Report(instance="i", sequence=1, at=1, started_at=0, kernels=(IDLE, CPU), programs=(TERMINAL,))
-    histories.report("N", report, POLICY)
+    histories.add_report("N", report, POLICY)
     for sample in samples:
-        histories.read("N", sample, POLICY)
+        histories.add_sample("N", sample, POLICY)
     holding = None if found is None else found.holders
     activity = histories.activity("N", kept_at=None, holding=holding, process_owners=found)
     return {kernel.id: kernel.holds_gpu for kernel in activity.kernels or ()}, activity.programs
 
 
-def test_a_cpu_kernel_that_turns_to_the_gpu_is_seen() -> None:
+def test_a_cpu_kernel_that_begins_to_use_the_gpu_is_detected() -> None:
     assert as_evidence(process_owners(ROOTS, [use(OTHER)]))[0] == {"k1": False, "k2": True}
 
 
@@ -122,12 +124,12 @@ def test_a_terminal_is_listed_with_its_last_use() -> None:
     )
 
 
-def test_a_stray_holds_the_device_and_is_named() -> None:
+def test_a_stray_process_is_listed_as_a_holder() -> None:
     _, programs = as_evidence(process_owners(ROOTS, [use((700, 5_000))]))
     assert programs[1:] == (ProgramRecord(name="process 700", kind=ProgramKind.STRAY, holds_gpu=True),)
 
 
-def test_a_clock_that_went_back_leaves_no_use_in_the_future() -> None:
+def test_no_use_is_in_the_future_after_the_clock_went_back() -> None:
     before = GpuSample(at=9_000, percent=10, users=("terminal 1",))
     after = GpuSample(at=100, percent=0)
     assert as_evidence(process_owners(ROOTS, [use(SHELL)]), before, after)[1][0].used_gpu_at == 100
@@ -135,8 +137,8 @@ def test_a_clock_that_went_back_leaves_no_use_in_the_future() -> None:
 
 def test_a_reading_whose_process_is_reported_later_counts_once() -> None:
     histories = ActivityHistories()
-    assert histories.read("N", GpuSample(at=10, percent=5), POLICY)
-    assert not histories.read("N", GpuSample(at=10, percent=5, users=("k1",)), POLICY)
+    assert histories.add_sample("N", GpuSample(at=10, percent=5), POLICY)
+    assert not histories.add_sample("N", GpuSample(at=10, percent=5, users=("k1",)), POLICY)
     samples = histories.activity("N", kept_at=None, holding=None).samples
     assert [(sample.at, sample.users) for sample in samples] == [(10, ("k1",))]
 
@@ -153,8 +155,8 @@ ALONE, WORKER = use(KERNEL), use((300, 9_000), KERNEL)
         pytest.param([WORKER], {}, id="only a worker of it is"),
         pytest.param([replace(ALONE, memory_mib=None)], {}, id="its memory is not known"),
         pytest.param([use(SHELL)], {}, id="a terminal is no kernel that was asked about"),
-        pytest.param([], {}, id="nothing is there"),
+        pytest.param([], {}, id="no capacity"),
     ],
 )
-def test_which_kernels_can_be_suspended(processes: list[ProcessUse], found: dict[str, int]) -> None:
+def test_suspendable_kernels(processes: list[ProcessUse], found: dict[str, int]) -> None:
     assert suspendable(ROOTS, processes, ["k1", "k2"]) == found

@@ -57,12 +57,12 @@ def look(found: Classification, *, holds: bool | None = True, reported_at: int |
 STEPS = [
     # idle, mode reclaim
     pytest.param(BEGINNING, IDLE, NOW, IdleEvent.WARNED, Warned, id="an idle notebook is warned"),
-    pytest.param(BEGINNING, EMPTY, NOW, IdleEvent.FREED, Freed, id="where nothing is held there is nothing to warn of"),
+    pytest.param(BEGINNING, EMPTY, NOW, IdleEvent.FREED, Freed, id="without memory on the GPU there is no warning"),
     pytest.param(REPORTED, IDLE, NOW, IdleEvent.WARNED, Warned, id="reclaim is turned on: a full warning comes first"),
     pytest.param(WARNED, IDLE, LATER - 1, None, Warned, id="the countdown is not over"),
     pytest.param(WARNED, IDLE, LATER, IdleEvent.FREEING, Freeing, id="the countdown is over"),
-    pytest.param(WARNED, EMPTY, NOW, IdleEvent.FREED, Freed, id="the person shut the kernel down"),
-    pytest.param(FREEING, IDLE, LATER, None, Freeing, id="a kernel that still holds the GPU is not gone"),
+    pytest.param(WARNED, EMPTY, NOW, IdleEvent.FREED, Freed, id="the user shut the kernel down"),
+    pytest.param(FREEING, IDLE, LATER, None, Freeing, id="a kernel that still holds the GPU"),
     pytest.param(FREEING, EMPTY, LATER, IdleEvent.FREED, Freed, id="no kernel holds the GPU any more"),
     pytest.param(FREED, EMPTY, LATER, None, Freed, id="a freed GPU stays freed"),
     pytest.param(FREED, EMPTY, NOW + 12 * 60 * MINUTE, IdleEvent.STOPPING, Stopping, id="later the server is stopped"),
@@ -70,19 +70,19 @@ STEPS = [
     pytest.param(WARNED, BUSY, NOW, IdleEvent.WITHDRAWN, InUse, id="the GPU is used during the countdown"),
     pytest.param(WARNED, TYPED, NOW, IdleEvent.WITHDRAWN, InUse, id="a cell is run during the countdown"),
     pytest.param(FREEING, TYPED, NOW, IdleEvent.WITHDRAWN, InUse, id="a cell is run before the kernel was shut down"),
-    pytest.param(REPORTED, BUSY, NOW, IdleEvent.WITHDRAWN, InUse, id="what was only reported is used again"),
+    pytest.param(REPORTED, BUSY, NOW, IdleEvent.WITHDRAWN, InUse, id="a reported notebook is used again"),
     pytest.param(FREED, BUSY, NOW, IdleEvent.WOKEN, InUse, id="the owner uses the GPU that was freed"),
     pytest.param(STOPPING, BUSY, NOW, IdleEvent.WOKEN, InUse, id="the owner uses the GPU before the server stopped"),
     # unknown
     pytest.param(WARNED, UNKNOWN, LATER, IdleEvent.WITHDRAWN, InUse, id="the agent goes away during the countdown"),
     pytest.param(FREEING, UNKNOWN, LATER, IdleEvent.WITHDRAWN, InUse, id="the agent goes before the kernel is gone"),
-    pytest.param(FREED, UNKNOWN, LATER, None, Freed, id="what is freed stays so while nothing is known"),
+    pytest.param(FREED, UNKNOWN, LATER, None, Freed, id="a freed GPU stays freed while the activity is unknown"),
     pytest.param(STOPPING, UNKNOWN, LATER, IdleEvent.WITHDRAWN, Freed, id="an unknown server is not stopped"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("state", "found", "now", "event", "to"), STEPS)
-def test_a_step(state: MachineState, found: Classification, now: int, event: IdleEvent | None, to: type) -> None:
+def test_a_transition(state: MachineState, found: Classification, now: int, event: IdleEvent | None, to: type) -> None:
     taken = transition(state, look(found), RECLAIM, now)
     assert (taken.event, type(taken.state)) == (event, to)
 
@@ -96,7 +96,7 @@ def test_a_step(state: MachineState, found: Classification, now: int, event: Idl
             WARNED, IdleEvent.REPORTED, Reported, id="the admin goes back to report: the warning is withdrawn"
         ),
         pytest.param(FREEING, IdleEvent.REPORTED, Reported, id="the admin goes back to report: nothing is shut down"),
-        pytest.param(FREED, None, Freed, id="what is freed stays freed"),
+        pytest.param(FREED, None, Freed, id="a freed GPU stays freed in mode report"),
         pytest.param(STOPPING, IdleEvent.WITHDRAWN, Freed, id="no server is stopped"),
     ],
 )
@@ -105,7 +105,7 @@ def test_in_mode_report_nothing_is_freed(state: MachineState, event: IdleEvent |
     assert (taken.event, type(taken.state)) == (event, to)
 
 
-def test_a_warning_that_no_report_fetched_frees_nothing() -> None:
+def test_a_warning_without_a_later_report_frees_nothing() -> None:
     unheard = look(IDLE, reported_at=WARNED.at)
     assert transition(WARNED, unheard, RECLAIM, LATER).state == WARNED
 
@@ -132,7 +132,7 @@ def test_a_kernel_that_holds_the_gpu_again_wakes_the_notebook() -> None:
     assert transition(FREED, look(IDLE), RECLAIM, NOW).event is IdleEvent.WOKEN
 
 
-def test_a_use_before_it_was_freed_is_no_wake() -> None:
+def test_use_before_the_gpu_was_freed_does_not_wake_the_notebook() -> None:
     before = Busy(reason=IdleReason.RECENT_GPU_USE, since=FREED.at - MINUTE)
     assert isinstance(transition(FREED, look(before, holds=False), RECLAIM, NOW).state, Freed)
 
@@ -149,8 +149,8 @@ def test_keep_postpones_the_warning_as_if_the_notebook_had_been_used() -> None:
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        pytest.param(BEGINNING, "not_warned", id="nothing is to be postponed"),
-        pytest.param(FREED, "not_warned", id="it is too late"),
+        pytest.param(BEGINNING, "not_warned", id="no warning is pending"),
+        pytest.param(FREED, "not_warned", id="the kernels were shut down already"),
         pytest.param(replace(WARNED, kept=Kept(times=3, at=NOW)), "kept_enough", id="a fourth time"),
     ],
 )
@@ -163,11 +163,15 @@ def test_keep_is_refused(state: MachineState, why: str) -> None:
 @pytest.mark.parametrize(
     ("found", "times"),
     [
-        pytest.param(TYPED, 0, id="use gives all of them back"),
-        pytest.param(Busy(reason=IdleReason.KEPT, since=NOW), 1, id="keeping does not"),
-        pytest.param(Busy(reason=IdleReason.RECENT_MESSAGE, since=NOW - 60 * MINUTE), 1, id="use before it does not"),
-        pytest.param(UNKNOWN, 1, id="nor does what is unknown"),
-        pytest.param(IDLE, 1, id="nor does another warning"),
+        pytest.param(TYPED, 0, id="use resets the count"),
+        pytest.param(Busy(reason=IdleReason.KEPT, since=NOW), 1, id="postponing does not reset it"),
+        pytest.param(
+            Busy(reason=IdleReason.RECENT_MESSAGE, since=NOW - 60 * MINUTE),
+            1,
+            id="use before the postponement does not reset it",
+        ),
+        pytest.param(UNKNOWN, 1, id="unknown activity does not reset it"),
+        pytest.param(IDLE, 1, id="another warning does not reset it"),
     ],
 )
 def test_a_warning_can_be_postponed_as_often_as_the_policy_allows(found: Classification, times: int) -> None:
@@ -183,7 +187,7 @@ def test_the_owner_of_a_busy_kernel_without_gpu_use_is_notified_once_and_it_is_n
     assert transition(first.state, look(BUSY), policy, LATER).state == BEGINNING
 
 
-def test_without_that_setting_no_owner_is_notified() -> None:
+def test_without_busy_notify_after_no_owner_is_notified() -> None:
     assert transition(BEGINNING, look(BREAKPOINT), RECLAIM, NOW) == Transition(BEGINNING)
 
 
@@ -193,7 +197,7 @@ def test_without_that_setting_no_owner_is_notified() -> None:
     [
         pytest.param(FREED, EMPTY, True, id="freed, idle, and nothing holds it"),
         pytest.param(FREED, replace(EMPTY, others=("terminal 1",)), False, id="a terminal still holds memory"),
-        pytest.param(FREED, UNKNOWN, False, id="nothing is known of it"),
+        pytest.param(FREED, UNKNOWN, False, id="its activity is unknown"),
         pytest.param(FREEING, EMPTY, False, id="it is not freed yet"),
         pytest.param(FREED, IDLE, False, id="a kernel holds it again"),
     ],
@@ -210,7 +214,7 @@ verdicts = st.sampled_from([IDLE, IDLE, IDLE, IDLE, EMPTY, UNKNOWN, BUSY, TYPED,
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(verdicts, st.integers(1, 200), st.sampled_from(list(IdleMode)), st.booleans()), max_size=30))
-def test_nothing_is_freed_but_after_a_whole_countdown_of_idleness_in_mode_reclaim(
+def test_nothing_is_freed_before_a_whole_countdown_in_mode_reclaim(
     looks: list[tuple[Classification, int, IdleMode, bool]],
 ) -> None:
     state: MachineState = BEGINNING
@@ -236,7 +240,7 @@ def test_nothing_is_freed_but_after_a_whole_countdown_of_idleness_in_mode_reclai
     "found", [IDLE, EMPTY, UNKNOWN, BUSY, TYPED], ids=["idle", "empty", "unknown", "busy", "typed"]
 )
 @pytest.mark.parametrize("policy", [REPORT, RECLAIM], ids=["report", "reclaim"])
-def test_asking_again_at_the_same_instant_changes_nothing(
+def test_deciding_again_at_the_same_instant_changes_nothing(
     state: MachineState, found: Classification, policy: IdlePolicy
 ) -> None:
     once = transition(state, look(found, holds=found is not EMPTY), policy, NOW)

@@ -1,4 +1,4 @@
-"""Notebooks for tests of the judge: quiet ones, and one thing after another that is otherwise."""
+"""Notebooks for tests of idle classification: a quiet notebook, and changes of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reports(minutes: int, *, until: int = NOW, every_s: int = 30) -> tuple[int, 
 
 
 def quiet_notebook(**changes: object) -> NotebookActivity:
-    """A notebook that holds memory and did nothing for 100 minutes, seen without a hole; with these changes."""
+    """A notebook that holds memory and did nothing for 100 minutes, observed without a gap; with these changes."""
     found = NotebookActivity(
         notebook="nb",
         started_at=NOW - 200 * MINUTE,

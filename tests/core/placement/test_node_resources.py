@@ -1,4 +1,4 @@
-"""CPU, host memory and models: a rank goes where all of it fits, and what leaves counts until it is gone."""
+"""CPU, host memory and models: a rank is placed where all of it fits, and stopping work counts until it has ended."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def two_nodes() -> Ledger:
         pytest.param(Request(1000, 1, (), 16_001), [], id="more than any node has"),
         pytest.param(Request(1000, 1, (), 0, 51), ["a0"], id="memory counts too"),
         pytest.param(Request(1000, 1, (), 8001, 51), [], id="CPU on one node and memory on another are none"),
-        pytest.param(Request(1000, 2, (), 8001), [], id="two ranks never share what is there once"),
-        pytest.param(Request(1000, 3, (), 8000), ["a0", "b0", "b1"], id="ranks go where each has its own"),
+        pytest.param(Request(1000, 2, (), 8001), [], id="two ranks never share the same resources"),
+        pytest.param(Request(1000, 3, (), 8000), ["a0", "b0", "b1"], id="each rank has its own resources"),
         pytest.param(Request(2000, 1, (), 8000), ["a0", "a1"], id="a rank of two devices needs its CPU once"),
         pytest.param(Request(500, 1, ("Y",), 100), ["b1"], id="one model of a mixed node"),
         pytest.param(Request(500, 1, ("Y", "Z")), ["b1"], id="several models, one of them there"),
@@ -91,11 +91,11 @@ def two_nodes() -> Ledger:
         pytest.param(Request(0, 1, (), 9000), ["b0"], id="work without a GPU finds a node"),
     ],
 )
-def test_a_request_goes_where_all_of_it_fits(request_: Request, expected: list[str]) -> None:
+def test_a_request_is_placed_on_a_node_with_room_for_all_of_it(request_: Request, expected: list[str]) -> None:
     assert where(two_nodes(), request_) == expected
 
 
-def test_a_node_that_states_nothing_has_plenty() -> None:
+def test_an_amount_that_a_node_does_not_state_is_unlimited() -> None:
     assert where(Ledger(devices("a", "X"), [node("a")]), Request(1000, 1, (), 1 << 30, 1 << 30)) == ["a0"]
     assert where(Ledger(devices("a", "X"), []), Request(1000, 1, (), 1 << 30, 1 << 30)) == ["a0"]
 
@@ -123,7 +123,7 @@ def test_the_empty_pool_counts_cpu_by_node() -> None:
     assert not empty.fits(Request(1000, 1, (), -1))
 
 
-def test_work_that_names_no_cpu_is_not_kept_from_a_gpu_by_cpu_that_was_promised_twice() -> None:
+def test_work_without_a_cpu_request_starts_on_a_node_whose_cpu_is_overcommitted() -> None:
     ledger = Ledger(devices("a", "XX"), [node("a", 4000)])
     occupy(ledger, [Piece(0, 0, 1000, 5000, 0)], borrowed=False)
     assert where(ledger, Request(1000, 1, (), 1)) == []
@@ -173,7 +173,7 @@ def _cost(ledger: Ledger, pieces: tuple[Piece, ...], request: Request) -> int:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_cpu_that_never_binds_changes_no_placement(seed: int) -> None:
+def test_plentiful_cpu_changes_no_placement(seed: int) -> None:
     random = Random(seed)
     rows = [device for name in "abcd" for device in devices(name, "XXXX")]
     plain, stated = Ledger(rows, []), Ledger(rows, [node(name, 1 << 30, 1 << 30) for name in "abcd"])
@@ -207,7 +207,7 @@ def test_the_workload_profile_counts_the_jobs_of_the_pool_by_rank() -> None:
     assert profile_of_jobs([job("a", "ann", 0)]) == ()
 
 
-def test_one_job_more_seldom_makes_it_another_demand() -> None:
+def test_one_more_job_seldom_changes_the_workload_profile() -> None:
     made = [profile_of_jobs([job(f"j{n}", "ann", 100) for n in range(count)]) for count in range(1, 101)]
     assert [row.count for (row,) in made[:14]] == [1, 2, 3, 4, 4, 6, 6, 8, 8, 8, 8, 12, 12, 12]
     assert len(set(made)) == 13
@@ -222,7 +222,7 @@ def test_decide_leaves_the_node_free_that_a_waiting_job_will_need() -> None:
     assert starts == {"small": "b0", "large": "a0"}
 
 
-def test_the_commonest_shapes_are_remembered_and_ties_go_by_shape() -> None:
+def test_the_commonest_requests_are_stored_and_ties_go_by_request() -> None:
     counts = {(milli, 0, 0, ()): 1 + (milli == 500) for milli in range(900, 100, -1)}
     rows = commonest_requests(counts)
     assert [row.gpu_milli for row in rows[:3]] == [500, 101, 102]
@@ -241,7 +241,7 @@ def test_the_score_counts_expected_work_and_whole_nodes_score_more_for_large_wor
     assert FragmentationScore(large).of(together) > 2000 * SEQUENCES
 
 
-def test_demand_for_one_model_is_worth_nothing_on_another() -> None:
+def test_demand_for_one_model_does_not_count_on_another() -> None:
     rows = (Demand(gpu_milli=500, cpu_milli=0, memory_mib=0, gpu_models=("A",), count=1),)
     ledger = Ledger([*devices("a", "A"), *devices("b", "B")], [node("a"), node("b")], demand=rows)
     assert where(ledger, Request(1000)) == ["b0"]
@@ -295,14 +295,14 @@ def test_a_job_waits_for_cpu_that_runs_elsewhere_on_the_node() -> None:
     assert said(plan([job("q", "ann", 4001)], [running("r", "ann", 4000, "a0")])) == []
 
 
-def test_cpu_of_a_job_that_is_being_paused_is_taken_until_it_is_gone() -> None:
+def test_a_pausing_job_occupies_its_cpu_until_it_has_ended() -> None:
     leaves = running("r", "ann", 6000, "a0", target=JobTarget.PAUSED)
     leaves = (replace(leaves[0], state=JobState.PAUSING), leaves[1])
     assert ("start", "q") not in said(plan([job("q", "ann", 4000)], [leaves]))
     assert ("start", "q") in said(plan([job("q", "ann", 2000)], [leaves]))
 
 
-def test_a_smaller_job_of_another_shape_starts_where_the_first_finds_no_cpu() -> None:
+def test_a_smaller_job_starts_where_the_first_finds_no_cpu() -> None:
     found = said(plan([job("q", "ann", 9000), job("s", "ann", 1000, at=1)], []))
     assert found == [("start", "s")]
 
@@ -336,11 +336,11 @@ def situation(waiting: Job, rows: list[tuple[Job, Allocation]], *more: Device) -
 @pytest.mark.parametrize(
     ("cpu", "words"),
     [
-        pytest.param(4001, "no node has 4.001 CPU and 0 MiB", id="a GPU is free and its CPU is not"),
-        pytest.param(8001, "no node has 8.001 CPU and 0 MiB", id="no node ever has so much"),
+        pytest.param(4001, "no node has 4.001 CPU and 0 MiB", id="a GPU is free, and CPU is short"),
+        pytest.param(8001, "no node has 8.001 CPU and 0 MiB", id="no node is large enough"),
     ],
 )
-def test_the_reason_of_a_job_that_waits_for_cpu_says_so(cpu: int, words: str) -> None:
+def test_the_reason_of_a_job_that_waits_for_cpu_names_cpu(cpu: int, words: str) -> None:
     made = situation(job("q", "ann", cpu), [running("r", "ann", 4000, "a0")])
     assert words in sentence(decide_and_explain(made, POLICY).waits["q"])
     assert words in explanation_sentence(explain(made, POLICY, "q"))
@@ -351,7 +351,7 @@ def test_the_reason_of_a_job_that_waits_for_a_gpu_does_not_name_cpu() -> None:
     assert "CPU" not in sentence(decide_and_explain(made, POLICY).waits["q"])
 
 
-def test_an_explanation_knows_that_other_pools_have_their_part_of_the_node() -> None:
+def test_an_explanation_counts_the_node_resources_of_other_pools() -> None:
     alone = situation(job("q", "ann", 4801), [])
     shared = situation(job("q", "ann", 4801), [], *(replace(d, id=f"u{d.id}") for d in devices("a", "ZZ", "u")))
     assert explain(alone, POLICY, "q").estimate_at == NOW
@@ -368,7 +368,7 @@ def test_no_plan_ever_gives_more_cpu_than_a_node_has() -> None:
         assert starts or all(milli > 8000 for milli in cpu.values())
 
 
-def test_demand_in_the_snapshot_changes_where_and_never_whether() -> None:
+def test_demand_in_the_snapshot_changes_the_device_and_not_the_start() -> None:
     waiting = [job(f"q{n}", "ann", 1000) for n in range(3)]
     without, with_demand = plan(waiting, []), plan(waiting, [], demand=SOME)
     assert sorted(said(without)) == sorted(said(with_demand))

@@ -1,4 +1,4 @@
-"""Where requests go: fractions on shared devices, whole GPUs of a rank on one node, ties by id."""
+"""Placement of requests: fractions on shared devices, whole GPUs of a rank on one node, ties by id."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def goes(text: str, request: Request) -> list[str]:
         pytest.param("a:1000 b:500", Request(1000, 2), [], id="all ranks or none"),
         pytest.param("a:1000", Request(500, 2), ["d0", "d0"], id="ranks of fractions may share a device"),
         # R61
-        pytest.param("a/Y:1000 a:300", Request(250, 1, "Y"), ["d0"], id="the model is hard"),
-        pytest.param("a:1000", Request(250, 1, "Z"), [], id="a model that is not there"),
+        pytest.param("a/Y:1000 a:300", Request(250, 1, "Y"), ["d0"], id="the model is a hard constraint"),
+        pytest.param("a:1000", Request(250, 1, "Z"), [], id="a model that the pool does not have"),
         pytest.param("a:1000! a:1000", Request(1000), ["d1"], id="an unhealthy device takes nothing"),
         pytest.param("a:999", Request(1000), [], id="one milli short"),
     ],
@@ -67,7 +67,7 @@ def test_a_refusal_has_the_number_of_possible_ranks_and_takes_nothing() -> None:
     assert isinstance(place(made, Request(1000, 3)), Fit)
 
 
-def test_held_room_is_for_borrowers_only() -> None:
+def test_unbooked_quota_is_for_borrowers_only() -> None:
     made = ledger("a:1000")
     made.unbooked[0] = 300
     assert isinstance(place(made, Request(800)), Refusal)
@@ -75,14 +75,14 @@ def test_held_room_is_for_borrowers_only() -> None:
     assert isinstance(place(made, Request(700)), Fit)
 
 
-def test_reserved_room_is_for_no_other_work() -> None:
+def test_reserved_devices_take_no_other_work() -> None:
     made = ledger("a:1000")
     made.reserved[0] = 600
     assert isinstance(place(made, Request(500), borrowed=True), Refusal)
     assert isinstance(place(made, Request(400)), Fit)
 
 
-def test_a_drain_and_a_promise_for_it_count_once() -> None:
+def test_leaving_work_and_its_reservation_count_once() -> None:
     made = ledger("a:1000")
     made.leaving[0] = made.reserved[0] = 600
     assert isinstance(place(made, Request(400)), Fit)
@@ -120,7 +120,7 @@ def test_an_empty_pool_takes_so_many_ranks(request_: Request, ranks: int) -> Non
 
 
 @pytest.mark.parametrize("milli", [0, -1, 1500, 2001])
-def test_amounts_that_mean_nothing_fit_nowhere(milli: int) -> None:
+def test_invalid_amounts_fit_nowhere(milli: int) -> None:
     assert not EmptyPool(ledger("a:1000 a:1000 a:1000")).fits(Request(milli))
 
 

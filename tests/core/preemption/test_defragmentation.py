@@ -1,4 +1,4 @@
-"""Work is moved, and restarts in the same plan, before anybody is paused for a place that lies in parts."""
+"""Defragmentation: work is moved, and restarts in the same plan, before any job is paused for a fragmented slot."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def test_two_halves_move_to_one_device_for_a_whole_one() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        pytest.param(
-            "b queues 1 of 1", "pause", id="where another job fills the free device, a job over quota is paused"
-        ),
+        pytest.param("b queues 1 of 1", "pause", id="without a free device a job over quota is paused"),
     ],
 )
 def test_without_room_elsewhere_nothing_moves(change: str, expected: str) -> None:
@@ -88,11 +86,11 @@ def test_a_claim_of_several_ranks_moves_the_same_work_once() -> None:
         within_project="first_come",
     )
     found = [row[:2] for row in said(made.tick())]
-    assert len(found) == len(set(found)), "nobody is asked twice"
+    assert len(found) == len(set(found)), "no job is paused twice"
     made.settle()
 
 
-def test_a_claim_that_others_are_moved_for_waits_for_them_where_a_reserved_place_is_not_occupied_yet() -> None:
+def test_a_claim_waits_for_moved_work_whose_reserved_devices_are_still_occupied() -> None:
     made = world(
         "pool t 2\na 1 of t\nb 1 of t\na runs 0.45 on n1g1\na runs 0.1 on n1g1\na runs 0.55 on n1g0\n"
         "a runs 0.3 on n1g0\nb queues 0.3 ranks 2 priority 70\nb queues 0.25"

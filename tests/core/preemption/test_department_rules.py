@@ -1,4 +1,4 @@
-"""Two levels: what a department has is divided among its projects, and every rule holds at both."""
+"""Departments: their amounts are divided among their projects, and every rule holds at both levels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from jupyter_gpu_quota.api.state.quota_states import shares_of
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Health, Placement, Reservation
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Start
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from jupyter_gpu_quota.messages.reasons import sentence
+from tests.core.equivalence import check_departments_that_change_nothing
 from tests.core.promises import check_plan
-from tests.core.similarity import check_departments_that_change_nothing
 from tests.core.world import world
 
 
@@ -151,7 +151,7 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 0 / p2 0 / p3 0",
             [],
-            id="what is not preemptible stays within its project's quota though its department has more",
+            id="non-preemptible work stays within its project's quota though its department has more",
         ),
         pytest.param(
             """
@@ -165,7 +165,7 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 2 / p2 2",
             ["p2", "p2"],
-            id="a department's own guarantee is for whichever of its projects asks",
+            id="any project of a department may use its department's guarantee",
         ),
         pytest.param(
             """
@@ -196,7 +196,7 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 0 / p2 3",
             ["p1", "p1"],
-            id="a department of weight 0 has only what no other wants",
+            id="a department of weight 0 gets only surplus that no other wants",
         ),
         pytest.param(
             """
@@ -336,7 +336,7 @@ def test_a_reservation_that_is_taken_over_counts_as_the_loss_of_a_sibling() -> N
     assert {("p21", "drain_taken_over"), ("p31", "reclaimed"), ("p11", "waits_for_drain")} <= taken
 
 
-def test_a_claim_that_the_loss_of_a_sibling_entitles_is_placed_on_a_free_device() -> None:
+def test_a_claim_entitled_by_the_loss_of_a_sibling_is_placed_on_a_free_device() -> None:
     """D2 has 0.45 left under its limit; once p2 has lost 0.1, p1 fits on the free device, and p3 loses nothing."""
     made = world(
         """
@@ -370,7 +370,7 @@ def test_a_job_that_can_never_start_is_no_demand() -> None:
 
 
 # R16
-def test_a_user_who_waits_in_two_projects_of_a_department_reduces_the_quota_of_neither() -> None:
+def test_a_user_waiting_in_two_projects_of_a_department_reduces_neither_quota() -> None:
     """The demand of D1 is one GPU, the ceiling of its user; each of the two projects keeps its guarantee of one."""
     made = world(
         """

@@ -65,7 +65,7 @@ def test_a_job_above_the_limit_can_never_start() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_reason_of_a_job_that_alone_exceeds_the_limit_does_not_say_wait(text: str, code: str, words: str) -> None:
+def test_the_reason_of_a_job_above_the_limit_alone_does_not_say_that_it_waits(text: str, code: str, words: str) -> None:
     made = world(text)
     made.tick()
     reason = made.decide().waits["a1"]
@@ -79,23 +79,23 @@ def test_the_reason_of_a_job_that_alone_exceeds_the_limit_does_not_say_wait(text
     [
         pytest.param(
             "pool t 4\na 2 of t, limit 2\na runs 2 of 1\na queues 1 ranks 2 priority 60", ["a1", "a2"],
-            id="of its project: rank by rank others make room for a gang",
+            id="of its project: a gang preempts rank by rank",
         ),
         pytest.param(
             "pool t 4\ndepartment D 2 of t, limit 3\nb 2 of t in D\nc 0 of t in D\n"
             "c runs 3 of 1\nb queues 1 ranks 2", ["c2", "c3"],
-            id="of its department: for a gang siblings leave, whatever is free",
+            id="of its department: a gang preempts siblings, whatever is free",
         ),
         pytest.param(
             "pool t 5\ndepartment D 2 of t, limit 3\nb 2 of t in D\nc 0 of t in D\n"
             "c runs 3 of 1\nb queues 1 ranks 2", ["c2", "c3"],
-            id="of its department: for a gang siblings leave, though there is room for all of it",
+            id="of its department: a gang preempts siblings, though there is room for all of it",
         ),
         pytest.param(
             "pool t 3\ndepartment D 2 of t, limit 2\ndepartment E 0 of t, notebooks 1\n"
             "b 2 of t in D\nc 0 of t in D\ne 0 of t in E, notebooks 1\n"
             "c runs 1 on n1g0\nc runs 1 on n1g1 lent\ne runs 1 on n1g2\nb queues 1 ranks 2", ["c1", "c2", "e1"],
-            id="of its department: siblings leave for the limit, though one only borrows, and others for the room",
+            id="of its department: siblings are paused for the limit, borrowers too, and others for the room",
         ),
     ],
 )  # fmt: skip
@@ -105,7 +105,7 @@ def test_a_gang_within_guarantee_starts_at_the_limit(text: str, paused: list[str
     assert made.paused() == paused
 
 
-def test_at_the_limit_of_its_department_no_project_ends_below_its_quota_for_room_that_is_free_elsewhere() -> None:
+def test_at_a_department_limit_no_project_ends_below_its_quota_while_devices_are_free() -> None:
     """D is 0.1 short; c2 runs where a3 would fit, but without c2 c would have 0.85 of its 1."""
     made = world(
         """

@@ -39,12 +39,16 @@ def running_for(made: World, name: str, *, ran_s: int = 3600, saved_s: int | Non
         pytest.param(
             [{"saved_s": 300}, {"saved_s": 30}, {"saved_s": 90}], "b2", id="then least work lost since saving"
         ),
-        pytest.param([{"ran_s": 900}, {"ran_s": 700}, {"ran_s": 800}], "b2", id="never saved: what ran shortest"),
+        pytest.param(
+            [{"ran_s": 900}, {"ran_s": 700}, {"ran_s": 800}],
+            "b2",
+            id="without a checkpoint, the shortest run time first",
+        ),
         # R31
-        pytest.param([{}, {}, {}], "b3", id="then what was submitted last"),
+        pytest.param([{}, {}, {}], "b3", id="then the newest submission"),
     ],
 )
-def test_a_project_gives_up(jobs: list[dict[str, int]], victim: str) -> None:
+def test_victims_of_a_project(jobs: list[dict[str, int]], victim: str) -> None:
     made = world("pool t 3\na 1 of t\nb 2 of t\nb runs 3 of 1\na queues 1")
     for at, row in enumerate(jobs):
         running_for(made, f"b{at + 1}", **row)
@@ -74,7 +78,7 @@ def test_a_save_before_the_last_start_does_not_count_as_saved_since() -> None:
         # R30
         pytest.param(
             "a 1 of t\nb 2 of t\nc 2 of t\nb runs 3 of 1\nc runs 2 of 1\na queues 1", ["b3"],
-            id="a project at its quota gives nothing",
+            id="a project at its quota loses nothing",
         ),
         # R30
         pytest.param(
@@ -106,7 +110,7 @@ def test_a_save_before_the_last_start_does_not_count_as_saved_since() -> None:
         # R34
         pytest.param(
             "a 0 of t\nb 0 of t, weight 0\nb runs 5\na queues 1", ["b1"],
-            id="but of a project of weight 0",
+            id="a project of weight 0 is an exception",
         ),
     ],
 )  # fmt: skip
@@ -126,13 +130,13 @@ def test_two_gpus_of_one_node_come_from_one_node() -> None:
 
 
 # R30
-def test_a_guarantee_takes_nothing_from_a_project_that_the_first_pause_brings_to_its_quota() -> None:
+def test_a_claim_within_guarantee_takes_nothing_from_a_project_at_its_quota() -> None:
     made = world("pool t 2x2\na 2 of t\nb 2 of t\nb runs 2 of 1\nb runs 1 fixed\na queues 2")
     assert made.tick().actions == ()  # both nodes have one free or preemptible_use GPU; a pair would cost b its quota
 
 
 # R30
-def test_a_fair_share_takes_nothing_from_a_project_that_the_first_pause_brings_to_its_own() -> None:
+def test_a_claim_within_fair_share_takes_nothing_from_a_project_at_its_fair_share() -> None:
     text = "pool t 2x2\na 0 of t, priority 60\nb 0 of t\nc 1 of t\nb runs 2 of 1\nc runs 1\na queues 2"
     assert world(text).tick().actions == ()
 
@@ -156,7 +160,7 @@ def test_an_unnecessary_victim_continues_though_a_part_of_it_is_on_an_unavailabl
     assert victims(made.tick()) == ["c1"]
 
 
-def test_on_one_device_an_earlier_candidate_continues_where_the_next_one_is_enough() -> None:
+def test_an_earlier_candidate_continues_where_a_later_one_is_enough() -> None:
     made = world("pool t 1\na 1 of t\na runs 0.6\na runs 0.2\na queues 0.6 priority 70")
     assert victims(made.tick()) == ["a1"]
 
@@ -206,7 +210,7 @@ def test_an_indivisible_last_victim_is_avoided_where_another_set_is_legal() -> N
 
 
 # R37
-def test_for_a_gang_too_a_project_ends_below_its_quota_only_where_no_other_set_on_all_devices_avoids_it() -> None:
+def test_a_gang_takes_a_project_below_its_quota_only_where_no_other_set_avoids_it() -> None:
     """a1 is first and makes room for two of three ranks; with a victim for the third rank a would have 0.65."""
     made = world(
         """
@@ -226,7 +230,7 @@ def test_for_a_gang_too_a_project_ends_below_its_quota_only_where_no_other_set_o
 
 
 # R42
-def test_protected_work_is_taken_for_a_guarantee_only_when_nothing_else_is_left() -> None:
+def test_a_guarantee_takes_protected_work_only_as_a_last_resort() -> None:
     rules = dc.replace(GENTLE, min_runtime_s=600)
     made = world("pool t 2\na 1 of t\nb 0 of t\nb runs 2 of 1\na queues 1", preemption=rules)
     running_for(made, "b1", ran_s=10)
@@ -265,7 +269,7 @@ def test_the_reason_of_a_pause_of_protected_work_has_the_protection(
     assert sentence(pause.reason).endswith(expected)
 
 
-def test_a_claim_within_fair_share_takes_no_protected_work_and_its_reason_says_so() -> None:
+def test_a_claim_within_fair_share_takes_no_protected_work_and_gives_that_reason() -> None:
     rules = dc.replace(GENTLE, min_runtime_s=600)
     made = world("pool t 2\na 0 of t\nb 0 of t\nb runs 2 of 1\na queues 1", preemption=rules)
     running_for(made, "b1", ran_s=10)
@@ -277,7 +281,7 @@ def test_a_claim_within_fair_share_takes_no_protected_work_and_its_reason_says_s
 
 
 # R38
-def test_a_job_of_higher_priority_takes_a_place_inside_its_own_project() -> None:
+def test_a_job_of_higher_priority_preempts_inside_its_own_project() -> None:
     made = world("pool t 1\na 1 of t\na runs 1\na queues 1 priority 70\na queues 1 priority 50")
     plan = made.tick()
     assert (victims(plan), codes(plan)) == (["a1"], {"preempted_in_project"})

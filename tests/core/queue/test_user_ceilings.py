@@ -27,7 +27,7 @@ def test_a_user_starts_jobs_up_to_the_ceiling(text: str, picture: str) -> None:
     assert made.picture() == picture
 
 
-def test_a_job_that_its_user_may_not_start_does_not_block_the_job_of_another_user() -> None:
+def test_a_job_above_its_users_ceiling_does_not_block_another_user() -> None:
     made = world("pool t 4\na 4 of t, limit per user 1\na queues 3 of 1 by ann priority 60\na queues 1 of 1 by bob")
     made.tick()
     assert sorted(made.owned) == ["a1", "a4"]
@@ -117,7 +117,7 @@ def test_the_reason_names_the_department_that_has_the_ceiling() -> None:
     )
 
 
-def test_a_job_that_is_above_the_ceiling_alone_has_no_estimate() -> None:
+def test_a_job_that_alone_exceeds_the_ceiling_has_no_estimate() -> None:
     """The user has 1 of 1 in use; 2 would not start once something of it is freed."""
     made = world("pool t 4\na 4 of t, limit per user 1\na runs 1 by ann\na queues 2 by ann\na queues 1 by ann")
     waits = made.decide().waits

@@ -1,4 +1,4 @@
-"""Dividing an amount: rows that people would say, and P4 as properties."""
+"""Fair share: examples, and P4 as properties."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         # R4
         pytest.param(
             3000, ["ann q2000", "bob q4000"], {"ann": 1000, "bob": 2000},
-            id="quotas beyond what is there are reduced in proportion",
+            id="quotas above the capacity are reduced in proportion",
         ),
         # R4
         pytest.param(
             3000, ["ann q2000 p60", "bob q4000"], {"ann": 2000, "bob": 1000},
-            id="quotas beyond what is there are reduced by priority first",
+            id="quotas above the capacity are reduced by priority first",
         ),
         pytest.param(
             3000, ["ann q2000 <=500", "bob q4000"], {"ann": 500, "bob": 2500},
@@ -86,7 +86,7 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         # R4
         pytest.param(
             2000, ["ann q2000 f2000", "bob q2000"], {"ann": 2000, "bob": 0},
-            id="reduced guarantees leave what may not be preempted where it is",
+            id="reduced guarantees keep non-preemptible work",
         ),
         pytest.param(
             2000, ["ann q2000 f500", "bob q2000 f100"], {"ann": 1000, "bob": 1000},
@@ -94,7 +94,7 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         ),
         pytest.param(
             3000, ["ann q2000 p40 f1000", "bob q3000 p60"], {"ann": 1000, "bob": 2000},
-            id="a higher priority does not get what may not be preempted",
+            id="a higher priority does not get non-preemptible use",
         ),
         # R55
         pytest.param(
@@ -103,13 +103,13 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         ),
         pytest.param(
             6000, ["ann q1000 f3000 <=3000", "bob q3000"], {"ann": 3000, "bob": 3000},
-            id="what drains above a lowered quota takes nothing from others where there is room for both",
+            id="draining work takes nothing from others where there is room for both",
         ),
-        pytest.param(0, ["ann q2000"], {"ann": 0}, id="nothing is there"),
+        pytest.param(0, ["ann q2000"], {"ann": 0}, id="no capacity"),
         pytest.param(1000, [], {}, id="no demand"),
     ],
 )  # fmt: skip
-def test_an_amount_is_divided(amount: int, rows: list[str], expected: dict[str, int]) -> None:
+def test_an_amount_is_divided_among_owners(amount: int, rows: list[str], expected: dict[str, int]) -> None:
     assert fair(amount, rows) == expected
 
 
@@ -138,7 +138,7 @@ def test_one_milli_more_lowers_no_share_by_more_than_one() -> None:
         pytest.param([claim("ann"), claim("ann")], 1, id="a name twice"),
     ],
 )
-def test_nonsense_is_refused(claims: list[Claim], amount: int) -> None:
+def test_invalid_arguments_are_refused(claims: list[Claim], amount: int) -> None:
     with pytest.raises(ValueError, match=r"milli-GPU|below 0|twice"):
         divide(claims, amount)
 

@@ -49,7 +49,7 @@ def test_the_sum_is_refused_with_its_arithmetic() -> None:
     assert "Lower them by 1.5." in refusal_sentence(refusal)
 
 
-def test_a_pool_is_checked_for_itself() -> None:
+def test_pools_are_checked_independently() -> None:
     made = world("pool t 1\npool u 1\na 1 of t\nb 2 of u")
     assert [refusal.pool for refusal in check_quotas(made.policy, made.devices.values())] == ["u"]
 
@@ -59,7 +59,7 @@ def test_a_pool_is_checked_for_itself() -> None:
     ("text", "codes"),
     [
         pytest.param(
-            "pool t 4\ndepartment d 4 of t\na 2 of t in d\nb 2 of t in d", [], id="projects that share out all of it"
+            "pool t 4\ndepartment d 4 of t\na 2 of t in d\nb 2 of t in d", [], id="projects that use all of it"
         ),
         # R3
         pytest.param(
@@ -123,11 +123,13 @@ def test_the_sum_of_departments_is_refused_with_their_own_figures() -> None:
 def test_the_refusal_of_quotas_in_a_pool_without_devices_does_not_suggest_lowering_them() -> None:
     made = world("pool t 0\na 2 of t")
     [refusal] = check_quotas(made.policy, made.devices.values())
-    assert refusal_sentence(refusal).endswith("and it has 0: a 0 for notebooks and 2 for training. "
-                                     "Give it a device, or take them out.")  # fmt: skip
+    assert refusal_sentence(refusal).endswith(
+        "and it has 0: a 0 for notebooks and 2 for training. "
+        "Change the selectors so that pool t has a device, or set these quotas to 0."
+    )
 
 
-def test_a_department_is_packed_as_its_projects_and_the_rest_of_its_quota() -> None:
+def test_a_department_is_packed_as_its_projects_and_its_remaining_quota() -> None:
     made = world("pool t 8\ndepartment d 3.2 of t, notebooks 0.5\na 0.2 of t in d, notebooks 0.25\nb 2 of t in d")
     packing = pack(quota_rows(made.policy, "t"))
     assert [[(part.milli, part.label) for part in device] for device in packing.shared] == [
@@ -193,7 +195,7 @@ def test_every_combination_of_windows_is_checked(
     assert seconds == expected and len(found) == len(expected)
 
 
-def test_a_misfit_without_a_window_is_reported_once_and_again_only_where_it_is_worse() -> None:
+def test_a_misfit_is_reported_again_only_for_windows_that_make_it_worse() -> None:
     text = "pool t 2\na 2 of t\nb 1 of t\nwindow days from 5 to 9: a 1.5 of t\nwindow nights from 10 to 20: a {} of t"
     same, worse = (world(text.format(amount)) for amount in ("2", "2.5"))
     assert [one.windows for one in check_calendar(same.policy, same.devices.values())] == [()]
@@ -210,18 +212,18 @@ def test_a_window_that_gives_projects_more_than_their_department_has_is_refused(
     assert check_calendar(together.policy, together.devices.values()) == []
 
 
-def test_a_calendar_with_too_many_sets_of_open_windows_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calendar_with_too_many_sets_of_open_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = "\n".join(f"window w{n} from {n} to {n + 20}: a 1 of t" for n in range(12))
     made = world(f"pool t 4\na 2 of t\nb 1 of t\n{windows}")
     assert check_calendar(made.policy, made.devices.values()) == []
-    monkeypatch.setattr(calendar_check, "LARGEST", 100)
+    monkeypatch.setattr(calendar_check, "MAX_CHECKED_QUOTAS", 100)
     [refusal] = check_calendar(made.policy, made.devices.values())
     assert refusal.code == "calendar" and refusal.code not in ACCEPTABLE
     sentence = refusal_sentence(refusal)
     assert "more than 5 different sets of " in sentence and "100 quotas" in sentence
 
 
-def test_largest_first_is_first_fit() -> None:
+def test_packing_largest_first_equals_first_fit() -> None:
     slices = [Slice(milli=milli, label="x") for milli in (900, 700, 500, 300, 300, 200, 100)]
     shown = [[part.milli for part in row] for row in packing._largest_first(slices)]
     assert shown == [[900, 100], [700, 300], [500, 300, 200]]

@@ -1,4 +1,4 @@
-"""Calendar windows: the right amounts at the right instant, and a clock alone pauses no job."""
+"""Calendar windows: the amounts in force at each instant; the time alone pauses no job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_windows_amounts_are_in_force(at_ms: int, in_force: bool) -> None:
 
 
 # R52
-def test_of_two_open_windows_the_later_in_order_wins_for_the_amounts_it_changes() -> None:
+def test_of_two_open_windows_the_later_one_wins() -> None:
     made = world(
         "pool t 4\na 0 of t\nb 4 of t\nb runs 4 of 1\na queues 4 of 1\n"
         "window first from 0 to 9: a 3 of t; b 1 of t\nwindow second from 0 to 9: a 1 of t"
@@ -56,12 +56,12 @@ def test_a_window_of_a_department_changes_the_shares_of_its_projects() -> None:
 
 
 # R52
-def test_a_boundary_alone_pauses_no_job() -> None:
+def test_a_calendar_boundary_without_demand_pauses_no_job() -> None:
     made = world("pool t 4\na 4 of t\nb 0 of t\na runs 4 of 1\nwindow w from 2 to 5: a 1 of t; b 3 of t")
     assert [made.tick().actions for _ in range(8)] == [()] * 8
 
 
-def test_a_boundary_inside_a_grace_period_leaves_the_pause_as_it_was_decided() -> None:
+def test_a_boundary_inside_a_grace_period_does_not_change_the_pause() -> None:
     made = world("pool t 2\na 0 of t\nb 1 of t\nb runs 2 of 1\na queues 1\nwindow w from 0 to 3: a 1 of t")
     made.drain_ticks = 4
     assert [type(action).__name__ for action in made.tick().actions] == ["Pause", "Reserve"]

@@ -1,6 +1,6 @@
 """No plan of release 0.1.0 changes: snapshots with the plans that it made, recorded before the package was reorganised.
 
-``README.md`` tells where they come from. An ordinary run decides the first file, ``make soak`` all of them.
+``README.md`` has their sources. An ordinary run decides the first file, ``make soak`` all of them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_the_plan_is_the_recorded_one(path: Path, part: int) -> None:
     assert not found, f"{changed} plans of {path.name} changed; the first differences:\n{first}"
 
 
-def test_all_files_are_here() -> None:
+def test_all_recorded_files_exist() -> None:
     assert len(FILES) == 5 and FILES[0].name == "plans-1.jsonl.xz"
 
 

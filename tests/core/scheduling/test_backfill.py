@@ -35,16 +35,16 @@ def with_limits(made: World, running_s: int) -> World:
     ("later", "expected"),
     [
         # R26
-        pytest.param("a queues 1 of 1 by bob minutes 5", ["a4"], id="what ends before the planned start overtakes"),
-        pytest.param("a queues 1 of 1 by bob minutes 70", [], id="what would still run then waits behind it"),
+        pytest.param("a queues 1 of 1 by bob minutes 5", ["a4"], id="a job that ends before that start overtakes"),
+        pytest.param("a queues 1 of 1 by bob minutes 70", [], id="a job that would still run then waits"),
         # R26
         pytest.param(
-            "a queues 1 of 1 by bob priority 20 minutes 70", ["a4"], id="what it could pause by then overtakes"
+            "a queues 1 of 1 by bob priority 20 minutes 70", ["a4"], id="a job that is a legal victim by then overtakes"
         ),
         # R26
         pytest.param(
             "a queues 1 of 1 by bob minutes 70 priority 20 fixed", [],
-            id="what it could not pause, because it is fixed, waits behind it",
+            id="a non-preemptible job waits",
         ),
     ],
 )  # fmt: skip
@@ -69,18 +69,18 @@ def test_a_backfill_reservation_never_blocks_a_claim_within_guarantee() -> None:
     assert "b1" in started(made)
 
 
-def test_a_job_of_another_project_overtakes_where_the_large_one_may_take_the_place_back() -> None:
+def test_a_job_of_another_project_overtakes_where_the_large_one_may_preempt_it() -> None:
     text = GANG.replace("a 0 of t", "a 2 of t\nb 0 of t") + "b queues 1 of 1 minutes 70"
     assert started(with_limits(world(text), running_s=3600)) == ["b1"]
 
 
 # R25
-def test_only_the_first_job_that_cannot_start_holds_a_place() -> None:
+def test_only_the_first_blocked_job_has_a_backfill_reservation() -> None:
     made = with_limits(world(GANG + "a queues 1 of 4 by bob\na queues 1 of 1 by carl minutes 5"), running_s=3600)
     assert [kept.workload for kept in made.decide().backfill] == ["a3"]
 
 
-def test_the_place_that_is_free_soonest_is_kept() -> None:
+def test_the_backfill_reservation_is_on_the_devices_that_are_free_first() -> None:
     made = world(
         "pool t 2x2\na 0 of t\na runs 1 of 1 on n1g0\na runs 1 of 1 on n2g0\n"
         "a queues 1 of 2 by ann\na queues 1 of 1 by bob minutes 1",
@@ -94,7 +94,7 @@ def test_the_place_that_is_free_soonest_is_kept() -> None:
 
 
 def test_a_job_that_gets_other_devices_in_the_plan_loses_its_backfill_reservation() -> None:
-    """A place was kept for a1 when b3 asked; once b3 has started, a1 may claim b2's, as b is above its fair share."""
+    """a1 has the reservation when b3 is served; then a1 may preempt b2, as b is above its fair share."""
     made = world(
         "pool t 2x4\na 1 of t\nb 0 of t\nb runs 2 fixed\nb runs 3\nb queues 1 by x\nb queues 3\na queues 3 priority 80"
     )
@@ -125,8 +125,8 @@ def test_a_backfill_reservation_stays_though_the_victims_on_it_were_minimized() 
     assert [kept.workload for kept in made.decide().backfill] == ["a2"]
 
 
-def test_a_short_job_above_its_fair_share_starts_in_a_place_that_is_kept_for_later() -> None:
-    """b6 ends before the planned start of a3; that another place was given up first hides it no more."""
+def test_a_short_job_above_its_fair_share_starts_on_reserved_devices() -> None:
+    """b6 ends before the planned start of a3, and an earlier reservation was dropped."""
     made = world(
         """
         pool t 4
@@ -151,7 +151,7 @@ def test_a_short_job_above_its_fair_share_starts_in_a_place_that_is_kept_for_lat
     assert "b6" in started(made)
 
 
-def test_which_of_two_equal_jobs_is_thought_to_end_first_is_not_the_order_of_the_input() -> None:
+def test_the_assumed_end_of_equal_jobs_is_independent_of_input_order() -> None:
     """a2 and b2 are alike and end at one instant; the devices reserved for b3 depend on the order."""
     made = world(
         """
@@ -176,8 +176,8 @@ def test_which_of_two_equal_jobs_is_thought_to_end_first_is_not_the_order_of_the
         check_order_is_irrelevant(made.snapshot(), made.policy, made.decide().plan, seed)
 
 
-def test_the_place_that_is_kept_for_a_job_does_not_stop_that_job() -> None:
-    """In the end a5 is given another device, and then d3 fits beside it: on a part of its place, and on n1g0."""
+def test_a_backfill_reservation_does_not_block_its_own_job() -> None:
+    """In the end a5 gets another device, and d3 fits on a part of its reservation and on n1g0."""
     made = world(
         """
         pool t 3
@@ -203,7 +203,7 @@ def test_the_place_that_is_kept_for_a_job_does_not_stop_that_job() -> None:
     assert "d3" in started(made)
 
 
-def test_the_room_of_a_place_that_is_given_up_spares_more_than_one_victim() -> None:
+def test_the_devices_of_a_dropped_reservation_spare_several_victims() -> None:
     """Found by random worlds: b2 stays where a4 was to start, so a5 has all of that device, and b3 need not shrink."""
     made = world("pool t 4\na 1 of t, limit 2\nb 0 of t\nc 1 of t, weight 0")
     made.put(made.submit("a", 1000), ["n1g0"])

@@ -1,4 +1,4 @@
-"""The cache saves work and changes no plan: worlds are stepped with it, without it, and with one that is turned off."""
+"""The cache changes no plan: worlds are stepped with it, without it, and with a disabled one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elastic jobs: as many ranks as are idle, fewer before anybody is paused, never below the minimum."""
+"""Elastic jobs: as many ranks as are idle, fewer before any job is paused, never below the minimum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def said(plan: Plan) -> list[tuple[str, str, str]]:
         # R39
         pytest.param("pool t 4\na 2 of t\na queues 1 of 1 ranks 2-4", 4, id="it starts with all that is idle"),
         pytest.param("pool t 4\na 2 of t, limit 3\na queues 1 of 1 ranks 2-4", 3, id="it keeps to the limit"),
-        pytest.param("pool t 8\na 2 of t\na queues 1 of 1 ranks 2-4", 4, id="it never has more than it asked for"),
+        pytest.param("pool t 8\na 2 of t\na queues 1 of 1 ranks 2-4", 4, id="it has no more ranks than it requested"),
         # R8
         pytest.param("pool t 1\na 1 of t\na queues 1 of 1 ranks 2-4", 0, id="below its minimum it does not start"),
         # R39
@@ -47,7 +47,7 @@ def test_an_elastic_job_starts(text: str, expected: int) -> None:
 
 
 # R40
-def test_it_shrinks_before_anybody_is_paused_and_starts_again_at_once() -> None:
+def test_an_elastic_job_shrinks_before_any_job_is_paused_and_starts_again_at_once() -> None:
     made = world("pool t 4\na 2 of t\nb 1 of t\na queues 1 of 1 ranks 2-4")
     made.tick()
     assert ranks(made, "a1") == 4
@@ -72,7 +72,7 @@ def test_a_claim_beyond_the_elastic_surplus_pauses_the_whole_job() -> None:
 
 
 # R39
-def test_it_grows_into_idle_gpus_once_it_has_run_for_a_while() -> None:
+def test_an_elastic_job_grows_into_idle_gpus_after_a_while() -> None:
     made = world("pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1\na queues 1 of 1 ranks 2-4")
     made.settle()
     assert ranks(made, "a1") == 2
@@ -117,7 +117,7 @@ def test_while_it_starts_again_in_another_size_it_counts_once_under_the_limit() 
     assert made.picture() == "a 4"
 
 
-def test_where_it_has_no_more_than_its_minimum_on_open_nodes_all_of_it_counts_as_taken() -> None:
+def test_an_elastic_job_with_its_minimum_on_open_nodes_counts_as_a_whole_victim() -> None:
     made = world("pool t 2x2\nb 1 of t, weight 2\nc 0 of t, weight 2")
     made.put(made.submit("c", 1000, ranks=2, min_ranks=1), ["n1g0", "n2g0"])
     made.put(made.submit("b", 1000), ["n2g1"])
@@ -127,7 +127,7 @@ def test_where_it_has_no_more_than_its_minimum_on_open_nodes_all_of_it_counts_as
 
 
 # R35
-def test_a_job_is_not_taken_that_its_project_claims_back_by_shrinking_another() -> None:
+def test_a_job_is_no_victim_if_its_project_could_reclaim_by_shrinking_another_job() -> None:
     """Found by random worlds: an elastic job had grown its project over its share, and two jobs took turns for ever."""
     made = world("pool t 4\na 2 of t weight 0\nb 0 of t\nc 0.5 of t weight 0")
     made.put(made.submit("a", 1000), ["n1g0"], ran_s=60)
@@ -139,7 +139,7 @@ def test_a_job_is_not_taken_that_its_project_claims_back_by_shrinking_another() 
 
 
 # R16
-def test_one_that_may_not_be_preempted_is_wanted_with_all_that_it_has() -> None:
+def test_a_non_preemptible_elastic_job_is_counted_with_all_its_ranks() -> None:
     """Found by random worlds: with its minimum alone its project's share was too small for what waits beside it."""
     made = world("pool t 8\na 4 of t\nb 0 of t")
     made.put(made.submit("a", 1000, min_ranks=1, ranks=4, preemptible=False), ["n1g0", "n1g1", "n1g2", "n1g3"])
@@ -163,7 +163,7 @@ def test_an_elastic_job_that_keeps_its_minimum_reclaims_nothing() -> None:
     check_plan(made.snapshot(), made.policy, decision)
 
 
-def test_nor_does_one_that_loses_its_surplus_in_the_same_plan() -> None:
+def test_an_elastic_job_that_loses_its_surplus_does_not_grow_in_the_same_plan() -> None:
     made = beside_an_elastic_job("0.9", 300, 550, 150, 450)
     made.submit("a", 300)
     made.submit("a", 350)
@@ -189,11 +189,11 @@ def beside_an_elastic_job(quota: str, first: int, second: int, least: int, other
     [
         pytest.param(
             beside_an_elastic_job("0.9", 550, 200, 200, 550), (350, 350), "c2",
-            id="a job as large as the least of an elastic one goes, not all of that",
+            id="a job as large as an elastic minimum is the victim",
         ),
         pytest.param(
             beside_an_elastic_job("0.8", 850, 100, 100, 300), (250, 400), "c3",
-            id="all of an elastic job goes as one, and no larger job for it",
+            id="a whole elastic job is one victim",
         ),
     ],
 )  # fmt: skip

@@ -36,7 +36,7 @@ def test_the_remaining_ranks_of_a_failed_gang_are_stopped() -> None:
     assert (stop.workload, stop.target, stop.reason.code) == ("a1", JobTarget.FAILED, "rank_failed")
 
 
-def test_a_change_of_size_is_no_pause_in_the_projection() -> None:
+def test_the_projection_does_not_count_a_resize_as_a_pause() -> None:
     made = shrinking()
     snapshot = dc.replace(made.snapshot(), jobs=(*made.snapshot().jobs, new_job(made)))
     seen = project(snapshot, made.policy)
@@ -67,12 +67,12 @@ def test_a_dry_run_lists_restarted_jobs_apart_from_paused_ones() -> None:
             "pool t 4\na 0 of t\na runs 2 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 4 by ann\n"
             "a queues 1 of 1 by carl minutes 70",
             "Devices are reserved for it; by the time limits of the work there it starts within 1 hour",
-            id="no job is paused for it, and another would overtake it",
+            id="no victim, and another job would overtake it",
         ),
         pytest.param(
             "pool t 4\na 0 of t\nb 0 of t\nb runs 3 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 2",
             "some are reserved for it, and by the time limits of the work there it starts within 1 hour",
-            id="what could be paused for it is protected",
+            id="its possible victims are protected",
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_the_explanation_of_a_backfill_reservation_names_the_planned_start(text:
     assert says in explanation_sentence(found), explanation_sentence(found)
 
 
-def test_ranks_are_numbered_from_0_again_when_those_before_them_are_out_of_reach() -> None:
+def test_remaining_ranks_are_numbered_from_0() -> None:
     """Rank 0 runs on a node that takes no new work, so the remaining ranks begin with rank 1."""
     made = world("pool t 1\npool t 4\na 2 of t\nb 2 of t\nb runs 1 on n2g0\na queues 1 of 1 ranks 2-4")
     made.settle()
@@ -97,7 +97,7 @@ def test_ranks_are_numbered_from_0_again_when_those_before_them_are_out_of_reach
     assert sorted(one.rank for one in made.owned["a1"]) == [0, 1]
 
 
-def test_a_job_that_is_partly_out_of_reach_is_not_resized_to_grow() -> None:
+def test_a_job_partly_on_unavailable_devices_does_not_grow() -> None:
     """Two of its four ranks run on a closed node: what can be placed beside the others would be fewer, not more."""
     made = world("pool t 2\npool t 3\na 2 of t\na runs 1 of 1 ranks 2-6 held 4 on n1g0,n1g1,n2g0,n2g1 ran 3600")
     made.nodes = [dc.replace(node, schedulable=node.id != "n1") for node in made.nodes]

@@ -1,4 +1,4 @@
-"""Slices of idle notebooks are lent to preemptible jobs, and come back to their owners."""
+"""Slices of idle notebooks are lent to preemptible jobs, and returned."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_slice_of_an_idle_notebook_runs_a_borrower_and_stays_booked() -> Non
 
 
 def test_a_slice_whose_device_has_foreign_work_returns_to_another_device() -> None:
-    """It is no share of anybody's in the queue: it can be asked neither to wait nor to leave."""
+    """Foreign work has no share in the queue, and cannot be preempted."""
     made = world("pool t 2\na 0 of t, notebooks 0.5\na notebook 0.5")
     made.lend_for(3600)
     made.settle()
@@ -66,7 +66,7 @@ def test_a_slice_whose_device_has_foreign_work_returns_to_another_device() -> No
     made.settle()
     home = made.notebooks["nb-a1"].device
     made.devices[home] = dc.replace(made.devices[home], foreign_milli=1000)
-    made.judge("nb-a1", Activity.BUSY, empty=True)
+    made.set_activity("nb-a1", Activity.BUSY, empty=True)
     decision = made.decide()
     check_plan(made.snapshot(), made.policy, decision)
     (start,) = decision.plan.actions
@@ -78,15 +78,15 @@ def test_a_slice_whose_device_has_foreign_work_returns_to_another_device() -> No
     ("activity", "empty", "enabled"),
     [
         pytest.param(Activity.UNKNOWN, True, True, id="a notebook of unknown activity"),
-        pytest.param(Activity.BUSY, True, True, id="that is busy"),
-        pytest.param(Activity.IDLE, False, True, id="of which something is still on the device"),
-        pytest.param(Activity.IDLE, True, False, id="where lending is off"),
+        pytest.param(Activity.BUSY, True, True, id="a busy notebook"),
+        pytest.param(Activity.IDLE, False, True, id="a notebook with memory on the device"),
+        pytest.param(Activity.IDLE, True, False, id="lending is off"),
     ],
 )
 def test_nothing_is_lent_of_a_notebook(activity: Activity, empty: bool, enabled: bool) -> None:
     made = idle_notebook()
     made.policy = dc.replace(made.policy, lending=dc.replace(made.policy.lending, enabled=enabled))
-    made.judge("nb-a1", activity, empty=empty)
+    made.set_activity("nb-a1", activity, empty=empty)
     assert made.settle() == 0 and made.jobs["b1"].state is JobState.QUEUED
 
 
@@ -96,13 +96,13 @@ def test_nothing_is_lent_of_a_notebook(activity: Activity, empty: bool, enabled:
     [
         pytest.param(Activity.BUSY, True, id="uses its kernel"),
         pytest.param(Activity.IDLE, False, id="uses the GPU from a terminal"),
-        pytest.param(Activity.UNKNOWN, True, id="is not heard of any more"),
+        pytest.param(Activity.UNKNOWN, True, id="its activity becomes unknown"),
     ],
 )
-def test_when_the_owner(activity: Activity, empty: bool) -> None:
+def test_the_loan_ends_for_the_owner(activity: Activity, empty: bool) -> None:
     made = idle_notebook()
     made.settle()
-    made.judge("nb-a1", activity, empty=empty)
+    made.set_activity("nb-a1", activity, empty=empty)
     pause, reserve = made.tick().actions
     assert isinstance(pause, Pause) and (pause.workload, pause.grace_s) == ("b1", GENTLE.lent_grace_s)
     assert isinstance(reserve, Reserve) and reserve.workload == "nb-a1"
@@ -112,16 +112,16 @@ def test_when_the_owner(activity: Activity, empty: bool) -> None:
 
 def test_eight_slices_lent_to_one_job_return_with_one_pause_when_one_notebook_wakes() -> None:
     made = eight()
-    made.judge("nb-a3", Activity.BUSY)
+    made.set_activity("nb-a3", Activity.BUSY)
     assert kinds(made) == ["Pause b1", "Reserve nb-a3"]
     assert kinds(made) == ["Start nb-a3"]
     made.settle()
     assert len(made.jobs["b1"].paused_at) == 1 and made.jobs["b1"].state is JobState.PAUSED
 
 
-def test_it_is_not_lent_again_as_a_whole_before_all_eight_are_idle() -> None:
+def test_the_device_is_not_lent_again_as_a_whole_before_all_eight_slices_are_idle() -> None:
     made = eight()
-    made.judge("nb-a3", Activity.BUSY)
+    made.set_activity("nb-a3", Activity.BUSY)
     made.settle()
     made.submit("b", 875)
     made.settle()
@@ -139,13 +139,13 @@ def test_a_waking_slice_stops_borrowers_only() -> None:
     made.settle()
     made.idle("nb-a1")
     made.settle()
-    made.judge("nb-a1", Activity.BUSY)
+    made.set_activity("nb-a1", Activity.BUSY)
     made.settle()
     assert made.paused() == ["b2"] and made.owned["nb-a1"][0].device == "n1g0"
 
 
 # R50
-def test_the_owner_comes_back_to_its_own_device_though_another_is_free() -> None:
+def test_a_lent_slice_returns_to_its_own_device_though_another_is_free() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t\na notebook 1")
     made.lend_for(3600)
     made.settle()
@@ -156,13 +156,13 @@ def test_the_owner_comes_back_to_its_own_device_though_another_is_free() -> None
     made.submit("b", 1000)
     made.settle()
     made.end(next(name for name, job in made.jobs.items() if not job.borrower))
-    made.judge("nb-a1", Activity.BUSY)
+    made.set_activity("nb-a1", Activity.BUSY)
     made.settle()
     assert made.owned["nb-a1"][0].device == home
 
 
 # R50
-def test_the_owner_takes_its_own_borrower_and_not_the_idle_slice_of_another() -> None:
+def test_a_waking_slice_preempts_its_own_borrower_and_not_that_of_another() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t, notebooks 1\nc 0 of t\na notebook 1\nb notebook 1")
     made.lend_for(3600)
     made.settle()
@@ -172,7 +172,7 @@ def test_the_owner_takes_its_own_borrower_and_not_the_idle_slice_of_another() ->
     made.submit("c", 1000)
     made.settle()
     device = made.owned["c1"][0].device
-    made.judge(homes[device], Activity.BUSY)
+    made.set_activity(homes[device], Activity.BUSY)
     made.settle()
     assert made.owned[homes[device]][0].device == device
 
@@ -180,7 +180,7 @@ def test_the_owner_takes_its_own_borrower_and_not_the_idle_slice_of_another() ->
 def test_a_lent_slice_without_borrowers_returns_within_a_tick() -> None:
     made = idle_notebook(more="")
     made.settle()
-    made.judge("nb-a1", Activity.BUSY)
+    made.set_activity("nb-a1", Activity.BUSY)
     assert kinds(made) == ["Start nb-a1"]
 
 
@@ -192,13 +192,13 @@ def test_a_lent_slice_whose_device_became_unhealthy_returns_to_another_device() 
     made.idle("nb-a1")
     made.settle()
     made.health(home, Health.UNHEALTHY)
-    made.judge("nb-a1", Activity.BUSY)
+    made.set_activity("nb-a1", Activity.BUSY)
     made.settle()
     assert made.owned["nb-a1"][0].device != home
 
 
 # R51
-def test_lent_for_long_enough_a_slice_returns_to_the_quota_and_another_notebook_starts() -> None:
+def test_a_released_slice_returns_to_the_quota_and_another_notebook_starts() -> None:
     made = idle_notebook(more="")
     made.lend_for(3)
     assert [type(action) for _ in range(5) for action in made.tick().actions] == [Lend, Release]
@@ -212,7 +212,7 @@ def test_a_slice_that_wakes_at_the_last_instant_is_not_released() -> None:
     made.lend_for(3)
     for _ in range(3):
         made.tick()
-    made.judge("nb-a1", Activity.BUSY)
+    made.set_activity("nb-a1", Activity.BUSY)
     assert kinds(made) == ["Start nb-a1"]
 
 
@@ -249,7 +249,7 @@ def test_the_pool_is_divided(idle: bool, fair_milli: int) -> None:
     assert [shares[name, "t"].fair_milli for name in ("b", "c")] == [fair_milli, fair_milli]
 
 
-def test_turning_lending_off_brings_every_slice_back() -> None:
+def test_turning_lending_off_returns_every_slice() -> None:
     made = idle_notebook()
     made.settle()
     made.policy = dc.replace(made.policy, lending=dc.replace(made.policy.lending, enabled=False))
@@ -263,7 +263,7 @@ def test_a_lent_slice_and_a_returning_owner_have_their_reasons() -> None:
     assert explanation_sentence(explain(made.snapshot(), made.policy, "nb-a1")) == (
         "Its slice is booked, and lent to preemptible jobs while the notebook is idle."
     )
-    made.judge("nb-a1", Activity.BUSY)
+    made.set_activity("nb-a1", Activity.BUSY)
     made.drain_ticks = 3
     made.tick()
     found = explain(made.snapshot(), made.policy, "nb-a1")
@@ -275,15 +275,15 @@ def test_a_projection_lends_as_the_scheduler_does() -> None:
     seen = project(made.snapshot(), made.policy)
     assert seen.started == ("b1",) and seen.snapshot.notebooks[0].device == "n1g0"
     made.settle()
-    made.judge("nb-a1", Activity.BUSY)
+    made.set_activity("nb-a1", Activity.BUSY)
     after = advance(made.snapshot(), made.decide().plan, made.policy)
     assert [type(action) for action in made.decide().plan.actions] == [Pause, Reserve] and after.reservations
     assert project(made.snapshot(), made.policy).snapshot.notebooks[0].device is None
 
 
-def test_the_sentences_of_a_loan_and_its_end_say_that_the_slice_stays_booked() -> None:
+def test_the_sentences_of_lending_say_that_the_slice_stays_booked() -> None:
     made = eight()
-    made.judge("nb-a3", Activity.BUSY)
+    made.set_activity("nb-a3", Activity.BUSY)
     made.tick()
     (start,) = made.tick().actions
     assert isinstance(start, Start)

@@ -25,12 +25,12 @@ def kinds(plan) -> list[str]:  # type: ignore[no-untyped-def]
         # R6
         pytest.param(["0.501"], ["above_notebook_quota"], id="one milli more is not"),
         pytest.param(["0.1", "0.2", "0.2"], [], id="0.1 and 0.2 and 0.2 are exactly 0.5"),
-        pytest.param(["0.25", "0.25", "0.001"], ["above_notebook_quota"], id="the request that goes beyond is refused"),
+        pytest.param(["0.25", "0.25", "0.001"], ["above_notebook_quota"], id="the request beyond the quota is refused"),
         # R6
         pytest.param(["0.6", "0.5"], ["above_notebook_quota"], id="a refused request takes no quota from the next"),
     ],
 )
-def test_requests_against_a_notebook_quota_of_a_half(asked: list[str], codes: list[str]) -> None:
+def test_admission_at_a_notebook_quota_of_0_5(asked: list[str], codes: list[str]) -> None:
     made = world("pool t 2\na 1 of t, notebooks 0.5\n" + "\n".join(f"a notebook {milli}" for milli in asked))
     plan = made.tick()
     assert [action.reason.code for action in plan.actions if isinstance(action, Refuse)] == codes
@@ -42,18 +42,20 @@ def test_requests_against_a_notebook_quota_of_a_half(asked: list[str], codes: li
     [
         pytest.param(
             "a 1 of t, notebooks 0.5\na notebook 0.25\na notebook 0.5",
-            "is 0.5 and 0.25 is in use. Choose a smaller slice or stop a notebook.",
-            id="some of it is left",
+            "is 0.5 and 0.25 is in use. Choose a smaller slice, or stop a notebook of a; the hub's page"
+            " Services > gpu-quota lists them with their users.",
+            id="part of the quota is unused",
         ),
         pytest.param(
             "a 1 of t, notebooks 0.5\na notebook 0.5\na notebook 0.25",
-            "is 0.5 and 0.5 is in use. Stop a notebook.",
-            id="nothing of it is left",
+            "is 0.5 and 0.5 is in use. Stop a notebook of a; the hub's page Services > gpu-quota lists them with their"
+            " users.",
+            id="all of the quota is used",
         ),
         pytest.param(
             "a 1 of t\na notebook 0.25",
             "is 0 and 0 is in use. Choose another pool, or ask for notebook quota there.",
-            id="there is none",
+            id="the project has no notebook quota",
         ),
     ],
 )
@@ -65,7 +67,7 @@ def test_the_reason_of_a_notebook_above_its_quota_names_a_remedy(text: str, says
 
 @pytest.mark.parametrize("huge", [5, 1_000_000], ids=["a few devices too many", "a million devices too many"])
 def test_notebook_quotas_far_above_a_pool_reserve_no_more_than_it_has(huge: int) -> None:
-    """An admin may accept them; a decision takes no longer for that, and is the same."""
+    """An admin may accept such quotas; the decision is the same, and takes no longer."""
     rows = [f"q{n} 0 of t, notebooks {huge}" for n in range(9)]
     made = world("\n".join(["pool t 2", "a 0.5 of t, notebooks 0.25", *rows, "a notebook 0.25", "a queues 1 of 0.5"]))
     begun = time.process_time()
@@ -175,7 +177,7 @@ def test_no_job_within_its_guarantee_pays_for_a_notebook_where_quotas_fit() -> N
     assert made.paused() == ["c1"]
 
 
-def test_a_notebook_that_gives_up_waiting_leaves_its_place_to_others() -> None:
+def test_a_withdrawn_notebook_request_frees_its_quota() -> None:
     made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 1")
     made.settle()
     made.drain_ticks = 3
@@ -198,7 +200,7 @@ def test_a_request_to_a_pool_without_a_device_is_refused_with_that_reason() -> N
     assert "pool build has no device" in sentence(refuse.reason)
 
 
-def test_a_request_to_a_pool_of_sick_devices_waits_with_that_reason() -> None:
+def test_a_request_to_a_pool_of_unhealthy_devices_waits_with_that_reason() -> None:
     made = world("pool t 1\na 0 of t, notebooks 0.5\na notebook 0.5")
     made.health("n1g0", Health.QUARANTINED)
     assert made.tick().actions == ()
@@ -225,8 +227,8 @@ def test_a_pool_with_only_notebook_quota_serves_notebooks() -> None:
 
 
 # R64
-def test_a_slice_sends_a_borrower_home_rather_than_open_another_device() -> None:
-    """Otherwise slices lie on more devices than the quotas were checked for, and a guarantee finds none whole."""
+def test_a_slice_preempts_a_borrower_rather_than_use_another_device() -> None:
+    """Otherwise slices are on more devices than the quotas were checked for, and a guarantee finds no whole device."""
     made = world("pool t 3\na 0 of t, notebooks 1\nb 1 of t\nc 1 of t\nd 0 of t\nd queues 2 of 1\nd queues 0.5")
     made.ask("a", 500)
     made.settle()

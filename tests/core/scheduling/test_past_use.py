@@ -17,17 +17,17 @@ from tests.core.world import World, world
         # R18
         pytest.param(
             "history 1\na 0 of t\nb 0 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 0 / b 4",
-            id="a project that used everything lately comes after one that used nothing",
+            id="a project with past use comes after one without",
         ),
         # R15
         pytest.param(
             "history 1\na 1 of t\nb 1 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 1 / b 3",
-            id="guarantees know nothing of the past",
+            id="past use does not change guarantees",
         ),
         # R18
         pytest.param(
             "history 0\na 0 of t\nb 0 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 2 / b 2",
-            id="with k 0 it is off",
+            id="k = 0 turns it off",
         ),
         pytest.param(
             "history 1\na 0 of t\nb 0 of t\na used 50 of t\nb used 50 of t\na queues 4 of 1\nb queues 4 of 1",
@@ -37,11 +37,11 @@ from tests.core.world import World, world
         pytest.param(
             "history 1\na 0 of t\nb 0 of t, priority 60\nb used 100 of t\na queues 4 of 1\nb queues 4 of 1",
             "a 0 / b 4",
-            id="it moves nothing between priorities",
+            id="past use has no effect between priorities",
         ),
         pytest.param(
             "history 1\na 0 of t\nb 0 of t\na used 100 of t\na queues 4 of 1\nb queues 1 of 1", "a 3 / b 1",
-            id="what the others do not want is still used",
+            id="surplus that others do not want is still used",
         ),
         pytest.param(
             "history 1\ndepartment D 0 of t\ndepartment E 0 of t\na 0 of t in D\nb 0 of t in D\nc 0 of t in E\n"

@@ -12,7 +12,7 @@ from tests.core.world import World, world
 
 
 class TestClaimInProgress:
-    """Victims take several ticks to leave."""
+    """Victims take several ticks to stop."""
 
     def made(self) -> World:
         made = world("pool t 3\na 2 of t\nb 1 of t\nc 0 of t\nb runs 3 of 1\na queues 1")
@@ -39,7 +39,7 @@ class TestClaimInProgress:
         assert isinstance(start, Start)
         assert start.workload == "a1"
 
-    def test_a_claimer_that_is_cancelled_gives_its_place_back(self) -> None:
+    def test_a_cancelled_preemptor_releases_its_reservation(self) -> None:
         made = self.made()
         made.cancel("a1")
         (unreserve,) = made.tick().actions
@@ -47,7 +47,7 @@ class TestClaimInProgress:
         made.settle()
         assert made.picture() == "a 0 / b 3 / c 0"
 
-    def test_a_reserved_device_that_breaks_is_given_up_and_another_is_chosen(self) -> None:
+    def test_a_reservation_on_a_failed_device_is_replaced(self) -> None:
         made = self.made()
         (reservation,) = made.reserved.values()
         made.health(reservation.placements[0].device, Health.QUARANTINED)
@@ -56,7 +56,7 @@ class TestClaimInProgress:
         (again,) = [action for action in plan.actions if isinstance(action, Reserve)]
         assert again.placements[0].device != reservation.placements[0].device
 
-    def test_a_place_that_comes_free_sooner_is_taken(self) -> None:
+    def test_a_reserved_job_starts_on_other_devices_that_are_free_sooner(self) -> None:
         made = self.made()
         running = next(name for name, job in made.jobs.items() if job.project == "b" and job.state is JobState.RUNNING)
         made.end(running)
@@ -78,7 +78,7 @@ class TestClaimInProgress:
         assert made.jobs["c1"].state is JobState.RUNNING
         assert made.paused() == [pause.workload]
 
-    def test_a_guarantee_takes_over_a_place_that_was_promised_on_held_room(self) -> None:
+    def test_a_claim_within_guarantee_takes_over_a_reservation_on_unbooked_quota(self) -> None:
         made = world("pool t 2\na 0 of t, notebooks 0.25\nb 0 of t\nc 1 of t\nb runs 1\nb runs 1 lent\na queues 2")
         made.drain_ticks = 2
         made.jobs["b1"] = dc.replace(made.jobs["b1"], target=JobTarget.CANCELLED)
@@ -87,7 +87,7 @@ class TestClaimInProgress:
         made.settle()
         assert made.jobs["c1"].state is JobState.RUNNING
 
-    def test_a_job_that_leaves_anyway_is_waited_for(self) -> None:
+    def test_a_claim_waits_for_a_job_that_is_stopping_already(self) -> None:
         made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1\na queues 1")
         made.drain_ticks = 3
         made.cancel("b1")

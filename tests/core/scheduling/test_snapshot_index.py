@@ -1,4 +1,4 @@
-"""What is kept of a snapshot from one decide to the next is what reading the newest one alone would give."""
+"""The snapshot index equals one that is built from the newest snapshot alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def follow(*steps: tuple[tuple[Job, ...], tuple[Allocation, ...]]) -> PoolSnapsh
     return index.of["train"]
 
 
-def test_jobs_that_came_before_the_first_that_asks_for_cpu_count_in_the_demand() -> None:
+def test_jobs_before_the_first_cpu_request_count_in_the_demand() -> None:
     few, many = (job("a"), job("b", gpu_milli=500, ranks=8)), (job("c", cpu_milli=8000), job("d", gpu_milli=500))
     before, together = follow((few, ())), follow((few, ()), (few + many, ()))
     assert before.bare.score is None
@@ -41,12 +41,12 @@ def test_jobs_that_came_before_the_first_that_asks_for_cpu_count_in_the_demand()
     assert together.bare.score is follow((few + many, ())).bare.score
 
 
-def test_the_demand_of_jobs_that_are_gone_is_gone() -> None:
+def test_ended_jobs_do_not_count_in_the_demand() -> None:
     few, many = (job("a"),), (job("c", cpu_milli=8000), job("d", gpu_milli=500, ranks=4))
     assert follow((few + many, ()), (few, ())).bare.score is None
 
 
-def test_a_job_that_moved_is_where_it_is_now() -> None:
+def test_a_moved_job_is_indexed_under_its_new_pool() -> None:
     runs = job("a", state=JobState.RUNNING, started_at=1)
     there, here = holding(runs, "n1-0"), holding(runs, "n1-3")
     index = SnapshotIndex(("train",), DEVICES, NODES)

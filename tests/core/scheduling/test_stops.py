@@ -1,4 +1,4 @@
-"""Stops: a job that a person stops, or that reaches its time limit."""
+"""Stops: a user stops a job, or it reaches its time limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.core.world import GENTLE, world
 
 
 class TestStops:
-    """Work that leaves for good, or until it is released."""
+    """Work that stops for good, or until it is released."""
 
     @pytest.mark.parametrize(
         ("event", "target", "code"),
@@ -43,7 +43,7 @@ class TestStops:
         assert isinstance(stop, Stop)
         assert (stop.target, stop.reason.code) == (JobTarget.FAILED, "time_limit")
 
-    def test_a_held_job_takes_no_part_until_it_is_released(self) -> None:
+    def test_a_held_job_is_not_scheduled_until_it_is_released(self) -> None:
         made = world("pool t 1\na 1 of t\na queues 1")
         made.hold("a1")
         assert made.tick().actions == ()

@@ -10,7 +10,7 @@ from tests.core.world import world
 
 
 class TestUnequalPolicy:
-    """Quotas beyond what is there, projects and pools that are gone."""
+    """Quotas above the capacity, removed projects and pools."""
 
     def test_a_claim_reclaims_up_to_its_reduced_guarantee(self) -> None:
         made = world("pool t 4\na 2 of t\nb 2 of t\na runs 2 of 1\nb runs 2 of 1\na queues 1")
@@ -35,7 +35,7 @@ class TestUnequalPolicy:
         assert made.tick().actions == ()
         assert made.decide().waits["a1"].code == "no_such_pool"
 
-    def test_a_pool_in_which_a_project_has_nothing_gives_it_nothing(self) -> None:
+    def test_a_project_without_amounts_in_a_pool_starts_nothing_there(self) -> None:
         made = world("pool t 1\npool u 1\na 1 of u\na queues 1 pool t")
         assert made.tick().actions == ()
         assert made.decide().waits["a1"].code == "above_limit"

@@ -1,4 +1,4 @@
-"""When a device was last used: as the driver's samples date it, bounded by the readings, and unknown where they lie."""
+"""The time of the last use of a device: from the driver's samples, between two readings, or unknown."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ READ, NOW, SECOND = 1_000_000_000, 1_010_000_000, 1_000_000
         pytest.param(READ + 3 * SECOND, READ, READ + 3 * SECOND + PERIOD_US, id="until the sample's end at the latest"),
         pytest.param(NOW - 1, READ, NOW, id="not after the reading"),
         pytest.param(READ - 5 * SECOND, READ, READ, id="not before the reading that did not have it"),
-        pytest.param(NOW + 1, READ, None, id="a stamp of the future"),
+        pytest.param(NOW + 1, READ, None, id="a stamp in the future"),
         pytest.param(READ - BEHIND_US - 1, READ, None, id="a stamp from long ago"),
-        pytest.param(0, READ, None, id="no stamp at all"),
-        pytest.param((1 << 64) - 1, READ, None, id="the largest number there is"),
-        pytest.param(READ + SECOND, None, None, id="the first reading: nobody knows since when"),
+        pytest.param(0, READ, None, id="no stamp"),
+        pytest.param((1 << 64) - 1, READ, None, id="the largest number"),
+        pytest.param(READ + SECOND, None, None, id="the first reading"),
         pytest.param(None, READ, None, id="no use"),
     ],
 )
@@ -39,7 +39,7 @@ def ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_a_sample_of_the_driver_dates_the_use_of_its_process(fake: FakeGpu) -> None:
+def test_a_driver_sample_dates_the_use_of_its_process(fake: FakeGpu) -> None:
     fake.script.device(0)
     pid = fake.start(500, variables=share_of("N"))
     before = ms()
@@ -53,7 +53,7 @@ def test_a_sample_of_the_driver_dates_the_use_of_its_process(fake: FakeGpu) -> N
     assert seen(fake) == (0, None), "a use was reported twice"
 
 
-def test_a_sample_that_lies_about_its_time_is_a_use_without_a_date(fake: FakeGpu) -> None:
+def test_a_sample_with_an_invalid_time_gives_no_date(fake: FakeGpu) -> None:
     fake.script.device(0)
     pid = fake.start(500, variables=share_of("N"))
     fake.script.put(f"0 sample {pid} 77 0 0 0 0")

@@ -1,4 +1,4 @@
-"""What a driver may do to who asks it: every fault ends as unknown with a reason, never as idle, and nobody waits."""
+"""Faults of the driver: every one makes figures unknown with a reason, never idle, and blocks no caller."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CODES, FEW, NEVER = (*range(1, 31), 999), (1, 3, 4, 9, 12, 18, 999), (3, 4, 13)
 
 @pytest.fixture
 def machine(script: Script) -> Iterator[Callable[..., FakeGpu]]:
-    """Makes machines with one device, whose readers are not patient."""
+    """Makes machines with one device, whose readers have short time-outs."""
     made: list[FakeGpu] = []
 
     def make(**settings: object) -> FakeGpu:
-        reader = Reader(**{"again_s": 0.0, "turn_s": 60.0, **settings})  # type: ignore[arg-type]
+        reader = Reader(**{"retry_after_s": 0.0, "timeout_s": 60.0, **settings})  # type: ignore[arg-type]
         made.append(FakeGpu(script, reader))
         return made[-1]
 
@@ -44,7 +44,7 @@ def machine(script: Script) -> Iterator[Callable[..., FakeGpu]]:
 
 # --- error codes --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("call", CALLS)
-def test_no_error_makes_a_busy_holder_idle(machine: Callable[..., FakeGpu], call: str) -> None:
+def test_no_error_makes_a_busy_workload_idle(machine: Callable[..., FakeGpu], call: str) -> None:
     gpu = machine()
     (device,), pid = gpu.devices(), gpu.start(2000, busy=True)
     gpu.sample({})
@@ -56,12 +56,12 @@ def test_no_error_makes_a_busy_holder_idle(machine: Callable[..., FakeGpu], call
         assert row.utilisation_percent in (60, None) and row.memory_used_mib in (2000, None), code
         assert_unknown_with_reason(row)
         gpu.script.drop(f"system error {call}")
-        if code in NEVER or call in AT_FIRST:  # what a device does not support is asked for once: begin anew
+        if code in NEVER or call in AT_FIRST:  # an unsupported call is made once: use a new reader
             gpu.sampler.close()
 
 
 def assert_unknown_with_reason(row: DeviceSample) -> None:
-    """Whatever is unknown says why."""
+    """Every unknown figure has a reason."""
     unknown = [name for name in ("utilisation_percent", "memory_used_mib") if getattr(row, name) is None]
     unknown += [name for name, percent in row.workloads.items() if percent is None]
     assert set(unknown) <= set(row.why), row
@@ -70,7 +70,7 @@ def assert_unknown_with_reason(row: DeviceSample) -> None:
 
 
 @pytest.mark.parametrize("code", [3, 4, 13])
-def test_what_a_device_never_tells_is_asked_once(machine: Callable[..., FakeGpu], code: int) -> None:
+def test_a_figure_that_a_device_never_has_is_read_once(machine: Callable[..., FakeGpu], code: int) -> None:
     gpu = machine()
     gpu.script.add(f"0 error nvmlDeviceGetTemperature {code}")
     assert gpu.row().temperature_c is None
@@ -78,7 +78,7 @@ def test_what_a_device_never_tells_is_asked_once(machine: Callable[..., FakeGpu]
     assert gpu.row().temperature_c is None
 
 
-def test_what_it_does_not_tell_now_is_asked_again(machine: Callable[..., FakeGpu]) -> None:
+def test_a_figure_that_is_missing_for_now_is_read_again(machine: Callable[..., FakeGpu]) -> None:
     gpu = machine()
     gpu.script.add("0 error nvmlDeviceGetTemperature 999")
     assert gpu.row().temperature_c is None
@@ -86,17 +86,17 @@ def test_what_it_does_not_tell_now_is_asked_again(machine: Callable[..., FakeGpu
     assert gpu.row().temperature_c == 40
 
 
-# --- garbage ------------------------------------------------------------------------------------------------------
+# --- invalid figures ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("lines", "figure"),
     [
         pytest.param(["0 percent 4000"], "utilisation_percent", id="4000 percent"),
         pytest.param(["0 memory 143771 150000"], "memory_used_mib", id="more memory used than there is"),
-        pytest.param(["0 temperature 9999"], "temperature_c", id="hotter than the sun"),
-        pytest.param(["0 power 4294967295"], "power_w", id="four megawatts"),
+        pytest.param(["0 temperature 9999"], "temperature_c", id="an impossible temperature"),
+        pytest.param(["0 power 4294967295"], "power_w", id="an impossible power"),
     ],
 )
-def test_a_figure_that_cannot_be_is_unknown(machine: Callable[..., FakeGpu], lines: list[str], figure: str) -> None:
+def test_an_impossible_figure_is_unknown(machine: Callable[..., FakeGpu], lines: list[str], figure: str) -> None:
     gpu = machine()
     (device,), pid = gpu.devices(), gpu.start(2000)
     gpu.sample({})
@@ -111,7 +111,7 @@ def test_a_figure_that_cannot_be_is_unknown(machine: Callable[..., FakeGpu], lin
 @pytest.mark.parametrize(
     ("process", "percent", "memory"),
     [
-        pytest.param("2000 300", None, 2000, id="a process that is busy three times over"),
+        pytest.param("2000 300", None, 2000, id="a process with more than 100 percent"),
         pytest.param("999999 10", 10, None, id="a process with more memory than the device"),
     ],
 )
@@ -127,13 +127,13 @@ def test_a_process_with_impossible_figures(
 
 
 @pytest.mark.parametrize("memory", ["0 0", "99999999999 0"], ids=["no memory", "as much as all devices together"])
-def test_a_device_that_tells_no_possible_memory_is_not_given_out(machine: Callable[..., FakeGpu], memory: str) -> None:
+def test_a_device_with_an_impossible_memory_size_is_left_out(machine: Callable[..., FakeGpu], memory: str) -> None:
     gpu = machine()
     gpu.script.put(f"0 memory {memory}")
     assert gpu.devices() == ()
 
 
-# --- the library goes ---------------------------------------------------------------------------------------------
+# --- crashes and hangs of the library -----------------------------------------------------------------------------
 def test_no_driver_is_no_device(machine: Callable[..., FakeGpu]) -> None:
     gpu = machine()
     gpu.script.drop("system driver")
@@ -162,7 +162,7 @@ def test_no_nvidia_ml_py_is_no_device(machine: Callable[..., FakeGpu]) -> None:
     assert machine(command=(sys.executable, "-c", WITHOUT)).devices() == ()
 
 
-def test_a_driver_that_goes_leaves_all_unknown_and_comes_back(machine: Callable[..., FakeGpu]) -> None:
+def test_devices_are_unknown_while_the_driver_is_unloaded(machine: Callable[..., FakeGpu]) -> None:
     gpu = machine()
     (device,), pid = gpu.devices(), gpu.start(2000, busy=True)
     gpu.sample({})
@@ -177,14 +177,14 @@ def test_a_driver_that_goes_leaves_all_unknown_and_comes_back(machine: Callable[
 
 
 def test_an_inventory_that_cannot_be_read_is_not_an_empty_one(machine: Callable[..., FakeGpu]) -> None:
-    gpu = machine(again_s=60.0)
+    gpu = machine(retry_after_s=60.0)
     gpu.script.add("system error nvmlDeviceGetCount_v2 999")
     gpu.sample({})
     assert gpu.sampler.inventory("here") is None
 
 
 @pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo_v2"])
-def test_a_library_that_dies_takes_nobody_along(machine: Callable[..., FakeGpu], call: str) -> None:
+def test_a_crash_of_the_library_ends_only_the_reader(machine: Callable[..., FakeGpu], call: str) -> None:
     gpu = machine()
     (device,) = gpu.devices()
     gpu.sample({})
@@ -197,8 +197,8 @@ def test_a_library_that_dies_takes_nobody_along(machine: Callable[..., FakeGpu],
 
 
 @pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetUtilizationRates"])
-def test_a_library_that_hangs_makes_nobody_wait(machine: Callable[..., FakeGpu], call: str) -> None:
-    gpu = machine(first_s=1.5, turn_s=0.3)
+def test_a_library_that_hangs_blocks_no_caller(machine: Callable[..., FakeGpu], call: str) -> None:
+    gpu = machine(first_timeout_s=1.5, timeout_s=0.3)
     gpu.script.add(f"system hang {call} 600000")
     slowest = 0.0
 
@@ -216,7 +216,7 @@ def test_a_library_that_hangs_makes_nobody_wait(machine: Callable[..., FakeGpu],
 
 
 def test_a_hanging_library_is_reported_as_the_reason(machine: Callable[..., FakeGpu]) -> None:
-    gpu = machine(turn_s=0.2)
+    gpu = machine(timeout_s=0.2)
     (device,) = gpu.devices()
     gpu.sample({})
     gpu.script.add("system hang nvmlDeviceGetUtilizationRates 600000")
@@ -228,17 +228,17 @@ def test_a_hanging_library_is_reported_as_the_reason(machine: Callable[..., Fake
     ("code", "said"),
     [
         pytest.param("print('{}'); input()", "is invalid", id="not a reading"),
-        pytest.param("print('null'); input()", "is invalid", id="nothing, as JSON has it"),
-        pytest.param("print('NaN'); input()", "is invalid", id="a number that is none"),
+        pytest.param("print('null'); input()", "is invalid", id="null"),
+        pytest.param("print('NaN'); input()", "is invalid", id="NaN"),
         pytest.param('print(\'{"devices": [1], "xids": []}\'); input()', "is invalid", id="a device that is a number"),
-        pytest.param("print('[' * 8000000); input()", "is invalid", id="very long nonsense"),
-        pytest.param("print('[' * 9000000); input()", "without end", id="more than a reading can have"),
-        pytest.param("import os\nwhile True: os.write(1, b'x' * 65536)", "without end", id="it writes without end"),
-        pytest.param("import os\nwhile True: os.write(1, b'\\n' * 65536)", "answer", id="it writes lines without end"),
+        pytest.param("print('[' * 8000000); input()", "is invalid", id="a long invalid answer"),
+        pytest.param("print('[' * 9000000); input()", "without end", id="an answer above the limit"),
+        pytest.param("import os\nwhile True: os.write(1, b'x' * 65536)", "without end", id="an endless answer"),
+        pytest.param("import os\nwhile True: os.write(1, b'\\n' * 65536)", "answer", id="endless lines"),
         pytest.param("import sys; sys.exit(3)", "ended", id="it ends at once"),
     ],
 )
-def test_a_reader_that_says_nonsense_is_given_up(machine: Callable[..., FakeGpu], code: str, said: str) -> None:
+def test_a_reader_with_invalid_answers_is_killed(machine: Callable[..., FakeGpu], code: str, said: str) -> None:
     gpu = machine(command=(sys.executable, "-c", code))
     (device,) = machine().devices()
     row = gpu.sample({device: ["J"]}, {"J": []})[device.id]
@@ -251,9 +251,9 @@ def test_a_reader_that_cannot_be_started_is_reported(machine: Callable[..., Fake
     assert "cannot be started" in row.why["utilisation_percent"]
 
 
-def test_a_reader_that_failed_is_not_tried_at_every_tick(machine: Callable[..., FakeGpu]) -> None:
+def test_a_failed_reader_is_not_restarted_at_every_tick(machine: Callable[..., FakeGpu]) -> None:
     moment = [0.0]
-    gpu = machine(clock=lambda: moment[0], again_s=10.0)
+    gpu = machine(clock=lambda: moment[0], retry_after_s=10.0)
     gpu.script.add("system error nvmlInitWithFlags 999")
     gpu.sample({})
     gpu.script.drop("system error")
@@ -280,7 +280,7 @@ main()
 
 @pytest.fixture
 def patched(machine: Callable[..., FakeGpu], tmp_path: Path) -> tuple[FakeGpu, Path, Path]:
-    """A machine whose clock is off by what a file says, and whose driver was loaded when another does."""
+    """A machine whose clock offset and driver load time are read from two files."""
     offset, loaded = tmp_path / "offset", tmp_path / "loaded"
     offset.write_text("0")
     loaded.write_text("first")
@@ -288,7 +288,7 @@ def patched(machine: Callable[..., FakeGpu], tmp_path: Path) -> tuple[FakeGpu, P
 
 
 @pytest.mark.parametrize("jump_s", [3600, -3600], ids=["forward", "back"])
-def test_a_clock_that_was_set_makes_one_sample_unknown(patched: tuple[FakeGpu, Path, Path], jump_s: int) -> None:
+def test_a_clock_change_makes_one_sample_unknown(patched: tuple[FakeGpu, Path, Path], jump_s: int) -> None:
     gpu, offset, _ = patched
     pids = {"I": [gpu.start(1000)], "J": [gpu.start(1000, busy=True)]}
     (device,) = gpu.devices()
@@ -299,7 +299,7 @@ def test_a_clock_that_was_set_makes_one_sample_unknown(patched: tuple[FakeGpu, P
     assert gpu.sample({device: ["I", "J"]}, pids)[device.id].workloads == {"I": 0, "J": 60}
 
 
-def test_samples_of_the_future_do_not_hide_those_that_come(patched: tuple[FakeGpu, Path, Path]) -> None:
+def test_samples_dated_in_the_future_do_not_hide_later_ones(patched: tuple[FakeGpu, Path, Path]) -> None:
     gpu, _, _ = patched
     pid = gpu.start(1000)
     ahead = (int(time.time()) + 3600) * 1_000_000
@@ -310,7 +310,7 @@ def test_samples_of_the_future_do_not_hide_those_that_come(patched: tuple[FakeGp
     assert gpu.sample({device: ["J"]}, {"J": [pid]})[device.id].workloads == {"J": 30}
 
 
-def test_a_driver_that_was_loaded_anew_is_probed_anew(patched: tuple[FakeGpu, Path, Path]) -> None:
+def test_a_reloaded_driver_is_probed_again(patched: tuple[FakeGpu, Path, Path]) -> None:
     gpu, _, loaded = patched
     gpu.script.add("0 error nvmlDeviceGetTemperature 3", "0 xid 79")
     assert gpu.row().temperature_c is None
@@ -321,7 +321,7 @@ def test_a_driver_that_was_loaded_anew_is_probed_anew(patched: tuple[FakeGpu, Pa
     assert (gpu.row().temperature_c, list(gpu.sampler.facts())) == (40, [])
 
 
-def test_the_notebook_of_a_sleeping_kernel_is_judged_after_a_reload(patched: tuple[FakeGpu, Path, Path]) -> None:
+def test_an_idle_notebook_is_classified_after_a_driver_reload(patched: tuple[FakeGpu, Path, Path]) -> None:
     gpu, _, loaded = patched
     gpu.start(900, variables=share_of("N"))
     assert gpu.row("N").workloads == {"N": 0}

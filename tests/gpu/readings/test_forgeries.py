@@ -1,4 +1,4 @@
-"""Whose use it is where people have accounts of their own: nobody can book theirs on another's notebook."""
+"""Forged variables on a machine with accounts: no process can attribute its use to the notebook of another user."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def machine(script: Script, servers: Servers) -> Iterator[FakeGpu]:
 
 
 def server_of(machine: FakeGpu, servers: Servers, notebook: str, user: int) -> int:
-    """A notebook's server under its person's account, as the hub starts and records it."""
+    """A notebook's server under its user's account, as the hub starts and records it."""
     child = machine.child("sleep", "600", variables=share_of(notebook), user=user)
     assert servers.record_start(notebook, child.pid) == ""
     return child.pid
 
 
 def stray(machine: FakeGpu, notebook: str, user: int, before: str = "") -> int:
-    """A process that descends from no server, names a notebook, and is a person's."""
+    """A process of a user that descends from no server and names a notebook."""
     shell = machine.child("sh", "-c", LEAVES_ITS_PARENT.format(before), variables=share_of(notebook), user=user)
     assert shell.stdout is not None
     pid = int(shell.stdout.readline())
@@ -75,13 +75,15 @@ def test_the_use_of_a_process_that_names_another_users_notebook_is_foreign(
     assert [record.message for record in caplog.records] == [f"device GPU-0: {row.why['foreign']}; its use is foreign"]
 
 
-def test_what_a_person_left_in_the_background_stays_its_notebook_s(ann_and_bob: FakeGpu) -> None:
+def test_background_processes_stay_attributed_to_their_notebook(ann_and_bob: FakeGpu) -> None:
     ann_and_bob.uses(stray(ann_and_bob, "A", ANN), 5_000, 60)
     row = ann_and_bob.row("A", "B")
     assert (row.workloads, row.foreign_mib, dict(row.why)) == ({"A": 60, "B": 0}, 0, {})
 
 
-def test_what_descends_from_a_server_is_its_notebook_s_whatever_it_says(machine: FakeGpu, servers: Servers) -> None:
+def test_descendants_of_a_server_are_its_notebook_s_regardless_of_their_variables(
+    machine: FakeGpu, servers: Servers
+) -> None:
     server_of(machine, servers, "A", ANN)
     shell = machine.child(
         "sh", "-c", "JUPYTER_GPU_QUOTA_SHARE='{\"notebook\": \"A\"}' sleep 600 & echo $!; wait",
@@ -94,7 +96,7 @@ def test_what_descends_from_a_server_is_its_notebook_s_whatever_it_says(machine:
     assert machine.row("A", "B").workloads == {"A": 0, "B": 20}
 
 
-def test_a_process_of_root_in_a_person_s_server_is_the_person_s(machine: FakeGpu, servers: Servers) -> None:
+def test_a_root_process_below_a_server_is_attributed_to_its_notebook(machine: FakeGpu, servers: Servers) -> None:
     shell = machine.child("sh", "-c", "sleep 600 & echo $!; wait", variables=share_of("A"))
     assert shell.stdout is not None
     kernel = int(shell.stdout.readline())
@@ -111,13 +113,13 @@ def _without_namespaces() -> bool:
 
 
 @pytest.mark.skipif(_without_namespaces(), reason="people cannot make user namespaces here")
-def test_who_is_of_another_user_namespace_is_believed_by_descent_alone(ann_and_bob: FakeGpu) -> None:
+def test_processes_of_another_user_namespace_are_attributed_by_descent_only(ann_and_bob: FakeGpu) -> None:
     pid = stray(ann_and_bob, "A", ANN, before="unshare --user ")
     ann_and_bob.uses(pid, 5_000, 60)
     assert ann_and_bob.row("A", "B").foreign_mib == 5_000
 
 
-def test_a_notebook_whose_server_the_hub_never_recorded_is_believed_by_nobody(machine: FakeGpu) -> None:
+def test_variables_are_no_evidence_for_a_notebook_without_a_recorded_server(machine: FakeGpu) -> None:
     machine.uses(stray(machine, "A", ANN), 5_000, 60)
     row = machine.row("A")
     assert (row.workloads, row.foreign_mib) == ({"A": 0}, 5_000)

@@ -1,4 +1,4 @@
-"""Devices that broke: what says so, in which words, and what does not."""
+"""The health of devices: which events and figures make one unhealthy, and with which reason."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ main()
         pytest.param("0 recovery 1", "the driver reports that the GPU must be reset", id="the driver wants a reset"),
         pytest.param("0 recovery 2", "the machine must be started again", id="the driver wants a reboot"),
         pytest.param("0 remap 1", "no spare rows", id="its spare memory is used up"),
-        pytest.param("0 error nvmlDeviceGetUtilizationRates 15", "GPU is lost", id="it says that it is lost"),
-        pytest.param("0 error nvmlDeviceGetMemoryInfo_v2 16", "GPU requires restart", id="it asks for a reset"),
+        pytest.param("0 error nvmlDeviceGetUtilizationRates 15", "GPU is lost", id="the GPU is lost"),
+        pytest.param("0 error nvmlDeviceGetMemoryInfo_v2 16", "GPU requires restart", id="the GPU requires a restart"),
     ],
 )
-def test_a_device_that_broke_says_why(fake: FakeGpu, kept: Kept, line: str, trouble: str) -> None:
+def test_an_unhealthy_device_has_a_reason(fake: FakeGpu, kept: Kept, line: str, trouble: str) -> None:
     assert state(fake, kept) == WELL
     fake.script.put(line) if "error" not in line else fake.script.add(line)
     health, found = state(fake, kept)
@@ -92,26 +92,26 @@ def test_a_device_that_broke_says_why(fake: FakeGpu, kept: Kept, line: str, trou
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param("0 xid 13", id="an application's mistake"),
+        pytest.param("0 xid 13", id="an application error"),
         pytest.param("0 xid 31", id="an application's page fault"),
         pytest.param("0 xid 43", id="a program that was stopped"),
         pytest.param("0 xid 45", id="a program that was killed"),
         pytest.param("0 xid 94", id="an error that was contained"),
         pytest.param("0 xid 109", id="a program that hangs"),
-        pytest.param("0 xid 4711", id="an event nobody knows"),
+        pytest.param("0 xid 4711", id="an unknown event"),
         pytest.param("0 recovery 3", id="traffic between devices to be drained"),
         pytest.param("0 error nvmlDeviceGetTotalEccErrors 3", id="a device without ECC"),
         pytest.param("0 error nvmlDeviceGetUtilizationRates 999", id="a figure that is not reported"),
         pytest.param("0 error nvmlDeviceGetHandleByIndex_v2 999", id="a device that does not answer"),
     ],
 )
-def test_these_end_no_device(fake: FakeGpu, kept: Kept, line: str) -> None:
+def test_other_events_make_no_device_unhealthy(fake: FakeGpu, kept: Kept, line: str) -> None:
     assert state(fake, kept) == WELL
     fake.script.put(line) if "error" not in line else fake.script.add(line)
     assert state(fake, kept) == WELL
 
 
-def test_only_the_device_of_the_event_is_ended(fake: FakeGpu, kept: Kept) -> None:
+def test_only_the_device_of_the_event_is_unhealthy(fake: FakeGpu, kept: Kept) -> None:
     fake.script.device(1)
     state(fake, kept)
     fake.script.add("1 xid 119")
@@ -119,7 +119,7 @@ def test_only_the_device_of_the_event_is_ended(fake: FakeGpu, kept: Kept) -> Non
     assert [health for health, _ in kept.states()] == [Health.HEALTHY, Health.UNHEALTHY]
 
 
-# --- a fault stays until somebody says otherwise ------------------------------------------------------------------
+# --- a fault remains until it is cleared --------------------------------------------------------------------------
 def broken(fake: FakeGpu, kept: Kept) -> None:
     """A device for which the driver reported one fatal event, and none again."""
     state(fake, kept)
@@ -128,7 +128,7 @@ def broken(fake: FakeGpu, kept: Kept) -> None:
     fake.script.drop("0 xid")
 
 
-def test_a_fault_outlives_the_reader_and_the_sampler(fake: FakeGpu, kept: Kept, script: Script) -> None:
+def test_a_fault_survives_a_restart_of_reader_and_sampler(fake: FakeGpu, kept: Kept, script: Script) -> None:
     broken(fake, kept)
     fake.sampler.close()
     assert state(fake, kept) == FELL
@@ -136,7 +136,7 @@ def test_a_fault_outlives_the_reader_and_the_sampler(fake: FakeGpu, kept: Kept, 
         assert state(after_a_restart, kept) == FELL
 
 
-def test_an_admin_who_uncordons_the_node_ends_a_fault(fake: FakeGpu, kept: Kept, script: Script) -> None:
+def test_uncordoning_the_node_clears_a_fault(fake: FakeGpu, kept: Kept, script: Script) -> None:
     broken(fake, kept)
     kept.uncordon()
     assert kept.states() == [WELL]
@@ -145,20 +145,20 @@ def test_an_admin_who_uncordons_the_node_ends_a_fault(fake: FakeGpu, kept: Kept,
         assert state(after_a_restart, kept) == WELL
 
 
-def test_the_next_event_counts_after_the_last_was_cleared(fake: FakeGpu, kept: Kept) -> None:
+def test_an_event_after_a_cleared_fault_is_a_new_fault(fake: FakeGpu, kept: Kept) -> None:
     broken(fake, kept)
     kept.uncordon()
-    fake.script.add("0 xid 79", "0 xid 79")  # the fake library tells each line once, in their order
+    fake.script.add("0 xid 79", "0 xid 79")  # the fake library reports each line once, in this order
     assert state(fake, kept) == FELL
 
 
-def test_a_driver_that_was_loaded_anew_ends_a_fault(fake: FakeGpu, kept: Kept, script: Script) -> None:
+def test_a_reloaded_driver_clears_a_fault(fake: FakeGpu, kept: Kept, script: Script) -> None:
     broken(fake, kept)
     with FakeGpu(script, Reader(command=(sys.executable, "-c", LOADED_ANEW))) as after_a_boot:
         assert state(after_a_boot, kept) == WELL
 
 
-def test_what_the_driver_itself_says_stands_after_a_fault_was_cleared(fake: FakeGpu, kept: Kept) -> None:
+def test_a_fault_reported_by_the_driver_stays_after_a_clear(fake: FakeGpu, kept: Kept) -> None:
     broken(fake, kept)
     fake.script.put("0 recovery 1")
     assert state(fake, kept) == FELL
@@ -166,7 +166,7 @@ def test_what_the_driver_itself_says_stands_after_a_fault_was_cleared(fake: Fake
     assert state(fake, kept) == (Health.UNHEALTHY, "the driver reports that the GPU must be reset")
 
 
-def test_a_fault_outlives_a_quarantine(fake: FakeGpu, kept: Kept) -> None:
+def test_a_fault_remains_after_a_quarantine(fake: FakeGpu, kept: Kept) -> None:
     broken(fake, kept)
     for health in ("quarantined", "healthy"):
         lease = kept.store.acquire_lease("test", now=1, ttl_ms=1000)
@@ -176,7 +176,7 @@ def test_a_fault_outlives_a_quarantine(fake: FakeGpu, kept: Kept) -> None:
     assert state(fake, kept) == FELL
 
 
-def test_the_store_gets_the_fact_once_and_a_quarantine_is_not_ended(fake: FakeGpu) -> None:
+def test_a_fault_is_reported_once_and_ends_no_quarantine(fake: FakeGpu) -> None:
     fake.script.put("0 recovery 1")
     (device,) = fake.devices()
     well = Device(id="GPU-0", node="here", index=0, model="H", memory_mib=1, pool=None, uuid="GPU-0")

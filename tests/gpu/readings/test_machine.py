@@ -1,4 +1,4 @@
-"""The same work on the fake library and on the machine's own GPU: what the sampler sees of real child processes.
+"""The samples of real child processes, on the fake library and on the machine's own GPU.
 
 Inside a container NVML may not name the processes of this machine; then their use has to be unknown, never 0.
 """
@@ -48,7 +48,7 @@ def test_the_devices_are_those_of_the_machine(gpu: Gpu) -> None:
         assert found == [("GPU-0", "NVIDIA H200", "143771")]
 
 
-def test_a_device_that_nobody_uses_is_at_rest_or_unknown(gpu: Gpu) -> None:
+def test_an_unused_device_is_idle_or_unknown(gpu: Gpu) -> None:
     device = gpu.devices()[0]
     row = looked_at(gpu, {device: ["J"]}, {"J": []})
     assert row.workloads["J"] in (0, None) and (row.workloads["J"] == 0 or row.why["J"])
@@ -56,7 +56,7 @@ def test_a_device_that_nobody_uses_is_at_rest_or_unknown(gpu: Gpu) -> None:
     assert row.temperature_c is None or 0 < row.temperature_c < 110
 
 
-def test_memory_held_at_rest_is_0_percent_of_its_holder(gpu: Gpu) -> None:
+def test_allocated_memory_without_computation_is_0_percent(gpu: Gpu) -> None:
     pid = gpu.start(HELD_MIB)
     row = looked_at(gpu, {gpu.devices()[0]: ["J"]}, {"J": [pid]})
     if not names_processes(row):
@@ -66,23 +66,23 @@ def test_memory_held_at_rest_is_0_percent_of_its_holder(gpu: Gpu) -> None:
     assert HELD_MIB <= unlisted_mib <= HELD_MIB + CONTEXT_MIB
 
 
-def test_work_is_never_seen_as_rest(gpu: Gpu) -> None:
+def test_use_is_never_classified_as_idle(gpu: Gpu) -> None:
     pid = gpu.start(HELD_MIB, busy=True)
     row = looked_at(gpu, {gpu.devices()[0]: ["J"]}, {"J": [pid]})
     assert row.workloads["J"] != 0
     assert row.utilisation_percent is None or row.utilisation_percent > 0
 
 
-def test_of_two_on_one_device_the_one_that_works_is_seen(gpu: Gpu) -> None:
+def test_the_busy_one_of_two_processes_is_identified(gpu: Gpu) -> None:
     idle, busy = gpu.start(HELD_MIB), gpu.start(HELD_MIB, busy=True)
     row = looked_at(gpu, {gpu.devices()[0]: ["I", "J"]}, {"I": [idle], "J": [busy]})
     assert row.workloads["J"] != 0
     if not names_processes(row) or None in row.workloads.values():
-        pytest.skip(f"this driver tells no figures per process: {row.why}")
+        pytest.skip(f"this driver reports no figures per process: {row.why}")
     assert row.workloads["I"] == 0
 
 
-def test_a_notebook_s_process_is_the_notebook_s(gpu: Gpu) -> None:
+def test_a_process_of_a_notebook_is_attributed_to_it(gpu: Gpu) -> None:
     gpu.start(HELD_MIB, variables=share_of("N"))
     row = looked_at(gpu, {gpu.devices()[0]: ["J", "N"]}, {"J": []})
     if not names_processes(row):
@@ -91,7 +91,7 @@ def test_a_notebook_s_process_is_the_notebook_s(gpu: Gpu) -> None:
     assert (row.workload_memory_mib["N"] or 0) >= HELD_MIB
 
 
-def test_what_is_nobody_s_is_foreign(gpu: Gpu) -> None:
+def test_processes_without_an_owner_are_foreign(gpu: Gpu) -> None:
     gpu.start(HELD_MIB)
     row = looked_at(gpu, {gpu.devices()[0]: ["J"]}, {"J": []})
     if not names_processes(row):
@@ -99,7 +99,7 @@ def test_what_is_nobody_s_is_foreign(gpu: Gpu) -> None:
     assert (row.foreign_mib or 0) >= HELD_MIB and row.workloads == {"J": 0}
 
 
-def test_what_has_ended_is_gone(gpu: Gpu) -> None:
+def test_ended_processes_are_removed(gpu: Gpu) -> None:
     pid = gpu.start(HELD_MIB)
     device = gpu.devices()[0]
     gpu.sample({device: ["J"]}, {"J": [pid]})

@@ -1,4 +1,4 @@
-"""Whose use is it: every holder has its own figure, or none, and what is nobody's is foreign."""
+"""The attribution of device use: each workload has its own figure, or none; all other use is foreign."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def one_device(fake: FakeGpu) -> None:
     fake.script.device(0)
 
 
-# --- figures of their own -----------------------------------------------------------------------------------------
-def test_each_holder_has_its_own_figure(fake: FakeGpu) -> None:
+# --- figures of workloads -----------------------------------------------------------------------------------------
+def test_each_workload_has_its_own_figure(fake: FakeGpu) -> None:
     busy, idle = fake.start(2000, busy=True), fake.start(3000)
     row = fake.row("I", "J", pids={"J": [busy], "I": [idle]})
     assert (row.workloads, row.workload_memory_mib) == ({"I": 0, "J": 60}, {"I": 3000, "J": 2000})
@@ -39,21 +39,21 @@ def test_several_processes_are_summed_up_to_the_whole_device(fake: FakeGpu) -> N
 
 
 @pytest.mark.parametrize("code", [pytest.param(6, id="not found"), pytest.param(0, id="success without a sample")])
-def test_no_sample_at_all_is_no_activity_seen(fake: FakeGpu, code: int) -> None:
+def test_without_a_driver_sample_there_was_no_activity(fake: FakeGpu, code: int) -> None:
     fake.script.add(f"0 error nvmlDeviceGetProcessUtilization {code}")
     pid = fake.start(2000)
     row = fake.row("J", pids={"J": [pid]})
     assert (row.workloads, row.coverage_permille, dict(row.why)) == ({"J": 0}, 1000, {})
 
 
-def test_a_little_activity_is_never_none(fake: FakeGpu) -> None:
+def test_little_activity_is_never_0(fake: FakeGpu) -> None:
     pid = fake.start(2000)
     fake.script.add(*(f"0 sample {pid} {at} {sm} 0 0 0" for at, sm in ((10, 1), (20, 0), (30, 0))))
     assert fake.row("J", pids={"J": [pid]}).workloads == {"J": 1}
 
 
 @pytest.mark.parametrize("engine", [1, 2, 3], ids=["memory", "encoder", "decoder"])
-def test_work_of_any_engine_is_activity(fake: FakeGpu, engine: int) -> None:
+def test_use_of_any_engine_is_activity(fake: FakeGpu, engine: int) -> None:
     pid = fake.start(2000)
     figures = [30 if place == engine else 0 for place in range(4)]
     fake.script.add(f"0 sample {pid} 10 {' '.join(map(str, figures))}")
@@ -67,8 +67,8 @@ def test_a_sample_counts_once(fake: FakeGpu) -> None:
     assert seen == [{"J": 50}, {"J": 0}]
 
 
-# --- what proves nothing ------------------------------------------------------------------------------------------
-def test_the_device_s_own_figure_is_nobody_s_where_it_is_shared(fake: FakeGpu) -> None:
+# --- incomplete evidence ------------------------------------------------------------------------------------------
+def test_the_figure_of_a_shared_device_is_attributed_to_no_workload(fake: FakeGpu) -> None:
     fake.script.add(UNSUPPORTED)
     pids = {"I": [fake.start(1000)], "J": [fake.start(1000, busy=True)]}
     row = fake.row("I", "J", pids=pids)
@@ -77,19 +77,19 @@ def test_the_device_s_own_figure_is_nobody_s_where_it_is_shared(fake: FakeGpu) -
     assert all("Not Supported" in row.why[name] for name in "IJ")
 
 
-def test_who_is_alone_on_a_device_has_its_figure(fake: FakeGpu) -> None:
+def test_the_only_workload_of_a_device_gets_the_device_figure(fake: FakeGpu) -> None:
     fake.script.add(UNSUPPORTED)
     pid = fake.start(1000, busy=True)
     assert fake.row("J", pids={"J": [pid]}).workloads == {"J": 60}
 
 
-def test_who_is_not_alone_on_it_has_not(fake: FakeGpu) -> None:
+def test_a_workload_on_a_shared_device_does_not_get_the_device_figure(fake: FakeGpu) -> None:
     fake.script.add(UNSUPPORTED)
     pid, _ = fake.start(1000), fake.start(1000, busy=True)
     assert fake.row("J", pids={"J": [pid]}).workloads == {"J": None}
 
 
-def test_a_busy_device_on_which_nobody_is_named_busy_leaves_all_unknown(fake: FakeGpu) -> None:
+def test_a_busy_device_without_a_busy_process_leaves_all_use_unknown(fake: FakeGpu) -> None:
     pid = fake.start(1000)
     fake.script.put("0 percent 35")
     row = fake.row("J", pids={"J": [pid]})
@@ -97,14 +97,14 @@ def test_a_busy_device_on_which_nobody_is_named_busy_leaves_all_unknown(fake: Fa
     assert row.why["J"] == "the device was busy (35 %), but NVML lists no process that was"
 
 
-def test_memory_that_no_process_is_named_for_hides_somebody(fake: FakeGpu) -> None:
+def test_memory_without_a_listed_process_makes_the_use_unknown(fake: FakeGpu) -> None:
     fake.script.put("0 memory 143771 4000")
     row = fake.row("J", pids={"J": [os.getpid()]})
     assert (row.workloads, row.workload_memory_mib) == ({"J": None}, {"J": None})
     assert "4000 MiB" in row.why["J"]
 
 
-def test_a_desktop_on_the_device_hides_nobody(fake: FakeGpu) -> None:
+def test_graphics_processes_are_not_unlisted_memory(fake: FakeGpu) -> None:
     pid = fake.start(1000)
     fake.script.add("0 process 1 600 - graphics")
     fake.script.put("0 memory 143771 1600")
@@ -112,7 +112,7 @@ def test_a_desktop_on_the_device_hides_nobody(fake: FakeGpu) -> None:
     assert (row.workloads, row.foreign_mib) == ({"J": 0}, 0)
 
 
-def test_a_process_of_another_namespace_may_be_anybody_s(fake: FakeGpu) -> None:
+def test_a_process_of_another_namespace_makes_all_workloads_unknown(fake: FakeGpu) -> None:
     pid = fake.start(1000)
     fake.uses(4_194_000, 500, None)
     row = fake.row("J", pids={"J": [pid]})
@@ -120,7 +120,7 @@ def test_a_process_of_another_namespace_may_be_anybody_s(fake: FakeGpu) -> None:
     assert "process 4194000" in row.why["J"]
 
 
-def test_work_is_seen_in_spite_of_what_is_not(fake: FakeGpu) -> None:
+def test_known_use_is_reported_beside_unknown_processes(fake: FakeGpu) -> None:
     pid = fake.start(1000, busy=True)
     fake.uses(4_194_000, 500, None)
     assert fake.row("J", pids={"J": [pid]}).workloads == {"J": 60}
@@ -135,7 +135,7 @@ def test_under_mps_the_figures_are_unknown(fake: FakeGpu) -> None:
     assert "MPS" in row.why["J"]
 
 
-def test_the_server_of_mps_alone_says_so(fake: FakeGpu, tmp_path: Path) -> None:
+def test_an_mps_server_alone_makes_figures_unknown(fake: FakeGpu, tmp_path: Path) -> None:
     server = tmp_path / "nvidia-cuda-mps-server"
     server.write_bytes(Path(shutil.which("sleep") or "").read_bytes())
     server.chmod(0o755)
@@ -153,7 +153,7 @@ def test_a_process_without_a_memory_figure_can_be_busy(fake: FakeGpu) -> None:
     assert "memory" in row.why["J"]
 
 
-# --- whose it is --------------------------------------------------------------------------------------------------
+# --- attribution --------------------------------------------------------------------------------------------------
 SERVER = "env -u JUPYTER_GPU_QUOTA_SHARE {extra} sleep 600 & echo $!; wait"
 
 
@@ -164,18 +164,18 @@ def kernel_of(fake: FakeGpu, notebook: str, extra: str = "") -> int:
     return int(server.stdout.readline())
 
 
-def test_a_kernel_is_its_notebook_s(fake: FakeGpu) -> None:
+def test_a_kernel_is_attributed_to_its_notebook(fake: FakeGpu) -> None:
     fake.uses(kernel_of(fake, "N"), 700, 20)
     row = fake.row("J", "N", pids={"J": []})
     assert (row.workloads, row.workload_memory_mib, row.foreign_mib) == ({"J": 0, "N": 20}, {"J": 0, "N": 700}, 0)
 
 
-def test_a_kernel_cannot_say_that_it_is_another_s(fake: FakeGpu) -> None:
+def test_a_kernel_cannot_claim_another_notebook(fake: FakeGpu) -> None:
     fake.uses(kernel_of(fake, "N", "GPU_QUOTA_JOB_ID=J"), 700, 20)
     assert fake.row("J", "N", pids={"J": []}).workloads == {"J": 0, "N": 20}
 
 
-def test_a_child_of_a_job_is_the_job_s(fake: FakeGpu) -> None:
+def test_a_child_process_is_attributed_to_the_job(fake: FakeGpu) -> None:
     shell = fake.child("sh", "-c", "sleep 600 & echo $!; wait")
     assert shell.stdout is not None
     fake.uses(int(shell.stdout.readline()), 700, 20)
@@ -206,7 +206,7 @@ def test_the_end_of_foreign_use_is_reported_too(fake: FakeGpu) -> None:
     assert fake.sampler.facts() == []
 
 
-def test_another_job_s_process_is_not_foreign(fake: FakeGpu) -> None:
+def test_a_process_of_another_job_is_not_foreign(fake: FakeGpu) -> None:
     fake.script.device(1)
     trespasser = fake.start(500)
     first, second = fake.devices()
@@ -221,7 +221,7 @@ def process(pid: int = 10, *, lineage: tuple[tuple[int, int], ...] = ((10, 7), M
     return GpuProcess(pid=pid, memory_mib=100, percent=0, lineage=lineage, **found)  # type: ignore[arg-type]
 
 
-def test_a_number_that_another_process_has_by_now_is_no_claim() -> None:
+def test_a_reused_pid_is_no_evidence() -> None:
     reused = Owners({"J": frozenset({10})}, ["J"], [process()], is_alive=lambda pid, started: (pid, started) == (10, 9))
     same = Owners({"J": frozenset({10})}, ["J"], [process()], is_alive=lambda pid, started: (pid, started) == (10, 7))
     assert reused.of([process()]).by_workload == {}
@@ -231,11 +231,11 @@ def test_a_number_that_another_process_has_by_now_is_no_claim() -> None:
 @pytest.mark.parametrize(
     ("user", "owner"),
     [
-        pytest.param(12_345, None, id="another user of the system puts its use on a neighbour, who would be stopped"),
-        pytest.param(None, "J", id="the same user: it left the job's tree"),
+        pytest.param(12_345, None, id="a process of another user"),
+        pytest.param(None, "J", id="a process of the same user that left the tree"),
     ],
 )
-def test_a_process_that_carries_the_name_of_a_job(user: int | None, owner: str | None) -> None:
+def test_a_process_that_names_a_job(user: int | None, owner: str | None) -> None:
     if user is not None and os.getuid() != 0:
         pytest.skip("only root can run as another user")
     with subprocess.Popen(["sleep", "600"], user=user) as other:
@@ -247,13 +247,13 @@ def test_a_process_that_carries_the_name_of_a_job(user: int | None, owner: str |
     assert (list(owned.by_workload), owned.foreign) == (([owner], []) if owner else ([], [claims]))
 
 
-def test_a_cgroup_that_one_workload_has_for_itself_is_a_claim() -> None:
+def test_a_cgroup_of_one_workload_is_evidence() -> None:
     known, escaped = process(cgroup="/jobs/J"), process(11, lineage=((11, 7), (1, 1)), cgroup="/jobs/J")
     owned = Owners({"J": frozenset({10})}, ["J"], [known, escaped], is_alive=lambda *_: True).of([known, escaped])
     assert (owned.by_workload, owned.foreign) == ({"J": [known, escaped]}, [])
 
 
-def test_a_cgroup_of_several_is_no_claim() -> None:
+def test_a_cgroup_of_several_workloads_is_no_evidence() -> None:
     mine, yours = process(cgroup="/all"), process(12, lineage=((12, 7),), cgroup="/all")
     escaped = process(11, lineage=((11, 7), (1, 1)), cgroup="/all")
     pids = {"J": frozenset({10}), "K": frozenset({12})}
@@ -261,7 +261,7 @@ def test_a_cgroup_of_several_is_no_claim() -> None:
     assert owned.foreign == [escaped]
 
 
-def test_a_process_whose_variables_cannot_be_read_may_be_a_notebook_s() -> None:
+def test_a_process_with_unreadable_variables_may_belong_to_a_notebook() -> None:
     hidden = process(11, lineage=((11, 7),), hidden=True, inner_pid=3)
     device = DeviceReading(
         uuid="G",
@@ -287,12 +287,12 @@ def sliced(fake: FakeGpu) -> FakeGpu:
     return fake
 
 
-def test_instances_are_the_devices_of_a_sliced_one(sliced: FakeGpu) -> None:
+def test_the_devices_of_a_mig_device_are_its_instances(sliced: FakeGpu) -> None:
     found = [(d.id, d.model, d.memory_mib) for d in sliced.devices()]
     assert found == [(f"MIG-0-{place}", "NVIDIA H200 MIG 1g.18gb", 17_920) for place in range(2)]
 
 
-def test_an_instance_is_judged_by_its_own_processes(sliced: FakeGpu) -> None:
+def test_the_use_of_an_instance_is_that_of_its_processes(sliced: FakeGpu) -> None:
     pid = sliced.child("sleep", "600").pid
     sliced.uses(pid, 900, None, "0/1")
     first, second = sliced.devices()
@@ -303,12 +303,12 @@ def test_an_instance_is_judged_by_its_own_processes(sliced: FakeGpu) -> None:
     assert rows[first.id].utilisation_percent is None
 
 
-def test_a_device_that_is_to_be_sliced_and_has_no_instance_gives_none(sliced: FakeGpu) -> None:
+def test_a_mig_device_without_instances_has_no_devices(sliced: FakeGpu) -> None:
     sliced.script.drop("0/0 uuid", "0/1 uuid")
     assert sliced.devices() == ()
 
 
-def test_an_instance_breaks_with_its_device(sliced: FakeGpu) -> None:
+def test_an_instance_is_unhealthy_with_its_device(sliced: FakeGpu) -> None:
     first, second = sliced.devices()
     sliced.sample({})
     sliced.script.add("0 xid 79")

@@ -1,4 +1,4 @@
-"""Which kernel holds the GPU: a real server with real kernels and a terminal, on the fake library, to the end."""
+"""The kernels that hold the GPU, on a real server with kernels and a terminal, with the fake library."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Machine:
         self.sequence, self.due = 0, 0
 
     def turn(self) -> dict[str, Any]:
-        """One reading, one look of the judge; how the notebook is shown then. A second and a half lie between two."""
+        """One reading and one run of the controller; returns the notebook. The readings are 1.5 s apart."""
         until(lambda: now_ms() >= self.due, what="the time for a reading")
         self.sequence, self.due = self.sequence + 1, now_ms() + 1_500
         part = Allocation(id="part", workload=self.notebook, rank=0, device="build-0", gpu_milli=125, memory_mib=1)
@@ -69,7 +69,7 @@ class Machine:
         return until(reported, what=f"a report of {name}")
 
     def rests(self, pid: int) -> None:
-        """It holds its memory and does nothing any more."""
+        """It keeps its memory and is idle."""
         scope, key, number, mib = next(line for line in self.gpu.script.lines if f" {pid} " in line).split()[:4]
         self.gpu.script.drop(f"{scope} {key} {number}")
         self.gpu.script.put("0 percent 0")
@@ -100,7 +100,7 @@ def machine(fake: FakeGpu, tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.slow
-def test_of_several_kernels_and_a_terminal_only_those_that_hold_the_gpu_unused_are_freed(machine: Machine) -> None:
+def test_only_idle_kernels_that_hold_the_gpu_are_freed(machine: Machine) -> None:
     server, gpu = machine.server, machine.gpu
     holder, bystander = server.start_kernel(), server.start_kernel()
     cpu = str(server.call("POST", "/api/kernels", {"name": "cpu"})[1]["id"])

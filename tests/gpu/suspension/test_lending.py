@@ -1,4 +1,4 @@
-"""The whole way: a kernel goes idle, is suspended, its slice is lent, and comes back with all of it for the next cell.
+"""A kernel becomes idle and is suspended, its slice is lent, and the kernel is restored for its next cell.
 
 Real are the API, its database and decisions, the Jupyter server, its kernel and the reading of the device; the driver
 is the fake one, and the facts of the borrower are set by hand.
@@ -60,7 +60,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
             yield Machine(world, gpu, server, notebook)
 
 
-def test_a_lent_slice_comes_back_with_the_memory_of_the_kernel_that_was_suspended(machine: Machine) -> None:
+def test_a_lent_slice_returns_and_its_suspended_kernel_is_restored(machine: Machine) -> None:
     world, server = machine.world, machine.server
     kernel = server.start_kernel()
     pid = int(run(server, kernel, HOLD).split()[-1])

@@ -1,6 +1,6 @@
 """Suspending kernels: a real Jupyter server with real kernels that hold a device, the fake one or the machine's own.
 
-The order to free the GPU and the answer to who asks for it come from a stand-in for the service.
+A fake service orders to free the GPU, and answers the requests for it.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ def script(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     yield script
 
 
-def test_a_driver_that_does_what_it_says_passes(script: Script) -> None:
+def test_a_working_driver_passes(script: Script) -> None:
     tested = self_test()
     assert (tested.passed, tested.why, tested.driver, tested.devices) == (True, "", "615.71.01", ("GPU-0",))
 
 
-def test_a_real_driver_passes_or_says_why_not() -> None:
+def test_a_real_driver_passes_or_has_a_reason() -> None:
     """The result is printed: it decides whether suspension can be used on this machine."""
     lacking = real_library.lacking()
     if lacking is not None:
@@ -53,26 +53,30 @@ def test_a_real_driver_passes_or_says_why_not() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        pytest.param("cuda lie", "memory is still on the device", id="says it suspended and did not"),
-        pytest.param("cuda forget", "came back changed", id="loses what the memory held"),
+        pytest.param("cuda lie", "memory is still on the device", id="reports a suspension that did not happen"),
+        pytest.param("cuda forget", "came back changed", id="loses the memory contents"),
         pytest.param("cuda error cuCheckpointProcessLock 600", "not ready (600)", id="cannot lock"),
         pytest.param("cuda error cuCheckpointProcessCheckpoint 2", "out of memory (2)", id="cannot suspend, as on MIG"),
         pytest.param("cuda error cuCheckpointProcessRestore 2", "out of memory (2)", id="cannot restore"),
-        pytest.param("cuda error cuCheckpointProcessGetState 800", "not permitted (800)", id="may not look"),
+        pytest.param(
+            "cuda error cuCheckpointProcessGetState 800", "not permitted (800)", id="is not permitted to read the state"
+        ),
         pytest.param("cuda die cuCheckpointProcessRestore", "ended with -6", id="crashes"),
         pytest.param("cuda hang cuCheckpointProcessUnlock 60000", "did not answer within 3 s", id="hangs"),
-        pytest.param("cuda error cuMemAlloc_v2 2", "could not use a device: the driver answers 2", id="is full"),
+        pytest.param(
+            "cuda error cuMemAlloc_v2 2", "could not use a device: the driver answers 2", id="has no free memory"
+        ),
         pytest.param("0 error nvmlDeviceGetMemoryInfo 3", "cannot be read: nvmlDeviceGetMemoryInfo", id="cannot read"),
     ],
 )
-def test_a_driver_does_not_pass_that(script: Script, line: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defective_driver_does_not_pass(script: Script, line: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canary, "GONE_S", 0.5)
     script.add(line)
     tested = self_test(step_s=3 if "hang" in line else 60)
     assert not tested.passed and why in tested.why
 
 
-def test_in_a_container_that_sees_no_processes_the_memory_of_the_device_tells(
+def test_in_a_container_without_visible_processes_the_device_memory_is_compared(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(canary, "GONE_S", 0.5)
@@ -87,7 +91,7 @@ def test_a_driver_before_570_does_not_pass(script: Script, tmp_path: Path, monke
     old.mkdir()
     fake_library.build(fake_library.build(old), fake_library.CUDA, flags=("-DOLD",))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(old))
-    assert "this driver has no such call, it is older than 570" in self_test().why
+    assert "the driver is older than 570 and has no such call" in self_test().why
 
 
 @pytest.mark.parametrize("machine", ["aarch64", "ppc64le"])
@@ -96,19 +100,19 @@ def test_only_x86_64_passes(script: Script, machine: str, monkeypatch: pytest.Mo
     assert "x86-64 only" in self_test().why
 
 
-def test_a_device_without_room_for_a_canary_is_left_alone(script: Script) -> None:
+def test_a_device_without_free_memory_is_not_tested(script: Script) -> None:
     script.put("0 memory 143771 143000")
     assert "no device has 1024 MiB free" in self_test().why
 
 
-def test_without_a_driver_it_says_so() -> None:
+def test_the_self_test_reports_a_missing_driver() -> None:
     hidden = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT")}
     if real_library.lacking() is None:
         pytest.skip("there is a driver here")
     assert not self_test(hidden).passed
 
 
-def test_the_doctor_tells_whether_processes_can_be_suspended(
+def test_the_doctor_shows_whether_processes_can_be_suspended(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PAUSES_S", ())

@@ -1,4 +1,4 @@
-"""What the suspending of kernels decides by itself: with real processes on the fake driver, and no server around it."""
+"""The steps of suspending and restoring a kernel, with real processes on the fake driver, without a server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def script(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @dataclass
 class Server:
-    """As much of a Jupyter server as there has to be: a kernel "k" (and others), whose process is a canary."""
+    """A fake Jupyter server: a kernel "k" (and others), whose process is a canary."""
 
     pid: int
     events: list[tuple[str, str]] = field(default_factory=list)
@@ -118,25 +118,23 @@ def state_of(pid: int) -> object:
     return run_program("checkpointing", "state", pid, os.environ, 30.0)["state"]
 
 
-def test_a_server_that_starts_anew_finds_its_suspended_kernels_by_the_driver_s_word(
-    server: Server, canary: Canary
-) -> None:
+def test_a_restarted_server_finds_its_suspended_kernels_by_the_driver_state(server: Server, canary: Canary) -> None:
     async def story() -> None:
         await suspended(server)
-        anew = server.suspension(tested=None)
-        anew.prepare()
-        assert anew.testing is not None
-        await anew.testing
-        assert (anew.is_suspended("k"), anew.state) == (True, "ready")
-        await anew.wake("k")
-        assert not anew.is_suspended("k")
+        restarted = server.suspension(tested=None)
+        restarted.prepare()
+        assert restarted.testing is not None
+        await restarted.testing
+        assert (restarted.is_suspended("k"), restarted.state) == (True, "ready")
+        await restarted.wake("k")
+        assert not restarted.is_suspended("k")
 
     asyncio.run(story())
     canary.check()
     assert server.asked == ["notebooks/nb-1/actions/wake"]
 
 
-def test_a_kernel_that_was_left_locked_is_found_and_unlocked(script: Script, server: Server, canary: Canary) -> None:
+def test_a_kernel_left_locked_is_unlocked(script: Script, server: Server, canary: Canary) -> None:
     """The process that suspended it was killed between two calls."""
 
     async def story() -> None:
@@ -145,20 +143,18 @@ def test_a_kernel_that_was_left_locked_is_found_and_unlocked(script: Script, ser
         subprocess.run(command, capture_output=True, timeout=60, check=False)
         assert state_of(canary.pid) == "locked"
         script.drop("cuda die")
-        anew = server.suspension(tested=None)
-        anew.prepare()
-        assert anew.testing is not None
-        await anew.testing
-        assert anew.is_suspended("k")
-        await anew.wake("k")
+        restarted = server.suspension(tested=None)
+        restarted.prepare()
+        assert restarted.testing is not None
+        await restarted.testing
+        assert restarted.is_suspended("k")
+        await restarted.wake("k")
 
     asyncio.run(story())
     canary.check()
 
 
-def test_a_slice_on_another_device_leaves_the_kernel_suspended_and_says_what_to_do(
-    server: Server, canary: Canary
-) -> None:
+def test_a_kernel_stays_suspended_when_its_slice_is_on_another_device(server: Server, canary: Canary) -> None:
     server.answer["variables"] = {"CUDA_VISIBLE_DEVICES": OTHER}
 
     async def story() -> None:
@@ -175,7 +171,7 @@ def test_a_slice_on_another_device_leaves_the_kernel_suspended_and_says_what_to_
     canary.check()
 
 
-def test_a_kernel_whose_gpu_is_read_as_held_all_the_same_is_to_be_shut_down(script: Script, server: Server) -> None:
+def test_a_suspended_kernel_that_still_holds_gpu_memory_is_shut_down(script: Script, server: Server) -> None:
     script.add("cuda lie")
 
     async def story() -> None:
@@ -188,7 +184,7 @@ def test_a_kernel_whose_gpu_is_read_as_held_all_the_same_is_to_be_shut_down(scri
     asyncio.run(story())
 
 
-def test_another_driver_than_the_one_that_passed_suspends_nothing(script: Script, server: Server) -> None:
+def test_a_driver_that_was_not_tested_suspends_nothing(script: Script, server: Server) -> None:
     script.put("system driver 616.01")
     asyncio.run(suspended(server))
     assert (
@@ -201,12 +197,15 @@ def test_another_driver_than_the_one_that_passed_suspends_nothing(script: Script
 @pytest.mark.parametrize(
     ("tested", "room", "why"),
     [
-        pytest.param(None, 10_000, "the self-test is not finished", id="before the self-test is over"),
+        pytest.param(None, 10_000, "the self-test is not finished", id="before the self-test ended"),
         pytest.param(
-            SelfTest(passed=False, why="no luck"), 10_000, "the self-test failed: no luck", id="where it was not passed"
+            SelfTest(passed=False, why="no luck"),
+            10_000,
+            "the self-test failed: no luck",
+            id="after a failed self-test",
         ),
         pytest.param(PASSED, 163, "it needs 164 MiB of host memory, and 163 MiB are available", id="too little memory"),
-        pytest.param(PASSED, None, "the available host memory is unknown", id="where host memory is not known"),
+        pytest.param(PASSED, None, "the available host memory is unknown", id="with unknown host memory"),
     ],
 )
 def test_a_kernel_is_not_suspended(server: Server, tested: SelfTest | None, room: int | None, why: str) -> None:
@@ -215,7 +214,7 @@ def test_a_kernel_is_not_suspended(server: Server, tested: SelfTest | None, room
     assert why in made.suspend("k", 164) and not made.is_suspended("k")
 
 
-def test_a_self_test_that_breaks_off_is_over_and_says_why(server: Server) -> None:
+def test_an_aborted_self_test_has_a_reason(server: Server) -> None:
     def broken() -> SelfTest:
         raise OSError("no more files")
 
@@ -230,7 +229,7 @@ def test_a_self_test_that_breaks_off_is_over_and_says_why(server: Server) -> Non
     asyncio.run(story())
 
 
-def test_host_memory_that_another_kernel_is_being_moved_into_is_not_left(server: Server) -> None:
+def test_host_memory_reserved_by_another_suspension_is_not_available(server: Server) -> None:
     async def story() -> None:
         server.room = 250
         made = server.suspension()
@@ -248,9 +247,7 @@ def test_a_kernel_with_two_devices_is_not_suspended(script: Script, monkeypatch:
         assert "more than one device" in Server(both.pid).suspension().suspend("k", 164)
 
 
-def test_a_fault_of_our_own_leaves_no_kernel_between_being_there_and_being_suspended(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_leaves_no_kernel_half_suspended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no more processes")
 
@@ -260,7 +257,7 @@ def test_a_fault_of_our_own_leaves_no_kernel_between_being_there_and_being_suspe
     assert server.events[-1][0] == "lost" and "no more processes" in server.events[-1][1]
 
 
-def test_a_kernel_that_is_busy_without_us_is_tried_again_until_it_has_its_gpu(server: Server, canary: Canary) -> None:
+def test_a_busy_kernel_is_restored_by_a_later_attempt(server: Server, canary: Canary) -> None:
     async def story() -> None:
         made = await suspended(server)
         server.answer |= {"state": "refused", "message": "No quota is left."}
@@ -302,9 +299,7 @@ def test_a_kernel_that_is_restarted_while_it_waits_is_not_restored(server: Serve
     assert [state for state, _ in server.events] == ["suspended"]
 
 
-def test_a_kernel_that_waits_to_start_again_is_not_shut_down_for_what_became_of_its_last_process(
-    server: Server, canary: Canary
-) -> None:
+def test_a_kernel_that_waits_to_restart_is_not_shut_down_for_its_last_process(server: Server, canary: Canary) -> None:
     server.answer |= {"state": "waiting"}
 
     async def story() -> None:
@@ -326,14 +321,14 @@ def test_a_kernel_that_waits_to_start_again_is_not_shut_down_for_what_became_of_
 
 
 @pytest.mark.parametrize(
-    "anew",
+    "restarted",
     [
         pytest.param(os.getpid(), id="restarted"),
         pytest.param(None, id="shut down, or waiting for the GPU to start again"),
     ],
 )
-def test_a_kernel_that_goes_while_it_is_suspended_leaves_the_server_running_and_its_cell_says_why(
-    script: Script, server: Server, anew: int | None
+def test_a_kernel_that_ends_while_suspended_affects_no_other_and_its_cell_shows_the_reason(
+    script: Script, server: Server, restarted: int | None
 ) -> None:
     script.add("cuda hang cuCheckpointProcessLock 300")
 
@@ -342,7 +337,7 @@ def test_a_kernel_that_goes_while_it_is_suspended_leaves_the_server_running_and_
         assert made.suspend("k", 164) == ""
         waking = asyncio.ensure_future(made.wake("k"))
         await asyncio.sleep(0)
-        server.kernel.provisioner.pid = anew
+        server.kernel.provisioner.pid = restarted
         with pytest.raises(RestoreFailed, match="was restarted while it waited"):
             await asyncio.wait_for(waking, 60)
         assert not made.is_suspended("k")
@@ -358,7 +353,7 @@ def test_a_kernel_that_goes_while_it_is_suspended_leaves_the_server_running_and_
         pytest.param("system error nvmlInitWithFlags 999", id="the driver cannot be read"),
     ],
 )
-def test_a_kernel_of_which_nothing_was_moved_runs_on_for_who_came_back_in_time(
+def test_an_unmoved_kernel_continues_when_its_user_returns_in_time(
     script: Script, server: Server, canary: Canary, line: str
 ) -> None:
     script.add(line)
@@ -382,8 +377,8 @@ MEMINFO = "MemTotal: 99999999 kB\nMemAvailable: 8388608 kB\n"
 @pytest.mark.parametrize(
     ("files", "mib"),
     [
-        pytest.param({}, None, id="nothing tells"),
-        pytest.param({"proc/meminfo": MEMINFO}, 8192 - 512, id="the machine alone"),
+        pytest.param({}, None, id="without any source"),
+        pytest.param({"proc/meminfo": MEMINFO}, 8192 - 512, id="the machine only"),
         pytest.param(
             {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/a/b\n", "sys/a/b/memory.max": "max",
              "sys/a/b/memory.current": "0", "sys/a/memory.max": str(4 << 30), "sys/a/memory.current": str(2 << 30),
@@ -398,7 +393,7 @@ MEMINFO = "MemTotal: 99999999 kB\nMemAvailable: 8388608 kB\n"
         ),
     ],
 )  # fmt: skip
-def test_how_much_host_memory_is_left(tmp_path: Path, files: dict[str, str], mib: int | None) -> None:
+def test_the_available_host_memory(tmp_path: Path, files: dict[str, str], mib: int | None) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -1,4 +1,4 @@
-"""The packing experiment on small clusters: one task at a time, never more than a node has, nothing from the future."""
+"""The packing experiment on small clusters: one task at a time, within each node, without knowledge of later tasks."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ def faults(trace: ClusterTrace, figures: FillFigures, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("make", PLACERS)
 @pytest.mark.parametrize("seed", range(6))
-def test_no_node_is_ever_overfull_and_nothing_that_fits_is_turned_away(make: Maker, seed: int) -> None:
+def test_no_node_is_overfull_and_nothing_that_fits_is_rejected(make: Maker, seed: int) -> None:
     trace = cluster(seed)
     assert faults(trace, fill(trace.nodes, trace.tasks, seed, placer=make(trace.nodes, trace.tasks)), seed) == []
 
 
 @pytest.mark.parametrize("waste", ["cpu_milli", "memory_mib"])
-def test_a_placement_that_forgets_cpu_or_memory_would_be_caught(waste: str) -> None:
+def test_the_checker_finds_a_placement_without_cpu_or_memory(waste: str) -> None:
     class Forgetful(Shipped):
         def offer(self, task: TraceTask) -> TaskPlacement | None:
             kept = {"cpu_milli": task.cpu_milli, "memory_mib": task.memory_mib, waste: 0}
@@ -134,11 +134,11 @@ def test_no_placement_depends_on_a_later_task() -> None:
     assert not any(depends_on_later_tasks(SHIPPED, seed) for seed in range(8))
 
 
-def test_a_placement_that_knew_the_workload_beforehand_would_be_caught() -> None:
+def test_the_checker_finds_a_placement_that_knows_later_tasks() -> None:
     assert any(depends_on_later_tasks(Gradient, seed) for seed in range(8))
 
 
-def test_a_task_is_offered_only_after_the_one_before_was_placed() -> None:
+def test_tasks_are_offered_one_at_a_time() -> None:
     trace, events = cluster(3), list[str]()
     few = trace.tasks[:10]
 
@@ -169,7 +169,7 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones() -> None:
     assert fill(trace.nodes, trace.tasks, 1).placements != fill(trace.nodes, trace.tasks, 2).placements
 
 
-def test_the_marks_give_the_allocation_once_so_much_was_offered() -> None:
+def test_the_marks_have_the_allocation_at_that_demand() -> None:
     nodes = [TraceNode(name="n", cpu_milli=8000, memory_mib=1000, gpus=1, model="X")]
     tasks = [TraceTask(name="t", cpu_milli=1000, memory_mib=1, gpu_milli=300)]
     figures = fill(nodes, tasks, 42)
@@ -183,18 +183,18 @@ def test_copies_are_appended_until_the_demand_is_reached() -> None:
     assert sorted(task.name for task in list(offered(tasks, 2600, 1))[:4]) == ["t0", "t1", "t2", "t3"]
 
 
-def test_no_more_is_offered_than_was_asked_for() -> None:
+def test_tasks_stop_when_the_demand_is_reached() -> None:
     tasks = [TraceTask(name=f"t{n}", cpu_milli=0, memory_mib=0, gpu_milli=400) for n in range(4)]
     assert len(list(offered(tasks, 800, 1))) == 2
 
 
-def test_tasks_that_ask_for_no_gpu_are_refused_for_they_reach_no_demand() -> None:
+def test_tasks_without_gpu_are_refused() -> None:
     with pytest.raises(ValueError, match="no GPU"):
         fill(cluster(1).nodes, [TraceTask(name="t", cpu_milli=1, memory_mib=1, gpu_milli=0)], 1)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whole_devices_are_kept_free_better_than_by_filling_up_gpus_alone(seed: int) -> None:
+def test_the_score_leaves_more_whole_devices_free_than_best_fit(seed: int) -> None:
     nodes = [TraceNode(name=f"n{n}", cpu_milli=96_000, memory_mib=393_216, gpus=8, model="G2") for n in range(24)]
     light = [TraceTask(name=f"a{n}", cpu_milli=3000, memory_mib=5600, gpu_milli=810) for n in range(60)]
     heavy = [TraceTask(name=f"b{n}", cpu_milli=24_000, memory_mib=50_000, gpu_milli=1000) for n in range(40)]
@@ -205,7 +205,7 @@ def test_whole_devices_are_kept_free_better_than_by_filling_up_gpus_alone(seed: 
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_the_other_mixes_ask_for_as_much_as_the_trace_should(mix: str) -> None:
+def test_the_other_mixes_request_as_much_as_the_trace(mix: str) -> None:
     trace = cluster(5)
     made = MIXES[mix](trace)
     assert made.nodes == trace.nodes
@@ -215,7 +215,7 @@ def test_the_other_mixes_ask_for_as_much_as_the_trace_should(mix: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("run", [fill, fill_by_decide], ids=["fill", "decide"])
-def test_no_more_is_given_out_than_was_asked_for_by_then(run: Callable[..., FillFigures], seed: int) -> None:
+def test_allocation_never_exceeds_the_requests_so_far(run: Callable[..., FillFigures], seed: int) -> None:
     nodes = [TraceNode(name="n", cpu_milli=64_000, memory_mib=400_000, gpus=2, model="X")]
     tasks = [TraceTask(name="t", cpu_milli=1000, memory_mib=1, gpu_milli=milli) for milli in (800, 300, 1000, 50)]
     figures = run(nodes, tasks, seed)
@@ -226,7 +226,7 @@ def test_no_more_is_given_out_than_was_asked_for_by_then(run: Callable[..., Fill
 
 # --- decide ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("seed", range(6))
-def test_decide_overfills_no_node_and_turns_nothing_away_that_fits_at_the_end(seed: int) -> None:
+def test_decide_overfills_no_node_and_leaves_out_nothing_that_fits(seed: int) -> None:
     trace = cluster(seed)
     figures = fill_by_decide(trace.nodes, trace.tasks, seed)
     books, order = Books(trace.nodes), list(offered(trace.tasks, figures.capacity_milli * 130 // 100, seed))
@@ -287,7 +287,7 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
         pytest.param(
             NODES.replace("model\n", "mod\n"), PODS, "line 1: the column model", id="a column that is missing"
         ),
-        pytest.param(NODES + "c,1\n", PODS, "nodes.csv, line 4: 2 fields", id="a line that is cut off"),
+        pytest.param(NODES + "c,1\n", PODS, "nodes.csv, line 4: 2 fields", id="a truncated line"),
         pytest.param(NODES.splitlines()[0] + "\n", PODS, "nodes.csv has no rows", id="no nodes"),
         pytest.param(NODES, PODS.replace("460", "1001"), "line 2: gpu_milli is '1001'", id="more than a device"),
         pytest.param(NODES, PODS.replace("460", ""), "line 2: gpu_milli is ''", id="one GPU of unknown size"),
@@ -300,10 +300,10 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
             NODES,
             PODS.replace("4000,2000", '"4000,2000'),
             "pods_default.csv: unexpected end",
-            id="a quote that never ends",
+            id="an unterminated quote",
         ),
         pytest.param("\x1f", PODS, "nodes.csv, line 1: the column sn must be there once", id="another file"),
-        pytest.param(NODES, PODS.replace("460", "9" * 5000), "line 2: gpu_milli is", id="a number that never ends"),
+        pytest.param(NODES, PODS.replace("460", "9" * 5000), "line 2: gpu_milli is", id="a number that is too long"),
     ],
 )
 def test_a_fault_is_refused_with_its_file_and_line(nodes: str, pods: str, said: str, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_fault_is_refused_with_its_file_and_line(nodes: str, pods: str, said: 
     assert said in found.sentence
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     assert isinstance(read_folder(wrote(tmp_path, "\ufeff" + NODES, "\ufeff" + PODS)), ClusterTrace)
 
 
@@ -322,7 +322,7 @@ def test_a_file_of_another_encoding_is_refused_with_its_name(tmp_path: Path) -> 
     assert isinstance(found, Unreadable) and found.sentence.startswith("nodes.csv is not UTF-8 text")
 
 
-def test_a_folder_with_two_files_of_tasks_needs_a_name(tmp_path: Path) -> None:
+def test_a_folder_with_two_task_files_needs_a_file_name(tmp_path: Path) -> None:
     wrote(tmp_path)
     (tmp_path / "pods_other.csv").write_text(PODS)
     found = read_folder(tmp_path)
@@ -331,15 +331,15 @@ def test_a_folder_with_two_files_of_tasks_needs_a_name(tmp_path: Path) -> None:
     assert isinstance(read_folder(tmp_path, "pods_other.csv"), ClusterTrace)
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert isinstance(read_folder(tmp_path / "gone", "pods_default.csv"), Unreadable)
 
 
 @pytest.mark.parametrize(("lines", "said"), [(3, None), (2, "nodes.csv, line 3: no more than 2 lines are read")])
-def test_a_file_of_endless_lines_is_refused_where_it_becomes_too_long(
+def test_a_file_with_too_many_lines_is_refused(
     lines: int, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.simulate.packing.trace.MOST_LINES", lines)
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.packing.trace.MAX_LINES", lines)
     found = read_folder(wrote(tmp_path, pods="\n".join(PODS.splitlines()[:2]) + "\n"))
     assert isinstance(found, Unreadable) if said else isinstance(found, ClusterTrace)
     assert said is None or said in found.sentence  # type: ignore[union-attr]

@@ -43,6 +43,29 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
     engine.dispose()
 
 
+def test_a_database_with_two_revisions_is_refused_with_a_sentence(url: str) -> None:
+    open_store(url).close()
+    run(url, "INSERT INTO alembic_version VALUES ('0001')")
+    with pytest.raises(StoreUnavailable, match=r"2 schema revisions .*restore a backup"):
+        open_store(url)
+
+
+def test_the_tables_of_other_programs_are_permitted_unless_one_has_a_name_of_ours() -> None:
+    with database("template1") as url:
+        run(url, "CREATE TABLE jobs (id TEXT)")
+        with pytest.raises(StoreUnavailable, match="not a database of this service"):
+            open_store(url)
+        run(url, "ALTER TABLE jobs RENAME TO tasks")
+        open_store(url).close()
+
+
+def run(url: str, statement: str) -> None:
+    engine = create_engine(url.replace("://", "+psycopg://"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
 def test_several_processes_may_open_an_empty_database_at_once() -> None:
     with database("template1") as url:
         code = f"from jupyter_gpu_quota.store.open import open_store; open_store({url!r}).close()"
@@ -60,7 +83,7 @@ def test_a_held_lock_refuses_writers_and_readers_continue(world: World, url: str
     assert isinstance(world.store.audit_verify(), int)
 
 
-def test_two_writers_take_turns(world: World, url: str) -> None:
+def test_two_writers_are_serialized(world: World, url: str) -> None:
     failures: list[BaseException] = []
 
     def write(name: str) -> None:
@@ -133,6 +156,6 @@ def test_a_server_that_stopped_is_unavailable_and_works_after_its_start(world: W
     assert world.store.job("before") is not None and world.store.job("j") is None
 
 
-def test_a_kill_at_any_moment_leaves_whole_transactions_only(world: World, url: str) -> None:
+def test_a_kill_leaves_only_complete_transactions(world: World, url: str) -> None:
     world.store.release_lease(world.lease)
     kill_again_and_again(url, 3)

@@ -149,7 +149,7 @@ def test_a_plan_for_a_job_that_was_cancelled_by_another_process_is_stale(world: 
     assert isinstance(world.commit(start, seen=seen), Stale)
 
 
-def test_a_successor_that_ruled_meanwhile_is_believed_about_the_ranks(world: World, path: Path) -> None:
+def test_the_facts_of_an_interim_leader_about_ranks_are_kept(world: World, path: Path) -> None:
     """Ranks carry no version: only the reign says that another wrote them."""
     world.start("waits", "d3")
     world.now += 4_000
@@ -181,7 +181,7 @@ def restored(path: Path, backup: Path) -> None:
 
 
 @pytest.mark.parametrize("written_since", [0, 1, 10], ids=["is older", "has written once", "has written more than we"])
-def test_a_backup_that_was_restored_is_believed(world: World, path: Path, written_since: int) -> None:
+def test_a_restored_backup_is_followed(world: World, path: Path, written_since: int) -> None:
     backup = backed_up(path)
     world.submit("after the backup")
     world.start("waits", "d3")
@@ -293,7 +293,7 @@ def selects(world: World) -> Iterator[list[str]]:
     event.remove(rows._rows._engine, "before_cursor_execute", note)
 
 
-def test_a_whole_attempt_reads_nothing_back(world: World) -> None:
+def test_the_cache_answers_all_reads_of_an_attempt(world: World) -> None:
     mirror = Mirror()
     mirror.update(world.store)
     actions = Start(workload="waits", attempt=1, placements=placements("d3"), borrower=False, reason=WITHIN)
@@ -330,7 +330,7 @@ def test_a_scheduler_that_begins_reads_no_work_that_is_over(
     assert sorted(read) == sorted({"runs", "waits", "patty's job", *alive})
 
 
-def test_a_device_that_two_jobs_share_is_counted_in_one_place_when_one_leaves(world: World, path: Path) -> None:
+def test_a_shared_device_is_counted_once_when_one_job_ends(world: World, path: Path) -> None:
     for job, number in zip(("half", "other half"), itertools.count(), strict=False):
         world.record(submit(job, milli=500))
         world.start(job, "d3", milli=500)

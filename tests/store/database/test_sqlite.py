@@ -69,13 +69,13 @@ def test_a_restart_keeps_every_record(world: World, path: Path) -> None:
     again.close()
 
 
-def test_the_file_is_for_its_owner_alone(world: World, path: Path) -> None:
+def test_only_the_owner_can_read_the_file(world: World, path: Path) -> None:
     world.submit("j")
     for file in path.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
 
 
-def test_a_secret_leaves_no_trace_in_the_file_when_its_job_has_ended(world: World, path: Path) -> None:
+def test_a_secret_is_removed_from_the_file_when_its_job_has_ended(world: World, path: Path) -> None:
     world.submit("j", secrets={"TOKEN": "hunter2" * 100})
     assert "store.sqlite-wal" in holding(b"hunter2", path)
     world.change("j", "cancel")
@@ -87,7 +87,7 @@ def holding(value: bytes, path: Path) -> list[str]:
     return [file.name for file in path.parent.glob(f"{path.name}*") if value in file.read_bytes()]
 
 
-def test_a_deleted_secret_leaves_the_files_when_no_reader_has_the_old_state(world: World, path: Path) -> None:
+def test_a_deleted_secret_is_removed_from_the_files_without_old_readers(world: World, path: Path) -> None:
     world.submit("j", secrets={"TOKEN": "hunter2" * 100})
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -111,7 +111,7 @@ def test_retention_removes_the_deleted_rows_of_a_killed_process_from_the_files(w
     successor.close()
 
 
-def test_connections_are_as_safe_as_we_say(world: World) -> None:
+def test_connections_have_the_documented_settings(world: World) -> None:
     with engine_of(world.store).connect() as connection:
         pragmas = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
@@ -134,8 +134,45 @@ def test_a_database_of_a_newer_release_is_refused_with_a_sentence(path: Path) ->
     open_store(url_of(path)).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(NewerDatabase, match=r"9999.*newer release"):
+    with pytest.raises(NewerDatabase, match=r"9999.*newer release") as refused:
         open_store(url_of(path))
+    assert str(path) in str(refused.value)
+
+
+def test_a_database_with_two_revisions_is_refused_with_a_sentence(path: Path) -> None:
+    open_store(url_of(path)).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO alembic_version VALUES ('0001')")
+    with pytest.raises(StoreUnavailable, match=r"2 schema revisions .*restore a backup") as refused:
+        open_store(url_of(path))
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param(["CREATE TABLE jobs (id TEXT)"], id="a table with a name of ours"),
+        pytest.param(["CREATE TABLE servers (id TEXT)"], id="a table with another name"),
+        pytest.param(
+            [
+                "CREATE TABLE servers (id TEXT)",
+                "CREATE TABLE alembic_version (version_num TEXT)",
+                "INSERT INTO alembic_version VALUES ('4621fec11365')",
+            ],
+            id="the hub's database",
+        ),
+    ],
+)
+def test_the_database_of_another_program_is_refused_and_not_changed(path: Path, statements: list[str]) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+    with pytest.raises(StoreUnavailable, match=r"not a database of this service.*c\.GPUQuota\.database_url") as refused:
+        open_store(url_of(path))
+    assert str(path) in str(refused.value)
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0]
+    assert found == sum(statement.startswith("CREATE") for statement in statements)
 
 
 def test_two_processes_may_open_a_new_database_at_once(path: Path) -> None:
@@ -151,12 +188,12 @@ def test_a_database_without_a_file_is_refused(url: str) -> None:
         open_store(url)
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="folder"):
         open_store(url_of(tmp_path / "nowhere" / "store.sqlite"))
 
 
-def test_a_file_that_is_no_database_is_said(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_reported(path: Path) -> None:
     path.write_bytes(b"this is not a database, it is a sentence" * 100)
     with pytest.raises(StoreUnavailable, match="not a database"):
         open_store(url_of(path))
@@ -186,7 +223,7 @@ def is_unharmed(world: World, audited: list[str]) -> None:
     assert isinstance(world.store.audit_verify(), int)
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_half_written(world: World) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_partial_write(world: World) -> None:
     world.submit("before")
     audited, version = world.audited(), world.store.version()
     with (
@@ -199,7 +236,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(world: World) -> No
     world.submit("after")
 
 
-def test_a_plan_on_a_full_disk_gives_nothing_out(world: World) -> None:
+def test_a_plan_on_a_full_disk_allocates_nothing(world: World) -> None:
     for number in range(4):
         world.submit(f"j{number}", name="x" * 3000)
     with pragma_on_new_connections(world.store, "max_page_count=1"), pytest.raises(StoreUnavailable):
@@ -244,7 +281,7 @@ def test_a_file_system_that_is_really_full(small_disk: Path) -> None:
         world.submit("after")
 
 
-def test_a_locked_database_is_said_and_readers_go_on(world: World, path: Path) -> None:
+def test_a_locked_database_is_reported_and_readers_continue(world: World, path: Path) -> None:
     world.submit("before")
     audited = world.audited()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -259,7 +296,7 @@ def test_a_locked_database_is_said_and_readers_go_on(world: World, path: Path) -
     world.submit("after")
 
 
-def test_a_read_only_database_is_said_and_can_be_read(world: World) -> None:
+def test_a_read_only_database_is_reported_and_readable(world: World) -> None:
     world.submit("before")
     audited = world.audited()
     with pragma_on_new_connections(world.store, "query_only=ON"):
@@ -270,7 +307,7 @@ def test_a_read_only_database_is_said_and_can_be_read(world: World) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only file")
-def test_a_file_without_write_permission_is_said(world: World, path: Path) -> None:
+def test_a_file_without_write_permission_is_reported(world: World, path: Path) -> None:
     world.store.close()
     path.chmod(0o400)
     with pytest.raises(StoreUnavailable):
@@ -279,12 +316,12 @@ def test_a_file_without_write_permission_is_said(world: World, path: Path) -> No
     world.submit("after")
 
 
-def test_a_lost_file_is_said_and_not_made_anew(world: World, path: Path) -> None:
+def test_a_missing_database_file_is_reported_and_not_created(world: World, path: Path) -> None:
     world.submit("before")
     away = path.with_suffix(".away")
     path.rename(away)
     for call in (world.store.version, lambda: world.store.record([submit("j")], now=T0)):
-        with pytest.raises(StoreUnavailable, match="not there any more"):
+        with pytest.raises(StoreUnavailable, match="no longer exists"):
             call()
     assert not path.exists()
     away.rename(path)
@@ -292,7 +329,7 @@ def test_a_lost_file_is_said_and_not_made_anew(world: World, path: Path) -> None
     assert world.store.job("before") is not None
 
 
-def test_a_backup_put_in_the_files_place_is_used(world: World, path: Path, tmp_path: Path) -> None:
+def test_a_restored_database_file_is_used(world: World, path: Path, tmp_path: Path) -> None:
     world.submit("before")
     backup = tmp_path / "backup.sqlite"
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(backup)) as target:
@@ -353,7 +390,7 @@ def test_one_process_reads_the_writes_of_another(world: World, path: Path) -> No
     other.close()
 
 
-def test_a_reader_sees_one_moment_while_a_writer_goes_on(world: World) -> None:
+def test_a_reader_has_a_consistent_view_while_a_writer_commits(world: World) -> None:
     """Each batch queues two jobs: a reader that saw one without the other saw a half-written batch."""
     stop = threading.Event()
 
@@ -375,7 +412,7 @@ def test_a_reader_sees_one_moment_while_a_writer_goes_on(world: World) -> None:
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------
-def test_a_kill_at_any_moment_leaves_whole_transactions_only(world: World, path: Path) -> None:
+def test_a_kill_leaves_only_complete_transactions(world: World, path: Path) -> None:
     world.store.release_lease(world.lease)
     kill_again_and_again(url_of(path))
     with closing(sqlite3.connect(path)) as connection:

@@ -79,7 +79,7 @@ def test_patience_ends_and_the_connection_is_as_patient_as_before(url: str) -> N
         pytest.param(20.0, YIELD_LIMITS_S[1], id="but never for long"),
     ],
 )
-def test_how_long_the_lock_is_left_to_others(held_s: float, expected_s: float) -> None:
+def test_pauses_between_writes(held_s: float, expected_s: float) -> None:
     assert _yield_s(held_s) == pytest.approx(expected_s)
 
 

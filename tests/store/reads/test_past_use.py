@@ -120,7 +120,7 @@ def test_a_window_that_raised_the_quota_is_taken_into_account() -> None:
     assert used(disk, T0 + 10 * MINUTE, policy(FLAT, window)) == 1000 * 2 * 60 + 500 * 210 + 1000 * 270
 
 
-def test_another_pool_is_counted_by_itself_and_a_project_that_is_gone_not_at_all() -> None:
+def test_pools_are_counted_separately_and_removed_projects_are_not_counted() -> None:
     disk = Disk()
     disk.hold(T0, T0 + MINUTE, 1000, pool="u")
     disk.hold(T0, T0 + MINUTE, 1000, pool="gone")
@@ -147,7 +147,7 @@ def test_past_use_is_updated_once_a_minute_and_reads_only_changes() -> None:
     assert next_update_at(T0 + HOUR + 1) == T0 + HOUR + MINUTE == next_update_at(T0 + HOUR + MINUTE - 1)
 
 
-def test_an_edit_of_the_quota_judges_the_past_anew() -> None:
+def test_an_edit_of_the_quota_reevaluates_past_use() -> None:
     disk, past = Disk(), PastUse()
     disk.hold(T0, T0 + MINUTE, 3000)
     past.follow(disk, policy(), T0 + HOUR)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ sittings = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(sittings, st.lists(st.integers(1, 40), min_size=1, max_size=8), st.sampled_from([60, 3600, 6 * 3600]))
-def test_one_that_followed_all_along_and_one_that_has_just_come_agree(
+def test_an_incremental_and_a_fresh_reader_agree(
     rows: list[tuple[int, int, int, int]], steps: list[int], half_life_s: int
 ) -> None:
     """Both equal the sum over single seconds, in milli-GPU times seconds."""

@@ -57,7 +57,7 @@ def test_the_api_answers_under_the_last_readable_file_and_reports_it(world: Serv
     assert "revision 2 of the quota file cannot be read" in world.get(PREFIX, "bob").body.decode()
 
 
-def test_an_admin_goes_back_to_the_readable_revision(world: ServiceWorld) -> None:
+def test_an_admin_reverts_to_the_readable_revision(world: ServiceWorld) -> None:
     store_unreadable(world, times=2)
     refused = world.post("quota/revisions/2/actions/revert", "ann")
     assert refused.status == 400 and "is in the year 1" in refused.json["message"]
@@ -88,7 +88,7 @@ def test_the_scheduler_plans_under_the_last_readable_file(
     assert world.store.quota_revisions is not None and with_readable_quota(world.store).version() == mirror.version
 
 
-def test_where_no_revision_can_be_read_nothing_is_in_force(world: ServiceWorld) -> None:
+def test_without_a_readable_revision_no_policy_is_in_force(world: ServiceWorld) -> None:
     newest = world.store.quota()
     assert newest is not None
     broken = replace(newest, document={"version": 1})

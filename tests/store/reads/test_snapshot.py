@@ -52,14 +52,14 @@ def test_a_snapshot_is_the_live_work_in_the_order_of_ids(world: World) -> None:
     assert [reservation.workload for reservation in snapshot.reservations] == ["a"]
 
 
-def test_nothing_new_is_no_news(world: World) -> None:
+def test_an_unchanged_reading_is_no_change(world: World) -> None:
     mirror = seen(world)
     assert not mirror.update(world.store)
     first = mirror.snapshot(T0)
     assert mirror.snapshot(T0 + 1).jobs is first.jobs
 
 
-def test_metrics_reach_the_records_and_are_no_news_for_a_plan(world: World) -> None:
+def test_metrics_are_stored_and_make_no_plan_stale(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
     mirror = seen(world)

@@ -14,8 +14,8 @@ from jupyter_gpu_quota.controllers import scheduling as controller_module
 from jupyter_gpu_quota.core.canonical import digest
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Reserve, Start, Unreserve
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.records.calls import Committed, Stale, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import ChangeJob
 from jupyter_gpu_quota.store.records.plan_chunks import PlanChunk, chunks_of
@@ -70,7 +70,7 @@ def spelled(chunks: Iterator[PlanChunk]) -> list[str]:
         ),
     ],
 )
-def test_where_a_plan_is_cut(actions: list[Action], max_rows: int, expected: list[str]) -> None:
+def test_plans_are_split_into_chunks(actions: list[Action], max_rows: int, expected: list[str]) -> None:
     assert spelled(chunks_of(Plan(seen_version=1, now=2, actions=tuple(actions)), max_rows)) == expected
 
 
@@ -195,9 +195,7 @@ def test_claims_of_a_partly_written_plan_all_start_and_pause_no_job_twice(
 
 
 @pytest.mark.parametrize("death", [1, 2])
-def test_a_database_that_fails_while_a_plan_is_written_is_tried_again_by_itself(
-    monkeypatch: pytest.MonkeyPatch, death: int
-) -> None:
+def test_a_plan_is_retried_after_a_database_failure(monkeypatch: pytest.MonkeyPatch, death: int) -> None:
     world = World()
     world.submit("bob", "b1", "b2")
     Dying(world, monkeypatch, death)
@@ -238,7 +236,7 @@ def test_the_next_decision_sees_a_write_between_two_chunks(monkeypatch: pytest.M
     assert world.executor.running() == {"b1", "b3"} and world.state("b2") is JobState.CANCELLED
 
 
-def test_work_that_comes_while_a_plan_is_written_is_decided_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_arrives_during_a_commit_is_decided_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.submit("bob", "b1", "b2")
     commit, coming = world.store.commit, ["b3"]

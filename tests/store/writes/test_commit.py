@@ -12,8 +12,8 @@ from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.lifecycle import IllegalTransition
 from jupyter_gpu_quota.core.model import Device, JobState, JobTarget, NotebookState
 from jupyter_gpu_quota.core.plan import Pause, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.records.calls import Committed, Stale
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeNode, ReturnNotebook, SetInventory
 from jupyter_gpu_quota.store.transactions import Store
@@ -72,7 +72,7 @@ def test_a_job_of_two_devices_on_one_rank_has_one_rank(world: World) -> None:
     assert world.held() == {"d0": 1000, "d1": 1000}
 
 
-def test_a_paused_job_leaves_for_its_claimer_and_the_pause_counts(world: World) -> None:
+def test_a_pause_for_a_claim_is_counted(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
     world.now += 10
@@ -100,7 +100,7 @@ def test_pauses_older_than_the_window_are_not_kept_with_the_job(world: World) ->
 
 
 @pytest.mark.parametrize("target", [JobTarget.HELD, JobTarget.CANCELLED, JobTarget.FAILED])
-def test_a_stopped_job_leaves_for_its_target_and_no_pause_counts(world: World, target: JobTarget) -> None:
+def test_a_stopped_job_reaches_its_target_without_a_counted_pause(world: World, target: JobTarget) -> None:
     world.submit("j")
     world.run("j", "d0")
     world.stop("j", target)
@@ -109,7 +109,7 @@ def test_a_stopped_job_leaves_for_its_target_and_no_pause_counts(world: World, t
     assert (record.job.paused_at, record.pauses) == ((), 0)
 
 
-def test_a_refused_notebook_says_why(world: World) -> None:
+def test_a_refused_notebook_shows_the_reason(world: World) -> None:
     world.ask_notebook("n")
     reason = reason_from(ReasonCode.ABOVE_NOTEBOOK_QUOTA, (("quota_milli", 100),))
     world.committed(Refuse(workload="n", reason=reason))
@@ -327,7 +327,7 @@ def test_a_pool_change_of_a_device_is_seen(world: World) -> None:
         pytest.param(Refuse(workload="booked", reason=WITHIN), id="refusing a booked slice"),
     ],
 )
-def test_a_move_the_lifecycle_does_not_know_raises_and_changes_nothing(world: World, action: Pause) -> None:
+def test_an_illegal_transition_raises_and_changes_nothing(world: World, action: Pause) -> None:
     world.submit("running")
     world.run("running", "d0")
     world.submit("queued")
@@ -350,7 +350,7 @@ def test_a_move_the_lifecycle_does_not_know_raises_and_changes_nothing(world: Wo
         pytest.param(Refuse(workload="j", reason=WITHIN), id="refusing a job"),
     ],
 )
-def test_a_plan_that_makes_no_sense_raises_and_changes_nothing(world: World, action: Start) -> None:
+def test_an_invalid_plan_raises_and_changes_nothing(world: World, action: Start) -> None:
     world.submit("j")
     before = (world.store.version(), world.audited(), world.store.changes(0))
     with pytest.raises(ValueError, match="j"):
@@ -359,7 +359,7 @@ def test_a_plan_that_makes_no_sense_raises_and_changes_nothing(world: World, act
 
 
 # --- the lease ------------------------------------------------------------------------------------------------------
-def test_a_leader_that_thaws_after_its_lease_changes_nothing(world: World) -> None:
+def test_a_frozen_leader_with_an_expired_lease_changes_nothing(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
     world.submit("j2")
@@ -374,7 +374,7 @@ def test_a_leader_that_thaws_after_its_lease_changes_nothing(world: World) -> No
     assert isinstance(world.commit(start("j2", "d1"), seen=seen, lease=second), Committed)
 
 
-def test_a_leader_whose_lease_ran_out_must_take_it_again(world: World) -> None:
+def test_a_leader_with_an_expired_lease_must_acquire_it_again(world: World) -> None:
     world.submit("j")
     world.now += 3000
     assert "ended" in unchanged_after(world, start("j", "d0"), seen=world.store.version())

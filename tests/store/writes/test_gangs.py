@@ -15,8 +15,9 @@ from sqlalchemy import create_engine
 
 from jupyter_gpu_quota.core.model import JobTarget
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Resume, Start
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import Reason, ReasonCode
+from jupyter_gpu_quota.core.reasons import Reason
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.commands import Refusal
@@ -80,7 +81,7 @@ def test_the_host_resources_and_models_of_a_job_are_stored(world: World) -> None
     assert {name: asked[name] for name in "jk"} == {"j": (("A100", "H100"), 4000, 64_000), "k": ((), 0, 0)}
 
 
-def test_a_gang_that_is_not_elastic_has_all_its_ranks_and_says_nothing_of_them(world: World) -> None:
+def test_a_fixed_gang_has_all_its_ranks_and_no_range_in_views(world: World) -> None:
     world.submit("j", ranks=2)
     world.run("j", "d0", "d1")
     assert seen(world) == (None, None)
@@ -136,9 +137,7 @@ def test_a_gang_runs_when_every_rank_was_begun(world: World) -> None:
 
 # --- a change of size -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reason", [SHRUNK, GROWN], ids=["fewer", "more"])
-def test_a_change_of_size_counts_as_no_pause_and_its_place_is_kept_until_it_goes_on(
-    world: World, reason: Reason
-) -> None:
+def test_a_resize_is_not_counted_as_a_pause_and_its_devices_stay_reserved(world: World, reason: Reason) -> None:
     elastic(world, "d0", "d1", "d2")
     resize(world, "d0", "d1", reason=reason)
     world.see(*(world.gone("j", 75, asked=True, rank=rank) for rank in range(3)))

@@ -57,7 +57,7 @@ def test_progress_metrics_and_checkpoints_are_kept(world: World) -> None:
     assert world.job("j").job.checkpoint_at == T0 - 5
 
 
-def test_facts_that_say_nothing_new_write_nothing(world: World) -> None:
+def test_facts_without_news_write_nothing(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
     fact = world.fact("j", done=3, total=10, metrics={"loss": 0.5}, saved_at=T0 - 5)
@@ -188,7 +188,7 @@ def end_of(world: World, how: str, *, retries: int) -> None:
         pytest.param("hold wished, 75", 3, "held -> held", 3, id="it checkpointed of itself, and a person holds it"),
     ],
 )
-def test_how_an_attempt_ends(world: World, how: str, retries: int, expected: str, left: int) -> None:
+def test_results_of_an_attempt(world: World, how: str, retries: int, expected: str, left: int) -> None:
     end_of(world, how, retries=retries)
     record = world.job("j")
     assert (world.state("j"), record.retries_left) == (expected, left)
@@ -203,7 +203,7 @@ def test_how_an_attempt_ends(world: World, how: str, retries: int, expected: str
 
 
 # R46
-def test_a_device_stays_owned_until_the_last_process_is_gone(world: World) -> None:
+def test_a_device_stays_allocated_until_the_last_process_has_ended(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
     before = world.store.version()
@@ -225,7 +225,7 @@ def test_a_recorded_exit_is_not_changed_by_later_facts(world: World) -> None:
     assert world.state("j") == "succeeded -> paused" and world.job("j").exit_status == 0
 
 
-def test_an_order_that_was_refused_fails_and_says_why(world: World) -> None:
+def test_a_refused_order_fails_with_the_reason(world: World) -> None:
     world.submit("j")
     world.start("j", "d0")
     world.see(world.fact("j", handle=None, started_at=None, refused="account ann \ud800 is not there"))
@@ -278,7 +278,7 @@ def test_a_job_that_is_stopped_before_its_first_fact_still_has_its_start(world: 
 
 
 # --- several ranks --------------------------------------------------------------------------------------------------
-def test_an_attempt_ends_when_all_its_ranks_are_gone(world: World) -> None:
+def test_an_attempt_ends_when_all_its_ranks_have_ended(world: World) -> None:
     world.submit("j", ranks=2)
     world.run("j", "d0", "d1")
     world.see(world.gone("j", 0, rank=0))

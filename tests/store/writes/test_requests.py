@@ -12,8 +12,9 @@ import pytest
 from jupyter_gpu_quota.core.facts import DeviceFact, NotebookFact
 from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState, Policy, Upkeep
 from jupyter_gpu_quota.core.plan import Lend, Release, Reserve, Start
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import Reason, ReasonCode
+from jupyter_gpu_quota.core.reasons import Reason
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.calls import JobFilter, Page, Stale
 from jupyter_gpu_quota.store.records.commands import (
@@ -58,7 +59,7 @@ def test_a_submitted_job_is_queued_as_it_was_charged(world: World) -> None:
     assert (record.cluster, record.hub, record.changed) == ("local", "local", world.store.version())
 
 
-def test_the_same_person_and_key_give_the_same_job_again(world: World) -> None:
+def test_the_same_user_and_key_return_the_same_job(world: World) -> None:
     world.submit("j1", key="monday")
     before = world.store.version()
     again, other = world.record(submit("j2", key="monday"), submit("j3", "patty", key="monday"))
@@ -93,7 +94,7 @@ def test_repeating_a_job_id_is_the_same_job_for_its_owner_and_refused_to_others(
         pytest.param({"key": "\udfff"}, id="a key that is not Unicode"),
     ],
 )
-def test_a_bad_request_falls_alone(world: World, bad: dict[str, object]) -> None:
+def test_an_invalid_request_does_not_affect_others(world: World, bad: dict[str, object]) -> None:
     before = world.audited()
     good, refused, also_good = world.store.record([submit("a"), submit("b", **bad), submit("c")], now=world.now)
     assert isinstance(good, Recorded) and isinstance(also_good, Recorded)
@@ -174,7 +175,7 @@ def test_repeating_a_change_changes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", ["hold", "release", "cancel"])
-def test_a_job_that_has_ended_is_left_alone(world: World, change: str) -> None:
+def test_an_ended_job_is_not_changed(world: World, change: str) -> None:
     lifecycle_to(world, "ended")
     answer = world.change("j", change)
     assert isinstance(answer, Refusal) and answer.code == "ended"
@@ -235,7 +236,7 @@ def test_a_notebook_is_requested_booked_and_returned(world: World) -> None:
     assert world.held() == {}
 
 
-def test_returning_twice_is_the_same_as_once(world: World) -> None:
+def test_a_repeated_return_changes_nothing(world: World) -> None:
     world.ask_notebook("n")
     first, second = (world.record(ReturnNotebook(notebook="n", actor="system:hub", why="stop"))[0] for _ in range(2))
     assert not first.existed and second.existed
@@ -269,7 +270,7 @@ def test_a_server_that_requests_twice_in_one_batch_has_one_slice(world: World) -
     assert world.notebook("n1").notebook.state is NotebookState.RETURNED
 
 
-def test_two_servers_of_one_person_hold_two_slices(world: World) -> None:
+def test_two_servers_of_one_user_have_two_slices(world: World) -> None:
     world.ask_notebook("n1")
     world.ask_notebook("n2", server="second")
     live, total = world.store.notebooks(states=[NotebookState.REQUESTED])
@@ -283,7 +284,7 @@ def enforced(event: Literal["over_share", "stopped"], why: Reason = OVER) -> Rec
     return RecordMemoryEnforcement(notebook="n1", actor="system:policing", event=event, why=why)
 
 
-def test_why_a_server_was_stopped_stays_with_its_slice_and_the_first_reason_counts(world: World) -> None:
+def test_the_first_reason_of_a_stop_stays_with_the_slice(world: World) -> None:
     world.ask_notebook("n1")
     book(world, "n1")
     world.record(enforced("over_share"))
@@ -359,7 +360,7 @@ def test_the_same_inventory_again_changes_nothing(world: World) -> None:
     assert answer.existed and (world.store.version(), world.audited()) == before
 
 
-def test_a_device_that_is_not_named_any_more_becomes_unhealthy_and_comes_back(world: World) -> None:
+def test_a_device_missing_in_the_inventory_is_unhealthy_until_it_returns(world: World) -> None:
     before = world.store.version()
     world.record(SetInventory(nodes=(NODE,), devices=DEVICES[:3]))
     [gone] = world.store.changes(before).devices
@@ -495,7 +496,7 @@ def test_a_page_is_a_window_on_the_listing(world: World) -> None:
     assert ([record.job.id for record in jobs], total) == (["j2", "j1"], 5)
 
 
-def test_a_policy_comes_back_as_it_went_in(world: World) -> None:
+def test_a_policy_round_trips(world: World) -> None:
     revision = world.store.quota()
     assert revision is not None and revision.policy == POLICY and isinstance(revision.policy, Policy)
 

@@ -114,7 +114,7 @@ def test_a_clock_that_is_set_adds_no_hour_of_use(world: Read, jump_ms: int) -> N
     assert sum(row.seen_s for row in rows if row.workload == "J") == 60 + 30
 
 
-def test_a_batch_that_comes_twice_counts_once(world: Read) -> None:
+def test_a_repeated_batch_counts_once(world: Read) -> None:
     begun(world)
     world.read("d0", J=0)
     for _ in range(6):
@@ -170,7 +170,7 @@ def test_only_the_requested_hours_are_returned(world: Read) -> None:
     assert {hour: row.allocated_s for (hour, _, _), row in found.items()} == {2: 3_600, 3: 3_600}
 
 
-def test_a_database_that_fails_loses_nothing_that_was_read(world: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_failure_loses_no_facts(world: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(world)
     world.read("d0", J=0)
     world.reads("d0", 1, J=100)
@@ -198,7 +198,7 @@ def test_after_the_clock_went_back_the_newest_reading_is_the_newest(world: Read)
     assert world.store.latest_samples()["d0"].workloads == {"J": 20}
 
 
-def test_an_older_reading_that_comes_late_is_not_the_newest(world: Read) -> None:
+def test_a_late_older_reading_is_not_the_newest(world: Read) -> None:
     world.read("d0", J=10)
     late = DeviceSample(
         node="n1", device="d0", at=world.now - MINUTE, utilisation_percent=None, memory_used_mib=None,

@@ -64,6 +64,7 @@ form.addEventListener("submit", async (event) => {
     const view = await call("POST", "quota/preview", previewing, ifMatch());
     const affected = view.affected.map((one) => one.message);
     show([
+      ...list("Changes", view.unchanged ? ["The file is the same as the one in force."] : view.changes),
       ...list("Based on another revision", view.stale ? [view.stale] : []),
       ...list("Does not fit", view.refusals),
       ...list("Removes projects or pools with work", view.removals),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from .cgroup_entry import kill
 
 if TYPE_CHECKING:
-    from ....core.enforcement import DeviceShare
+    from ....core.enforcement.levels import DeviceShare
 
 MOUNTS = "/proc/self/mountinfo"
 DRIVER_ROOT = Path("/sys/fs/cgroup")

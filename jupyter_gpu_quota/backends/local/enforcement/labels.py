@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ....core.enforcement import DeviceShare, EnforcementLabel, EnforcementLevel, EnforcementOffer, is_weaker
+from ....core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementLevel, EnforcementOffer, is_weaker
 from ....core.model import WHOLE_DEVICE
 from ...protocol import SIMULATED
 from ..sampling.reading import DeviceReading
 from .mechanisms import MECHANISMS, MIG, MPS, Evidence, Machine, Mechanism
 
-LONGEST_WHY = 600
+MAX_WHY_LENGTH = 600
 
 
 def label(share: DeviceShare, evidence: Evidence) -> EnforcementLabel:
@@ -24,7 +24,7 @@ def label(share: DeviceShare, evidence: Evidence) -> EnforcementLabel:
             memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
     why_unread = evidence.why_unread or (evidence.policed and evidence.why_no_memory)
     unsure = bool(why_unread or (share.is_fraction and evidence.variables is None))
-    return EnforcementLabel(memory=memory, compute=compute, why="; ".join(reasons)[:LONGEST_WHY], unsure=unsure)
+    return EnforcementLabel(memory=memory, compute=compute, why="; ".join(reasons)[:MAX_WHY_LENGTH], unsure=unsure)
 
 
 def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str, *, notebook: bool) -> EnforcementOffer:
@@ -38,7 +38,7 @@ def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str,
             reasons.append(f"{each.name}: {why}")
         else:
             memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
-    return EnforcementOffer(device=device.uuid, memory=memory, compute=compute, why="; ".join(reasons)[:LONGEST_WHY])
+    return EnforcementOffer(device=device.uuid, memory=memory, compute=compute, why="; ".join(reasons)[:MAX_WHY_LENGTH])
 
 
 def _stronger(one: EnforcementLevel, other: EnforcementLevel) -> EnforcementLevel:

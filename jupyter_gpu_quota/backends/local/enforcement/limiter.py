@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ....core.enforcement import DeviceShare
+from ....core.enforcement.levels import DeviceShare
 from .cgroup import Cgroups
 from .limits_client import LimitAnswer, LimitRequest, limits
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ....core.enforcement import DeviceShare, EnforcementLevel
+from ....core.enforcement.levels import DeviceShare, EnforcementLevel
 from ...rendering.variables import XLA_FRACTION
 from ..sampling.reading import DeviceReading
 

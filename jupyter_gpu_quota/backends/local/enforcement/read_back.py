@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from ....core.enforcement import DeviceShare
+from ....core.enforcement.levels import DeviceShare
 from ....core.samples import DeviceSample, ProcessUse
 from ...rendering.variables import SHARE_VARIABLE
 from ..host.processes import is_same_process, processes, variables_of

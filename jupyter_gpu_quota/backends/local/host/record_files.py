@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-LARGEST_RECORD, LARGEST_UNTRUSTED = 1 << 20, 1 << 16
+MAX_RECORD_BYTES, MAX_UNTRUSTED_BYTES = 1 << 20, 1 << 16
+LOCK_TIMEOUT_S, LOCK_AGAIN_S = 2.0, 0.05
 
 
 def write_record(path: str, record: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Replace a JSON file atomically; ``durable`` also waits until it is on the disk."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    """Replace a JSON file atomically; ``durable`` also waits until it is on the disk. Raises OSError."""
+    temporary, data = f"{path}.{os.getpid()}.tmp", json.dumps(record).encode()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, json.dumps(record).encode())
+        if os.write(fd, data) < len(data):  # the disk is full, or a limit is reached
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
         if durable:
             os.fsync(fd)
     finally:
@@ -36,7 +40,7 @@ def read_record(path: str) -> dict[str, Any] | None:
     """The JSON object in a file; None if there is no file, or no object in it."""
     try:
         with open(path, "rb") as file:
-            value = json.loads(file.read(LARGEST_RECORD))
+            value = json.loads(file.read(MAX_RECORD_BYTES))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return value if isinstance(value, dict) else None
@@ -53,9 +57,9 @@ def read_untrusted(path: str) -> dict[str, Any] | None:
         return None
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_UNTRUSTED:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_UNTRUSTED_BYTES:
             return None
-        value = json.loads(os.read(fd, LARGEST_UNTRUSTED))
+        value = json.loads(os.read(fd, MAX_UNTRUSTED_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     finally:
@@ -68,6 +72,7 @@ def file_lock(path: str) -> Iterator[bool]:
     """Try to lock a file; yields whether it is locked. The kernel releases it when this process dies."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        os.fchmod(fd, 0o600)  # a process that can open it can lock it
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -85,11 +90,18 @@ def read_fence(path: str) -> int:
 
 
 def raise_fence(path: str, fencing: int) -> int:
-    """Raise the stored fencing number to at least this, durably. Returns the newest."""
-    with os.fdopen(os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as lock:
-        os.fchmod(lock.fileno(), 0o600)  # a process that can open it can lock it
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        present = read_fence(path)
-        if fencing > present:
-            write_record(path, {"fencing": fencing})
-        return max(fencing, present)
+    """Raise the stored fencing number to at least this, durably. Returns the newest.
+
+    Raises TimeoutError while another process holds the lock: a leader may have been frozen while it wrote.
+    """
+    until = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        with file_lock(f"{path}.lock") as is_locked:
+            if is_locked:
+                present = read_fence(path)
+                if fencing > present:
+                    write_record(path, {"fencing": fencing})
+                return max(fencing, present)
+        if time.monotonic() >= until:
+            raise TimeoutError(f"{path}.lock is locked by another process, which may be frozen: end that process")
+        time.sleep(LOCK_AGAIN_S)

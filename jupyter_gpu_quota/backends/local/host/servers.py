@@ -20,12 +20,12 @@ from .record_files import read_record, write_record
 _ID = re.compile(r"[0-9A-Za-z_-]{1,128}\Z")
 
 OVERFLOW = Path("/proc/sys/kernel/overflowuid")
-"""The number that the kernel shows for a user who has no number in this namespace."""
+"""The uid that the kernel shows for a user without a uid in this namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user of a process, by its number in this namespace, and the user namespace of the process."""
+    """The user of a process: the uid in this namespace, and the user namespace of the process."""
 
     uid: int
     namespace: str
@@ -110,7 +110,7 @@ class Servers:
 
 
 def account_of(pid: int) -> Account | None:
-    """The account of a process; None where it cannot be read, or where its user has no number in this namespace."""
+    """The account of a process; None where it cannot be read, or where its user has no uid in this namespace."""
     uid = user_of(pid)
     try:
         overflow_uid = int(OVERFLOW.read_text())

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """A tree with folders below this depth exceeds every limit: to measure them takes as many open files."""
 
 STEP = 500
@@ -33,7 +33,7 @@ class Measured:
 def measure(path: str, into: Measured) -> Iterator[None]:
     """Measure a tree that may change meanwhile; links are never followed. Yields after every few entries."""
     if (fd := _open_folder(path)) is not None:
-        yield from _measure(fd, into, DEEPEST)
+        yield from _measure(fd, into, MAX_DEPTH)
 
 
 def _measure(fd: int, into: Measured, depth: int) -> Iterator[None]:

@@ -61,6 +61,9 @@ REMOVE_TIMEOUT_S = 600.0
 WORKERS = 8
 MIB = 1 << 20
 
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError)
+"""What a record without a key, or with a value of another type, raises."""
+
 Attempt = tuple[str, int]
 
 
@@ -113,6 +116,7 @@ class LocalJobs:
         markers = sorted(path.name.rpartition(".") for path in Path(active_directory(self.state_dir)).iterdir())
         self._active: dict[Attempt, None] = {(job, int(attempt)): None for job, _, attempt in markers}
         self._stopping: dict[Attempt, Stopping] = {}
+        self._damaged: set[str] = set()
         self._enforcement = RankEnforcement(Cgroups(self.state_dir, within=cgroup), mps=mps)
         self._sweep_at = time.monotonic()
         self._preforked = PreforkedSupervisor()
@@ -125,7 +129,7 @@ class LocalJobs:
         self._preforked.close()
         self._sampler.close()
 
-    # --- the executor protocol ------------------------------------------------------------------------------------
+    # --- the job backend ------------------------------------------------------------------------------------
     def inventory(self) -> Inventory | None:
         """This machine and its devices; None where they cannot be read now."""
         return self._sampler.inventory(self.node)
@@ -159,19 +163,24 @@ class LocalJobs:
                 self._background.run(("stop", *attempt), partial(self._stop, stopping))
         facts = []
         for paths, status in self._statuses():
-            if self._is_lost(status):
-                self._background.run(("lost", paths.control), partial(self._clean_up, paths))
-            elif not status.get("tree_gone") and is_stopped(status["supervisor"]["pid"]):
-                send(status["supervisor"]["pid"], signal.SIGCONT)  # a job under the same account can stop it
             try:
-                facts.append(rank_fact(paths, status))
-            except (OSError, ValueError, LookupError, TypeError):  # the facts of other jobs are returned
-                log.exception("the records of %s cannot be read", paths.control)
+                facts.append(self._observe_rank(paths, status))
+                self._damaged.discard(paths.control)
+            except (OSError, *DAMAGED) as error:  # the facts of other jobs are returned
+                self._log_damaged(paths.control, error)
         return facts
+
+    def _observe_rank(self, paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
+        """The fact of one rank. Cleans it up if its supervisor is lost, and continues a supervisor that is stopped."""
+        if self._is_lost(status):
+            self._background.run(("lost", paths.control), partial(self._clean_up, paths))
+        elif not status.get("tree_gone") and is_stopped(status["supervisor"]["pid"]):
+            send(status["supervisor"]["pid"], signal.SIGCONT)  # a job under the same account can stop it
+        return rank_fact(paths, status)
 
     def settled(self, job: str, attempt: int) -> None:
         """Stop reporting an attempt whose ranks have all ended; its files stay until ``forget``."""
-        if all(status.get("tree_gone") for _, status in self._started_ranks((job, attempt))):
+        if self._has_ended((job, attempt)):
             self._active.pop((job, attempt), None)
             self._sweep_at = time.monotonic()
             self._stopping.pop((job, attempt), None)
@@ -181,10 +190,10 @@ class LocalJobs:
         """Move a job's files to the trash, which is emptied in the background, unless the job still runs."""
         home = Path(job_directory(self.state_dir, job))
         attempts = sorted(int(path.name) for path in home.glob("attempts/*"))
-        live = [n for n in attempts for _, status in self._started_ranks((job, n)) if not status.get("tree_gone")]
-        if live:
-            log.warning("job %s is not forgotten: its attempt %d still has processes", job, live[0])
-            return
+        for attempt in attempts:
+            if not self._has_ended((job, attempt)):
+                log.warning("job %s is not forgotten: its attempt %d may still have processes", job, attempt)
+                return
         for attempt in attempts:
             self.settled(job, attempt)
         with contextlib.suppress(FileNotFoundError):
@@ -196,10 +205,11 @@ class LocalJobs:
         by_parent = children(processes())
         found: dict[str, frozenset[int]] = {}
         for _, status in self._statuses():
-            if not status.get("tree_gone") and status["supervisor"]["boot"] == self.boot:
-                own = descendants(status["supervisor"]["pid"], by_parent)
-                own |= self._enforcement.processes(status["job"], status["attempt"], status["rank"])
-                found[status["job"]] = found.get(status["job"], frozenset()) | own
+            with contextlib.suppress(*DAMAGED):  # observe logs it
+                if not status.get("tree_gone") and status["supervisor"]["boot"] == self.boot:
+                    own = descendants(status["supervisor"]["pid"], by_parent)
+                    own |= self._enforcement.processes(status["job"], status["attempt"], status["rank"])
+                    found[status["job"]] = found.get(status["job"], frozenset()) | own
         return found
 
     def fence(self, fencing: int) -> None:
@@ -246,9 +256,9 @@ class LocalJobs:
         self._enforcement.sweep(self._is_live, [each.uuid for each in found[1] if each.uuid and not each.simulated])
 
     def _is_live(self, job: str, attempt: int, rank: int) -> bool:
-        """Whether a rank may still start, or runs."""
+        """Whether a rank may still start, or runs. The marker is on the disk, so a newer leader's ranks count too."""
         status = read_record(rank_paths(self.state_dir, job, attempt, rank).status) or {}
-        return (job, attempt) in self._active and not status.get("tree_gone")
+        return Path(active_marker(self.state_dir, job, attempt)).exists() and not status.get("tree_gone")
 
     # --- stopping -------------------------------------------------------------------------------------------------
     def _stop(self, stopping: Stopping) -> None:
@@ -278,7 +288,7 @@ class LocalJobs:
             return self._end_unstarted(paths, order)
         if status.get("tree_gone") or self._is_lost(status):
             return True
-        answer = _send_order(paths, {"order": "leave", **asdict(order)})  # the word of supervisors of all releases
+        answer = _send_order(paths, {"order": "leave", **asdict(order)})  # the name of a stop order in all releases
         if answer is not None and "refused" in answer:
             log.warning("job %s was not stopped: %s", order.job, answer["refused"])
         return answer is not None
@@ -312,8 +322,8 @@ class LocalJobs:
 
     # --- lost supervisors -----------------------------------------------------------------------------------------
     def _is_lost(self, status: Mapping[str, Any]) -> bool:
-        """Whether a rank's supervisor died before it recorded the end."""
-        if status.get("tree_gone") or "claimed_at" not in status:
+        """Whether a rank's supervisor died before it recorded the end. A damaged record does not name a supervisor."""
+        if status.get("tree_gone") or "claimed_at" not in status or "supervisor" not in status:
             return False
         supervisor = status["supervisor"]
         return supervisor["boot"] != self.boot or not is_same_process(supervisor["pid"], supervisor["started"])
@@ -359,9 +369,32 @@ class LocalJobs:
 
     # --- records --------------------------------------------------------------------------------------------------
     def _statuses(self) -> Iterator[tuple[RankPaths, dict[str, Any]]]:
-        """The records of every rank that was started and is not settled."""
+        """The records of every rank that was started and is not settled; none of an attempt that cannot be read."""
         for attempt in list(self._active):
-            yield from self._started_ranks(attempt)
+            yield from self._readable_ranks(attempt) or ()
+
+    def _has_ended(self, attempt: Attempt) -> bool:
+        """Whether no rank of an attempt has a process, by its records."""
+        ranks = self._readable_ranks(attempt)
+        return ranks is not None and all(status.get("tree_gone") for _, status in ranks)
+
+    def _readable_ranks(self, attempt: Attempt) -> list[tuple[RankPaths, dict[str, Any]]] | None:
+        """The records of the ranks of one attempt that were started; None where the disk does not return them."""
+        try:
+            return list(self._started_ranks(attempt))
+        except OSError as error:
+            self._log_damaged(rank_paths(self.state_dir, *attempt, 0).control, error)
+            return None
+
+    def _log_damaged(self, control: str, error: Exception) -> None:
+        """Log once that the records of a rank are damaged: their job keeps its state, and other jobs continue."""
+        if control not in self._damaged:
+            self._damaged.add(control)
+            log.error(
+                "the records in %s cannot be read (%s: %s), so their job keeps its state and its GPUs: end the"
+                " processes of that job, remove status.json there and cancel the job",
+                control, type(error).__name__, error,
+            )  # fmt: skip
 
     def _started_ranks(self, attempt: Attempt) -> Iterator[tuple[RankPaths, dict[str, Any]]]:
         """The records of the ranks of one attempt that were started."""

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from ..host.processes import ProcessStat, adopt_orphans, descendants, kill_all, process
 
-KILL_AGAIN_S, KILL_SELDOM_S = 0.05, 2.0
+KILL_AGAIN_S, MAX_KILL_INTERVAL_S = 0.05, 2.0
 
 
 def fork_below_guard() -> ProcessStat | None:
@@ -39,7 +39,7 @@ def _guard(supervisor: int) -> NoReturn:
             with contextlib.suppress(OSError):  # a job may close its guard's descriptors; the guard continues
                 kill_all(lambda: descendants(os.getpid()))
             time.sleep(again_s)
-            again_s = min(2 * again_s, KILL_SELDOM_S)
+            again_s = min(2 * again_s, MAX_KILL_INTERVAL_S)
     finally:
         os._exit(0)  # this fork must never run the code of a supervisor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-SHORTEST_MASKED = 4
+MIN_MASKED_BYTES = 4
 """Values of fewer bytes are not masked: they occur in ordinary text, and masking them protects nothing."""
 
 MASK = b"***"
@@ -16,7 +16,7 @@ class Mask:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {secret.encode(errors="surrogateescape") for secret in secrets}
-        self._values = sorted((v for v in values if len(v) >= SHORTEST_MASKED), key=len, reverse=True)
+        self._values = sorted((v for v in values if len(v) >= MIN_MASKED_BYTES), key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, self._values))) if self._values else None
         self._pending = b""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import BinaryIO
 
-from ...protocol import MOST_OUTPUTS, LogPart, Output, OutputRefused
+from ...protocol import MAX_OUTPUTS, LogPart, Output, OutputRefused
 from .paths import rank_paths
 from .rank_log import end_offset, segments
 
@@ -35,9 +35,9 @@ class LocalOutputs:
         start = max(0, offset)
         return LogPart(start, b"", start)
 
-    def outputs(self, job: str, most: int = MOST_OUTPUTS) -> list[Output]:
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> list[Output]:
         """The job's regular files, by path, without links and pipes. Raises ValueError for an invalid job id."""
-        return sorted(islice(_files(self._outputs_of(job), None, "", 32, None), most))
+        return sorted(islice(_files(self._outputs_of(job), None, "", 32, None), limit))
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         """One output, open for reading. Raises OutputRefused for links, and for files outside or of others."""
@@ -66,8 +66,10 @@ def _read_log(directory: str, offset: int, limit: int) -> LogPart:
     for base, path in found:
         if start + len(data) >= base and len(data) < limit:
             with open(path, "rb") as file:
-                file.seek(start + len(data) - base)
-                data += file.read(limit - len(data))
+                within = start + len(data) - base
+                if within < os.fstat(file.fileno()).st_size:  # the file system may refuse an offset far beyond the end
+                    file.seek(within)
+                    data += file.read(limit - len(data))
     return LogPart(start, data, start + len(data), start - offset)
 
 

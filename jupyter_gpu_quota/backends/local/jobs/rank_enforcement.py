@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ....core.enforcement import DeviceShare
+from ....core.enforcement.levels import DeviceShare
 from ...protocol import StartOrder
 from ..enforcement.cgroup import Cgroups, job_cgroup
 from ..enforcement.limiter import Limiter

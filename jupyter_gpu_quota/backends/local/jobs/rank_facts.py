@@ -10,9 +10,9 @@ from ....core.facts import RankFact
 from ..host.record_files import read_record, read_untrusted
 from .paths import RankPaths
 
-MOST_METRICS = 100
-LONGEST_NAME = 128
-LARGEST_COUNT = 2**63
+MAX_METRICS = 100
+MAX_NAME_LENGTH = 128
+MAX_COUNT = 2**63
 
 
 def rank_fact(paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
@@ -31,7 +31,7 @@ def rank_fact(paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
 
 
 def _count(value: object) -> int | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
     return value if is_count and isinstance(value, int) else None
 
 
@@ -40,12 +40,12 @@ def _metrics(value: object) -> dict[str, float]:
     if not isinstance(value, dict):
         return {}
     valid = {name: number for name, number in value.items() if _is_metric(name, number)}
-    return {name: float(valid[name]) for name in sorted(valid)[:MOST_METRICS]}
+    return {name: float(valid[name]) for name in sorted(valid)[:MAX_METRICS]}
 
 
 def _is_metric(name: object, number: object) -> bool:
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_NAME_LENGTH:
         return False
     if isinstance(number, bool) or not isinstance(number, int | float):
         return False
-    return abs(number) < LARGEST_COUNT if isinstance(number, int) else math.isfinite(number)
+    return abs(number) < MAX_COUNT if isinstance(number, int) else math.isfinite(number)

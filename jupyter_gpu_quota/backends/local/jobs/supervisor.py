@@ -59,12 +59,12 @@ MEASURE_SHARE = 20
 """After a measurement that took t seconds the next one starts this many times t later, or more."""
 
 FINAL_MEASURE_S = 0.1
-KILL_AGAIN_S, KILL_SELDOM_S = 0.1, 2.0
+KILL_AGAIN_S, MAX_KILL_INTERVAL_S = 0.1, 2.0
 ORDER_TIMEOUT_S = 0.5
-LONGEST_ORDER = 1 << 16
+MAX_ORDER_BYTES = 1 << 16
 SAVE_AGAIN_S = 1.0
 PIPE_BYTES = 1 << 20
-MOST_READS = 64
+MAX_READS = 64
 WROTE_TOO_MUCH = -signal.SIGXFSZ
 """The exit status of a job that wrote more than its limit: the signal of that name."""
 
@@ -194,14 +194,14 @@ class Supervisor:
             connection, _ = self.listener.accept()
             with connection:
                 connection.settimeout(ORDER_TIMEOUT_S)
-                order = json.loads(connection.recv(LONGEST_ORDER))
+                order = json.loads(connection.recv(MAX_ORDER_BYTES))
                 connection.sendall(json.dumps(self.answer(order)).encode())
 
     def answer(self, order: dict[str, Any]) -> dict[str, Any]:
         if order["fencing"] < (newest := self.newest_leader()):
             return {"refused": f"leader {order['fencing']} ordered this, but leader {newest} is newer"}
         self.fencing = order["fencing"]
-        if order["order"] == "leave":  # the word for a stop in the orders of all releases
+        if order["order"] == "leave":  # the name of a stop order in all releases
             self.stop(order["grace_s"], order["reason"])
         return {"done": True, "status": self.status}
 
@@ -284,7 +284,7 @@ class Supervisor:
 
     def end_of_tree(self) -> None:
         """No process is left: copy the rest of the output, and record the last checkpoint before the end."""
-        for _ in range(MOST_READS):  # a process outside the tree may have the pipe, and write without end
+        for _ in range(MAX_READS):  # a process outside the tree may have the pipe, and write without end
             if not self.copy_output():
                 break
         self.log.write(self.mask.rest())
@@ -306,7 +306,7 @@ class Supervisor:
             kill(cgroup)
         kill_all(lambda: descendants(os.getpid()))
         self.kill_at = time.monotonic() + self.kill_again_s
-        self.kill_again_s = min(2 * self.kill_again_s, KILL_SELDOM_S)
+        self.kill_again_s = min(2 * self.kill_again_s, MAX_KILL_INTERVAL_S)
         self.reap()
 
     # --- limits ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from .reading import DeviceReading, GpuProcess
 UNNAMED_MIB = 256
 """Memory on a device that NVML attributes to no process; any process that computes uses more."""
 
-MOST_PARENTS = 16
+MAX_PARENTS = 16
 """More parents than a notebook's program has below its server."""
 
 FORGED = "the variables of {} name a notebook, but it does not run under the account of that notebook's server"
@@ -179,7 +179,7 @@ def _process_use(process: GpuProcess) -> ProcessUse:
     places = process.places or tuple((process.namespace, pid, started) for pid, started in process.lineage)
     return ProcessUse(
         handle=str(process.pid), memory_mib=process.memory_mib, percent=process.percent,
-        used_at=None if process.used_us is None else -(-process.used_us // 1000), places=places[:MOST_PARENTS],
+        used_at=None if process.used_us is None else -(-process.used_us // 1000), places=places[:MAX_PARENTS],
     )  # fmt: skip
 
 

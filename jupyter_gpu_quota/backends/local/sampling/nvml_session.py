@@ -30,7 +30,7 @@ XID = pynvml.nvmlEventTypeXidCriticalError
 RECOVERY_ACTION = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which an older nvidia-ml-py supports and does not name."""
 
-EVENT_WAIT_MS, MOST_EVENTS = 1, 64
+EVENT_WAIT_MS, MAX_EVENTS = 1, 64
 CLOCK_JUMP_S = 1.0
 """If the wall clock moved by so much against the monotonic one it was set, and the times of samples are not valid."""
 
@@ -249,15 +249,15 @@ class Session:
             figures.why["processes"] = computing.why
             return None, False, None
         clients = self._call(of, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
-        drawing = self._call(of, "nvmlDeviceGetGraphicsRunningProcesses", handle)
-        clients, drawing = ([] if isinstance(each, Unknown) else each for each in (clients, drawing))
+        graphics = self._call(of, "nvmlDeviceGetGraphicsRunningProcesses", handle)
+        clients, graphics = ([] if isinstance(each, Unknown) else each for each in (clients, graphics))
         if isinstance(activity, Unknown):
             figures.why["activity"] = activity.why
         memory = {int(each.pid): self._own_memory(figures, each) for each in (*clients, *computing)}
         found = tuple(self._lineages.of(pid, mib, *_use(activity, pid)) for pid, mib in sorted(memory.items()))
         if any(each.percent is None for each in found):
             figures.why.setdefault("activity", "NVML reports more than 100 percent, which is impossible")
-        shown = {int(each.pid): self._own_memory(figures, each) for each in drawing} | memory
+        shown = {int(each.pid): self._own_memory(figures, each) for each in graphics} | memory
         return found, bool(clients) or any(map(self._lineages.serves_mps, found)), _unlisted_memory(figures, shown)
 
     def _own_memory(self, figures: _Figures, process: Any) -> int | None:
@@ -306,7 +306,7 @@ class Session:
 
     def _xids(self) -> Iterator[tuple[str, int]]:
         """The events since the previous reading."""
-        for _ in range(0 if self._events is None else MOST_EVENTS):
+        for _ in range(0 if self._events is None else MAX_EVENTS):
             event = self._call("events", "nvmlEventSetWait", self._events, EVENT_WAIT_MS)
             if isinstance(event, Unknown):
                 return

@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 COMMAND = (sys.executable, "-m", "jupyter_gpu_quota.backends.local.sampling.reader")
 READ = b"read\n"
 
-FIRST_S, TURN_S = 30.0, 5.0
+FIRST_TIMEOUT_S, TIMEOUT_S = 30.0, 5.0
 """The timeouts of the first reading of a process, for which the driver may have to wake devices, and of the others."""
 
-AGAIN_S = 10.0
+RETRY_AFTER_S = 10.0
 """How long after a failed reading the next one starts."""
 
-MOST_BYTES = 8 << 20
+MAX_ANSWER_BYTES = 8 << 20
 POLL_S = 0.05
 
 
@@ -49,17 +49,17 @@ class Reader:
         *,
         clock: Callable[[], float] = time.monotonic,
         command: Sequence[str] = COMMAND,
-        first_s: float = FIRST_S,
-        turn_s: float = TURN_S,
-        again_s: float = AGAIN_S,
+        first_timeout_s: float = FIRST_TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S,
+        retry_after_s: float = RETRY_AFTER_S,
     ) -> None:
         self._clock, self._command = clock, tuple(command)
-        self._first_s, self._turn_s, self._again_s = first_s, turn_s, again_s
+        self._first_timeout_s, self._timeout_s, self._retry_after_s = first_timeout_s, timeout_s, retry_after_s
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: subprocess.Popen[bytes] | None = None
         self._received = b""
         self._deadline: float | None = None
-        self._again_at = float("-inf")
+        self._retry_at = float("-inf")
         self._newest: tuple[float, Reading] | None = None
         self._untaken: Reading | NoReading | None = None
         self._failure: NoReading | None = None
@@ -104,7 +104,7 @@ class Reader:
     def _request(self, kind: bytes) -> bool:
         """Start a reading unless one is in progress. Returns whether one is now."""
         now = self._clock()
-        if self._deadline is not None or now < self._again_at or self._is_stuck():
+        if self._deadline is not None or now < self._retry_at or self._is_stuck():
             return self._deadline is not None
         is_first = self._newest is None or self._process is None
         try:
@@ -116,7 +116,7 @@ class Reader:
             return False
         assert process.stdin is not None and process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
-        self._deadline = now + (self._first_s if is_first else self._turn_s)
+        self._deadline = now + (self._first_timeout_s if is_first else self._timeout_s)
         self._process, self._received = process, b""
         try:
             process.stdin.write(kind)
@@ -138,11 +138,11 @@ class Reader:
         assert self._process is not None and self._process.stdout is not None
         ended = False
         with contextlib.suppress(BlockingIOError):
-            while not ended and len(self._received) <= MOST_BYTES:
+            while not ended and len(self._received) <= MAX_ANSWER_BYTES:
                 part = os.read(self._process.stdout.fileno(), 1 << 20)
                 self._received += part
                 ended = not part
-        if len(self._received) > MOST_BYTES:
+        if len(self._received) > MAX_ANSWER_BYTES:
             self._fail("the reader of the devices answers without end")
         elif self._received.endswith(b"\n"):
             self._accept(self._received)
@@ -173,7 +173,7 @@ class Reader:
             log.warning("the devices cannot be read, so their use is unknown: %s", why)
         self._failure = self._untaken = NoReading(why)
         self._newest = self._deadline = None
-        self._again_at = self._clock() + self._again_s
+        self._retry_at = self._clock() + self._retry_after_s
         self._kill()
 
     def _kill(self) -> None:

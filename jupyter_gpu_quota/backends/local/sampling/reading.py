@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MIB = 1 << 20
-MOST_MIB = 16 << 20
+MAX_MEMORY_MIB = 16 << 20
 """16 TiB: no device has as much."""
 
-HOTTEST_C, MOST_W = 200, 10_000
+MAX_TEMPERATURE_C, MAX_POWER_W = 200, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def _adapter() -> TypeAdapter[Reading]:
 def impossible(figure: str, value: int, memory_mib: int) -> str | None:
     """Why a figure of a device with this memory is impossible; None if it is possible."""
     most = {
-        "percent": 100, "memory_used_mib": memory_mib, "memory_mib": MOST_MIB, "temperature_c": HOTTEST_C,
-        "power_w": MOST_W,
+        "percent": 100, "memory_used_mib": memory_mib, "memory_mib": MAX_MEMORY_MIB, "temperature_c": MAX_TEMPERATURE_C,
+        "power_w": MAX_POWER_W,
     }[figure]  # fmt: skip
     return None if 0 <= value <= most else f"NVML reports {value}, which is impossible"

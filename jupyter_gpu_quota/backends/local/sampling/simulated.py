@@ -18,7 +18,7 @@ from .node import machine
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 UNSEEN = "its processes are not known, or have only just started"
-SHORTEST_MS = 500
+MIN_AGE_MS = 500
 """A younger process has used too few ticks."""
 
 
@@ -80,7 +80,7 @@ class SimulatedSampler:
             return None
         oldest_ms = min(self._ticks[pid][0] for pid in pids) * 1000 // TICKS_PER_S
         age_ms = self._uptime_ms() - oldest_ms
-        return age_ms if SHORTEST_MS <= age_ms <= elapsed_ms else None
+        return age_ms if MIN_AGE_MS <= age_ms <= elapsed_ms else None
 
 
 def _uptime_ms() -> int:

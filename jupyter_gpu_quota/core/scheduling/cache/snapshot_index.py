@@ -32,7 +32,7 @@ from ...queue.job_queue import WaitingJobs
 
 T = TypeVar("T", Job, Allocation)
 ClassKey = tuple[str, Request, bool, int]
-"""What jobs of one class have in common: project, request, whether they are preemptible, job priority."""
+"""The common properties of the jobs of a class: project, request, whether they are preemptible, job priority."""
 
 
 _class_fields = attrgetter(

@@ -1,22 +1,22 @@
-"""Use of more device memory than a share has: from the first sample above it to the stop."""
+"""Work that uses more device memory than its share: the warning period, and when the work is stopped."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SLACK_MIB = 64
-"""So much above the share is ignored: the figures of NVML are rounded, and the size of a CUDA context varies."""
+"""Excess up to this is ignored: the figures of NVML are rounded, and the size of a CUDA context varies."""
 
 WARN_FOR_MS = 60_000
 """From the first sample above the share to the stop: time to free memory, or to save."""
 
-LEAST_READINGS = 3
+MIN_READINGS = 3
 """Samples above the share, the first included, before a workload is stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """A workload above its share: since when, in how many samples, and how much in the last."""
+    """A workload above its share: the first sample, the number of samples, and the use in the last one."""
 
     since: int
     readings: int
@@ -30,7 +30,7 @@ class Excess:
 
     def is_over(self, now: int) -> bool:
         """Whether the warning was long enough, and confirmed by enough samples, that the workload is stopped."""
-        return now >= self.ends_at and self.readings >= LEAST_READINGS
+        return now >= self.ends_at and self.readings >= MIN_READINGS
 
 
 def excess_after(before: Excess | None, *, used_mib: int | None, share_mib: int, read_at: int) -> Excess | None:

@@ -1,4 +1,4 @@
-"""The known traps of docs/scheduling.md, each a world as text and its outcome, and the story of Bob and Patty."""
+"""The known cases of docs/scheduling.md, each a world as text and its outcome, and the demo of Bob and Patty."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "e 4 / h 0",
             [],
-            id="a surplus that both jobs of a guarantee would have to be paused for is refused",
+            id="a claim for surplus that would pause both jobs of a guarantee is refused",
         ),
         # R30
         pytest.param(
@@ -73,7 +73,7 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "p 0 / q 1",
             ["p1"],
-            id="an indivisible job over quota leaves for a guarantee",
+            id="an indivisible job over quota is paused for a guarantee",
         ),
         # R17
         pytest.param(
@@ -102,7 +102,7 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "a 2 / b 2",
             [],
-            id="an older 3-GPU job does not hide a 1-GPU job that fits the guarantee",
+            id="an older 3-GPU job does not block a 1-GPU job that fits the guarantee",
         ),
         pytest.param(
             """
@@ -233,7 +233,7 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "a 2 / d 2",
             ["a2"],
-            id="of two equal jobs that together exceed the quota one leaves for a fair share",
+            id="of two equal jobs that together exceed the quota one is paused for a fair share",
         ),
         pytest.param(
             """
@@ -245,7 +245,7 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "a 0 / d 2",
             ["a1"],
-            id="a job larger than the quota leaves for a fair share",
+            id="a job larger than the quota is paused for a fair share",
         ),
         pytest.param(
             """
@@ -260,11 +260,11 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "a 0.3 / d 1 / n 0",
             ["a2"],
-            id="a borrower leaves for a fair share, whatever is left of its project's quota",
+            id="a borrower is paused for a fair share, whatever is left of its project's quota",
         ),
     ],
 )
-def test_the_final_state_is_that_of_the_contract(text: str, picture: str, paused: list[str]) -> None:
+def test_known_cases_reach_the_documented_state(text: str, picture: str, paused: list[str]) -> None:
     made = world(text)
     made.settle()
     assert made.picture() == picture
@@ -298,7 +298,7 @@ def test_p4_claims_within_two_departments_and_pauses_p3_never_p1() -> None:
     assert made.picture() == "p1 2 / p2 0 / p3 1 / p4 1"
 
 
-def test_a_window_that_closes_inside_a_grace_period_leaves_the_pause_to_the_plan_that_made_it() -> None:
+def test_a_window_that_closes_inside_a_grace_period_does_not_change_the_pause() -> None:
     made = world("pool t 2\na 0 of t\nb 1 of t\nb runs 2 of 1\na queues 1\nwindow w from 0 to 3: a 1 of t")
     made.drain_ticks = 4
     made.settle()
@@ -404,14 +404,14 @@ def test_a_quota_lowered_during_a_preemption_pauses_no_job_twice() -> None:
 
 
 class TestBobAndPatty:
-    """Two projects, each guaranteed 2 of 4 GPUs; the story that every release plays."""
+    """Two projects, each guaranteed 2 of 4 GPUs: the scenario of the demo."""
 
     def world(self):  # type: ignore[no-untyped-def]
         made = world("pool train 4\nbob 2 of train\npatty 2 of train\nbob queues 6 of 1")
         made.tick()
         return made
 
-    def test_alone_bob_runs_on_all_four(self) -> None:
+    def test_bobs_jobs_run_on_all_four_gpus(self) -> None:
         assert self.world().picture() == "bob 4 / patty 0"
 
     def test_pattys_claim_pauses_two_of_bobs_and_no_more(self) -> None:
@@ -434,7 +434,7 @@ class TestBobAndPatty:
         assert {type(action) for action in made.tick().actions} == {Start}
         assert made.picture() == "bob 2 / patty 2"
 
-    def test_when_pattys_finish_bobs_resume_before_his_younger_jobs_start(self) -> None:
+    def test_when_pattys_jobs_finish_bobs_paused_jobs_resume_before_his_newer_ones(self) -> None:
         made = self.world()
         made.submit("patty", 1000)
         made.submit("patty", 1000)
@@ -454,6 +454,6 @@ class TestBobAndPatty:
         assert placed(made.tick(), "nb-carol1")
 
 
-def test_a_plan_that_was_made_is_made_again() -> None:
+def test_a_recorded_plan_is_reproduced() -> None:
     made = world("pool t 4\na 2 of t\nb 2 of t\na runs 4 of 1\nb queues 2 of 1", preemption=Preemption(min_runtime_s=0))
     assert decide(made.snapshot(), made.policy) == decide(made.snapshot(), made.policy)

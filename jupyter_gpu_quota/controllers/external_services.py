@@ -1,6 +1,6 @@
-"""Services outside the store and the backend that control loops use: the hub and the notification channels.
+"""The hub and the notification channels, for control loops, which are not asynchronous.
 
-Their libraries are asynchronous. All calls run in one event loop, in a thread of its own.
+Their libraries are asynchronous: the calls run in an event loop in a thread of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..notifications.message import Message
 log = logging.getLogger(__name__)
 R = TypeVar("R")
 
-LONGEST_CALL_S = 300.0
+MAX_CALL_S = 300.0
 """Every call has a shorter time-out of its own; this one is for an event loop that hangs."""
 
 
@@ -31,7 +31,7 @@ class EventLoopThread:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LONGEST_CALL_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(MAX_CALL_S)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine without waiting."""

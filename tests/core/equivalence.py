@@ -1,4 +1,4 @@
-"""Worlds that must be decided alike: departments that say nothing new change no plan."""
+"""Worlds that must get equal plans: departments that add no rule change no plan."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def one_for_all(policy: Policy) -> Policy:
 
 
 def drains(snapshot: Snapshot, policy: Policy) -> bool:
-    """Whether what may not be paused is above its project's quota somewhere."""
+    """Whether non-preemptible work is above its project's quota in any pool."""
     quotas = {
         (one.name, pool): one.amounts.get(pool, Amounts()).training_milli
         for one in policy.projects
@@ -50,7 +50,7 @@ def drains(snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def fixed_use(snapshot: Snapshot) -> Counter[tuple[str, str]]:
-    """What jobs that may not be paused hold, by project and pool."""
+    """The use of non-preemptible jobs, by project and pool."""
     fixed = {job.id: (job.project, job.pool) for job in snapshot.jobs if not job.preemptible}
     use = Counter[tuple[str, str]]()
     for one in snapshot.allocations:

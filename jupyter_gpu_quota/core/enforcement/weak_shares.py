@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from .enforcement import EnforcementLabel, EnforcementOffer, RequiredEnforcement, best_offer
-from .lifecycle import WAITING
-from .model import WHOLE_DEVICE, Device, Health, Job, JobTarget
-from .reasons import EnforcementTooWeak, EnforcementUnavailable
+from ..lifecycle import WAITING
+from ..model import WHOLE_DEVICE, Device, Health, Job, JobTarget
+from ..reasons import EnforcementTooWeak, EnforcementUnavailable
+from .levels import EnforcementLabel, EnforcementOffer, RequiredEnforcement, best_offer
 
 Weak = TypeVar("Weak", EnforcementTooWeak, EnforcementUnavailable)
 
@@ -22,7 +22,7 @@ Offers = Callable[[Sequence[Device], str], Sequence[EnforcementOffer]]
 """The best that a fraction of each device can have, for a job of a project."""
 
 
-def unenforceable(
+def unenforceable_jobs(
     offers: Offers, devices_in: Callable[[str], Sequence[Device]], jobs: Iterable[Job], least: RequiredEnforcement
 ) -> list[tuple[Job, EnforcementUnavailable]]:
     """Jobs that wait for a fraction that certainly no device of their pool can enforce; with the best offer."""
@@ -43,7 +43,7 @@ def unenforceable(
 def _best_weak_offer(
     offers: Offers, devices: Sequence[Device], job: Job, least: RequiredEnforcement
 ) -> EnforcementUnavailable | None:
-    """What the best device for a job offers; None where one is enough, or where that is not known of all."""
+    """The best offer of a device for a job; None where one is enough, or where an offer is unknown."""
     healthy = [
         device
         for device in devices

@@ -1,4 +1,4 @@
-"""How a share of a device is enforced: the levels, what a policy requires, and what was read back or is possible.
+"""Enforcement levels of a share: the required level, the level that was read back, and the best possible one.
 
 A share's memory and its compute each have a level of their own: a driver limit enforces memory, not compute.
 """
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .model import WHOLE_DEVICE
+from ..model import WHOLE_DEVICE
 
 
 class EnforcementLevel(StrEnum):
-    """What keeps a workload to its share of memory, or of compute; strongest first."""
+    """The enforcement of a workload's share of memory, or of compute; strongest first."""
 
     HARDWARE = "hardware"
     DRIVER = "driver"
@@ -76,7 +76,7 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcementLabel:
-    """How one share is enforced, as was read back. ``why`` gives the reason for no stronger level.
+    """The enforcement of one share, as was read back. ``why`` gives the reason for no stronger level.
 
     ``unsure``: something could not be read, so the share may be enforced better than the label says.
     """
@@ -87,7 +87,7 @@ class EnforcementLabel:
     unsure: bool = False
 
     def is_enough(self, required: RequiredEnforcement) -> bool:
-        """Whether a policy accepts these levels."""
+        """Whether a policy accepts these levels for a share."""
         return not is_weaker(self.memory, required.memory) and not is_weaker(self.compute, required.compute)
 
 
@@ -99,11 +99,6 @@ class EnforcementOffer(EnforcementLabel):
     """
 
     device: str
-
-
-def is_too_weak(label: EnforcementLabel, required: RequiredEnforcement) -> bool:
-    """Whether a share is enforced by less than the policy accepts."""
-    return not label.is_enough(required)
 
 
 def best_offer(offers: Sequence[EnforcementOffer]) -> EnforcementOffer:

@@ -1,4 +1,4 @@
-"""Makes the controllers beside scheduling and retention."""
+"""Makes the controllers other than scheduling and retention, whose job backend belongs to the main thread."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class HubControl(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The dependencies of the controllers. ``page`` is the address of the page on which a warning is postponed."""
+class ControllerFactory:
+    """Makes each controller from these dependencies. ``page`` is the address where a warning can be postponed."""
 
     store: Store
     fenced: FencedStore
     hub: HubControl
-    enforcement: EnforcementBackend
+    enforcement_backend: EnforcementBackend
     channels: Sequence[Channel]
     clock: Callable[[], int]
     events: Sequence[Event]
@@ -50,11 +50,11 @@ class Parts:
     new_id: Callable[[int], str] = field(default=new_ulid)
 
     def controllers(self) -> Mapping[str, Callable[[], Controller]]:
-        """The function that makes each controller, by its name."""
+        """A function for each controller, by its name, that makes a new one."""
         senders = {f"notifications.{each.name}": partial(self.sender, each) for each in self.channels}
         return {
             "idleness": self.idleness,
-            "enforcement": self.enforcer,
+            "enforcement": self.enforcement,
             "reconciliation": self.reconciliation,
             **senders,
         }
@@ -68,18 +68,16 @@ class Parts:
         give_up_unconfigured(self.store, self.fenced, self.queue.channels)
         return Idleness(view, self.fenced, self.queue, partial(self._stop, view))
 
-    def enforcer(self) -> Enforcement:
+    def enforcement(self) -> Enforcement:
         view = FollowedStore(self.store)
-        effects = Effects(self.fenced, self.enforcement, self.queue, partial(self._stop, view), self.clock)
-        return Enforcement(view, self.enforcement, effects)
+        effects = Effects(self.fenced, self.enforcement_backend, self.queue, partial(self._stop, view), self.clock)
+        return Enforcement(view, self.enforcement_backend, effects)
 
     def reconciliation(self) -> Reconciliation:
         return Reconciliation(FollowedStore(self.store), self.fenced, self.hub.servers)
 
     def sender(self, channel: Channel) -> ChannelSender:
-        return ChannelSender(
-            channel, self.store, self.fenced, clock=self.clock, hub=self.hub_name, page=self.page
-        )  # fmt: skip
+        return ChannelSender(channel, self.store, self.fenced, clock=self.clock, hub=self.hub_name, page=self.page)
 
     def _stop(self, view: FollowedStore, record: NotebookRecord) -> None:
         """Request that the hub stop a notebook's server."""

@@ -1,0 +1,165 @@
+"""The cluster: projects, pools, nodes, devices and their use."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+from .fields import AffectedView, Enforcement, Flag, Wire
+
+
+class ProjectPoolView(Wire):
+    """One project or department in one pool: its quotas, its use and its fair share.
+
+    ``in_force_training_milli`` is its training quota, reduced while the quotas do not fit the pool.
+    ``fair_share_milli`` is the amount that its jobs may claim: the quota in force and its part of the surplus.
+    ``utilised_milli`` is the use of its devices by the newest readings; null with the cause in ``utilised_unknown`` if
+    a part of it is unknown.
+    """
+
+    pool: str
+    notebook_milli: int
+    training_milli: int
+    limit_milli: int | None
+    weight: int
+    notebook_used_milli: int
+    training_used_milli: int
+    borrowed_milli: int
+    fair_share_milli: int
+    in_force_training_milli: int
+    queued_jobs: int
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
+
+
+class DepartmentView(Wire):
+    """A department with the use of all its projects."""
+
+    name: str
+    priority: int
+    pools: list[ProjectPoolView]
+
+
+class ProjectView(Wire):
+    """A project; ``department`` is null if the quota file has none."""
+
+    name: str
+    priority: int
+    pools: list[ProjectPoolView]
+    role: str | None
+    department: DepartmentView | None = None
+
+
+class PoolView(Wire):
+    """One pool. ``utilised_milli`` is the use of its healthy devices, null if one of them is unknown."""
+
+    name: str
+    devices: int
+    capacity_milli: int
+    free_milli: int
+    models: list[str]
+    simulated: bool
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
+
+
+class NodeView(Wire):
+    """A node. ``schedulable``: new work may start there; ``upkeep`` is set by an admin."""
+
+    id: str
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    schedulable: bool
+    upkeep: str = "none"
+    drain_by: datetime | None = None
+    devices: int
+    cluster: str
+    hub: str
+
+
+class NodeEdit(Wire):
+    """``POST nodes/{id}/actions/drain``: after the deadline (a duration) non-preemptible work is stopped too."""
+
+    deadline: Annotated[str, StringConstraints(max_length=100)] | None = None
+    dry_run: Flag = False
+
+
+class NodeChangeView(Wire):
+    """A node after a change, the affected work, and the reduced training quotas."""
+
+    node: NodeView
+    changed: bool
+    affected: list[AffectedView]
+    guarantees: list[str]
+
+
+class HolderView(Wire):
+    """One allocation on a device; ``user`` and ``workload`` are null (``hidden``) for work of other projects.
+
+    ``name`` is a job's; null for a notebook, for hidden work, and from an older service. ``enforcement`` is null for
+    hidden work. ``utilised_milli`` is its use of the device by the newest reading; null for hidden work, and with the
+    cause in ``utilised_unknown`` if unknown.
+    """
+
+    kind: Literal["notebook", "job", "hidden"]
+    workload: str | None
+    user: str | None
+    project: str | None
+    gpu_milli: int
+    state: str
+    name: str | None = None
+    enforcement: Enforcement | None = None
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
+
+
+class DeviceView(Wire):
+    """One device. ``trouble`` is the cause of its bad health, ``utilisation_unknown`` that of an unknown use.
+
+    ``foreign_why`` explains foreign use. ``upkeep`` is that of its node: no new work starts while it is cordoned or
+    draining.
+    """
+
+    id: str
+    uuid: str | None
+    node: str
+    index: int
+    model: str
+    memory_mib: int
+    pool: str | None
+    health: str
+    trouble: str | None = None
+    upkeep: str = "none"
+    simulated: bool
+    foreign_milli: int
+    foreign_why: str | None = None
+    free_milli: int
+    holders: list[HolderView]
+    utilisation_percent: int | None
+    utilisation_unknown: str | None = None
+    memory_used_mib: int | None = None
+    sampled_at: datetime | None
+    cluster: str
+    hub: str
+
+
+class UsageView(Wire):
+    """``GET usage``: allocated and used GPU of a project, user, pool, device or workload, or of an hour.
+
+    Amounts are milli-GPU hours. ``coverage_percent`` is the part of the allocated time with readings;
+    ``used_milli_h`` and ``utilisation_percent`` are of that part, and null with the cause in ``used_unknown`` without
+    readings. Milli-GPU seconds are exact, where hours round small amounts to 0; null from an older service.
+    """
+
+    name: str
+    allocated_milli_h: int
+    used_milli_h: int | None
+    utilisation_percent: int | None
+    used_unknown: str | None
+    coverage_percent: int
+    simulated: bool
+    allocated_milli_s: int | None = None
+    used_milli_s: int | None = None

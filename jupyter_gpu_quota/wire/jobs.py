@@ -1,0 +1,242 @@
+"""Jobs: requests, views, bundles, outputs and explanations."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from .fields import (
+    AffectedView,
+    AllocationView,
+    Argument,
+    Count,
+    Digest,
+    Duration,
+    Enforcement,
+    Flag,
+    Gpu,
+    IdempotencyKey,
+    Models,
+    Name,
+    Priority,
+    ReasonView,
+    VariableName,
+    Wire,
+)
+
+MAX_TEXT = 65_536
+"""Characters of a job's command, variables and secrets together."""
+
+SHOWN = 40
+"""Characters of a wrong command in the message."""
+
+
+class JobRequest(Wire):
+    """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB"; a node's ``processes`` share it evenly.
+
+    ``cpu_milli`` and ``memory_mib`` are per node too; 0 is the GPU's part of its node. ``gpu_model`` is one or several,
+    separated by commas. The job has ``nodes`` x ``processes`` ranks, each with devices on one node. With ``min_nodes``
+    it is elastic: it runs with the ranks of at least so many nodes, and with more if GPUs are idle.
+
+    ``project`` and ``pool`` default to the user's only or default ones. ``time_limit`` is seconds or "90m", "24h".
+    ``idempotency_key`` may also be the header ``Idempotency-Key``.
+    """
+
+    command: Annotated[list[Argument], Field(min_length=1, max_length=1000)]
+    gpu: Gpu = "1"
+    project: Name | None = None
+    pool: Name | None = None
+    gpu_model: Models | None = None
+    cpu_milli: Annotated[int, Field(strict=True, ge=0, le=1 << 30)] = 0
+    memory_mib: Annotated[int, Field(strict=True, ge=0, le=1 << 30)] = 0
+    name: Name | None = None
+    priority: Priority = 50
+    preemptible: Flag = True
+    variables: Annotated[dict[VariableName, Argument], Field(max_length=500)] = {}
+    secrets: Annotated[dict[VariableName, Argument], Field(max_length=100)] = {}
+    environment: Name | None = None
+    directory: Annotated[str, StringConstraints(max_length=4096)] = "."
+    live: Flag = False
+    bundle: Digest | None = None
+    time_limit: Duration | None = None
+    retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 0
+    private: Flag = False
+    nodes: Count = 1
+    processes: Count = 1
+    min_nodes: Count | None = None
+    idempotency_key: IdempotencyKey | None = None
+    dry_run: Flag = False
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _check_array(cls, given: object) -> object:
+        """Refuse a command line as one text, since no shell splits it."""
+        if isinstance(given, list | tuple):
+            return given
+        value = f"the text {given[:SHOWN]!r}" if isinstance(given, str) else f"{given!r:.{SHOWN}}"
+        raise ValueError(f'{value} was given; it is the array of a program and its arguments: ["python", "train.py"]')
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        """Limit the size, since every queued job is in the service's memory and in listings."""
+        named = (*self.variables.items(), *self.secrets.items())
+        size = sum(map(len, self.command)) + sum(len(name) + len(value) for name, value in named)
+        if size > MAX_TEXT:
+            raise ValueError(f"the command, variables and secrets have {size} characters; at most {MAX_TEXT} fit")
+        return self
+
+
+class ProgressView(Wire):
+    """The progress that a job reported."""
+
+    done: int
+    total: int
+
+
+class RankView(Wire):
+    """One rank of one attempt, with its node and its end.
+
+    ``handle`` is the backend's name for its first process, such as a process id; null before it began.
+    """
+
+    attempt: int
+    rank: int
+    node: str
+    handle: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_status: int | None
+
+
+class JobView(Wire):
+    """One job in listings and events, without values of variables and secrets.
+
+    ``private`` jobs are visible to their owner, leads and admins. ``gpu_milli`` is of one rank. An elastic job runs
+    with ``min_ranks`` to ``ranks`` ranks, at present with ``held_ranks``; both are null for other jobs. ``reason``
+    explains the present state; ``paused_because`` is the cause of a pause, independent of the present reason.
+    ``utilised_milli`` is the use of its devices by the newest readings; null with the cause in ``utilised_unknown`` if
+    it is unknown, and null without devices.
+    """
+
+    id: str
+    name: str
+    project: str
+    pool: str
+    user: str
+    state: str
+    target: str
+    reason: ReasonView | None
+    paused_because: ReasonView | None = None
+    command: list[str]
+    gpu: str
+    gpu_milli: int
+    ranks: int
+    min_ranks: int | None = None
+    held_ranks: int | None = None
+    gpu_model: str | None
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    priority: int
+    preemptible: bool
+    private: bool
+    live: bool
+    bundle: str | None
+    directory: str
+    environment: str | None
+    secret_names: list[str]
+    time_limit_s: int
+    retries: int
+    retries_left: int
+    attempt: int
+    pauses: int
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_status: int | None
+    progress: ProgressView | None
+    metrics: dict[str, float]
+    allocations: list[AllocationView]
+    borrower: bool
+    enforcement: Enforcement | None
+    clone_of: str | None
+    simulated: bool
+    cluster: str
+    hub: str
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
+
+    @property
+    def whole_milli(self) -> int:
+        """The GPU of its present ranks, or of all ranks while it does not run."""
+        return self.gpu_milli * (self.held_ranks or self.ranks)
+
+
+class JobDetail(JobView):
+    """``GET jobs/{id}``: the job with its variables and the ranks of all attempts."""
+
+    variables: dict[str, str]
+    rank_records: list[RankView]
+
+
+class CloneRequest(Wire):
+    """``POST jobs/{id}/actions/clone`` and ``rerun``: the changes for the new job.
+
+    ``cpu_milli`` and ``memory_mib`` are per node, as in :class:`JobRequest`. With ``dry_run`` nothing is stored.
+    """
+
+    name: Name | None = None
+    gpu: Gpu | None = None
+    priority: Priority | None = None
+    cpu_milli: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
+    memory_mib: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
+    nodes: Count | None = None
+    time_limit: Duration | None = None
+    dry_run: Flag = False
+    idempotency_key: IdempotencyKey | None = None
+
+
+class OutputView(Wire):
+    path: str
+    size_bytes: int
+    modified_at: datetime
+
+
+class BundleView(Wire):
+    """The answer to ``PUT bundles/{digest}``."""
+
+    digest: str
+    size_bytes: int
+    existed: bool
+
+
+class WouldStart(Wire):
+    """The smallest change of one kind that would start a workload, as a sentence."""
+
+    kind: str
+    message: str
+
+
+class ExplainView(Wire):
+    """``GET explain/{id}``: the reason of a workload's state, changes that would start it, and its latest start."""
+
+    id: str
+    state: str
+    reason: ReasonView
+    would_start: list[WouldStart]
+    estimate_at: datetime | None
+
+
+class DryRunView(Wire):
+    """The answer to a job request with ``dry_run``.
+
+    ``charged_milli`` is the charge with all ranks, ``charged_least_milli`` that with the fewest ranks of an elastic
+    job, null for other jobs.
+    """
+
+    starts_now: bool
+    pauses: list[AffectedView]
+    reason: ReasonView
+    charged_milli: int
+    charged_least_milli: int | None = None

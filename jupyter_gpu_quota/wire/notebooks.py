@@ -1,0 +1,93 @@
+"""Notebooks: requests for slices, their views and idle states."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+from .fields import AllocationView, Enforcement, Gpu, Name, NoNul, ReasonView, Wire
+
+
+class NotebookRequest(Wire):
+    """``POST notebooks``, only for the hub's spawner.
+
+    ``user`` is the hub's user name, ``server`` "" for the default server.
+    """
+
+    user: Annotated[str, StringConstraints(min_length=1, max_length=255)]
+    server: Annotated[str, StringConstraints(max_length=255, pattern=NoNul)] = ""
+    project: Name
+    pool: Name | None = None
+    gpu: Gpu
+
+
+class IdleView(Wire):
+    """The idle state of a notebook.
+
+    ``verdict`` is busy, idle or unknown, with ``reason`` and ``message``; ``stage`` is the state of the countdown:
+    in_use, reported, warned, freeing, freed or stopping. ``free_in_ms``: remaining time of the countdown, null without
+    one. ``used_ms``: time since the last use of the GPU, null if unknown; ``keeps_left``: how often the warning can
+    still be postponed. ``noticed``: the user was notified that a busy kernel does not use the GPU.
+    """
+
+    verdict: Literal["busy", "idle", "unknown"]
+    reason: str
+    message: str
+    stage: Literal["in_use", "reported", "warned", "freeing", "freed", "stopping"]
+    mode: Literal["report", "reclaim"]
+    free_in_ms: int | None = None
+    kernels: list[str] = []
+    keeps_left: int = 0
+    used_ms: int | None = None
+    noticed: bool = False
+
+
+class NotebookView(Wire):
+    """One notebook's slice.
+
+    ``state`` is requested, booked, lent (booked and idle), refused or returned; ``activity`` is busy, idle or unknown.
+    ``idle`` is the idle state, null before the first classification. ``utilised_milli`` is the use of its slice by the
+    newest reading; null with the cause in ``utilised_unknown`` if unknown.
+    ``warning``: the warning of memory enforcement to a notebook that uses more memory than its share.
+    """
+
+    id: str
+    user: str
+    server: str
+    project: str
+    pool: str
+    gpu_milli: int
+    state: str
+    reason: ReasonView | None
+    requested_at: datetime
+    booked_at: datetime | None
+    ended_at: datetime | None
+    allocations: list[AllocationView]
+    activity: str
+    enforcement: Enforcement | None
+    simulated: bool
+    cluster: str
+    hub: str
+    idle: IdleView | None = None
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
+    warning: str | None = None
+
+
+class ChoiceView(Wire):
+    """A project and pool in which a user may start a notebook, with the quota for its size.
+
+    ``devices``: available devices of the pool; null from an older service. ``user_left_milli``: the user's remaining
+    amount under the limits per user of project and department; null without such a limit.
+    """
+
+    project: str
+    pool: str
+    quota_milli: int
+    used_milli: int
+    device_model: str | None
+    device_memory_mib: int | None
+    devices: int | None = None
+    user_left_milli: int | None = None
