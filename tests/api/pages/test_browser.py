@@ -54,8 +54,17 @@ def first_job(world: ServiceWorld) -> str:
     return str(world.get("jobs", "ann").json["items"][-1]["id"])
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390, 320], ids=["wide", "as a phone", "in a sidebar"])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        pytest.param(1280, "light", id="wide-light"),
+        pytest.param(1280, "dark", id="wide-dark"),
+        pytest.param(390, "light", id="as a phone-light"),
+        pytest.param(320, "light", id="in a sidebar-light"),
+        pytest.param(390, "dark", id="as a phone-dark", marks=pytest.mark.slow),
+        pytest.param(320, "dark", id="in a sidebar-dark", marks=pytest.mark.slow),
+    ],
+)
 def test_every_page_passes_axe_and_fits_its_width(world: ServiceWorld, chromium: Any, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
     for path in ("", "jobs", f"jobs/{first_job(world)}", "quota", "audit", "nowhere"):
