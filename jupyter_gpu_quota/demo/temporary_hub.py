@@ -135,7 +135,7 @@ class TemporaryHub:
 
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for user in self.users.everybody:
+        for user in {*self.users.everybody, *self.users.admins}:
             self.home(user).mkdir(parents=True, exist_ok=True)
             # A notebook's terminal is a login shell, and Debian's profile forgets the PATH of the server around it.
             profile = f'export PATH="{Path(self.python).parent}:$PATH"\n'
