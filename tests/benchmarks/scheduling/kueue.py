@@ -150,7 +150,7 @@ def costs_of(replay: Replay) -> Iterator[Costs]:
     controller_module.decide = costs.timed("decide", shipped)
     for owner, names in (
         (store, ("observe", "commit", "changes", "record", "acquire_lease")),
-        (executor, ("observe", "start", "leave")),
+        (executor, ("observe", "start", "stop")),
         (controller.mirror, ("update", "snapshot", "digest")),
     ):
         for name in names:
