@@ -94,7 +94,7 @@ class ActivityRecorder:
         return KeepNotes(notes=notes, over=tuple(("activity", name) for name in sorted(self._over)), below=below)
 
     def stored(self) -> None:
-        """What :meth:`note` returned is in the store."""
+        """Note that the store has the notes that :meth:`note` returned."""
         for span in self._unstored.values():
             span.is_new = False
         self._unstored.clear()

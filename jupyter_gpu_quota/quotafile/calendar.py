@@ -61,7 +61,8 @@ def expand(calendar: Iterable[Entry], from_ms: int, to_ms: int) -> tuple[Window,
     """The openings that are open at some instant from ``from_ms`` up to, not including, ``to_ms``, in full length.
 
     They are in the order of the calendar, so that the last match wins, those of one entry in the order of time.
-    What :func:`zone_refusal` and :func:`region_refusal` refuse raises ZoneInfoNotFoundError or NotImplementedError.
+    Raises ZoneInfoNotFoundError or NotImplementedError for a zone or region that :func:`zone_refusal` or
+    :func:`region_refusal` refuses.
     """
     return tuple(
         Window(name=entry.name, begins_at=begins_at, ends_at=ends_at, changes=entry.changes)

@@ -62,7 +62,7 @@ WORKERS = 8
 MIB = 1 << 20
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError)
-"""What a record without a key, or with a value of another type, raises."""
+"""The errors of a record that lacks a key or has a value of another type."""
 
 Attempt = tuple[str, int]
 
