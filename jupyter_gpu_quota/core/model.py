@@ -251,7 +251,7 @@ class Job:
     ``gpu_milli`` is 1..1000 on one device, or whole thousands for several devices of one node.
     ``submitted_at`` is the first submit time and survives every pause. ``checkpoint_at`` is when the job last
     saved, None when it never did. ``paused_at`` holds the instants of the pauses that count against
-    ``max_pauses``. ``borrower``: it runs on unbooked notebook quota and stops within ``lent_grace_s``.
+    ``max_pauses``. ``borrower``: it runs on unused notebook quota and stops within ``lent_grace_s``.
     ``paused_for``: the preemptor, while it stops and while it is paused.
     ``min_ranks``: an elastic job runs with any number of ranks from there to ``ranks``; None is not elastic.
     ``held_ranks``: how many it has now, None where it has no devices or all ranks.

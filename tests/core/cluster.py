@@ -26,6 +26,7 @@ from jupyter_gpu_quota.core.model import (
     Lending,
     Node,
     Notebook,
+    NotebookState,
     Placement,
     Policy,
     Preemption,
@@ -158,6 +159,11 @@ class World:
             started_at=self.now - ran_s * 1000,
             borrower=borrower,
         )
+
+    def book(self, notebook: Notebook, device: str) -> None:
+        """Let a notebook have its slice on this device already."""
+        self.owned[notebook.id] = [self._allocation(notebook.id, 0, device, notebook.gpu_milli, 0)]
+        self.notebooks[notebook.id] = dc.replace(notebook, state=NotebookState.BOOKED)
 
     def _allocation(self, workload: str, rank: int, device: str, amount: int, at: int) -> Allocation:
         memory = self.devices[device].memory_mib * amount // 1000

@@ -241,7 +241,17 @@ MUTANTS = (
     ),
     mutant(
         "no room is reserved for lent slices",
-        edit("scheduling/notebook_slices.py:reserve_lent", "pool.ledger.unbooked[at] += notebook.gpu_milli", "pass"),
+        edit(
+            "scheduling/notebook_slices.py:reserve_lent", "pool.ledger.unused_quota[at] += notebook.gpu_milli", "pass"
+        ),
+    ),
+    mutant(
+        "a new slice uses the room of lent slices",
+        edit("scheduling/notebook_slices.py:_unbooked", "max(0, unused - lent)", "unused"),
+    ),
+    mutant(
+        "a new slice claims the room of lent slices",
+        edit("placement/ledger.py:Ledger.slice_after", "max(self.lent[at], borrowed)", "borrowed"),
     ),
     mutant(
         "a claim forgets the work that it moves",

@@ -2,7 +2,8 @@
 
 Devices and nodes go by number (their place in id order). Per device, in milli-GPU: ``firm`` (work that stays),
 ``borrowed`` (borrowers of notebook quota), ``leaving`` (work that is stopping, still there), ``reserved`` and
-``reserved_borrowed`` (for waiting work), ``unbooked`` (notebook quota without a slice: for borrowers only).
+``reserved_borrowed`` (for waiting work), ``unused_quota`` (notebook quota without a slice on it: for borrowers only),
+``lent`` (of that, what belongs to lent slices: other slices do not use it).
 Reading a pool fills the columns directly; after the first call of :meth:`Ledger.free_devices` only shift changes them.
 """
 
@@ -167,12 +168,13 @@ class Ledger:
     def _empty(self) -> None:
         count = len(self.devices)
         self.firm, self.borrowed, self.leaving = [0] * count, [0] * count, [0] * count
-        self.reserved, self.reserved_borrowed, self.unbooked = [0] * count, [0] * count, [0] * count
+        self.reserved, self.reserved_borrowed = [0] * count, [0] * count
+        self.unused_quota, self.lent = [0] * count, [0] * count
         self._draining: set[int] = set()
         self.node_resources = NodeResources(self._sizes)
         self._node_classes: dict[bool, NodeClasses] = {}
         self._rooms: dict[Models, tuple[FreeDevices, FreeDevices]] | None = None
-        self._has_unbooked: bool | None = None
+        self._has_unused_quota: bool | None = None
         self._journal: list[tuple[Column | _ResourceChange, int, int]] = []
         self._log: list[int] = []
         """Each device that changed, in order, and the complement of each node that did. An index that follows from the
@@ -242,11 +244,11 @@ class Ledger:
         self.gains += milli < 0
 
     @property
-    def has_unbooked(self) -> bool:
-        """Whether anything was unbooked at the first call: if not, a borrower has the room of firm work."""
-        if self._has_unbooked is None:
-            self._has_unbooked = any(self.unbooked)
-        return self._has_unbooked
+    def has_unused_quota(self) -> bool:
+        """Whether any notebook quota was unused at the first call: if not, a borrower has the room of firm work."""
+        if self._has_unused_quota is None:
+            self._has_unused_quota = any(self.unused_quota)
+        return self._has_unused_quota
 
     @property
     def draining(self) -> set[int]:
@@ -271,7 +273,7 @@ class Ledger:
                 drains = self.leaving[at] and self.lendable_after(at) > 0
                 (self._draining.add if drains else self._draining.discard)(at)
         plain = [(at, self.plain_now(at)) for at in moved]
-        lendable = [(at, self.lendable_now(at)) for at in moved] if self.has_unbooked else plain
+        lendable = [(at, self.lendable_now(at)) for at in moved] if self.has_unused_quota else plain
         for key, (firm, borrowed) in rooms.items():
             firm.put(self._of_models(plain, key))
             if borrowed is not firm:
@@ -281,9 +283,9 @@ class Ledger:
         return [(at, milli) for at, milli in free if self.model[at] in models] if models else free
 
     def _rooms_for(self, models: Models) -> tuple[FreeDevices, FreeDevices]:
-        """For firm work and for borrowers; the same where no notebook quota is unbooked, which a plan only lowers."""
+        """For firm work and for borrowers; the same where no notebook quota is unused, which a plan only lowers."""
         rooms = []
-        for borrowed in (False, True) if self.has_unbooked else (False,):
+        for borrowed in (False, True) if self.has_unused_quota else (False,):
             free = self.all_now(borrowed=borrowed)
             if models:
                 free = [milli if model in models else 0 for milli, model in zip(free, self.model, strict=True)]
@@ -292,14 +294,17 @@ class Ledger:
 
     def all_now(self, *, borrowed: bool) -> list[int]:
         """:meth:`lendable_now` or :meth:`plain_now` of every device."""
-        beside = self.borrowed, self.leaving, self.reserved, self.reserved_borrowed, self.unbooked
+        beside = self.borrowed, self.leaving, self.reserved, self.reserved_borrowed, self.unused_quota
         if not any(map(any, beside)):
             return [whole - firm if whole > firm else 0 for whole, firm in zip(self.capacity, self.firm, strict=True)]
-        after = zip(self.reserved, self.borrowed, self.reserved_borrowed, self.unbooked, strict=True)
+        after = zip(self.reserved, self.borrowed, self.reserved_borrowed, self.unused_quota, strict=True)
         if borrowed:
             dues = [due + here + soon for due, here, soon, _ in after]
         else:
-            dues = [due + (unbooked if unbooked > here + soon else here + soon) for due, here, soon, unbooked in after]
+            dues = [
+                due + (unused_quota if unused_quota > here + soon else here + soon)
+                for due, here, soon, unused_quota in after
+            ]
         rows = zip(self.capacity, self.firm, self.borrowed, self.leaving, dues, strict=True)
         return [
             free if (free := whole - firm - (due if due > here + goes else here + goes)) > 0 else 0
@@ -349,12 +354,17 @@ class Ledger:
     def plain_after(self, at: int, *, firm_gone: int = 0, borrowed_gone: int = 0) -> int:
         """Room for firm work after all drains and after these amounts have left; may be below 0."""
         borrowed = self.borrowed[at] + self.reserved_borrowed[at] - borrowed_gone
-        return self.capacity[at] - self.firm[at] - self.reserved[at] + firm_gone - max(self.unbooked[at], borrowed)
+        return self.capacity[at] - self.firm[at] - self.reserved[at] + firm_gone - max(self.unused_quota[at], borrowed)
 
     def lendable_after(self, at: int, *, firm_gone: int = 0, borrowed_gone: int = 0) -> int:
-        """Room for a borrower or a notebook after all drains and after these amounts have left."""
+        """Room for a borrower after all drains and after these amounts have left."""
         borrowed = self.borrowed[at] + self.reserved_borrowed[at] - borrowed_gone
         return self.capacity[at] - self.firm[at] - self.reserved[at] + firm_gone - borrowed
+
+    def slice_after(self, at: int, *, firm_gone: int = 0, borrowed_gone: int = 0) -> int:
+        """Room for a notebook slice, beside lent ones, after all drains and after these amounts have left."""
+        borrowed = self.borrowed[at] + self.reserved_borrowed[at] - borrowed_gone
+        return self.capacity[at] - self.firm[at] - self.reserved[at] + firm_gone - max(self.lent[at], borrowed)
 
     def node_after(self, node: int, *, borrowed: bool) -> int:
         """The room of a node after all drains, for firm work or for borrowers."""
@@ -374,11 +384,11 @@ class Ledger:
 
     def _after(self, devices: Iterable[int], *, borrowed: bool) -> list[int]:
         """:meth:`lendable_after` or :meth:`plain_after` of many devices."""
-        capacity, firm, reserved, unbooked = self.capacity, self.firm, self.reserved, self.unbooked
+        capacity, firm, reserved, unused_quota = self.capacity, self.firm, self.reserved, self.unused_quota
         here, due = self.borrowed, self.reserved_borrowed
         if borrowed:
             return [capacity[at] - firm[at] - reserved[at] - here[at] - due[at] for at in devices]
-        return [capacity[at] - firm[at] - reserved[at] - max(unbooked[at], here[at] + due[at]) for at in devices]
+        return [capacity[at] - firm[at] - reserved[at] - max(unused_quota[at], here[at] + due[at]) for at in devices]
 
     def all_plain_after(self) -> list[int]:
         """:meth:`plain_after` of every device."""
@@ -398,12 +408,16 @@ class Ledger:
 
     def plain_now(self, at: int) -> int:
         """Room for firm work now, 0 or more."""
-        borrowed, unbooked = self.borrowed[at], self.unbooked[at]
+        borrowed, unused_quota = self.borrowed[at], self.unused_quota[at]
         due, occupied = borrowed + self.reserved_borrowed[at], borrowed + self.leaving[at]
-        due = self.reserved[at] + (unbooked if unbooked > due else due)
+        due = self.reserved[at] + (unused_quota if unused_quota > due else due)
         free = self.capacity[at] - self.firm[at] - (due if due > occupied else occupied)
         return free if free > 0 else 0
 
     def lendable_now(self, at: int) -> int:
         """Room for a borrower now, 0 or more."""
         return max(0, min(self.free_now(at), self.lendable_after(at)))
+
+    def slice_now(self, at: int) -> int:
+        """Room for a notebook slice now, beside lent ones, 0 or more."""
+        return max(0, min(self.free_now(at), self.slice_after(at)))

@@ -142,12 +142,12 @@ NOWHERE = Refusal(possible_ranks=0)
 def place(ledger: Ledger, request: Request, *, borrowed: bool = False) -> Fit | Refusal:
     """Find free devices for every rank, or for none.
 
-    ``borrowed``: as a borrower, unbooked notebook quota may be used as well. Fractions go to the fullest device that
+    ``borrowed``: as a borrower, unused notebook quota may be used as well. Fractions go to the fullest device that
     takes them, whole devices to the node with the fewest whole free ones, so that whole nodes stay free.
     Ties go by id. Source: docs/scheduling.md, section 7.
     Rule R61.
     """
-    borrowed = borrowed and ledger.has_unbooked
+    borrowed = borrowed and ledger.has_unused_quota
     if request.ranks > 1:
         return _all_ranks(ledger, request, borrowed=borrowed)
     key = request, borrowed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..model import WHOLE_DEVICE
 from ..placement.place import Fit, Piece, Request, place, rank_pieces, reserve
@@ -11,6 +11,7 @@ from ..queue.pool_state import PoolState, victim_list
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from .accounting import mark_leaving, restart_in_place
 from .search import Preemption
+from .slots import room_after
 
 MAX_REPLACED = 12
 """At most this many preemptions are placed again to spare a victim."""
@@ -148,19 +149,22 @@ class _Replacement:
     def _slots(self, preemption: Preemption) -> Iterator[list[int]]:
         """Slots for one rank: draining devices, the tightest first and each amount of room once, then free ones."""
         request, only = preemption.preemptor.request, preemption.preemptor.only
-        borrowed = preemption.borrowed or preemption.preemptor.entitlement is Entitlement.NOTEBOOK
+        entitlement = preemption.preemptor.entitlement
+        borrowed = preemption.borrowed or entitlement is Entitlement.NOTEBOOK
+        after = room_after(self.ledger, entitlement, can_borrow=borrowed)
         seen = set[int]()
-        for left, slot in sorted(self._draining(request, borrowed=borrowed)):
+        for left, slot in sorted(self._draining(request, after)):
             if left not in seen and (only is None or all(at in only for at in slot)):
                 seen.add(left)
                 yield slot
         fit = place(self.ledger, request._replace(ranks=1), borrowed=borrowed)
-        if isinstance(fit, Fit) and (only is None or all(piece.device in only for piece in fit.pieces)):
-            yield [piece.device for piece in fit.pieces]
+        free = [piece.device for piece in fit.pieces] if isinstance(fit, Fit) else []
+        need = min(request.gpu_milli, WHOLE_DEVICE)
+        if free and all((only is None or at in only) and after(at) >= need for at in free):
+            yield free
 
-    def _draining(self, request: Request, *, borrowed: bool) -> Iterator[tuple[int, list[int]]]:
+    def _draining(self, request: Request, after: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
         ledger, per_rank = self.ledger, request.devices_per_rank
-        after = ledger.lendable_after if borrowed else ledger.plain_after
         need = min(request.gpu_milli, WHOLE_DEVICE)
         nodes = {ledger.node_of[at] for at in ledger.draining}
         slots = [ledger.on_node[node] for node in nodes] if per_rank > 1 else [[at] for at in ledger.draining]

@@ -18,7 +18,7 @@ from ..queue.quota_state import Entitlement, QuotaState, Victim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemptor:
-    """A request that may take devices from running work. ``can_borrow``: it may run on unbooked notebook quota.
+    """A request that may take devices from running work. ``can_borrow``: it may run on unused notebook quota.
 
     ``only``: the devices that it may use; None for any.
     """

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..model import WHOLE_DEVICE
 from ..placement.ledger import Ledger
 from ..placement.node_resources import NOTHING
 from ..placement.place import Piece, node_needs
-from ..queue.quota_state import Victim
+from ..queue.quota_state import Entitlement, Victim
 from .rules import Preemptor
+
+
+def room_after(ledger: Ledger, entitlement: Entitlement, *, can_borrow: bool) -> Callable[..., int]:
+    """The room of a device for a preemptor after all drains: for a slice, for a borrower or for firm work."""
+    if entitlement is Entitlement.NOTEBOOK:
+        return ledger.slice_after
+    return ledger.lendable_after if can_borrow else ledger.plain_after
 
 
 class Slots:
@@ -17,6 +24,7 @@ class Slots:
 
     def __init__(self, ledger: Ledger, preemptor: Preemptor, *, can_borrow: bool) -> None:
         self.ledger, self.request, self.only, self.can_borrow = ledger, preemptor.request, preemptor.only, can_borrow
+        self.after = room_after(ledger, preemptor.entitlement, can_borrow=can_borrow)
         self.need = min(self.request.gpu_milli, WHOLE_DEVICE)
         self.per_rank = self.request.devices_per_rank
         self.has_device_constraint = bool(self.request.gpu_models) or self.only is not None
@@ -43,7 +51,7 @@ class Slots:
                 slots[slot] = slots.get(slot, 0) + piece.gpu_milli
                 if slot not in self.freed:
                     on_node = self.per_rank > 1
-                    after = self.ledger.node_after(slot, borrowed=self.can_borrow) if on_node else self._after(slot)
+                    after = self.ledger.node_after(slot, borrowed=self.can_borrow) if on_node else self.after(slot)
                     self.freed[slot] = max(0, after)
         return sorted(slots.items()) if len(slots) > 1 else list(slots.items())
 
@@ -54,10 +62,7 @@ class Slots:
         if self.can_borrow or not victim.borrower:
             return True
         borrowed = self.ledger.borrowed[piece.device] + self.ledger.reserved_borrowed[piece.device]
-        return borrowed > self.ledger.unbooked[piece.device]
-
-    def _after(self, device: int) -> int:
-        return self.ledger.lendable_after(device) if self.can_borrow else self.ledger.plain_after(device)
+        return borrowed > self.ledger.unused_quota[piece.device]
 
     def room(self, slot: int, leaving: Sequence[Victim]) -> list[int]:
         """The devices of a slot with room for their part of a rank when these victims, too, have left."""
@@ -80,14 +85,13 @@ class Slots:
                 borrowed += freed
             else:
                 firm += freed
-        after = self.ledger.lendable_after if self.can_borrow else self.ledger.plain_after
-        return [at] if self.accepts(at) and after(at, firm_gone=firm, borrowed_gone=borrowed) >= self.need else []
+        return [at] if self.accepts(at) and self.after(at, firm_gone=firm, borrowed_gone=borrowed) >= self.need else []
 
     def _room_on_node(self, node: int, leaving: Sequence[Victim]) -> list[int]:
         """The devices of a node with room, without borrowers among the victims; cached until the ledger changes."""
         known = self._after_of_node.get(node)
         if known is None or known[0] != self.ledger.changes:
-            rows = [(at, self._after(at)) for at in self.ledger.on_node[node] if self.accepts(at)]
+            rows = [(at, self.after(at)) for at in self.ledger.on_node[node] if self.accepts(at)]
             known = self._after_of_node[node] = self.ledger.changes, rows
         freed = dict[int, int]()
         for victim in leaving:

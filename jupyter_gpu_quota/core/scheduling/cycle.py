@@ -9,6 +9,7 @@ from functools import partial
 
 from ..model import MS_PER_S, Job, Notebook, NotebookState
 from ..placement.place import Fit, Piece, Refusal, Request, is_free_now, occupy, place, request_of, reserve
+from ..plan import Release
 from ..preemption.feasibility import own_project_suffices
 from ..preemption.minimize import minimize_victims
 from ..preemption.rules import Preemptor, preemptor_of
@@ -26,6 +27,7 @@ from .elastic import grow
 from .lending import is_waking, lend_and_release
 from .notebook_slices import (
     admit,
+    end_loan,
     find_slice,
     find_slice_anywhere,
     release_unbooked,
@@ -91,7 +93,8 @@ class SchedulingCycle:
     def _reserve_notebook_quota(self) -> None:
         booked = [(project, project.booked) for project in self.pool.projects.values()]
         waking = [one for one in self.slices if one.state is NotebookState.LENT]
-        unplaced = reserve_lent(self.pool, [*self.lent, *waking])
+        released = {one.workload for one in self.builder.lent_or_released if isinstance(one, Release)}
+        unplaced = reserve_lent(self.pool, [*self.lent, *waking], released)
         requested = [one for one in self.slices if one.state is not NotebookState.LENT]
         waiting = [(self.pool.project(notebook.project), -notebook.gpu_milli) for notebook in (*requested, *unplaced)]
         reserve_unbooked(self.pool, [*booked, *waiting])
@@ -130,7 +133,8 @@ class SchedulingCycle:
         at = self.ledger.number.get(notebook.device or "")
         if at is None:
             return False
-        if self.ledger.lendable_now(at) < notebook.gpu_milli:
+        end_loan(self.ledger, at, notebook)
+        if self.ledger.slice_now(at) < notebook.gpu_milli:
             return self._claim_slice(notebook, only={at})
         self._start_slice(notebook, Piece(0, at, notebook.gpu_milli))
         return True
@@ -440,7 +444,7 @@ class SchedulingCycle:
         job: Job | None = None,
     ) -> bool:
         """Start the first job of a class, or the given one, on devices that are free now."""
-        for borrowed in (False, True) if can_borrow and self.ledger.has_unbooked else (False,):
+        for borrowed in (False, True) if can_borrow and self.ledger.has_unused_quota else (False,):
             fit = place(self.ledger, queue.job_class.request, borrowed=borrowed)
             if isinstance(fit, Fit):
                 job = queue.take() if job is None else queue.pick(job)

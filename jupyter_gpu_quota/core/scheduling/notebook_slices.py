@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from ..model import WHOLE_DEVICE, Amounts, Notebook
 from ..placement.ledger import BestFitIndex, Ledger
@@ -61,17 +61,31 @@ def _above_quota(
     )
 
 
-def reserve_lent(pool: PoolState, borrowed: Iterable[Notebook]) -> list[Notebook]:
-    """Reserve room for lent slices on the devices that they return to. Returns those whose device is unavailable."""
+def reserve_lent(pool: PoolState, lent: Iterable[Notebook], released: Container[str]) -> list[Notebook]:
+    """Reserve room for lent slices on the devices that they return to. Returns those whose device is unavailable.
+
+    ``released``: the ids of those that do not return; another slice may use their room.
+    """
     unplaced = list[Notebook]()
-    for notebook in borrowed:
+    for notebook in lent:
         at = pool.ledger.number.get(notebook.device or "")
         if at is None:
             unplaced.append(notebook)
         else:
-            pool.ledger.unbooked[at] += notebook.gpu_milli
+            pool.ledger.unused_quota[at] += notebook.gpu_milli
+            pool.ledger.lent[at] += notebook.gpu_milli if notebook.id not in released else 0
             pool.slice_devices.add(at)
     return unplaced
+
+
+def end_loan(ledger: Ledger, at: int, notebook: Notebook) -> None:
+    """The room of a lent slice becomes unused notebook quota like any other; its owner is next to use it.
+
+    Where more slices were lent than the device has room for, the first to wake has the room.
+    """
+    room = ledger.capacity[at] - ledger.firm[at] - ledger.reserved[at]
+    left = max(0, min(ledger.lent[at], room) - notebook.gpu_milli)
+    ledger.shift(ledger.lent, at, left - ledger.lent[at])
 
 
 def reserve_unbooked(pool: PoolState, placed: Iterable[tuple[QuotaState, int]]) -> None:
@@ -142,12 +156,12 @@ class _SliceDevices:
         return at
 
     def reserve(self, at: int, milli: int) -> None:
-        self.pool.ledger.unbooked[at] += milli
+        self.pool.ledger.unused_quota[at] += milli
         self.with_slices.put(at, _room_for_slices(self.pool.ledger, at))
 
 
 def _room_for_slices(ledger: Ledger, at: int) -> int:
-    return max(0, ledger.capacity[at] - ledger.firm[at] - ledger.reserved[at] - ledger.unbooked[at])
+    return max(0, ledger.capacity[at] - ledger.firm[at] - ledger.reserved[at] - ledger.unused_quota[at])
 
 
 def _reserve_in_parts(pool: PoolState, milli: int) -> None:
@@ -160,35 +174,42 @@ def _reserve_in_parts(pool: PoolState, milli: int) -> None:
     rooms = [_room_for_slices(ledger, at) for at in numbers]
     later = [min(ledger.reserved[at], max(0, ledger.capacity[at] - ledger.firm[at])) for at in numbers]
     for room in (rooms, later):
-        order = sorted(numbers, key=lambda at: (at not in pool.slice_devices, not ledger.unbooked[at], -room[at], at))
+        order = sorted(
+            numbers, key=lambda at: (at not in pool.slice_devices, not ledger.unused_quota[at], -room[at], at)
+        )
         for at in order:
             part = min(milli, room[at])
-            ledger.unbooked[at] += part
+            ledger.unused_quota[at] += part
             milli -= part
 
 
 def release_unbooked(ledger: Ledger, at: int, milli: int) -> None:
-    """Reserve less by the size of a slice that now has this device: less there first, then where least is reserved."""
-    part = min(milli, ledger.unbooked[at])
-    ledger.shift(ledger.unbooked, at, -part)
-    milli -= part
-    if milli:
-        for reserved, other in sorted((milli, other) for other, milli in enumerate(ledger.unbooked) if milli):
-            part = min(milli, reserved)
-            ledger.shift(ledger.unbooked, other, -part)
-            milli -= part
+    """Reserve less by the size of a slice that now has this device: less there first, then where least is reserved.
+
+    Nothing is taken of the room of lent slices.
+    """
+    unbooked = {here: milli for here, milli in enumerate(_unbooked(ledger)) if milli}
+    for here in sorted(unbooked, key=lambda other: (other != at, unbooked[other], other)):
+        part = min(milli, unbooked[here])
+        ledger.shift(ledger.unused_quota, here, -part)
+        milli -= part
+
+
+def _unbooked(ledger: Ledger) -> list[int]:
+    """The room on every device that is reserved for notebook quota without a slice, running or lent."""
+    return [max(0, unused - lent) for unused, lent in zip(ledger.unused_quota, ledger.lent, strict=True)]
 
 
 def slice_devices(pool: PoolState) -> set[int]:
     """Devices that have slices, and those on which room is reserved for them: no more than packing needs."""
-    return pool.slice_devices | {at for at, reserved in enumerate(pool.ledger.unbooked) if reserved}
+    return pool.slice_devices | {at for at, reserved in enumerate(pool.ledger.unused_quota) if reserved}
 
 
 def find_slice(pool: PoolState, milli: int) -> Piece | None:
     """A device of slices with room for one more now: on reserved room or beside slices, the fullest first. Rule R64."""
-    ledger = pool.ledger
-    unbooked, used = ledger.unbooked, pool.slice_devices
-    found = [at for at, reserved in enumerate(unbooked) if reserved and ledger.lendable_now(at) >= milli]
+    ledger, used = pool.ledger, pool.slice_devices
+    unbooked = _unbooked(ledger)
+    found = [at for at, reserved in enumerate(unbooked) if reserved and ledger.slice_now(at) >= milli]
     found += [at for at in used if not unbooked[at] and ledger.plain_now(at) >= milli]
     if not found:
         return None
@@ -198,6 +219,6 @@ def find_slice(pool: PoolState, milli: int) -> Piece | None:
 
 def find_slice_anywhere(pool: PoolState, milli: int) -> Piece | None:
     """Any device with room for a slice now, if no device of slices has room."""
-    room = pool.ledger.free_devices((), borrowed=True)
+    room = pool.ledger.free_devices((), borrowed=False)
     found = room.devices.at_least(milli) if room else None
     return None if found is None else Piece(0, found, milli)

@@ -120,4 +120,4 @@ def mark_borrowers(pool: PoolState) -> None:
     for at in {piece.device for victim in pool.reserved for piece in victim.pieces}:
         short_milli = -pool.ledger.plain_after(at)
         if short_milli > 0:
-            pool.ledger.shift(pool.ledger.unbooked, at, -min(short_milli, pool.ledger.unbooked[at]))
+            pool.ledger.shift(pool.ledger.unused_quota, at, -min(short_milli, pool.ledger.unused_quota[at]))

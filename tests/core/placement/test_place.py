@@ -69,7 +69,7 @@ def test_a_refusal_has_the_number_of_possible_ranks_and_takes_nothing() -> None:
 
 def test_unbooked_quota_is_for_borrowers_only() -> None:
     made = ledger("a:1000")
-    made.unbooked[0] = 300
+    made.unused_quota[0] = 300
     assert isinstance(place(made, Request(800)), Refusal)
     assert isinstance(place(made, Request(800), borrowed=True), Fit)
     assert isinstance(place(made, Request(700)), Fit)
@@ -94,7 +94,7 @@ def test_undo_gives_everything_back() -> None:
     before = place(made, Request(500))
     mark = made.mark()
     made.shift(made.firm, 0, 700)
-    made.shift(made.unbooked, 0, 100)
+    made.shift(made.unused_quota, 0, 100)
     made.shift(made.leaving, 1, 1000)
     assert place(made, Request(500)) != before
     made.undo(mark)

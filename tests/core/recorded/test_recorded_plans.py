@@ -29,6 +29,8 @@ RENAMED_CODES: dict[str, str] = {
     "over_its_share": "over_share",
 }
 """What a reason is called now, by the code that was recorded."""
+FIXED = {"random-0725": "a new slice claimed a device on which the lent slice of another notebook has room (R50)"}
+"""Recorded plans that were wrong, and why."""
 RENAMED_FIGURES: dict[str, str] = {"holder": "workload"}
 """What a figure of a reason is called now, by the name that was recorded."""
 
@@ -51,7 +53,10 @@ def chunks() -> Iterator[object]:
 def test_the_plan_is_the_recorded_one(path: Path, part: int) -> None:
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         found = [
-            (row["id"], shown) for row in map(json.loads, islice(lines, part, None, PARTS)) for shown in changes(row)
+            (row["id"], shown)
+            for row in map(json.loads, islice(lines, part, None, PARTS))
+            if row["id"] not in FIXED
+            for shown in changes(row)
         ]
     changed = len({name for name, _ in found})
     first = "\n".join(f"{name}: {shown}" for name, shown in found[:MOST_PRINTED])

@@ -178,7 +178,6 @@ def test_a_waking_slice_preempts_its_own_borrower_and_not_that_of_another() -> N
 
 
 # R50
-@pytest.mark.xfail(strict=True, reason="a wrong plan: room of a lent slice counts as unbooked notebook quota")
 def test_a_new_slice_is_not_placed_on_the_lent_part_of_a_device() -> None:
     made = world("pool t 3\na 0 of t, notebooks 1\nb 0 of t, notebooks 1\na notebook 1")
     made.lend_for(3600)
@@ -190,6 +189,67 @@ def test_a_new_slice_is_not_placed_on_the_lent_part_of_a_device() -> None:
     made.settle()
     (new,) = (rows for name, rows in made.owned.items() if name != "nb-a1")
     assert new[0].device != home
+
+
+# R50
+def test_a_new_slice_on_another_device_does_not_release_the_room_of_a_lent_slice() -> None:
+    made = world(
+        """
+        pool t 4
+        a 0 of t, notebooks 0.875
+        b 0 of t, notebooks 0.5
+        c 0 of t, notebooks 0.75
+        d 1 of t
+        d runs 1 of 0.875 on n1g0 fixed
+        """
+    )
+    made.lend_for(3600)
+    for owner, size, device in (("a", 125, "n1g0"), ("a", 750, "n1g1"), ("c", 750, "n1g2")):
+        made.book(made.ask(owner, size), device)
+    made.idle("nb-a1")
+    made.settle()
+    made.ask("b", 500)
+    made.submit("d", 125, preemptible=False)
+    made.settle()
+    assert made.owned["nb-b1"][0].device == "n1g3" and made.owned["d2"][0].device != "n1g0"
+
+
+# R50
+def test_a_new_slice_does_not_claim_the_lent_part_of_a_device() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t, notebooks 1\nc 0 of t\na notebook 1")
+    made.lend_for(3600)
+    made.settle()
+    home = made.owned["nb-a1"][0].device
+    made.idle("nb-a1")
+    made.settle()
+    made.submit("c", 1000)
+    made.submit("c", 1000)
+    made.settle()
+    made.end(next(name for name in ("c1", "c2") if made.owned[name][0].device == home))
+    made.submit("c", 1000)  # the youngest, so that it is preferred as a victim
+    made.settle()
+    assert made.owned["c3"][0].device == home
+    made.ask("b", 1000)
+    made.settle()
+    (new,) = made.notebooks.keys() - {"nb-a1"}
+    assert made.jobs["c3"].state is JobState.RUNNING and made.owned[new][0].device != home
+    made.set_activity("nb-a1", Activity.BUSY)
+    made.settle()
+    assert made.owned["nb-a1"][0].device == home
+
+
+# R50
+def test_of_two_lent_slices_without_room_for_both_the_first_to_wake_has_its_own() -> None:
+    """The room is too small after a change that no plan made, as foreign work."""
+    made = world("pool t 1\na 0 of t, notebooks 1\na notebook 0.5\na notebook 0.5")
+    made.lend_for(3600)
+    made.settle()
+    made.idle(*made.notebooks)
+    made.settle()
+    made.devices["n1g0"] = dc.replace(made.devices["n1g0"], foreign_milli=500)
+    made.set_activity("nb-a2", Activity.BUSY)
+    made.settle()
+    assert made.owned["nb-a2"][0].device == "n1g0"
 
 
 def test_a_lent_slice_without_borrowers_returns_within_a_tick() -> None:
