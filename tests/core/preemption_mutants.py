@@ -204,14 +204,6 @@ PREEMPTION_MUTANTS = (
         edit("preemption/rules.py:PreemptionRules._could_reclaim", "after - surplus + size", "after + size"),
     ),
     mutant(
-        "a preemptor entitled by siblings does not use free devices",
-        edit(
-            "preemption/search.py:_Search._place_without_victims",
-            "request.ranks > 1 or self.thorough or self.siblings_first",
-            "request.ranks > 1 or self.thorough",
-        ),
-    ),
-    mutant(
         "a victim that a limit does not need is not restored",
         edit(
             "preemption/search.py:_Search.find",

@@ -224,7 +224,7 @@ class _Search:
 
     def _place_without_victims(self) -> bool:
         request = self.preemptor.request
-        if request.ranks > 1 or self.thorough or self.siblings_first:
+        if request.ranks > 1 or self.thorough:
             fit = place(self.ledger, request._replace(ranks=1), borrowed=self.can_borrow)
             if isinstance(fit, Fit):
                 self._reserve([piece.device for piece in fit.pieces])
