@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from tests.core.mutant_table import MUTANTS
-from tests.core.mutants import PACKAGE, ROOT
-from tests.core.mutations import DoesNotApply, Edit, Mutant
+from tests.core.mutants.__main__ import PACKAGE, ROOT
+from tests.core.mutants.edits import DoesNotApply, Edit, Mutant
+from tests.core.mutants.table import MUTANTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)

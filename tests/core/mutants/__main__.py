@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.core.mutant_table import MUTANTS
-from tests.core.mutations import DoesNotApply, Mutant
+from tests.core.mutants.edits import DoesNotApply, Mutant
+from tests.core.mutants.table import MUTANTS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGE = "jupyter_gpu_quota"
 WORLDS = "60"
 TIMEOUT_S = 600

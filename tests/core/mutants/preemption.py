@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.core.mutations import edit, mutant
+from tests.core.mutants.edits import edit, mutant
 
 PREEMPTION_MUTANTS = (
     mutant(

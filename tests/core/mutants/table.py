@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.core.mutations import edit, mutant
-from tests.core.preemption_mutants import PREEMPTION_MUTANTS
+from tests.core.mutants.edits import edit, mutant
+from tests.core.mutants.preemption import PREEMPTION_MUTANTS
 
 MUTANTS = (
     *PREEMPTION_MUTANTS,
