@@ -97,6 +97,20 @@ def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, othe
     return _between((first, queue, project)) < _between((second, other_queue, other))
 
 
+def first_of(jobs: Iterable[tuple[QuotaState, ClassQueue]]) -> tuple[QuotaState, ClassQueue] | None:
+    """The first of these classes, one of each project: inside each department, then between the departments."""
+    inside: dict[QuotaState, _Row] = {}
+    for project, queue in jobs:
+        if (first := queue.first_key()) is None:
+            continue
+        row = _key(project, queue, project.entitlement(queue.size), first[2]), queue, project
+        best = inside.get(project.levels[-1])
+        if best is None or row[0] < best[0]:
+            inside[project.levels[-1]] = row
+    found = min(inside.values(), key=_between, default=None)
+    return None if found is None else (found[2], found[1])
+
+
 def _key(project: QuotaState, queue: ClassQueue, entitlement: Entitlement, submitted_at: int) -> ServingKey:
     """The sort key of a class's first job in the order between projects. Rule R21."""
     total = project.use + queue.size

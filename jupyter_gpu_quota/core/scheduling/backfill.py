@@ -14,7 +14,7 @@ from ..placement.ledger import Ledger
 from ..placement.node_resources import CpuMemory
 from ..placement.place import Piece, Request, rank_pieces
 from ..queue.job_queue import ClassQueue
-from ..queue.order import comes_before
+from ..queue.order import first_of
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState
 
@@ -59,7 +59,7 @@ def may_reserve_backfill(project: QuotaState, queue: ClassQueue) -> bool:
 
 def first_blocked(pool: PoolState) -> tuple[QuotaState, ClassQueue] | None:
     """The project and class of the first job that cannot start and may have the reservation. Rule R25."""
-    best: tuple[QuotaState, ClassQueue] | None = None
+    blocked = list[tuple[QuotaState, ClassQueue]]()
     for project in pool.projects.values():
         rows = [
             (key, queue)
@@ -70,9 +70,8 @@ def first_blocked(pool: PoolState) -> tuple[QuotaState, ClassQueue] | None:
         ]
         if rows:
             _, queue = min(rows, key=lambda row: row[0])
-            if best is None or comes_before(project, queue, *best):
-                best = project, queue
-    return best
+            blocked.append((project, queue))
+    return first_of(blocked)
 
 
 RoomBeside = tuple[int, int, bool]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import itertools
 
 import pytest
 
@@ -78,6 +79,35 @@ def test_a_job_of_another_project_overtakes_where_the_large_one_may_preempt_it()
 def test_only_the_first_blocked_job_has_a_backfill_reservation() -> None:
     made = with_limits(world(GANG + "a queues 1 of 4 by bob\na queues 1 of 1 by carl minutes 5"), running_s=3600)
     assert [kept.workload for kept in made.decide().backfill] == ["a3"]
+
+
+# R25
+def test_the_first_blocked_job_is_independent_of_the_order_of_the_projects() -> None:
+    """Inside their department x comes before y; alone, x comes after z, and z after y."""
+    made = world(
+        """
+        pool t 7
+        department da 0 of t
+        department db 0 of t
+        v 1 of t, limit 1
+        x 0 of t in da, weight 2
+        y 0 of t in da
+        z 0 of t in db
+        v runs 1 of 1 priority 30
+        x runs 1 of 1 minutes 90
+        y runs 2 of 1 minutes 90
+        z runs 3 of 1 minutes 90
+        v queues 1 of 1
+        x queues 1 of 2
+        y queues 1 of 0.25
+        z queues 1 of 1
+        """
+    )
+    found = set[str]()
+    for projects in itertools.permutations(made.policy.projects):
+        made.policy = dc.replace(made.policy, projects=projects)
+        found |= {one.workload for one in made.decide().backfill}
+    assert found == {"z4"}
 
 
 def test_the_backfill_reservation_is_on_the_devices_that_are_free_first() -> None:
