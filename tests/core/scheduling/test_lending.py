@@ -9,7 +9,7 @@ import pytest
 from jupyter_gpu_quota.api.state.quota_states import shares_of
 from jupyter_gpu_quota.core.explain.projection import advance, project
 from jupyter_gpu_quota.core.explain.why_waiting import explain
-from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState
+from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState, Upkeep
 from jupyter_gpu_quota.core.plan import Lend, Pause, Release, Reserve, Start
 from jupyter_gpu_quota.core.reasons import WithinNotebookQuota
 from jupyter_gpu_quota.messages.explanations import explanation_sentence
@@ -270,6 +270,22 @@ def test_a_lent_slice_whose_device_became_unhealthy_returns_to_another_device() 
     made.set_activity("nb-a1", Activity.BUSY)
     made.settle()
     assert made.owned["nb-a1"][0].device != home
+
+
+# R50
+def test_a_lent_slice_on_a_cordoned_node_returns_as_a_new_slice_and_may_pause_work_over_quota() -> None:
+    made = world("pool t 2x1\na 0 of t, notebooks 1\nb 0 of t, weight 0\na notebook 1")
+    made.lend_for(3600)
+    made.settle()
+    home = made.owned["nb-a1"][0].device
+    made.idle("nb-a1")
+    made.submit("b", 1000)
+    made.settle()
+    assert made.owned["b1"][0].device != home
+    made.keep_up(made.devices[home].node, Upkeep.CORDONED)
+    made.set_activity("nb-a1", Activity.BUSY)
+    made.settle()
+    assert made.paused() == ["b1"] and made.owned["nb-a1"][0].device != home
 
 
 # R51
