@@ -55,6 +55,7 @@ class World(Protocol):
     def now(self) -> int: ...
     def pass_ms(self, duration_ms: int) -> None: ...
     def restart(self) -> None: ...
+    def another(self) -> Backend: ...
     def until(self, seen: Callable[[], T]) -> T: ...
     def stopped(self) -> Sequence[str] | None: ...
     def close(self) -> None: ...
@@ -142,6 +143,14 @@ class Controller:
     def take_over(self, fencing: int) -> None:
         """Another controller takes over; it knows no fact."""
         self.world.restart()
+        self._begin_term(fencing)
+
+    def take_over_by(self, standby: Backend, fencing: int) -> None:
+        """A controller that has waited takes over, by the client that it made long ago."""
+        self.world.backend = standby
+        self._begin_term(fencing)
+
+    def _begin_term(self, fencing: int) -> None:
         self.facts.clear()
         self.orders.clear()
         self.backend.jobs.fence(fencing)
@@ -164,7 +173,7 @@ class LocalContract:
     wait_ms = 400
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.others = folder, list[Backend]()
         self.backend: Backend = LocalBackend(folder, simulated_devices=KINDS)
 
     def now(self) -> int:
@@ -178,6 +187,10 @@ class LocalContract:
         self.backend.close()
         self.backend = LocalBackend(self.folder, simulated_devices=KINDS)
 
+    def another(self) -> Backend:
+        self.others.append(self.backend)
+        return LocalBackend(self.folder, simulated_devices=KINDS)
+
     def until(self, seen: Callable[[], T]) -> T:
         return until(seen, what=self.backend.jobs.observe)
 
@@ -186,6 +199,8 @@ class LocalContract:
 
     def close(self) -> None:
         """End everything that still runs."""
+        for each in self.others:
+            each.close()
         self.restart()
         jobs = self.backend.jobs
         for fact in jobs.observe():
@@ -239,6 +254,10 @@ class SimulatedContract:
     def restart(self) -> None:
         """The simulated jobs keep their state for the next controller."""
 
+    def another(self) -> Backend:
+        """All controllers have the same simulated jobs."""
+        return self.backend
+
     def until(self, seen: Callable[[], T]) -> T:
         for _ in range(20_000):
             if found := seen():
@@ -291,6 +310,12 @@ class RemoteContract(SimulatedContract):
 
     def restart(self) -> None:
         self.backend = RemoteBackend(self.agent)
+
+    def another(self) -> Backend:
+        """A second client; the agent sends its messages to the one that fenced last."""
+        receive, made = self.agent.receive, RemoteBackend(self.agent)
+        self.agent.receive = receive
+        return made
 
     def stopped(self) -> Sequence[str] | None:
         return self.there.enforcement.stopped

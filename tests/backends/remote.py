@@ -165,6 +165,7 @@ class RemoteJobs:
         self.network.send(lambda: self.agent.backend.jobs.forget(job))
 
     def fence(self, fencing: int) -> None:
+        self.agent.receive = self._receive
         if self.network.ask(lambda: self.agent.fence(fencing)) is None:
             raise TimeoutError(UNREACHED)
 

@@ -181,6 +181,15 @@ def test_a_leader_that_takes_over_observes_running_and_ended_attempts(world: Con
     assert world.gone("J").pause_requested
 
 
+def test_a_leader_that_has_waited_observes_what_was_started_meanwhile(world: Controller) -> None:
+    standby = world.world.another()
+    world.start("J", "runs on")
+    world.start("K", "ends with 3")
+    before = world.began("J", "runs on"), world.gone("K")
+    world.take_over_by(standby, 2)
+    assert (world.until(lambda fact: fact.job == "J"), world.gone("K")) == before
+
+
 # --- settled and forgotten --------------------------------------------------------------------------------------------
 def test_settled_facts_are_not_reported_again(world: Controller) -> None:
     world.start("J", "ends with 0")

@@ -113,8 +113,7 @@ class LocalJobs:
         self.bundles_dir = str(Path(bundles_dir or Path(self.state_dir, "bundles")).absolute())
         self.node, self.python_home, self.boot = node or socket.gethostname(), python_home, boot_id()
         make_layout(self.state_dir)
-        markers = sorted(path.name.rpartition(".") for path in Path(active_directory(self.state_dir)).iterdir())
-        self._active: dict[Attempt, None] = {(job, int(attempt)): None for job, _, attempt in markers}
+        self._active: dict[Attempt, None] = self._marked()
         self._stopping: dict[Attempt, Stopping] = {}
         self._damaged: set[str] = set()
         self._enforcement = RankEnforcement(Cgroups(self.state_dir, within=cgroup), mps=mps)
@@ -213,8 +212,14 @@ class LocalJobs:
         return found
 
     def fence(self, fencing: int) -> None:
-        """Refuse leaders older than this one, after a restart too."""
+        """Refuse leaders older than this one, after a restart too; then report what they started."""
         raise_fence(fence_file(self.state_dir), fencing)
+        self._active |= self._marked()
+
+    def _marked(self) -> dict[Attempt, None]:
+        """The attempts that any leader started or stopped, and that are not settled, from their markers on the disk."""
+        markers = sorted(path.name.rpartition(".") for path in Path(active_directory(self.state_dir)).iterdir())
+        return {(job, int(attempt)): None for job, _, attempt in markers}
 
     # --- starting -------------------------------------------------------------------------------------------------
     def _start(self, order: StartOrder) -> None:
