@@ -278,6 +278,10 @@ def expected(section: str) -> Any:
     return renamed(EXPECTS[section])
 
 
+FIXED = frozenset({1795176010000, 1795176310000})
+"""The plans of release 0010 that were wrong: a new slice claimed the lent part of a device (R50)."""
+
+
 # --- the tests ------------------------------------------------------------------------------------------------------
 def test_no_row_is_lost(store: Store, database: Path) -> None:
     assert counts_of(database, EXPECTS["tables"]) == EXPECTS["tables"]
@@ -303,7 +307,11 @@ def test_a_reader_finds_the_rows_of_release_0010(store: Store, section: str, rea
 
 @pytest.mark.parametrize("now", sorted(map(int, EXPECTS.get("decisions", {}))))
 def test_the_plan_is_the_one_that_release_0010_made(store: Store, now: int) -> None:
-    assert json.loads(json.dumps(decided_at(store, now))) == expected("decisions")[str(now)]
+    found, recorded = json.loads(json.dumps(decided_at(store, now))), expected("decisions")[str(now)]
+    if now in FIXED:
+        assert found.pop("plan") != recorded["plan"], "it claims no lent part of a device"
+        recorded = {key: value for key, value in recorded.items() if key != "plan"}
+    assert found == recorded
 
 
 class _Names:
