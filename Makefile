@@ -72,8 +72,8 @@ check: $(VENV)/.ready  ## check format, lint, types and laws
 soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, random worlds and examples, fuzzing
 	-$(BIN)/pip install $(PIP_OPTIONS) --only-binary atheris --editable '.[fuzz]'
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=10000 \
-	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core
-	GPU_QUOTA_WORLDS=1 $(BIN)/python -m pytest -m hypothesis tests --ignore tests/core --ignore tests/soak
+	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core tests/outside tests/traces
+	GPU_QUOTA_WORLDS=1 $(BIN)/python -m pytest -m hypothesis tests --ignore tests/core --ignore tests/soak --ignore tests/outside --ignore tests/traces
 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must fail each time
 	$(BIN)/python -m tests.core.mutants

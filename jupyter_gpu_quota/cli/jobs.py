@@ -241,7 +241,8 @@ def explain(client: Client, id: str, json_: bool) -> None:
     if json_:
         print_json(found.model_dump(mode="json"))
         return
-    by = f"{plain_text(found.estimate_at)} at the latest, by time limits and deadlines" if found.estimate_at else None
+    bound = " at the latest" if found.estimate_is_bound else ""
+    by = f"{plain_text(found.estimate_at)}{bound}, by time limits and deadlines" if found.estimate_at else None
     print_facts([("id", found.id), ("state", found.state), ("why", found.reason.message), ("estimate", by)])
     if found.reason.figures:
         print_table(("FIGURE", "VALUE"), [_figure_row(name, value) for name, value in found.reason.figures.items()])

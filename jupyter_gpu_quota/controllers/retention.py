@@ -63,7 +63,7 @@ class Retention:
         return now + EVERY_MS
 
     def _past_use_ms(self) -> int:
-        """The age of the oldest use that the division of the surplus takes into account."""
+        """The age of the oldest use that the order of the queue takes into account."""
         quota = self.store.quota()
         history = None if quota is None else quota.policy.history
-        return history.window_s * 1000 + DAY_MS if history is not None and history.k_milli else 0
+        return 0 if history is None else history.window_s * 1000 + DAY_MS

@@ -248,6 +248,9 @@ class SchedulingController:
         if self.validate:
             self._log_violations(snapshot)
         plan = decide(snapshot, policy, self.decision_cache)
+        if plan.searches_ended_early:
+            claims = ", ".join(plan.searches_ended_early)
+            log.info("the preemption search examined as many sets as it may: cheaper victims may exist for %s", claims)
         self.decide_again_at = self._next_instant(policy, now)
         self.changed = bool(plan.actions)  # until they are written: a database that fails here is tried again
         if not plan.actions:
@@ -301,9 +304,10 @@ class SchedulingController:
     def _next_instant(self, policy: Policy, now: int) -> int | None:
         """When time alone could change the plan; None where it cannot."""
         ahead = self.decision_cache.next_at()
-        if not policy.history.k_milli or not self.decision_cache.wants_more():
+        if not self.decision_cache.wants_more():
             return ahead
-        return next_update_at(now) if ahead is None else min(ahead, next_update_at(now))
+        update_at = next_update_at(policy.history, now)
+        return update_at if ahead is None else min(ahead, update_at)
 
     def _quarantined(self, snapshot: Snapshot, policy: Policy, lease: Lease) -> Snapshot:
         """The snapshot after devices whose processes do not end are quarantined, and others are released."""

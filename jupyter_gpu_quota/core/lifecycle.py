@@ -86,7 +86,7 @@ def exit_event(
 
     ``pause_requested``: the pause file existed before the exit was recorded. ``completed``: the job reported
     done = total, or called ``complete()``. Source: docs/scheduling.md, section 5.
-    Rule R44.
+    Rule R55.
     """
     if exit_status == 0 and (completed or not pause_requested):
         return JobEvent.SUCCEED

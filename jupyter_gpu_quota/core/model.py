@@ -228,7 +228,8 @@ class Lending:
 class Policy:
     """One revision of the quota file. ``within_project``: users_in_turn or first_come.
 
-    From ``drain_by_at`` on, non-preemptible work above its quota is stopped; None: it ends by itself.
+    From ``drain_by_at`` on, non-preemptible work above its quota is stopped; None: it ends by itself. A job that has
+    waited for ``patience_s`` and never started is not overtaken by younger jobs of its project.
     """
 
     revision: int
@@ -241,6 +242,7 @@ class Policy:
     history: History = History()
     drain_by_at: int | None = None
     lending: Lending = Lending()
+    patience_s: int = 86_400
 
 
 @fast_frozen
@@ -347,11 +349,16 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Devices reserved for a waiting workload; no other work is placed there."""
+    """Devices reserved for a waiting workload.
+
+    ``starts_at``: the planned start of a backfill reservation, of which each pool has at most one; None where the
+    devices drain for a claim.
+    """
 
     workload: str
     placements: tuple[Placement, ...]
     reserved_at: int
+    starts_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,11 +88,15 @@ class Release:
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """Reserve these placements for a waiting workload while their present work stops; replaces its earlier ones."""
+    """Reserve these placements for a waiting workload; replaces its earlier ones.
+
+    Their present work stops for it, or ends by ``starts_at``: a backfill reservation.
+    """
 
     workload: str
     placements: tuple[Placement, ...]
     reason: Reason
+    starts_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +110,20 @@ class Unreserve:
 Action = Start | Resume | Pause | Stop | Refuse | Lend | Release | Reserve | Unreserve
 
 
+def gives_devices(action: Action) -> bool:
+    """Whether an action starts its workload, or makes room for it now; a backfill reservation does not."""
+    return isinstance(action, Start | Resume) or (isinstance(action, Reserve) and action.starts_at is None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The actions of one tick, in the order they are to be committed; ``seen_version`` is the snapshot's."""
+    """The actions of one tick, in the order they are to be committed; ``seen_version`` is the snapshot's.
+
+    ``searches_ended_early``: the claims for which the bound on its work ended the preemption search, so that a cheaper
+    set of victims may exist.
+    """
 
     seen_version: int
     now: int
     actions: tuple[Action, ...] = ()
+    searches_ended_early: tuple[str, ...] = ()

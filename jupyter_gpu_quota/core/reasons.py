@@ -6,33 +6,17 @@ The name of a figure ends in its unit. A figure that is None is not shown. :mod:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args
+from typing import ClassVar, get_args
 
-from .frozen import fast_frozen
 from .reason_codes import ReasonCode
+from .reason_record import record
 
-T = TypeVar("T")
 Figure = int | str
 Pairs = tuple[tuple[str, Figure], ...]
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def _record(kind: type[T]) -> type[T]:
-    """A frozen dataclass with slots. Records of several codes with the same figures are its subclasses."""
-    made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
-    made.__init_subclass__ = classmethod(_set_code)  # type: ignore[assignment]
-    return fast_frozen(made) if fields(made) else made  # type: ignore[arg-type]
-
-
-def _set_code(kind: Any) -> None:
-    """Set the code of a subclass: its name in snake case."""
-    kind.code = ReasonCode(re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower())
-
-
-@_record
+@record
 class Position:
     """A project's request, use, guarantee and fair share in a pool."""
 
@@ -49,10 +33,11 @@ class WithinGuarantee(Position): __slots__ = ()
 class WithinFairShare(Position): __slots__ = ()
 class IdleSurplus(Position): __slots__ = ()
 class BorrowsNotebookQuota(Position): __slots__ = ()
+class BorrowsReservedDevices(Position): __slots__ = ()
 # fmt: on
 
 
-@_record
+@record
 class WithinNotebookQuota:
     """``was`` is "lent" for a lent slice that returns to its notebook."""
 
@@ -64,7 +49,7 @@ class WithinNotebookQuota:
     was: str | None = None
 
 
-@_record
+@record
 class Preempted:
     """The preemptor (``claimer``), the victim's project, and the protection that the rule set aside, if any."""
 
@@ -93,10 +78,11 @@ class Reclaimed(Preempted): __slots__ = ()
 class FairShareReclaimed(Preempted): __slots__ = ()
 class PreemptedInProject(Preempted): __slots__ = ()
 class BorrowerReturns(Preempted): __slots__ = ()
+class ReservationBegins(Preempted): __slots__ = ()
 # fmt: on
 
 
-@_record
+@record
 class Moved:
     code: ClassVar[ReasonCode] = ReasonCode.MOVED
     claimer: str
@@ -106,7 +92,7 @@ class Moved:
     grace_s: int
 
 
-@_record
+@record
 class Shrunk:
     code: ClassVar[ReasonCode] = ReasonCode.SHRUNK
     claimer: str
@@ -118,7 +104,7 @@ class Shrunk:
     grace_s: int
 
 
-@_record
+@record
 class Grown:
     code: ClassVar[ReasonCode] = ReasonCode.GROWN
     project: str
@@ -127,7 +113,7 @@ class Grown:
     grace_s: int
 
 
-@_record
+@record
 class TimeLimit:
     code: ClassVar[ReasonCode] = ReasonCode.TIME_LIMIT
     ran_s: int
@@ -135,14 +121,14 @@ class TimeLimit:
     grace_s: int
 
 
-@_record
+@record
 class RankFailed:
     code: ClassVar[ReasonCode] = ReasonCode.RANK_FAILED
     user: str
     grace_s: int
 
 
-@_record
+@record
 class ByPerson:
     """Both figures are None once the job has stopped."""
 
@@ -157,7 +143,7 @@ class CancelledByPerson(ByPerson): __slots__ = ()
 # fmt: on
 
 
-@_record
+@record
 class MemoryOverShare:
     """``stop_at`` (ms since 1970) belongs to a warning, ``warned_s`` to what follows it."""
 
@@ -175,7 +161,7 @@ class StoppedOverShare(MemoryOverShare): __slots__ = ()
 # fmt: on
 
 
-@_record
+@record
 class WeakEnforcement:
     """The enforcement levels of a share and the least that the policy accepts. ``stop_at`` belongs to a warning."""
 
@@ -195,13 +181,13 @@ class StoppedTooWeak(WeakEnforcement): __slots__ = ()
 # fmt: on
 
 
-@_record
+@record
 class StoppedIdle:
     code: ClassVar[ReasonCode] = ReasonCode.STOPPED_IDLE
     freed_s: int
 
 
-@_record
+@record
 class DeviceUnhealthy:
     code: ClassVar[ReasonCode] = ReasonCode.DEVICE_UNHEALTHY
     device: str
@@ -211,7 +197,7 @@ class DeviceUnhealthy:
     trouble: str
 
 
-@_record
+@record
 class NodeDrained:
     """``left_s``: the time until the drain's deadline."""
 
@@ -223,7 +209,7 @@ class NodeDrained:
     left_s: int | None = None
 
 
-@_record
+@record
 class DrainDeadline:
     code: ClassVar[ReasonCode] = ReasonCode.DRAIN_DEADLINE
     project: str
@@ -233,7 +219,7 @@ class DrainDeadline:
     grace_s: int
 
 
-@_record
+@record
 class Removed:
     """``kind`` of workload: it decides how long the devices stay occupied."""
 
@@ -249,7 +235,7 @@ class PoolGone(Removed): __slots__ = ()
 # fmt: on
 
 
-@_record
+@record
 class IdleSlice:
     code: ClassVar[ReasonCode]
     project: str
@@ -266,12 +252,14 @@ class SliceReleased(IdleSlice): __slots__ = ()
 
 
 # --- waiting or refused ---------------------------------------------------------------------------------------------
-@_record
+@record
 class Waiting:
     """A project's position. ``limit_milli``, with its ``notebook_milli``, may be that of the ``department``.
 
-    ``within_s``: when a backfill reservation lets it start. ``cpu_milli``, ``memory_mib``: what each rank needs and
-    no node has beside free GPUs.
+    ``within_s``: the planned start of a backfill reservation; ``delaying``: the number of projects whose jobs may start
+    there first, some of them in ``delayed_by``, 0 for a bound. ``others_milli``: the quotas of others, beside which it
+    does not fit into ``capacity_milli``. ``waited_s``: the wait of a patient job, planned to start in ``planned_s``.
+    ``cpu_milli``, ``memory_mib``: what each rank needs and no node has beside free GPUs.
     """
 
     code: ClassVar[ReasonCode]
@@ -284,6 +272,12 @@ class Waiting:
     notebook_milli: int | None = None
     department: str | None = None
     within_s: int | None = None
+    delaying: int | None = None
+    delayed_by: tuple[str, ...] = ()
+    others_milli: int | None = None
+    capacity_milli: int | None = None
+    waited_s: int | None = None
+    planned_s: int | None = None
     cpu_milli: int | None = None
     memory_mib: int | None = None
 
@@ -297,7 +291,20 @@ class VictimsProtected(Waiting): __slots__ = ()
 # fmt: on
 
 
-@_record
+@record
+class BehindPatientJob:
+    """``workload`` is the patient job, planned to start in ``planned_s``; a time limit of ``most_s`` ends before."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.BEHIND_PATIENT_JOB
+    project: str
+    asked_milli: int
+    workload: str
+    waited_s: int
+    planned_s: int
+    most_s: int | None = None
+
+
+@record
 class PausesUsedUp:
     code: ClassVar[ReasonCode] = ReasonCode.PAUSES_USED_UP
     project: str
@@ -312,7 +319,7 @@ class PausesUsedUp:
     memory_mib: int | None = None
 
 
-@_record
+@record
 class AboveLimit:
     """Where the limit is too small for the job alone, it has the ``pool`` and no use."""
 
@@ -329,7 +336,7 @@ class AboveLimit:
     within_s: int | None = None
 
 
-@_record
+@record
 class WaitsForDrain:
     """``leaving``: how many workloads are still stopping there; ``took_over_from``: the previous reservations."""
 
@@ -345,7 +352,7 @@ class WaitsForDrain:
     memory_mib: int | None = None
 
 
-@_record
+@record
 class AboveTrainingQuota:
     code: ClassVar[ReasonCode] = ReasonCode.ABOVE_TRAINING_QUOTA
     project: str
@@ -355,7 +362,7 @@ class AboveTrainingQuota:
     within_s: int | None = None
 
 
-@_record
+@record
 class AboveNotebookQuota:
     code: ClassVar[ReasonCode] = ReasonCode.ABOVE_NOTEBOOK_QUOTA
     project: str
@@ -365,7 +372,7 @@ class AboveNotebookQuota:
     quota_milli: int
 
 
-@_record
+@record
 class AboveUserCeiling:
     """``used_milli`` is None where the ceiling is below what was asked for."""
 
@@ -378,7 +385,7 @@ class AboveUserCeiling:
     within_s: int | None = None
 
 
-@_record
+@record
 class DeviceQuarantined:
     """``workload`` and its ``attempt``: the processes that are still on the device."""
 
@@ -392,7 +399,7 @@ class DeviceQuarantined:
     attempt: int | None = None
 
 
-@_record
+@record
 class DeviceUnavailable:
     """``device`` is the first of the unavailable ``devices``, ``trouble`` the cause of it."""
 
@@ -405,7 +412,7 @@ class DeviceUnavailable:
     trouble: str
 
 
-@_record
+@record
 class NeverFits:
     """A job has ranks and the capacity of its pool, a notebook's slice its quota."""
 
@@ -423,7 +430,7 @@ class NeverFits:
     memory_mib: int | None = None
 
 
-@_record
+@record
 class NoSuchProject:
     code: ClassVar[ReasonCode] = ReasonCode.NO_SUCH_PROJECT
     project: str
@@ -433,13 +440,13 @@ class NoSuchProject:
     quota_milli: int | None = None
 
 
-@_record
+@record
 class NoSuchPool:
     code: ClassVar[ReasonCode] = ReasonCode.NO_SUCH_POOL
     pool: str
 
 
-@_record
+@record
 class NoDevice:
     code: ClassVar[ReasonCode] = ReasonCode.NO_DEVICE
     project: str
@@ -447,17 +454,17 @@ class NoDevice:
     asked_milli: int
 
 
-@_record
+@record
 class ClaimEnded:
     code: ClassVar[ReasonCode] = ReasonCode.CLAIM_ENDED
 
 
-@_record
+@record
 class ReservedDeviceLost:
     code: ClassVar[ReasonCode] = ReasonCode.RESERVED_DEVICE_LOST
 
 
-@_record
+@record
 class DrainTakenOver:
     code: ClassVar[ReasonCode] = ReasonCode.DRAIN_TAKEN_OVER
     claimer: str
@@ -465,7 +472,7 @@ class DrainTakenOver:
 
 
 # --- stored rows of another release ---------------------------------------------------------------------------------
-@_record
+@record
 class OtherReason:
     """A stored reason that none of the records describes: its code and figures as they were written."""
 
@@ -474,12 +481,14 @@ class OtherReason:
 
 
 Reason = (
-    WithinGuarantee | WithinFairShare | IdleSurplus | BorrowsNotebookQuota | WithinNotebookQuota
-    | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | Moved | Shrunk | Grown
+    WithinGuarantee | WithinFairShare | IdleSurplus | BorrowsNotebookQuota | BorrowsReservedDevices
+    | WithinNotebookQuota
+    | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | ReservationBegins | Moved
+    | Shrunk | Grown
     | TimeLimit | RankFailed | HeldByPerson | CancelledByPerson
     | OverShare | StoppedOverShare | EnforcementTooWeak | EnforcementUnavailable | StoppedTooWeak | StoppedIdle
     | DeviceUnhealthy | NodeDrained | DrainDeadline | ProjectGone | PoolGone | LentWhileIdle | SliceReleased
-    | NoFreeGpu | WaitsForDrain | BehindOthers | BackfillReserved | AboveFairShare | AboveLimit
+    | NoFreeGpu | WaitsForDrain | BehindOthers | BehindPatientJob | BackfillReserved | AboveFairShare | AboveLimit
     | AboveTrainingQuota | AboveNotebookQuota | AboveUserCeiling | VictimsProtected | PausesUsedUp
     | DeviceQuarantined | DeviceUnavailable | NeverFits | NoSuchProject | NoSuchPool | NoDevice
     | ClaimEnded | ReservedDeviceLost | DrainTakenOver | OtherReason

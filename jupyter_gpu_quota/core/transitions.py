@@ -102,4 +102,6 @@ def allocation(id: str, workload: str, placement: Placement) -> Allocation:
 
 def reserved(action: Reserve, *, now: int) -> Reservation:
     """The reservation that an action makes; it replaces an earlier one of the workload."""
-    return Reservation(workload=action.workload, placements=action.placements, reserved_at=now)
+    return Reservation(
+        workload=action.workload, placements=action.placements, reserved_at=now, starts_at=action.starts_at
+    )

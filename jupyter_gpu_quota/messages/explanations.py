@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..core.amounts import gpu_text
 from ..core.explain.projection import DryRun
+from ..core.explain.rank_check import UncheckedRank
 from ..core.explain.why_waiting import (
     FIXED_BOUNDS,
     AmountKind,
@@ -18,9 +19,10 @@ from ..core.explain.why_waiting import (
 )
 from ..core.model import JobState, NotebookState
 from ..core.reason_codes import ReasonCode
-from ..core.reason_figures import exceeds_bound_alone
+from ..core.reason_figures import exceeds_bound_alone, figures_of
 from ..core.reasons import BackfillReserved, Reason
-from .reasons import sentence, time_text
+from .planned_start import planned_sentence
+from .reasons import sentence
 
 _STATES: dict[str, str] = {
     JobState.QUEUED: "A hold or cancel was requested, so it is not in the queue.",
@@ -56,16 +58,31 @@ def explanation_sentence(explanation: Explanation) -> str:
     assert reason is not None, "a workload that waits or starts has a reason"
     if explanation.outlook is Outlook.STARTS:
         return sentence(reason)
-    windows = _windows_text(explanation.set_by_windows)
-    return (
-        sentence(reason) + _backfill_text(explanation.backfill_within_s) + _changes_text(explanation, reason) + windows
+    return "".join(
+        (
+            sentence(reason),
+            _backfill_text(reason),
+            _unchecked_text(explanation.unchecked),
+            _changes_text(explanation, reason),
+            _windows_text(explanation.set_by_windows),
+        )
     )
 
 
-def _backfill_text(within_s: int | None) -> str:
-    if within_s is None:
+def _backfill_text(reason: Reason) -> str:
+    """The backfill reservation of a job whose reason is another one."""
+    if "within_s" not in figures_of(reason) or isinstance(reason, BackfillReserved):
         return ""
-    return f" Devices are reserved for it; by the time limits of the work there it starts within {time_text(within_s)}."
+    return f" Devices are reserved for it. {planned_sentence(reason)}"
+
+
+def _unchecked_text(rank: UncheckedRank | None) -> str:
+    if rank is None:
+        return ""
+    return (
+        f" A rank of {gpu_text(rank.rank_milli)} GPU on one node is more than the {gpu_text(rank.checked_milli)} that "
+        f"{rank.project} can always have there beside the other quotas, so it relies on moves of other work."
+    )
 
 
 def _changes_text(explanation: Explanation, reason: Reason) -> str:
@@ -129,6 +146,6 @@ def dry_run_sentence(dry_run: DryRun) -> str:
         work = "the work that is ending there has ended" if grace_s is None else "the work there has saved and ended"
         return f"It would start {when} {work}. Nothing is reserved for it until it is submitted."
     if isinstance(reason, BackfillReserved):
-        limits = "by the time limits of the work there it would start"
-        return f"No devices that fit are free; some would be reserved for it, and {limits} within {reason.within_s} s."
+        planned = planned_sentence(reason).replace("it starts", "it would start")
+        return f"No devices that fit are free; some would be reserved for it. {planned}"
     return sentence(reason)

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from ..core.amounts import gpu_text
 from ..core.model import WHOLE_DEVICE, Amounts
+from ..core.quota.checked_ranks import CheckedRanks
 from ..core.quota.fit import Contradiction, Packing, QuotaRefusal, QuotaSum, TooManyCombinations, Unpackable, pack
 
 MAX_LISTED = 40
@@ -53,9 +54,14 @@ def counted(number: int, noun: str) -> str:
 
 
 def pool_sentences(
-    pool: str, devices: int, rows: Mapping[str, Amounts], base: Mapping[str, Amounts], windows: Sequence[str]
+    pool: str,
+    devices: int,
+    rows: Mapping[str, Amounts],
+    base: Mapping[str, Amounts],
+    windows: Sequence[str],
+    checked: CheckedRanks,
 ) -> list[str]:
-    """The quotas of a pool in force now, those without an open window if they differ, and the packing.
+    """The quotas of a pool in force now, those without an open window if they differ, the packing and checked shapes.
 
     ``rows`` are the amounts now, while ``windows`` are open; ``base`` those while no window is open.
     """
@@ -67,7 +73,17 @@ def pool_sentences(
         f"Pool {pool}: {counted(devices, 'device')}; {when}{_quotas_text(rows, devices)}.",
         *usual,
         f"Pool {pool}, packed: {needed if packing.devices else 'no quota needs a device'}.",
+        *_checked_sentences(pool, checked),
     ]
+
+
+def _checked_sentences(pool: str, checked: CheckedRanks) -> list[str]:
+    ranks = sorted(checked.projects.items())
+    ranks += ((f"department {name}", rank) for name, rank in sorted(checked.departments.items()))
+    if not ranks:
+        return []
+    each = joined([f"{rank} GPU ({name})" for name, rank in ranks], ", ")
+    return [f"Pool {pool}, largest rank on one node that always fits: {each}. Larger ones rely on moves."]
 
 
 def _quotas_text(rows: Mapping[str, Amounts], devices: int) -> str:

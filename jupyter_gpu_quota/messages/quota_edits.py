@@ -12,7 +12,7 @@ from ..core.enforcement.levels import EnforcementOffer, RequiredEnforcement, bes
 from ..core.explain.preview import Affected, Effect, OwnerInPool
 from ..core.model import Amounts, Job, JobState
 from .quota import counted, instant_text, open_text
-from .reasons import rendered
+from .rendering import rendered
 
 AMOUNTS = {
     "notebook_milli": "notebook quota",

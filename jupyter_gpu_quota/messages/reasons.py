@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from string import Formatter
-from typing import Any, assert_never
+from typing import assert_never
 
-from ..core.amounts import gpu_text
 from ..core.reason_codes import ReasonCode as R
 from ..core.reason_figures import code_of, exceeds_bound_alone, figure_pairs, figures_of, reason_from
 from ..core.reasons import (
@@ -14,19 +12,26 @@ from ..core.reasons import (
     AboveNotebookQuota,
     AboveTrainingQuota,
     AboveUserCeiling,
+    BackfillReserved,
+    BehindPatientJob,
     EnforcementTooWeak,
     Figure,
     NodeDrained,
     OverShare,
     Preempted,
     Reason,
+    Waiting,
     WithinNotebookQuota,
 )
+from .planned_start import PLANNED, planned_sentence
+from .rendering import rendered
 
 _POSITION = (
     "{project} uses {used_milli:gpu} GPU of its training quota ({guarantee_milli:gpu} in force) and its fair share of "
     "{fair_milli:gpu}"
 )
+
+_BACKFILL = " Other jobs start there only if they end before, or may be paused for it then."
 
 SENTENCES: Mapping[R, tuple[str, str]] = {
     R.WITHIN_GUARANTEE: (
@@ -50,6 +55,11 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "{project} asked for {asked_milli:gpu} GPU; only notebook quota that no notebook uses now {is} free, so it "
         "{starts} on that. It is paused when a notebook needs that quota.",
         "It {starts} on notebook quota that no notebook uses now. It is paused when a notebook needs that quota.",
+    ),
+    R.BORROWS_RESERVED_DEVICES: (
+        "{project} asked for {asked_milli:gpu} GPU; only devices that are reserved for another job {is} free, and only "
+        "until its planned start, so it {starts} there. It is paused before that.",
+        "It {starts} on devices that are reserved for another job, and is paused before that job's planned start.",
     ),
     R.WITHIN_NOTEBOOK_QUOTA: (
         "{project} asked for a notebook of {asked_milli:gpu} GPU and used {used_milli:gpu} of its notebook quota of "
@@ -79,6 +89,13 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "notebook quota that was not booked, or that an idle notebook had lent. It saves within {grace_s:time} and is "
         "queued again at its old position.",
         "A notebook needs the quota that the job borrowed; the job is queued again at its old position.",
+    ),
+    R.RESERVATION_BEGINS: (
+        "The job borrowed devices that are reserved for {claimer} of {claimer_project}, which asked for "
+        "{asked_milli:gpu} GPU; the planned start of that job is near. This one saves within {grace_s:time} and is "
+        "queued again at its old position.",
+        "The devices are reserved for another job, whose planned start is near; this one is queued again at its old "
+        "position.",
     ),
     R.MOVED: (
         "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}; enough is free, but spread over several "
@@ -198,11 +215,18 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         + ". It starts when that work has started.",
         "Other work comes first.",
     ),
+    R.BEHIND_PATIENT_JOB: (
+        "{project} asked for {asked_milli:gpu} GPU. Job {workload} of the same project has waited for {waited_s:time} "
+        "without ever starting, longer than policy.patience of the quota file; by the time limits of the work that "
+        "runs it starts in about {planned_s:time}. Younger jobs start only if they end before, so this one waits until "
+        "that job has started.",
+        "An older job of its project has waited for long, and is not overtaken any more.",
+    ),
     R.BACKFILL_RESERVED: (
-        "{project} asked for {asked_milli:gpu} GPU and no devices that fit are free; some are reserved for it, and by "
-        "the time limits of the work there it starts within {within_s:time}. Other jobs start there only if they end "
-        "before, or may be paused for it then.",
-        "Devices are reserved for it; it starts when the work there ends, at its time limit at the latest.",
+        "{project} asked for {asked_milli:gpu} GPU and no devices that fit are free; some are reserved for it. "
+        + PLANNED
+        + _BACKFILL,
+        "Devices are reserved for it; it starts when the work there has ended.",
     ),
     R.ABOVE_FAIR_SHARE: (
         "{project} asked for {asked_milli:gpu} GPU; it uses {used_milli:gpu} and its fair share is {fair_milli:gpu}, "
@@ -315,6 +339,17 @@ _DEPARTMENTS_LIMIT = (
     "which {notebook_milli:gpu} is kept for notebooks, and {used_milli:gpu} is in use. It starts when enough of that "
     "is freed or the limit is raised."
 )
+_SOME_RESERVED = "{project} asked for {asked_milli:gpu} GPU and no devices that fit are free; some are reserved for it."
+_BEYOND_GUARANTEES = (
+    " No devices are reserved for it: beside the {others_milli:gpu} GPU of the {capacity_milli:gpu} in the pool that "
+    "notebooks, and the other projects within their training quotas, may claim, it has no room. It starts when they "
+    "leave more idle; ask for less, or for more quota."
+)
+_PATIENT = (
+    " It has waited for {waited_s:time} without ever starting, longer than policy.patience of the quota file: younger "
+    "jobs of {project} start only if they end before its planned start, in about {planned_s:time}."
+)
+_OF_PATIENT_JOB = " A job with a time limit of at most {most_s:time} would start before."
 _NEVER_UNDER = "It cannot start under that, however much is free: ask for less, or for"
 _TOO_WIDE: Mapping[R, str] = {
     R.ABOVE_LIMIT: "{project} asked for {asked_milli:gpu} GPU; the limit of {limited} is {limit_milli:gpu}, of which "
@@ -398,6 +433,8 @@ def _special_sentence(reason: Reason) -> str | None:
             return _TOO_WIDE[reason.code]
         case AboveLimit(department=str()):
             return _DEPARTMENTS_LIMIT
+        case BackfillReserved(delaying=int()):
+            return f"{_SOME_RESERVED} {planned_sentence(reason)}{_BACKFILL}"
         case _:
             return None
 
@@ -414,6 +451,11 @@ def _addition(reason: Reason, figures: Mapping[str, Figure]) -> str:
             words = " It had run {ran_s:time} of its minimum run time of {min_runtime_s:time}" + _PROTECTION_IGNORED
         case Preempted(max_pauses=int()):
             words = " It had been paused {max_pauses} times within {per_s:time}, its limit" + _PROTECTION_IGNORED
+        case BehindPatientJob(most_s=int()):
+            words = _OF_PATIENT_JOB
+        case Waiting():
+            words = _BEYOND_GUARANTEES if "others_milli" in figures else ""
+            words += _PATIENT if "waited_s" in figures else ""
     if "memory_mib" in figures:
         words += " GPUs that fit are free, but no node has {cpu_milli:gpu} CPU and {memory_mib} MiB for each rank."
     return rendered(words, figures)
@@ -434,38 +476,3 @@ def _advice(reason: AboveNotebookQuota) -> str:
         if reason.used_milli
         else " Choose another pool, or ask for notebook quota there."
     )
-
-
-class _FigureFormatter(Formatter):
-    """Writes ``{name:gpu}`` as an amount of GPU, ``{name:time}`` as a time, ``{name:device}`` as "2 devices"."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        match format_spec:
-            case "":
-                return str(value)
-            case "gpu":
-                return gpu_text(value) if isinstance(value, int) else str(value)
-            case "time":
-                return time_text(value)
-            case _:
-                return f"{value} {format_spec}" if value == 1 else f"{value} {format_spec}s"
-
-
-_FORMATTER = _FigureFormatter()
-
-
-def rendered(words: str, figures: Mapping[str, object]) -> str:
-    """A sentence with its figures, in the formats of :class:`_FigureFormatter`."""
-    return _FORMATTER.vformat(words, (), figures)
-
-
-def time_text(seconds: int | str) -> str:
-    """A time to the second: "90 s", "10 minutes", "23 hours 59 minutes 42 s"."""
-    if not str(seconds).isdigit():
-        return f"{seconds} s"
-    parts, rest = [], int(seconds)
-    if rest >= 120:
-        for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
-            count, rest = divmod(rest, size)
-            parts += [f"{count} {name}" if count == 1 else f"{count} {name}s"] * (count > 0)
-    return " ".join(parts + [f"{rest} s"] * (rest > 0 or not parts))

@@ -208,11 +208,11 @@ class EnforcementSection(Section):
     compute: Strength = "none"
 
 
-NO_PAST = "0 leaves no past to count; write a duration such as 2d, or k: 0 to turn history off"
+NO_PAST = "0 leaves no past to count; write a duration such as 2d"
 
 
 class History(Section):
-    """Decayed use in dividing the surplus; k = 0 turns it off."""
+    """Decayed use above quota. It orders the queue; with k above 0 it also divides the surplus."""
 
     k: HistoryStrength = 0
     half_life: Annotated[Seconds, within(1, None, NO_PAST)] = 2 * DAY_S
@@ -220,13 +220,17 @@ class History(Section):
 
 
 class PolicySection(Section):
-    """``drain_by``: from then on work above its quota is stopped although it may not be preempted; null: never."""
+    """``drain_by``: from then on work above its quota is stopped although it may not be preempted; null: never.
+
+    ``patience``: a job that has waited so long and never started is not overtaken by younger jobs of its project.
+    """
 
     idle: Idle = Idle()
     preemption: PreemptionSection = PreemptionSection()
     enforcement: EnforcementSection = EnforcementSection()
     history: History = History()
     within_project: Literal["users_in_turn", "first_come"] = "users_in_turn"
+    patience: Annotated[Seconds, within(1, None, "with 0 no job could overtake another; write a duration")] = DAY_S
     tick_max: Annotated[Milliseconds, within(10, 1000, "a tick is 10ms at least and 1s at most")] = 1000
     drain_by: Instant | None = None
 
@@ -254,7 +258,7 @@ class Document(Section):
     def policy(self, revision: int, now: int | None = None, *, days: int = HORIZON_DAYS) -> Policy:
         """The policy of the core, at one revision.
 
-        ``now`` (milliseconds) expands the calendar for so many days ahead, and back as far as history counts; None
+        ``now`` (milliseconds) expands the calendar for so many days ahead, and back as far as past use counts; None
         leaves it out.
         """
         times, past, idle = self.policy_section.preemption, self.policy_section.history, self.policy_section.idle
@@ -281,11 +285,12 @@ class Document(Section):
             history=model.History(k_milli=past.k, half_life_s=past.half_life, window_s=past.window),
             drain_by_at=self.policy_section.drain_by,
             lending=model.Lending(enabled=idle.mode == "reclaim", release_after_s=idle.release_after),
+            patience_s=self.policy_section.patience,
         )
 
     def _windows(self, now: int, days: int) -> tuple[Window, ...]:
         past = self.policy_section.history
-        back_s = past.window + past.half_life // 64 + DAY_S if past.k else 0  # its oldest part is counted whole
+        back_s = past.window + past.half_life // 64 + DAY_S  # its oldest part is counted whole
         entries = [section.entry() for section in self.calendar]
         return expand(entries, now - back_s * 1000, now + days * DAY_S * 1000)
 

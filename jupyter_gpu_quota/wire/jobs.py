@@ -218,14 +218,28 @@ class WouldStart(Wire):
     message: str
 
 
+class UncheckedRankView(Wire):
+    """The rank of a waiting job, and the largest rank on one node that its training quota can always have."""
+
+    rank_milli: int
+    checked_milli: int
+
+
 class ExplainView(Wire):
-    """``GET explain/{id}``: the reason of a workload's state, changes that would start it, and its latest start."""
+    """``GET explain/{id}``: the reason of a workload's state, changes that would start it, and when it starts.
+
+    ``estimate_at``: the start by the time limits of the work that runs. ``estimate_is_bound``: no other project can
+    delay it; otherwise claims of other work may.
+    ``unchecked_rank``: the job fits its training quota, but its rank is too large to be always available on one node.
+    """
 
     id: str
     state: str
     reason: ReasonView
     would_start: list[WouldStart]
     estimate_at: datetime | None
+    estimate_is_bound: bool = False
+    unchecked_rank: UncheckedRankView | None = None
 
 
 class DryRunView(Wire):

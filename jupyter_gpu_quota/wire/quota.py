@@ -35,6 +35,18 @@ class QuotaEdit(Wire):
     comment: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 
+class CheckedRankView(Wire):
+    """The largest rank on one node that a training quota can always have beside the other quotas of its pool.
+
+    ``owner`` is a project or department with a training quota of one GPU or more. ``checked_milli``: whole GPUs.
+    """
+
+    pool: str
+    owner: str
+    is_department: bool
+    checked_milli: int
+
+
 class PreviewView(Wire):
     """The effect of a quota file: the arithmetic of every pool, and the affected work.
 
@@ -44,12 +56,14 @@ class PreviewView(Wire):
     ``removals``: removed projects and pools with work, which an admin may accept.
     ``stops``: running work that is held or stopped because its enforcement is weaker than ``policy.enforcement``,
     which an admin may accept. ``warnings`` refuse nothing, for example pools with weaker enforcement, and members
-    unknown to the hub. ``stale``: why ``PUT quota`` would refuse the file's base revision (``revision:`` or If-Match).
+    unknown to the hub. ``checked_ranks``: of each pool, with the amounts that are in force now under the file.
+    ``stale``: why ``PUT quota`` would refuse the file's base revision (``revision:`` or If-Match).
     """
 
     changes: list[str] = []
     unchanged: bool = False
     arithmetic: list[str]
+    checked_ranks: list[CheckedRankView] = []
     calendar: list[str] = []
     refusals: list[str]
     acceptable: bool = True

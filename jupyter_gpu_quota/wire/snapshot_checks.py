@@ -47,6 +47,7 @@ RANGES = {
     "milli_s": (0, 10**18),
     "half_life_s": (1, MAX_SECONDS),
     "window_s": (1, MAX_SECONDS),
+    "patience_s": (1, MAX_SECONDS),
     "priority": (0, 100),
     "weight": (0, 1_000_000),
     "max_pauses": (0, 1_000_000),

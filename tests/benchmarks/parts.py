@@ -13,7 +13,7 @@ from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.idle_detection import accuracy
 from tests.benchmarks.packing import openb
-from tests.benchmarks.scheduling import bank, decide, history, kueue, kueue_live, shapes
+from tests.benchmarks.scheduling import bank, decide, history, kueue, kueue_live, large, shapes
 from tests.benchmarks.service import claims, idle, reports, sampler, slices, submissions, wake
 from tests.benchmarks.service.hubs import hub_with_quota
 from tests.benchmarks.store import tick, usage
@@ -121,6 +121,7 @@ PARTS: dict[str, Part] = {
     "tick": Part(
         title="A tick by its steps", measure=lambda quick: tick.figures(tick.SIZES[:2] if quick else tick.SIZES)
     ),
+    "large": Part(title="100,000 devices", measure=large.figures),
     "history": Part(title="Surplus by weight over time", measure=lambda quick: history.figures(8 if quick else 14)),
     "claims": Part(title="A claim within guarantee", measure=of_claims),
     "slices": Part(title="The slice of a notebook", measure=of_slices),

@@ -468,9 +468,15 @@ def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None
 def test_an_explanation_as_text(world: World) -> None:
     found = run("explain", "J1").stdout
     assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in found
-    assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in found
+    assert "estimate  2027-01-02 03:04:05Z, by time limits and deadlines" in found
     assert "asked   1 GPU" in found, "with its unit, not in thousandths"
     assert "It would start if 1 GPU were freed in pool big." in found.splitlines()
+
+
+# R34
+def test_only_a_bound_is_printed_as_the_latest_start(world: World) -> None:
+    world.estimate_is_bound = True
+    assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in run("explain", "J1").stdout
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ class World:
     own_accounts: bool | None = None
     deployment: wire_status.DeploymentView | None = None
     devices: list[wire.DeviceView] = field(default_factory=list)
+    estimate_is_bound: bool = False
     url: str = ""
 
     def paths(self, method: str) -> list[str]:
@@ -463,7 +464,8 @@ class Words(Fake):
             self.finish({"format": 1, "snapshot": {"now": 1}, "policy": {}})
         else:
             would = wire.WouldStart(kind="freed", message="It would start if 1 GPU were freed in pool big.")
-            self.answer(wire.ExplainView(id=id_, state="queued", reason=reason(), would_start=[would], estimate_at=AT))
+            fields = {"estimate_at": AT, "estimate_is_bound": self.world.estimate_is_bound}
+            self.answer(wire.ExplainView(id=id_, state="queued", reason=reason(), would_start=[would], **fields))
 
 
 class Events(Fake):

@@ -114,8 +114,9 @@ def test_a_gang_is_charged_rank_by_rank_and_cloned_as_it_is(world: ServiceWorld)
     job = bob.submit("true", dir=None, gpu="1.5", nodes=2, min_nodes=1, processes=3)
     view = job.view
     assert (view.gpu, view.gpu_milli, view.ranks, view.min_ranks, view.held_ranks) == ("1.5", 500, 6, 3, None)
-    twin = job.clone(gpu="3").view
-    assert (twin.gpu_milli, twin.ranks, twin.min_ranks) == (1000, 6, 3)
+    twin = job.clone(gpu="3")
+    assert (twin.view.gpu_milli, twin.view.ranks, twin.view.min_ranks) == (1000, 6, 3)
+    twin.cancel()  # devices would be reserved for it
     dry = bob.dry_run("true", dir=None, nodes=2, gpu="0.5")
     assert (dry.starts_now, dry.charged_milli) == (True, 1000)
     world.step()

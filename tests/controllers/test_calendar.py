@@ -19,7 +19,7 @@ calendar:
 DAY_MS = 86_400_000
 
 
-# R52
+# R63
 def test_a_claim_pauses_other_work_within_one_tick_of_a_calendar_window() -> None:
     world = World()
     world.apply_quota(QUOTA + NIGHTS)

@@ -163,7 +163,7 @@ def test_nothing_is_decided_while_nothing_changes(monkeypatch: pytest.MonkeyPatc
     assert calls == []
 
 
-# R9
+# R10
 def test_a_time_limit_ends_a_job_without_any_other_event() -> None:
     world = World()
     world.submit("bob", "b1", time_limit_s=30)
@@ -351,7 +351,7 @@ def test_the_lease_is_renewed_when_half_of_it_is_left() -> None:
     assert min(left) == 1500 and max(left) == 2000
 
 
-# R47
+# R58
 def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_uses_another() -> None:
     world = World(script=lambda order: Script(on_stop=None, lingers_ms=60_000 if order.job == "b4" else 0))
     world.submit("bob", "b1", "b2", "b3", "b4")
@@ -403,7 +403,7 @@ def test_an_elastic_job_grows_when_it_may_without_any_other_event() -> None:
     assert record is not None and (record.job.held_ranks, record.job.paused_at, record.pauses) == (4, (), 0)
 
 
-# R45
+# R56
 def test_a_rank_that_dies_ends_the_gang_which_is_retried_once() -> None:
     world = World()
     world.submit("bob", "g", ranks=3, retries=1)

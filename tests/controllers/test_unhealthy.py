@@ -140,7 +140,7 @@ def test_an_xid_evicts_a_job_from_its_device_with_the_reason() -> None:
     assert world.controller.mirror.devices[held.device].trouble == trouble
 
 
-# R12, R13
+# R13, R14
 def test_foreign_use_reduces_the_capacity_of_a_device() -> None:
     world = World()
     world.turn(2)

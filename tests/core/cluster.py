@@ -50,6 +50,7 @@ from jupyter_gpu_quota.core.plan import (
     Stop,
     Unreserve,
 )
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from jupyter_gpu_quota.core.scheduling.cache.decision_cache import DecisionCache
 from jupyter_gpu_quota.core.scheduling.decide import Decision, decide, decide_and_explain
@@ -206,16 +207,25 @@ class World:
         return decision
 
     def tick(self) -> Plan:
-        """Time passes, stopping jobs may have ended, a plan is made and applied."""
+        """Time passes, stopping jobs may have ended, a plan is made and applied.
+
+        Returns the plan without the records of backfill reservations, which :attr:`backfill` has.
+        """
         self.pass_time()
-        plan = self.decide().plan
+        plan, recorded = self.decide().plan, {one.workload for one in self.backfill}
         self.apply(plan)
-        return plan
+        actions = tuple(one for one in plan.actions if not is_backfill(one, recorded, set()))
+        return dc.replace(plan, actions=actions)
+
+    @property
+    def backfill(self) -> list[Reservation]:
+        """The recorded backfill reservations."""
+        return [one for one in self.reserved.values() if one.starts_at is not None]
 
     def pass_time(self) -> None:
         """Use is counted, stopping jobs may have ended, starting ones run."""
         self.now += TICK_MS
-        if self.policy.history.k_milli and not self.frozen:
+        if not self.frozen:
             self._count_use()
         self._let_leave()
         for name, job in self.jobs.items():
@@ -418,6 +428,15 @@ class World:
 
     def paused(self) -> list[str]:
         return sorted(name for name, job in self.jobs.items() if job.paused_at)
+
+
+def is_backfill(action: Action, recorded: set[str], planned: set[str]) -> bool:
+    """Whether an action records a backfill reservation, drops a recorded one, or ends a loan of its devices."""
+    if isinstance(action, Unreserve):
+        return action.workload in recorded
+    if isinstance(action, Pause):
+        return action.reason.code is ReasonCode.RESERVATION_BEGINS and action.claimer in planned
+    return isinstance(action, Reserve) and action.starts_at is not None
 
 
 def _in_words(action: Action) -> str:

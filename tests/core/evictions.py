@@ -31,11 +31,11 @@ def started(plan: Plan) -> dict[str, Start | Resume]:
 
 
 def reserved_after(books: Books, plan: Plan) -> dict[str, tuple[Placement, ...]]:
-    kept = {one.workload: one.placements for one in books.snapshot.reservations}
+    kept = {one.workload: one.placements for one in books.snapshot.reservations if one.starts_at is None}
     for action in plan.actions:
         if isinstance(action, Unreserve):
             kept.pop(action.workload, None)
-        elif isinstance(action, Reserve):
+        elif isinstance(action, Reserve) and action.starts_at is None:
             kept[action.workload] = action.placements
         elif isinstance(action, (Start, Resume)):
             kept.pop(action.workload, None)
@@ -45,7 +45,7 @@ def reserved_after(books: Books, plan: Plan) -> dict[str, tuple[Placement, ...]]
 def starting_again(actions: Iterable[Action]) -> set[str]:
     """Jobs that are paused and start again in the same plan: moved, or elastic with more ranks or fewer."""
     actions = list(actions)
-    kept = {action.workload for action in actions if isinstance(action, Reserve)}
+    kept = {action.workload for action in actions if isinstance(action, Reserve) and action.starts_at is None}
     return {action.workload for action in actions if isinstance(action, Pause)} & kept
 
 

@@ -30,6 +30,7 @@ from jupyter_gpu_quota.core.reasons import Reason
 from jupyter_gpu_quota.core.scheduling.decide import Decision, decide
 from jupyter_gpu_quota.core.validate import violations
 from tests.core.accounting import HOLDS, RUNS, WAITS, Books, divide_slowly, least, takes_model, whole
+from tests.core.cluster import is_backfill
 from tests.core.evictions import all_fit, check_evictions, check_minimal, reserved_after, started, stays_and_leaves
 
 __all__ = ["Books", "check_guarantees", "check_instant", "check_order_is_irrelevant", "check_plan", "divide_slowly"]
@@ -71,8 +72,21 @@ def _owners(policy: Policy) -> dict[str, tuple[Any, ...]]:
 
 
 def check_plan(snapshot: Snapshot, policy: Policy, decision: Decision) -> None:
-    """P2, P3, P5, P6, P11 and P12 on one decision, in the state before it."""
-    plan = decision.plan
+    """P2, P3, P5, P6, P11 and P12 on one decision, in the state before it.
+
+    Records of backfill reservations are left out: no device changes hands by them. Their borrowers that leave now have
+    left, for what else is decided.
+    """
+    recorded = {one.workload for one in snapshot.reservations if one.starts_at is not None}
+    planned = recorded | {one.workload for one in decision.backfill}
+    claims = tuple(one for one in snapshot.reservations if one.starts_at is None)
+    actions = tuple(one for one in decision.plan.actions if not is_backfill(one, recorded, planned))
+    gone = {one.workload for one in decision.plan.actions if isinstance(one, Pause)}
+    gone -= {one.workload for one in actions if isinstance(one, Pause)}
+    jobs = tuple(dc.replace(job, state=JobState.PAUSING) if job.id in gone else job for job in snapshot.jobs)
+    snapshot = dc.replace(snapshot, reservations=claims, jobs=jobs)
+    plan = dc.replace(decision.plan, actions=actions)
+    decision = dc.replace(decision, plan=plan)
     for pool in policy.pools:
         books = Books(snapshot, policy, pool)
         check_notebooks(books, plan)
@@ -293,7 +307,8 @@ def _not_kept_from(books: Books, decision: Decision, job: Job, room: dict[str, i
     """Section 3: the room that is left to a job beside the places kept for others that it would not have left."""
     left = dict(room)
     for place in decision.backfill:
-        ends_before = books.snapshot.now + job.time_limit_s * 1000 <= place.starts_at
+        ends_at = books.snapshot.now + (job.time_limit_s + books.policy.preemption.grace_s) * 1000
+        ends_before = ends_at <= place.starts_at
         if place.pool == books.pool and place.workload != job.id and not ends_before:
             for part in place.placements:
                 left[part.device] -= part.gpu_milli

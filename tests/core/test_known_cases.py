@@ -19,7 +19,7 @@ from tests.core.world import GENTLE, milli, placed, world
 @pytest.mark.parametrize(
     ("text", "picture", "paused"),
     [
-        # R29
+        # R37
         pytest.param(
             """
             pool t 20
@@ -54,7 +54,7 @@ from tests.core.world import GENTLE, milli, placed, world
             pool t 1x3 Y
             e 3 of t
             h 0 of t, priority 60
-            e runs 3 on n1g0,n1g1,n1g2
+            e runs 3 model X on n1g0,n1g1,n1g2
             e runs 1 on n1g3
             h queues 4
             """,
@@ -62,7 +62,7 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="a claim for surplus that would pause both jobs of a guarantee is refused",
         ),
-        # R30
+        # R38
         pytest.param(
             """
             pool t 2
@@ -75,7 +75,7 @@ from tests.core.world import GENTLE, milli, placed, world
             ["p1"],
             id="an indivisible job over quota is paused for a guarantee",
         ),
-        # R17
+        # R18
         pytest.param(
             """
             pool t 8
@@ -148,7 +148,7 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="0.334 fits a device twice and the third is refused there",
         ),
-        # R1, R7
+        # R1, R8
         pytest.param(
             """
             pool t 1
@@ -160,7 +160,7 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="0.1 and 0.2 reach a quota of 0.3",
         ),
-        # R7
+        # R8
         pytest.param(
             """
             pool t 1
@@ -188,7 +188,7 @@ from tests.core.world import GENTLE, milli, placed, world
             ["d4"],
             id="a preemptor within its guarantee is not paused by its victims because of a smaller job on surplus",
         ),
-        # R35
+        # R45
         pytest.param(
             """
             pool t 3
@@ -205,7 +205,7 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="a job that fills its quota is not paused because a smaller one runs beside it on surplus",
         ),
-        # R36
+        # R46
         pytest.param(
             """
             pool t 4
@@ -278,7 +278,7 @@ def test_weights_6_6_and_2_on_7990_and_on_7991_milli_no_share_falls_by_more_than
     assert shares == [[3424, 3424, 1142], [3425, 3425, 1141]]
 
 
-# R27
+# R35
 def test_p4_claims_within_two_departments_and_pauses_p3_never_p1() -> None:
     made = world(
         """
@@ -305,7 +305,7 @@ def test_a_window_that_closes_inside_a_grace_period_does_not_change_the_pause() 
     assert (made.picture(), len(made.paused())) == ("a 1 / b 1", 1)
 
 
-# R65
+# R77
 def test_work_that_never_fits_is_refused_at_once() -> None:
     made = world("pool t 8\nc 0 of t\nc queues 100")
     made.tick()
@@ -338,7 +338,7 @@ def test_a_guarantee_that_may_be_run_as_two_slices_leaves_no_room_for_notebooks_
     assert "need 3 devices and the pool has 2" in refusal_sentence(refusal)
 
 
-# R42, R43
+# R53, R54
 def test_one_job_and_a_stream_of_small_claims_is_paused_k_times_and_then_safe() -> None:
     rules = dc.replace(GENTLE, max_pauses=2)
     made = world("pool t 2\nbig 0 of t\nsmall 1 of t\nbig queues 2", preemption=rules)
@@ -355,7 +355,7 @@ def test_one_job_and_a_stream_of_small_claims_is_paused_k_times_and_then_safe() 
     assert made.jobs["big1"].state is JobState.RUNNING
 
 
-# R50
+# R61
 def test_eight_slices_lent_to_one_whole_gpu_job_return_with_one_pause() -> None:
     made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 1")
     made.settle()

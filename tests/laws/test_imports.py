@@ -27,8 +27,8 @@ MAY_CALL = {"frozen.py": {"exec"}}
 """It makes functions from the names of fields, as dataclasses does, and from no input at run time."""
 
 LAYERS = (
-    "core", "core.placement", "core.quota", "core.queue", "core.preemption", "core.eviction", "core.scheduling.cache",
-    "core.scheduling", "core.explain",
+    "core", "core.placement", "core.quota", "core.queue", "core.preemption", "core.preemption.search", "core.backfill",
+    "core.eviction", "core.scheduling.cache", "core.scheduling", "core.explain",
 )  # fmt: skip
 """The packages of the core in the order of their imports: each may import those before it."""
 
@@ -167,8 +167,10 @@ FORBIDDEN_EXAMPLES = [
     ("core", "from .queue.order import first"),
     ("core.placement", "from ..quota.fit import fits"),
     ("core.quota", "from ..queue.order import first"),
-    ("core.queue", "from ..preemption.search import x"),
-    ("core.preemption", "from ..eviction.removal import x"),
+    ("core.queue", "from ..preemption.search.find import x"),
+    ("core.preemption", "from .search.find import find_preemption"),
+    ("core.preemption.search", "from ...backfill.planning import x"),
+    ("core.backfill", "from ..scheduling.cycle import x"),
     ("core.eviction", "from ..scheduling.decide import x"),
     ("core.scheduling.cache", "from ..decide import decide"),
     ("core.scheduling", "from ..explain.why_waiting import x"),

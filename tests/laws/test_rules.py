@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CITED = re.compile(r"\bRules? (R\d+(?:(?:, | and )R\d+)*)")
-"""How a docstring cites: "Rule R17." or "Rules R17 and R18."."""
+"""How a docstring cites: "Rule R18." or "Rules R18 and R19."."""
 
 
 def rules() -> list[str]:

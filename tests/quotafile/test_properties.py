@@ -117,6 +117,7 @@ def policies() -> st.SearchStrategy[dict[str, object]]:
             window=durations,
         ),
         within_project=st.sampled_from(["users_in_turn", "first_come"]),
+        patience=durations,
         tick_max=st.sampled_from(["10ms", "1s", "999ms"]),
     )
 

@@ -33,12 +33,14 @@ def test_the_whole_file_becomes_the_policy() -> None:
         ),
         preemption=Preemption(min_runtime_s=600, grace_s=60, lent_grace_s=10, max_pauses=4, per_s=86_400),
         within_project="first_come",
+        patience_s=36 * 3600,
     )
 
 
 def test_the_smallest_file_is_valid() -> None:
     file = read(LEAST)
     assert file.policy(1) == Policy(revision=1)
+    assert file.policy(1).patience_s == 86_400
     assert file.tick_max_ms == 1000
 
 

@@ -110,6 +110,8 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(LEAST.replace("[]\n", "[{name: a, uses: [train]}]\n", 1), 2, "none of", id="a use that is none"),
         pytest.param(LEAST + "policy: {tick_max: 2s}", 4, "1s at most", id="a tick above a second"),
         pytest.param(LEAST + "policy: {within_project: fair}", 4, "none of", id="an order that is none"),
+        pytest.param(LEAST + "policy: {patience: 0}", 4, "no job could overtake another", id="no patience"),
+        pytest.param(LEAST + "policy: {patience: never}", 4, "duration", id="a patience without an end"),
         pytest.param(LEAST + "revision: -1", 4, "-1 is less than 0, the minimum", id="a negative revision"),
         pytest.param("a: &x 1\nb: *x", 1, "anchors", id="an anchor"),
         pytest.param("a: !!python/object:os.system x", 1, "tags", id="a tag"),

@@ -34,6 +34,7 @@ WHOLE = textwrap.dedent("""\
       enforcement: {memory: none, compute: none}
       history: {k: 0, half_life: 2d, window: 7d}
       within_project: first_come
+      patience: 36h
       tick_max: 500ms
     """)
 

@@ -282,6 +282,9 @@ Change = Callable[[dict[str, Any]], object]
             id="a pool twice",
         ),
         pytest.param(
+            lambda d: d["policy"].update(patience_s=0), "policy.patience_s is 0; it is from 1 to", id="no patience"
+        ),
+        pytest.param(
             lambda d: d["policy"].update(within_project="luck"), "within_project is luck", id="an order that is none"
         ),
     ],

@@ -135,7 +135,7 @@ def may_submit_to(person: Person, project: str) -> bool:
 
 
 def may_raise_priority(person: Person, project: str) -> bool:
-    """Only leads and admins may request a priority above 50. Source: docs/scheduling.md, section 1. Rule R10."""
+    """Only leads and admins may request a priority above 50. Source: docs/scheduling.md, section 1. Rule R11."""
     return person.admin or person.roles.get(project) == "lead"
 
 

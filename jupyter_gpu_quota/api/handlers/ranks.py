@@ -30,7 +30,7 @@ class Gang:
 
 
 def gang_of(request: JobRequest, pool: str, models: Sequence[str], devices: Sequence[Device]) -> Gang:
-    """The ranks of a request that the pool could hold when it is empty and healthy. Raises Refused. Rule R8."""
+    """The ranks of a request that the pool could hold when it is empty and healthy. Raises Refused. Rule R9."""
     nodes, processes = request.nodes, request.processes
     least = nodes if request.min_nodes is None else request.min_nodes
     if least > nodes:

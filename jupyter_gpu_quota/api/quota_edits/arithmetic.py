@@ -9,6 +9,7 @@ from heapq import nsmallest
 
 from ...core.model import Device, Policy, Window
 from ...core.quota.calendar_fit import check_calendar
+from ...core.quota.checked_ranks import CheckedRanks, checked_ranks, pool_shape
 from ...core.quota.fit import ACCEPTABLE, quota_rows
 from ...core.quota.in_force import in_force
 from ...messages.quota import instant_text, pool_sentences, refusal_sentence
@@ -27,6 +28,8 @@ class Arithmetic:
 
     ``refusals``: what does not fit, and by how much.
 
+    ``checked``: the checked shapes of each pool, with the amounts that are in force now.
+
     ``acceptable``: all of it is overcommitment, which an admin may accept.
 
     ``without_device``: the pools that have quotas and no device.
@@ -34,6 +37,7 @@ class Arithmetic:
 
     sentences: tuple[str, ...]
     refusals: tuple[str, ...]
+    checked: Mapping[str, CheckedRanks]
     acceptable: bool
     without_device: tuple[str, ...]
 
@@ -50,9 +54,10 @@ def arithmetic_of_file(
     refusals = [each for each in check_calendar(policy, devices) if devices or each.code not in ACCEPTABLE]
     lacking = {each.pool for each in refusals}
     opens = {window.name for window in policy.windows if window.ends_at > now}
+    checked = _checked(in_force(policy, now), devices)
     return Arithmetic(
         sentences=(
-            *amounts_in_force(policy, devices, now),
+            *_amounts_in_force(policy, devices, now, checked),
             *(why for pool, why in empty.items() if pool not in lacking),
             *(
                 f"Calendar {entry.name}: it does not open within two years from now; check its dates and days."
@@ -61,16 +66,37 @@ def arithmetic_of_file(
             ),
         ),
         refusals=tuple(" ".join(filter(None, [empty.get(each.pool), refusal_sentence(each)])) for each in refusals),
+        checked=checked,
         acceptable=all(each.code in ACCEPTABLE for each in refusals),
         without_device=tuple(pool for pool in empty if pool in lacking),
     )
 
 
 def amounts_in_force(policy: Policy, devices: Sequence[Device], now: int) -> tuple[str, ...]:
-    """The quotas of each pool now, those without a window where they differ, and when they next change."""
+    """The quotas of each pool now, those without a window where they differ, and when they next change.
+
+    Also how they are packed, and the checked shapes.
+    """
+    return _amounts_in_force(policy, devices, now, _checked(in_force(policy, now), devices))
+
+
+def _checked(present: Policy, devices: Iterable[Device]) -> dict[str, CheckedRanks]:
+    """The checked shapes of each pool on all its devices, healthy or not."""
+    by_pool: dict[str, list[Device]] = {pool: [] for pool in present.pools}
+    for device in devices:
+        if device.pool in by_pool:
+            by_pool[device.pool].append(device)
+    return {pool: checked_ranks(present, pool, pool_shape(here)) for pool, here in by_pool.items()}
+
+
+def _amounts_in_force(
+    policy: Policy, devices: Sequence[Device], now: int, checked: Mapping[str, CheckedRanks]
+) -> tuple[str, ...]:
     policy = replace(policy, windows=tuple(_next_windows(policy.windows, now)))
     present = in_force(policy, now)
-    return tuple(sentence for pool in policy.pools for sentence in _pool(pool, devices, policy, present, now))
+    return tuple(
+        sentence for pool in policy.pools for sentence in _pool(pool, devices, policy, present, now, checked[pool])
+    )
 
 
 def _next_windows(windows: Iterable[Window], now: int) -> Iterator[Window]:
@@ -82,13 +108,15 @@ def _next_windows(windows: Iterable[Window], now: int) -> Iterator[Window]:
             yield window
 
 
-def _pool(pool: str, devices: Sequence[Device], policy: Policy, present: Policy, now: int) -> list[str]:
+def _pool(
+    pool: str, devices: Sequence[Device], policy: Policy, present: Policy, now: int, checked: CheckedRanks
+) -> list[str]:
     """The sentences of one pool; ``present`` has the amounts of now."""
     windows = tuple(one for one in policy.windows if any(change.pool == pool for change in one.changes))
     policy = replace(policy, windows=windows)
     names = list(dict.fromkeys(one.name for one in windows if one.begins_at <= now < one.ends_at))
     rows, count = quota_rows(present, pool), sum(device.pool == pool for device in devices)
-    found = pool_sentences(pool, count, rows, quota_rows(policy, pool), names)
+    found = pool_sentences(pool, count, rows, quota_rows(policy, pool), names, checked)
     boundaries = nsmallest(MAX_BOUNDARIES, {at for one in windows for at in (one.begins_at, one.ends_at) if at > now})
     if not boundaries:
         return found

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ...core.amounts import gpu_text
 from ...core.eviction.deadline import above_at_deadline
 from ...core.explain.preview import Affected, Effect, preview
-from ...core.model import Job, Notebook
+from ...core.model import WHOLE_DEVICE, Job, Notebook
 from ...messages.quota import instant_text
 from ...messages.quota_edits import affected_sentence, edit_sentence, work_text
 from ...wire import AffectedView
-from ...wire.quota import PreviewView
+from ...wire.quota import CheckedRankView, PreviewView
 from ..views.records import reason_view
 from .arithmetic import Arithmetic, arithmetic_of_file
 from .calendar import calendar_edits
@@ -76,6 +76,7 @@ async def preview_of(services: Services, edit: Edit) -> PreviewView:
         unchanged=not edit.differences,
         changes=await store_view.compute_slow(edit_changes, edit),
         arithmetic=[*found.sums.sentences, *await store_view.compute_slow(_deadline, edit)],
+        checked_ranks=_checked_ranks(found.sums),
         calendar=[*await store_view.compute_slow(calendar_edits, edit)],
         refusals=[*found.sums.refusals],
         acceptable=found.sums.acceptable,
@@ -96,6 +97,15 @@ async def preview_of(services: Services, edit: Edit) -> PreviewView:
             *await _work_of_lost_members(services, edit),
         ],
     )
+
+
+def _checked_ranks(sums: Arithmetic) -> list[CheckedRankView]:
+    return [
+        CheckedRankView(pool=pool, owner=name, is_department=is_department, checked_milli=rank * WHOLE_DEVICE)
+        for pool, checked in sums.checked.items()
+        for is_department, ranks in ((False, checked.projects), (True, checked.departments))
+        for name, rank in sorted(ranks.items())
+    ]
 
 
 def _affected(edit: Edit) -> tuple[Affected, ...]:

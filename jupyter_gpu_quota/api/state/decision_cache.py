@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.explain import why_waiting as core_explain
 from ...core.model import Policy, Snapshot
-from ...core.plan import Plan, Reserve, Resume, Start
+from ...core.plan import Plan, Start, gives_devices
 from ...core.quota.in_force import in_force
 from ...core.reasons import Reason
 from ...core.scheduling.decide import Decision, decide_and_explain
@@ -86,6 +86,6 @@ class DecisionCache:
 
 
 def _next_to_start(plan: Plan) -> dict[str, Reason]:
-    """The reasons of the plan's starts and backfill reservations, as explanations give them."""
-    starts = {one.workload: one.reason for one in plan.actions if isinstance(one, (Start, Resume)) and one.attempt}
-    return starts | {one.workload: one.reason for one in plan.actions if isinstance(one, Reserve)}
+    """The reasons of the plan's starts and of the devices that it frees for claims, as explanations give them."""
+    jobs = (one for one in plan.actions if not (isinstance(one, Start) and one.attempt == 0))
+    return {one.workload: one.reason for one in jobs if gives_devices(one)}

@@ -211,9 +211,9 @@ class StoreView:
         )
 
     async def _follow_use(self) -> None:
-        """Read past use where the policy has a use for it, outside the event loop."""
+        """Read past use, outside the event loop."""
         quota, past_use = self.quota, self.mirror.past_use
-        if quota is not None and (quota.policy.history.k_milli or past_use.usage):
+        if quota is not None:
             await self.read(past_use.follow, self.store, quota.policy, self.now())
 
     async def _follow_notes(self) -> None:

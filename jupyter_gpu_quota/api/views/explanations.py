@@ -7,11 +7,12 @@ from typing import Literal
 
 from ...core.eviction.unavailable_devices import stay_reason
 from ...core.explain import projection
+from ...core.explain.rank_check import UncheckedRank
 from ...core.model import JobState, NotebookState
 from ...messages.explanations import change_sentence, dry_run_sentence, explanation_sentence
 from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
-from ...wire import AffectedView, DryRunView, ExplainView, ReasonView, WouldStart
+from ...wire import AffectedView, DryRunView, ExplainView, ReasonView, UncheckedRankView, WouldStart
 from ..access.permissions import Person, may_see
 from ..requests.services import Services
 from ..state.store_view import StoreView
@@ -91,7 +92,15 @@ async def explanation(services: Services, record: JobRecord | NotebookRecord) ->
             for change in found.would_start
         ],
         estimate_at=maybe_instant(found.estimate_at),
+        estimate_is_bound=found.is_bound,
+        unchecked_rank=_unchecked_rank(found.unchecked),
     )
+
+
+def _unchecked_rank(rank: UncheckedRank | None) -> UncheckedRankView | None:
+    if rank is None:
+        return None
+    return UncheckedRankView(rank_milli=rank.rank_milli, checked_milli=rank.checked_milli)
 
 
 WAITING_STATES = (JobState.QUEUED, JobState.PAUSED, NotebookState.REQUESTED, NotebookState.LENT)

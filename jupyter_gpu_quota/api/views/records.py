@@ -134,6 +134,7 @@ STARTED = frozenset(
         ReasonCode.WITHIN_FAIR_SHARE,
         ReasonCode.IDLE_SURPLUS,
         ReasonCode.BORROWS_NOTEBOOK_QUOTA,
+        ReasonCode.BORROWS_RESERVED_DEVICES,
     }
 )
 """Reasons of a start; an ended job does not show them."""

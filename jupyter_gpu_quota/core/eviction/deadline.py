@@ -20,7 +20,7 @@ def past_deadline(snapshot: Snapshot, policy: Policy, stopping: Collection[str])
     """A stop for each job that is above its quota past the deadline, in id order; they are queued again.
 
     The fewest of each project, then of each department: lowest job priority, least work lost, newest first.
-    Rule R56.
+    Rule R67.
     """
     if policy.drain_by_at is None or snapshot.now < policy.drain_by_at:
         return []

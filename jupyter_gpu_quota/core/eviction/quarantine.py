@@ -13,7 +13,7 @@ def quarantine_changes(snapshot: Snapshot, policy: Policy) -> dict[str, Health]:
 
     A device is quarantined while a job on it is still there ``KILL_BOUND_S`` after its grace, and healthy again
     once that job is gone. Claims that waited for it choose other devices. Source: docs/scheduling.md, section 5.
-    Rule R47.
+    Rule R58.
     """
     due = {job.id: at for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None}
     overdue = {workload for workload, at in due.items() if snapshot.now >= at}

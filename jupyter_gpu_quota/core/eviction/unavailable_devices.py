@@ -25,7 +25,7 @@ def evictions(snapshot: Snapshot, policy: Policy, stopping: Collection[str]) -> 
     """A stop for each job that has to release its devices, in id order; none for those stopping anyway.
 
     It is queued again, and the stop counts as no pause: no claim caused it.
-    Rule R58.
+    Rule R69.
     """
     unhealthy, drained = _unhealthy_by_workload(snapshot), _drained_by_workload(snapshot)
     if not unhealthy and not drained:
@@ -42,7 +42,7 @@ def evictions(snapshot: Snapshot, policy: Policy, stopping: Collection[str]) -> 
 def _eviction_reason(
     job: Job, unhealthy: Device | None, drained: tuple[Device, Node] | None, now: int
 ) -> Reason | None:
-    """Why a job has to release its devices now; None where it stays. Rule R59."""
+    """Why a job has to release its devices now; None where it stays. Rule R70."""
     if unhealthy is not None and job.preemptible:
         return _unhealthy(unhealthy, "job")
     if drained is None:
@@ -115,7 +115,7 @@ def _drained(device: Device, node: Node, kind: str, now: int) -> Reason:
 
 
 def awaited(snapshot: Snapshot, waits: Mapping[str, Reason]) -> dict[str, Reason]:
-    """The reasons of work that could start only on devices that are unavailable for now. Rule R60."""
+    """The reasons of work that could start only on devices that are unavailable for now. Rule R71."""
     found = dict[str, Reason]()
     work: tuple[Job | Notebook, ...] = (*snapshot.jobs, *snapshot.notebooks)
     for pool in sorted({one.pool for one in work if one.id in waits}):

@@ -27,7 +27,7 @@ from ..model import (
     Snapshot,
 )
 from ..placement.place import Request
-from ..plan import Plan, Refuse, Reserve, Resume, Start
+from ..plan import Plan, Refuse, Resume, Start, gives_devices
 from ..quota.fit import QuotaRefusal, check_quotas
 from ..quota.in_force import in_force
 from ..reasons import Reason
@@ -212,7 +212,7 @@ class WhatIf:
     def placed_by(self, plan: Plan) -> Reason | None:
         """The reason with which a plan starts it or reserves devices for it."""
         for action in plan.actions:
-            if isinstance(action, (Start, Resume, Reserve)) and action.workload == self.id:
+            if action.workload == self.id and gives_devices(action):
                 return action.reason
         return None
 

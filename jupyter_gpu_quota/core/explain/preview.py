@@ -74,7 +74,7 @@ def preview(snapshot: Snapshot, old: Policy, new: Policy, *, moved: Snapshot | N
     """Compare two policies on one snapshot, with clock and demand frozen.
 
     ``moved`` is the same snapshot with its devices in the pools of the new policy, where those differ.
-    Rule R54.
+    Rule R65.
     """
     comparison = _Comparison(snapshot, old, new, moved or snapshot)
     jobs = (comparison.of_job(job) for job in sorted(snapshot.jobs, key=lambda job: job.id))

@@ -1,4 +1,4 @@
-"""Why a workload waits, what would start it, and when it starts at the latest by the time limits of what runs.
+"""Why a workload waits, what would start it, and when it starts by the time limits of what runs.
 
 Every answer is found by running ``decide`` on a changed snapshot: the next plan starts the workload or preempts
 others for it, and with one milli less it does not. :mod:`..messages.explanations` renders the sentences.
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..eviction.unavailable_devices import stay_reason
-from ..model import MS_PER_S, Job, JobState, Notebook, Policy, Snapshot
+from ..model import Job, JobState, Notebook, Policy, Snapshot
 from ..reason_codes import ReasonCode
-from ..reasons import Reason
+from ..reasons import Reason, Waiting
 from ..scheduling.decide import Decision, decide_and_explain
 from .counterfactual import WhatIf, as_preemptible, freed, latest_ends, with_devices
+from .rank_check import UncheckedRank, unchecked_rank
 from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_amount
 
 
@@ -84,9 +85,10 @@ class Outlook(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a workload waits or runs. ``estimate_at``: the latest start by the time limits, None if they give none.
+    """Why a workload waits or runs. ``estimate_at``: the start by the time limits, None if they give none.
 
-    ``backfill_within_s``: it has a backfill reservation from then on, and its reason does not say so.
+    ``is_bound``: this is a planned start that no other project can delay.
+    ``unchecked``: its rank, where that fits the quota and relies on moves because no checked shape covers it.
     ``set_by_windows``: the amounts it is measured by that open calendar windows set, without those in the changes.
     """
 
@@ -96,16 +98,17 @@ class Explanation:
     reason: Reason | None
     would_start: tuple[Change, ...] = ()
     quota_too_high: QuotaTooHigh | None = None
-    backfill_within_s: int | None = None
+    unchecked: UncheckedRank | None = None
     set_by_windows: tuple[OwnerAmount, ...] = ()
     estimate_at: int | None = None
+    is_bound: bool = False
 
 
 def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation:
     """Explain one workload. Raises KeyError for an id that the snapshot does not have.
 
     A workload that runs or is held has no counterfactuals; one that the next plan starts has that plan's reason.
-    Rule R66.
+    Rule R78.
     """
     what_if = WhatIf.of(snapshot, policy, workload_id)
     if not what_if.waits:
@@ -131,9 +134,6 @@ def _waiting(what_if: WhatIf, reason: Reason, decision: Decision) -> Explanation
     too_high = too_high if reason.code in FIXED_BOUNDS else None
     changes, now = tuple(one for one in found if isinstance(one, Change)), what_if.snapshot.now
     starts_at = next((max(one.starts_at, now) for one in decision.backfill if one.workload == what_if.id), None)
-    within_s = None
-    if starts_at is not None and reason.code is not ReasonCode.BACKFILL_RESERVED:
-        within_s = -(-(starts_at - now) // MS_PER_S)
     named = {one.amount.window for one in (*changes, *([too_high.change] if too_high else [])) if one.amount}
     amounts = (_amount(what_if, name, department=department) for name, department in _measured_by(what_if))
     by_windows = tuple(amount for amount in amounts if amount.window not in {*named, None})
@@ -144,9 +144,10 @@ def _waiting(what_if: WhatIf, reason: Reason, decision: Decision) -> Explanation
         reason=reason,
         would_start=changes,
         quota_too_high=too_high,
-        backfill_within_s=within_s,
+        unchecked=None if reason.code in _NEVER else unchecked_rank(what_if),
         set_by_windows=by_windows if reason.code in _AMOUNTS else (),
         estimate_at=_estimate(what_if, reason) if starts_at is None else starts_at,
+        is_bound=isinstance(reason, Waiting) and reason.delaying == 0,
     )
 
 
@@ -190,6 +191,8 @@ FIXED_BOUNDS = _AMOUNTS | {ReasonCode.NEVER_FITS}
 
 
 _BEYOND_CHANGE = frozenset({ReasonCode.NO_SUCH_POOL, ReasonCode.NO_SUCH_PROJECT})
+_NEVER = _BEYOND_CHANGE | {ReasonCode.NEVER_FITS}
+"""Reasons for which no other work of the pool matters."""
 
 
 def _reason_of(what_if: WhatIf, decision: Decision) -> tuple[Reason, bool]:

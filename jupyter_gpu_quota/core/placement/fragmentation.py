@@ -56,7 +56,7 @@ def score_for(demand: tuple[Demand, ...]) -> FragmentationScore:
 class FragmentationScore:
     """The scores of node states under one demand, in milli-GPU times SEQUENCES times the demand's total count.
 
-    Rule R63.
+    Rule R74.
     """
 
     def __init__(self, demand: Sequence[Demand]) -> None:

@@ -118,7 +118,7 @@ class _Totals:
     ``read``: the number of entries of the ledger's log that are included.
     """
 
-    __slots__ = ("_on", "all", "of", "read")
+    __slots__ = ("_on", "_ranks", "all", "of", "read")
 
     def __init__(self, on_device: Sequence[int], node_of: Sequence[int], nodes: int, read: int) -> None:
         self._on = [max(0, milli) for milli in on_device]
@@ -126,17 +126,27 @@ class _Totals:
         for node, milli in zip(node_of, self._on, strict=True):
             self.of[node] += milli
         self.all, self.read = sum(self.of), read
+        self._ranks: dict[int, int] = {}
 
     def put(self, device: int, node: int, milli: int) -> None:
         change = max(0, milli) - self._on[device]
         if change:
+            before = self.of[node]
             self._on[device] += change
             self.of[node] += change
             self.all += change
+            for size in self._ranks:
+                self._ranks[size] += (before + change) // size - before // size
+
+    def ranks(self, milli: int) -> int:
+        """The number of ranks of this size that the rooms of the nodes sum up to, each on one node."""
+        if milli not in self._ranks:
+            self._ranks[milli] = sum(room // milli for room in self.of)
+        return self._ranks[milli]
 
 
 class Ledger:
-    """The schedulable devices of one pool, and what each carries. Foreign use lowers a device's capacity. Rule R12."""
+    """The schedulable devices of one pool, and what each carries. Foreign use lowers a device's capacity. Rule R13."""
 
     def __init__(
         self, devices: Iterable[Device], nodes: Iterable[Node], *,
@@ -161,6 +171,7 @@ class Ledger:
             self.node_bits.append((node, 1 << len(self.on_node[node])))
             self.on_node[node].append(at)
         self.capacity = [max(0, WHOLE_DEVICE - device.foreign_milli) for device in self.devices]
+        self.whole_devices = self.capacity.count(WHOLE_DEVICE)
         self._sizes = node_sizes(nodes, names, parts or {})
         self._empty()
         self.set_demand(demand)
@@ -203,6 +214,11 @@ class Ledger:
     @property
     def changes(self) -> int:
         return len(self._log)
+
+    def changed_since(self, changes: int) -> tuple[set[int], set[int]]:
+        """The devices, and the nodes in CPU or memory, that changed since there were so many changes."""
+        log = set(self._log[changes:])
+        return {at for at in log if at >= 0}, {~at for at in log if at < 0}
 
     def shift(self, column: Column, at: int, milli: int) -> None:
         """Change one of the amounts that a device carries."""
@@ -369,6 +385,10 @@ class Ledger:
     def node_after(self, node: int, *, borrowed: bool) -> int:
         """The room of a node after all drains, for firm work or for borrowers."""
         return self._totals_after(borrowed).of[node]
+
+    def ranks_after(self, milli: int, *, borrowed: bool) -> int:
+        """An upper bound of the ranks of this size that fit after all drains."""
+        return self._totals_after(borrowed).ranks(milli)
 
     def _totals_after(self, borrowed: bool) -> _Totals:
         totals = self._totals.get(borrowed)

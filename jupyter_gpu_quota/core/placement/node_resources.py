@@ -29,7 +29,7 @@ NOTHING = CpuMemory()
 
 
 class NodeResources:
-    """The use of every node, by its number in the ledger. Rule R62."""
+    """The use of every node, by its number in the ledger. Rule R73."""
 
     def __init__(self, sizes: Sequence[CpuMemory]) -> None:
         self.sizes = list(sizes)

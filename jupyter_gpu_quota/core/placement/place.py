@@ -42,6 +42,11 @@ class Request(NamedTuple):
         return max(1, self.gpu_milli // WHOLE_DEVICE)
 
     @property
+    def per_device(self) -> int:
+        """Milli-GPU of one rank on each of its devices."""
+        return min(self.gpu_milli, WHOLE_DEVICE)
+
+    @property
     def cpu_memory(self) -> CpuMemory:
         """The CPU and memory of one rank."""
         return CpuMemory(self.cpu_milli, self.memory_mib)
@@ -74,7 +79,7 @@ class Piece(NamedTuple):
 
 def rank_pieces(rank: int, devices: Sequence[int], request: Request) -> list[Piece]:
     """One rank of a request on these devices of a node."""
-    each = min(request.gpu_milli, WHOLE_DEVICE)
+    each = request.per_device
     pieces = [Piece(rank, at, each) for at in devices]
     if request.cpu_milli or request.memory_mib:
         pieces[0] = pieces[0]._replace(cpu_milli=request.cpu_milli, memory_mib=request.memory_mib)
@@ -145,7 +150,7 @@ def place(ledger: Ledger, request: Request, *, borrowed: bool = False) -> Fit | 
     ``borrowed``: as a borrower, unused notebook quota may be used as well. Fractions go to the fullest device that
     takes them, whole devices to the node with the fewest whole free ones, so that whole nodes stay free.
     Ties go by id. Source: docs/scheduling.md, section 7.
-    Rule R61.
+    Rule R72.
     """
     borrowed = borrowed and ledger.has_unused_quota
     if request.ranks > 1:

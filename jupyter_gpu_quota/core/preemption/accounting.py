@@ -8,8 +8,11 @@ from ..queue.quota_state import Victim
 
 
 def mark_leaving(pool: PoolState, victim: Victim, *, sign: int = 1) -> None:
-    """Record in the ledger that a victim stops, or loses its reserved devices; ``sign`` -1 undoes it."""
-    if victim.reserved:
+    """Record in the ledger that a victim stops, or loses its reserved devices; ``sign`` -1 undoes it.
+
+    A job that restarts stops already: only its reserved devices become free.
+    """
+    if victim.reserved or victim.restarting:
         reserve(pool.ledger, victim.pieces, borrowed=victim.borrower, sign=-sign)
     else:
         vacate(pool.ledger, victim.pieces, borrowed=victim.borrower, sign=sign)
@@ -17,6 +20,7 @@ def mark_leaving(pool: PoolState, victim: Victim, *, sign: int = 1) -> None:
 
 def subtract_use(pool: PoolState, victim: Victim) -> None:
     project = victim.project
+    pool.stopped.add(victim.key)
     victim_list(pool, victim).remove(victim)
     if victim.base is not None:
         project.shrink(victim.size, victim.user)
@@ -24,13 +28,6 @@ def subtract_use(pool: PoolState, victim: Victim) -> None:
         project.remove(victim.size, victim.user)
     else:
         project.pause(victim.size, victim.user)
-
-
-def shrink_to_minimum(pool: PoolState, base: Victim) -> None:
-    """Shrink an elastic job: it stops, and the devices of its minimum are reserved for its restart."""
-    restart_in_place(pool, base)
-    victim_list(pool, base).remove(base)
-    base.above = None
 
 
 def restart_in_place(pool: PoolState, base: Victim, *, sign: int = 1) -> None:

@@ -8,7 +8,7 @@ Source: docs/scheduling.md, section 4.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import takewhile
 
@@ -18,7 +18,7 @@ from .rules import PreemptionRules, Preemptor
 
 
 class Candidates:
-    """The candidates of one search. ``include_protected``: work that is protected, too. Rule R31."""
+    """The candidates of one search. ``include_protected``: work that is protected, too. Rule R39."""
 
     def __init__(
         self, pool: PoolState, preemptor: Preemptor, rules: PreemptionRules, *, include_protected: bool
@@ -32,7 +32,7 @@ class Candidates:
     def before_defragmentation(self) -> Iterator[Victim]:
         """Reserved devices of waiting jobs, borrowers, what elastic jobs have above their minimum.
 
-        Only a preemptor within its guarantee takes over reserved devices. Rule R24.
+        Only a preemptor within its guarantee takes over reserved devices. Rule R26.
         """
         if self.preemptor.own_only:
             yield from self._surplus([self.preemptor.project])
@@ -41,10 +41,12 @@ class Candidates:
         if self.notebook:
             yield from self._borrowers()
         if self.preemptor.entitlement <= Entitlement.GUARANTEE:
-            yield from [victim for victim in self.pool.reserved if victim.project in others and victim.preemptible]
+            reserved = [one for one in self.pool.reserved if self._may_be_taken_over(one, others)]
+            yield from sorted(reserved, key=lambda one: (_most_above(one.project, {}), one.order))
         if not self.notebook:
             yield from self._borrowers()
-        yield from self._surplus(dict.fromkeys([*others, self.preemptor.project]))
+        if self.pool.has_elastic:
+            yield from self._surplus(dict.fromkeys([*others, self.preemptor.project]))
 
     def after_defragmentation(self) -> Iterator[Victim]:
         """Jobs to pause: of other projects, furthest above their share first, then of the preemptor's own project."""
@@ -53,6 +55,17 @@ class Candidates:
                 yield from self._by_project(projects)
         if not self.notebook:
             yield from self._own()
+
+    def _may_be_taken_over(self, victim: Victim, others: Collection[QuotaState]) -> bool:
+        """Whether a claim is above its guarantee: not if only its project's running work that may be preempted is.
+
+        A notebook takes over the devices of any borrower.
+        """
+        if self.notebook and victim.borrower:
+            return True
+        project = victim.project
+        firm = project.use - project.preemptible_use.all
+        return project in others and victim.preemptible and firm > project.guarantee
 
     def _others(self) -> list[QuotaState]:
         """The other projects that may lose anything; the same during a search, which changes no use."""
@@ -90,10 +103,14 @@ class Candidates:
         ]
         return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
 
+    def surplus_of_others(self) -> list[Victim]:
+        """What elastic jobs of the other projects that may lose anything have above their minimum."""
+        return self._surplus(self._others())
+
     def _surplus(self, projects: Iterable[QuotaState]) -> list[Victim]:
         """The ranks of elastic jobs above their minimum; in the preemptor's own project at any priority.
 
-        Rule R40.
+        Rule R51.
         """
         if not self.pool.has_elastic:
             return []
@@ -103,7 +120,7 @@ class Candidates:
         return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
 
     def _may_be_picked(self, victim: Victim) -> bool:
-        """Whether a victim may be picked: preemptible, unprotected, not what the preemptor was paused for. Rule R36."""
+        """Whether a victim may be picked: preemptible, unprotected, not what the preemptor was paused for. Rule R46."""
         preemptor = self.preemptor
         spared = preemptor.excluded_victim is not None and victim.id == preemptor.excluded_victim
         return victim.preemptible and not spared and (self.include_protected or not victim.protected)
@@ -131,13 +148,13 @@ class Candidates:
             for level in project.levels:
                 gone[level] += victim.size
             heapreplace(heap, (_most_above(project, gone), project))
-            if self.rules.is_allowed([victim], assume_entitled=True):
+            if self.rules.may_be_allowed([victim]):
                 yield victim
             else:
                 self.too_large[project] = victim.total_size
 
     def _own(self) -> Iterable[Victim]:
-        """The preemptible jobs of lower priority in the preemptor's own project. Rule R38."""
+        """The preemptible jobs of lower priority in the preemptor's own project. Rule R48."""
         own, priority = self.preemptor.project, self.preemptor.priority
         borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
         firm = takewhile(lambda one: one.priority < priority, self._victims_of(own))

@@ -25,7 +25,7 @@ def sibling_victims(rules: PreemptionRules, candidates: Iterable[Victim]) -> lis
     """Choose from candidates, in their order, those whose loss entitles the preemptor outside; None if no set does.
 
     The set is minimal: without any one of them the department would still be too full.
-    Rule R28.
+    Rule R36.
     """
     chosen: list[Victim] = []
     for victim in candidates:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model import WHOLE_DEVICE
 from ..placement.place import Request
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState
@@ -85,7 +84,7 @@ def _could_fit_without_preemptible(pool: PoolState, request: Request) -> bool:
 
 
 def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
-    ledger, need, per_rank = pool.ledger, min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
+    ledger, need, per_rank = pool.ledger, request.per_device, request.devices_per_rank
     preemptible: dict[int, int] = {}
     for running in pool.running:
         for piece in running.pieces if running.job.preemptible else ():

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from ..model import WHOLE_DEVICE
+from ..placement.ledger import Ledger
 from ..placement.place import Fit, Piece, Request, place, rank_pieces, reserve
 from ..queue.pool_state import PoolState, victim_list
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from .accounting import mark_leaving, restart_in_place
-from .search import Preemption
+from .result import Preemption
+from .shrinking import take_back_offer
 from .slots import room_after
+from .victims import queue_of
 
 MAX_REPLACED = 12
 """At most this many preemptions are placed again to spare a victim."""
@@ -21,42 +26,188 @@ MAX_RANKS = 100
 """Preemptions with more ranks in sum are not placed again."""
 
 
-def minimize_victims(pool: PoolState, preemptions: Sequence[Preemption]) -> None:
+def minimize_victims(
+    pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece] = ()
+) -> list[Preemption]:
     """Restore every victim without which all preemptions of the plan still find room.
 
-    Only room that is left over on draining devices can replace a victim's. A victim stays out if its own project is a
-    preemptor in the same plan (its entitlement would shrink), or if a preemptor of its department depends on its loss.
-    Work that moves uses as much before as after, so it may stay in any case.
-    Rule R33.
+    Only room that is left over on draining devices can replace a victim's, also room that jobs above their fair share
+    have reserved without victims, or with victims that are restored. Returns those that lose it: they are no part of
+    the plan any more. ``backfill``: the pieces of the backfill reservation. A restored victim may stay on its devices.
+    A preemptor comes there only in the place of a job that has reserved them, too, or where this plan has freed them,
+    and then reserved them.
+    Rule R43.
     """
+    if not any(one.victims or one.moves for one in preemptions):
+        return []
+    drains, restored = set[Preemption](), set[QuotaState]()
+    left_over = [one for one in preemptions if _is_left_over(pool, one, restored)]
+    while True:
+        drains |= set(left_over)
+        for one in left_over:
+            _set_aside(pool, one)
+        claims = [one for one in preemptions if one not in drains]
+        shared = _shared(pool, backfill, claims, drains)
+        others = [piece for piece in backfill if piece not in shared]
+        with _lifted(pool.ledger, shared):
+            _restore_moves(pool, claims, others)
+            restored |= _restore_victims(pool, claims, others)
+            left_over = [one for one in claims if _is_left_over(pool, one, restored)]
+            if not left_over:
+                return [one for one in preemptions if one in drains and not _reserve_again(pool, one)]
+
+
+def _shared(
+    pool: PoolState, backfill: Sequence[Piece], claims: Sequence[Preemption], drains: Collection[Preemption]
+) -> list[Piece]:
+    """The part of the backfill reservation where a preemptor may come."""
+    number = pool.ledger.number
+    recorded = {number.get(part.device) for part in pool.backfill.placements} if pool.backfill else set[int | None]()
+    leaving = [victim for one in claims for victim in (*one.victims, *(move.victim for move in one.moves))]
+    freed = [piece for piece in _on_devices(backfill, leaving) if piece.device not in recorded]
+    drained = _on_devices(backfill, drains)
+    return [piece for piece in backfill if piece in freed or piece in drained]
+
+
+def _is_left_over(pool: PoolState, preemption: Preemption, restored: set[QuotaState]) -> bool:
+    """Whether a job above its fair share has reserved what others are leaving, and not by the backfill reservation.
+
+    ``restored``: the projects with restored victims; with these a job may be above its project's fair share.
+    """
+    preemptor = preemption.preemptor
+    if pool.backfill is not None and pool.backfill.workload == preemptor.id:
+        return False
+    entitlement = preemptor.entitlement
+    if entitlement is Entitlement.FAIR and preemptor.project in restored:
+        entitlement = preemptor.project.entitlement(0)
+    is_above = entitlement is Entitlement.SURPLUS and preemptor.preemptible
+    return is_above and not preemption.victims and not preemption.moves
+
+
+def _set_aside(pool: PoolState, preemption: Preemption) -> None:
+    """Release what a job has reserved, and do not count it as use: what may be restored does not depend on it."""
+    preemptor = preemption.preemptor
+    reserve(pool.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
+    preemptor.project.remove(preemptor.request.size, preemptor.user)
+
+
+def _reserve_again(pool: PoolState, preemption: Preemption) -> bool:
+    """Whether a job still finds devices: those that it had, or others. Its use counts again in any case."""
+    ledger, mark = pool.ledger, pool.ledger.mark()
+    preemptor = preemption.preemptor
+    preemptor.project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
+    if not preemptor.project.may_be_restored(0, preemptor.user):
+        return False
+    after = room_after(ledger, preemption.preemptor.entitlement, can_borrow=preemption.borrowed)
+    reserve(ledger, preemption.pieces, borrowed=preemption.borrowed)
+    devices = [piece.device for piece in preemption.pieces]
+    if all(after(at) >= 0 and not ledger.is_overfull(ledger.node_of[at]) for at in devices):
+        return True
+    ledger.undo(mark)
+    return _Replacement(pool, [preemption]).succeeds()
+
+
+@contextmanager
+def _lifted(ledger: Ledger, pieces: Sequence[Piece]) -> Iterator[None]:
+    """Release reserved pieces inside the block."""
+    reserve(ledger, pieces, borrowed=False, sign=-1)
+    yield
+    reserve(ledger, pieces, borrowed=False)
+
+
+def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> None:
+    """Let work stay that moves and need not."""
     for preemption in preemptions:
         for move in list(preemption.moves):
-            if _fits_without(pool, preemptions, (move.victim,), move.pieces):
+            if _fits_without(pool, preemptions, (move.victim,), backfill, move.pieces):
                 pool.room_came_back = True  # on the pieces reserved for the move
                 preemption.moves.remove(move)
+                pool.stopped.discard(move.victim.key)
                 _insert(pool, move.victim)
-    preemptors = {preemption.preemptor.project for preemption in preemptions}
-    for number, preemption in enumerate(preemptions):
-        for victims in [one for one in _running_victims(preemption) if one[0].project not in preemptors]:
+
+
+def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> set[QuotaState]:
+    """Restore the victims that need not stop. Returns their projects.
+
+    A victim stays out if a preemptor of its own project would lose its entitlement, or if a preemptor of its department
+    depends on its loss. Work that moves uses as much before as after, so it may stay in any case. The victims of jobs
+    above their fair share are last: without any such a job would have reserved what is left over.
+    """
+    restored = set[QuotaState]()
+    several = {victim.id for preemption in preemptions for victim in preemption.shrunk_further}
+    in_order = sorted(enumerate(preemptions), key=lambda row: row[1].preemptor.entitlement is Entitlement.SURPLUS)
+    for number, preemption in in_order:
+        for victims in _restorable(pool, preemption, several):
             project, size = victims[0].project, sum(one.size for one in victims)
-            if not _may_fit(pool, victims) or not project.may_be_restored(size, victims[0].user):
+            if not _may_fit(pool, victims, backfill) or not project.may_be_restored(size, victims[0].user):
+                continue
+            if not all(_keeps_entitlement(one, size) for one in preemptions if one.preemptor.project is project):
                 continue
             depending = _depending_on(project, preemptions[number:])
-            if all(other.slack_milli >= size for other in depending) and _fits_without(pool, preemptions, victims):
+            if any(other.slack_milli < size for other in depending):
+                continue
+            if _fits_without(pool, preemptions, victims, backfill):
                 for victim in victims:
                     preemption.victims.remove(victim)
                 _restore(pool, victims)
+                restored.add(project)
                 for other in depending:
                     other.slack_milli -= size
+    return restored
 
 
 Victims = tuple[Victim, ...]
 """Victims that are restored together: one, or an elastic job's minimum and what it has above."""
 
 
-def _running_victims(preemption: Preemption) -> list[Victims]:
-    runs = [one for one in preemption.victims if not one.reserved and one.base not in preemption.victims]
-    return [(one,) if one.above is None else (one, one.above) for one in runs]
+def _restorable(pool: PoolState, preemption: Preemption, several: set[str]) -> list[Victims]:
+    """The victims of a preemption: first the work that runs, then the reservations of jobs that still wait.
+
+    ``several``: the elastic jobs that several claims shrink, which stay as they are.
+    """
+    alone = [one for one in preemption.victims if one.base not in preemption.victims]
+    alone = [one for one in alone if not one.reserved or _is_queued(pool, one)]
+    alone = [one for one in alone if one.base is None or one.id not in several]
+    alone.sort(key=lambda one: one.reserved)
+    return [(one,) if one.above is None else (one, one.above) for one in alone]
+
+
+def _is_queued(pool: PoolState, victim: Victim) -> bool:
+    job = pool.waiting[victim.id]
+    queue = queue_of(pool, job)
+    return queue is not None and queue.has(job)
+
+
+def _keeps_entitlement(preemption: Preemption, size: int) -> bool:
+    """Whether a preemptor keeps its entitlement if its project uses so much more."""
+    preemptor = preemption.preemptor
+    if preemptor.entitlement is Entitlement.NOTEBOOK or not preemption.victims:
+        return True
+    levels = preemptor.project.levels
+    if preemptor.entitlement is Entitlement.GUARANTEE:
+        return all(level.use + size <= level.guarantee for level in levels)
+    if any(victim.project is not preemptor.project for victim in preemption.victims):
+        return _keeps_fair_share(preemption, size)
+    return all(level.use + size <= max(level.use_before, level.fair) for level in levels)
+
+
+def _keeps_fair_share(preemption: Preemption, size: int) -> bool:
+    """Whether a preemptor with victims in other projects stays within its fair share, and reverses no imbalance.
+
+    Without departments only, and as if all victims of its own project had been there before it.
+    """
+    project, lost = preemption.preemptor.project, Counter[QuotaState]()
+    for victim in preemption.victims:
+        lost[victim.project] += victim.size
+    total = preemption.used[project.name] + preemption.preemptor.request.size + size
+    if project.parent is not None or total > project.fair:
+        return False
+    above = total - lost.pop(project, 0) - project.guarantee
+    return all(
+        above * other.weight <= (preemption.used[other.name] - milli - other.guarantee) * project.weight
+        for other, milli in lost.items()
+        if other.weight and other.priority == project.priority
+    )
 
 
 def _depending_on(project: QuotaState, preemptions: Sequence[Preemption]) -> list[Preemption]:
@@ -72,17 +223,25 @@ def _depending_on(project: QuotaState, preemptions: Sequence[Preemption]) -> lis
     ]
 
 
-def _may_fit(pool: PoolState, victims: Victims) -> bool:
+def _may_fit(pool: PoolState, victims: Victims, backfill: Sequence[Piece]) -> bool:
     """Whether enough may be left over to replace what they free on schedulable devices; an estimate."""
     milli, ledger = sum([piece.gpu_milli for victim in victims for piece in victim.pieces]), pool.ledger
+    milli -= sum(piece.gpu_milli for piece in _on_devices(backfill, victims))  # which no preemptor can use
     if ledger.all_after(borrowed=True) < milli:
         return False
     return pool.room_came_back or sum(ledger.lendable_after(at) for at in ledger.draining) >= milli
 
 
+def _on_devices(backfill: Sequence[Piece], work: Collection[Victim | Preemption]) -> list[Piece]:
+    """The part of the backfill reservation on the devices of this work."""
+    devices = {piece.device for one in work for piece in one.pieces} if backfill else ()
+    return [piece for piece in backfill if piece.device in devices]
+
+
 def _fits_without(
-    pool: PoolState, preemptions: Sequence[Preemption], victims: Victims, elsewhere: tuple[Piece, ...] = ()
-) -> bool:
+    pool: PoolState, preemptions: Sequence[Preemption], victims: Victims, backfill: Sequence[Piece],
+    elsewhere: tuple[Piece, ...] = (),
+) -> bool:  # fmt: skip
     """Whether all preemptions fit with these victims restored: first those on their devices move, then all.
 
     ``elsewhere``: the pieces that were reserved for a victim that was to move.
@@ -91,10 +250,13 @@ def _fits_without(
     touched = [
         preemption for preemption in preemptions if not devices.isdisjoint(piece.device for piece in preemption.pieces)
     ]
-    if _Replacement(pool, touched).succeeds_with(victims, elsewhere):
+    below = _on_devices(backfill, victims)
+    if _Replacement(pool, touched).succeeds_with(victims, below, elsewhere):
         return True
     largest_first = sorted(preemptions, key=lambda preemption: -preemption.preemptor.request.gpu_milli)
-    return len(preemptions) <= MAX_REPLACED and _Replacement(pool, largest_first).succeeds_with(victims, elsewhere)
+    return len(preemptions) <= MAX_REPLACED and _Replacement(pool, largest_first).succeeds_with(
+        victims, below, elsewhere
+    )
 
 
 class _Replacement:
@@ -108,8 +270,11 @@ class _Replacement:
         self.pieces: dict[str, list[Piece]] = {preemption.preemptor.id: [] for preemption in preemptions}
         self.tries = MAX_TRIES
 
-    def succeeds_with(self, victims: Victims, elsewhere: tuple[Piece, ...]) -> bool:
-        """Whether all fit with the victims restored; they then have their new pieces, otherwise nothing changes."""
+    def succeeds_with(self, victims: Victims, beneath: Sequence[Piece], elsewhere: tuple[Piece, ...]) -> bool:
+        """Whether all fit with the victims restored; they then have their new pieces, otherwise nothing changes.
+
+        ``beneath``: the part of the backfill reservation on the victims' devices, which they may share with it.
+        """
         if len(self.ranks) > MAX_RANKS:
             return False
         mark = self.ledger.mark()
@@ -120,13 +285,23 @@ class _Replacement:
         reserve(self.ledger, elsewhere, borrowed=False, sign=-1)
         for preemption in self.preemptions:
             reserve(self.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
-        is_taken = any(self.ledger.lendable_after(one.device) < 0 for victim in victims for one in victim.pieces)
-        if is_taken or not self._place_from(0):
+        with _lifted(self.ledger, beneath):
+            is_taken = any(self._is_overfull(piece.device) for victim in victims for piece in victim.pieces)
+        if is_taken or not self.succeeds():
             self.ledger.undo(mark)
+            return False
+        return True
+
+    def succeeds(self) -> bool:
+        """Whether all fit; they then have their new pieces, otherwise nothing changes."""
+        if not self._place_from(0):
             return False
         for preemption in self.preemptions:
             preemption.pieces = tuple(self.pieces[preemption.preemptor.id])
         return True
+
+    def _is_overfull(self, at: int) -> bool:
+        return self.ledger.lendable_after(at) < 0 or self.ledger.is_overfull(self.ledger.node_of[at])
 
     def _place_from(self, at: int) -> bool:
         if at == len(self.ranks):
@@ -178,8 +353,15 @@ class _Replacement:
 
 def _restore(pool: PoolState, victims: Victims) -> None:
     for victim in victims:
+        if victim.base is not None:
+            take_back_offer(victim)
         _insert(pool, victim)
-        if victim.base is None:
+        pool.stopped.discard(victim.key)
+        if victim.reserved:
+            if (queue := queue_of(pool, job := pool.waiting[victim.id])) is not None:
+                queue.pick(job)
+            victim.project.add(victim.size, victim.user, fixed=False)  # its fixed use was not subtracted
+        elif victim.base is None:
             victim.project.undo_pause(victim.size, victim.user)
         else:
             victim.project.undo_shrink(victim.size, victim.user)

@@ -84,14 +84,16 @@ class Loss:
         self.largest_borrowed = max(self.largest_borrowed, other.largest_borrowed)
         self.reserved |= other.reserved
 
-    def add(self, victim: Victim) -> None:
+    def add(self, victim: Victim, *, for_slice: bool) -> None:
+        """Add a victim; ``for_slice``: a notebook takes over reserved notebook quota from a borrower as such."""
         self.reserved |= victim.reserved
-        if victim.borrower and not victim.reserved:
+        if victim.borrower and (for_slice or not victim.reserved):
             self.borrowed += victim.size
             self.largest_borrowed = max(self.largest_borrowed, victim.size)
         else:
+            one = victim.total_size if victim.base is None else victim.request.gpu_milli  # rank by rank
             self.firm += victim.size
-            self.largest_firm = max(self.largest_firm, victim.total_size)
+            self.largest_firm = max(self.largest_firm, one)
 
 
 class PreemptionRules:
@@ -109,14 +111,16 @@ class PreemptionRules:
         self.losses_so_far: dict[QuotaState, Loss] = defaultdict(Loss)
         self.allowed_alone: Victim | None = None
         """The last victim that was allowed alone, beside those picked; only without departments."""
+        self.own_may_lose = 0
+        """What the preemptor's own project may lose beside any set, in milli-GPU, for :meth:`may_be_allowed`."""
 
     def pick(self, victim: Victim) -> None:
         self.allowed_alone = None
         self.picked[victim.key] = victim
-        self.losses_so_far[victim.project].add(victim)
+        self.losses_so_far[victim.project].add(victim, for_slice=self.notebook)
 
     def may_lose(self, project: QuotaState) -> bool:
-        """Whether a project may lose anything: it, and a department of its own, is above the threshold. Rule R30."""
+        """Whether a project may lose anything: it, and a department of its own, is above the threshold. Rule R38."""
         if project is self.preemptor.project and not self.notebook:
             return False
         if self.preemptor.within not in (None, *project.levels):
@@ -130,7 +134,7 @@ class PreemptionRules:
         return project.parent is self.preemptor.project.parent
 
     def _compared(self, level: QuotaState) -> tuple[QuotaState, ...]:
-        """The victim's levels below the common ancestor. Rule R27."""
+        """The victim's levels below the common ancestor. Rule R35."""
         return (level,) if self.is_sibling(level) else level.levels
 
     def entitlement_outside(self, losses: Mapping[QuotaState, Loss]) -> Entitlement:
@@ -159,8 +163,7 @@ class PreemptionRules:
     def is_allowed(self, chosen: Sequence[Victim], *, assume_entitled: bool = False) -> bool:
         """Whether taking these beside those picked keeps every rule.
 
-        A larger set is never more allowed, with one exception: what siblings lose may entitle the preemptor to take
-        from other departments. ``entry_granted`` takes that as given.
+        ``assume_entitled``: what siblings lose entitles the preemptor to take from other departments.
         """
         is_alone = len(chosen) == 1
         if is_alone and chosen[0] is self.allowed_alone:
@@ -168,14 +171,33 @@ class PreemptionRules:
         losses = self.losses(chosen)
         entitlement = self.preemptor.entitlement
         outside = entitlement if assume_entitled else self.entitlement_outside(losses)
-        for project in losses:
-            if project is self.preemptor.project and not self.notebook:
-                continue
-            if not self.is_loss_allowed(project, losses, entitlement if self.is_sibling(project) else outside, chosen):
-                return False
+        if not self._are_allowed(losses, outside, chosen):
+            return False
         if is_alone and self.preemptor.project.parent is None:
             self.allowed_alone = chosen[0]
         return True
+
+    def may_be_allowed(self, chosen: Sequence[Victim]) -> bool:
+        """Whether any set with these may be allowed.
+
+        A larger set is never more allowed, with two exceptions: what siblings lose may entitle the preemptor to take
+        from other departments, and what its own project loses leaves it less above its guarantee.
+        """
+        if self.own_may_lose == 0:
+            return self.is_allowed(chosen, assume_entitled=True)
+        losses = self.losses(chosen)
+        own = losses.setdefault(self.preemptor.project, Loss())
+        own.firm = max(own.firm, self.own_may_lose)
+        return self._are_allowed(losses, self.preemptor.entitlement, chosen)
+
+    def _are_allowed(self, losses: Mapping[QuotaState, Loss], outside: Entitlement, chosen: Sequence[Victim]) -> bool:
+        """Whether these losses are; ``outside``: the preemptor's entitlement to take from other departments."""
+        entitlement = self.preemptor.entitlement
+        return all(
+            self.is_loss_allowed(project, losses, entitlement if self.is_sibling(project) else outside, chosen)
+            for project in losses
+            if project is not self.preemptor.project or self.notebook
+        )
 
     def losses(self, chosen: Sequence[Victim]) -> dict[QuotaState, Loss]:
         """The loss of each project by the picked victims and these."""
@@ -187,7 +209,7 @@ class PreemptionRules:
             project_loss = losses.get(victim.project)
             if project_loss is None:
                 project_loss = losses[victim.project] = Loss()
-            project_loss.add(victim)
+            project_loss.add(victim, for_slice=self.notebook)
         return losses
 
     def is_loss_allowed(
@@ -224,6 +246,7 @@ class PreemptionRules:
         return self._stays_balanced(level, after, losses)
 
     def _ends_below_guarantee(self, level: QuotaState, after: int) -> bool:
+        """Whether a level may not end with this use. Rule R47."""
         is_below = after < level.guarantee and not self.below_guarantee
         self.stopped_at_guarantee |= is_below
         return is_below
@@ -233,23 +256,32 @@ class PreemptionRules:
 
         Remaining work that fills less of the guarantee than a victim that fits it ran on surplus. So did what elastic
         jobs have above their minimum: they give it up for any job of their project.
-        Rule R35.
+        Rule R45.
         """
         leaving = [victim for victim in (*self.picked.values(), *chosen) if level in victim.project.levels]
         if any(after < victim.size <= level.guarantee and not victim.borrower for victim in leaving):
             return True
-        gone, surplus = {victim.id for victim in leaving}, 0
-        for project in self.pool.projects.values() if self.pool.has_elastic else ():
-            if level in project.levels:
-                surplus += sum(victim.size for victim in project.elastic_surplus if victim.id not in gone)
+        surplus = self._surplus_left(level, leaving) if self.pool.has_elastic else 0
         sizes = (*(victim.size for victim in leaving), *waiting_sizes(self.pool, level))
         return any(after - surplus + size <= level.guarantee for size in sizes)
+
+    def _surplus_left(self, level: QuotaState, leaving: Sequence[Victim]) -> int:
+        """What the elastic jobs of a level still have above their minimum when these victims have left."""
+        gone = {victim.id for victim in leaving if victim.base is None}
+        shrunk = {victim.id: victim.size for victim in leaving if victim.base is not None}
+        return sum(
+            victim.size - shrunk.get(victim.id, 0)
+            for project in self.pool.projects.values()
+            if level in project.levels
+            for victim in project.elastic_surplus
+            if victim.id not in gone
+        )
 
     def _stays_balanced(self, level: QuotaState, after: int, losses: Mapping[QuotaState, Loss]) -> bool:
         """Whether the preemptor ends no further above its guarantee, by weight, than the victim.
 
         Compares the two that share a parent: projects of one department, or their departments.
-        Rule R34.
+        Rule R44.
         """
         preemptor_level = next((one for one in self.preemptor.project.levels if one.parent is level.parent), None)
         if preemptor_level is None or preemptor_level.is_department != level.is_department:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..model import WHOLE_DEVICE
 from ..placement.ledger import Ledger
 from ..placement.node_resources import NOTHING
 from ..placement.place import Piece, node_needs
@@ -25,7 +24,7 @@ class Slots:
     def __init__(self, ledger: Ledger, preemptor: Preemptor, *, can_borrow: bool) -> None:
         self.ledger, self.request, self.only, self.can_borrow = ledger, preemptor.request, preemptor.only, can_borrow
         self.after = room_after(ledger, preemptor.entitlement, can_borrow=can_borrow)
-        self.need = min(self.request.gpu_milli, WHOLE_DEVICE)
+        self.need = self.request.per_device
         self.per_rank = self.request.devices_per_rank
         self.has_device_constraint = bool(self.request.gpu_models) or self.only is not None
         self.freed: dict[int, int] = {}
@@ -34,6 +33,15 @@ class Slots:
 
     def of(self, device: int) -> int:
         return device if self.per_rank == 1 else self.ledger.node_of[device]
+
+    def changed_since(self, changes: int) -> set[int]:
+        """The slots that changed since the ledger had so many changes."""
+        if self.ledger.changes == changes:
+            return set()
+        devices, nodes = self.ledger.changed_since(changes)
+        if self.per_rank == 1:
+            return devices.union(*(self.ledger.on_node[node] for node in nodes))
+        return nodes | {self.ledger.node_of[at] for at in devices}
 
     def accepts(self, device: int) -> bool:
         """Whether the preemptor may use a device."""

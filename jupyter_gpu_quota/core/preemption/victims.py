@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..model import MS_PER_S, Job, Policy
 from ..placement.place import request_of
-from ..queue.job_queue import ClassQueue
+from ..queue.job_queue import ClassQueue, JobClass
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Running, Victim
 
@@ -28,7 +28,7 @@ def victim_scope(project: QuotaState, queue: ClassQueue, entitlement: Entitlemen
 
 
 def is_protected(policy: Policy, job: Job, started_at: int, now: int) -> bool:
-    """Whether a job is within its minimum run time, or has used up its pauses. Rule R42."""
+    """Whether a job is within its minimum run time, or has used up its pauses. Rule R53."""
     return now - started_at < policy.preemption.min_runtime_s * MS_PER_S or is_exhausted(policy, job, now)
 
 
@@ -38,6 +38,18 @@ def is_exhausted(policy: Policy, job: Job, now: int) -> bool:
         return False
     begins = now - policy.preemption.per_s * MS_PER_S
     return sum(begins < at for at in job.paused_at) >= policy.preemption.max_pauses
+
+
+def class_of(pool: PoolState, job: Job) -> JobClass:
+    """The class in which a waiting job is queued."""
+    paused = bool(job.paused_at)
+    exhausted = paused and is_exhausted(pool.policy, job, pool.now)
+    return JobClass(request_of(job, job.least_ranks), job.preemptible, job.priority, paused, exhausted)
+
+
+def queue_of(pool: PoolState, job: Job) -> ClassQueue | None:
+    """The queue of a waiting job's class; None if it could not start in the empty pool."""
+    return pool.project(job.project).queue.classes.get(class_of(pool, job))
 
 
 def has_protected(pool: PoolState) -> bool:
@@ -54,7 +66,7 @@ def has_protected(pool: PoolState) -> bool:
 def make_victims(policy: Policy, now: int, project: QuotaState) -> None:
     """Fill a project's lists of victims, each in order."""
     for running in project.running:
-        for victim in _parts(policy, now, running):
+        for victim in parts_of(policy, now, running):
             if victim.base is not None:
                 project.elastic_surplus.append(victim)
             elif victim.protected:
@@ -65,8 +77,15 @@ def make_victims(policy: Policy, now: int, project: QuotaState) -> None:
         rows.sort(key=lambda victim: victim.order)
 
 
+def parts_of(policy: Policy, now: int, running: Running) -> list[Victim]:
+    """A running job; an elastic job above its minimum as two: the minimum, and what it has above. Made once."""
+    known = running.project.parts_by_job
+    if running.job.id not in known:
+        known[running.job.id] = _parts(policy, now, running)
+    return known[running.job.id]
+
+
 def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
-    """A running job; an elastic job above its minimum as two: the minimum, and what it has above."""
     job, pieces = running.job, running.pieces
     if job.min_ranks is None or not running.project.known:  # a job of a removed project could not start again
         return [victim_of(policy, now, running)]
@@ -82,7 +101,7 @@ def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
 
 
 def victim_of(policy: Policy, now: int, running: Running) -> Victim:
-    job, pieces, project, size = running
+    job, pieces, project, size, _, _ = running
     started_at = now if job.started_at is None else job.started_at
     return Victim(
         id=job.id,

@@ -17,7 +17,7 @@ def divide_pool(pool: PoolState, amount_milli: int, firm_milli: int) -> None:
 
     ``firm_milli``: the part of the amount that guarantees may use. A department's ceiling for each user lowers what the
     department wants, but not the guarantees of its projects: any of them may be the one that the user works in.
-    Rule R14.
+    Rule R15.
     """
     projects = list(pool.projects.values())
     if not pool.departments:

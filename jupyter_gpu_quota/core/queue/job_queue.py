@@ -31,11 +31,12 @@ _Row = tuple[int, str, Job]
 
 
 class JobClass(NamedTuple):
-    """The common properties of the jobs of a class; ``exhausted``: their pauses are used up."""
+    """The common properties of the jobs of a class. ``paused``: before; ``exhausted``: their pauses are used up."""
 
     request: Request
     preemptible: bool
     priority: int
+    paused: bool
     exhausted: bool
 
 
@@ -45,16 +46,20 @@ class WaitingJobs:
     New jobs are sorted in when the order is first read: most classes of a full pool are blocked without it.
     """
 
-    __slots__ = ("_shortest_s", "_unsorted", "_users", "count")
+    __slots__ = ("_shortest_s", "_unsorted", "_users", "count", "oldest_at")
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         self._unsorted = list(jobs)
         self._users: dict[str, list[_Row]] = {}
         self.count = len(self._unsorted)
         self._shortest_s = 1 << 62
+        self.oldest_at = min((job.submitted_at for job in self._unsorted), default=1 << 62)
+        """No job of the class was submitted earlier."""
 
     def add(self, job: Job) -> None:
         self._unsorted.append(job)
+        if job.submitted_at < self.oldest_at:
+            self.oldest_at = job.submitted_at
         self.count += 1
 
     def drop(self, job: Job) -> None:
@@ -83,13 +88,6 @@ class WaitingJobs:
         self._unsorted.clear()
         return users
 
-    def joined_with(self, jobs: Iterable[Job]) -> WaitingJobs:
-        """These jobs and others, for one tick."""
-        joined = WaitingJobs(jobs)
-        joined._users = {user: list(rows) for user, rows in self.users.items()}
-        joined.count, joined._shortest_s = joined.count + self.count, self._shortest_s
-        return joined
-
     def may_end_within(self, time_limit_s: int) -> bool:
         """False only if no job has a time limit as short as this."""
         return bool(self.users) and self._shortest_s <= time_limit_s
@@ -102,12 +100,12 @@ class ClassQueue:
     """The jobs of one class in one tick, in order: the user with the least use, then first submit time, then id.
 
     ``use_by_user`` is updated by the project; empty where users do not take turns. ``out``: jobs that are not queued.
-    Rule R22.
+    Rule R23.
     """
 
     __slots__ = (
         "_fits_user", "_heads", "_next", "_out", "_use_by_user", "_users", "_waiting",
-        "blocked", "count", "job_class", "priority_key", "size",
+        "blocked", "count", "is_overtaking", "job_class", "priority_key", "size",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +119,8 @@ class ClassQueue:
         self.job_class = job_class
         self.size, self.priority_key = job_class.request.size, -job_class.priority
         self.blocked: MakeReason | None = None
+        self.is_overtaking = False
+        """It is blocked because its jobs would overtake a patient job."""
         self._waiting = waiting_jobs
         self._use_by_user = use_by_user
         self._fits_user = fits_user
@@ -131,6 +131,11 @@ class ClassQueue:
         self._users: Mapping[str, list[_Row]] = {}
         """The jobs in order; read with the heads."""
         self._heads: list[tuple[int, int, str, str]] | None = None
+
+    @property
+    def oldest_at(self) -> int:
+        """No job of the class was submitted earlier."""
+        return self._waiting.oldest_at
 
     def counts(self) -> dict[str, int]:
         counts = {user: len(rows) for user, rows in self._waiting.users.items()}
@@ -177,12 +182,24 @@ class ClassQueue:
         ]
         return min(short)[3] if short else None
 
+    def oldest(self, submitted_by: int) -> Job | None:
+        """The queued job that waits longest of those that never started, were submitted by then, and fit their user."""
+        if self._waiting.oldest_at > submitted_by:
+            return None
+        fronts = (self._front(user) for user in self._waiting.users if self.has_room_for(user))
+        rows = [row for row in fronts if row is not None and row[0] <= submitted_by and not row[2].attempt]
+        return min(rows)[2] if rows else None
+
     def pick(self, job: Job) -> Job:
         """Remove and return a job, not necessarily the first."""
         self._out.add(job.id)
         self.count -= 1
         self.reorder(job.user)
         return job
+
+    def has(self, job: Job) -> bool:
+        """Whether a job of this class is queued."""
+        return job.id not in self._out
 
     def put_back(self, job: Job) -> None:
         self._out.discard(job.id)
@@ -224,7 +241,7 @@ class ClassQueue:
 
     def _front(self, user: str) -> _Row | None:
         """The first queued job of a user."""
-        rows, at = self._users.get(user, ()), self._next.get(user, 0)
+        rows, at = self._waiting.users.get(user, ()), self._next.get(user, 0)
         while at < len(rows) and rows[at][1] in self._out:
             at += 1
         self._next[user] = at
@@ -245,7 +262,7 @@ class JobQueue:
 
     def reopen(self) -> None:
         for queue in self.classes.values():
-            queue.blocked = None
+            queue.blocked, queue.is_overtaking = None, False
 
     def reorder(self, user: str) -> None:
         """Reorder a user whose use fell, in every class."""

@@ -5,8 +5,8 @@ A project without a department is ordered among the departments. Source: docs/sc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 
 from .job_queue import ClassQueue, OrderKey
 from .quota_state import FAIR, GUARANTEE, NO_LIMIT, SURPLUS, Entitlement, QuotaState
@@ -18,53 +18,81 @@ Past use is per weight. Above the fair share it comes before the ratio: by the r
 one of weight 2 would get a sixth of a single device instead of a third.
 """
 RATIO = 1 << 32
-_Row = tuple[ServingKey, ClassQueue, QuotaState]
+Row = tuple[ServingKey, ClassQueue, QuotaState]
 
 
 class QueueOrder:
-    """The best job of every project. Only the project that was served is computed again."""
+    """The best job of every project; :meth:`update` computes that of one project again.
+
+    The entries of the heaps are numbered; only the last of a project or department counts.
+    """
 
     def __init__(self, projects: Iterable[QuotaState]) -> None:
-        inside: dict[QuotaState, list[_Row]] = {}
+        self._inside: dict[QuotaState, list[tuple[ServingKey, int, Row]]] = {}
+        """A heap of projects for each department, and for each project without one."""
+        self._between: list[tuple[ServingKey, int, QuotaState]] = []
+        self._last_inside: dict[QuotaState, int] = {}
+        self._last_between: dict[QuotaState, int] = {}
+        self._count = 0
         for project in projects:
-            found = best_in_project(project)
-            if found is not None:
-                inside.setdefault(project.levels[-1], []).append((*found, project))
-        self._inside = list(inside.values())
-        for rows in self._inside:
-            heapify(rows)
-        self._between = [(_between(rows[0]), at) for at, rows in enumerate(self._inside)]
-        heapify(self._between)
+            self._add(project)
+        for level in self._inside:
+            self._offer(level)
 
     def first(self, weakest: Entitlement) -> tuple[QuotaState, ClassQueue] | None:
         """The class whose first job is next; None if the rest has a weaker entitlement than ``weakest``."""
-        while self._between and self._between[0][0][0] <= weakest:
-            key, queue, project = self._inside[self._between[0][1]][0]
-            is_alone = project.parent is None or project.parent.user_ceiling == NO_LIMIT
-            if is_alone or best_in_project(project) == (key, queue):  # else a sibling may have used the user's ceiling
-                return project, queue
-            self.renew()
+        while self._between:
+            key, number, level = self._between[0]
+            row = self._first_inside(level) if number == self._last_between[level] else None
+            if row is None:
+                heappop(self._between)
+            elif _between(row) != key:
+                self._offer(level)
+            elif key[0] > weakest:
+                break
+            elif not _is_obsolete(row):
+                return row[2], row[1]
+            else:
+                self.update(row[2])
         return None
 
-    def renew(self) -> None:
-        """Update the order after the first project was served."""
-        at = self._between[0][1]
-        rows = self._inside[at]
-        found = best_in_project(rows[0][2])
+    def update(self, project: QuotaState) -> None:
+        """Order a project again, whose use or queue has changed."""
+        self._add(project)
+        self._offer(project.levels[-1])
+
+    def _add(self, project: QuotaState) -> None:
+        self._count += 1
+        self._last_inside[project] = self._count
+        found = best_in_project(project)
         if found is not None:
-            heapreplace(rows, (*found, rows[0][2]))
-        else:
+            heappush(self._inside.setdefault(project.levels[-1], []), (found[0], self._count, (*found, project)))
+
+    def _offer(self, level: QuotaState) -> None:
+        self._count += 1
+        self._last_between[level] = self._count
+        row = self._first_inside(level)
+        if row is not None:
+            heappush(self._between, (_between(row), self._count, level))
+
+    def _first_inside(self, level: QuotaState) -> Row | None:
+        rows = self._inside.get(level)
+        while rows and self._last_inside[rows[0][2][2]] != rows[0][1]:
             heappop(rows)
-        if rows:
-            heapreplace(self._between, (_between(rows[0]), at))
-        else:
-            heappop(self._between)
+        return rows[0][2] if rows else None
+
+
+def _is_obsolete(row: Row) -> bool:
+    """Whether jobs of another project of the department have used up the ceiling of the job's user."""
+    key, queue, project = row
+    shares_ceiling = project.parent is not None and project.parent.user_ceiling != NO_LIMIT
+    return shares_ceiling and best_in_project(project) != (key, queue)
 
 
 def best_in_project(project: QuotaState) -> tuple[ServingKey, ClassQueue] | None:
     """The class of the first job within the guarantee, else within the fair share, else at all; with its key.
 
-    Rule R20.
+    Rule R21.
     """
     classes = project.queue.open_classes()
     firm, fair = project.guarantee - project.use, project.fair - project.use
@@ -97,31 +125,84 @@ def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, othe
     return _between((first, queue, project)) < _between((second, other_queue, other))
 
 
-def first_of(jobs: Iterable[tuple[QuotaState, ClassQueue]]) -> tuple[QuotaState, ClassQueue] | None:
-    """The first of these classes, one of each project: inside each department, then between the departments."""
-    inside: dict[QuotaState, _Row] = {}
-    for project, queue in jobs:
-        if (first := queue.first_key()) is None:
-            continue
-        row = _key(project, queue, project.entitlement(queue.size), first[2]), queue, project
-        best = inside.get(project.levels[-1])
+def row_of(project: QuotaState, queue: ClassQueue, first: OrderKey) -> Row:
+    """The first job of a class, by its :meth:`.ClassQueue.first_key`, with its key in the order between projects."""
+    return _key(project, queue, project.entitlement(queue.size), first[2]), queue, project
+
+
+def first_row(rows: Iterable[Row]) -> Row | None:
+    """The first of these jobs, one of each project: inside each department, then between the departments."""
+    inside: dict[QuotaState, Row] = {}
+    for row in rows:
+        best = inside.get(row[2].levels[-1])
         if best is None or row[0] < best[0]:
-            inside[project.levels[-1]] = row
-    found = min(inside.values(), key=_between, default=None)
-    return None if found is None else (found[2], found[1])
+            inside[row[2].levels[-1]] = row
+    return min(inside.values(), key=_between, default=None)
+
+
+def first_in_project(project: QuotaState, queues: Iterable[ClassQueue]) -> Row | None:
+    """The first of the first jobs of these classes in the project's own order."""
+    best: tuple[OrderKey, ClassQueue] | None = None
+    for queue in sorted(queues, key=lambda one: one.priority_key):
+        if best is not None and queue.priority_key > best[1].priority_key:
+            break
+        if (key := queue.first_key()) is not None and (best is None or key < best[0]):
+            best = key, queue
+    return None if best is None else row_of(project, best[1], best[0])
+
+
+def first_of(
+    classes: Mapping[QuotaState, Sequence[ClassQueue]], is_eligible: Callable[[QuotaState, ClassQueue], bool]
+) -> Row | None:
+    """The first job of the eligible ones of these classes.
+
+    Without departments only the jobs of the projects that may be first are read.
+    """
+
+    def first_in(project: QuotaState) -> Row | None:
+        return first_in_project(project, (queue for queue in classes[project] if is_eligible(project, queue)))
+
+    if any(project.parent is not None for project in classes):
+        return first_row(row for row in map(first_in, classes) if row is not None)
+    best: Row | None = None
+    for bound, project in sorted(_bounds(classes), key=lambda row: row[0]):
+        if best is not None and best[0] < bound:
+            break
+        row = first_in(project)
+        if row is not None and (best is None or row[0] < best[0]):
+            best = row
+    return best
+
+
+def _bounds(classes: Mapping[QuotaState, Sequence[ClassQueue]]) -> Iterator[tuple[ServingKey, QuotaState]]:
+    """A lower bound of the key of each project's first job."""
+    for project, queues in classes.items():
+        if queues:
+            entitled = ((queue, project.entitlement(queue.size)) for queue in queues)
+            yield min([_key(project, queue, strongest, queue.oldest_at) for queue, strongest in entitled]), project
+
+
+def past_use(level: QuotaState) -> int:
+    """The past use of a project or department per weight, times :data:`RATIO`."""
+    return level.used_before * RATIO // (level.weight or 1)
+
+
+def turn_of(project: QuotaState) -> tuple[bool, int]:
+    """The turn of a project's jobs above its fair share: projects with a weight first, then least past use."""
+    return project.weight == 0, past_use(project)
 
 
 def _key(project: QuotaState, queue: ClassQueue, entitlement: Entitlement, submitted_at: int) -> ServingKey:
-    """The sort key of a class's first job in the order between projects. Rule R21."""
+    """The sort key of a class's first job in the order between projects. Rule R22."""
     total = project.use + queue.size
     ratio = total * RATIO // project.fair if project.fair else total * RATIO * RATIO
     weightless = entitlement is not GUARANTEE and project.weight == 0
-    past = project.used_before * RATIO // (project.weight or 1)
+    past = past_use(project)
     above = past if entitlement is SURPLUS else 0
     return entitlement, weightless, -project.priority, above, ratio, past, submitted_at, project.name
 
 
-def _between(row: _Row) -> ServingKey:
+def _between(row: Row) -> ServingKey:
     """The key of a project's best job between departments."""
     key, queue, project = row
     if project.parent is None:

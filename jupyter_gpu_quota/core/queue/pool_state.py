@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..model import Job, Notebook, Policy, Reservation
-from ..placement.ledger import Ledger
-from ..placement.place import EmptyPool, Request
-from .quota_state import NO_LIMIT, QuotaState, Running, Victim
+from ..model import Amounts, Job, Notebook, Policy, Reservation
+from ..placement.ledger import Ledger, Models
+from ..placement.place import EmptyPool, Piece, Request
+from ..quota.checked_ranks import CheckedRanks, checked_ranks, pool_shape
+from .quota_state import ABOVE, NO_LIMIT, QuotaState, Running, Victim
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -33,6 +34,8 @@ class PoolState:
     """The jobs that wait for devices, with a reservation or without."""
     returning: dict[str, Job] = field(default_factory=dict)
     """Jobs that are being paused; a job with a reservation only changes its devices or size."""
+    restarting: list[tuple[Job, tuple[Piece, ...]]] = field(default_factory=list)
+    """Those of them with a reservation, with their reserved pieces."""
     requested: list[Notebook] = field(default_factory=list)
     slices: list[Notebook] = field(default_factory=list)
     """The booked slices, lent ones included."""
@@ -41,6 +44,9 @@ class PoolState:
     booked_milli: int = 0
     slice_devices: set[int] = field(default_factory=set)
     reservations: list[Reservation] = field(default_factory=list)
+    """Devices that drain for claims and moves."""
+    backfill: Reservation | None = None
+    """The recorded backfill reservation."""
     unstartable: list[Job] = field(default_factory=list)
     searches_left: int = 8
     """The number of searches for work to move that are left, the only step that reads all work."""
@@ -48,6 +54,18 @@ class PoolState:
     """A backfill reservation was dropped after other decisions, or a preemptor was at a limit."""
     unmovable: set[Request] = field(default_factory=set)
     """Requests for which no work to move was found; room only shrinks during a plan."""
+    beside_guarantees: dict[tuple[str, Request], bool] = field(default_factory=dict)
+    """Whether a request of a project fits beside the guarantees of the others."""
+    wanted_quotas: dict[str, Amounts] = field(default_factory=dict)
+    """All notebook quota, and what is wanted within the training quotas, by project; computed when first needed."""
+    wanted_total: tuple[int, int] = (0, 0)
+    """The sum of those amounts, and the number of devices if each had its own."""
+    checked: dict[Models, CheckedRanks] = field(default_factory=dict)
+    """The largest ranks that the quotas were checked for, by the GPU models that a rank may run on."""
+    on_device: dict[int, list[Running]] = field(default_factory=dict)
+    """The preemptible work that the pool began with, by device; computed when work may move."""
+    stopped: set[str] = field(default_factory=set)
+    """The keys of the work that this plan stops."""
     running: list[Running] = field(default_factory=list)
     """All work that continues to run, and the work that this plan starts."""
     ranks_without_preemptible: dict[Request, int] = field(default_factory=dict)
@@ -68,6 +86,15 @@ class PoolState:
             self.projects[name] = self.unknown_project(name)
         return self.projects[name]
 
+    def stopped_jobs(self) -> set[str]:
+        """The jobs that this plan stops, as a whole or in part."""
+        return {key.removesuffix(ABOVE) for key in self.stopped}
+
+    def add_started(self, job: Job, pieces: tuple[Piece, ...], *, borrowed: bool) -> None:
+        """Note work that this plan starts; its time limit begins now."""
+        size = sum([piece.gpu_milli for piece in pieces])
+        self.running.append(Running(job, pieces, self.project(job.project), size, None, borrowed))
+
     def release_references(self) -> None:
         """Break reference cycles: collecting them would cost a fifth of a decide."""
         for project in (*self.projects.values(), *self.departments.values()):
@@ -76,6 +103,21 @@ class PoolState:
     def use_by_user(self, project: QuotaState) -> dict[str, int]:
         """The use of each user of a project where users take turns; empty otherwise."""
         return project.by_user if self.policy.within_project == "users_in_turn" else {}
+
+
+def has_checked_shape(pool: PoolState, project: QuotaState, request: Request) -> bool:
+    """Whether a rank of this size can always be had on one node within the project's training quota."""
+    if request.devices_per_rank == 1:
+        return True
+    return checked_shapes(pool, request.gpu_models).covers(project.name, request.gpu_milli)
+
+
+def checked_shapes(pool: PoolState, models: Models) -> CheckedRanks:
+    """The largest ranks on one node that the quotas always allow, on devices of these models."""
+    if models not in pool.checked:
+        shape = pool_shape(device for device in pool.ledger.devices if not device.foreign_milli)
+        pool.checked[models] = checked_ranks(pool.policy, pool.name, shape, models)
+    return pool.checked[models]
 
 
 def could_start_alone(pool: PoolState, project: QuotaState, request: Request, *, preemptible: bool) -> bool:
@@ -95,7 +137,7 @@ def wanted_by_project(project: QuotaState) -> int:
     """The demand of a project: running, returning and waiting work, within its limit; fixed work within the quota only.
 
     Running fixed work counts even if the quota was lowered below it.
-    Rule R16.
+    Rule R17.
     """
     quota = max(project.quota, project.fixed_use)
     wanted = project.wanted - project.wanted_fixed + min(project.wanted_fixed, quota)

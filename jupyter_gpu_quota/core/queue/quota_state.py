@@ -31,6 +31,10 @@ GUARANTEE, FAIR, SURPLUS = Entitlement.GUARANTEE, Entitlement.FAIR, Entitlement.
 """Module constants for hot code: looking up a member of an enumeration is slow."""
 
 
+ABOVE = "/above"
+"""Ends the key of the part of an elastic job above its minimum."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Victim:
     """Work that may lose its devices to a preemptor: a running job, or (``reserved``) one with a reservation."""
@@ -54,6 +58,12 @@ class Victim:
     borrower: bool = False
     protected: bool = False
     reserved: bool = False
+    restarting: bool = False
+    """A part of an elastic job that this plan shrinks: it stops, and devices are reserved for its restart."""
+    least_ranks: int = 0
+    """For a part of an elastic job that leaves: the ranks of its minimum."""
+    first_shrink: Victim | None = None
+    """For a further part of an elastic job that this plan shrinks: the part that leaves first."""
 
     @property
     def total_size(self) -> int:
@@ -63,7 +73,7 @@ class Victim:
     @property
     def key(self) -> str:
         """Unique among all victims; the part of an elastic job above its minimum has its own."""
-        return self.id if self.base is None else f"{self.id}/above"
+        return self.id if self.base is None else self.id + ABOVE
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:
@@ -94,6 +104,7 @@ class QuotaState:
     wanted_fixed: int = 0
     by_user: dict[str, int] = field(default_factory=dict)
     use_before: int = 0
+    leaving_by: dict[str, int] = field(default_factory=dict)
     by_user_before: dict[str, int] = field(default_factory=dict)
     """The use before the plan; by user only with a ceiling for each user."""
     is_department: bool = False
@@ -118,6 +129,8 @@ class QuotaState:
     lowest_priority: int = NO_LIMIT
     """The lowest job priority of that work."""
     make_victims: Callable[[QuotaState], None] | None = None
+    parts_by_job: dict[str, list[Victim]] = field(default_factory=dict)
+    """The victims that were made of its running work so far."""
     _preemptible_use: PreemptibleUse | None = None
     _victims: list[Victim] = field(default_factory=list)
     _surplus: list[Victim] = field(default_factory=list)
@@ -171,15 +184,16 @@ class QuotaState:
         self.levels, self._preemptible_use, self.make_victims = (), None, None
         for rows in (self.running, self._victims, self._surplus, self._protected):
             rows.clear()
+        self.parts_by_job.clear()
         self.queue.classes.clear()
 
     def entitlement(self, size: int) -> Entitlement:
-        """The entitlement to use ``size`` more, at this level alone. Rule R29."""
+        """The entitlement to use ``size`` more, at this level alone. Rule R37."""
         total = self.use + size
         return GUARANTEE if total <= self.guarantee else FAIR if total <= self.fair else SURPLUS
 
     def at_limit(self, size: int) -> bool:
-        """Whether a limit forbids ``size`` more while stopping work is still there. Rule R11."""
+        """Whether a limit forbids ``size`` more while stopping work is still there. Rule R12."""
         for level in self.levels:
             if level.limit != NO_LIMIT and level.use + level.leaving + size > level.ceiling:
                 return True
@@ -204,7 +218,7 @@ class QuotaState:
             self.by_user_before = dict(self.by_user)
 
     def fixed_fits(self, size: int) -> bool:
-        """Whether ``size`` more non-preemptible work stays within the training quota at every level. Rule R7."""
+        """Whether ``size`` more non-preemptible work stays within the training quota at every level. Rule R8."""
         return all(level.fixed_use + size <= level.quota for level in self.levels)
 
     def ceiling_test(self, size: int) -> Callable[[str], bool] | None:
@@ -212,7 +226,11 @@ class QuotaState:
         if not self.has_user_ceiling:
             return None
         levels = [level for level in self.levels if level.user_ceiling != NO_LIMIT]
-        return lambda user: all(level.by_user.get(user, 0) + size <= level.user_ceiling for level in levels)
+        return lambda user: all(level.user_total(user) + size <= level.user_ceiling for level in levels)
+
+    def user_total(self, user: str) -> int:
+        """What a user's jobs have, those that are stopping included."""
+        return self.by_user.get(user, 0) + self.leaving_by.get(user, 0)
 
     def add_demand(self, size: int, user: str, *, fixed: bool) -> None:
         """Count running, returning or waiting work that could start."""
@@ -253,13 +271,17 @@ class QuotaState:
     def shrink(self, size: int, user: str) -> None:
         """Subtract the ranks that an elastic job loses; they do not return to the queue."""
         self.remove(size, user)
+        self.add_leaving(size, user)
+
+    def add_leaving(self, size: int, user: str) -> None:
+        """Count work that is stopping; below 0: count less of it."""
         for level in self.levels:
             level.leaving += size
+            level.leaving_by[user] = level.leaving_by.get(user, 0) + size
 
     def undo_shrink(self, size: int, user: str) -> None:
         self.add(size, user, fixed=False)
-        for level in self.levels:
-            level.leaving -= size
+        self.add_leaving(-size, user)
 
     def undo_pause(self, size: int, user: str) -> None:
         self.undo_shrink(size, user)
@@ -277,7 +299,7 @@ class PreemptibleUse:
         self._most_on_node: int | None = None
         self.has_elastic = False
         self._by_priority: dict[int, int] = {}
-        for job, _, _, size in running:
+        for job, _, _, size, _, _ in running:
             self.all += size
             if size > self.largest:
                 self.largest = size
@@ -301,14 +323,19 @@ class PreemptibleUse:
 
 
 class Running(NamedTuple):
-    """Work that continues to run, with its pieces, project and size in milli-GPU."""
+    """Work that runs, or that starts: its pieces, project and size in milli-GPU, and when its attempt began.
+
+    ``starts_at``: None for one that begins now.
+    """
 
     job: Job
     pieces: tuple[Piece, ...]
     project: QuotaState
     size: int
+    starts_at: int | None
+    borrower: bool
 
     def ends_at(self, now: int) -> int:
         """When it ends at the latest, by its time limit."""
-        since = now if self.job.started_at is None else self.job.started_at
+        since = now if self.starts_at is None else self.starts_at
         return since + self.job.time_limit_s * MS_PER_S

@@ -29,7 +29,7 @@ def check_calendar(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefus
 
     Returns what does not fit without any window, then, for each subject that a window makes worse, the worst case.
     A calendar with too many such sets is refused as a whole, with the code calendar.
-    Rule R53.
+    Rule R64.
     """
     devices, plain = tuple(devices), replace(policy, windows=())
     always, found = check_quotas(plain, devices), _affordable(policy)

@@ -28,7 +28,7 @@ class Claim(NamedTuple):
 
     @property
     def drains_milli(self) -> int:
-        """Non-preemptible work above the quota, after the quota was lowered. Rule R55."""
+        """Non-preemptible work above the quota, after the quota was lowered. Rule R66."""
         return max(0, self.fixed_milli - self.quota_milli)
 
 
@@ -59,7 +59,7 @@ def divide(
     Returns {name: Share}; the fair shares sum to min(amount, sum of wanted).
     Raises ValueError for an amount, quota, wanted or weight below 0, or a name that occurs twice.
     Source: weighted max-min fairness; docs/scheduling.md, section 2.
-    Rule R15.
+    Rule R16.
     """
     rows = sorted(claims, key=lambda claim: claim.name)
     _check(rows, amount_milli)
@@ -87,7 +87,7 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
 
     Exact: one level ``rest / weights`` is found in integers, shares are rounded once, and what rounding leaves
     goes by largest fraction, then name. Returns {name: amount}; the sum is min(amount, sum of ceilings).
-    Rule R17.
+    Rule R18.
     """
     if history_milli and any(part.used for part in parts):
         return _poured_by_history(parts, amount, history_milli)
@@ -135,7 +135,7 @@ def _by_history(parts: Sequence[Part], history_milli: int) -> list[Part]:
     """The parts with weight max(0, n + k(n - u)), scaled to integers; without history if all are 0.
 
     n is the weight and u the use before, each as a fraction of the sum over these parts.
-    Rule R18.
+    Rule R19.
     """
     weights, used = sum(part.weight for part in parts), sum(part.used for part in parts)
     if not used:
@@ -159,7 +159,7 @@ def _rounded(parts: Sequence[Part], rest: int, weights: int) -> dict[str, int]:
 def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
     """Guarantees by priority, then in proportion to quota; no owner gets less than its non-preemptible use.
 
-    Rule R4.
+    Rule R5.
     """
     given = {row.name: min(row.quota_milli, row.wanted_milli, row.fixed_milli) for row in rows}
     for level in _by_priority(rows):

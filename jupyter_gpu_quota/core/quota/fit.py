@@ -164,7 +164,7 @@ def _contradictions(policy: Policy, owner: Project | Department) -> Iterator[Quo
 def _check_departments(policy: Policy, pool: str, members: Members) -> Iterator[QuotaRefusal]:
     """Whether the quotas of its projects fit each department; notebook and training quotas are checked separately.
 
-    Rule R3.
+    Rule R4.
     """
     for department in _by_name(policy.departments):
         own, rows = department.amounts.get(pool) or Amounts(), _rows(members, department.name, pool)

@@ -22,7 +22,7 @@ Toggle = tuple[int, int, int]
 def in_force(policy: Policy, now: int) -> Policy:
     """The policy with the amounts of an instant; of several open windows that change one amount the last one counts.
 
-    Rule R52.
+    Rule R63.
     """
     is_open = open_windows(policy, now)
     return replace(with_windows(policy, is_open), windows=policy.windows) if is_open else policy

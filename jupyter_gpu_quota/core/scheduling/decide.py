@@ -72,7 +72,7 @@ def decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None = Non
 
 
 def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
-    """The plan of :func:`decide`, with the binding reason of each workload that waits. Rule R65."""
+    """The plan of :func:`decide`, with the binding reason of each workload that waits. Rule R77."""
     plan, builders = _decide(snapshot, policy, None)
     jobs, waits = {job.id: job for job in snapshot.jobs}, dict[str, Reason]()
     for builder in builders:
@@ -113,7 +113,14 @@ def _decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None) -> 
     unreserved = sorted({reservation.workload for reservation in without_pool.reservations})
     actions: list[Action] = [Unreserve(workload=name, reason=ClaimEnded()) for name in unreserved]
     actions += [*stops, *evicted, *_refusals(without_pool), *chain.from_iterable(of_pools)]
-    return Plan(seen_version=snapshot.version, now=snapshot.now, actions=tuple(actions)), builders
+    ended_early = tuple(sorted(name for builder in builders for name in builder.searches_ended_early()))
+    plan = Plan(
+        seen_version=snapshot.version,
+        now=snapshot.now,
+        actions=tuple(actions),
+        searches_ended_early=ended_early,
+    )
+    return plan, builders
 
 
 def _record(
@@ -126,7 +133,9 @@ def _record(
     """Record in the cache which pools have an empty plan, and when time alone could change it."""
     for pool, actions in zip(pools, of_pools, strict=True):
         jobs, wanted = chain(pool.busy.values(), pool.paused.values()), pool.wants_more()
-        wakeup = next_wakeup(jobs, pool.notebooks, snapshot.nodes, policy, snapshot.now, wanted=wanted)
+        wakeup = next_wakeup(
+            jobs, pool.notebooks, snapshot.nodes, policy, snapshot.now, wanted=wanted, reservations=pool.reservations
+        )
         cache.record(pool, idle=not actions, wakeup=wakeup)
     without_pool = cache.index.without_pool
     wakeup = next_wakeup(without_pool.busy.values(), (), (), Policy(revision=0), snapshot.now, wanted=False)
@@ -134,7 +143,7 @@ def _record(
 
 
 def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
-    """The stop of a job that a person stopped, that failed in one rank, or that reached its time limit. Rule R9."""
+    """The stop of a job that a person stopped, that failed in one rank, or that reached its time limit. Rule R10."""
     if job.state not in RUNS:
         return None
     ran_ms = 0 if job.started_at is None else now - job.started_at

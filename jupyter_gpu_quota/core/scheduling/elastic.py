@@ -6,12 +6,14 @@ Source: docs/scheduling.md, sections 5 and 7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..model import MS_PER_S, Job, JobState, Policy
 from ..placement.place import Fit, Piece, occupy, place, request_of
+from ..preemption.rules import Preemptor
+from ..preemption.search.find import find_shrinks
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import QuotaState, Victim
+from ..queue.quota_state import Entitlement, QuotaState, Victim
 from . import reasons
 from .plan_builder import PlanBuilder
 
@@ -22,20 +24,31 @@ GRACES_BEFORE_GROWTH = 10
 def grow(pool: PoolState, builder: PlanBuilder) -> None:
     """Give the devices that are left free to elastic jobs: those that start now, then those that run.
 
-    Rule R39.
+    Rule R49.
     """
-    for job, pieces in builder.started_elastic():
-        if more := _more(pool, job, pieces):
-            builder.extend_start(job, (*pieces, *more))
+    _grow_starts(pool, builder)
     jobs = {one.job.id: one.job for one in pool.running if one.job.min_ranks is not None}
     owners = {pool.project(job.project) for job in jobs.values()}
     running = [(jobs[one.id], one) for owner in owners for one in owner.victims if one.id in jobs]
     for job, base in sorted(running, key=lambda row: (row[0].submitted_at, row[0].id)):
         pieces = (*base.pieces, *(base.above.pieces if base.above else ()))
         is_whole = len({piece.rank for piece in pieces}) == job.held_ranks
-        if is_whole and _may_restart(pool, job, base) and (more := _more(pool, job, pieces)):
-            larger = (*pieces, *more)
-            builder.restart(job.id, larger, reasons.grown(pool, job, larger))
+        if not is_whole or not _may_restart(pool, job, base):
+            continue
+        larger = [*pieces, *_more(pool, job, pieces)]
+        larger += _more_from_others(pool, builder, job, larger)
+        if len(larger) > len(pieces):
+            builder.restart(job.id, tuple(larger), reasons.grown(pool, job, larger))
+
+
+def _grow_starts(pool: PoolState, builder: PlanBuilder) -> None:
+    """Extend the elastic jobs that start now: each within its project's guarantee, then all into what is left."""
+    pieces = {job.id: (job, list(found)) for job, found in builder.started_elastic()}
+    for within_guarantee in (True, False):
+        for job, found in pieces.values():
+            if more := _more(pool, job, found, within_guarantee=within_guarantee):
+                found += more
+                builder.extend_start(job, tuple(found))
 
 
 def may_grow_at(job: Job, policy: Policy) -> int | None:
@@ -52,12 +65,14 @@ def _may_restart(pool: PoolState, job: Job, base: Victim) -> bool:
     return long_enough and whole and job.state is JobState.RUNNING
 
 
-def _more(pool: PoolState, job: Job, pieces: Iterable[Piece]) -> list[Piece]:
+def _more(pool: PoolState, job: Job, pieces: Iterable[Piece], *, within_guarantee: bool = False) -> list[Piece]:
     """Pieces for further ranks, one rank after the other, until the job has all or no room is left."""
     ranks, project = {piece.rank for piece in pieces}, pool.project(job.project)
     more: list[Piece] = []
     request = request_of(job, 1)
     while len(ranks) < job.ranks and _may_use_more(project, job):
+        if within_guarantee and project.use + job.gpu_milli > project.guarantee:
+            break
         fit = place(pool.ledger, request)
         if not isinstance(fit, Fit):
             break
@@ -67,6 +82,33 @@ def _more(pool: PoolState, job: Job, pieces: Iterable[Piece]) -> list[Piece]:
         project.add(job.gpu_milli, job.user, fixed=not job.preemptible)
         ranks.add(rank)
         more += found
+    return more
+
+
+def _more_from_others(pool: PoolState, builder: PlanBuilder, job: Job, pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces for further ranks within the project's guarantee, from what elastic jobs of others run with above theirs.
+
+    Rule R50.
+    """
+    ranks, project = {piece.rank for piece in pieces}, pool.project(job.project)
+    more: list[Piece] = []
+    while len(ranks) < job.ranks and project.use + job.gpu_milli <= project.guarantee and _may_use_more(project, job):
+        preemptor = Preemptor(
+            id=job.id,
+            project=project,
+            user=job.user,
+            request=request_of(job, 1),
+            entitlement=Entitlement.GUARANTEE,
+            priority=job.priority,
+            preemptible=job.preemptible,
+        )
+        found = find_shrinks(pool, preemptor)
+        if found is None or not found.victims:
+            break
+        builder.shrink(found)
+        rank = max(ranks) + 1
+        more += [piece._replace(rank=rank) for piece in found.pieces]
+        ranks.add(rank)
     return more
 
 

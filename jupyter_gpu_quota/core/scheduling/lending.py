@@ -16,18 +16,18 @@ from ..reasons import LentWhileIdle, Reason, SliceReleased
 def may_be_lent(notebook: Notebook, policy: Policy) -> bool:
     """Whether a booked slice may be lent: its notebook is idle, and nothing of it was seen on the device.
 
-    Rule R48.
+    Rule R59.
     """
     return notebook.state is NotebookState.BOOKED and _is_idle_and_empty(notebook, policy)
 
 
 def is_waking(notebook: Notebook, policy: Policy) -> bool:
-    """Whether a lent slice has to be returned: its notebook is in use, or is not known to be idle. Rule R49."""
+    """Whether a lent slice has to be returned: its notebook is in use, or is not known to be idle. Rule R60."""
     return notebook.state is NotebookState.LENT and not _is_idle_and_empty(notebook, policy)
 
 
 def release_at(notebook: Notebook, policy: Policy) -> int | None:
-    """When a slice that is lent returns to its project's notebook quota; None for one that is not lent. Rule R51."""
+    """When a slice that is lent returns to its project's notebook quota; None for one that is not lent. Rule R62."""
     if notebook.state is not NotebookState.LENT or notebook.lent_at is None:
         return None
     return notebook.lent_at + policy.lending.release_after_s * MS_PER_S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from ..model import WHOLE_DEVICE, Amounts, Notebook
 from ..placement.ledger import BestFitIndex, Ledger
@@ -18,7 +18,7 @@ def admit(pool: PoolState) -> tuple[list[Notebook], list[tuple[Notebook, Reason]
     """Book every request that fits its project's notebook quota, first come first served; exactly at quota fits.
 
     Returns the admitted requests, and the refused ones with their reasons, each in request order.
-    Rule R6.
+    Rule R7.
     """
     admitted, refused = list[Notebook](), list[tuple[Notebook, Reason]]()
     for notebook in pool.requested:
@@ -92,7 +92,7 @@ def reserve_unbooked(pool: PoolState, placed: Iterable[tuple[QuotaState, int]]) 
     """Reserve room for all notebook quota that no slice occupies yet, on as few devices as packing needs.
 
     ``placed``: slices that already have their device, beside those that are booked.
-    Rule R5.
+    Rule R6.
     """
     amounts = {project.name: project.notebook_quota for project in pool.projects.values()}
     for project, milli in placed:
@@ -104,8 +104,10 @@ def reserve_unbooked(pool: PoolState, placed: Iterable[tuple[QuotaState, int]]) 
     possible = min(whole, len(pool.ledger.devices))
     unplaced = (whole - possible) * WHOLE_DEVICE
     fractions = sorted(filter(None, (milli % WHOLE_DEVICE for milli in left)), reverse=True)
+    rest = sum(fractions)
     for milli in (*[WHOLE_DEVICE] * possible, *fractions):
-        at = devices.find(milli)
+        at = devices.find(milli, together=max(milli, min(rest, WHOLE_DEVICE)))
+        rest -= milli if milli < WHOLE_DEVICE else 0
         if at is None:
             unplaced += milli
         else:
@@ -119,16 +121,20 @@ class _SliceDevices:
 
     There are no more than the check of the quotas found for notebooks: one more would take the room of a training
     guarantee. Devices with borrowers are added first, so that reserved room stays where it was; then, while the quotas
-    leave whole devices to slices, devices without jobs: slices beside a job would need one more device later.
+    leave whole devices to slices, devices without jobs: slices beside a job would need one more device later. Of equal
+    devices those of a node with slices come first, then those of the node with the fewest devices: the checked shapes
+    (R3) count slices there. The devices of the backfill reservation stay free of them: its planned start would move.
     """
 
     def __init__(self, pool: PoolState) -> None:
         ledger, self.pool = pool.ledger, pool
         kind = [0 if at in pool.slice_devices else 1 if borrowed else 2 for at, borrowed in enumerate(ledger.borrowed)]
-        rooms = [_room_for_slices(ledger, at) for at in range(len(kind))]
+        self.order = sorted(range(len(kind)), key=_node_order(pool))
+        self.position = {at: position for position, at in enumerate(self.order)}
+        self.planned = _planned(pool)
+        rooms = [(self._room(at), kind[at]) for at in self.order]
         self.with_slices, self.borrowed, self.others = (
-            BestFitIndex([room if mine == one else 0 for room, mine in zip(rooms, kind, strict=True)])
-            for one in range(3)
+            BestFitIndex([room if mine == one else 0 for room, mine in rooms]) for one in range(3)
         )
         notebooks = {one.name: Amounts(notebook_milli=one.notebook_quota) for one in pool.projects.values()}
         self.may_add = pack(notebooks).devices - len(pool.slice_devices)
@@ -137,10 +143,16 @@ class _SliceDevices:
         whole_for_slices = pack(rows).devices - pack(training).devices  # the quotas need so many more because of slices
         self.may_add_whole = whole_for_slices - len(pool.slice_devices)
 
-    def find(self, milli: int) -> int | None:
-        """A device with this much room in one piece; None if there is none."""
-        at = self.with_slices.at_least(milli)
-        return self._add(milli) if at is None and self.may_add > 0 else at
+    def find(self, milli: int, *, together: int) -> int | None:
+        """A device with this much room in one piece; None if there is none.
+
+        ``together``: what is still to place; a device that is added has room for it, if there is one.
+        """
+        position = self.with_slices.at_least(milli)
+        if position is None and self.may_add > 0:
+            position = self._add(together)
+            position = self._add(milli) if position is None else position
+        return None if position is None else self.order[position]
 
     def _add(self, milli: int) -> int | None:
         at = self.borrowed.at_least(milli)
@@ -155,9 +167,33 @@ class _SliceDevices:
             self.others.put(at, 0)
         return at
 
+    def _room(self, at: int) -> int:
+        return max(0, _room_for_slices(self.pool.ledger, at) - self.planned[at])
+
     def reserve(self, at: int, milli: int) -> None:
         self.pool.ledger.unused_quota[at] += milli
-        self.with_slices.put(at, _room_for_slices(self.pool.ledger, at))
+        self.with_slices.put(self.position[at], self._room(at))
+
+
+def _node_order(pool: PoolState) -> Callable[[int], tuple[bool, int, int, int]]:
+    """The order of devices for slices: nodes with slices first, then those with the fewest devices."""
+    ledger = pool.ledger
+    with_slices = {ledger.node_of[at] for at in pool.slice_devices}
+
+    def key(at: int) -> tuple[bool, int, int, int]:
+        node = ledger.node_of[at]
+        return node not in with_slices, len(ledger.on_node[node]), node, at
+
+    return key
+
+
+def _planned(pool: PoolState) -> list[int]:
+    """The part of every device that the recorded backfill reservation has."""
+    planned, number = [0] * len(pool.ledger.devices), pool.ledger.number
+    for part in pool.backfill.placements if pool.backfill else ():
+        if part.device in number:
+            planned[number[part.device]] += part.gpu_milli
+    return planned
 
 
 def _room_for_slices(ledger: Ledger, at: int) -> int:
@@ -167,18 +203,24 @@ def _room_for_slices(ledger: Ledger, at: int) -> int:
 def _reserve_in_parts(pool: PoolState, milli: int) -> None:
     """Reserve in parts what fits on no single device: beside slices first, most room first, then on reserved devices.
 
-    Jobs with these reservations become borrowers. What fits nowhere is not reserved: other work has to drain first.
+    Jobs with these reservations become borrowers, first those above their quota, even before the backfill reservation
+    is planned again. What fits nowhere is not reserved: other work has to drain first.
     """
-    ledger = pool.ledger
-    numbers = range(len(ledger.devices))
-    rooms = [_room_for_slices(ledger, at) for at in numbers]
-    later = [min(ledger.reserved[at], max(0, ledger.capacity[at] - ledger.firm[at])) for at in numbers]
-    for room in (rooms, later):
+    ledger, numbers = pool.ledger, range(len(pool.ledger.devices))
+    claimed = [0] * len(numbers)
+    for victim in pool.reserved:
+        if victim.preemptible and victim.project.use > victim.project.quota:
+            for piece in victim.pieces:
+                claimed[piece.device] += piece.gpu_milli
+    free = [_room_for_slices(ledger, at) for at in numbers]
+    beside_planned = [max(0, room - planned) for room, planned in zip(free, _planned(pool), strict=True)]
+    for room in (beside_planned, claimed, free, ledger.reserved):
         order = sorted(
             numbers, key=lambda at: (at not in pool.slice_devices, not ledger.unused_quota[at], -room[at], at)
         )
         for at in order:
-            part = min(milli, room[at])
+            left = ledger.capacity[at] - ledger.firm[at] - ledger.unused_quota[at]
+            part = max(0, min(milli, room[at], left))
             ledger.unused_quota[at] += part
             milli -= part
 
@@ -206,7 +248,7 @@ def slice_devices(pool: PoolState) -> set[int]:
 
 
 def find_slice(pool: PoolState, milli: int) -> Piece | None:
-    """A device of slices with room for one more now: on reserved room or beside slices, the fullest first. Rule R64."""
+    """A device of slices with room for one more now: on reserved room or beside slices, the fullest first. Rule R76."""
     ledger, used = pool.ledger, pool.slice_devices
     unbooked = _unbooked(ledger)
     found = [at for at, reserved in enumerate(unbooked) if reserved and ledger.slice_now(at) >= milli]

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
+from ..backfill.planned_start import PatientJob
+from ..backfill.planning import future_work
+from ..backfill.reservation import BackfillReservation
 from ..model import Job, JobState, Notebook
 from ..placement.place import Piece, numbered, placements
 from ..plan import Action, Lend, Pause, Refuse, Release, Reserve, Resume, Start, Unreserve
-from ..preemption.defragmentation import Move
+from ..preemption.result import Move, Preemption
 from ..preemption.rules import Preemptor
-from ..preemption.search import Preemption, would_need_protected
-from ..queue.job_queue import JobClass
+from ..preemption.search.find import would_need_protected
+from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import Victim
+from ..queue.quota_state import Running, Victim
 from ..reason_codes import ReasonCode
-from ..reasons import DrainTakenOver, Reason
+from ..reasons import ClaimEnded, DrainTakenOver, Reason
 from . import reasons
-from .backfill import BackfillReservation
 
 
 class PlanBuilder:
@@ -28,10 +31,17 @@ class PlanBuilder:
         self.pool = pool
         self.refused: list[tuple[Notebook, Reason]] = []
         self.lent_or_released: list[Lend | Release] = []
-        self.failed: list[Preemptor] = []
+        self.failed: list[tuple[Preemptor, ClassQueue]] = []
         """Claims above guarantee without victims; :meth:`waits` finds out whether only protection prevented them."""
         self.backfill: BackfillReservation | None = None
-        """For the first job that cannot start."""
+        """The backfill reservation after this plan."""
+        self.returning_borrowers: list[tuple[BackfillReservation, Victim]] = []
+        """With the reservation that they leave for."""
+        """Those of the reservation that stop now."""
+        self.patient: Mapping[str, PatientJob] = {}
+        """The patient jobs that their projects do not overtake, by id."""
+        self.restarts: dict[str, tuple[Piece, ...]] = {}
+        """The pieces of the jobs that grow."""
         self._steps: list[Action | Preemption] = []
         self._dropped: dict[str, Reason] = {}
         self._started: set[str] = set()
@@ -71,15 +81,24 @@ class PlanBuilder:
     def restart(self, workload: str, pieces: tuple[Piece, ...], reason: Reason) -> None:
         """Pause a running job and reserve these pieces for its next start."""
         grace_s = self.pool.policy.preemption.grace_s
+        self.restarts[workload] = pieces
         self._steps.append(Pause(workload=workload, claimer=workload, grace_s=grace_s, reason=reason))
         where = placements(self.pool.ledger, numbered(pieces))
         self._steps.append(Reserve(workload=workload, placements=where, reason=reason))
+
+    def shrink(self, preemption: Preemption) -> None:
+        """Shrink elastic jobs for one that grows; its own restart reserves the devices."""
+        self._steps += self._preemption_actions(preemption)[:-1]
 
     def preempt(self, preemption: Preemption) -> None:
         """Reserve devices for a workload, and pause its victims."""
         self._steps.append(preemption)
         self._preemptors.add(preemption.preemptor.id)
-        self._wait_behind(preemption)
+
+    def cancel(self, preemption: Preemption) -> None:
+        """Take a claim without victims out of the plan again."""
+        self._steps.remove(preemption)
+        self._preemptors.discard(preemption.preemptor.id)
 
     def serves(self, workload: str) -> bool:
         """Whether a workload starts in this plan, or has a claim in it."""
@@ -100,6 +119,14 @@ class PlanBuilder:
         """The claims so far, in the order in which they were decided."""
         return [step for step in self._steps if isinstance(step, Preemption)]
 
+    def future_work(self) -> list[Running]:
+        """The work that runs from now on, as decided so far."""
+        return future_work(self.pool, self.preemptions, self.restarts)
+
+    def searches_ended_early(self) -> list[str]:
+        """The claims whose search was ended by the bound on its work."""
+        return [one.preemptor.id for one in self.preemptions if one.ended_early]
+
     def wait(self, workload: str, reason: Reason) -> None:
         self._waits[workload] = reason
 
@@ -114,11 +141,33 @@ class PlanBuilder:
             for workload, reason in sorted(self._dropped.items(), key=itemgetter(0))
             if workload not in reserved and workload not in self._started
         ]
+        backfill = self._backfill_actions()
+        returning = [self._return_action(held, victim) for held, victim in self.returning_borrowers]
         refused = [Refuse(workload=notebook.id, reason=reason) for notebook, reason in self.refused]
         steps: list[Action] = []
         for step in self._steps:
             steps += self._preemption_actions(step) if isinstance(step, Preemption) else [step]
-        return [*dropped, *refused, *self.lent_or_released, *steps]
+        return [*dropped, *refused, *self.lent_or_released, *returning, *steps, *backfill]
+
+    def _backfill_actions(self) -> list[Action]:
+        """Record the backfill reservation, where it is another than the recorded one."""
+        recorded, held, actions = self.pool.backfill, self.backfill, list[Action]()
+        is_free = recorded is not None and not self.serves(recorded.workload)
+        if recorded is not None and is_free and (held is None or held.job != recorded.workload):
+            actions.append(Unreserve(workload=recorded.workload, reason=ClaimEnded()))
+        if held is None:
+            return actions
+        where = placements(self.pool.ledger, held.pieces)
+        same = recorded is not None and recorded.workload == held.job and recorded.starts_at == held.starts_at
+        if not same or (recorded is not None and recorded.placements != where):
+            reason = reasons.backfill_planned(held, self.pool.now)
+            actions.append(Reserve(workload=held.job, placements=where, reason=reason, starts_at=held.starts_at))
+        return actions
+
+    def _return_action(self, held: BackfillReservation, victim: Victim) -> Action:
+        grace_s = self.pool.policy.preemption.grace_s
+        reason = reasons.reservation_begins(held, victim, grace_s)
+        return Pause(workload=victim.id, claimer=held.job, grace_s=grace_s, reason=reason)
 
     def _preemption_actions(self, preemption: Preemption) -> list[Action]:
         limits = self.pool.policy.preemption
@@ -165,18 +214,23 @@ class PlanBuilder:
     def waits(self) -> dict[str, Reason]:
         """Why each job of the pool that this plan does not start waits."""
         self._find_protected()
+        for preemption in self.preemptions:
+            self._wait_behind(preemption)
         waits = dict(self._waits)
         for job in self.pool.unstartable:
             waits[job.id] = reasons.unstartable(self.pool, job)
         for project in self.pool.projects.values():
             for queue in project.queue.classes.values():
+                why = queue.blocked() if queue.blocked else reasons.behind_others(project, queue.size)
+                why = reasons.beyond_guarantees(self.pool, project, queue, why)
                 for job in queue.jobs():
-                    if not queue.has_room_for(job.user):
-                        waits[job.id] = reasons.above_user_ceiling(project, queue.size, job.user)
-                    else:
-                        waits[job.id] = why() if (why := queue.blocked) else reasons.behind_others(project, queue.size)
+                    fits_user = queue.has_room_for(job.user)
+                    waits[job.id] = why if fits_user else reasons.above_user_ceiling(project, queue.size, job.user)
+        for name in self.patient.keys() & waits.keys():
+            waits[name] = reasons.patient(self.pool, self.patient[name], waits[name])
         if self.backfill is not None:
-            waits[self.backfill.job] = reasons.backfill_reserved(self.backfill, waits[self.backfill.job], self.pool.now)
+            name = self.backfill.job
+            waits[name] = reasons.backfill_reserved(self.pool, self.backfill, waits[name])
         for preemption in self.preemptions:
             drain = reasons.waits_for_drain(self.pool.name, preemption.preemptor.request.size, preemption.victims)
             waits[preemption.preemptor.id] = drain
@@ -184,10 +238,8 @@ class PlanBuilder:
 
     def _find_protected(self) -> None:
         """Set the reason of classes whose claims failed only because the victims are protected."""
-        for preemptor in self.failed:
+        for preemptor, queue in self.failed:
             if would_need_protected(self.pool, preemptor):
-                job_class = JobClass(preemptor.request, preemptor.preemptible, preemptor.priority, exhausted=False)
                 asked, code = preemptor.request.size, ReasonCode.VICTIMS_PROTECTED
-                why = partial(reasons.no_room, preemptor.project, asked, code, preemptor.project.use)
-                preemptor.project.queue.classes[job_class].blocked = why
+                queue.blocked = partial(reasons.no_room, preemptor.project, asked, code, preemptor.project.use)
         self.failed = []

@@ -9,7 +9,7 @@ from ..lifecycle import HOLDS_SLICE, RUNS
 from ..model import NO_AMOUNTS, Department, Job, JobState, JobTarget, NotebookState, Policy, Project, Snapshot
 from ..placement.ledger import Ledger
 from ..placement.place import Piece, node_needs, with_cpu_memory
-from ..preemption.victims import is_exhausted, make_victims, victim_of
+from ..preemption.victims import class_of, is_exhausted, make_victims, queue_of, victim_of
 from ..queue.job_queue import ClassQueue, JobClass, WaitingJobs
 from ..queue.pool_state import PoolState, could_start_alone
 from ..queue.quota_state import NO_LIMIT, QuotaState, Running
@@ -51,10 +51,11 @@ def read_pool(
         unknown_project=partial(_project_without_amounts, part.name, policy, departments),
         devices=len(part.devices),
         departments=departments,
-        reservations=part.reservations,
+        reservations=[one for one in part.reservations if one.starts_at is None],
+        backfill=next((one for one in part.reservations if one.starts_at is not None), None),
         waiting=part.waiting,
     )
-    for used in snapshot.usage if policy.history.k_milli else ():
+    for used in snapshot.usage:
         if used.pool == part.name and used.project in pool.projects:
             pool.projects[used.project].used_before = used.milli_s
     for notebook in part.notebooks:
@@ -77,7 +78,7 @@ def read_pool(
 def _project_without_amounts(pool: str, policy: Policy, departments: Mapping[str, QuotaState], name: str) -> QuotaState:
     """The state of a project without amounts in this pool; one that the policy does not have has a limit of 0.
 
-    Rule R57.
+    Rule R68.
     """
     owner = next((one for one in policy.projects if one.name == name), None)
     return QuotaState(name=name, limit=0) if owner is None else _project_state(owner, pool, departments)
@@ -163,7 +164,7 @@ def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
         for node, host in node_needs(pieces, ledger).items():
             ledger.node_resources.add(node, used=host)
     size = job.held_milli
-    running = Running(job, pieces, project, size)
+    running = Running(job, pieces, project, size, job.started_at, job.borrower)
     pool.running.append(running)
     project.add(size, job.user, fixed=not job.preemptible)
     wanted = size if not job.preemptible else job.gpu_milli * job.least_ranks  # non-preemptible work does not shrink
@@ -182,8 +183,8 @@ def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
 
 def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
     size, project = job.held_milli, pool.project(job.project)
+    project.add_leaving(size, job.user)
     for level in project.levels:
-        level.leaving += size
         level.fixed_use += 0 if job.preemptible else size
     _add_leaving(pool.ledger, job, pieces)
     if job.state is JobState.PAUSING and job.target in (JobTarget.PAUSED, JobTarget.RUNNING):
@@ -202,26 +203,28 @@ def _read_waiting(pool: PoolState, part: PoolSnapshot) -> None:
     for job in part.paused.values():
         paused.setdefault((class_key(job), is_exhausted(pool.policy, job, pool.now)), []).append(job)
     reserved: dict[ClassKey, list[Job]] = {}
-    for reservation in part.reservations:
+    for reservation in pool.reservations:
         if (waiting := part.waiting.get(reservation.workload)) is not None:
             reserved.setdefault(class_key(waiting), []).append(waiting)
     for key, waiting_jobs in part.waiting_by_class.items():
-        may_pause = paused.pop((key, False), None)
-        joined = waiting_jobs.joined_with(may_pause) if may_pause else waiting_jobs
-        _queue_class(pool, key, joined, reserved.get(key, ()), exhausted=False)
+        _queue_class(pool, key, waiting_jobs, reserved.get(key, ()), paused=False, exhausted=False)
     for (key, exhausted), jobs in paused.items():
-        _queue_class(pool, key, WaitingJobs(jobs), reserved.get(key, ()), exhausted=exhausted)
+        _queue_class(pool, key, WaitingJobs(jobs), reserved.get(key, ()), paused=True, exhausted=exhausted)
 
 
 def _queue_class(
-    pool: PoolState, key: ClassKey, waiting_jobs: WaitingJobs, reserved: Collection[Job], *, exhausted: bool
+    pool: PoolState,
+    key: ClassKey,
+    waiting_jobs: WaitingJobs,
+    reserved: Collection[Job],
+    *,
+    paused: bool,
+    exhausted: bool,
 ) -> None:
     """Queue the jobs of one class and count their demand, if they could start in the empty pool."""
     name, request, preemptible, priority = key
-    project, job_class = pool.project(name), JobClass(request, preemptible, priority, exhausted)
-    out = {
-        job.id for job in reserved if (bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now)) == exhausted
-    }
+    project, job_class = pool.project(name), JobClass(request, preemptible, priority, paused, exhausted)
+    out = {job.id for job in reserved if class_of(pool, job) == job_class}
     if not project.known or not could_start_alone(pool, project, request, preemptible=preemptible):
         pool.unstartable += (job for job in waiting_jobs.jobs() if job.id not in out)
         return
@@ -236,11 +239,10 @@ def _queue_class(
 
 def enqueue(pool: PoolState, job: Job) -> None:
     """Queue a job again that had devices reserved."""
-    _, request, preemptible, priority = class_key(job)
-    project, exhausted = pool.project(job.project), is_exhausted(pool.policy, job, pool.now)
-    queue = project.queue.classes.get(JobClass(request, preemptible, priority, exhausted))
+    queue = queue_of(pool, job)
     if queue is None:
         pool.unstartable.append(job)
         return
     queue.put_back(job)
-    project.add_demand(request.size, job.user, fixed=not preemptible)
+    queue.blocked = None
+    pool.project(job.project).add_demand(queue.size, job.user, fixed=not job.preemptible)

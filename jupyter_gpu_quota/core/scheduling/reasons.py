@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from ..backfill.planned_start import PatientJob, delaying_projects
+from ..backfill.reservation import BackfillReservation, fits_beside_guarantees
 from ..frozen import with_changes
 from ..model import MS_PER_S, Job, Notebook, NotebookState, Policy
 from ..placement.place import Piece, request_of
+from ..preemption.result import Preemption
 from ..preemption.rules import Preemptor
-from ..preemption.search import Preemption
 from ..queue.job_queue import ClassQueue, MakeReason
-from ..queue.pool_state import PoolState, could_start_alone
+from ..queue.pool_state import PoolState, could_start_alone, wanted_by_project
 from ..queue.quota_state import NO_LIMIT, Entitlement, QuotaState, Victim
 from ..reason_codes import ReasonCode
 from ..reasons import (
@@ -21,8 +23,10 @@ from ..reasons import (
     AboveUserCeiling,
     BackfillReserved,
     BehindOthers,
+    BehindPatientJob,
     BorrowerReturns,
     BorrowsNotebookQuota,
+    BorrowsReservedDevices,
     FairShareReclaimed,
     Grown,
     IdleSurplus,
@@ -34,6 +38,7 @@ from ..reasons import (
     PreemptedInProject,
     Reason,
     Reclaimed,
+    ReservationBegins,
     Shrunk,
     VictimsProtected,
     Waiting,
@@ -42,11 +47,13 @@ from ..reasons import (
     WithinGuarantee,
     WithinNotebookQuota,
 )
-from .backfill import BackfillReservation
 
 _Pause = Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns
 CanBeReserved = Waiting | PausesUsedUp | WaitsForDrain | AboveLimit | AboveTrainingQuota | AboveUserCeiling
 """Reasons of a job that may have a backfill reservation."""
+
+MAX_NAMED = 3
+"""A reason names at most this many projects."""
 
 
 def _shown_fair_share(project: QuotaState) -> int:
@@ -271,21 +278,96 @@ def behind_others(project: QuotaState, size: int) -> Reason:
     )
 
 
-def backfill_reserved(backfill: BackfillReservation, why: Reason, now: int) -> Reason:
-    """Devices are reserved, and the work there ends within ``within_s`` by its time limits.
+def backfill_reserved(pool: PoolState, backfill: BackfillReservation, why: Reason) -> Reason:
+    """Devices are reserved; ``within_s`` is the planned start. A reason other than ``NoFreeGpu`` stays."""
+    if isinstance(why, NoFreeGpu):
+        why = backfill_planned(backfill, pool.now)
+    if isinstance(why, Waiting):
+        found = delaying_projects(pool, backfill)
+        why = with_changes(why, delaying=len(found), delayed_by=found[:MAX_NAMED])
+    return with_changes(why, within_s=_until(backfill.starts_at, pool.now)) if isinstance(why, CanBeReserved) else why
 
-    A reason other than ``NoFreeGpu`` stays.
-    """
-    within_s = -(-(backfill.starts_at - now) // MS_PER_S)
-    if not isinstance(why, NoFreeGpu):
-        return with_changes(why, within_s=within_s) if isinstance(why, CanBeReserved) else why
+
+def backfill_planned(backfill: BackfillReservation, now: int) -> Reason:
+    """Why devices are reserved: the job starts there when the work has ended, within ``within_s``."""
     return BackfillReserved(
         project=backfill.project.name,
         asked_milli=sum(piece.gpu_milli for piece in backfill.pieces),
         used_milli=backfill.project.use,
         guarantee_milli=backfill.project.guarantee,
         fair_milli=_shown_fair_share(backfill.project),
-        within_s=within_s,
+        within_s=_until(backfill.starts_at, now),
+    )
+
+
+def _until(at: int, now: int) -> int:
+    """Seconds until an instant, rounded up."""
+    return max(0, -(-(at - now) // MS_PER_S))
+
+
+def beyond_guarantees(pool: PoolState, project: QuotaState, queue: ClassQueue, why: Reason) -> Reason:
+    """The reason, with what the others want within their quotas, if the jobs of a class do not fit beside that.
+
+    Such a job has no backfill reservation.
+    """
+    if not isinstance(why, Waiting) or fits_beside_guarantees(pool, project, queue.job_class.request):
+        return why
+    others = (one for one in pool.projects.values() if one is not project)
+    training = sum(min(one.guarantee, wanted_by_project(one)) for one in others)
+    notebooks = sum(max(one.notebook_quota, one.booked) for one in pool.projects.values())
+    return with_changes(why, others_milli=training + notebooks, capacity_milli=sum(pool.ledger.capacity))
+
+
+def behind_patient_job(pool: PoolState, project: QuotaState, size: int, patient: PatientJob) -> Reason:
+    """An older job of the project waited long without ever starting: only jobs that end before it starts are served."""
+    planned_s = _until(patient.starts_at, pool.now)
+    most_s = (patient.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
+    return BehindPatientJob(
+        project=project.name,
+        asked_milli=size,
+        workload=patient.job.id,
+        waited_s=(pool.now - patient.job.submitted_at) // MS_PER_S,
+        planned_s=planned_s,
+        most_s=most_s if most_s > 0 else None,
+    )
+
+
+def patient(pool: PoolState, job: PatientJob, why: Reason) -> Reason:
+    """The reason of a patient job, with its wait and its planned start."""
+    if not isinstance(why, Waiting):
+        return why
+    waited_s = (pool.now - job.job.submitted_at) // MS_PER_S
+    return with_changes(why, waited_s=waited_s, planned_s=_until(job.starts_at, pool.now))
+
+
+def reservation_begins(backfill: BackfillReservation, victim: Victim, grace_s: int) -> Reason:
+    """Why a borrower of the backfill reservation stops: the planned start is one grace away."""
+    claimer, owner = backfill.project, victim.project
+    return ReservationBegins(
+        claimer=backfill.job,
+        claimer_project=claimer.name,
+        asked_milli=backfill.queue.size,
+        claimer_used_milli=claimer.use,
+        claimer_guarantee_milli=claimer.guarantee,
+        claimer_fair_milli=_shown_fair_share(claimer),
+        project=owner.name,
+        used_milli=owner.use,
+        guarantee_milli=owner.guarantee,
+        fair_milli=_shown_fair_share(owner),
+        priority=victim.priority,
+        claimer_priority=backfill.queue.job_class.priority,
+        grace_s=grace_s,
+    )
+
+
+def borrows_reserved(project: QuotaState, size: int) -> Reason:
+    """Why a job starts that its project's use does not count yet: as a borrower of the backfill reservation."""
+    return BorrowsReservedDevices(
+        project=project.name,
+        asked_milli=size,
+        used_milli=project.use,
+        guarantee_milli=project.guarantee,
+        fair_milli=_shown_fair_share(project),
     )
 
 
@@ -319,7 +401,7 @@ def why_forbidden(
 ) -> MakeReason | None:
     """Why no job of a class may start: its training quota is used, or its pauses are used up above guarantee.
 
-    Rule R43.
+    Rule R54.
     """
     if not queue.job_class.preemptible and not project.fixed_fits(queue.size):
         return partial(above_training_quota, project, queue.size, project.fixed_use)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..model import Job, Notebook, Reservation
 from ..placement.place import Piece, has_room_after_drains, request_of, reserve, with_cpu_memory
+from ..preemption.victims import is_exhausted
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Victim
 from ..reasons import ClaimEnded, ReservedDeviceLost
@@ -22,7 +23,7 @@ def read_reservations(
     """Enter every valid reservation in the ledger, and drop the others; ``slices`` are those that need a device.
 
     Returns the slices without a reservation, and those with one, each with its piece.
-    Rule R23.
+    Rule R25.
     """
     reading = _ReservationReader(pool, builder, slices)
     reading.run()
@@ -51,6 +52,7 @@ class _ReservationReader:
                 self._reserve_returning(returning, pieces)
             elif reservation.workload in slices:
                 reserve(self.ledger, pieces, borrowed=False)
+                self.pool.slice_devices.add(pieces[0].device)
                 self.placed.append((slices[reservation.workload], pieces[0]))
             else:
                 self._reserve_waiting(reservation.workload, pieces)
@@ -71,10 +73,10 @@ class _ReservationReader:
         """Reserve for a job that is paused only to move or to change its size; its old and new devices count once."""
         project, size = self.pool.project(job.project), sum(piece.gpu_milli for piece in pieces)
         reserve(self.ledger, pieces, borrowed=False)
+        self.pool.restarting.append((job, pieces))
         project.add(size, job.user, fixed=not job.preemptible)
         project.returning.remove(job.gpu_milli * job.least_ranks)
-        for level in project.levels:
-            level.leaving -= min(job.held_milli, size)
+        project.add_leaving(-min(job.held_milli, size), job.user)
 
     def _reserve_waiting(self, workload: str, pieces: tuple[Piece, ...]) -> None:
         job = self.pool.waiting[workload]
@@ -100,19 +102,23 @@ class _ReservationReader:
                 priority=job.priority,
                 lost_ms=0,
                 started_at=self.pool.now,
+                submitted_at=job.submitted_at,
                 reserved=True,
             )
         )
 
 
 def mark_borrowers(pool: PoolState) -> None:
-    """Mark as borrowers the jobs whose reservations need unbooked notebook quota, except those within their guarantee.
+    """Mark as borrowers the jobs whose reservations need unbooked notebook quota.
 
-    Within a guarantee the reservation stays, and less is reserved for notebook quota until other work drains.
+    Not so within their guarantee if their pauses are used up: less is reserved for notebook quota until work drains.
     """
     for victim in sorted(pool.reserved, key=lambda one: one.id):
         short = [piece.device for piece in victim.pieces if pool.ledger.plain_after(piece.device) < 0]
-        firm = not victim.preemptible or victim.project.use <= victim.project.guarantee
+        firm = not victim.preemptible or (
+            victim.project.use <= victim.project.guarantee
+            and is_exhausted(pool.policy, pool.waiting[victim.id], pool.now)
+        )
         if short and not firm:
             reserve(pool.ledger, victim.pieces, borrowed=False, sign=-1)
             reserve(pool.ledger, victim.pieces, borrowed=True)

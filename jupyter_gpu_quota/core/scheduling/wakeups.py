@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..eviction.quarantine import quarantine_at
-from ..model import MS_PER_S, Job, JobState, Node, Notebook, Policy
+from ..model import MS_PER_S, Job, JobState, Node, Notebook, Policy, Reservation
 from ..quota.in_force import next_change_at
 from .elastic import may_grow_at
 from .lending import release_at
 
 
 def next_wakeup(
-    jobs: Iterable[Job], notebooks: Iterable[Notebook], nodes: Iterable[Node], policy: Policy, now: int, *, wanted: bool
+    jobs: Iterable[Job],
+    notebooks: Iterable[Notebook],
+    nodes: Iterable[Node],
+    policy: Policy,
+    now: int,
+    *,
+    wanted: bool,
+    reservations: Iterable[Reservation] = (),
 ) -> int | None:
     """The first of these instants after ``now``; None where there is none.
 
@@ -22,6 +29,8 @@ def next_wakeup(
     found = [at for job in jobs for at in _of_job(job, policy)]
     found += [at for notebook in notebooks if (at := release_at(notebook, policy)) is not None]
     found += [node.drain_by_at for node in nodes if node.drain_by_at is not None]
+    for starts_at in (one.starts_at for one in reservations if one.starts_at is not None):
+        found += [starts_at, starts_at - policy.preemption.grace_s * MS_PER_S]
     boundary = next_change_at(policy, now) if wanted else None
     found += [at for at in (boundary, policy.drain_by_at) if at is not None]
     return min((at for at in found if at > now), default=None)

@@ -2,7 +2,8 @@
 
 The tasks offered up to a mark wait together, and one plan starts some of them; then the tasks up to the next mark are
 added. No task is paused or moved. One project has the whole cluster as its training quota. The queue takes no work
-without GPU: such tasks are placed before each plan, and their CPU and memory are taken from their nodes.
+without GPU: such tasks are placed before each plan, and their CPU and memory are taken from their nodes. The backfill
+reservation keeps no room free, because a waiting task has a time limit that ends before any planned start.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .fill import POOL, FillFigures, TaskPlacement, capacity_milli, devices_of, 
 from .trace import TraceNode, TraceTask
 
 EVERYBODY = "everybody"
+DAY_S = 86_400
 
 
 def fill_by_decide(nodes: Sequence[TraceNode], tasks: Sequence[TraceTask], seed: int, demand: int = 130) -> FillFigures:
@@ -114,8 +116,11 @@ class _Cluster:
         waiting = Job(
             id=f"{at:08d}", project=EVERYBODY, user=EVERYBODY, pool=POOL, gpu_milli=task.gpu_milli, submitted_at=at,
             gpu_models=task.models, cpu_milli=task.cpu_milli, memory_mib=task.memory_mib, preemptible=False,
+            time_limit_s=1,
         )  # fmt: skip
-        return replace(waiting, state=JobState.RUNNING, started_at=0) if at in self._held else waiting
+        if at not in self._held:
+            return waiting
+        return replace(waiting, state=JobState.RUNNING, started_at=0, time_limit_s=DAY_S)
 
     def _place_without_gpu(self, numbers: Iterable[int]) -> None:
         ledger = Ledger(self._devices, self._nodes, demand=profile_of_jobs(self._jobs()))

@@ -62,10 +62,10 @@ class _Counted:
 
 
 class PastUse:
-    """The past use that counts under a policy, updated every minute; with k = 0 nothing is read or stored.
+    """The past use that counts under a policy, updated every minute; the queue's order needs it with k = 0, too.
 
     ``usage`` is as of the last update; ``news`` counts the updates that changed it.
-    Rule R19.
+    Rule R20.
     """
 
     def __init__(self) -> None:
@@ -75,16 +75,19 @@ class PastUse:
         self._updated: tuple[Policy, int] | None = None
 
     def follow(self, store: Store, policy: Policy, now: int) -> bool:
-        """Update ``usage`` to the whole minute before ``now``; whether it changed. Once a minute for each policy."""
-        if not policy.history.k_milli:
-            self._counted = self._updated = None
-            return self._set(())
+        """Update ``usage`` to the whole minute before ``now``; once a minute for each policy.
+
+        Returns whether a plan may change by that alone: it changed, and shares depend on it, or a bucket has ended.
+        """
         at = now // MINUTE_MS * MINUTE_MS
-        if self._updated is not None and self._updated[0] is policy and self._updated[1] == at:
+        before, self._updated = self._updated, (policy, at)
+        is_same_policy = before is not None and before[0] is policy
+        if before is not None and is_same_policy and before[1] == at:
             return False
         self._counted = self._read(store, policy, at)
-        self._updated = policy, at
-        return self._set(_usage(self._counted, at))
+        changed = self._set(_usage(self._counted, at))
+        is_due = not is_same_policy or before is None or next_update_at(policy.history, before[1]) <= at
+        return changed and is_due
 
     def _set(self, usage: tuple[Usage, ...]) -> bool:
         changed, self.usage = usage != self.usage, usage
@@ -105,9 +108,10 @@ class PastUse:
         return counted
 
 
-def next_update_at(now: int) -> int:
-    """The next update of the past use: the next whole minute."""
-    return (now // MINUTE_MS + 1) * MINUTE_MS
+def next_update_at(history: History, now: int) -> int:
+    """When past use alone may change a plan: the next whole minute if shares depend on it, else the next bucket."""
+    each_ms = MINUTE_MS if history.k_milli else bucket_ms(history)
+    return (now // each_ms + 1) * each_ms
 
 
 def bucket_ms(history: History) -> int:

@@ -104,7 +104,7 @@ def allocate_devices(work: UnitOfWork, workload: str, attempt: int, placements: 
 
 
 def release_devices(work: UnitOfWork, workload: str) -> None:
-    """Release the allocations of a workload whose processes have ended. Rule R46."""
+    """Release the allocations of a workload whose processes have ended. Rule R57."""
     for row in work.find(ALLOCATIONS, "workload", [workload]):
         work.put(ALLOCATIONS, with_changes(row, released_at=work.now, changed=work.stamp()))
 

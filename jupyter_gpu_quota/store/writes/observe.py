@@ -171,7 +171,7 @@ class _RankCounts:
 def _evaluate_attempt(work: UnitOfWork, record: JobRecord, counts: _RankCounts) -> None:
     """End the attempt when the processes of all ranks are gone; stop the other ranks when one failed.
 
-    Rule R45.
+    Rule R56.
     """
     job = record.job
     if counts and counts.gone == len(counts):

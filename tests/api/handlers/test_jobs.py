@@ -76,7 +76,7 @@ def test_someone_in_two_projects_names_one(world: ServiceWorld) -> None:
     assert world.submit(project="speech")["project"] == "speech"
 
 
-# R10
+# R11
 def test_a_lead_may_set_a_higher_priority(world: ServiceWorld) -> None:
     assert world.submit("lea", priority=90)["priority"] == 90
 

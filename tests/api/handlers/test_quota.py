@@ -327,12 +327,56 @@ def test_amounts_are_shown_as_in_force_now_with_the_usual_ones_and_the_next_chan
         "Pool train, while no window is open: notebook quotas none,"
         " training quotas 2 (speech) + 2 (vision) = 4; none is left over.",
         "Pool train, packed: 3 devices needed: 1 training of speech; 2 whole devices for training of vision.",
+        "Pool train, largest rank on one node that always fits: 1 GPU (speech), 2 GPU (vision)."
+        " Larger ones rely on moves.",
         *[line for line in found if line.startswith("Pool train: these amounts stay until")],
     ]
-    assert len(found) == 6, "pool build has no window"
+    assert len(found) == 7, "pool build has no window"
     assert world.put_quota(text).status == 200
     page = world.get(f"{PREFIX}quota", "ann").body.decode()
     assert "now, while nights is open" in page and "while no window is open" in page
+
+
+def test_the_largest_rank_on_one_node_is_shown_for_projects_and_departments(world: ServiceWorld) -> None:
+    found = world.post("quota/preview", "ann", {"text": DEPARTMENTS}).json
+    assert found["checked_ranks"] == [
+        {"pool": "train", "owner": name, "is_department": name in ("sight", "voice"), "checked_milli": 2000}
+        for name in ("speech", "vision", "sight", "voice")
+    ], "pool build has no training quota"
+    line = (
+        "Pool train, largest rank on one node that always fits: 2 GPU (speech), 2 GPU (vision),"
+        " 2 GPU (department sight), 2 GPU (department voice). Larger ones rely on moves."
+    )
+    assert line in found["arithmetic"]
+    assert world.put_quota(DEPARTMENTS).status == 200
+    assert line in world.get(f"{PREFIX}quota", "ann").body.decode()
+
+
+def test_an_explanation_compares_the_rank_with_the_largest_that_always_fits(world: ServiceWorld) -> None:
+    assert world.put_quota(QUOTA.replace("training: 2", "training: 4"), accept_overcommit=True).status == 200
+    world.submit("bob", gpu="4", preemptible=False)
+    world.step()
+    waiting = world.submit("patty", project="speech", gpu="2")["id"]
+    found = world.get(f"explain/{waiting}", "patty").json
+    assert found["unchecked_rank"] == {"rank_milli": 2000, "checked_milli": 0}
+    assert "A rank of 2 GPU on one node is more than the 0 that speech can always have" in found["reason"]["message"]
+
+
+# R34
+@pytest.mark.parametrize(("weight", "is_bound"), [(0, True), (1, False)])
+def test_the_page_calls_only_a_bound_the_latest_start(world: ServiceWorld, weight: int, is_bound: bool) -> None:
+    """Bob's project has no quota. Its job is protected by its minimum run time; with a weight it may come first."""
+    text = QUOTA.replace("training: 2", f"training: 0, weight: {weight}", 1).replace("training: 2", "training: 0")
+    assert world.put_quota(text).status == 200
+    world.submit("bob")
+    world.step()
+    waiting = world.submit("patty", project="speech", gpu="4")["id"]
+    world.step()
+    found = world.get(f"explain/{waiting}", "patty").json
+    page = world.get(f"{PREFIX}jobs/{waiting}", "patty").body.decode()
+    assert found["estimate_is_bound"] is is_bound, found
+    assert ("Starts at the latest: " in page) is is_bound and ("Estimated start: " in page) is not is_bound
+    assert ("at the latest" in found["reason"]["message"]) is is_bound
 
 
 def test_the_next_change_of_an_amount_is_shown(world: ServiceWorld) -> None:

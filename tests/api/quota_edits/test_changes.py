@@ -86,6 +86,12 @@ def changes(old: str | None, new: str) -> list[str]:
             ],
             id="the policy",
         ),
+        pytest.param(
+            "calendar:",
+            "policy: {patience: 2d}\ncalendar:",
+            ["policy: patience 48h instead of 24h."],
+            id="the patience",
+        ),
         pytest.param("days: [mon]", "days: [tue]", [], id="the calendar has sentences of its own"),
         pytest.param("version: 1", "version: 1 # one", [], id="a comment"),
     ],

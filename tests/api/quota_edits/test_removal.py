@@ -43,7 +43,7 @@ def test_an_owner_may_change_their_jobs_after_the_project_was_removed(world: Ser
     assert world.get(f"jobs/{running}", "olga").status == 404
 
 
-# R57
+# R68
 def test_removing_a_project_with_work_needs_acceptance(world: ServiceWorld) -> None:
     busy(world)
     refused = world.put_quota(WITHOUT_VISION)

@@ -65,7 +65,7 @@ def watchers(world: LocalWorld, job: str = "J") -> tuple[int, int]:
 
 
 # --- a supervisor that is killed ----------------------------------------------------------------------------------
-# R46
+# R57
 @pytest.mark.parametrize(
     ("killed", "how"),
     [

@@ -27,7 +27,7 @@ def in_force(made: World) -> dict[str, int]:
     return {project: share.guarantee_milli for (project, _), share in shares.items()}
 
 
-# R55
+# R66
 def test_a_raised_quota_of_3_is_in_force_for_1_until_the_others_have_drained() -> None:
     made = world(LOWERED + "b queues 3 of 1")
     assert in_force(made)["b"] == 1000
@@ -45,7 +45,7 @@ def test_preemptible_work_does_not_drain_because_a_claim_takes_it() -> None:
     assert in_force(world("pool t 4\na 1 of t\nb 3 of t\na runs 3 of 1\nb queues 3 of 1"))["b"] == 3000
 
 
-# R55
+# R66
 def test_non_preemptible_work_above_a_lowered_quota_drains_and_does_not_grow() -> None:
     made = world(LOWERED + "a queues 1 fixed\nb queues 3 of 1")
     made.settle()
@@ -55,7 +55,7 @@ def test_non_preemptible_work_above_a_lowered_quota_drains_and_does_not_grow() -
     assert made.picture() == "a 2 / b 2"
 
 
-# R56
+# R67
 def test_no_job_is_stopped_before_the_deadline_and_at_it_only_the_excess() -> None:
     made = due(LOWERED + "b queues 3 of 1", by_s=3)
     made.tick()
@@ -83,7 +83,7 @@ def test_a_job_that_was_stopped_at_the_deadline_comes_back_when_it_fits_its_quot
     assert made.picture() == "a 1 / b 0" and made.jobs["a2"].attempt == 2
 
 
-# R56
+# R67
 @pytest.mark.parametrize(
     ("text", "leaves"),
     [
@@ -115,7 +115,7 @@ def test_work_of_a_removed_project_stops_at_the_deadline() -> None:
     assert [action.workload for action in made.tick().actions] == ["b1"]
 
 
-# R56
+# R67
 def test_the_jobs_that_the_deadline_would_stop_are_listed() -> None:
     made = due(LOWERED, by_s=3600)
     assert above_at_deadline(made.snapshot(), made.policy) == ("a2", "a3")

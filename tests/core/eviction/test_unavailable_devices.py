@@ -17,7 +17,7 @@ from tests.core.world import BEGIN, GENTLE, World, world
 
 
 # -- work on an unhealthy device -----------------------------------------------------------------------------------
-# R58
+# R69
 def test_a_job_on_an_unhealthy_device_is_queued_again_and_resumes_elsewhere_at_no_cost() -> None:
     made = world("pool t 2\na 2 of t\na runs 1")
     (device,) = {one.device for one in made.owned["a1"]}
@@ -32,7 +32,7 @@ def test_a_job_on_an_unhealthy_device_is_queued_again_and_resumes_elsewhere_at_n
     assert made.jobs["a1"].paused_at == (), "no claim took its devices, so no pause is counted"
 
 
-# R58
+# R69
 @pytest.mark.parametrize(
     "text",
     [
@@ -110,7 +110,7 @@ def test_a_projection_counts_no_pause_of_work_that_leaves_an_unhealthy_device() 
 
 
 # -- nodes that an admin cordons and drains --------------------------------------------------------------------------
-# R59
+# R70
 def test_a_cordoned_node_takes_nothing_new_and_an_uncordoned_one_does_again() -> None:
     made = world("pool t 2x1\na 2 of t\na queues 2 of 1\nn1 cordoned")
     made.settle()
@@ -126,7 +126,7 @@ def test_a_cordoned_node_continues_its_work_and_a_claim_takes_that_of_another_no
     assert made.owned["a3"] and made.picture() == "a 2 / b 1"
 
 
-# R59
+# R70
 def test_preemptible_work_of_a_drained_node_is_queued_again_without_counting_a_pause() -> None:
     made = world("pool t 2x1\na 2 of t\na runs 1 on n1g0\nn1 draining")
     (stop,) = made.tick().actions
@@ -161,7 +161,7 @@ def test_non_preemptible_work_drains_with_that_reason(text: str) -> None:
     assert "An admin drains node n1" in explanation_sentence(found)
 
 
-# R59
+# R70
 def test_at_the_deadline_of_a_drain_a_job_that_may_not_be_preempted_leaves_and_not_before() -> None:
     made = world("pool t 2x1\na 1 of t\na runs 1 on n1g0 fixed\nn1 draining by 3")
     assert [made.tick().actions for _ in range(2)] == [(), ()]
@@ -267,7 +267,7 @@ def test_a_claim_starts_when_the_processes_of_its_victims_are_gone() -> None:
     assert made.picture() == "a 0 / b 2"
 
 
-# R60
+# R71
 @pytest.mark.parametrize(
     ("text", "out", "code"),
     [

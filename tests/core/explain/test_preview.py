@@ -73,7 +73,7 @@ def compared(made: World, edit: Edit) -> tuple[Preview, set[str], World]:
     return found, {name for name in runs if len(made.jobs[name].paused_at) > counted[name]}, made
 
 
-# R54
+# R65
 @pytest.mark.parametrize("drain_ticks", [1, 3])
 @pytest.mark.parametrize("edit", list(EDITS))
 @pytest.mark.parametrize("text", list(WORLDS))
@@ -109,12 +109,25 @@ def test_an_unchanged_policy_changes_nothing() -> None:
     assert (found.affected, paused) == ((), set())
 
 
-# R54
+# R65
 def test_work_that_would_start_is_listed_with_its_former_reason() -> None:
     found, _, made = compared(world(BUSY), EDITS["b is given more"])
     assert (found.of(Effect.STARTS), found.of(Effect.PAUSED)) == (("b2", "b3"), ("a2", "a3"))
     assert all(made.jobs[name].state in RUNS for name in found.of(Effect.STARTS))
     assert all(one.before is not None and one.after is None for one in found.affected if one.effect is Effect.STARTS)
+
+
+# R24
+def test_a_longer_patience_lists_the_jobs_that_overtake_again() -> None:
+    made = world(
+        "pool t 2x2\na 2 of t\nb 2 of t\na runs 1 on n1g0 minutes 60 ran 600 fixed\n"
+        "b runs 1 on n2g0 minutes 60 ran 700 fixed\na queues 2\na queues 1 by bob minutes 900 fixed\nb queues 2\n"
+        "a used 100 of t"
+    )
+    made.jobs["a2"] = dc.replace(made.jobs["a2"], submitted_at=made.now - 25 * 3_600_000)
+    found = preview(made.snapshot(), made.policy, dc.replace(made.policy, patience_s=48 * 3600))
+    [one] = [one for one in found.affected if one.effect is Effect.STARTS]
+    assert (one.work.id, one.before and one.before.code, one.after) == ("a3", "behind_patient_job", None)
 
 
 @pytest.mark.parametrize(("removed", "code"), [("a", "no_such_project"), ("t", "no_such_pool")])

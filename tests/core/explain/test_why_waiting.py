@@ -11,7 +11,7 @@ from jupyter_gpu_quota.core.explain.counterfactual import WhatIf, as_preemptible
 from jupyter_gpu_quota.core.explain.projection import dry_run, project
 from jupyter_gpu_quota.core.explain.what_if_policy import LIMIT, ceiling_name, quota_name, with_amount
 from jupyter_gpu_quota.core.explain.why_waiting import ChangeKind, explain
-from jupyter_gpu_quota.core.model import Job, JobState
+from jupyter_gpu_quota.core.model import Health, Job, JobState
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.messages.explanations import dry_run_sentence, explanation_sentence
 from tests.core.world import GENTLE, World, world
@@ -93,7 +93,7 @@ def test_explained_changes(text: str, name: str, expected: dict[str, int]) -> No
     assert changes(world(text), name) == expected
 
 
-# R66
+# R78
 @pytest.mark.parametrize(
     "text",
     [
@@ -245,7 +245,7 @@ def first_that_starts(case: WhatIf, kind: str) -> int | None:
     return next((by for by in range(STEP, 8000, STEP) if starts(by)), None)
 
 
-# R66
+# R78
 @pytest.mark.parametrize("seed", range(40))
 def test_the_smallest_sufficient_raise_is_named(seed: int) -> None:
     text = small_world(random.Random(seed))
@@ -269,7 +269,7 @@ def test_the_sentence_has_request_state_and_outlook() -> None:
 def test_the_estimate_is_when_time_limits_free_enough() -> None:
     made = world("pool t 1\na 1 of t\na runs 1 minutes 90 ran 3600\na queues 1")
     found = explain(made.snapshot(), made.policy, "a2")
-    assert found.estimate_at == made.now + 30 * 60_000
+    assert found.estimate_at == made.now + 30 * 60_000 + GENTLE.grace_s * 1000
 
 
 def test_a_job_out_of_pauses_is_estimated_by_its_oldest_pause() -> None:
@@ -286,7 +286,7 @@ def test_a_job_that_never_fits_has_no_estimate() -> None:
     assert explain(made.snapshot(), made.policy, "a1").estimate_at is None
 
 
-# R65
+# R77
 @pytest.mark.parametrize(
     ("text", "name", "state"),
     [
@@ -310,6 +310,61 @@ def test_a_notebook_that_was_refused_is_explained_by_its_quota() -> None:
     found = explain(made.snapshot(), made.policy, "nb-a1")
     assert found.reason is not None
     assert (found.state, found.reason.code) == ("refused", "above_notebook_quota")
+
+
+FIVES = "pool t 2x8\na 10 of t\nb 6 of t\na runs 5 on n1g0,n1g1,n1g2,n1g3,n1g4 fixed"
+FIVES += "\na runs 5 on n2g0,n2g1,n2g2,n2g3,n2g4 fixed\n"
+
+
+# R3
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        pytest.param(FIVES + "b queues 6", "b1", (6000, 3000), id="larger than what always fits on one node"),
+        pytest.param(FIVES + "b queues 4", "b1", (4000, 3000), id="a smaller one, too"),
+        pytest.param(FIVES + "b queues 1 of 3\nb queues 3", "b2", None, id="one that always fits relies on no move"),
+        pytest.param(FIVES + "b runs 1\nb queues 6", "b2", None, id="above the quota no rank is promised"),
+        pytest.param("pool t 2x4\na 8 of t\na queues 5", "a1", None, id="larger than every node: it never fits"),
+        pytest.param("pool t 1x2\nb 1 of t\nb runs 2\na 1 of t\na queues 0.5", "a1", None, id="below one device"),
+        pytest.param("pool t 2\na 0 of t, notebooks 1\na notebook 2", "nb-a1", None, id="a notebook"),
+    ],
+)
+def test_a_rank_without_a_checked_shape_is_explained(text: str, name: str, expected: tuple[int, int] | None) -> None:
+    made = world(text)
+    found = explain(made.snapshot(), made.policy, name)
+    rank = found.unchecked
+    assert (rank and (rank.rank_milli, rank.checked_milli)) == expected
+    sentence = explanation_sentence(found)
+    if rank is None:
+        assert "on one node is more than" not in sentence
+    else:
+        assert f" A rank of {rank.rank_milli // 1000} GPU on one node is more than the 3 that b can always" in sentence
+
+
+# R3
+def test_the_checked_shape_is_that_of_the_available_devices_and_named_models() -> None:
+    text = "pool t 1x4 A\npool t 1x4 B\na 4 of t\nb 4 of t\na runs 3 on n1g0,n1g1,n1g2 fixed\nb queues {}"
+    for asked, made in (("4", world(text.format("4"))), ("4 model A", world(text.format("4 model A")))):
+        for device in ("n2g0", "n2g1"):
+            made.health(device, Health.QUARANTINED)
+        rank = explain(made.snapshot(), made.policy, "b1").unchecked
+        assert rank is not None and rank.checked_milli == (1000 if asked == "4" else 0)
+
+
+# R3
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        pytest.param(("n1g0", "n1g0"), None, id="both on one device: the other node is whole"),
+        pytest.param(("n1g0", "n2g0"), (2000, 1000), id="one on each node: no rank of two"),
+    ],
+)
+def test_slices_count_where_they_are(devices: tuple[str, str], expected: tuple[int, int] | None) -> None:
+    made = world("pool t 2x2\na 2 of t\nb 1 of t, notebooks 1\nb runs 1 on n2g1 fixed\na queues 2")
+    for device in devices:
+        made.book(made.ask("b", 500), device)
+    rank = explain(made.snapshot(), made.policy, "a1").unchecked
+    assert (rank and (rank.rank_milli, rank.checked_milli)) == expected
 
 
 def test_an_unknown_workload_is_a_key_error() -> None:

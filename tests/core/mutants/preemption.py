@@ -54,31 +54,11 @@ PREEMPTION_MUTANTS = (
         edit("preemption/department_rules.py:is_department_full", "department is None", "True"),
     ),
     mutant(
-        "a sibling whose loss entitles the preemptor is restored",
-        edit(
-            "preemption/minimize.py:minimize_victims",
-            "all((other.slack_milli >= size for other in depending)) and _fits_without(pool, preemptions, victims)",
-            "_fits_without(pool, preemptions, victims)",
-        ),
-    ),
-    mutant(
         "victims already picked are not counted",
         edit(
             "preemption/rules.py:PreemptionRules._is_level_loss_allowed",
             "level.use - loss.firm - loss.borrowed",
             "level.use - loss.largest_firm",
-        ),
-    ),
-    mutant(
-        "no victim of the whole plan is restored",
-        edit("preemption/minimize.py:minimize_victims", "enumerate(preemptions)", "enumerate(())"),
-    ),
-    mutant(
-        "no victim of one slot is restored",
-        edit(
-            "preemption/search.py:_Search._in_order",
-            "self._suffices(slot, without) and self.rules.is_allowed(without)",
-            "False",
         ),
     ),
     mutant(
@@ -106,38 +86,6 @@ PREEMPTION_MUTANTS = (
         ),
     ),
     mutant(
-        "a gang needs room under the limit for all its ranks at the first",
-        edit(
-            "preemption/search.py:_Search._is_within",
-            "min(self.rank + 1, request.ranks) * request.gpu_milli",
-            "request.size",
-        ),
-    ),
-    mutant(
-        "at a limit a claim is placed on free devices",
-        edit(
-            "preemption/search.py:_Search.find",
-            "self._has_unplaced_ranks() and self._is_under_limits() and self._place_without_victims()",
-            "self._has_unplaced_ranks() and self._place_without_victims()",
-        ),
-    ),
-    mutant(
-        "for a gang a victim ends below its quota at once",
-        edit(
-            "preemption/search.py:_searches",
-            "thorough and (not at_limit) and (not (guarantee_binds and preemptor.request.ranks > 1))",
-            "thorough",
-        ),
-    ),
-    mutant(
-        "at a limit only victims that free room are picked",
-        edit(
-            "preemption/search.py:_searches",
-            "thorough and (not at_limit) and (not (guarantee_binds and preemptor.request.ranks > 1))",
-            "thorough and (not (guarantee_binds and preemptor.request.ranks > 1))",
-        ),
-    ),
-    mutant(
         "work on unavailable devices needs room to be restored",
         edit(
             "preemption/minimize.py:_may_fit",
@@ -152,15 +100,6 @@ PREEMPTION_MUTANTS = (
             "after < victim.size <= level.guarantee and (not victim.borrower)",
             "False",
         ),
-    ),
-    mutant(
-        "a victim may end below its quota at once",
-        edit(
-            "preemption/search.py",
-            "_SEARCH_MODES = ((False, False), (False, True), (True, False))",
-            "_SEARCH_MODES = ((True, False),)",
-        ),
-        edit("preemption/search.py:_searches", "below_guarantee and (not guarantee_binds)", "False"),
     ),
     mutant(
         "nothing is protected",
@@ -187,33 +126,8 @@ PREEMPTION_MUTANTS = (
         ),
     ),
     mutant(
-        "moved work is not restored",
-        edit("preemption/minimize.py:minimize_victims", "list(preemption.moves)", "()"),
-    ),
-    mutant(
-        "an elastic job that stops as a whole is not restored",
-        edit(
-            "preemption/minimize.py:_running_victims",
-            "[one for one in preemption.victims if not one.reserved and one.base not in preemption.victims]",
-            "[one for one in preemption.victims if one.above is None and not one.reserved "
-            "and one.base not in preemption.victims]",
-        ),
-    ),
-    mutant(
         "elastic surplus counts for a quota",
         edit("preemption/rules.py:PreemptionRules._could_reclaim", "after - surplus + size", "after + size"),
-    ),
-    mutant(
-        "a victim that a limit does not need is not restored",
-        edit(
-            "preemption/search.py:_Search.find",
-            "self.is_limited and len(self.picked) > 1 and (not (self.siblings_first or self.moves))",
-            "False and (not (self.siblings_first or self.moves))",
-        ),
-    ),
-    mutant(
-        "room that a limit kept from a claim restores no victim",
-        edit("preemption/search.py:_Search.run", "self.pool.room_came_back |= self.is_limited", "pass"),
     ),
     mutant(
         "a reservation is taken over by the guarantee of the project alone",
@@ -229,6 +143,187 @@ PREEMPTION_MUTANTS = (
             "preemption/candidates.py:Candidates.before_defragmentation",
             "dict.fromkeys([*others, self.preemptor.project])",
             "[*others, self.preemptor.project]",
+        ),
+    ),
+    mutant(
+        "a sibling whose loss entitles the preemptor is restored",
+        edit(
+            "preemption/minimize.py:_restore_victims",
+            "any((other.slack_milli < size for other in depending))",
+            "False",
+        ),
+    ),
+    mutant(
+        "no victim of the whole plan is restored",
+        edit(
+            "preemption/minimize.py:_restore_victims",
+            "enumerate(preemptions)",
+            "enumerate(())",
+        ),
+    ),
+    mutant(
+        "moved work is not restored",
+        edit(
+            "preemption/minimize.py:_restore_moves",
+            "list(preemption.moves)",
+            "()",
+        ),
+    ),
+    mutant(
+        "an elastic job that stops as a whole is not restored",
+        edit(
+            "preemption/minimize.py:_restorable",
+            "[one for one in preemption.victims if one.base not in preemption.victims]",
+            "[one for one in preemption.victims if one.above is None and one.base not in preemption.victims]",
+        ),
+    ),
+    mutant(
+        "what drains is left to a job above its fair share",
+        edit(
+            "preemption/minimize.py:_is_left_over",
+            "is_above and (not preemption.victims) and (not preemption.moves)",
+            "False",
+        ),
+    ),
+    mutant(
+        "the victims of jobs above their fair share are restored first",
+        edit(
+            "preemption/minimize.py:_restore_victims",
+            "row[1].preemptor.entitlement is Entitlement.SURPLUS",
+            "row[1].preemptor.entitlement is not Entitlement.SURPLUS",
+        ),
+    ),
+    mutant(
+        "a job keeps its fair share though a victim of its project continues",
+        edit(
+            "preemption/minimize.py:_is_left_over",
+            "preemptor.project.entitlement(0)",
+            "entitlement",
+        ),
+    ),
+    mutant(
+        "victims do not bring a limit within reach",
+        edit(
+            "preemption/search/attempt.py:Attempt._is_within",
+            "after - left <= bound",
+            "False",
+        ),
+    ),
+    mutant(
+        "at a limit a claim is placed on free devices",
+        edit(
+            "preemption/search/cheapest.py:CheapestSet._legal_sets",
+            "self.is_within_bounds(leaving)",
+            "True",
+        ),
+    ),
+    mutant(
+        "victims that free exactly what is short are not enough",
+        edit(
+            "preemption/search/cheapest.py:CheapestSet._legal_sets",
+            "freed + self._freed_by(chosen) < self.short",
+            "freed + self._freed_by(chosen) <= self.short",
+        ),
+    ),
+    mutant(
+        "a victim may end below its quota at once",
+        edit(
+            "preemption/search/find.py:find_preemption",
+            "(False, True) if binds or not include_protected else (False,)",
+            "(True,)",
+        ),
+        edit(
+            "preemption/search/find.py:find_preemption",
+            "below_guarantee and (not binds)",
+            "False",
+        ),
+    ),
+    mutant(
+        "more pauses than needed are tried first",
+        edit(
+            "preemption/search/cheapest.py:CheapestSet.run",
+            "range(self._fewest_pauses(), len(self.options.pauses) + 1)",
+            "range(self._fewest_pauses() + 1, len(self.options.pauses) + 1)",
+        ),
+    ),
+    mutant(
+        "the lower bound of the pauses is one too high",
+        edit(
+            "preemption/search/cheapest.py:CheapestSet._fewest_pauses",
+            "freed >= self.short",
+            "freed > self.short",
+        ),
+    ),
+    mutant(
+        "no moves are tried",
+        edit(
+            "preemption/search/cheapest.py:CheapestSet._better",
+            "not most or not movable or self._is_spent()",
+            "True",
+        ),
+    ),
+    mutant(
+        "one move more than needed is tried first",
+        edit(
+            "preemption/search/cheapest.py:CheapestSet._with_moves",
+            "max(1, len(needed))",
+            "max(2, len(needed))",
+        ),
+    ),
+    mutant(
+        "a shrink takes two ranks at least",
+        edit(
+            "preemption/operations.py:shrinks_of",
+            "range(1, most + 1)",
+            "range(min(2, most), most + 1)",
+        ),
+    ),
+    mutant(
+        "moves cost nothing",
+        edit(
+            "preemption/operations.py:cost_of",
+            "kinds.count(Kind.MOVE)",
+            "0",
+        ),
+    ),
+    mutant(
+        "a reservation is taken over for work that moves",
+        edit(
+            "preemption/search/cheapest.py:_takes_over_for_itself",
+            "not found.moves",
+            "True",
+        ),
+    ),
+    mutant(
+        "the bound of the search leaves a claim without devices",
+        edit(
+            "preemption/search/find.py:_Search.find",
+            "not is_found and self._was_cut_short()",
+            "False",
+        ),
+    ),
+    mutant(
+        "what the own project loses does not count in the balance",
+        edit(
+            "preemption/search/find.py:_Search._own_may_lose",
+            "self.attempt.notebook",
+            "True",
+        ),
+    ),
+    mutant(
+        "the ranks of a shrink are one victim",
+        edit(
+            "preemption/rules.py:Loss.add",
+            "victim.total_size if victim.base is None else victim.request.gpu_milli",
+            "victim.total_size",
+        ),
+    ),
+    mutant(
+        "room that a limit kept from a claim restores no victim",
+        edit(
+            "preemption/search/find.py:_Search.run",
+            "self.pool.room_came_back |= self.attempt.is_limited",
+            "pass",
         ),
     ),
 )

@@ -61,19 +61,89 @@ MUTANTS = (
     ),
     mutant(
         "no backfill reservation is made",
-        edit(
-            "scheduling/cycle.py:SchedulingCycle._reserve_backfill",
-            "blocked is None or not self.backfill_tries_left or (not may_reserve_backfill(*blocked))",
-            "True",
-        ),
+        edit("backfill/state.py:BackfillState._replace", "self.plan(project, queue, queue.first())", "None"),
     ),
     mutant(
         "any job overtakes a backfill reservation",
         edit(
-            "scheduling/backfill.py:BackfillReservation.may_be_overtaken",
-            "pool.now + time_limit_s * MS_PER_S <= self.starts_at",
+            "backfill/reservation.py:BackfillReservation.ends_in_time",
+            "(self.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s",
+            "1 << 40",
+        ),
+    ),
+    mutant(
+        "a borrower of a backfill reservation stays at the planned start",
+        edit(
+            "backfill/state.py:BackfillState._stop_borrowers",
+            "held.starts_at - grace_ms(self.pool) > self.pool.now",
             "True",
         ),
+    ),
+    mutant(
+        "a backfill reservation is not recorded",
+        edit(
+            "scheduling/plan_builder.py:PlanBuilder._backfill_actions",
+            "not same or (recorded is not None and recorded.placements != where)",
+            "False",
+        ),
+    ),
+    mutant(
+        "a recorded planned start is not kept",
+        edit(
+            "backfill/state.py:BackfillState._verified",
+            "not is_sound or (planned is not None and planned.starts_at < held.starts_at)",
+            "True",
+        ),
+    ),
+    mutant(
+        "work that a plan moves or resizes is not verified",
+        edit("scheduling/cycle.py:SchedulingCycle.run", "self.backfill.verify()", "pass"),
+    ),
+    mutant(
+        "a backfill reservation does not count the guarantees of others",
+        edit("backfill/reservation.py:may_hold", "fits_beside_guarantees(pool, project, job_class.request)", "True"),
+    ),
+    mutant(
+        "a backfill reservation passes while devices are idle for it",
+        edit("backfill/state.py:BackfillState.pass_on", "held is None or self._has_idle_devices(held)", "held is None"),
+    ),
+    mutant(
+        "a backfill reservation passes to no one",
+        edit("backfill/state.py:BackfillState.pass_on", "self._precedes(*first, held)", "False"),
+    ),
+    mutant(
+        "a job of the reservation's own project has the better right",
+        edit("backfill/reservation.py:BackfillReservation.has_better_right", "project is self.project", "False"),
+    ),
+    mutant(
+        "a claim without a checked shape has the better right",
+        edit(
+            "backfill/reservation.py:BackfillReservation.has_better_right",
+            "has_checked_shape(pool, project, queue.job_class.request)",
+            "True",
+        ),
+    ),
+    mutant(
+        "a patient job is overtaken",
+        edit("scheduling/job_service.py:JobService.serve", "self._waits_for_patient_job(one)", "False"),
+    ),
+    mutant(
+        "what a claim frees beyond its need is not offered again",
+        edit("scheduling/cycle.py:SchedulingCycle._serve_in_order", "self.claims.offers_again", "False"),
+    ),
+    mutant(
+        "work that is stopping is not counted under the ceilings for users",
+        edit("queue/quota_state.py:QuotaState.user_total", "self.leaving_by.get(user, 0)", "0"),
+    ),
+    mutant(
+        "fixed work starts on the tightest device",
+        edit(
+            "scheduling/job_service.py:JobService._start_free", "self._beside_whole_nodes(queue.job_class, fit)", "fit"
+        ),
+    ),
+    mutant(
+        "above the fair share past use has no part in the order",
+        edit("queue/order.py:_key", "past if entitlement is SURPLUS else 0", "0"),
     ),
     mutant(
         "a notebook without reports is classified as idle",
@@ -101,11 +171,7 @@ MUTANTS = (
     ),
     mutant(
         "a backfill reservation blocks its own job",
-        edit(
-            "scheduling/cycle.py:SchedulingCycle._precedes_backfill",
-            "entitlement is Entitlement.GUARANTEE or queue is self.backfill.queue",
-            "entitlement is Entitlement.GUARANTEE",
-        ),
+        edit("scheduling/job_service.py:JobService._search", "not self.backfill.holds(one.queue)", "True"),
     ),
     mutant(
         "a project is guaranteed more than its department",
@@ -114,9 +180,9 @@ MUTANTS = (
     mutant(
         "of equal jobs the order of the input decides which ends first",
         edit(
-            "scheduling/backfill.py:_first_fit",
-            "sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces, one.project.name))",
-            "sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces))",
+            "backfill/planning.py:_first_fit",
+            "sorted(work, key=lambda one: (one.ends_at(pool.now), one.pieces, one.project.name))",
+            "sorted(work, key=lambda one: (one.ends_at(pool.now), one.pieces))",
         ),
     ),
     mutant(
@@ -202,9 +268,9 @@ MUTANTS = (
     mutant(
         "the order is not renewed when a sibling's user is at the ceiling",
         edit(
-            "queue/order.py:QueueOrder.first",
-            "project.parent is None or project.parent.user_ceiling == NO_LIMIT",
-            "True",
+            "queue/order.py:_is_obsolete",
+            "project.parent is not None and project.parent.user_ceiling != NO_LIMIT",
+            "False",
         ),
     ),
     mutant(
@@ -233,11 +299,15 @@ MUTANTS = (
     ),
     mutant(
         "a lent slice returns to any device",
-        edit("scheduling/cycle.py:SchedulingCycle._place_slice", "self._return_lent_slice(notebook)", "False"),
+        edit("scheduling/notebook_placement.py:NotebookPlacement._place", "self._return_lent(notebook)", "False"),
     ),
     mutant(
         "guarantees count lent slices",
-        edit("scheduling/cycle.py:SchedulingCycle._divide", "sum((notebook.gpu_milli for notebook in self.lent))", "0"),
+        edit(
+            "scheduling/cycle.py:SchedulingCycle._divide",
+            "sum((notebook.gpu_milli for notebook in notebooks.lent))",
+            "0",
+        ),
     ),
     mutant(
         "no room is reserved for lent slices",
@@ -256,7 +326,7 @@ MUTANTS = (
     mutant(
         "a claim forgets the work that it moves",
         edit(
-            "scheduling/cycle.py:SchedulingCycle._preempt_or_start",
+            "scheduling/claims.py:Claims.preempt_or_start",
             "bool(preemption.moves) or not all((victim.reserved for victim in preemption.victims))",
             "not all((victim.reserved for victim in preemption.victims))",
         ),
@@ -264,15 +334,9 @@ MUTANTS = (
     mutant(
         "a served job keeps its backfill reservation",
         edit(
-            "scheduling/cycle.py:SchedulingCycle._serve_in_order",
-            """while (found := order.first(weakest)) is not None:
-    self._serve(*found)
-    if self.backfill is not None and self.builder.serves(self.backfill.job):
-        self._drop_backfill()
-    order.renew()""",
-            """while (found := order.first(weakest)) is not None:
-    self._serve(*found)
-    order.renew()""",
+            "scheduling/cycle.py:SchedulingCycle._drop_served_reservation",
+            "held is not None and self.builder.serves(held.job)",
+            "False",
         ),
     ),
     mutant(
@@ -281,17 +345,6 @@ MUTANTS = (
             "scheduling/reservations.py:_ReservationReader._reserve_returning",
             "min(job.held_milli, size)",
             "0 * min(job.held_milli, size)",
-        ),
-    ),
-    mutant(
-        "a dropped backfill reservation restores no victim",
-        edit(
-            "scheduling/cycle.py:SchedulingCycle._minimize_victims",
-            """if self.backfill_dropped:
-    minimize_victims(self.pool, preemptions)
-    self._reserve_backfill(first_blocked(self.pool))""",
-            """if self.backfill_dropped:
-    self._reserve_backfill(first_blocked(self.pool))""",
         ),
     ),
     mutant(

@@ -35,22 +35,22 @@ def goes(text: str, request: Request) -> list[str]:
 @pytest.mark.parametrize(
     ("devices", "request_", "expected"),
     [
-        # R61
+        # R72
         pytest.param("a:1000 a:500", Request(250), ["d1"], id="a fraction joins a shared device"),
         pytest.param("a:600 a:300 a:400", Request(250), ["d1"], id="the fullest that takes it"),
         pytest.param("a:200 a:1000", Request(250), ["d1"], id="a whole device where no shared one takes it"),
         pytest.param("a:500 a:500", Request(500), ["d0"], id="ties go by id"),
         pytest.param("a:1000 a:1000 b:1000", Request(1000), ["d2"], id="a whole GPU where the fewest are left"),
         pytest.param("a:1000 a:1000 b:1000", Request(500), ["d2"], id="a new shared device, too, spares whole nodes"),
-        # R61
+        # R72
         pytest.param("a:1000 b:1000", Request(2000), [], id="two GPUs of one rank are never on two nodes"),
         pytest.param("a:1000 b:1000 b:1000", Request(2000), ["d1", "d2"], id="two GPUs of one rank are on one node"),
-        # R8
+        # R9
         pytest.param("a:1000 b:1000", Request(1000, 2), ["d0", "d1"], id="two ranks may be on two nodes"),
-        # R8
+        # R9
         pytest.param("a:1000 b:500", Request(1000, 2), [], id="all ranks or none"),
         pytest.param("a:1000", Request(500, 2), ["d0", "d0"], id="ranks of fractions may share a device"),
-        # R61
+        # R72
         pytest.param("a/Y:1000 a:300", Request(250, 1, "Y"), ["d0"], id="the model is a hard constraint"),
         pytest.param("a:1000", Request(250, 1, "Z"), [], id="a model that the pool does not have"),
         pytest.param("a:1000! a:1000", Request(1000), ["d1"], id="an unhealthy device takes nothing"),

@@ -28,7 +28,7 @@ a queues 1 of 2
 """Two nodes with one free device each, and a claim within guarantee of two devices of one node."""
 
 
-# R41
+# R52
 def test_a_job_moves_to_the_other_node_and_no_job_is_paused() -> None:
     made = world(PARTS)
     assert said(made.tick()) == [
@@ -39,7 +39,7 @@ def test_a_job_moves_to_the_other_node_and_no_job_is_paused() -> None:
     assert {one.device for one in made.owned["b1"]} == {"n2g1"}
 
 
-# R41
+# R52
 def test_two_halves_move_to_one_device_for_a_whole_one() -> None:
     made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 1 of 0.5 on n1g0\nb runs 1 of 0.5 on n1g1\na queues 1 of 1")
     assert [row[:2] for row in said(made.tick())] == [("pause", "b1"), ("reserve", "b1"), ("reserve", "a1")]
@@ -59,10 +59,24 @@ def test_without_room_elsewhere_nothing_moves(change: str, expected: str) -> Non
     assert {row[2] for row in said(plan)} == {"reclaimed", "waits_for_drain"}
 
 
-# R41
-def test_protected_work_is_not_moved() -> None:
+# R52
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        pytest.param("a 2 of t", ["b1"], id="is moved for a claim within guarantee that nothing else serves"),
+        pytest.param("a 1 of t", [], id="is not moved for a claim within the fair share"),
+    ],
+)
+def test_protected_work(quota: str, expected: list[str]) -> None:
+    made = world(PARTS.replace("a 2 of t", quota), preemption=dc.replace(GENTLE, min_runtime_s=7200))
+    assert [row[1] for row in said(made.tick()) if row[2] == "moved" and row[0] == "pause"] == expected
+
+
+# R52
+def test_work_that_is_not_protected_moves_before_protected_work() -> None:
     made = world(PARTS, preemption=dc.replace(GENTLE, min_runtime_s=7200))
-    assert "moved" not in {row[2] for row in said(made.tick())}
+    made.put(made.jobs["b2"], ["n2g0"], ran_s=7300)
+    assert [row[1] for row in said(made.tick()) if row[2] == "moved" and row[0] == "pause"] == ["b2"]
 
 
 def test_above_the_fair_share_nothing_is_moved() -> None:
@@ -154,7 +168,8 @@ def test_a_job_that_is_moved_counts_as_its_projects_use_while_it_leaves() -> Non
     assert Books(made.snapshot(), made.policy, "t").use()["a"] == 1500
 
 
-def test_a_sibling_that_is_a_victim_for_the_entitlement_is_not_moved_for_its_room() -> None:
+def beside_a_sibling(*, preemptible: bool) -> World:
+    """A claim of a full department, whose room is half a sibling's above its quota, and half another's within it."""
     made = World(preemption=Preemption(min_runtime_s=2, grace_s=3, lent_grace_s=1))
     made.pool("t", 1, 6)
     made.department("full", "t", training_milli=2000, notebook_milli=1750, limit_milli=3750)
@@ -166,7 +181,19 @@ def test_a_sibling_that_is_a_victim_for_the_entitlement_is_not_moved_for_its_roo
     made.put(made.submit("a", 1000), ["n1g2"])
     made.put(made.submit("c", 250, preemptible=False), ["n1g5"])
     made.put(made.submit("d", 500), ["n1g3"])
-    made.put(made.submit("c", 500, ranks=2, min_ranks=1), ["n1g3"])
+    made.put(made.submit("c", 500, preemptible=preemptible), ["n1g3"])
     made.submit("a", 500, ranks=2)
     made.submit("b", 1000)
-    assert "d1" not in [name for _, name, _ in said(made.tick())], "without d1 there is still c2 on its device"
+    return made
+
+
+# R36 R43
+def test_a_sibling_is_no_victim_for_the_entitlement_where_its_device_stays_taken() -> None:
+    assert "d1" not in [name for _, name, _ in said(beside_a_sibling(preemptible=False).tick())], "c2 stays there"
+
+
+# R40 R52
+def test_a_sibling_is_paused_beside_a_move_that_clears_the_rest_of_its_device() -> None:
+    rows = said(beside_a_sibling(preemptible=True).tick())
+    assert {("pause", "d1", "reclaimed"), ("pause", "c2", "moved")} < set(rows)
+    assert [name for what, name, _ in rows if what == "reserve"] == ["c2", "b1"]

@@ -25,7 +25,7 @@ def owners(names: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "picture", "paused"),
     [
-        # R27
+        # R35
         pytest.param(
             """
             pool t 4
@@ -74,7 +74,7 @@ def owners(names: list[str]) -> list[str]:
             ["p1"],
             id="three equal departments come to 2 / 2 / 2 with one pause",
         ),
-        # R14
+        # R15
         pytest.param(
             """
             pool t 8
@@ -91,7 +91,7 @@ def owners(names: list[str]) -> list[str]:
             ["p3", "p3", "p3", "p3"],
             id="the pool is shared between departments and not between projects",
         ),
-        # R28
+        # R36
         pytest.param(
             """
             pool t 4
@@ -108,7 +108,7 @@ def owners(names: list[str]) -> list[str]:
             ["p2", "p2"],
             id="a claim within guarantee in a full department reclaims the surplus of a sibling",
         ),
-        # R28
+        # R36
         pytest.param(
             """
             pool t 4
@@ -124,7 +124,7 @@ def owners(names: list[str]) -> list[str]:
             ["p2"],
             id="at its department's limit a guarantee takes from a sibling though devices are free",
         ),
-        # R11
+        # R12
         pytest.param(
             """
             pool t 4
@@ -175,7 +175,7 @@ def owners(names: list[str]) -> list[str]:
             department H 0 of t, priority 60
             p1 3 of t in E
             p2 0 of t in H
-            p1 runs 3 on n1g0,n1g1,n1g2
+            p1 runs 3 model X on n1g0,n1g1,n1g2
             p1 runs 1 on n1g3
             p2 queues 4
             """,
@@ -247,7 +247,7 @@ def owners(names: list[str]) -> list[str]:
             p3 runs 1 on n1g2
             p2 queues 0.6
             """,
-            "p1 0.1 / p2 0.95 / p3 1.6",
+            "p1 0.1 / p2 0.95 / p3 1.4",
             ["p1", "p3"],
             id="a sibling whose loss entitles the claim outside its department is paused though its room is not needed",
         ),
@@ -280,7 +280,7 @@ def test_a_department_at_its_quota_loses_nothing_though_one_of_its_projects_is_o
     assert (made.picture(), made.paused()) == ("p1 1 / p2 1 / p3 0", [])
 
 
-# R4
+# R5
 def test_a_project_is_guaranteed_no_more_than_what_its_department_has_in_force() -> None:
     """x wants 1 of its 2, so that y's reduced guarantee may take what x runs above that, in a department or not."""
     made = world("pool t 3\nx 2 of t\ny 2 of t\nx runs 1 ranks 1-2 held 2 on n1g0,n1g1\ny queues 2 of 1")
@@ -290,7 +290,7 @@ def test_a_project_is_guaranteed_no_more_than_what_its_department_has_in_force()
     check_departments_that_change_nothing(made.snapshot(), made.policy, decision)
 
 
-# R28
+# R36
 def test_the_loss_of_siblings_is_no_gain_of_the_department() -> None:
     """p1 claims 2 within guarantee; its department, over quota by p2, may take one from D2 once p2 has lost one."""
     made = world(
@@ -362,14 +362,14 @@ def test_a_claim_entitled_by_the_loss_of_a_sibling_is_placed_on_a_free_device() 
     assert place.device == "n1g4"
 
 
-# R16
+# R17
 def test_a_job_that_can_never_start_is_no_demand() -> None:
     made = world("pool t 8\na 0 of t\nb 0 of t\nc 0 of t\na queues 8 of 1\nb queues 8 of 1\nc queues 100")
     shares = shares_of(made.snapshot(), made.policy).projects
     assert [shares[name, "t"].fair_milli for name in ("a", "b", "c")] == [4000, 4000, 0]
 
 
-# R16
+# R17
 def test_a_user_waiting_in_two_projects_of_a_department_reduces_neither_quota() -> None:
     """The demand of D1 is one GPU, the ceiling of its user; each of the two projects keeps its guarantee of one."""
     made = world(
@@ -391,7 +391,7 @@ def test_a_user_waiting_in_two_projects_of_a_department_reduces_neither_quota() 
     assert taken == [(Pause, "p32"), (Reserve, "p11")]
 
 
-# R24
+# R26
 def test_a_claim_within_the_quota_of_its_project_alone_takes_over_no_reservation_of_another_department() -> None:
     """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with the reservation of p3, is above its share."""
     made = world(
@@ -419,7 +419,7 @@ def test_a_claim_within_the_quota_of_its_project_alone_takes_over_no_reservation
     }
 
 
-# R29
+# R37
 @pytest.mark.parametrize(
     ("asked", "runs"),
     [

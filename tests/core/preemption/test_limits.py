@@ -11,7 +11,7 @@ from tests.core.promises import check_plan
 from tests.core.world import world
 
 
-# R11
+# R12
 def test_exactly_at_the_limit_starts_and_one_more_does_not() -> None:
     made = world("pool t 4\na 1 of t, limit 2\na queues 3 of 1")
     made.settle()
@@ -132,8 +132,8 @@ def test_a_gang_at_the_limit_does_not_wait_for_a_drain_that_cannot_help_it() -> 
     assert victims(made.tick()) == ["c2", "c1"]
 
 
-def test_an_unnecessary_victim_is_not_restored_where_its_user_started_other_work() -> None:
-    """b2 frees a device more than a2 needs, so b1 need not leave for a1; but with it u would have 2 of 1."""
+def test_a_user_at_the_ceiling_has_no_claim_before_the_own_work_has_ended() -> None:
+    """u has 1 of 1 in D with b2, which leaves for a1: a2 claims two ticks later. Rule R12."""
     made = world(
         """
         pool t 3
@@ -146,7 +146,7 @@ def test_an_unnecessary_victim_is_not_restored_where_its_user_started_other_work
         a queues 1 by u
         """
     )
-    assert victims(made.tick()) == ["b2", "b1"]
+    assert victims(made.tick()) == ["b2"]
     made.settle()
     assert (made.picture(), made.paused()) == ("a 2 / b 0", ["b1", "b2"])
 
@@ -157,7 +157,7 @@ AT_ITS_LIMIT = {
 }
 
 
-# R33
+# R43
 @pytest.mark.parametrize(("owners", "whose", "priority", "paused"), AT_ITS_LIMIT.values(), ids=AT_ITS_LIMIT)
 def test_a_limit_asks_for_no_more_than_it_needs_where_another_device_has_room(
     owners: str, whose: str, priority: str, paused: str

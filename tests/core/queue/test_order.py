@@ -17,9 +17,9 @@ class TestQueueOrder:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
-            # R22
+            # R23
             pytest.param("a queues 1\na queues 1 priority 60", ["a2"], id="job priority first"),
-            # R22
+            # R23
             pytest.param("a queues 2 of 1 by u\na queues 1 by v", ["a1"], id="then first submit time"),
         ],
     )
@@ -32,11 +32,11 @@ class TestQueueOrder:
         made.submit("a", 1000, id="b")
         assert [action.workload for action in made.tick().actions] == ["z"]
 
-    # R20
+    # R21
     def test_a_job_within_the_guarantee_comes_before_an_older_one_above_it(self) -> None:
         assert self.starts("pool t 2\na 1 of t\na queues 2\na queues 1") == ["a2"]
 
-    # R22
+    # R23
     def test_users_take_turns(self) -> None:
         text = "pool t 2\na 2 of t\na queues 2 of 1 by u\na queues 1 by v"
         assert self.starts(text) == ["a1", "a3"]
@@ -52,15 +52,15 @@ class TestQueueOrder:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
-            # R21
+            # R22
             pytest.param("a 0 of t\nb 1 of t\na queues 1\nb queues 1", ["b1"], id="within guarantee first"),
-            # R21
+            # R22
             pytest.param("a 0 of t\nb 0 of t, priority 60\na queues 1\nb queues 1", ["b1"], id="then project priority"),
-            # R21
+            # R22
             pytest.param("a 0 of t\nb 0 of t\nb queues 1\na queues 1", ["b1"], id="then the longest waiting"),
-            # R21
+            # R22
             pytest.param("a 0 of t, weight 0\nb 0 of t\na queues 1\nb queues 1", ["b1"], id="weight 0 last"),
-            # R21
+            # R22
             pytest.param(
                 "a 0 of t, weight 0, priority 60\nb 0 of t\nc 0 of t\na queues 1\nb queues 1\nc queues 1",
                 ["b1"],
@@ -71,7 +71,7 @@ class TestQueueOrder:
     def test_between_projects(self, text: str, expected: list[str]) -> None:
         assert self.starts("pool t 1\n" + text) == expected
 
-    # R22
+    # R23
     def test_a_paused_job_keeps_its_first_submit_time(self) -> None:
         made = world("pool t 1\na 1 of t\nb 0 of t\nb queues 1")
         made.tick()

@@ -14,7 +14,7 @@ from tests.core.world import world
 @pytest.mark.parametrize(
     ("text", "picture"),
     [
-        # R11
+        # R12
         pytest.param("a queues 3 of 1 by ann", "a 2", id="one user's jobs stay below the ceiling"),
         pytest.param("a queues 2 of 1 by ann\na queues 2 of 1 by bob", "a 4", id="another user has a ceiling too"),
         pytest.param("a queues 1 of 2 by ann\na queues 1 of 0.001 by ann", "a 2", id="one milli more waits"),
@@ -39,7 +39,7 @@ def test_the_reason_is_the_ceiling() -> None:
     assert made.decide().waits["a2"].code == "above_user_ceiling"
 
 
-# R16
+# R17
 def test_jobs_above_the_ceiling_are_no_demand() -> None:
     made = world("pool t 4\na 0 of t, limit per user 1\nb 0 of t\na queues 4 of 1 by ann\nb queues 4 of 1")
     made.settle()
@@ -67,7 +67,7 @@ def test_a_job_behind_a_ceiling_starts_when_a_reservation_under_it_is_taken_over
     assert {"a1", "c2"} <= made.owned.keys()
 
 
-# R6
+# R7
 @pytest.mark.parametrize(
     ("asked", "booked"),
     [pytest.param(250, True, id="exactly at it is admitted"), pytest.param(251, False, id="one milli more is not")],

@@ -42,26 +42,26 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         pytest.param(
             100, ["ann", "bob", "cat"], {"ann": 34, "bob": 33, "cat": 33}, id="what rounding leaves goes by name"
         ),
-        # R17
+        # R18
         pytest.param(
             100, ["ann w1", "bob w2"], {"ann": 33, "bob": 67}, id="what rounding leaves goes by largest fraction"
         ),
-        # R15
+        # R16
         pytest.param(
             4000, ["bob q2000 <=6000", "pat q2000"], {"bob": 2000, "pat": 2000}, id="guarantees come before surplus"
         ),
-        # R17
+        # R18
         pytest.param(
             4000, ["bob q2000", "pat q2000 <=0"], {"bob": 4000, "pat": 0}, id="an idle project's part is used by others"
         ),
-        # R17
+        # R18
         pytest.param(
             8000,
             ["p q1000 w2", "q q1000", "r p60 <=3000"],
             {"p": 3000, "q": 2000, "r": 3000},
             id="higher priority takes surplus first, weights share the rest",
         ),
-        # R17
+        # R18
         pytest.param(
             4000, ["ann w0", "bob <=1000", "cat w0"], {"ann": 1500, "bob": 1000, "cat": 1500},
             id="weight 0 gets only what no owner with a weight wants, equally",
@@ -69,12 +69,12 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         pytest.param(
             4000, ["ann w0 p90", "bob p10"], {"ann": 0, "bob": 4000}, id="weight 0 comes last whatever its priority"
         ),
-        # R4
+        # R5
         pytest.param(
             3000, ["ann q2000", "bob q4000"], {"ann": 1000, "bob": 2000},
             id="quotas above the capacity are reduced in proportion",
         ),
-        # R4
+        # R5
         pytest.param(
             3000, ["ann q2000 p60", "bob q4000"], {"ann": 2000, "bob": 1000},
             id="quotas above the capacity are reduced by priority first",
@@ -83,7 +83,7 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
             3000, ["ann q2000 <=500", "bob q4000"], {"ann": 500, "bob": 2500},
             id="a reduced guarantee that is not wanted goes to the others",
         ),
-        # R4
+        # R5
         pytest.param(
             2000, ["ann q2000 f2000", "bob q2000"], {"ann": 2000, "bob": 0},
             id="reduced guarantees keep non-preemptible work",
@@ -96,7 +96,7 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
             3000, ["ann q2000 p40 f1000", "bob q3000 p60"], {"ann": 1000, "bob": 2000},
             id="a higher priority does not get non-preemptible use",
         ),
-        # R55
+        # R66
         pytest.param(
             4000, ["ann q1000 f3000 <=3000", "bob q3000"], {"ann": 3000, "bob": 1000},
             id="a raised quota is in force as far as others have drained",

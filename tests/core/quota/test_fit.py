@@ -61,12 +61,12 @@ def test_pools_are_checked_independently() -> None:
         pytest.param(
             "pool t 4\ndepartment d 4 of t\na 2 of t in d\nb 2 of t in d", [], id="projects that use all of it"
         ),
-        # R3
+        # R4
         pytest.param(
             "pool t 4\ndepartment d 3 of t\na 2 of t in d\nb 1.001 of t in d", ["department_training"],
             id="one milli more than their department",
         ),
-        # R3
+        # R4
         pytest.param(
             "pool t 4\ndepartment d 1 of t, notebooks 0.5\na 1 of t in d, notebooks 0.25\nb 0 of t in d, notebooks 0.5",
             ["department_notebook"], id="notebooks are added up by themselves",
@@ -176,7 +176,7 @@ NIGHTS = (
 )
 
 
-# R53
+# R64
 @pytest.mark.parametrize(
     ("night", "exams", "expected"),
     [
@@ -229,7 +229,7 @@ def test_packing_largest_first_equals_first_fit() -> None:
     assert shown == [[900, 100], [700, 300], [500, 300, 200]]
 
 
-# R53
+# R64
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12), st.integers(1, 8), st.integers(1, 3)), max_size=8))
 def test_the_combinations_are_those_of_every_instant(rows: list[tuple[str, int, int, int]]) -> None:

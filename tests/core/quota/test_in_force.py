@@ -33,7 +33,7 @@ def test_a_windows_amounts_are_in_force(at_ms: int, in_force: bool) -> None:
     assert claims_at(made, at_ms) is in_force
 
 
-# R52
+# R63
 def test_of_two_open_windows_the_later_one_wins() -> None:
     made = world(
         "pool t 4\na 0 of t\nb 4 of t\nb runs 4 of 1\na queues 4 of 1\n"
@@ -55,7 +55,7 @@ def test_a_window_of_a_department_changes_the_shares_of_its_projects() -> None:
     assert made.picture() == "a 2 / b 2"
 
 
-# R52
+# R63
 def test_a_calendar_boundary_without_demand_pauses_no_job() -> None:
     made = world("pool t 4\na 4 of t\nb 0 of t\na runs 4 of 1\nwindow w from 2 to 5: a 1 of t; b 3 of t")
     assert [made.tick().actions for _ in range(8)] == [()] * 8
@@ -105,7 +105,7 @@ def opening(when: When, day: datetime) -> tuple[datetime, datetime]:
     return datetime.fromtimestamp(begins / 1000, UTC), datetime.fromtimestamp(ends / 1000, UTC)
 
 
-# R52
+# R63
 @pytest.mark.parametrize(
     ("day", "hours"),
     [

@@ -7,7 +7,6 @@ import itertools
 
 import pytest
 
-from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from tests.core.promises import check_order_is_irrelevant
 from tests.core.world import GENTLE, World, world
@@ -35,14 +34,15 @@ def with_limits(made: World, running_s: int) -> World:
 @pytest.mark.parametrize(
     ("later", "expected"),
     [
-        # R26
+        # R30
         pytest.param("a queues 1 of 1 by bob minutes 5", ["a4"], id="a job that ends before that start overtakes"),
-        pytest.param("a queues 1 of 1 by bob minutes 70", [], id="a job that would still run then waits"),
-        # R26
+        pytest.param("a queues 1 of 1 by bob minutes 70", ["a4"], id="a job that would run longer borrows the devices"),
+        # R31
         pytest.param(
-            "a queues 1 of 1 by bob priority 20 minutes 70", ["a4"], id="a job that is a legal victim by then overtakes"
+            "a queues 1 of 1 by bob priority 20 minutes 70", [],
+            id="a job of lower priority does not: the large job could pause it at once",
         ),
-        # R26
+        # R30
         pytest.param(
             "a queues 1 of 1 by bob minutes 70 priority 20 fixed", [],
             id="a non-preemptible job waits",
@@ -54,17 +54,17 @@ def test_a_large_job_is_not_overtaken_for_ever(later: str, expected: list[str]) 
     assert started(made) == expected
 
 
-# R25
+# R27
 def test_the_reason_of_the_large_job_names_its_latest_start() -> None:
     made = with_limits(world(GANG), running_s=3600)
     made.submit("a", 1000, user="bob", time_limit_s=60)
     decision = made.decide()
-    assert figures_of(decision.waits["a3"])["within_s"] == 3600
+    assert figures_of(decision.waits["a3"])["within_s"] == 3603
     (kept,) = decision.backfill
-    assert (kept.workload, kept.starts_at, len(kept.placements)) == ("a3", made.now + 3_600_000, 4)
+    assert (kept.workload, kept.starts_at, len(kept.placements)) == ("a3", made.now + 3_603_000, 4)
 
 
-# R26
+# R30
 def test_a_backfill_reservation_never_blocks_a_claim_within_guarantee() -> None:
     made = with_limits(world(GANG.replace("a 0 of t", "a 0 of t\nb 1 of t") + "b queues 1 of 1"), running_s=3600)
     assert "b1" in started(made)
@@ -75,13 +75,13 @@ def test_a_job_of_another_project_overtakes_where_the_large_one_may_preempt_it()
     assert started(with_limits(world(text), running_s=3600)) == ["b1"]
 
 
-# R25
+# R27
 def test_only_the_first_blocked_job_has_a_backfill_reservation() -> None:
     made = with_limits(world(GANG + "a queues 1 of 4 by bob\na queues 1 of 1 by carl minutes 5"), running_s=3600)
     assert [kept.workload for kept in made.decide().backfill] == ["a3"]
 
 
-# R25
+# R27
 def test_the_first_blocked_job_is_independent_of_the_order_of_the_projects() -> None:
     """Inside their department x comes before y; alone, x comes after z, and z after y."""
     made = world(
@@ -128,31 +128,8 @@ def test_a_job_that_gets_other_devices_in_the_plan_loses_its_backfill_reservatio
     made = world(
         "pool t 2x4\na 1 of t\nb 0 of t\nb runs 2 fixed\nb runs 3\nb queues 1 by x\nb queues 3\na queues 3 priority 80"
     )
-    decision = made.decide()
-    assert decision.waits["a1"].code == "waits_for_drain"
-    assert decision.backfill == ()
     made.settle()
-    assert made.picture() == "a 3 / b 3"
-
-
-def test_a_backfill_reservation_stays_though_the_victims_on_it_were_minimized() -> None:
-    """a4 comes after a2 and may take from c, which is above its fair share; it does not use a2's reservation."""
-    made = world(
-        """
-        pool t 2x4
-        a 1 of t, limit 2, priority 60
-        c 1 of t, weight 2
-        a runs 1 by w fixed on n1g0
-        a queues 1 by v ranks 2-3
-        a queues 1 by v priority 30
-        a queues 1 by w ranks 1-2
-        c queues 3 by u
-        c runs 1 by u priority 70 on n2g0
-        c runs 2 by u on n2g1,n2g2
-        n1 draining
-        """
-    )
-    assert [kept.workload for kept in made.decide().backfill] == ["a2"]
+    assert (made.picture(), made.backfill[0].workload) == ("a 3 / b 3", "b4")
 
 
 def test_a_short_job_above_its_fair_share_starts_on_reserved_devices() -> None:
@@ -231,23 +208,3 @@ def test_a_backfill_reservation_does_not_block_its_own_job() -> None:
         """
     )
     assert "d3" in started(made)
-
-
-def test_the_devices_of_a_dropped_reservation_spare_several_victims() -> None:
-    """Found by random worlds: b2 stays where a4 was to start, so a5 has all of that device, and b3 need not shrink."""
-    made = world("pool t 4\na 1 of t, limit 2\nb 0 of t\nc 1 of t, weight 0")
-    made.put(made.submit("a", 1000), ["n1g0"])
-    made.put(made.submit("a", 450), ["n1g2"])
-    made.put(made.submit("a", 200), ["n1g3"])
-    made.put(made.submit("b", 600), ["n1g1"])
-    made.put(made.submit("b", 100, priority=30), ["n1g1"])
-    made.put(made.submit("b", 100, ranks=3, min_ranks=2), ["n1g2"] * 3)
-    made.put(made.submit("b", 200), ["n1g2"])
-    made.put(made.submit("c", 800, preemptible=False), ["n1g3"])
-    made.submit("c", 1000, priority=30)
-    made.submit("a", 300, ranks=2)
-    made.submit("a", 100, ranks=2)
-    (kept,) = made.tick().actions
-    assert (
-        isinstance(kept, Reserve) and [(one.device, kept.workload) for one in kept.placements] == [("n1g1", "a5")] * 2
-    )

@@ -66,12 +66,12 @@ def test_a_dry_run_lists_restarted_jobs_apart_from_paused_ones() -> None:
         pytest.param(
             "pool t 4\na 0 of t\na runs 2 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 4 by ann\n"
             "a queues 1 of 1 by carl minutes 70",
-            "Devices are reserved for it; by the time limits of the work there it starts within 1 hour",
+            "reserved for it. By the time limits of the work there it starts within 1 hour 3 s at the latest",
             id="no victim, and another job would overtake it",
         ),
         pytest.param(
             "pool t 4\na 0 of t\nb 0 of t\nb runs 3 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 2",
-            "some are reserved for it, and by the time limits of the work there it starts within 1 hour",
+            "some are reserved for it. By the time limits of the work there it starts in about 1 hour 3 s",
             id="its possible victims are protected",
         ),
     ],
@@ -80,7 +80,7 @@ def test_the_explanation_of_a_backfill_reservation_names_the_planned_start(text:
     made = world(text, preemption=dc.replace(GENTLE, min_runtime_s=7200))
     [kept] = made.decide().backfill
     found = explain(made.snapshot(), made.policy, kept.workload)
-    assert (found.state, kept.starts_at, found.estimate_at) == ("queued", made.now + 3_600_000, kept.starts_at)
+    assert (found.state, kept.starts_at, found.estimate_at) == ("queued", made.now + 3_603_000, kept.starts_at)
     assert says in explanation_sentence(found), explanation_sentence(found)
 
 

@@ -43,7 +43,7 @@ def kinds(made: World) -> list[str]:
     return [f"{type(one).__name__} {one.workload}" for one in made.tick().actions]
 
 
-# R48
+# R59
 def test_the_slice_of_an_idle_notebook_runs_a_borrower_and_stays_booked() -> None:
     made = idle_notebook()
     (lend,) = made.tick().actions
@@ -73,7 +73,7 @@ def test_a_slice_whose_device_has_foreign_work_returns_to_another_device() -> No
     assert isinstance(start, Start) and start.placements[0].device != home
 
 
-# R48
+# R59
 @pytest.mark.parametrize(
     ("activity", "empty", "enabled"),
     [
@@ -90,7 +90,7 @@ def test_nothing_is_lent_of_a_notebook(activity: Activity, empty: bool, enabled:
     assert made.settle() == 0 and made.jobs["b1"].state is JobState.QUEUED
 
 
-# R49
+# R60
 @pytest.mark.parametrize(
     ("activity", "empty"),
     [
@@ -132,7 +132,7 @@ def test_the_device_is_not_lent_again_as_a_whole_before_all_eight_slices_are_idl
     assert made.jobs["b1"].borrower
 
 
-# R50
+# R61
 def test_a_waking_slice_stops_borrowers_only() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 1 of t\na notebook 1\nb runs 1 on n1g1\nb queues 1")
     made.lend_for(3600)
@@ -144,7 +144,7 @@ def test_a_waking_slice_stops_borrowers_only() -> None:
     assert made.paused() == ["b2"] and made.owned["nb-a1"][0].device == "n1g0"
 
 
-# R50
+# R61
 def test_a_lent_slice_returns_to_its_own_device_though_another_is_free() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t\na notebook 1")
     made.lend_for(3600)
@@ -161,7 +161,7 @@ def test_a_lent_slice_returns_to_its_own_device_though_another_is_free() -> None
     assert made.owned["nb-a1"][0].device == home
 
 
-# R50
+# R61
 def test_a_waking_slice_preempts_its_own_borrower_and_not_that_of_another() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t, notebooks 1\nc 0 of t\na notebook 1\nb notebook 1")
     made.lend_for(3600)
@@ -177,7 +177,7 @@ def test_a_waking_slice_preempts_its_own_borrower_and_not_that_of_another() -> N
     assert made.owned[homes[device]][0].device == device
 
 
-# R50
+# R61
 def test_a_new_slice_is_not_placed_on_the_lent_part_of_a_device() -> None:
     made = world("pool t 3\na 0 of t, notebooks 1\nb 0 of t, notebooks 1\na notebook 1")
     made.lend_for(3600)
@@ -191,7 +191,7 @@ def test_a_new_slice_is_not_placed_on_the_lent_part_of_a_device() -> None:
     assert new[0].device != home
 
 
-# R50
+# R61
 def test_a_new_slice_on_another_device_does_not_release_the_room_of_a_lent_slice() -> None:
     made = world(
         """
@@ -214,7 +214,7 @@ def test_a_new_slice_on_another_device_does_not_release_the_room_of_a_lent_slice
     assert made.owned["nb-b1"][0].device == "n1g3" and made.owned["d2"][0].device != "n1g0"
 
 
-# R50
+# R61
 def test_a_new_slice_does_not_claim_the_lent_part_of_a_device() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t, notebooks 1\nc 0 of t\na notebook 1")
     made.lend_for(3600)
@@ -238,7 +238,7 @@ def test_a_new_slice_does_not_claim_the_lent_part_of_a_device() -> None:
     assert made.owned["nb-a1"][0].device == home
 
 
-# R50
+# R61
 def test_of_two_lent_slices_without_room_for_both_the_first_to_wake_has_its_own() -> None:
     """The room is too small after a change that no plan made, as foreign work."""
     made = world("pool t 1\na 0 of t, notebooks 1\na notebook 0.5\na notebook 0.5")
@@ -272,7 +272,7 @@ def test_a_lent_slice_whose_device_became_unhealthy_returns_to_another_device() 
     assert made.owned["nb-a1"][0].device != home
 
 
-# R50
+# R61
 def test_a_lent_slice_on_a_cordoned_node_returns_as_a_new_slice_and_may_pause_work_over_quota() -> None:
     made = world("pool t 2x1\na 0 of t, notebooks 1\nb 0 of t, weight 0\na notebook 1")
     made.lend_for(3600)
@@ -288,7 +288,7 @@ def test_a_lent_slice_on_a_cordoned_node_returns_as_a_new_slice_and_may_pause_wo
     assert made.paused() == ["b1"] and made.owned["nb-a1"][0].device != home
 
 
-# R51
+# R62
 def test_a_released_slice_returns_to_the_quota_and_another_notebook_starts() -> None:
     made = idle_notebook(more="")
     made.lend_for(3)
@@ -307,7 +307,7 @@ def test_a_slice_that_wakes_at_the_last_instant_is_not_released() -> None:
     assert kinds(made) == ["Start nb-a1"]
 
 
-# R48
+# R59
 def test_guarantees_do_not_count_lent_devices() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 2 of t\na notebook 1")
     made.lend_for(3600)
@@ -321,7 +321,7 @@ def test_guarantees_do_not_count_lent_devices() -> None:
     assert made.picture() == "a 0 / b 1"
 
 
-# R13
+# R14
 @pytest.mark.parametrize(
     ("idle", "fair_milli"),
     [

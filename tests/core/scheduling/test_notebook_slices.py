@@ -20,13 +20,13 @@ def kinds(plan) -> list[str]:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("asked", "codes"),
     [
-        # R6
+        # R7
         pytest.param(["0.5"], [], id="exactly at the quota is admitted"),
-        # R6
+        # R7
         pytest.param(["0.501"], ["above_notebook_quota"], id="one milli more is not"),
         pytest.param(["0.1", "0.2", "0.2"], [], id="0.1 and 0.2 and 0.2 are exactly 0.5"),
         pytest.param(["0.25", "0.25", "0.001"], ["above_notebook_quota"], id="the request beyond the quota is refused"),
-        # R6
+        # R7
         pytest.param(["0.6", "0.5"], ["above_notebook_quota"], id="a refused request takes no quota from the next"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_request_without_quota_is_refused(text: str, code: str) -> None:
     assert refuse.reason.code == code
 
 
-# R64
+# R76
 def test_slices_of_several_projects_share_as_few_devices_as_possible() -> None:
     rows = "\n".join(f"p{at} 0 of t, notebooks 0.125\np{at} notebook 0.125" for at in range(8))
     plan = world(f"pool t 4\n{rows}").tick()
@@ -110,7 +110,7 @@ def test_a_slice_has_its_share_of_the_memory_rounded_down() -> None:
     assert part.memory_mib == 16_001 * 125 // 1000 == 2000
 
 
-# R5
+# R6
 def test_unbooked_quota_runs_preemptible_jobs_as_borrowers() -> None:
     made = world("pool t 2\na 1 of t, notebooks 0.25\nb 0 of t\nb queues 2 of 1")
     starts = {action.workload: action.borrower for action in made.tick().actions if isinstance(action, Start)}
@@ -124,14 +124,14 @@ def test_a_guarantee_starts_beside_unbooked_quota_and_never_on_it() -> None:
     assert not made.jobs["a1"].borrower
 
 
-# R5
+# R6
 def test_a_non_preemptible_job_never_borrows() -> None:
     made = world("pool t 1\na 0 of t, notebooks 0.5\nb 0.5 of t\nb runs 0.5\nc 0.5 of t\nc queues 0.5 fixed")
     made.settle()
     assert made.picture() == "a 0 / b 0.5 / c 0"
 
 
-# R5
+# R6
 def test_a_notebook_within_quota_starts_within_lent_grace_however_full_the_pool_is() -> None:
     made = world("pool t 2\na 1 of t, notebooks 0.25\nb 0 of t\nb queues 2 of 1")
     made.settle()
@@ -226,7 +226,7 @@ def test_a_pool_with_only_notebook_quota_serves_notebooks() -> None:
     assert made.devices[part.device].pool == "build"
 
 
-# R64
+# R76
 def test_a_slice_preempts_a_borrower_rather_than_use_another_device() -> None:
     """Otherwise slices are on more devices than the quotas were checked for, and a guarantee finds no whole device."""
     made = world("pool t 3\na 0 of t, notebooks 1\nb 1 of t\nc 1 of t\nd 0 of t\nd queues 2 of 1\nd queues 0.5")

@@ -14,17 +14,17 @@ from tests.core.world import World, world
 @pytest.mark.parametrize(
     ("text", "picture"),
     [
-        # R18
+        # R19
         pytest.param(
             "history 1\na 0 of t\nb 0 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 0 / b 4",
             id="a project with past use comes after one without",
         ),
-        # R15
+        # R16
         pytest.param(
             "history 1\na 1 of t\nb 1 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 1 / b 3",
             id="past use does not change guarantees",
         ),
-        # R18
+        # R19
         pytest.param(
             "history 0\na 0 of t\nb 0 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 2 / b 2",
             id="k = 0 turns it off",
@@ -57,7 +57,7 @@ def test_four_gpus(text: str, picture: str) -> None:
     assert made.picture() == picture
 
 
-# R18
+# R19
 def test_one_milli_more_lowers_no_share_by_more_than_one_with_history_too() -> None:
     """A new round begins when a demand is met; amounts of earlier rounds stay."""
     claims = [
@@ -110,7 +110,7 @@ ENDLESS = [
 ]
 
 
-# R21
+# R22
 @pytest.mark.parametrize(
     ("gpus", "text", "weights"),
     ENDLESS,

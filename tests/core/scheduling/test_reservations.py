@@ -29,7 +29,7 @@ class TestClaimInProgress:
         made.submit("a", 1000)
         assert len(victims(made.tick())) == 1
 
-    # R23
+    # R25
     def test_no_other_work_takes_draining_devices(self) -> None:
         made = self.made()
         made.submit("c", 1000)
@@ -62,7 +62,7 @@ class TestClaimInProgress:
         made.end(running)
         assert [action.workload for action in made.tick().actions if isinstance(action, Start)] == ["a1"]
 
-    # R24
+    # R26
     def test_a_claim_within_guarantee_takes_over_a_reservation_above_it_with_a_reason(self) -> None:
         made = world("pool t 2\na 0 of t\nb 0 of t\nc 1 of t\nb runs 2 of 1\na queues 1")
         made.drain_ticks = 3

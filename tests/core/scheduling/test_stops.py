@@ -33,7 +33,7 @@ class TestStops:
         made.tick()
         assert [made.tick().actions for _ in range(3)] == [()] * 3
 
-    # R9
+    # R10
     def test_a_time_limit_ends_an_attempt_when_it_is_reached(self) -> None:
         made = world("pool t 1\na 1 of t\na queues 1 minutes 1")
         made.tick()

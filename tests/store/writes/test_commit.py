@@ -275,7 +275,7 @@ def test_two_starts_of_one_plan_count_together(world: World) -> None:
     assert "1200" in unchanged_after(world, *actions, seen=world.store.version())
 
 
-# R46
+# R57
 def test_work_that_is_leaving_still_counts(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
@@ -292,7 +292,7 @@ def test_pausing_and_starting_on_the_same_device_in_one_plan_is_too_early(world:
     unchanged_after(world, pause, start("patty's job", "d0"), seen=world.store.version())
 
 
-# R12
+# R13
 def test_foreign_use_counts(world: World) -> None:
     world.submit("j", milli=800)
     world.see(DeviceFact(device="d0", foreign_milli=300))

@@ -96,7 +96,7 @@ def test_an_ended_job_holds_no_ranks(world: World) -> None:
 @pytest.mark.parametrize(
     ("ranks", "devices"),
     [
-        # R8
+        # R9
         pytest.param(None, ("d0",), id="a gang starts with all its ranks"),
         pytest.param(2, ("d0",), id="an elastic job starts with its minimum at least"),
         pytest.param(2, ("d0", "d1", "d2", "d3"), id="and with no more than it has"),
@@ -179,7 +179,7 @@ def test_a_rank_that_fails_in_a_smaller_attempt_fails_it_once(world: World) -> N
 
 
 # --- ranks that lose each other while they leave ----------------------------------------------------------------------
-# R45
+# R56
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

@@ -158,7 +158,7 @@ def end_of(world: World, how: str, *, retries: int) -> None:
     )
 
 
-# R44
+# R55
 @pytest.mark.parametrize(
     ("how", "retries", "expected", "left"),
     [
@@ -202,7 +202,7 @@ def test_results_of_an_attempt(world: World, how: str, retries: int, expected: s
         assert record.job.paused_for == ("patty's job" if made_room else None)
 
 
-# R46
+# R57
 def test_a_device_stays_allocated_until_the_last_process_has_ended(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
@@ -215,7 +215,7 @@ def test_a_device_stays_allocated_until_the_last_process_has_ended(world: World)
     assert len(world.store.changes(before).released) == 1
 
 
-# R44
+# R55
 def test_a_recorded_exit_is_not_changed_by_later_facts(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
@@ -287,7 +287,7 @@ def test_an_attempt_ends_when_all_its_ranks_have_ended(world: World) -> None:
     assert (world.state("j"), world.held()) == ("succeeded -> running", {})
 
 
-# R45
+# R56
 @pytest.mark.parametrize(
     ("retries", "expected"),
     [pytest.param(0, "failed -> failed", id="no retry"), pytest.param(1, "queued -> running", id="with a retry")],
@@ -309,7 +309,7 @@ def test_a_rank_that_was_never_started_fails_the_attempt(world: World) -> None:
     assert world.state("j") == "starting -> failed", "it never ran as a whole"
 
 
-# R45
+# R56
 def test_a_gang_pauses_as_a_whole(world: World) -> None:
     world.submit("j", ranks=2)
     world.run("j", "d0", "d1")

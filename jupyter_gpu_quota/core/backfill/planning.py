@@ -1,0 +1,214 @@
+"""Planned starts: when a waiting job starts, and on which devices, if all work runs to its time limit.
+
+Source: docs/scheduling.md, section 3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..model import MS_PER_S, Job
+from ..placement.ledger import Ledger
+from ..placement.node_resources import CpuMemory
+from ..placement.place import Piece, Request, is_free_now, rank_pieces
+from ..preemption.result import Preemption
+from ..queue.job_queue import ClassQueue
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import QuotaState, Running
+from .reservation import BackfillReservation
+
+RoomBeside = tuple[int, int, bool]
+"""Of a reserved piece: the room beside it, the amount reserved for others there, and whether its node is overfull."""
+
+
+def room_beside(ledger: Ledger, piece: Piece) -> RoomBeside:
+    """The room beside a piece of the reservation, which is in the ledger."""
+    at = piece.device
+    reserved = ledger.reserved[at] + ledger.reserved_borrowed[at]
+    has_host = bool(piece.cpu_milli or piece.memory_mib)
+    return ledger.plain_after(at), reserved, has_host and ledger.is_overfull(ledger.node_of[at])
+
+
+def is_taken(ledger: Ledger, piece: Piece, before: RoomBeside) -> bool:
+    """Whether the piece was allocated to other work. Work that continues there does not count."""
+    room, reserved, overfull = room_beside(ledger, piece)
+    return (overfull and not before[2]) or (room < 0 and (room < before[0] or reserved > before[1]))
+
+
+def future_work(
+    pool: PoolState, preemptions: Iterable[Preemption], restarts: Mapping[str, tuple[Piece, ...]]
+) -> list[Running]:
+    """The work that continues, and the work that starts on reserved devices as soon as they are free.
+
+    ``preemptions``: those of this plan. ``restarts``: the pieces of the jobs that it stops and starts again to grow.
+    """
+    gone = pool.stopped_jobs() | restarts.keys()
+    work = [one for one in pool.running if one.job.id not in gone] if gone else list(pool.running)
+    changed = {one.job.id: one.job for one in pool.running if one.job.id in gone} if gone else {}
+    drained_at = pool.now + grace_ms(pool)
+    for one in pool.reserved:
+        begins = pool.now if is_free_now(pool.ledger, one.pieces) else drained_at
+        work.append(_from(pool, pool.waiting[one.id], one.pieces, begins, borrower=one.borrower))
+    rows = [*pool.restarting, *((changed[name], pieces) for name, pieces in restarts.items() if name in changed)]
+    for preemption in preemptions:
+        if preemption.preemptor.id in pool.waiting:
+            job = pool.waiting[preemption.preemptor.id]
+            work.append(_from(pool, job, preemption.pieces, drained_at, borrower=preemption.borrowed))
+        rows += [(changed[move.victim.id], move.pieces) for move in preemption.moves if move.victim.id in changed]
+        shrunk = [one.base for one in preemption.shrunk if one.base is not None]
+        rows += [(changed[base.id], base.pieces) for base in shrunk if base.id in changed]
+    return work + [_from(pool, job, pieces, drained_at) for job, pieces in rows]
+
+
+def _from(pool: PoolState, job: Job, pieces: tuple[Piece, ...], begins: int, *, borrower: bool = False) -> Running:
+    size = sum([piece.gpu_milli for piece in pieces])
+    return Running(job, pieces, pool.project(job.project), size, begins, borrower)
+
+
+def plan_backfill(
+    pool: PoolState,
+    project: QuotaState,
+    queue: ClassQueue,
+    job: Job,
+    work: Iterable[Running],
+    *,
+    before: int | None = None,
+) -> BackfillReservation | None:
+    """Plan where and when a job starts if all work runs to its time limit; None: nowhere. Rule R33.
+
+    ``work``: of :func:`future_work`. ``before``: an instant; a later start is not looked for. A preemptible job is
+    planned on unbooked notebook quota, as a borrower, if it fits nowhere else.
+    """
+    if before is not None:
+        work = [one for one in work if one.ends_at(pool.now) + grace_ms(pool) < before]
+    found = _first_fit(pool, project, queue.job_class.request, work)
+    if found is None and before is None and queue.job_class.preemptible and pool.ledger.has_unused_quota:
+        found = _first_fit(pool, project, queue.job_class.request, work, borrows=True)
+    if found is None:
+        return None
+    entitlement = project.entitlement(queue.size)
+    return BackfillReservation(
+        job=job.id, project=project, queue=queue, entitlement=entitlement, pieces=found[1], starts_at=found[0]
+    )
+
+
+def has_room_at(pool: PoolState, pieces: Iterable[Piece], instant: int, work: Iterable[Running]) -> bool:
+    """Whether the pieces have room at an instant if all work runs to its time limit, and borrowers have left."""
+    needs = Counter[int]()
+    for piece in pieces:
+        needs[piece.device] += piece.gpu_milli
+    ledger, last = pool.ledger, instant - grace_ms(pool)
+    gone = Counter[int]()
+    for one in work:
+        if not one.borrower and one.ends_at(pool.now) <= last:
+            for piece in one.pieces:
+                gone[piece.device] += piece.gpu_milli
+    left = {at: ledger.borrowed[at] + ledger.reserved_borrowed[at] for at in needs}
+    return all(ledger.plain_after(at, firm_gone=gone[at], borrowed_gone=left[at]) >= needs[at] for at in needs)
+
+
+def grace_ms(pool: PoolState) -> int:
+    return pool.policy.preemption.grace_s * MS_PER_S
+
+
+def _first_fit(
+    pool: PoolState, project: QuotaState, request: Request, work: Iterable[Running], *, borrows: bool = False
+) -> tuple[int, tuple[Piece, ...]] | None:
+    """End work in the order of its time limits, with its grace, until the request fits in room and limits."""
+    room, drained_at = _FutureRoom(pool, request, borrows=borrows), pool.now + grace_ms(pool)
+    use = {level: level.use + request.size for level in project.levels}
+    if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
+        return drained_at, room.pieces()
+    for running in sorted(work, key=lambda one: (one.ends_at(pool.now), one.pieces, one.project.name)):
+        for level in running.project.levels:
+            if level in use:
+                use[level] -= running.size
+        for piece in running.pieces:
+            room.free(piece, borrowed=running.borrower and not borrows)
+        if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
+            return max(drained_at, running.ends_at(pool.now) + grace_ms(pool)), room.pieces()
+    return None
+
+
+class _FutureRoom:
+    """The number of ranks of one request that fit while work ends, updated piece by piece."""
+
+    def __init__(self, pool: PoolState, request: Request, *, borrows: bool) -> None:
+        """``borrows``: the request may use unbooked notebook quota."""
+        self.ledger, self.request = pool.ledger, request
+        self.need, self.per_rank = request.per_device, request.devices_per_rank
+        self.needs_host = bool(request.cpu_milli or request.memory_mib)
+        self.room = self.ledger.all_plain_after()
+        if borrows:
+            self.room = [self.ledger.lendable_after(at) for at in range(len(self.room))]
+        self.borrowed_gone = Counter[int]()
+        self.slots = [0] * len(self.ledger.on_node)
+        nodes = range(len(self.slots)) if self.needs_host else ()
+        self.hosts = [self.ledger.node_resources.after(node) for node in nodes]
+        node_of, model, anything = self.ledger.node_of, self.ledger.model, not request.gpu_models
+        for at, milli in enumerate(self.room):
+            if milli >= self.need and (anything or request.accepts(model[at])):
+                self.slots[node_of[at]] += milli // self.need
+        self.fitting = sum(map(self._ranks_on, range(len(self.slots))))
+
+    def free(self, piece: Piece, *, borrowed: bool) -> None:
+        """Free a piece of work that has ended. Borrowers leave unbooked notebook quota, which stays reserved."""
+        at, before = piece.device, self.room[piece.device]
+        after = before + (self._freed_by_borrower(piece) if borrowed else piece.gpu_milli)
+        self.room[at] = after
+        slots = max(0, after) // self.need - max(0, before) // self.need
+        frees_host = self.needs_host and bool(piece.cpu_milli or piece.memory_mib)
+        if not frees_host and not slots:
+            return
+        node = self.ledger.node_of[at]
+        self.fitting -= self._ranks_on(node)
+        if frees_host:
+            cpu, memory = self.hosts[node]
+            self.hosts[node] = CpuMemory(cpu + piece.cpu_milli, memory + piece.memory_mib)
+        if self.request.accepts(self.ledger.model[at]):
+            self.slots[node] += slots
+        self.fitting += self._ranks_on(node)
+
+    def _freed_by_borrower(self, piece: Piece) -> int:
+        at, ledger = piece.device, self.ledger
+        before = ledger.plain_after(at, borrowed_gone=self.borrowed_gone[at])
+        self.borrowed_gone[at] += piece.gpu_milli
+        return ledger.plain_after(at, borrowed_gone=self.borrowed_gone[at]) - before
+
+    def _ranks_on(self, node: int) -> int:
+        ranks = self.slots[node] // self.per_rank
+        return min(ranks, self.request.ranks_within(self.hosts[node])) if self.needs_host else ranks
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces of the ranks, on the fullest devices or nodes that take them."""
+        accepts, model = self.request.accepts, self.ledger.model
+        fits = [at for at, milli in enumerate(self.room) if milli >= self.need and accepts(model[at])]
+        if self.per_rank > 1:
+            spots = self._on_nodes(fits)
+        else:
+            tightest = sorted(fits, key=lambda at: (self.room[at], at))
+            spots = [[at] for at in tightest for _ in range(self.room[at] // self.need)]
+        taken = enumerate(self._within_node_resources(spots)[: self.request.ranks])
+        return tuple(piece for rank, spot in taken for piece in rank_pieces(rank, spot, self.request))
+
+    def _within_node_resources(self, spots: list[list[int]]) -> list[list[int]]:
+        """The spots, as many of each node as its CPU and memory have room for."""
+        left = [self._ranks_on(node) for node in range(len(self.slots))]
+        chosen = []
+        for spot in spots:
+            node = self.ledger.node_of[spot[0]]
+            left[node] -= 1
+            if left[node] >= 0:
+                chosen.append(spot)
+        return chosen
+
+    def _on_nodes(self, fits: Sequence[int]) -> list[list[int]]:
+        rooms: dict[int, list[int]] = {}
+        for at in fits:
+            rooms.setdefault(self.ledger.node_of[at], []).append(at)
+        order = sorted(rooms.items(), key=lambda row: (len(row[1]), row[0]))
+        per_rank = self.per_rank
+        return [
+            row[first : first + per_rank] for _, row in order for first in range(0, len(row) - per_rank + 1, per_rank)
+        ]

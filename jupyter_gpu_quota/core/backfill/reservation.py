@@ -1,0 +1,114 @@
+"""The backfill reservation: devices and a planned start for one waiting job of a pool, and who may have it.
+
+Source: docs/scheduling.md, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ..model import MS_PER_S, WHOLE_DEVICE, Amounts
+from ..placement.place import Piece, Request
+from ..queue.job_queue import ClassQueue
+from ..queue.order import first_of, turn_of
+from ..queue.pool_state import PoolState, has_checked_shape, wanted_by_project
+from ..queue.quota_state import Entitlement, QuotaState
+from ..quota.fit import pack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillReservation:
+    """Devices for one job, and the instant from which they are planned to be free. ``entitlement``: that of its job."""
+
+    job: str
+    project: QuotaState
+    queue: ClassQueue
+    entitlement: Entitlement
+    pieces: tuple[Piece, ...]
+    starts_at: int
+
+    @property
+    def takes_cpu_or_memory(self) -> bool:
+        """Whether CPU or memory is reserved, too."""
+        return any(piece.cpu_milli or piece.memory_mib for piece in self.pieces)
+
+    def ends_in_time(self, pool: PoolState) -> int:
+        """The longest time limit, in seconds, with which a job started now ends before the planned start."""
+        return (self.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
+
+    def has_better_right(
+        self, pool: PoolState, project: QuotaState, queue: ClassQueue, entitlement: Entitlement
+    ) -> bool:
+        """Whether a job without another free place may start there for as long as it runs. Rule R32."""
+        if project is self.project:
+            return False
+        if entitlement is Entitlement.GUARANTEE:
+            return has_checked_shape(pool, project, queue.job_class.request)
+        is_above = self.entitlement is Entitlement.SURPLUS
+        return is_above and entitlement is Entitlement.FAIR and turn_of(project) <= turn_of(self.project)
+
+
+def may_hold(pool: PoolState, project: QuotaState, queue: ClassQueue) -> bool:
+    """Whether a class may have the reservation: its jobs wait for devices only, and fit beside the guarantees."""
+    job_class = queue.job_class
+    return (
+        not job_class.exhausted
+        and (job_class.preemptible or project.fixed_fits(queue.size))
+        and not project.over_limit(queue.size)
+        and fits_beside_guarantees(pool, project, job_class.request)
+    )
+
+
+def fits_beside_guarantees(pool: PoolState, project: QuotaState, request: Request) -> bool:
+    """Whether a request would fit if the other projects had no more than min(training quota, wanted), packed."""
+    key = project.name, request
+    if key not in pool.beside_guarantees:
+        pool.beside_guarantees[key] = _fits_beside(pool, project, request)
+    return pool.beside_guarantees[key]
+
+
+def _fits_beside(pool: PoolState, project: QuotaState, request: Request) -> bool:
+    """Packed only where neither of two bounds decides it: the sum, and every amount on devices of its own."""
+    if not pool.wanted_quotas:
+        pool.wanted_quotas |= {one.name: _wanted_quotas(one) for one in pool.projects.values()}
+        parts = [milli for row in pool.wanted_quotas.values() for milli in (row.notebook_milli, row.training_milli)]
+        pool.wanted_total = sum(parts), sum(map(_devices_for, parts))
+    own = pool.wanted_quotas.get(project.name, Amounts()).training_milli
+    total, alone = pool.wanted_total
+    if total - own + request.size > pool.ledger.whole_devices * WHOLE_DEVICE:
+        return False
+    if alone - _devices_for(own) + request.ranks * _devices_for(request.gpu_milli) <= pool.ledger.whole_devices:
+        return True
+    return pack(_beside(pool, project, request)).devices <= pool.ledger.whole_devices
+
+
+def _wanted_quotas(project: QuotaState) -> Amounts:
+    """All notebook quota of a project, and what it wants within its training quota."""
+    training = min(project.guarantee, wanted_by_project(project))
+    return Amounts(notebook_milli=max(project.notebook_quota, project.booked), training_milli=training)
+
+
+def _devices_for(milli: int) -> int:
+    return -(-milli // WHOLE_DEVICE)
+
+
+def _beside(pool: PoolState, project: QuotaState, request: Request) -> dict[str, Amounts]:
+    """The ranks of a request, all notebook quota, and what others want within their training quotas, by name."""
+    rows = dict(pool.wanted_quotas)
+    if project.name in rows:
+        rows[project.name] = Amounts(notebook_milli=rows[project.name].notebook_milli)
+    ranks = {
+        f"rank {rank} of /{project.name}": Amounts(training_milli=request.gpu_milli) for rank in range(request.ranks)
+    }
+    return rows | ranks
+
+
+def first_blocked(pool: PoolState) -> tuple[QuotaState, ClassQueue] | None:
+    """The project and class of the first job that cannot start and may have the reservation. Rule R27."""
+    blocked = {
+        project: [one for one in project.queue.classes.values() if one.blocked is not None and not one.is_overtaking]
+        for project in pool.projects.values()
+    }
+    found = first_of(blocked, partial(may_hold, pool))
+    return None if found is None else (found[2], found[1])

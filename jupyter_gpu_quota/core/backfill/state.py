@@ -1,0 +1,247 @@
+"""The backfill reservation while a plan is made: read from the snapshot, reserved in the ledger, lifted, recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ..model import Job, Reservation
+from ..placement.place import Fit, Piece, Refusal, place, reserve, with_cpu_memory
+from ..preemption.accounting import mark_leaving, subtract_use
+from ..preemption.victims import queue_of
+from ..queue.job_queue import ClassQueue, JobClass
+from ..queue.order import turn_of
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import Entitlement, QuotaState, Running, Victim
+from .planning import grace_ms, has_room_at, is_taken, plan_backfill, room_beside
+from .reservation import BackfillReservation, first_blocked, may_hold
+
+MAX_TRIES = 4
+"""The number of jobs of a pool that are tried for the reservation in one tick."""
+
+
+class BackfillState:
+    """The reservation of one pool; at most one at any time.
+
+    ``future_work``: see :func:`.planning.future_work`, for the plan as it is now.
+    """
+
+    def __init__(self, pool: PoolState, future_work: Callable[[], Sequence[Running]]) -> None:
+        self.pool, self.ledger, self.future_work = pool, pool.ledger, future_work
+        self.now: BackfillReservation | None = None
+        self.dropped = False
+        """It was given up after jobs had been kept from its devices."""
+        self.leaving: list[tuple[BackfillReservation, Victim]] = []
+        """The borrowers that have to leave now, with the reservation that they leave for."""
+        self.tries_left = MAX_TRIES
+        self.passed: BackfillReservation | None = None
+        """The one that another job took over in this plan."""
+        self.recorded: BackfillReservation | None = None
+        """The one with which this plan began."""
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Reserve the recorded devices again, where the job may still have them. Rule R28."""
+        recorded = self.pool.backfill
+        held = None if recorded is None else self._held(recorded)
+        if held is None:
+            return
+        held = self._verified(held)
+        if held is not None:
+            self.recorded = held
+            self._set(held)
+            self._stop_borrowers(held)
+
+    def verify(self) -> None:
+        """Plan again if work was moved, resized or started elsewhere after the reservation was made.
+
+        The reservation ends if its job waits for a limit since victims were spared.
+        """
+        held, before = self.now, self.recorded
+        if held is None:
+            return
+        self._set(None)
+        if before is not None and before.job == held.job and before.starts_at < held.starts_at:
+            held = before if self._is_sound(before, self.future_work()) else held  # the claims there were moved
+        self._set(self._verified(held) if may_hold(self.pool, held.project, held.queue) else None)
+
+    def _verified(self, held: BackfillReservation) -> BackfillReservation | None:
+        """The reservation, or a new plan for its job where that is earlier or the devices are not free in time."""
+        work, job = self.future_work(), self.pool.waiting[held.job]
+        is_sound = self._is_sound(held, work)
+        before = held.starts_at if is_sound else None
+        planned = plan_backfill(self.pool, held.project, held.queue, job, work, before=before)
+        if not is_sound or (planned is not None and planned.starts_at < held.starts_at):
+            return planned
+        return held
+
+    def _is_sound(self, held: BackfillReservation, work: Sequence[Running]) -> bool:
+        return self._is_whole(held) and has_room_at(self.pool, held.pieces, held.starts_at, work)
+
+    def plan(self, project: QuotaState, queue: ClassQueue, job: Job) -> BackfillReservation | None:
+        """Plan devices and a start for a waiting job beside all that this plan has decided."""
+        return plan_backfill(self.pool, project, queue, job, self.future_work())
+
+    def _held(self, recorded: Reservation) -> BackfillReservation | None:
+        """The recorded reservation; None if its job has left the queue or may not have it any more."""
+        job = self.pool.waiting.get(recorded.workload)
+        project = None if job is None else self.pool.project(job.project)
+        queue = None if job is None else queue_of(self.pool, job)
+        if job is None or project is None or queue is None:
+            return None
+        if not queue.has_room_for(job.user) or not may_hold(self.pool, project, queue):
+            return None
+        pieces = self._pieces(recorded, job)
+        assert recorded.starts_at is not None, "a backfill reservation has a planned start"
+        return BackfillReservation(
+            job=job.id, project=project, queue=queue, entitlement=project.entitlement(queue.size),
+            pieces=pieces, starts_at=recorded.starts_at,
+        )  # fmt: skip
+
+    def _pieces(self, recorded: Reservation, job: Job) -> tuple[Piece, ...]:
+        """The recorded pieces on devices that are schedulable now."""
+        number = self.ledger.number
+        found = [
+            Piece(part.rank, number[part.device], part.gpu_milli)
+            for part in recorded.placements
+            if part.device in number
+        ]
+        return tuple(with_cpu_memory(found, job.cpu_milli, job.memory_mib))
+
+    def _is_whole(self, held: BackfillReservation) -> bool:
+        """Whether no reserved device has failed, and the job does not start later than planned."""
+        whole = sum(piece.gpu_milli for piece in held.pieces) == held.queue.size
+        return whole and held.starts_at > self.pool.now
+
+    def _stop_borrowers(self, held: BackfillReservation) -> None:
+        """Stop the borrowers of the reservation one grace before the planned start. Rule R31."""
+        if held.starts_at - grace_ms(self.pool) > self.pool.now:
+            return
+        devices = {piece.device for piece in held.pieces}
+        leaving = [one for one in self.pool.borrowers if any(piece.device in devices for piece in one.pieces)]
+        self.leaving = [(held, victim) for victim in leaving]
+        for victim in leaving:
+            mark_leaving(self.pool, victim)
+            subtract_use(self.pool, victim)
+
+    def pass_on(self) -> None:
+        """Pass the reservation to a job that precedes it, while none of its devices is idle for it. Rule R29."""
+        held = self.now
+        if held is None or self._has_idle_devices(held):
+            return
+        first = first_blocked(self.pool)
+        if first is not None and self._precedes(*first, held) and not self._keeps_out_any(held):
+            self._replace(*first)
+
+    def _precedes(self, project: QuotaState, queue: ClassQueue, held: BackfillReservation) -> bool:
+        """Whether a job takes the reservation: of another project by past use, of the same one by its order."""
+        job, holder = queue.first(), self.pool.waiting[held.job]
+        if project is held.project:
+            return (-job.priority, job.submitted_at, job.id) < (-holder.priority, holder.submitted_at, holder.id)
+        is_above = held.entitlement is project.entitlement(queue.size) is Entitlement.SURPLUS
+        return is_above and turn_of(project) < turn_of(held.project)
+
+    def _has_idle_devices(self, held: BackfillReservation) -> bool:
+        return any(self.ledger.free_now(piece.device) >= piece.gpu_milli for piece in held.pieces)
+
+    def _keeps_out_any(self, held: BackfillReservation) -> bool:
+        """Whether a job that may start now finds a place only in a part of a reserved device."""
+        if not self.has_room():
+            return False
+        open_classes = (queue for project in self.pool.projects.values() for queue in project.queue.open_classes())
+        requests = {queue.job_class.request for queue in open_classes if queue is not held.queue}
+        kept_out = [one for one in requests if isinstance(place(self.ledger, one), Refusal)]
+        with self.lifted(plans_again=False):
+            return any(isinstance(place(self.ledger, one), Fit) for one in kept_out)
+
+    # -- during the plan -----------------------------------------------------------------------------------------
+
+    def reserve_for(self, project: QuotaState, queue: ClassQueue) -> None:
+        """Reserve devices for the first job of a class that could not start.
+
+        Another job keeps the reservation, unless this one would be let in to its devices and lacks devices still.
+        """
+        held = self.now
+        if not self.tries_left or not may_hold(self.pool, project, queue):
+            return
+        if held is not None and not held.has_better_right(self.pool, project, queue, project.entitlement(queue.size)):
+            return
+        self._replace(project, queue)
+
+    def _replace(self, project: QuotaState, queue: ClassQueue) -> None:
+        self.tries_left -= 1
+        held = self.now
+        self._set(None)
+        planned = self.plan(project, queue, queue.first())
+        if held is not None and planned is not None:
+            self.dropped, self.passed = True, held
+        self.pool.room_came_back |= self.dropped
+        self._set(planned or held)
+
+    def plan_again(self) -> None:
+        """Plan for the same job after another job with a better right has started on its devices."""
+        held = self.now
+        if held is None:
+            return
+        self._set(None)
+        self.dropped = self.pool.room_came_back = True
+        self._set(self.plan(held.project, held.queue, self.pool.waiting[held.job]))
+
+    def drop(self) -> None:
+        """Give the reservation up, or back to the job that it passed from if that waits still."""
+        self._set(None)
+        self.dropped = self.pool.room_came_back = True
+        passed, self.passed = self.passed, None
+        if passed is not None and self._is_waiting(passed):
+            self._set(self._verified(passed))
+
+    def _is_waiting(self, held: BackfillReservation) -> bool:
+        """Whether its job is queued and may have it still."""
+        job = self.pool.waiting[held.job]
+        has_turn = held.queue.has(job) and held.queue.has_room_for(job.user)
+        return has_turn and may_hold(self.pool, held.project, held.queue)
+
+    def _set(self, held: BackfillReservation | None) -> None:
+        before = self.now.pieces if self.now else ()
+        reserve(self.ledger, before, borrowed=False, sign=-1)
+        self.now = held
+        reserve(self.ledger, held.pieces if held else (), borrowed=False)
+
+    def holds(self, queue: ClassQueue) -> bool:
+        """Whether the first job of a class has the reservation."""
+        return self.now is not None and queue.first().id == self.now.job
+
+    def lends_to(self, project: QuotaState, job_class: JobClass) -> bool:
+        """Whether jobs of a class may borrow the reserved devices: none that its job could pause at once."""
+        held = self.now
+        if held is None or not job_class.preemptible or job_class.exhausted or held.ends_in_time(self.pool) <= 0:
+            return False
+        return project is not held.project or job_class.priority >= held.queue.job_class.priority
+
+    def is_on(self, pieces: Iterable[Piece]) -> bool:
+        """Whether a device of these pieces is reserved."""
+        reserved = {one.device for one in self.now.pieces} if self.now else ()
+        return any(piece.device in reserved for piece in pieces)
+
+    def has_room(self, milli: int = 1) -> bool:
+        """Whether so much is free now on one reserved device."""
+        pieces, free_now = self.now.pieces if self.now else (), self.ledger.free_now
+        return any(free_now(one.device) >= milli for one in pieces)
+
+    @contextmanager
+    def lifted(self, *, plans_again: bool, only: Container[int] | None = None) -> Iterator[None]:
+        """Release the reservation inside the block (``only``: on these devices).
+
+        ``plans_again``: plan it anew if the block used its devices.
+        """
+        reserved = self.now.pieces if self.now else ()
+        pieces = [piece for piece in reserved if only is None or piece.device in only]
+        before = [room_beside(self.ledger, piece) for piece in pieces if plans_again]
+        reserve(self.ledger, pieces, borrowed=False, sign=-1)
+        mark = self.ledger.mark()
+        yield
+        changed = plans_again and self.ledger.mark() != mark
+        reserve(self.ledger, pieces, borrowed=False)
+        if changed and any(is_taken(self.ledger, *row) for row in zip(pieces, before, strict=True)):
+            self.plan_again()

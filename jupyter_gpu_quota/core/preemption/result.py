@@ -1,0 +1,53 @@
+"""The result of a preemption: what stops, what moves, and the devices that the preemptor gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..placement.place import Piece
+from ..queue.quota_state import NO_LIMIT, Victim
+from .rules import Preemptor
+
+
+class Move(NamedTuple):
+    """Work that stops and restarts on these pieces."""
+
+    victim: Victim
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Preemption:
+    """A result: the victims stop or lose a reserved slot, then the preemptor starts on the pieces."""
+
+    preemptor: Preemptor
+    pieces: tuple[Piece, ...]
+    victims: list[Victim] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    borrowed: bool = False
+    used: dict[str, int] = field(default_factory=dict)
+    """The use of each project concerned before the preemption, by name."""
+    slack_milli: int = NO_LIMIT
+    """The additional use that the preemptor's department may have while all victims stay legal."""
+    ended_early: bool = False
+    """The bound on its work ended the search: a cheaper set may exist."""
+
+    @property
+    def shrunk(self) -> list[Victim]:
+        """The victims that are the part of an elastic job which leaves, where the rest stays.
+
+        Without those of jobs that an earlier claim of the plan shrinks: these give up more ranks in the same restart.
+        """
+        return [victim for victim in self._parts_that_leave() if not victim.restarting]
+
+    @property
+    def shrunk_further(self) -> list[Victim]:
+        """The other parts that leave: of jobs that an earlier claim of the plan shrinks."""
+        return [victim for victim in self._parts_that_leave() if victim.restarting]
+
+    def _parts_that_leave(self) -> list[Victim]:
+        if not any(victim.base for victim in self.victims):
+            return []
+        gone = {victim.id for victim in self.victims if victim.base is None}
+        return [victim for victim in self.victims if victim.base is not None and victim.id not in gone]

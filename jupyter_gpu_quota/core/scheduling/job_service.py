@@ -1,0 +1,254 @@
+"""How the first job of a class is served: on free devices, on those of the backfill reservation, or by a claim.
+
+Source: docs/scheduling.md, sections 3, 4 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ..backfill.patience import PatientJobs
+from ..backfill.state import BackfillState
+from ..model import MS_PER_S, Job
+from ..placement.place import Fit, Refusal, occupy, place
+from ..placement.whole_nodes import WholeNodes
+from ..preemption.feasibility import own_project_suffices
+from ..preemption.result import Preemption
+from ..preemption.rules import Preemptor, preemptor_of
+from ..preemption.search.find import find_drain, find_preemption
+from ..preemption.victims import victim_scope
+from ..queue.job_queue import ClassQueue, JobClass, MakeReason
+from ..queue.pool_state import PoolState, checked_shapes
+from ..queue.quota_state import Entitlement, QuotaState
+from ..reason_codes import ReasonCode
+from . import reasons
+from .claims import Claims
+from .notebook_slices import slice_devices
+from .plan_builder import PlanBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A class of jobs whose turn it is."""
+
+    project: QuotaState
+    queue: ClassQueue
+    entitlement: Entitlement
+
+    @property
+    def size(self) -> int:
+        return self.queue.size
+
+    @property
+    def scope(self) -> QuotaState | None:
+        """The project or department that all victims must belong to; None for any."""
+        return victim_scope(self.project, self.queue, self.entitlement)
+
+    @property
+    def preemptor(self) -> Preemptor:
+        return preemptor_of(self.project, self.queue, self.entitlement, self.scope)
+
+
+class JobService:
+    """Serves the job classes of one pool."""
+
+    def __init__(self, pool: PoolState, builder: PlanBuilder, backfill: BackfillState, claims: Claims) -> None:
+        self.pool, self.ledger, self.builder = pool, pool.ledger, builder
+        self.backfill, self.claims, self.patient_jobs = backfill, claims, PatientJobs(pool, backfill)
+        self.may_claim = True
+        self.whole_nodes: WholeNodes | None = None
+
+    def serve(self, project: QuotaState, queue: ClassQueue) -> None:
+        """Start the first job of the class, plan its claim, or close the class with the reason why it waits."""
+        one = Candidate(project, queue, project.entitlement(queue.size))
+        if (forbidden := reasons.why_forbidden(self.pool, project, queue, one.entitlement)) is not None:
+            queue.blocked = forbidden
+        elif self._waits_for_patient_job(one):
+            pass
+        elif not project.at_limit(one.size):
+            if not (self._start(one) or self._claim(one) or self._start_later(one)):
+                queue.blocked = self._why_blocked(one)
+                self.backfill.reserve_for(project, queue)
+        elif not (project.over_limit(one.size) and self._claim(one)):  # else it fits when the stopping work is gone
+            queue.blocked = no_room(project, one.size, ReasonCode.ABOVE_LIMIT)
+
+    def take_drain(self, project: QuotaState, queue: ClassQueue) -> bool:
+        """Reserve devices that work is leaving for the first job of a class that could not start."""
+        one = Candidate(project, queue, project.entitlement(queue.size))
+        forbidden = reasons.why_forbidden(self.pool, project, queue, one.entitlement)
+        return forbidden is None and not project.at_limit(one.size) and self._add(self._search(find_drain, one), one)
+
+    def fits_nowhere(self, queue: ClassQueue) -> bool:
+        """Whether a class has no room, not even on the reserved devices: a job that ends in time may run there."""
+        request, borrowed = queue.job_class.request, queue.job_class.preemptible
+        is_refused = isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
+        if not is_refused or not self.backfill.has_room(request.per_device):
+            return is_refused
+        with self.backfill.lifted(plans_again=False):
+            return isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
+
+    def start_backfilled(self) -> None:
+        """Start the job that has the backfill reservation, as soon as its devices, or others, are free."""
+        held = self.backfill.now
+        if held is None or held.project.at_limit(held.queue.size) or self.builder.serves(held.job):
+            return
+        one = Candidate(held.project, held.queue, held.project.entitlement(held.queue.size))
+        forbidden = reasons.why_forbidden(self.pool, held.project, held.queue, one.entitlement)
+        job = self.pool.waiting[held.job]
+        if forbidden is not None or not held.queue.has_room_for(job.user):
+            return
+        with self.backfill.lifted(plans_again=False):
+            started = self._start_free(one, can_borrow=held.queue.job_class.preemptible, job=job)
+        if started:
+            self.backfill.drop()
+
+    def _waits_for_patient_job(self, one: Candidate) -> bool:
+        """Whether an older job of the project may not be overtaken: only jobs that end before its start are served."""
+        patient, job, project, queue = self.patient_jobs.of(one.project), one.queue.first(), one.project, one.queue
+        if patient is None or not patient.is_overtaken_by(job) or self.backfill.holds(queue):
+            return False
+        limit_s = (patient.starts_at - self.pool.now) // MS_PER_S - self.pool.policy.preemption.grace_s
+        if job.time_limit_s <= limit_s:
+            return False
+        short = None if project.at_limit(one.size) else queue.first_within(limit_s)
+        if short is None or not self._start_free(one, can_borrow=False, job=short):
+            queue.is_overtaking = True
+            queue.blocked = partial(reasons.behind_patient_job, self.pool, project, one.size, patient)
+        return True
+
+    # -- at once -------------------------------------------------------------------------------------------------
+
+    def _start(self, one: Candidate) -> bool:
+        can_borrow = one.queue.job_class.preemptible and one.entitlement is not Entitlement.GUARANTEE
+        return self._start_free(one, can_borrow=can_borrow) or self._start_on_reserved(one, can_borrow=can_borrow)
+
+    def _start_on_reserved(self, one: Candidate, *, can_borrow: bool) -> bool:
+        """Start a job on the reserved devices, if it ends in time, has the better right, or borrows them. Rule R30."""
+        held = self.backfill.now
+        largest = one.queue.job_class.request.per_device
+        if held is None or not (self.backfill.has_room(largest) or held.takes_cpu_or_memory):
+            return False
+        short = one.queue.first_within(held.ends_in_time(self.pool))
+        if short is not None:
+            with self.backfill.lifted(plans_again=False):
+                if self._start_free(one, can_borrow=can_borrow, job=short):
+                    return True
+        if not self._is_last_resort(one) and self._start_by_right(one, can_borrow=can_borrow):
+            return True
+        if not self.backfill.lends_to(one.project, one.queue.job_class):
+            return False
+        with self.backfill.lifted(plans_again=False):
+            return self._start_free(one, can_borrow=can_borrow, borrows=True)
+
+    def _start_by_right(self, one: Candidate, *, can_borrow: bool) -> bool:
+        """Start a job on the reserved devices for as long as it runs; the reservation is planned again."""
+        if not self._has_better_right(one):
+            return False
+        with self.backfill.lifted(plans_again=True):
+            return self._start_free(one, can_borrow=can_borrow)
+
+    def _has_better_right(self, one: Candidate) -> bool:
+        held = self.backfill.now
+        return held is not None and held.has_better_right(self.pool, one.project, one.queue, one.entitlement)
+
+    def _is_last_resort(self, one: Candidate) -> bool:
+        """Whether a job starts on the reserved devices only if no move and no preemption serves it."""
+        held = self.backfill.now
+        return held is not None and one.entitlement is held.entitlement is Entitlement.GUARANTEE
+
+    def _start_free(self, one: Candidate, *, can_borrow: bool, job: Job | None = None, borrows: bool = False) -> bool:
+        """Start the first job of a class, or the given one, on devices that are free now.
+
+        ``borrows``: as a borrower of the backfill reservation, which is lifted.
+        """
+        project, queue = one.project, one.queue
+        for borrowed in (False, True) if can_borrow and self.ledger.has_unused_quota else (False,):
+            fit = place(self.ledger, queue.job_class.request, borrowed=borrowed)
+            if isinstance(fit, Fit):
+                fit = self._beside_whole_nodes(queue.job_class, fit)
+                job = queue.take() if job is None else queue.pick(job)
+                reason = reasons.started(project, queue.size, queue.size, one.entitlement, borrowed=borrowed)
+                if borrows:
+                    borrowed, reason = True, reasons.borrows_reserved(project, queue.size)
+                occupy(self.ledger, fit.pieces, borrowed=borrowed)
+                project.add(queue.size, job.user, fixed=not job.preemptible)
+                self.builder.start(job, fit.pieces, borrowed=borrowed, reason=reason)
+                self.pool.add_started(job, fit.pieces, borrowed=borrowed)
+                return True
+        return False
+
+    def _beside_whole_nodes(self, job_class: JobClass, fit: Fit) -> Fit:
+        """Another place for work that may not be preempted, where this one breaks up a node that is needed whole."""
+        request, ledger = job_class.request, self.ledger
+        if job_class.preemptible or request.ranks > 1 or ledger.score or request.cpu_milli or request.memory_mib:
+            return fit
+        if self.whole_nodes is None:
+            staying = {piece.device for one in self.pool.running if not one.job.preemptible for piece in one.pieces}
+            staying |= slice_devices(self.pool)
+            ranks = checked_shapes(self.pool, ()).projects.values()
+            self.whole_nodes = WholeNodes(ledger, staying, ranks)
+        found = self.whole_nodes.place(request)
+        fit = found if isinstance(found, Fit) else fit
+        self.whole_nodes.occupy(fit.pieces)
+        return fit
+
+    # -- by a claim ----------------------------------------------------------------------------------------------
+
+    def _claim(self, one: Candidate) -> bool:
+        """Plan a preemption beside the backfill reservation, or on its devices if the job has the right to them."""
+        if not self._may_claim(one):
+            return False
+        if self._has_better_right(one) and not self._is_last_resort(one):
+            return self._claim_by_right(one)
+        return self._add(self._search(find_preemption, one), one)
+
+    def _search(self, search: Callable[[PoolState, Preemptor], Preemption | None], one: Candidate) -> Preemption | None:
+        """Search beside the backfill reservation; its own job may use its devices."""
+        if not self.backfill.holds(one.queue):
+            return search(self.pool, one.preemptor)
+        with self.backfill.lifted(plans_again=False):
+            return search(self.pool, one.preemptor)
+
+    def _may_claim(self, one: Candidate) -> bool:
+        if not self.may_claim:
+            return False
+        priority = one.queue.job_class.priority
+        return one.scope is not one.project or own_project_suffices(self.pool, one.project, priority, one.size)
+
+    def _start_later(self, one: Candidate) -> bool:
+        """The last resorts: unbooked notebook quota, the devices of the reservation by right, what drains already."""
+        job_class = one.queue.job_class
+        may_borrow = job_class.preemptible and not job_class.exhausted
+        if one.entitlement is Entitlement.GUARANTEE and (
+            (may_borrow and self._start_free(one, can_borrow=True)) or self._start_by_right(one, can_borrow=may_borrow)
+        ):
+            return True
+        any_drains = self.ledger.draining or self.backfill.holds(one.queue)
+        if any_drains and self._add(self._search(find_drain, one), one):
+            return True
+        return self._may_claim(one) and self._has_better_right(one) and self._claim_by_right(one)
+
+    def _claim_by_right(self, one: Candidate) -> bool:
+        """Plan a preemption that uses devices of the reservation, which is planned again."""
+        with self.backfill.lifted(plans_again=True):
+            return self._add(find_preemption(self.pool, one.preemptor), one)
+
+    def _add(self, found: Preemption | None, one: Candidate) -> bool:
+        if found is not None:
+            self.claims.preempt_or_start(found, one.queue.take())
+        return found is not None
+
+    def _why_blocked(self, one: Candidate) -> MakeReason:
+        code = ReasonCode.NO_FREE_GPU
+        if one.entitlement is Entitlement.SURPLUS:
+            code = ReasonCode.ABOVE_FAIR_SHARE
+        elif one.entitlement is Entitlement.FAIR and one.scope is not one.project:
+            self.builder.failed.append((one.preemptor, one.queue))
+        return no_room(one.project, one.size, code)
+
+
+def no_room(project: QuotaState, size: int, code: ReasonCode) -> MakeReason:
+    """The reason with the present use of the project; it is made only when it is read."""
+    return partial(reasons.no_room, project, size, code, project.use)

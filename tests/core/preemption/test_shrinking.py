@@ -1,0 +1,45 @@
+"""Several claims of one plan shrink the same elastic job: it restarts once, with what they leave it."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.plan import Pause, Reserve
+from tests.core.promises import check_plan
+from tests.core.world import world
+
+POOL = "pool t 4\na 2 of t\nb 2 of t\ne 0 of t\ne runs 1 of 1 ranks 1-4 held 4\n"
+
+
+# R51
+@pytest.mark.parametrize(
+    ("claims", "left"),
+    [
+        pytest.param("a queues 1 of 1", 3, id="one claim"),
+        pytest.param("a queues 2 of 1", 2, id="two claims of a project"),
+        pytest.param("a queues 1 of 1\nb queues 1 of 1", 2, id="two claims of two projects"),
+        pytest.param("a queues 1 of 1\nb queues 2 of 1", 1, id="three claims"),
+        pytest.param("a queues 1 of 2\nb queues 1 of 1", 1, id="a claim of two devices, and one of one"),
+    ],
+)
+def test_an_elastic_job_restarts_once_with_the_ranks_that_all_claims_leave_it(claims: str, left: int) -> None:
+    made = world(POOL + claims)
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    plan = decision.plan
+    assert [one.workload for one in plan.actions if isinstance(one, Pause)] == ["e1"]
+    (kept,) = [one for one in plan.actions if isinstance(one, Reserve) and one.workload == "e1"]
+    assert len(kept.placements) == left
+    made.settle()
+    assert made.picture() == f"a {made.running('a') // 1000} / b {made.running('b') // 1000} / e {left}"
+    assert all(job.state is JobState.RUNNING for job in made.jobs.values())
+
+
+# R51
+def test_the_minimum_of_a_job_that_is_shrunk_is_not_paused_in_the_same_plan() -> None:
+    made = world(POOL + "a queues 1 of 2\nb queues 2 of 1")
+    plan = made.decide().plan
+    assert [one.workload for one in plan.actions if isinstance(one, Pause)] == ["e1"]
+    (kept,) = [one for one in plan.actions if isinstance(one, Reserve) and one.workload == "e1"]
+    assert len(kept.placements) == 1

@@ -1,0 +1,92 @@
+"""Patience: a job that has waited long without ever starting, and the younger jobs of its project."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.reason_figures import figures_of
+from jupyter_gpu_quota.messages.explanations import explanation_sentence
+from tests.core.world import World, world
+
+HOUR_S = 3600
+
+
+def waited(made: World, name: str, hours: int, patience_s: int = 24 * HOUR_S) -> World:
+    """The same world, in which this job was submitted so many hours ago."""
+    made.policy = dc.replace(made.policy, patience_s=patience_s)
+    made.jobs[name] = dc.replace(made.jobs[name], submitted_at=made.now - hours * HOUR_S * 1000)
+    return made
+
+
+def other(project: str, minutes: int) -> str:
+    return f"{project} queues 1 by bob minutes {minutes}"
+
+
+# R24
+@pytest.mark.parametrize(
+    ("hours", "patience_s", "minutes", "starts"),
+    [
+        pytest.param(23, 24 * HOUR_S, 120, True, id="before its patience ends, it is overtaken"),
+        pytest.param(25, 24 * HOUR_S, 120, False, id="afterwards it is not"),
+        pytest.param(25, 24 * HOUR_S, 40, True, id="a job that ends before its planned start is served"),
+        pytest.param(25, 48 * HOUR_S, 120, True, id="the patience of the quota file counts"),
+        pytest.param(2, HOUR_S, 120, False, id="a shorter one, too"),
+    ],
+)
+def test_younger_jobs_of_its_project_do_not_overtake_a_patient_job(
+    hours: int, patience_s: int, minutes: int, starts: bool
+) -> None:
+    made = waited(world(_behind_holder(minutes)), "a2", hours, patience_s)
+    assert ("a3" in started(made)) is starts
+
+
+def _behind_holder(minutes: int) -> str:
+    """a2 and b2 wait for two devices of a node until a1 or b1 ends; n1g1 and n2g1 are idle. b2 has the reservation."""
+    text = "pool t 1x2\npool t 1x2\na 2 of t\nb 2 of t\na runs 1 on n1g0 minutes 60 ran 600 fixed\n"
+    text += "b runs 1 on n2g0 minutes 60 ran 700 fixed\n"
+    return f"{text}a queues 2\n{other('a', minutes)} fixed\nb queues 2\na used 100 of t"
+
+
+def started(made: World) -> list[str]:
+    return [one.workload for one in made.tick().actions if type(one).__name__ == "Start"]
+
+
+# R24
+def test_the_reason_of_the_younger_job_names_the_job_that_it_waits_for_and_its_start() -> None:
+    made = waited(world(_behind_holder(120)), "a2", 25)
+    reason = made.decide().waits["a3"]
+    figures = figures_of(reason)
+    assert reason.code == "behind_patient_job"
+    assert (figures["workload"], figures["waited_s"]) == ("a2", 25 * HOUR_S)
+    assert figures["most_s"] == figures["planned_s"] - made.policy.preemption.grace_s  # type: ignore[operator]
+    said = explanation_sentence(explain(made.snapshot(), made.policy, "a3"))
+    assert "Job a2 of the same project has waited for 1 day 1 hour without ever starting" in said
+    assert "longer than policy.patience of the quota file" in said
+    assert "it starts in about 48 minutes 23 s" in said
+    assert "A job with a time limit of at most 48 minutes 20 s would start before." in said
+
+
+# R24
+def test_the_reason_of_the_patient_job_says_that_it_is_not_overtaken() -> None:
+    made = waited(world(_behind_holder(120)), "a2", 25)
+    figures = figures_of(made.decide().waits["a2"])
+    assert figures["waited_s"] == 25 * HOUR_S and int(figures["planned_s"]) > 0
+    said = explanation_sentence(explain(made.snapshot(), made.policy, "a2"))
+    assert "It has waited for 1 day 1 hour without ever starting" in said
+    assert "younger jobs of a start only if they end before its planned start, in about 48 minutes 23 s" in said
+
+
+# R24
+def test_a_job_that_waits_for_a_patient_job_has_no_reservation() -> None:
+    made = waited(world(_behind_holder(120)), "a2", 25)
+    assert all(kept.workload != "a3" for kept in made.decide().backfill)
+    assert not any("a3" in started(made) for _ in range(5))
+
+
+def test_a_job_that_has_started_before_has_no_patience() -> None:
+    made = waited(world(_behind_holder(120)), "a2", 25)
+    made.jobs["a2"] = dc.replace(made.jobs["a2"], attempt=1)
+    assert "a3" in started(made)

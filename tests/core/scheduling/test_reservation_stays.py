@@ -1,0 +1,159 @@
+"""The backfill reservation stays with its job, and its planned start does not move later without a reason."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.model import Job
+from tests.core.world import GENTLE, World, world
+
+PROTECTED = dc.replace(GENTLE, min_runtime_s=7200)
+"""No work may be paused above a guarantee."""
+
+PART = """
+pool t 4
+a 0 of t, notebooks 1.5
+b 0 of t
+c 0 of t
+d 0 of t
+b runs 1 on n1g0 ran 8000 lent
+b runs 1 on n1g1 ran 8000 lent
+d runs 0.5 on n1g2 minutes 60 ran 0
+d runs 1 on n1g3 minutes 80 ran 0
+b queues 1
+"""
+"""Two borrowers on notebook quota, and the reservation of b3 on the device with half a GPU free."""
+
+
+def holder(made: World) -> tuple[str, int]:
+    """The job with the reservation, and its planned start in seconds from the first tick."""
+    (kept,) = made.decide().backfill
+    assert kept.starts_at is not None
+    return kept.workload, kept.starts_at
+
+
+def started(made: World) -> list[str]:
+    return sorted(f"{one.workload} {one.reason.code}" for one in made.tick().actions if hasattr(one, "borrower"))
+
+
+# R33
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param("a notebook", id="a slice waits for a borrower, and the other half of the quota is unbooked"),
+        pytest.param("a job", id="another job takes the place of the borrower"),
+    ],
+)
+def test_unbooked_notebook_quota_does_not_move_to_reserved_devices(later: str) -> None:
+    made = world(PART, preemption=PROTECTED)
+    made.drain_ticks = 3
+    made.tick()
+    _, before = holder(made)
+    if later == "a notebook":
+        made.ask("a", 250)
+    else:
+        made.submit("c", 1000)
+    for _ in range(5):
+        made.tick()
+        assert holder(made)[1] <= before
+
+
+# R33
+def test_a_planned_start_counts_notebook_quota_under_a_job_that_will_borrow_it() -> None:
+    """c's job replaces a borrower. When it ends, only half of that device is free."""
+    made = world(PART, preemption=PROTECTED)
+    made.drain_ticks = 3
+    made.submit("c", 1000, time_limit_s=60)
+    for _ in range(5):
+        made.tick()
+        assert {one.device for kept in made.decide().backfill for one in kept.placements} == {"n1g2"}
+
+
+# R27
+def test_a_job_is_planned_on_unbooked_notebook_quota_if_it_fits_nowhere_else() -> None:
+    """n1g0 has a slice and too little room for the rest of the notebook quota, which is on n1g1, too."""
+    made = world(
+        "pool t 2\na 0 of t, notebooks 0.5\nb 0 of t\nd 0 of t\nb runs 1 on n1g1 minutes 60 ran 0 lent\n"
+        "d runs 0.75 on n1g0 minutes 90 ran 0\nb queues 1",
+        preemption=PROTECTED,
+    )
+    made.book(made.ask("a", 125), "n1g0")
+    (kept,) = made.decide().backfill
+    assert (kept.workload, [one.device for one in kept.placements]) == ("b2", ["n1g1"])
+    made.end("b1")
+    assert started(made) == ["b2 borrows_notebook_quota"]
+
+
+# R6
+def test_a_claim_within_guarantee_starts_as_a_borrower_where_notebook_quota_is_reserved() -> None:
+    made = world(
+        "pool t 2\na 1 of t, notebooks 0.5\nb 0 of t\na runs 1 on n1g0 priority 20 lent\nb runs 1 on n1g1\n"
+        "a queues 1 priority 70",
+    )
+    made.drain_ticks = 3
+    made.settle()
+    assert {(one.id, one.borrower) for one in _running(made) if one.project == "a"} == {("a2", True)}
+
+
+# R29
+def test_a_reservation_does_not_pass_while_a_part_of_its_device_is_idle_for_it() -> None:
+    """b2 fits in the free quarter, which is kept for b1; b3 has the higher priority."""
+    made = world("pool t 1\na 0 of t\nb 0 of t\na runs 0.75 on n1g0\nb queues 0.5")
+    made.tick()
+    assert holder(made)[0] == "b1"
+    made.submit("b", 125, user="ann")
+    made.submit("b", 1000, user="bob", priority=70)
+    assert started(made) == ["b2 borrows_reserved_devices"]
+    assert made.backfill[0].workload == "b1"
+
+
+# R28
+def test_a_reservation_returns_from_a_job_that_is_served_elsewhere() -> None:
+    """The reservation of a4 passes to a5, which has the higher priority and pauses b1; b1's other device is kept."""
+    made = world(
+        "pool t 1\npool t 1x4\na 4 of t\nb 0 of t\nc 0 of t\na runs 1 on n1g0 fixed\na runs 1 on n2g0 fixed\n"
+        "b runs 2 on n2g2,n2g3\na runs 1 on n2g1 fixed\na queues 4 priority 30"
+    )
+    made.tick()
+    assert holder(made)[0] == "a4"
+    made.submit("a", 1000)
+    made.submit("c", 1000)
+    plan = made.tick()
+    assert [one.workload for one in plan.actions if hasattr(one, "placements")] == ["a5"]
+    assert made.backfill[0].workload == "a4"
+
+
+# R27
+def test_a_reservation_ends_if_its_job_waits_for_a_limit_since_a_victim_was_spared() -> None:
+    """a1 and a2 take the three GPUs of b1; b2, a victim at first, runs on, and the department is at its limit."""
+    made = world(
+        "pool t 6\ndepartment d 3 of t, limit 4\na 3 of t in d, weight 0\nb 0 of t in d\nb runs 3\nb runs 1 ran 60\n"
+        "b queues 1\na queues 1 priority 70 by ann\na queues 2 by bob"
+    )
+    plan = made.tick()
+    assert [one.workload for one in plan.actions] == ["a1", "b1", "a2"]
+    assert made.backfill == []
+
+
+# R33
+def test_devices_that_are_idle_until_a_planned_start_which_moved_are_lent() -> None:
+    """c1 starts on n1g1 within its guarantee, and a1 waits for its end; meanwhile b3 borrows n1g0."""
+    made = world(
+        "pool t 3\na 0 of t\nb 0 of t\nc 1 of t\nb runs 1 on n1g0 minutes 1 ran 0\nb runs 1 on n1g2 minutes 200 ran 0\n"
+        "a queues 2",
+        preemption=PROTECTED,
+    )
+    made.tick()
+    before = holder(made)
+    made.submit("c", 1000, time_limit_s=600)
+    assert started(made) == ["c1 within_guarantee"]
+    assert holder(made)[1] > before[1] + 500_000
+    made.end("b1")
+    made.submit("b", 1000, time_limit_s=6000)
+    assert started(made) == ["b3 borrows_reserved_devices"]
+
+
+def _running(made: World) -> list[Job]:
+    return [job for job in made.jobs.values() if job.state == "running"]
