@@ -1,0 +1,286 @@
+"""Random worlds, each from a seed and one of several kinds. Quotas always fit the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+from .model import ENDLESS_S, WHOLE, Amounts, Device, Job, Notebook, Owner, Policy, State
+from .world import Arrival, World
+
+BEGIN = 1_800_000_000_000
+POOL = "gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What the worlds of a kind may have."""
+
+    elastic: float = 0.0
+    """The part of the jobs."""
+    gangs: float = 0.0
+    fixed: float = 0.0
+    fractions: float = 0.0
+    several: float = 0.2
+    """The part of the jobs whose ranks have more than one device."""
+    protected: bool = False
+    departments: bool = False
+    nodes: bool = False
+    """Several nodes, and ranks of up to eight devices."""
+    weights: bool = False
+    priorities: bool = False
+    job_priorities: float = 0.15
+    limits: bool = False
+    notebooks: bool = False
+    lending: bool = False
+    finite: bool = False
+    """Time limits of all lengths, so that backfill is possible."""
+    short: bool = False
+    """Time limits of some seconds only, and more of them: planned starts are reached."""
+    history: bool = False
+    turns: bool = False
+    """Users take turns."""
+
+
+KINDS: dict[str, Features] = {
+    "plain": Features(),
+    "elastic": Features(elastic=0.5),
+    "protected": Features(protected=True),
+    "departments": Features(departments=True, weights=True),
+    "fragments": Features(fractions=0.7),
+    "nodes": Features(nodes=True, several=0.5),
+    "gangs": Features(gangs=0.5, several=0.3),
+    "fixed": Features(fixed=0.3),
+    "weights": Features(weights=True),
+    "priorities": Features(priorities=True, job_priorities=0.5),
+    "limits": Features(limits=True, turns=True),
+    "notebooks": Features(notebooks=True),
+    "lending": Features(notebooks=True, lending=True, fractions=0.3),
+    "finite": Features(finite=True, several=0.4),
+    "backfill": Features(short=True, gangs=0.2, several=0.6),
+    "history": Features(history=True, weights=True, finite=True),
+    "mixed": Features(
+        elastic=0.15,
+        gangs=0.15,
+        fixed=0.1,
+        fractions=0.2,
+        several=0.3,
+        weights=True,
+        priorities=True,
+        nodes=True,
+        finite=True,
+    ),
+}
+
+
+def world_of(seed: int, kind: str | None = None) -> World:
+    """The world of a seed. Without a kind the seed chooses it."""
+    names = sorted(KINDS)
+    name = names[seed % len(names)] if kind is None else kind
+    random = Random(f"{seed} {name}")
+    features = KINDS[name]
+    devices = _devices(random, features)
+    policy = _policy(random, features, len(devices))
+    state = State(policy=policy, devices=devices, now=BEGIN)
+    _past_use(random, features, state)
+    world = World(state=state, seed=seed, kind=name, random=random, live_s=_live_s(random, features))
+    world.arrivals = sorted(_arrivals(random, features, world), key=lambda one: one.at)
+    return world
+
+
+def _live_s(random: Random, features: Features) -> int:
+    return random.randint(12, 24) if features.short else random.randint(4, 11)
+
+
+# --- devices and quotas -----------------------------------------------------------------------------------------------
+def _devices(random: Random, features: Features) -> dict[str, Device]:
+    if features.nodes:
+        sizes = [random.choice((1, 2, 4, 4, 8)) for _ in range(random.randint(2, 4))]
+    else:
+        sizes = _cut(random, random.choice((1, 2, 2, 3, 3, 4, 4, 5, 6, 8, 10)))
+    found = {}
+    for node, size in enumerate(sizes):
+        for index in range(size):
+            found[f"n{node}/{index}"] = Device(f"n{node}/{index}", f"n{node}", POOL)
+    return found
+
+
+def _cut(random: Random, count: int) -> list[int]:
+    """A number of devices, on nodes of one to eight."""
+    found = []
+    while count:
+        found.append(random.randint(1, min(8, count)))
+        count -= found[-1]
+    return found
+
+
+def _policy(random: Random, features: Features, devices: int) -> Policy:
+    names = [f"p{at}" for at in range(random.choice((2, 2, 3, 3, 4)))]
+    notebooks = _notebook_quotas(random, names) if features.notebooks and devices > 1 else dict.fromkeys(names, 0)
+    left = devices - -(-sum(notebooks.values()) // WHOLE)
+    quotas = _quotas(random, features, names, left)
+    groups = [f"d{at}" for at in range(random.randint(2, 3))] if features.departments else []
+    projects = {name: _project(random, features, name, quotas[name], notebooks[name], groups) for name in names}
+    departments = {name: _department(random, features, name, projects) for name in groups} if groups else {}
+    return replace(_durations(random, features), projects=projects, departments=departments)
+
+
+def _durations(random: Random, features: Features) -> Policy:
+    grace = random.choice((1, 1, 2, 3))
+    policy = Policy(pools=(POOL,), projects={}, grace_s=grace, lent_grace_s=random.randint(1, grace))
+    if features.protected:
+        policy = replace(
+            policy,
+            min_runtime_s=random.choice((0, 0, 3, 6, 600)),
+            max_pauses=random.choice((0, 1, 1, 2, 3)),
+            per_s=random.choice((10, 60, 86400)),
+        )
+    if features.history:
+        policy = replace(
+            policy, k_milli=random.choice((0, 500, 1000, 3000)), half_life_s=random.choice((10, 600, 172_800))
+        )
+    return replace(
+        policy,
+        lending=features.lending,
+        release_after_s=random.choice((5, 7200)),
+        patience_s=random.choice((10, 86400)) if features.finite or features.short else 86400,
+        within_project="users_in_turn" if features.turns else "first_come",
+    )
+
+
+def _quotas(random: Random, features: Features, names: list[str], left: int) -> dict[str, int]:
+    """Training quotas that fit side by side; those below one device share devices."""
+    found = dict.fromkeys(names, 0)
+    for name in random.sample(names, len(names)):
+        found[name] = random.choice((0, random.randint(0, max(0, left // 2)), random.randint(0, max(0, left)))) * WHOLE
+        left -= found[name] // WHOLE
+    if features.fractions and left:
+        open_milli = WHOLE
+        for name in names:
+            part = random.choice((0, 250, 500))
+            if not found[name] and part <= open_milli:
+                found[name] = part
+                open_milli -= part
+    return found
+
+
+def _notebook_quotas(random: Random, names: list[str]) -> dict[str, int]:
+    left, found = WHOLE, {}
+    for name in names:
+        found[name] = min(left, random.choice((0, 125, 250, 500)))
+        left -= found[name]
+    return found
+
+
+def _project(random: Random, features: Features, name: str, quota: int, notebook: int, groups: list[str]) -> Owner:
+    weight = random.choice((0, 1, 1, 2, 3)) if features.weights else 1
+    limit = user_jobs = user_notebooks = None
+    if features.limits:
+        limit = random.choice((None, quota + notebook + random.choice((0, 1000, 2000))))
+        user_jobs = random.choice((None, 1000, 2000))
+    if features.notebooks:
+        user_notebooks = random.choice((None, None, 250))
+    amounts = Amounts(
+        training=quota,
+        notebook=notebook,
+        limit=limit,
+        weight=weight,
+        user_jobs=user_jobs,
+        user_notebooks=user_notebooks,
+    )
+    priority = random.choice((40, 50, 50, 60)) if features.priorities else 50
+    return Owner(
+        name=name,
+        amounts={POOL: amounts},
+        priority=priority,
+        department=random.choice(groups) if groups else None,
+    )
+
+
+def _department(random: Random, features: Features, name: str, projects: dict[str, Owner]) -> Owner:
+    members = [one.of(POOL) for one in projects.values() if one.department == name]
+    training, notebook = sum(one.training for one in members), sum(one.notebook for one in members)
+    limit = random.choice((None, None, None, training + notebook + 1000))
+    amounts = Amounts(training=training, notebook=notebook, limit=limit, weight=random.choice((1, 1, 2, 3)))
+    return Owner(name=name, amounts={POOL: amounts}, priority=random.choice((50, 50, 50, 60)))
+
+
+def _past_use(random: Random, features: Features, state: State) -> None:
+    """Projects that have used more than their quota before the world begins."""
+    if features.history or random.random() < 0.3:
+        for name in state.policy.projects:
+            state.usage[(name, POOL)] = random.choice((0, 1000, 60_000, 5_000_000))
+
+
+# --- what arrives -----------------------------------------------------------------------------------------------------
+def _arrivals(random: Random, features: Features, world: World) -> Iterator[Arrival]:
+    """First one or two projects fill the pool, then all want something, and most when the world is about to freeze."""
+    names = sorted(world.state.policy.projects)
+    first = random.sample(names, random.randint(1, 2))
+    devices = len(world.state.devices)
+    for at in range(random.randint(4, min(24, 6 + 2 * devices))):
+        begins = random.random() < 0.45
+        project = random.choice(first if begins else names)
+        job, runs_s = _job(random, features, world.state, f"j{at:02d}", project)
+        when = 0 if begins else random.choice((world.live_s, random.randint(1, world.live_s)))
+        yield Arrival(at=BEGIN + when * 1000, job=job, runs_s=runs_s)
+        if random.random() < 0.05:
+            yield Arrival(at=BEGIN + (when + random.randint(1, 4)) * 1000, ends=job.id)
+    if features.notebooks:
+        for at in range(random.randint(1, 5)):
+            yield from _notebook(random, features, f"nb{at}", random.choice(names), world.live_s)
+
+
+def _job(random: Random, features: Features, state: State, name: str, project: str) -> tuple[Job, int]:
+    job = Job(id=name, project=project, gpu_milli=WHOLE, user=random.choice(("u", "v", "w")))
+    job.gpu_milli = _rank(random, features, state)
+    if random.random() < features.gangs:
+        job.ranks = random.randint(2, 3)
+    if random.random() < features.elastic:
+        job.ranks = random.randint(2, 5)
+        job.min_ranks = random.randint(1, job.ranks - 1)
+        job.gpu_milli = random.choice((job.gpu_milli, WHOLE)) if job.gpu_milli <= WHOLE else WHOLE
+    if random.random() < features.fixed:
+        job.preemptible, job.min_ranks = False, None
+    if random.random() < features.job_priorities:
+        job.priority = random.choice((30, 70))
+    runs_s = random.choice((3, 6, 9, ENDLESS_S, ENDLESS_S, ENDLESS_S, ENDLESS_S))
+    if features.finite:
+        job.time_limit_s = random.choice((20, 60, 600, 3600, ENDLESS_S))
+        runs_s = min(runs_s, random.choice((job.time_limit_s, job.time_limit_s // 2)))
+    if features.short:
+        job.time_limit_s = random.choice((4, 8, 600, 600))
+        runs_s = min(runs_s, random.choice((job.time_limit_s, job.time_limit_s, 3)))
+    return job, runs_s
+
+
+def _rank(random: Random, features: Features, state: State) -> int:
+    """The amount of one rank."""
+    if random.random() < features.fractions:
+        return random.choice((125, 250, 250, 500, 500, 750))
+    if random.random() < features.several:
+        largest = max(_node_sizes(state))
+        return WHOLE * random.randint(1, max(1, min(largest, 8 if features.nodes else 3)))
+    return WHOLE
+
+
+def _node_sizes(state: State) -> list[int]:
+    sizes: dict[str, int] = {}
+    for one in state.devices.values():
+        sizes[one.node] = sizes.get(one.node, 0) + 1
+    return list(sizes.values())
+
+
+def _notebook(random: Random, features: Features, name: str, project: str, live_s: int) -> Iterator[Arrival]:
+    when = BEGIN + random.randint(0, live_s) * 1000
+    notebook = Notebook(
+        id=name, project=project, user=random.choice(("u", "v")), gpu_milli=random.choice((125, 125, 250, 500))
+    )
+    yield Arrival(at=when, notebook=notebook)
+    if random.random() < 0.2:
+        yield Arrival(at=when + random.randint(2, 6) * 1000, ends=name)
+    if features.lending:
+        use: Callable[[], str] = lambda: random.choice(("idle", "idle", "busy", "unknown"))  # noqa: E731
+        for _ in range(random.randint(1, 3)):
+            yield Arrival(at=when + random.randint(1, 8) * 1000, activity=(name, use()))

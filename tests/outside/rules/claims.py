@@ -1,0 +1,291 @@
+"""Whether each claim may take what it takes: R18, R37, R38, R44 to R48, R53, R61."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..model import Job, Owner, State, is_protected, total
+from ..places import fits_empty
+from ..shares import Shares
+from ..steps import Claim, Step
+
+Found = Iterator[tuple[str, str]]
+
+
+def check(step: Step) -> Found:
+    for claim in step.claims:
+        if claim.claimer in step.before.notebooks:
+            yield from _notebook(step, claim)
+        elif claim.claimer in step.before.jobs:
+            yield from of_claim(Case.of(step, claim))
+
+
+def of_claim(case: Case) -> Found:
+    """Everything that is wrong with one claim of a job."""
+    yield from _preemptible(case)
+    yield from _protected(case)
+    yield from _entry(case)
+    yield from _own_victims(case)
+    for victims in case.victims:
+        yield from _legal(case, victims)
+        if not case.within_guarantee:
+            yield from _imbalance(case, victims)
+            yield from _no_reclaim(case, victims)
+    if not case.within_guarantee:
+        yield from _no_mutual(case)
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """What a claim takes from one project: amounts in milli, one for each job or rank."""
+
+    project: Owner
+    use: int
+    items: tuple[int, ...]
+    jobs: tuple[Job, ...]
+    """Those that are paused as a whole."""
+
+    @property
+    def left(self) -> int:
+        """What the project has afterwards."""
+        return self.use - sum(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A claim with the figures of the rules."""
+
+    step: Step
+    claim: Claim
+    job: Job
+    project: Owner
+    victims: tuple[Victims, ...]
+    own: Victims
+
+    @classmethod
+    def of(cls, step: Step, claim: Claim) -> Case:
+        job = step.before.jobs[claim.claimer]
+        project = step.before.policy.projects[job.project]
+        by_project = _by_project(step, claim)
+        own = by_project.pop(project.name, Victims(project, claim.use.get(project.name, 0), (), ()))
+        return cls(step, claim, job, project, tuple(by_project.values()), own)
+
+    @property
+    def state(self) -> State:
+        return self.step.before
+
+    @property
+    def use_with(self) -> int:
+        """The use of the claimer's project with the job, its own victims gone."""
+        return self.own.left + self.gain
+
+    @property
+    def gain(self) -> int:
+        """What the claim adds to the use: a waiting job its minimum, an elastic job that grows its further ranks."""
+        milli = total(self.claim.placements) if self.job.runs else self.job.milli
+        return milli - self.claim.ledger.milli.get(self.job.id, 0)
+
+    @property
+    def quota(self) -> int:
+        return self.project.of(self.job.pool).training
+
+    @property
+    def use_at_entry(self) -> int:
+        """The use of the claimer's project with the job, none of its own victims subtracted (R37)."""
+        return self.use_with + sum(self.own.items)
+
+    @property
+    def within_guarantee(self) -> bool:
+        return self.use_at_entry <= self.quota
+
+    def fair(self, project: str) -> int:
+        """The fair share if a notebook that waits is counted as booked, or as not yet, whichever is less."""
+        return min(one.fair[project] for one in self._divisions)
+
+    @property
+    def entry_fair(self) -> int:
+        """The same for the claimer's project, whichever is more."""
+        return max(one.fair[self.project.name] for one in self._divisions)
+
+    def department_fair(self, department: str) -> int:
+        return min(one.department_fair[department] for one in self._divisions)
+
+    @property
+    def _divisions(self) -> tuple[Shares, Shares]:
+        return self.step.shares(self.job.pool), self.step.shares_with_requests(self.job.pool)
+
+    def crosses(self, other: Owner) -> bool:
+        """Whether another project is of another department."""
+        return other.department != self.project.department
+
+    def department_use(self, name: str) -> int:
+        """The use of a department before the claim."""
+        projects = self.state.policy.projects
+        return sum(used for one, used in self.claim.use.items() if projects[one].department == name)
+
+
+def _by_project(step: Step, claim: Claim) -> dict[str, Victims]:
+    state = step.before
+    items: dict[str, list[int]] = {}
+    jobs: dict[str, list[Job]] = {}
+    claimer = step.before.jobs[claim.claimer]
+    for job in claim.evicted:
+        if not job.borrower or job.project == claimer.project:
+            items.setdefault(job.project, []).append(state.held_milli(job.id))
+            jobs.setdefault(job.project, []).append(job)
+    for job, given in claim.shrunk:
+        items.setdefault(job.project, []).extend([job.gpu_milli] * (given // job.gpu_milli))
+    projects = state.policy.projects
+    return {
+        name: Victims(projects[name], claim.use.get(name, 0), tuple(one), tuple(jobs.get(name, ())))
+        for name, one in items.items()
+    }
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+def _preemptible(case: Case) -> Found:
+    for job in (*case.claim.evicted, *case.claim.moved, *(one for one, _ in case.claim.shrunk)):
+        if not job.preemptible:
+            yield "R38", f"{case.job.id} takes devices of {job.id}, which may not be preempted"
+
+
+def _protected(case: Case) -> Found:
+    """R53: a protected job is paused or moved only for a claim within guarantee."""
+    if case.within_guarantee:
+        return
+    for job in (*case.claim.evicted, *case.claim.moved):
+        if is_protected(job, case.state) and not job.borrower:
+            yield "R53", f"{case.job.id}, above its guarantee, touches {job.id}, which is protected"
+
+
+def _entry(case: Case) -> Found:
+    """R37: with the job the project stays within its fair share, or within its quota.
+
+    What its own project loses does not count, except where no other project loses anything. A claim that takes only
+    from its own project, which has no more afterwards, concerns nobody else.
+    """
+    fair = max(case.entry_fair, case.quota)
+    grows = bool(case.claim.moved) or case.use_with > case.own.use
+    use = case.use_at_entry if case.victims else case.use_with if grows else 0
+    if use > fair:
+        yield "R37", f"{case.job.id} takes from others; {case.project.name} comes to {use}, fair share {fair}"
+    if not case.job.preemptible:
+        mine = case.claim.fixed.get(case.project.name, 0)
+        if mine + case.job.milli > case.quota and case.job.id not in case.state.reserved:
+            yield "R37", f"{case.job.id} may not be preempted; with it {mine + case.job.milli}, quota {case.quota}"
+
+
+def _own_victims(case: Case) -> Found:
+    """R48: inside a project only work of lower priority is preempted, or of equal where it is over its quota."""
+    over = case.own.use + case.gain > case.quota
+    for job in case.own.jobs:
+        if job.priority > case.job.priority or (job.priority == case.job.priority and not over):
+            yield "R48", f"{case.job.id} ({case.job.priority}) pauses {job.id} ({job.priority}) of its own project"
+
+
+def _legal(case: Case, victims: Victims) -> Found:
+    """R38 and P5, for the project and, between departments, for the department."""
+    pool, name = case.job.pool, victims.project.name
+    quota = victims.project.of(pool).training
+    least = quota if case.within_guarantee else max(quota, case.fair(name))
+    if victims.left + max(victims.items) <= least:
+        yield "R38", f"{case.job.id} takes {victims.items} from {name} with {victims.use}; only above {least} is legal"
+    department = victims.project.department
+    if department is not None and case.crosses(victims.project):
+        yield from _legal_department(case, department)
+
+
+def _legal_department(case: Case, department: str) -> Found:
+    """The same for all that the claim takes from one other department."""
+    items = [one for rows in case.victims if rows.project.department == department for one in rows.items]
+    quota = case.state.policy.departments[department].of(case.job.pool).training
+    fair = case.department_fair(department)
+    least = quota if case.within_guarantee else max(quota, fair)
+    use = case.department_use(department)
+    if use - sum(items) + max(items) <= least:
+        yield "R38", f"{case.job.id} takes {items} from department {department} with {use}; legal above {least}"
+
+
+def _imbalance(case: Case, victims: Victims) -> Found:
+    """R44, and R18: weight 0 reclaims nothing above its quota."""
+    if case.crosses(victims.project):
+        yield from _imbalance_of_departments(case, victims)
+        return
+    weight = case.project.of(case.job.pool).weight
+    if not weight:
+        yield "R18", f"{case.job.id} of {case.project.name}, weight 0, takes from {victims.project.name}"
+    elif victims.project.priority == case.project.priority:
+        mine = Fraction(case.use_with - case.quota, weight)
+        theirs = _excess(victims.project, victims.left, case.job.pool)
+        if theirs is not None and mine > theirs:
+            text = f"{case.job.id} of {case.project.name} comes to {float(mine):g} above quota by weight"
+            yield "R44", f"{text}, {victims.project.name} to {float(theirs):g}"
+
+
+def _imbalance_of_departments(case: Case, victims: Victims) -> Found:
+    departments = case.state.policy.departments
+    mine, other = (departments[one.department or ""] for one in (case.project, victims.project))
+    if mine.priority != other.priority:
+        return
+    own = [one for rows in (*case.victims, case.own) if rows.project.department == mine.name for one in rows.items]
+    taken = [one for rows in case.victims if rows.project.department == other.name for one in rows.items]
+    ours = _excess(mine, case.department_use(mine.name) - sum(own) + case.gain, case.job.pool)
+    theirs = _excess(other, case.department_use(other.name) - sum(taken), case.job.pool)
+    if theirs is not None and ours is not None and ours > theirs:
+        text = f"{case.job.id}: department {mine.name} comes to {float(ours):g}"
+        yield "R44", f"{text}, {other.name} to {float(theirs):g}"
+
+
+def _excess(owner: Owner, use: int, pool: str) -> Fraction | None:
+    """(use - quota) / weight; none for weight 0, which is above every figure."""
+    amounts = owner.of(pool)
+    return Fraction(use - amounts.training, amounts.weight) if amounts.weight else None
+
+
+def _no_reclaim(case: Case, victims: Victims) -> Found:
+    """R45: no job of a victim project that ends below its quota could take the devices back."""
+    quota = victims.project.of(case.job.pool).training
+    if victims.left < quota:
+        firm = victims.left - _elastic_surplus(case, victims)
+        for job in _could_reclaim(case, victims):
+            if firm + job.milli <= quota:
+                text = f"{victims.project.name} ends with {firm} of quota {quota}"
+                yield "R45", f"{case.job.id}: {text}, and {job.id} ({job.milli}) could reclaim"
+    for job in victims.jobs:
+        if victims.left < job.milli <= quota:
+            yield "R45", f"{case.job.id} takes {job.id} ({job.milli} of quota {quota}); only {victims.left} remain"
+
+
+def _elastic_surplus(case: Case, victims: Victims) -> int:
+    """What the elastic jobs that stay have above their minimum."""
+    gone = {job.id for job in victims.jobs}
+    given = {job.id: milli for job, milli in case.claim.shrunk}
+    stays = [job for job in case.state.in_pool(case.job.pool) if job.project == victims.project.name and job.runs]
+    found = 0
+    for job in stays:
+        if job.id not in gone and job.min_ranks is not None and job.preemptible:
+            found += max(0, case.claim.ledger.milli.get(job.id, 0) - given.get(job.id, 0) - job.milli)
+    return found
+
+
+def _could_reclaim(case: Case, victims: Victims) -> list[Job]:
+    name = victims.project.name
+    waiting = [job for job in case.state.waiting(case.job.pool) if job.project == name]
+    waiting = [job for job in waiting if job.id not in case.state.reserved and job.id not in case.step.started]
+    return [job for job in (*victims.jobs, *waiting) if fits_empty(job, case.state)]
+
+
+def _no_mutual(case: Case) -> Found:
+    """R46: a job that was paused for another job does not pause that one."""
+    for job in case.claim.evicted:
+        if case.job.paused_for == job.id:
+            yield "R46", f"{case.job.id} was paused for {job.id}, and pauses it"
+
+
+def _notebook(step: Step, claim: Claim) -> Found:
+    """R6 and R61: for a notebook only borrowers are paused."""
+    for job in (*claim.evicted, *claim.moved):
+        if not job.borrower:
+            yield "R61", f"{job.id} is paused for notebook {claim.claimer}, and is no borrower"

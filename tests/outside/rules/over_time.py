@@ -1,0 +1,132 @@
+"""What only several ticks show: P7, P8, P9, P10 and R6 with their times, R49."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..model import Job, Reservation, State
+from ..places import empty_room, take
+from ..steps import Step
+from .reservation import is_taken_over, within_guarantee
+
+Found = Iterator[tuple[str, str]]
+
+
+@dataclass(slots=True)
+class Watch:
+    """What was seen so far in one world."""
+
+    evictions: dict[str, tuple[set[str], Reservation | None]] = field(default_factory=dict)
+    """By preemptor that has not started: its victims, and its reservation."""
+    requested_at: dict[str, int] = field(default_factory=dict)
+    """When each notebook that waits within its quota was seen first."""
+    drains: dict[str, int] = field(default_factory=dict)
+    """When each claim within guarantee got its reservation."""
+    idle_drains: dict[str, int] = field(default_factory=dict)
+    """For how many ticks the devices of a reservation have been free."""
+    paused_for: dict[tuple[str, str], int] = field(default_factory=dict)
+    """With everything frozen: the pauses of each job, for its own project and for others."""
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    """With everything frozen: (preemptor, victim)."""
+
+    def see(self, step: Step, frozen: bool) -> Found:
+        yield from self._preemptors_start(step)
+        yield from self._drains_end(step)
+        yield from self._notebooks_start(step)
+        yield from _growth(step)
+        if frozen:
+            yield from self._frozen(step)
+
+    # --- P7 ---------------------------------------------------------------------------------------------------------
+    def _preemptors_start(self, step: Step) -> Found:
+        for claim in step.claims:
+            victims, _ = self.evictions.get(claim.claimer, (set(), None))
+            victims |= {job.id for job in claim.evicted}
+            if victims and claim.claimer in step.before.jobs:
+                self.evictions[claim.claimer] = (victims, step.after.reserved.get(claim.claimer))
+        for name, (victims, kept) in list(self.evictions.items()):
+            job = step.after.jobs.get(name)
+            lost = name not in step.after.reserved
+            if job is None or not job.waits or (lost and kept is not None and is_taken_over(step, kept, job)):
+                del self.evictions[name]
+            elif lost and not _has_backfill(step, name):
+                del self.evictions[name]
+                yield "P7", f"{sorted(victims)} were paused for {name}, which lost its devices and waits"
+
+    # --- P10 --------------------------------------------------------------------------------------------------------
+    def _drains_end(self, step: Step) -> Found:
+        now, policy = step.before.now, step.before.policy
+        waiting = {name: one for name, one in step.after.reserved.items() if name in step.after.jobs}
+        self.drains = {name: at for name, at in self.drains.items() if name in waiting}
+        self.idle_drains = {name: count for name, count in self.idle_drains.items() if name in waiting}
+        for name, kept in waiting.items():
+            job = step.after.jobs[name]
+            if name in step.reserving and job.waits and within_guarantee(step, job):
+                self.drains.setdefault(name, now)
+            if job.waits and now > self.drains.get(name, now) + (policy.grace_s + 2) * 1000:
+                late = (now - self.drains.pop(name)) // 1000
+                yield "P10", f"{name}, within guarantee, has had its reservation for {late} s and has not started"
+            waits = not _is_free(step.before, kept) or any(one.leaves for one in step.before.in_pool(job.pool))
+            self.idle_drains[name] = 0 if waits else self.idle_drains.get(name, 0) + 1
+            if job.waits and self.idle_drains[name] == 3:
+                yield "R25", f"the devices reserved for {name} have been free for three ticks"
+
+    # --- R6 ---------------------------------------------------------------------------------------------------------
+    def _notebooks_start(self, step: Step) -> Found:
+        state = step.after
+        waiting = {one.id for one in state.notebooks.values() if one.state == "requested" or one.woken}
+        self.requested_at = {name: at for name, at in self.requested_at.items() if name in waiting}
+        for name in sorted(waiting):
+            since = self.requested_at.setdefault(name, state.now)
+            if state.now > since + (state.policy.lent_grace_s + 2) * 1000 and not _is_empty(state, name):
+                self.requested_at[name] = state.now + 10**9
+                yield "R6", f"notebook {name} has waited {(state.now - since) // 1000} s within its quota"
+
+    # --- P8 and P9 --------------------------------------------------------------------------------------------------
+    def _frozen(self, step: Step) -> Found:
+        for claim in step.claims:
+            preemptor = step.before.jobs.get(claim.claimer)
+            for victim in claim.evicted if preemptor is not None else ():
+                yield from self._pair(step, preemptor, victim)
+
+    def _pair(self, step: Step, preemptor: Job | None, victim: Job) -> Found:
+        assert preemptor is not None
+        own = preemptor.project == victim.project
+        self.pairs.add((preemptor.id, victim.id))
+        if (victim.id, preemptor.id) in self.pairs:
+            yield "P9", f"{victim.id} had paused {preemptor.id}, which now pauses it"
+        if own and (within_guarantee(step, preemptor) or not preemptor.preemptible):
+            return  # what may not be preempted is within its quota (R8)
+        key = (victim.id, "own" if own else "other")
+        self.paused_for[key] = self.paused_for.get(key, 0) + 1
+        if self.paused_for[key] == 2:
+            yield "P8", f"{victim.id} is paused a second time ({key[1]} project), with everything frozen"
+
+
+def _has_backfill(step: Step, name: str) -> bool:
+    return any(one.workload == name for one in step.backfill.values())
+
+
+def _is_free(state: State, kept: Reservation) -> bool:
+    """Whether nothing is left on reserved devices that does not fit beside the reservation."""
+    room = {name: 1000 - one.foreign for name, one in state.devices.items()}
+    for parts in state.held.values():
+        take(room, parts)
+    take(room, kept.placements)
+    return all(room[one.device] >= 0 for one in kept.placements)
+
+
+def _is_empty(state: State, notebook: str) -> bool:
+    return not empty_room(state, state.notebooks[notebook].pool)
+
+
+def _growth(step: Step) -> Found:
+    """R49: an elastic job grows once it has run for ten graces."""
+    for action in step.of_kind("pause"):
+        job = step.before.jobs.get(action.workload)
+        if action.claimer != action.workload or job is None or job.started_at is None:
+            continue
+        ran = (step.before.now - job.started_at) / 1000
+        if action.workload in step.reserving and ran < 10 * step.before.policy.grace_s:
+            yield "R49", f"{job.id} grows after {ran:g} s; ten graces are {10 * step.before.policy.grace_s}"

@@ -1,0 +1,366 @@
+"""The backfill reservation: R27 to R33."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from ..model import WHOLE, Job, Placement, Reservation, State, ranks_of, total, used_up
+from ..places import empty_room, fits, fits_empty, free_later, free_now, take
+from ..shares import notebooks_milli
+from ..steps import STARTS, Action, Ledger, Step
+from .limits import admits
+
+Found = Iterator[tuple[str, str]]
+
+LONG_MS = 60_000
+
+
+def check(step: Step) -> Found:
+    for pool in step.pools:
+        yield from _only_one(step, pool)
+        kept, was = step.backfill.get(pool), step.before.backfill.get(pool)
+        if kept is not None:
+            yield from _holder(step, kept)
+            yield from _planned_start(step, kept)
+        else:
+            yield from _missing(step, pool)
+        if was is not None:
+            yield from _stays(step, was, kept)
+        for action in step.giving():
+            yield from _entry(step, action, was, kept)
+        yield from _borrowers_leave(step, kept)
+
+
+def _only_one(step: Step, pool: str) -> Found:
+    """R27: a plan that reserves for another job drops the reservation of the one before."""
+    was = step.before.backfill.get(pool)
+    holders = {was.workload} if was is not None else set()
+    for action in step.actions:
+        if action.is_backfill and action.workload in step.before.jobs:
+            holders |= {action.workload} if step.before.jobs[action.workload].pool == pool else set()
+        elif action.kind in (*STARTS, "unreserve", "reserve"):
+            holders.discard(action.workload)
+    if len(holders) > 1:
+        yield "R27", f"{', '.join(sorted(holders))} have backfill reservations in {pool}"
+
+
+# --- which job has it -------------------------------------------------------------------------------------------------
+def _holder(step: Step, kept: Reservation) -> Found:
+    """R27: a waiting job that no limit or quota holds back, and that fits beside the guarantees of the others."""
+    job = step.after.jobs.get(kept.workload)
+    if job is None or not job.waits or job.id in step.after.reserved:
+        yield "R27", f"{kept.workload} has a backfill reservation, and does not wait for devices"
+        return
+    was = step.before.backfill.get(job.pool)
+    is_new = was is None or was.workload != job.id
+    admitted = admits(job, step.after, step.ledger) or admits(job, step.before, Ledger(step.before))
+    if is_new and not admitted:
+        yield "R27", f"{job.id} gets the backfill reservation, and waits for a limit, ceiling or quota"
+    if not _fits_beside(step, job):
+        yield "R27", f"{job.id} ({job.milli}) has the backfill reservation beside guarantees of {_others(step, job)}"
+    yield from _shape(step, kept, job)
+
+
+def _shape(step: Step, kept: Reservation, job: Job) -> Found:
+    """Each rank has its amount, on devices that are in the pool."""
+    room = empty_room(step.after, job.pool)
+    take(room, kept.placements)
+    ranks = ranks_of(kept.placements)
+    if ranks < job.least or total(kept.placements) != ranks * job.gpu_milli or min(room.values(), default=0) < 0:
+        yield "R27", f"{job.id} needs {job.least} x {job.gpu_milli} and has {total(kept.placements)} reserved"
+
+
+def _others(step: Step, job: Job) -> int:
+    """min(training quota, wanted) of all other projects."""
+    wanted = step.shares(job.pool).wanted
+    projects = step.before.policy.projects.items()
+    return sum(min(one.of(job.pool).training, wanted[name]) for name, one in projects if name != job.project)
+
+
+def _fits_beside(step: Step, job: Job) -> bool:
+    """In amount alone; without this the job may not have the reservation."""
+    return job.milli + _others(step, job) <= step.shares(job.pool).capacity
+
+
+def _packs_beside(step: Step, job: Job) -> bool:
+    """In shape, too; with this the job may have the reservation.
+
+    Parts of devices are packed side by side; a guarantee of more than a device counts as whole devices. Larger ranks
+    are judged only where nobody else has a guarantee.
+    """
+    state, projects = step.after, step.before.policy.projects
+    wanted = step.shares(job.pool).wanted
+    slices = [max(one.of(job.pool).notebook, notebooks_milli(name, state, job.pool)) for name, one in projects.items()]
+    others = [min(one.of(job.pool).training, wanted[name]) for name, one in projects.items() if name != job.project]
+    ranks = [job.gpu_milli] * job.least
+    parts = [milli for milli in (*others, *ranks) if milli < WHOLE]
+    whole = sum(-(-milli // WHOLE) for milli in (*others, *ranks) if milli >= WHOLE)
+    free = [one for one in state.healthy(job.pool) if not one.foreign]
+    if not fits_empty(job, state):
+        return False
+    if job.gpu_milli > WHOLE and any((*others, *slices)):
+        return False
+    with_slices = {part.device for one in state.slices(job.pool) for part in state.held.get(one.id, ())}
+    return whole + _devices_for(parts) + max(_devices_for(slices), len(with_slices)) <= len(free)
+
+
+def _devices_for(parts: list[int]) -> int:
+    """How many devices parts of devices take side by side: the largest first, each where it fits first."""
+    devices: list[int] = []
+    for milli in sorted(parts, reverse=True):
+        at = next((at for at, used in enumerate(devices) if used + milli <= WHOLE), None)
+        if at is None:
+            devices.append(milli)
+        else:
+            devices[at] += milli
+    return len([used for used in devices if used])
+
+
+def _missing(step: Step, pool: str) -> Found:
+    """R27: somebody has the reservation if a job waits for devices only. Plans with actions are not judged."""
+    if step.actions or any(job.leaves for job in step.after.in_pool(pool)):
+        return
+    for job in step.after.waiting(pool):
+        if job.id in step.after.reserved or used_up(job, step.after):
+            continue
+        if (
+            _packs_beside(step, job)
+            and admits(job, step.after, step.ledger)
+            and not fits(job, free_later(step.after, pool), step.after)
+        ):
+            yield "R27", f"{job.id} ({job.milli}) waits for devices only; no backfill reservation in {pool}"
+            return
+
+
+# --- the planned start ------------------------------------------------------------------------------------------------
+def _planned_start(step: Step, kept: Reservation) -> Found:
+    """R27: beside what runs longer than until the planned start, the reserved devices have room for the job."""
+    state = step.after
+    later = _later(state, kept)
+    parts = [part for one in later.values() for part in one]
+    for device in sorted(_overfull(state, kept, parts)):
+        names = [name for name, one in later.items() if any(part.device == device for part in one)]
+        yield "R27", f"{kept.workload} is to start on {device} before {', '.join(names)} there have to end"
+
+
+def _later(state: State, kept: Reservation) -> dict[str, tuple[Placement, ...]]:
+    """What may still be on the devices at the planned start, by workload: running work, and claims that will start."""
+    found = {name: parts for name, parts in state.held.items() if _ends_later(name, kept, state)}
+    for name, one in state.reserved.items():
+        if name not in state.jobs or _end_if_started(state.jobs[name], state) > kept.planned_start:
+            found[name] = (*found.get(name, ()), *one.placements)
+    return found
+
+
+def _end_if_started(job: Job, state: State) -> int:
+    return state.now + (job.time_limit_s + state.policy.grace_s) * 1000
+
+
+def _ends_later(workload: str, kept: Reservation, state: State) -> bool:
+    """Whether a workload may have its devices after the planned start; borrowers leave before (R31)."""
+    job = state.jobs.get(workload)
+    return job is None or (not job.borrower and _ends_at(job, state) > kept.planned_start)
+
+
+def _ends_at(job: Job, state: State) -> int:
+    grace = state.policy.grace_s * 1000
+    if job.leaves and job.pausing_since_at is not None:
+        return job.pausing_since_at + grace
+    return (job.started_at or state.now) + job.time_limit_s * 1000 + grace
+
+
+def _overfull(state: State, kept: Reservation, others: list[Placement]) -> set[str]:
+    """The reserved devices on which other work and the reservation are more than there is."""
+    room = {name: 1000 - one.foreign for name, one in state.devices.items()}
+    take(room, kept.placements)
+    take(room, others)
+    return {one.device for one in kept.placements if room[one.device] < 0}
+
+
+def _stays(step: Step, was: Reservation, kept: Reservation | None) -> Found:
+    """R28, R29 and R33: it stays with its job, and its planned start does not move later."""
+    job = step.after.jobs.get(was.workload)
+    if job is None or not job.waits or was.workload in step.after.reserved:
+        return
+    if kept is not None and kept.workload == was.workload:
+        late = (kept.planned_start - was.planned_start) / 1000
+        if late > 0 and was.planned_start > step.before.now and not _overtaken(step, was):
+            yield "R33", f"the planned start of {was.workload} moves {late:g} s later"
+    elif not _packs_beside(step, job) or not admits(job, step.after, step.ledger):
+        return
+    elif kept is None:
+        yield "R28", f"the backfill reservation of {was.workload} ends, and it waits on"
+    elif not _passes(step, was, kept):
+        yield "R28", f"the backfill reservation of {was.workload} goes to {kept.workload}"
+
+
+def _overtaken(step: Step, was: Reservation) -> bool:
+    """Whether this plan, or one before it, let another job onto the reserved devices (R32)."""
+    reserved = {one.device for one in was.placements}
+    moved = [one.placements for one in step.after.reserved.values() if one.workload != was.workload]
+    started = [one.placements for one in step.started.values()]
+    return any(one.device in reserved for parts in (*moved, *started) for one in parts)
+
+
+def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
+    """R29, or R32: a job that is let in could not start for lack of devices."""
+    jobs = step.after.jobs
+    old, new = jobs[was.workload], jobs.get(kept.workload)
+    if new is None:
+        return False
+    idle = _idle_for(step, step.before, was) and _idle_for(step, step.after, was)
+    if old.project == new.project:
+        return not idle and _order(new) < _order(old)
+    better = within_guarantee(step, new) or _better_right(step, new, old)
+    above = not (within_fair(step, old) and _was_within_fair(step, old)) and not within_fair(step, new)
+    return better or (above and past(step, new) < past(step, old) and not idle)
+
+
+def _order(job: Job) -> tuple[int, int, str]:
+    return (-job.priority, job.submitted_at, job.id)
+
+
+def _idle_for(step: Step, state: State, kept: Reservation) -> bool:
+    """Whether another waiting job would fit if the reserved devices were not reserved."""
+    pool = state.jobs[kept.workload].pool
+    room = free_now(state, pool)
+    beside = dict(room)
+    take(beside, kept.placements)
+    others = [job for job in state.waiting(pool) if job.id != kept.workload and admits(job, state, step.ledger)]
+    return any(fits(job, room, state) and not fits(job, beside, state) for job in others)
+
+
+# --- who may start there ----------------------------------------------------------------------------------------------
+def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservation | None) -> Found:
+    """R30, R31 and R32, for the reservation that the plan found, or made earlier."""
+    job = step.before.jobs.get(action.workload)
+    if job is None or was is None or kept is None or kept.workload != was.workload or job.id == kept.workload:
+        return
+    kept = kept if _moves_little(step, was, kept) or _moved_by_right(step, was, job) else was
+    ends = _end_if_started(job, step.before)
+    borrows = action.borrower and job.preemptible and not used_up(job, step.before)
+    if (
+        job.id in {*step.before.reserved, *step.before.held}
+        or ends <= kept.planned_start
+        or borrows
+        or not _enters(step, action, kept)
+    ):
+        return
+    holder = step.before.jobs[kept.workload]
+    text = f"{job.id} gets devices reserved for {holder.id}"
+    if _passed_in_project(step, was, holder) or _passes_to(step, was, job, holder):
+        return
+    if job.project == holder.project:
+        yield "R32", f"{text}, of its own project"
+    elif not within_guarantee(step, job) and not _better_right(step, job, holder):
+        yield "R32", f"{text}, without the better right"
+
+
+def _passed_in_project(step: Step, was: Reservation, holder: Job) -> bool:
+    """Whether a job of the same project that precedes the holder has reserved devices: the reservation passed (R29)."""
+    reserved = {one.device for one in was.placements}
+    for action in step.giving():
+        job = step.before.jobs.get(action.workload)
+        precedes = job is not None and job.project == holder.project and _order(job) < _order(holder)
+        if precedes and not reserved.isdisjoint(one.device for one in action.placements):
+            return True
+    return False
+
+
+def _passes_to(step: Step, was: Reservation, job: Job, holder: Job) -> bool:
+    """R29: whether a reservation above fair share passes to a job of another project, which is then served there."""
+    above = not _was_within_fair(step, holder) and not within_fair(step, job)
+    return above and past(step, job) < past(step, holder) and not _idle_for(step, step.before, was)
+
+
+def _moves_little(step: Step, was: Reservation, kept: Reservation) -> bool:
+    """Whether the planned start is not later than the slowest drain makes it: a grace and two ticks (P10)."""
+    return kept.planned_start <= was.planned_start + (step.before.policy.grace_s + 2) * 1000
+
+
+def _moved_by_right(step: Step, was: Reservation, job: Job) -> bool:
+    """Whether another job of this plan has the right to move the planned start (R32, R33)."""
+    holder, reserved = step.before.jobs[was.workload], {one.device for one in was.placements}
+    for action in step.giving():
+        other = step.before.jobs.get(action.workload)
+        if other is None or other.id == job.id or not reserved & {one.device for one in action.placements}:
+            continue
+        if other.project != holder.project and (within_guarantee(step, other) or _better_right(step, other, holder)):
+            return True
+    return False
+
+
+def _enters(step: Step, action: Action, kept: Reservation) -> bool:
+    """Whether a job gets room on reserved devices that it has not had before, and that the reservation needs."""
+    others = [part for parts in _later(step.after, kept).values() for part in parts]
+    had = {one.device for one in step.before.held.get(action.workload, ())}
+    return bool({one.device for one in action.placements} & _overfull(step.after, kept, others) - had)
+
+
+def may_enter(step: Step, job: Job, kept: Reservation) -> bool:
+    """Whether a job has the right to reserved devices by its time limit, or by R32."""
+    holder = step.before.jobs[kept.workload]
+    if _end_if_started(job, step.before) <= kept.planned_start:
+        return True
+    return job.project != holder.project and (within_guarantee(step, job) or _better_right(step, job, holder))
+
+
+def _better_right(step: Step, job: Job, holder: Job) -> bool:
+    """R32: a reservation above fair share lets in a job within its fair share, of no more past use."""
+    return not within_fair(step, holder) and within_fair(step, job) and past(step, job) <= past(step, holder)
+
+
+def within_guarantee(step: Step, job: Job) -> bool:
+    return _use_with(step, job) <= step.before.policy.projects[job.project].of(job.pool).training
+
+
+def within_fair(step: Step, job: Job) -> bool:
+    quota = step.before.policy.projects[job.project].of(job.pool).training
+    return _use_with(step, job) <= max(quota, step.shares(job.pool).fair[job.project])
+
+
+def _was_within_fair(step: Step, job: Job) -> bool:
+    """The same before the plan."""
+    quota = step.before.policy.projects[job.project].of(job.pool).training
+    use = Ledger(step.before).use.get(job.project, 0) + job.milli
+    return use <= max(quota, step.shares(job.pool).fair[job.project])
+
+
+def _use_with(step: Step, job: Job) -> int:
+    """The use of a job's project with it; what this plan started before it counts, not what a claim takes (R37)."""
+    claims = [one.ledger for one in step.claims if one.claimer == job.id]
+    ledger = claims[0] if claims else step.before_start.get(job.id, step.ledger)
+    own = ledger.milli.get(job.id, 0)
+    return ledger.use.get(job.project, 0) - own + job.milli
+
+
+def is_taken_over(step: Step, kept: Reservation, loser: Job) -> bool:
+    """Whether a claim within guarantee, or a notebook, has one of the devices now."""
+    devices = {one.device for one in kept.placements}
+    taken = [*step.started.values(), *step.reserving.values()]
+    for one in taken:
+        job = step.before.jobs.get(one.workload)
+        rightful = job is None or within_guarantee(step, job)
+        if rightful and one.workload != loser.id and devices & {part.device for part in one.placements}:
+            return True
+    return False
+
+
+def past(step: Step, job: Job) -> tuple[bool, Fraction]:
+    """The past use per weight of a job's project; with weight 0 it is more than any with a weight."""
+    weight = step.before.policy.projects[job.project].of(job.pool).weight
+    used = step.before.usage.get((job.project, job.pool), 0)
+    return (not weight, Fraction(used, weight or 1))
+
+
+def _borrowers_leave(step: Step, kept: Reservation | None) -> Found:
+    """R31: one grace before the planned start, borrowers leave the reserved devices."""
+    if kept is None or step.before.now < kept.planned_start - step.before.policy.grace_s * 1000:
+        return
+    state = step.after
+    reserved = {one.device for one in kept.placements}
+    for name in sorted(name for name, parts in state.held.items() if reserved & {one.device for one in parts}):
+        job = state.jobs.get(name)
+        if job is not None and job.borrower and job.runs and not any(one.device for one in state.notebooks.values()):
+            yield "R31", f"{name} borrows devices of {kept.workload}, whose planned start is a grace away"

@@ -1,0 +1,112 @@
+"""The order of the queue, as far as single plans show it: R21 to R23 and R42."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..model import Job, used_up
+from ..places import fits_beside_notebooks, free_later, free_now, give, take
+from ..steps import STARTS, Action, Ledger, Step
+from .limits import admits, admits_now, hidden_by_patience
+from .reservation import within_fair, within_guarantee
+
+Found = Iterator[tuple[str, str]]
+
+
+def check(step: Step) -> Found:
+    for action in step.giving():
+        job = step.before.jobs.get(action.workload)
+        if job is None or job.id in step.before.reserved or not job.waits or action.borrower:
+            continue
+        yield from _own_order(step, action, job)
+        if action.kind in STARTS and not within_fair(step, job):
+            yield from _better_class(step, action, job)
+
+
+def _own_order(step: Step, action: Action, job: Job) -> Found:
+    """R23 and R42: no job of higher priority of the same project waits that could have had these devices.
+
+    The job that has the backfill reservation may start as soon as any devices are free (R33).
+    """
+    state = step.before
+    holders = {one.workload for one in (*step.before.backfill.values(), *step.backfill.values())}
+    if job.id in holders or _is_backfilled(step, action, job):
+        return
+    ledger = step.ledger.copy()
+    ledger.milli.pop(job.id, None)
+    room = free_later(step.after, job.pool)
+    give(room, action.placements)
+    for other in _waiting(step, job):
+        if not _could_claim(step, other, job) or hidden_by_patience(other, step.after.waiting(job.pool), step.after):
+            continue
+        same = other.project == job.project and other.priority > job.priority and other.milli <= job.milli
+        ranked = within_guarantee(step, other) if within_guarantee(step, job) else True
+        if same and ranked and admits(other, state, ledger) and fits_beside_notebooks(other, room, step.after):
+            yield (
+                "R23",
+                f"{job.id} ({job.priority}) gets devices before {other.id} ({other.priority}), which fits there",
+            )
+            return
+
+
+def _could_claim(step: Step, other: Job, job: Job) -> bool:
+    """Whether a job could take what the claim of a started one takes, if that takes anything (R37, R46)."""
+    victims = {one.id for claim in step.claims if claim.claimer == job.id for one in claim.evicted}
+    if not step.claimed(job.id):
+        return True
+    return other.paused_for not in victims and (other.preemptible or within_guarantee(step, other))
+
+
+def _better_class(step: Step, action: Action, job: Job) -> Found:
+    """R22: surplus goes to no job while one within its fair share fits there; a reservation binds that one (R30)."""
+    if _is_backfilled(step, action, job) or job.id in {one.workload for one in step.before.backfill.values()}:
+        return
+    room = free_now(step.after, job.pool)
+    give(room, action.placements)
+    kept = step.backfill.get(job.pool)
+    if kept is not None:
+        take(room, kept.placements)
+    for other in _waiting(step, job):
+        fair = within_guarantee(step, other) or (other.preemptible and within_fair(step, other))
+        first = fair and _is_first(step, other)
+        admitted = first and admits_now(other, step.after, _without(step, job))
+        if admitted and fits_beside_notebooks(other, room, step.after):
+            yield "R22", f"{job.id} starts above its fair share; {other.id}, within its own, fits there and waits"
+            return
+
+
+def _is_backfilled(step: Step, action: Action, job: Job) -> bool:
+    """Whether it starts on reserved devices, where R30 decides; without the record, whether it may."""
+    kept = step.backfill.get(job.pool) or step.before.backfill.get(job.pool)
+    return kept is not None and bool(
+        {one.device for one in kept.placements} & {one.device for one in action.placements}
+    )
+
+
+def _waiting(step: Step, job: Job) -> list[Job]:
+    state = step.after
+    return [
+        one
+        for one in state.waiting(job.pool)
+        if one.id in step.before.jobs
+        and step.before.jobs[one.id].waits
+        and one.id not in state.reserved
+        and not used_up(one, state)
+    ]
+
+
+def _is_first(step: Step, job: Job) -> bool:
+    """R21: whether no other job within the fair share of its project waits before it; that is then the candidate."""
+    waiting = step.after.waiting(job.pool)
+    if hidden_by_patience(job, waiting, step.after):
+        return False
+    others = [one for one in waiting if one.project == job.project and one.id != job.id and within_fair(step, one)]
+    mine = (-job.priority, job.submitted_at, job.id)
+    first_come = step.before.policy.within_project == "first_come"
+    return all(first_come and mine < (-one.priority, one.submitted_at, one.id) for one in others)
+
+
+def _without(step: Step, job: Job) -> Ledger:
+    ledger = step.ledger.copy()
+    ledger.milli.pop(job.id, None)
+    return ledger

@@ -1,0 +1,230 @@
+"""P10 and R40: a claim with a legal set of victims does not wait, and gets no dearer set than the search here finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+from ..model import Job, Reservation, State, total, used_up
+from ..places import Room, fits, free_later, give, take
+from ..steps import Action, Claim, Ledger, Step
+from .claims import Case
+from .limits import admits, hidden_by_patience
+from .reservation import is_taken_over, within_guarantee
+from .search import Option, cost_of, options
+
+Found = Iterator[tuple[str, str]]
+
+
+def check(step: Step) -> Found:
+    if step.actions:
+        yield from _dear(step)
+        yield from _taken_over(step)
+    elif not any(job.leaves for job in step.before.jobs.values()):
+        for pool in step.pools:
+            yield from _waiting(step, pool)
+            yield from _growth(step, pool)
+
+
+# --- claims that are not served ---------------------------------------------------------------------------------------
+def _waiting(step: Step, pool: str) -> Found:
+    """Only plans without actions are judged, when no work is leaving."""
+    for job, kind in _candidates(step, pool):
+        room = _room(step, job)
+        if fits(job, room, step.before):
+            continue
+        found = next(options(step, job, room, step.ledger), None)
+        if found is not None:
+            rule = kind if _without_moves(found) else "R40"
+            yield rule, f"{job.id} ({job.least} x {job.gpu_milli}) waits, and could: {found}"
+
+
+def _without_moves(found: Option) -> bool:
+    return all(one.kind != "move" for one in found.parts)
+
+
+def _candidates(step: Step, pool: str) -> Iterator[tuple[Job, str]]:
+    """The first job of each project within its guarantee (P10), or else within its fair share (R40)."""
+    state = step.before
+    for name, project in state.policy.projects.items():
+        quota = project.of(pool).training
+        fair = step.shares(pool).fair.get(name, 0)
+        use = step.ledger.use.get(name, 0)
+        jobs = sorted((job for job in state.waiting(pool) if job.project == name), key=_order)
+        if any(job.id in state.reserved for job in jobs) or _several_users(state, jobs):
+            continue
+        jobs = [job for job in jobs if not hidden_by_patience(job, jobs, state)]
+        jobs = [job for job in jobs if admits(job, state, step.ledger) and not used_up(job, state)]
+        within = [job for job in jobs if use + job.milli <= quota and _department_has_room(step, job)]
+        if within:
+            yield within[0], "P10"
+        elif project.of(pool).weight and (
+            inside := [job for job in jobs if job.preemptible and use + job.milli <= fair]
+        ):
+            yield inside[0], "R40"
+
+
+def _order(job: Job) -> tuple[int, int, str]:
+    return (-job.priority, job.submitted_at, job.id)
+
+
+def _several_users(state: State, jobs: list[Job]) -> bool:
+    """Whether users take turns, so that the order is not known from the jobs alone."""
+    return state.policy.within_project != "first_come" and len({job.user for job in jobs}) > 1
+
+
+def _department_has_room(step: Step, job: Job) -> bool:
+    name = step.before.policy.projects[job.project].department
+    if name is None:
+        return True
+    projects = step.before.policy.projects
+    use = sum(one for key, one in step.ledger.use.items() if projects[key].department == name)
+    return use + job.milli <= step.before.policy.departments[name].of(job.pool).training
+
+
+def _room(step: Step, job: Job) -> Room:
+    room = free_later(step.before, job.pool)
+    kept = step.backfill.get(job.pool)
+    if kept is not None and kept.workload != job.id:
+        take(room, kept.placements)
+    return room
+
+
+# --- claims that take more than they need -----------------------------------------------------------------------------
+def _dear(step: Step) -> Found:
+    """R40, for plans with one claim, whose devices serve no other work: no legal set costs less."""
+    if len(step.claims) != 1 or step.claims[0].claimer not in step.before.jobs:
+        return
+    claim = step.claims[0]
+    if not claim.placements or claim.claimer in step.before.reserved:
+        return
+    case = Case.of(step, claim)
+    cost = cost_of(case)
+    if cost <= (0, 0, 0, 1) or len({one.rank for one in claim.placements}) != case.job.least:
+        return
+    room = _room_without(step, claim)
+    if any(milli < 0 for milli in room.values()):
+        return
+    for rows in (step.before.backfill, step.backfill):
+        kept = rows.get(case.job.pool)
+        if kept is not None and kept.workload != case.job.id:
+            take(room, kept.placements)
+    for found in options(step, case.job, room, claim.ledger):
+        if found.cost < cost:
+            yield "R40", f"the claim of {claim.claimer} costs {cost}; {found} would cost {found.cost}"
+            return
+
+
+def _room_without(step: Step, claim: Claim) -> Room:
+    """What would be free if the plan did all but this claim."""
+    job = step.before.jobs[claim.claimer]
+    room = free_later(step.after, job.pool, {job.id})
+    for victim in (*claim.evicted, *claim.moved, *(one for one, _ in claim.shrunk)):
+        if victim.id in step.after.reserved:
+            give(room, step.after.reserved[victim.id].placements)
+        take(room, step.before.held[victim.id])
+    return room
+
+
+def _taken_over(step: Step) -> Found:
+    """R26: only the reservation of a claim above its guarantee is taken over.
+
+    Work that its project started since the reservation was made is surplus, and does not count against it. R40: a
+    project is left below its quota by that only if nothing else serves.
+    """
+    for action in step.of_kind("unreserve"):
+        loser, kept = step.before.jobs.get(action.workload), step.before.reserved.get(action.workload)
+        if action.code != "drain_taken_over" or loser is None or kept is None:
+            continue
+        if not is_taken_over(step, kept, loser):
+            yield (
+                "R26",
+                f"the reservation of {loser.id} is dropped; no notebook or claim within guarantee has its devices",
+            )
+        if _older_use(step, loser, kept) + total(kept.placements) <= _quota(step, loser):
+            yield "R26", f"the reservation of {loser.id}, within guarantee when it was made, is taken over"
+        else:
+            yield from _other_way(step, loser, {one.device for one in kept.placements})
+
+
+def _quota(step: Step, job: Job) -> int:
+    return step.before.policy.projects[job.project].of(job.pool).training
+
+
+def _older_use(step: Step, loser: Job, kept: Reservation) -> int:
+    """What the project had when the reservation was made, and has still."""
+    state = step.before
+    jobs = [job for job in state.in_pool(loser.pool) if job.project == loser.project and job.id != loser.id]
+    use = Ledger(state).milli
+    return sum(use.get(job.id, 0) for job in jobs if _since(job, state) <= kept.reserved_at)
+
+
+def _since(job: Job, state: State) -> int:
+    """Since when a job has its devices, or their reservation."""
+    if job.id in state.reserved and not job.leaves:
+        return state.reserved[job.id].reserved_at
+    return job.started_at or 0
+
+
+def _other_way(step: Step, loser: Job, devices: set[str]) -> Found:
+    """Each claim within guarantee that has one of the devices could have others: the reservation is not needed."""
+    rightful = [
+        job
+        for name, gained in {**step.reserving, **step.started}.items()
+        if (job := step.before.jobs.get(name)) is not None
+        and devices & {one.device for one in gained.placements}
+        and within_guarantee(step, job)
+    ]
+    if not rightful or step.before_start[rightful[0].id].use.get(loser.project, 0) >= _quota(step, loser):
+        return
+    found = [_way_beside_others(step, job) for job in rightful]
+    if all(found):
+        yield "R40", f"{rightful[0].id} takes over the reservation of {loser.id}, which falls below quota; {found[0]}"
+
+
+def _way_beside_others(step: Step, job: Job) -> Option | None:
+    """A legal set for a job without a take-over, beside all that the plan gave to other work before."""
+    ledger = step.before_start[job.id].copy()
+    ledger.milli.pop(job.id, None)
+    room = free_later(step.before, job.pool, {job.id})
+    for earlier in _earlier(step, job.id):
+        take(room, earlier.placements if earlier.workload not in step.before.held else ())
+    stopped = {one.workload for one in step.actions if one.kind == "pause"}
+    for found in options(step, job, room, ledger):
+        if found.cost[1] == 0 and stopped.isdisjoint(part.job.id for part in found.parts):
+            return found
+    return None
+
+
+def _earlier(step: Step, name: str) -> Iterator[Action]:
+    """The actions that give devices, before those for one workload."""
+    return takewhile(lambda one: one.workload != name, step.giving())
+
+
+# --- growth -----------------------------------------------------------------------------------------------------------
+def _growth(step: Step, pool: str) -> Found:
+    """R50: growth within guarantee shrinks what elastic jobs of others have above their quota."""
+    state = step.before
+    waits_ms = 10_000 * state.policy.grace_s
+    for job in state.in_pool(pool):
+        quota = state.policy.projects[job.project].of(pool).training
+        ripe = job.runs and job.started_at is not None and state.now > job.started_at + waits_ms
+        room = step.ledger.use.get(job.project, 0) + job.gpu_milli <= quota
+        if not ripe or not room or job.min_ranks is None or state.held_milli(job.id) >= job.ranks * job.gpu_milli:
+            continue
+        for other in state.in_pool(pool):
+            if other.project != job.project and _could_shrink(step, other, job):
+                yield "R50", f"{job.id} is within its guarantee of {quota} with a rank more; {other.id} could shrink"
+                return
+
+
+def _could_shrink(step: Step, other: Job, job: Job) -> bool:
+    """Whether a rank of another elastic job is above its project's quota, and as large as a rank of the claim."""
+    state = step.before
+    if other.min_ranks is None or not other.runs or not other.preemptible or other.gpu_milli != job.gpu_milli:
+        return False
+    owner = state.policy.projects[other.project]
+    alike = owner.department == state.policy.projects[job.project].department
+    ranks = len({one.rank for one in state.held.get(other.id, ())})
+    above = step.ledger.use.get(other.project, 0) - other.gpu_milli >= owner.of(job.pool).training
+    return alike and ranks > other.min_ranks and above and not other.borrower

@@ -1,0 +1,148 @@
+"""P6 and R43: no victim of a plan could be left out. P7: a plan evicts only for work that then starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..model import Job, Placement
+from ..places import Room, fits_beside_notebooks, free_later, give, take
+from ..steps import Action, Claim, Step
+from .claims import Case, of_claim
+from .limits import admits
+from .reservation import may_enter, within_fair
+
+Found = Iterator[tuple[str, str]]
+
+
+def check(step: Step) -> Found:
+    for claim in step.claims:
+        yield from _starts(step, claim)
+        if claim.claimer in step.before.jobs and claim.placements:
+            yield from _fewest(step, claim)
+    yield from _own_starts(step)
+
+
+def _starts(step: Step, claim: Claim) -> Found:
+    """P7, for one plan: the preemptor starts, or devices are reserved for it."""
+    state = step.after
+    served = claim.claimer in state.reserved or claim.claimer in step.started
+    holder = any(one.workload == claim.claimer for one in step.backfill.values())
+    woken = claim.claimer in step.before.notebooks
+    if not served and not holder and not woken:
+        yield "P7", f"{[job.id for job in claim.evicted]} are paused for {claim.claimer}, which gets no devices"
+
+
+def _own_starts(step: Step) -> Found:
+    """R43: a plan never pauses work that it starts."""
+    for action in step.of_kind("pause", "stop"):
+        if action.workload in step.started:
+            yield "R43", f"{action.workload} is started and paused by the same plan"
+
+
+def _fewest(step: Step, claim: Claim) -> Found:
+    job = step.before.jobs[claim.claimer]
+    room = _room(step, claim, job)
+    fits: Callable[[Room], bool] = lambda left: _stays(left) and _fits(step, claim, left)  # noqa: E731
+    for victim in claim.evicted:
+        left = _minus(room, step.before.held[victim.id])
+        if fits(left) and _allowed(step, claim, victim, step.before.held_milli(victim.id)):
+            yield "P6", f"{victim.id} is paused for {job.id}, which fits without that: {_free(left)} free"
+    for victim in claim.moved:
+        left = dict(room)
+        give(left, step.after.reserved[victim.id].placements)
+        left = _minus(left, step.before.held[victim.id])
+        if fits(left):
+            yield "P6", f"{victim.id} is moved for {job.id}, which fits without that: {_free(left)} free"
+    for victim, _ in claim.shrunk:
+        given = _given(step, victim)
+        if any(fits(_minus(room, parts)) for parts in given) and _allowed(step, claim, victim, victim.gpu_milli):
+            yield "P6", f"{victim.id} gives up a rank for {job.id} more than it needs"
+
+
+def _given(step: Step, victim: Job) -> list[list[Placement]]:
+    """The ranks that an elastic job gives up."""
+    kept = {one.device for one in step.after.reserved[victim.id].placements}
+    by_rank: dict[int, list[Placement]] = {}
+    for one in step.before.held[victim.id]:
+        by_rank.setdefault(one.rank, []).append(one)
+    return [parts for parts in by_rank.values() if all(one.device not in kept for one in parts)]
+
+
+def _fits(step: Step, claim: Claim, room: Room) -> bool:
+    """Whether a claim fits beside the backfill reservation, unless it may enter that."""
+    job, left = step.before.jobs[claim.claimer], dict(room)
+    ranks = len({one.rank for one in claim.placements})
+    given = {one.device for one in claim.placements}
+    was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
+    if was is not None and was.workload != job.id:
+        take(left, (one for one in was.placements if one.device not in given))
+    if kept is not None and kept.workload != job.id and not may_enter(step, job, kept):
+        known = {one.device for one in was.placements} if was is not None and was.workload != job.id else set()
+        take(left, (one for one in kept.placements if one.device not in given | known))
+    return fits_beside_notebooks(job, left, step.after, ranks)
+
+
+def _room(step: Step, claim: Claim, job: Job) -> Room:
+    """What the claim could have: what is free when all has left, and what this plan gave to work behind it."""
+    holders = {one.workload for one in step.before.backfill.values()}
+    later = [name for name, one in {**step.reserving, **step.started}.items() if _takes_the_rest(step, one)]
+    behind = {name for name in later if _is_behind(step, name, job)} - holders
+    return free_later(step.after, job.pool, {job.id, *behind})
+
+
+def _takes_the_rest(step: Step, action: Action) -> bool:
+    """Whether a job gets devices without a victim of its own, and does not continue on others.
+
+    A job of an elastic victim's project may have made that give up further ranks; the plan names the first claim.
+    """
+    if action.workload in step.before.held or step.claimed(action.workload):
+        return False
+    job, devices = step.before.jobs.get(action.workload), {one.device for one in action.placements}
+    own = [one for claim in step.claims for one, _ in claim.shrunk if job is not None and one.project == job.project]
+    return all(devices.isdisjoint(part.device for part in step.before.held[one.id]) for one in own)
+
+
+def _is_behind(step: Step, name: str, job: Job) -> bool:
+    """Whether a served job is above its fair share and the claim is not."""
+    other = step.before.jobs.get(name)
+    if other is None or other.pool != job.pool or name in step.before.reserved:
+        return False
+    return within_fair(step, job) and not within_fair(step, other)
+
+
+def _allowed(step: Step, claim: Claim, victim: Job, milli: int) -> bool:
+    """Whether every claim of the plan is legal if a victim keeps this much; some cases are not judged."""
+    job = step.before.jobs[claim.claimer]
+    if victim.borrower and step.before.backfill.get(job.pool) is not None:
+        return False
+    if not admits_with(step, job, victim):
+        return False
+    projects = step.before.policy.projects
+    mine, other = projects[job.project], projects[victim.project]
+    if mine.name != other.name and mine.department is not None and mine.department == other.department:
+        return False  # R36: what siblings lose may be what entitles the claim
+    behind = step.claims[step.claims.index(claim) + 1 :]
+    cases = [Case.of(step, claim.without(victim, milli)), *(Case.of(step, one.beside(victim, milli)) for one in behind)]
+    return not any(True for case in cases if case.job.pool == job.pool for _ in of_claim(case))
+
+
+def admits_with(step: Step, job: Job, victim: Job) -> bool:
+    """Whether limits and ceilings admit the claim beside the victim as it was."""
+    ledger = step.ledger.copy()
+    ledger.milli[victim.id] = step.before.held_milli(victim.id)
+    return admits(job, step.after, ledger)
+
+
+def _minus(room: Room, parts: tuple[Placement, ...] | list[Placement]) -> Room:
+    left = dict(room)
+    take(left, parts)
+    return left
+
+
+def _stays(room: Room) -> bool:
+    """Whether a victim can be put back where it was: nothing else of the plan has its devices."""
+    return all(milli >= 0 for milli in room.values())
+
+
+def _free(room: Room) -> str:
+    return ", ".join(f"{name} {milli}" for name, milli in sorted(room.items()) if milli > 0)

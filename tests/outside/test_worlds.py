@@ -1,0 +1,38 @@
+"""Random worlds of every kind: no plan breaks a rule of docs/scheduling.md, as the checkers of this folder read it.
+
+``GPU_QUOTA_WORLDS`` scales the number of worlds: 1,000 without it, three times its value with it, and then the worlds
+are others each time. A failure names the command that plays the world again.
+"""
+
+from __future__ import annotations
+
+import os
+from random import SystemRandom
+
+import pytest
+
+from tests.outside.kinds import KINDS
+from tests.outside.play import Violation, violations
+
+EXPLORES = "GPU_QUOTA_WORLDS" in os.environ
+WORLDS = 3 * int(os.environ["GPU_QUOTA_WORLDS"]) if EXPLORES else 1000
+WORLDS_OF_A_KIND = -(-WORLDS // len(KINDS))
+WORLDS_OF_A_PART = 125
+PARTS = -(-WORLDS_OF_A_KIND // WORLDS_OF_A_PART)
+MOST_SHOWN = 10
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_no_plan_of_a_world_breaks_a_rule(kind: str, part: int) -> None:
+    begin = SystemRandom().randrange(10**9) if EXPLORES else part * WORLDS_OF_A_PART
+    worlds = min(WORLDS_OF_A_PART, WORLDS_OF_A_KIND - part * WORLDS_OF_A_PART)
+    found = [one for seed in range(begin, begin + worlds) for one in violations(seed, kind)]
+    assert not found, _report(found, worlds)
+
+
+def _report(found: list[Violation], worlds: int) -> str:
+    seeds = sorted({one.seed for one in found})
+    rules = ", ".join(sorted({one.rule for one in found}))
+    lines = [f"{len(seeds)} of {worlds} worlds break {rules}; seeds {', '.join(map(str, seeds))}:"]
+    return "\n".join([*lines, *(str(one) for one in found[:MOST_SHOWN])])

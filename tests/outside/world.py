@@ -1,0 +1,166 @@
+"""A world: a state that plans change, with a clock, jobs that end by themselves, and streams of arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from .documents import snapshot_document
+from .model import ENDLESS_S, Job, Notebook, State
+from .product import Document, plan_of
+from .steps import Step
+
+TICK_MS = 1000
+Decide = Callable[[Document], Document]
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrival:
+    """What a world does at an instant: a new job or notebook, or one that changes."""
+
+    at: int
+    job: Job | None = None
+    runs_s: int = ENDLESS_S
+    notebook: Notebook | None = None
+    ends: str = ""
+    """A workload that its owner ends."""
+    activity: tuple[str, str] | None = None
+    """A notebook, and how it is used from now on."""
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """A state and what only the world knows: how long jobs run, and how long they take to leave."""
+
+    state: State
+    seed: int
+    kind: str
+    random: Random
+    live_s: int = 0
+    """How long work arrives and ends."""
+    arrivals: list[Arrival] = field(default_factory=list)
+    """Sorted by instant."""
+    left_s: dict[str, int] = field(default_factory=dict)
+    """The running time that a job still needs; a job that is not here runs until its time limit."""
+    leaves_at: dict[str, int] = field(default_factory=dict)
+    frozen: bool = False
+    """Whether demand and past use stay as they are."""
+    clock_stops: bool = False
+    """Whether the clock stands still, too; processes leave nevertheless."""
+
+    def document(self) -> Document:
+        return snapshot_document(self.state)
+
+    def decide(self, by: Decide = plan_of) -> Step:
+        """Let the product decide, apply its plan, and return both."""
+        before = self.state
+        step = Step(before, by(self.document()))
+        self.state = step.after.copy()
+        self._note_leaving(step)
+        return step
+
+    def _note_leaving(self, step: Step) -> None:
+        """Each job that is paused or stopped takes part of its grace, or all of it."""
+        for action in step.of_kind("pause", "stop"):
+            if action.workload in self.state.jobs:
+                self.leaves_at[action.workload] = self.random.randint(0, action.grace_s)
+        for name in step.started:
+            self.leaves_at.pop(name, None)
+
+    # --- the clock --------------------------------------------------------------------------------------------------
+    def advance(self, seconds: int = 1) -> None:
+        """Let time pass: work leaves and ends, and what arrives comes into the snapshot."""
+        self._count_usage(seconds)
+        if not self.clock_stops:
+            self.state.now += seconds * TICK_MS
+        self.state.version += 1
+        for job in list(self.state.jobs.values()):
+            if job.leaves:
+                self._let_leave(job, seconds)
+            elif job.runs and not self.frozen:
+                self._let_work(job, seconds)
+        if not self.frozen:
+            self._let_arrive()
+
+    def _let_leave(self, job: Job, seconds: int) -> None:
+        self.leaves_at[job.id] = self.leaves_at.get(job.id, 0) - seconds
+        if self.leaves_at[job.id] >= 0:
+            return
+        self.state.held.pop(job.id, None)
+        job.held_ranks, job.borrower = None, False
+        if job.target == "paused":
+            job.state, job.target = "paused", "running"
+        else:
+            self.remove(job.id)
+
+    def _let_work(self, job: Job, seconds: int) -> None:
+        if job.id not in self.left_s:
+            return
+        self.left_s[job.id] -= seconds
+        if self.left_s[job.id] <= 0:
+            self.remove(job.id)
+
+    def remove(self, workload: str) -> None:
+        """A workload ends: its devices are free, and what was reserved for it is dropped."""
+        state = self.state
+        for rows in (state.jobs, state.notebooks, state.held, state.reserved, self.left_s, self.leaves_at):
+            rows.pop(workload, None)
+        for pool in [name for name, one in state.backfill.items() if one.workload == workload]:
+            del state.backfill[pool]
+
+    def _let_arrive(self) -> None:
+        while self.arrivals and self.arrivals[0].at <= self.state.now:
+            self._arrive(self.arrivals.pop(0))
+
+    def _arrive(self, one: Arrival) -> None:
+        if one.job is not None:
+            one.job.submitted_at = one.at
+            self.state.jobs[one.job.id] = one.job
+            if one.runs_s < one.job.time_limit_s:
+                self.left_s[one.job.id] = one.runs_s
+        if one.notebook is not None:
+            one.notebook.requested_at = one.at
+            self.state.notebooks[one.notebook.id] = one.notebook
+        if one.ends and (one.ends in self.state.jobs or one.ends in self.state.notebooks):
+            self._end(one.ends)
+        if one.activity is not None and one.activity[0] in self.state.notebooks:
+            notebook = self.state.notebooks[one.activity[0]]
+            notebook.activity = one.activity[1]
+            notebook.seen_empty = notebook.activity == "idle"
+
+    def _end(self, workload: str) -> None:
+        job = self.state.jobs.get(workload)
+        if job is None or not job.leaves:
+            self.remove(workload)
+
+    def _count_usage(self, seconds: int) -> None:
+        """R20: decay past use by the half-life, and add what was used above quota."""
+        if self.frozen:
+            return
+        state = self.state
+        decay = 0.5 ** (seconds / state.policy.half_life_s)
+        used: dict[tuple[str, str], int] = {}
+        for job in state.jobs.values():
+            key = (job.project, job.pool)
+            used[key] = used.get(key, 0) + state.held_milli(job.id)
+        for name, project in state.policy.projects.items():
+            for pool in state.policy.pools:
+                above = max(0, used.get((name, pool), 0) - project.of(pool).training)
+                key = (name, pool)
+                state.usage[key] = int(state.usage.get(key, 0) * decay) + above * seconds
+
+    def next_event_s(self) -> int:
+        """Seconds until something happens by itself: an end, a leaving, an arrival, a limit."""
+        now = self.state.now
+        times = [one.at - now for one in self.arrivals[:1]]
+        for job in self.state.jobs.values():
+            if job.leaves:
+                return 1
+            if job.runs:
+                times += self._end_of(job)
+        return max(1, min((-(-one // 1000) for one in times), default=ENDLESS_S))
+
+    def _end_of(self, job: Job) -> list[int]:
+        limit = (job.started_at or 0) + job.time_limit_s * 1000 - self.state.now
+        return [limit, self.left_s[job.id] * 1000] if job.id in self.left_s else [limit]
