@@ -222,7 +222,8 @@ class JobService:
         job_class = one.queue.job_class
         may_borrow = job_class.preemptible and not job_class.exhausted
         if one.entitlement is Entitlement.GUARANTEE and (
-            (may_borrow and self._start_free(one, can_borrow=True)) or self._start_by_right(one, can_borrow=may_borrow)
+            (may_borrow and (self._start_free(one, can_borrow=True) or self._start_on_reserved(one, can_borrow=True)))
+            or self._start_by_right(one, can_borrow=may_borrow)
         ):
             return True
         any_drains = self.ledger.draining or self.backfill.holds(one.queue)

@@ -2,8 +2,8 @@
 
 Each mutant is a copy of the package in which one expression or statement of one function is replaced. The place is
 found in the syntax tree, so that comments, line breaks and quotes do not matter. The tests of the core run against it
-first; where they pass, so do random worlds. The command ends with 1 when a mutant survives, or when what it replaces is
-not there exactly once. Names of mutants as arguments run those alone.
+first; where they pass, random worlds do, those of the outside checker last. The command ends with 1 when a mutant
+survives, or when what it replaces is not there exactly once. Names of mutants as arguments run those alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT_S = 600
 def copy_of(root: Path, into: Path) -> None:
     """What the core's tests need: the package, themselves with what they measure by, and how pytest is set up."""
     shutil.copytree(root / PACKAGE, into / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "labextension"))
-    for tests in ("core", "benchmarks"):
+    for tests in ("core", "benchmarks", "outside"):
         shutil.copytree(root / "tests" / tests, into / "tests" / tests, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "tests/conftest.py"):
         shutil.copy(root / file, into / file)
@@ -64,6 +64,8 @@ def noticed_by(broken: Mutant | None) -> str | None:
             return "rows"
         if not passes(root, "tests/core/test_promises.py", "--hypothesis-seed=1"):
             return "worlds"
+        if not passes(root, "tests/outside/test_worlds.py"):
+            return "the outside checker"
     return None
 
 
@@ -84,7 +86,7 @@ def main(names: Sequence[str]) -> int:
         except DoesNotApply as lost:
             by, found = None, f"LOST {lost}"
         bad += by is None
-        print(f"{found:18} {one.name} ({time.monotonic() - begun:.0f} s)", flush=True)
+        print(f"{found:30} {one.name} ({time.monotonic() - begun:.0f} s)", flush=True)
     print(f"{len(chosen) - bad} of {len(chosen)} mutants were noticed")
     return 1 if bad else 0
 

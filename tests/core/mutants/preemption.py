@@ -229,13 +229,8 @@ PREEMPTION_MUTANTS = (
         "a victim may end below its quota at once",
         edit(
             "preemption/search/find.py:find_preemption",
-            "(False, True) if binds or not include_protected else (False,)",
-            "(True,)",
-        ),
-        edit(
-            "preemption/search/find.py:find_preemption",
-            "below_guarantee and (not binds)",
-            "False",
+            "below_guarantee and (not stopped_at_guarantee)",
+            "not below_guarantee",
         ),
     ),
     mutant(

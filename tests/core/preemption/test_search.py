@@ -244,6 +244,14 @@ def test_a_guarantee_takes_protected_work_only_as_a_last_resort() -> None:
     assert victims(young.tick()) == ["b1"]
 
 
+# R47, R53
+def test_a_guarantee_takes_protected_work_that_leaves_its_project_below_its_quota_where_nothing_else_helps() -> None:
+    rules = dc.replace(GENTLE, min_runtime_s=600)
+    made = world("pool t 2\np 1 of t\nq 1 of t\np runs 2\nq queues 1", preemption=rules)
+    running_for(made, "p1", ran_s=10)
+    assert victims(made.tick()) == ["p1"]
+
+
 SPITE = "the claim is within a training quota and nothing else could satisfy it, so this was allowed."
 
 

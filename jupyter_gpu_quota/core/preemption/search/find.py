@@ -41,18 +41,18 @@ def find_preemption(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
     """
     if not is_feasible(pool, preemptor):
         return None
-    binds = False
+    stopped_at_guarantee = False
     protects = preemptor.entitlement <= Entitlement.GUARANTEE and has_protected(pool)
     for include_protected in (False, True) if protects else (False,):
-        for below_guarantee in (False, True) if binds or not include_protected else (False,):
-            if below_guarantee and not binds:
+        for below_guarantee in (False, True):
+            if below_guarantee and not stopped_at_guarantee:
                 continue
             for claim in _scopes(pool, preemptor):
                 search = _Search(pool, claim, include_protected, below_guarantee)
                 found = search.run()
                 if found is not None:
                     return found
-                binds |= search.attempt.rules.stopped_at_guarantee
+                stopped_at_guarantee |= search.attempt.rules.stopped_at_guarantee
     return None
 
 
