@@ -31,7 +31,7 @@ _POSITION = (
     "{fair_milli:gpu}"
 )
 
-_BACKFILL = " Other jobs start there only if they end before, or may be paused for it then."
+_BACKFILL = " Until then only jobs that end before, borrow the devices or have precedence start there."
 
 SENTENCES: Mapping[R, tuple[str, str]] = {
     R.WITHIN_GUARANTEE: (

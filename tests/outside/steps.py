@@ -149,7 +149,7 @@ class Step:
         return self._shares[pool]
 
     def shares_with_requests(self, pool: str) -> Shares:
-        """The division with the notebooks booked that wait within their quota, too."""
+        """The division with the notebooks booked that wait within their quota, too, and those whose slice was lent."""
         key = f"{pool} with requests"
         if key not in self._shares:
             self._shares[key] = shares_of(self._with_requests, pool) if self.before.notebooks else self.shares(pool)
@@ -161,7 +161,7 @@ class Step:
         first = next(iter(state.devices.values()), None)
         refused = {one.workload for one in self.of_kind("refuse")}
         for notebook in [one for one in state.notebooks.values() if one.id not in state.held and one.id not in refused]:
-            if notebook.state == "requested" and first is not None:
+            if (notebook.state == "requested" or notebook.woken) and first is not None:
                 _book(state, Action("start", notebook.id, placements=(Placement(0, first.id, notebook.gpu_milli, 0),)))
         return state
 
@@ -227,22 +227,23 @@ class Step:
         elif (given := self.before.held_milli(job.id) - total(again.placements)) > 0:
             claimer = self.before.jobs.get(action.claimer)
             own = claimer is None or claimer.project == job.project
-            if (milli := given if own else given - self._for_own_project(job, action.claimer)) > 0:
+            for_others = -(-self._for_others(action.claimer, given) // job.gpu_milli) * job.gpu_milli
+            if (milli := given if own else given - for_others) > 0:
                 claim.shrunk.append((job, milli))
         else:
             claim.moved.append(job)
 
-    def _for_own_project(self, victim: Job, claimer: str) -> int:
-        """What an elastic victim gives up for further jobs of its own project (R51); the plan names the first claim."""
-        kept = {one.device for one in self.reserving[victim.id].placements}
-        devices = {one.device for one in self.before.held[victim.id]} - kept
+    def _for_others(self, claimer: str, given: int) -> int:
+        """What an elastic victim may give up for further jobs (R40, R51); the plan names the first claim.
+
+        Where the plan placed claims again, such a job has the devices of another victim.
+        """
         found = 0
-        for action in self.giving():
+        for action in self.reserving.values():
             job = self.before.jobs.get(action.workload)
-            own = job is not None and job.project == victim.project and job.id not in self.before.held
-            if own and action.workload != claimer and action.workload not in self._claimers:
-                found += sum(one.gpu_milli for one in action.placements if one.device in devices)
-        return found // victim.gpu_milli * victim.gpu_milli
+            if job is not None and job.id not in self.before.held and job.id not in {claimer, *self._claimers}:
+                found += total(action.placements)
+        return min(given, found)
 
     @cached_property
     def _claimers(self) -> set[str]:

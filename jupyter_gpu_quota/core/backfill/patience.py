@@ -41,4 +41,4 @@ class PatientJobs:
             return None
         *_, job, queue = min(rows)
         planned = self.backfill.plan(project, queue, job)
-        return None if planned is None else PatientJob(job, planned.starts_at)
+        return None if planned is None else PatientJob(job, queue, planned.starts_at)

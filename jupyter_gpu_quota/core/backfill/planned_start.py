@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..lifecycle import RUNS
 from ..model import MS_PER_S, WHOLE_DEVICE, Job
+from ..queue.job_queue import ClassQueue
 from ..queue.order import turn_of
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Running
@@ -22,10 +23,18 @@ class PatientJob(NamedTuple):
     """The job, and the instant at which it starts if all running work runs to its time limit."""
 
     job: Job
+    queue: ClassQueue
     starts_at: int
 
+    @property
+    def size(self) -> int:
+        """In milli-GPU."""
+        return self.queue.size
+
     def is_overtaken_by(self, job: Job) -> bool:
-        return (job.submitted_at, job.id) > (self.job.submitted_at, self.job.id)
+        """Whether a job was submitted later, and has no higher priority."""
+        is_later = (job.submitted_at, job.id) > (self.job.submitted_at, self.job.id)
+        return is_later and job.priority <= self.job.priority
 
 
 def delaying_projects(pool: PoolState, held: BackfillReservation) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def future_work(
     changed = {one.job.id: one.job for one in pool.running if one.job.id in gone} if gone else {}
     drained_at = pool.now + grace_ms(pool)
     for one in pool.reserved:
-        begins = pool.now if is_free_now(pool.ledger, one.pieces) else drained_at
+        begins = pool.now if is_free_now(pool.ledger, one.pieces, borrowed=one.borrower) else drained_at
         work.append(_from(pool, pool.waiting[one.id], one.pieces, begins, borrower=one.borrower))
     rows = [*pool.restarting, *((changed[name], pieces) for name, pieces in restarts.items() if name in changed)]
     for preemption in preemptions:
@@ -71,15 +71,18 @@ def plan_backfill(
     project: QuotaState,
     queue: ClassQueue,
     job: Job,
-    work: Iterable[Running],
+    work: Sequence[Running],
     *,
     before: int | None = None,
+    recorded: BackfillReservation | None = None,
 ) -> BackfillReservation | None:
     """Plan where and when a job starts if all work runs to its time limit; None: nowhere. Rule R33.
 
-    ``work``: of :func:`future_work`. ``before``: an instant; a later start is not looked for. A preemptible job is
-    planned on unbooked notebook quota, as a borrower, if it fits nowhere else.
+    ``work``: of :func:`future_work`. ``before``: an instant; a later start is not looked for. ``recorded``: what the
+    job has reserved already; the borrowers there leave for its planned start. A preemptible job is planned on unbooked
+    notebook quota, as a borrower, if it fits nowhere else.
     """
+    work = work if recorded is None else _with_borrowers_gone(pool, work, recorded)
     if before is not None:
         work = [one for one in work if one.ends_at(pool.now) + grace_ms(pool) < before]
     found = _first_fit(pool, project, queue.job_class.request, work)
@@ -93,8 +96,26 @@ def plan_backfill(
     )
 
 
+def _with_borrowers_gone(pool: PoolState, work: Sequence[Running], recorded: BackfillReservation) -> list[Running]:
+    """The work, with the borrowers of a reservation that end one grace before its planned start."""
+    devices = {piece.device for piece in recorded.pieces}
+    last = max(pool.now, recorded.starts_at - grace_ms(pool))
+    borrows = [one.borrower and all(piece.device in devices for piece in one.pieces) for one in work]
+    return [
+        one._replace(starts_at=min(one.ends_at(pool.now), last) - one.job.time_limit_s * MS_PER_S) if leaves else one
+        for one, leaves in zip(work, borrows, strict=True)
+    ]
+
+
 def has_room_at(pool: PoolState, pieces: Iterable[Piece], instant: int, work: Iterable[Running]) -> bool:
     """Whether the pieces have room at an instant if all work runs to its time limit, and borrowers have left."""
+    return not devices_short_at(pool, pieces, instant, work, borrowers_leave=True)
+
+
+def devices_short_at(
+    pool: PoolState, pieces: Iterable[Piece], instant: int, work: Iterable[Running], *, borrowers_leave: bool
+) -> set[int]:
+    """The devices without room for the pieces at an instant if all work runs to its time limit."""
     needs = Counter[int]()
     for piece in pieces:
         needs[piece.device] += piece.gpu_milli
@@ -104,8 +125,9 @@ def has_room_at(pool: PoolState, pieces: Iterable[Piece], instant: int, work: It
         if not one.borrower and one.ends_at(pool.now) <= last:
             for piece in one.pieces:
                 gone[piece.device] += piece.gpu_milli
-    left = {at: ledger.borrowed[at] + ledger.reserved_borrowed[at] for at in needs}
-    return all(ledger.plain_after(at, firm_gone=gone[at], borrowed_gone=left[at]) >= needs[at] for at in needs)
+    left = {at: (ledger.borrowed[at] + ledger.reserved_borrowed[at]) * borrowers_leave for at in needs}
+    rooms = {at: ledger.plain_after(at, firm_gone=gone[at], borrowed_gone=left[at]) for at in needs}
+    return {at for at, room in rooms.items() if room < needs[at]}
 
 
 def grace_ms(pool: PoolState) -> int:

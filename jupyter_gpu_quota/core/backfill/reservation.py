@@ -5,6 +5,7 @@ Source: docs/scheduling.md, section 3.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import partial
 
@@ -104,10 +105,18 @@ def _beside(pool: PoolState, project: QuotaState, request: Request) -> dict[str,
     return rows | ranks
 
 
-def first_blocked(pool: PoolState) -> tuple[QuotaState, ClassQueue] | None:
-    """The project and class of the first job that cannot start and may have the reservation. Rule R27."""
+def first_blocked(pool: PoolState, unplanned: Container[ClassQueue] = ()) -> tuple[QuotaState, ClassQueue] | None:
+    """The project and class of the first job that cannot start and may have the reservation.
+
+    ``unplanned``: classes for which no devices were found in this plan.
+    Rule R27.
+    """
     blocked = {
-        project: [one for one in project.queue.classes.values() if one.blocked is not None and not one.is_overtaking]
+        project: [
+            one
+            for one in project.queue.classes.values()
+            if one.blocked is not None and not one.is_overtaking and one not in unplanned
+        ]
         for project in pool.projects.values()
     }
     found = first_of(blocked, partial(may_hold, pool))

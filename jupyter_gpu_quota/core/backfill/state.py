@@ -13,7 +13,7 @@ from ..queue.job_queue import ClassQueue, JobClass
 from ..queue.order import turn_of
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Running, Victim
-from .planning import grace_ms, has_room_at, is_taken, plan_backfill, room_beside
+from .planning import devices_short_at, grace_ms, has_room_at, is_taken, plan_backfill, room_beside
 from .reservation import BackfillReservation, first_blocked, may_hold
 
 MAX_TRIES = 4
@@ -34,10 +34,12 @@ class BackfillState:
         self.leaving: list[tuple[BackfillReservation, Victim]] = []
         """The borrowers that have to leave now, with the reservation that they leave for."""
         self.tries_left = MAX_TRIES
+        self.unplanned: list[ClassQueue] = []
+        """The classes for whose first job no devices were found, not even when all work has ended."""
         self.passed: BackfillReservation | None = None
         """The one that another job took over in this plan."""
-        self.recorded: BackfillReservation | None = None
-        """The one with which this plan began."""
+        self.recorded: tuple[BackfillReservation, ...] = ()
+        """The one with which this plan began, and before that the recorded one if it is another."""
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -47,31 +49,36 @@ class BackfillState:
         held = None if recorded is None else self._held(recorded)
         if held is None:
             return
-        held = self._verified(held)
-        if held is not None:
-            self.recorded = held
-            self._set(held)
-            self._stop_borrowers(held)
+        now = self._verified(held)
+        if now is not None:
+            self.recorded = (now, held)
+            self._set(now)
+            self._stop_borrowers(now)
 
     def verify(self) -> None:
         """Plan again if work was moved, resized or started elsewhere after the reservation was made.
 
         The reservation ends if its job waits for a limit since victims were spared.
         """
-        held, before = self.now, self.recorded
+        held = self.now
         if held is None:
             return
         self._set(None)
-        if before is not None and before.job == held.job and before.starts_at < held.starts_at:
-            held = before if self._is_sound(before, self.future_work()) else held  # the claims there were moved
-        self._set(self._verified(held) if may_hold(self.pool, held.project, held.queue) else None)
+        work = self.future_work()
+        for before in self.recorded:
+            if before.job != held.job or before.starts_at > held.starts_at or not self._is_sound(before, work):
+                continue  # a claim has its devices
+            if before.starts_at < held.starts_at or not self._is_sound(held, work):
+                held = before
+        may_keep = self._may_keep(self.pool.waiting[held.job], held.project, held.queue)
+        self._set(self._verified(held) if may_keep else self._passed_back())
 
     def _verified(self, held: BackfillReservation) -> BackfillReservation | None:
         """The reservation, or a new plan for its job where that is earlier or the devices are not free in time."""
         work, job = self.future_work(), self.pool.waiting[held.job]
         is_sound = self._is_sound(held, work)
         before = held.starts_at if is_sound else None
-        planned = plan_backfill(self.pool, held.project, held.queue, job, work, before=before)
+        planned = plan_backfill(self.pool, held.project, held.queue, job, work, before=before, recorded=held)
         if not is_sound or (planned is not None and planned.starts_at < held.starts_at):
             return planned
         return held
@@ -90,7 +97,7 @@ class BackfillState:
         queue = None if job is None else queue_of(self.pool, job)
         if job is None or project is None or queue is None:
             return None
-        if not queue.has_room_for(job.user) or not may_hold(self.pool, project, queue):
+        if not self._may_keep(job, project, queue):
             return None
         pieces = self._pieces(recorded, job)
         assert recorded.starts_at is not None, "a backfill reservation has a planned start"
@@ -115,24 +122,32 @@ class BackfillState:
         return whole and held.starts_at > self.pool.now
 
     def _stop_borrowers(self, held: BackfillReservation) -> None:
-        """Stop the borrowers of the reservation one grace before the planned start. Rule R31."""
+        """Stop the borrowers that the reservation needs to leave, one grace before the planned start. Rule R31."""
         if held.starts_at - grace_ms(self.pool) > self.pool.now:
             return
-        devices = {piece.device for piece in held.pieces}
-        leaving = [one for one in self.pool.borrowers if any(piece.device in devices for piece in one.pieces)]
-        self.leaving = [(held, victim) for victim in leaving]
-        for victim in leaving:
-            mark_leaving(self.pool, victim)
-            subtract_use(self.pool, victim)
+        reserve(self.ledger, held.pieces, borrowed=False, sign=-1)
+        work, devices = self.future_work(), {piece.device for piece in held.pieces}
+        there = [one for one in self.pool.borrowers if any(piece.device in devices for piece in one.pieces)]
+        for victim in sorted(there, key=lambda one: one.order):
+            short = devices_short_at(self.pool, held.pieces, held.starts_at, work, borrowers_leave=False)
+            if any(piece.device in short for piece in victim.pieces):
+                self.leaving.append((held, victim))
+                mark_leaving(self.pool, victim)
+                subtract_use(self.pool, victim)
+        reserve(self.ledger, held.pieces, borrowed=False)
 
     def pass_on(self) -> None:
         """Pass the reservation to a job that precedes it, while none of its devices is idle for it. Rule R29."""
         held = self.now
         if held is None or self._has_idle_devices(held):
             return
-        first = first_blocked(self.pool)
+        first = self.first_blocked()
         if first is not None and self._precedes(*first, held) and not self._keeps_out_any(held):
             self._replace(*first)
+
+    def first_blocked(self) -> tuple[QuotaState, ClassQueue] | None:
+        """The first job that waits for devices only, and for which devices can be planned."""
+        return first_blocked(self.pool, self.unplanned)
 
     def _precedes(self, project: QuotaState, queue: ClassQueue, held: BackfillReservation) -> bool:
         """Whether a job takes the reservation: of another project by past use, of the same one by its order."""
@@ -174,7 +189,9 @@ class BackfillState:
         held = self.now
         self._set(None)
         planned = self.plan(project, queue, queue.first())
-        if held is not None and planned is not None:
+        if planned is None:
+            self.unplanned.append(queue)
+        elif held is not None:
             self.dropped, self.passed = True, held
         self.pool.room_came_back |= self.dropped
         self._set(planned or held)
@@ -192,15 +209,21 @@ class BackfillState:
         """Give the reservation up, or back to the job that it passed from if that waits still."""
         self._set(None)
         self.dropped = self.pool.room_came_back = True
+        self._set(self._passed_back())
+
+    def _passed_back(self) -> BackfillReservation | None:
+        """A plan for the job that it passed from in this plan, if that waits still."""
         passed, self.passed = self.passed, None
-        if passed is not None and self._is_waiting(passed):
-            self._set(self._verified(passed))
+        return self._verified(passed) if passed is not None and self._is_waiting(passed) else None
 
     def _is_waiting(self, held: BackfillReservation) -> bool:
         """Whether its job is queued and may have it still."""
         job = self.pool.waiting[held.job]
-        has_turn = held.queue.has(job) and held.queue.has_room_for(job.user)
-        return has_turn and may_hold(self.pool, held.project, held.queue)
+        return held.queue.has(job) and self._may_keep(job, held.project, held.queue)
+
+    def _may_keep(self, job: Job, project: QuotaState, queue: ClassQueue) -> bool:
+        """Whether a job waits for devices only when the work that is being stopped has ended."""
+        return project.fits_user_later(queue.size, job.user) and may_hold(self.pool, project, queue)
 
     def _set(self, held: BackfillReservation | None) -> None:
         before = self.now.pieces if self.now else ()

@@ -3,7 +3,8 @@
 Devices and nodes go by number (their place in id order). Per device, in milli-GPU: ``firm`` (work that stays),
 ``borrowed`` (borrowers of notebook quota), ``leaving`` (work that is stopping, still there), ``reserved`` and
 ``reserved_borrowed`` (for waiting work), ``unused_quota`` (notebook quota without a slice on it: for borrowers only),
-``lent`` (of that, what belongs to lent slices: other slices do not use it).
+``lent`` (of that, what belongs to lent slices: other slices do not use it), ``owed`` (the lent slices, those that wake
+included), ``leaving_borrowed`` (the borrowers among the work that is stopping).
 Reading a pool fills the columns directly; after the first call of :meth:`Ledger.free_devices` only shift changes them.
 """
 
@@ -180,7 +181,8 @@ class Ledger:
         count = len(self.devices)
         self.firm, self.borrowed, self.leaving = [0] * count, [0] * count, [0] * count
         self.reserved, self.reserved_borrowed = [0] * count, [0] * count
-        self.unused_quota, self.lent = [0] * count, [0] * count
+        self.unused_quota, self.lent, self.owed = [0] * count, [0] * count, [0] * count
+        self.leaving_borrowed = [0] * count
         self._draining: set[int] = set()
         self.node_resources = NodeResources(self._sizes)
         self._node_classes: dict[bool, NodeClasses] = {}
@@ -322,10 +324,13 @@ class Ledger:
                 for due, here, soon, unused_quota in after
             ]
         rows = zip(self.capacity, self.firm, self.borrowed, self.leaving, dues, strict=True)
-        return [
+        found = [
             free if (free := whole - firm - (due if due > here + goes else here + goes)) > 0 else 0
             for whole, firm, here, goes, due in rows
         ]
+        for at in () if borrowed else (at for at, milli in enumerate(self.owed) if milli):
+            found[at] = self.plain_now(at)
+        return found
 
     def free_devices(self, models: Models, *, borrowed: bool) -> FreeDevices | None:
         """Room for firm work or for borrowers on devices of these models (none named: any); None where none is here.
@@ -432,7 +437,18 @@ class Ledger:
         due, occupied = borrowed + self.reserved_borrowed[at], borrowed + self.leaving[at]
         due = self.reserved[at] + (unused_quota if unused_quota > due else due)
         free = self.capacity[at] - self.firm[at] - (due if due > occupied else occupied)
+        if self.owed[at]:
+            free = min(free, self._beside_lent(at))
         return free if free > 0 else 0
+
+    def firm_now(self, at: int) -> int:
+        """The part of a device that firm work could have now, reserved or not; below 0 on an overcommitted device."""
+        free = self.free_now(at)
+        return min(free, self._beside_lent(at)) if self.owed[at] else free
+
+    def _beside_lent(self, at: int) -> int:
+        """The part of a device that is not lent and that no other work than borrowers has now."""
+        return self.capacity[at] - self.firm[at] - self.leaving[at] + self.leaving_borrowed[at] - self.owed[at]
 
     def lendable_now(self, at: int) -> int:
         """Room for a borrower now, 0 or more."""

@@ -108,9 +108,10 @@ def node_needs(pieces: Iterable[Piece], ledger: Ledger) -> dict[int, CpuMemory]:
     return needs
 
 
-def is_free_now(ledger: Ledger, pieces: Iterable[Piece]) -> bool:
-    """Whether nothing occupies these pieces now; reservations do not count."""
-    return _cover(ledger, tuple(pieces), ledger.free_now, ledger.node_resources.unoccupied)
+def is_free_now(ledger: Ledger, pieces: Iterable[Piece], *, borrowed: bool = False) -> bool:
+    """Whether nothing occupies these pieces now; reservations do not count. ``borrowed``: for a borrower."""
+    free_on = ledger.free_now if borrowed else ledger.firm_now
+    return _cover(ledger, tuple(pieces), free_on, ledger.node_resources.unoccupied)
 
 
 def has_room_after_drains(ledger: Ledger, pieces: Iterable[Piece]) -> bool:
@@ -245,6 +246,8 @@ def vacate(ledger: Ledger, pieces: Iterable[Piece], *, borrowed: bool, sign: int
         amount = sign * piece.gpu_milli
         shift(column, piece.device, -amount)
         shift(leaving, piece.device, amount)
+        if borrowed:
+            shift(ledger.leaving_borrowed, piece.device, amount)
         if piece.cpu_milli or piece.memory_mib:
             host = _amount(piece, sign)
             ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece, -sign), leaving=host)

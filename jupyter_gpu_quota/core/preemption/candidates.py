@@ -15,6 +15,7 @@ from itertools import takewhile
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import NO_LIMIT, Entitlement, QuotaState, Victim
 from .rules import PreemptionRules, Preemptor
+from .victims import newest_above
 
 
 class Candidates:
@@ -41,8 +42,9 @@ class Candidates:
         if self.notebook:
             yield from self._borrowers()
         if self.preemptor.entitlement <= Entitlement.GUARANTEE:
-            reserved = [one for one in self.pool.reserved if self._may_be_taken_over(one, others)]
-            yield from sorted(reserved, key=lambda one: (_most_above(one.project, {}), one.order))
+            yield from sorted(
+                self._may_be_taken_over(others), key=lambda one: (_most_above(one.project, {}), one.order)
+            )
         if not self.notebook:
             yield from self._borrowers()
         if self.pool.has_elastic:
@@ -56,16 +58,17 @@ class Candidates:
         if not self.notebook:
             yield from self._own()
 
-    def _may_be_taken_over(self, victim: Victim, others: Collection[QuotaState]) -> bool:
-        """Whether a claim is above its guarantee: not if only its project's running work that may be preempted is.
+    def _may_be_taken_over(self, others: Collection[QuotaState]) -> list[Victim]:
+        """The claims above their guarantee: not if only their project's running work that may be preempted is.
 
         A notebook takes over the devices of any borrower.
         """
-        if self.notebook and victim.borrower:
-            return True
-        project = victim.project
-        firm = project.use - project.preemptible_use.all
-        return project in others and victim.preemptible and firm > project.guarantee
+        reserved = self.pool.reserved
+        above = newest_above(reserved, lambda one: one.use - one.preemptible_use.all - one.guarantee)
+        found = [one for one in above if one.project in others and one.preemptible]
+        if self.notebook:
+            found += [one for one in reserved if one.borrower and one not in found]
+        return found
 
     def _others(self) -> list[QuotaState]:
         """The other projects that may lose anything; the same during a search, which changes no use."""
@@ -79,7 +82,7 @@ class Candidates:
             return [project for project in projects if self.rules.may_lose(project)]
         entitlement, own = self.preemptor.entitlement, None if self.notebook else self.preemptor.project
         if entitlement is Entitlement.FAIR:
-            return [one for one in projects if one.use > one.fair and one is not own]
+            return [one for one in projects if one.use > max(one.fair, one.guarantee) and one is not own]
         return [one for one in projects if one.use > one.guarantee and one is not own]
 
     def _siblings_first(self, projects: list[QuotaState]) -> list[list[QuotaState]]:
@@ -154,12 +157,18 @@ class Candidates:
                 self.too_large[project] = victim.total_size
 
     def _own(self) -> Iterable[Victim]:
-        """The preemptible jobs of lower priority in the preemptor's own project. Rule R48."""
+        """The preemptible jobs of lower priority in the preemptor's own project.
+
+        A preemptible preemptor above its guarantee takes none that was paused since it was submitted: then no job is
+        paused for ever in turn with others of its project.
+        Rule R48.
+        """
         own, priority = self.preemptor.project, self.preemptor.priority
         borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
         firm = takewhile(lambda one: one.priority < priority, self._victims_of(own))
         candidates = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
-        return filter(self._may_be_picked, candidates)
+        since = self.preemptor.submitted_at
+        return (one for one in candidates if self._may_be_picked(one) and (since is None or one.paused_at < since))
 
 
 def _most_above(project: QuotaState, gone: Mapping[QuotaState, int]) -> tuple[bool, int, bool, int, str]:

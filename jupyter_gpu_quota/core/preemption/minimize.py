@@ -6,6 +6,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ..model import WHOLE_DEVICE
 from ..placement.ledger import Ledger
@@ -13,7 +14,9 @@ from ..placement.place import Fit, Piece, Request, place, rank_pieces, reserve
 from ..queue.pool_state import PoolState, victim_list
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from .accounting import mark_leaving, restart_in_place
+from .operations import split
 from .result import Preemption
+from .rules import Preemptor
 from .shrinking import take_back_offer
 from .slots import room_after
 from .victims import queue_of
@@ -41,20 +44,56 @@ def minimize_victims(
     if not any(one.victims or one.moves for one in preemptions):
         return []
     drains, restored = set[Preemption](), set[QuotaState]()
-    left_over = [one for one in preemptions if _is_left_over(pool, one, restored)]
+    _set_left_over_aside(pool, preemptions, drains, restored)
     while True:
-        drains |= set(left_over)
-        for one in left_over:
-            _set_aside(pool, one)
         claims = [one for one in preemptions if one not in drains]
         shared = _shared(pool, backfill, claims, drains)
         others = [piece for piece in backfill if piece not in shared]
         with _lifted(pool.ledger, shared):
             _restore_moves(pool, claims, others)
             restored |= _restore_victims(pool, claims, others)
-            left_over = [one for one in claims if _is_left_over(pool, one, restored)]
-            if not left_over:
-                return [one for one in preemptions if one in drains and not _reserve_again(pool, one)]
+            _keep_ranks(pool, claims, others)
+            if not _set_left_over_aside(pool, preemptions, drains, restored):
+                lost = [one for one in preemptions if one in drains and not _reserve_again(pool, one)]
+                for one in lost:
+                    _take_place(one, claims)
+                break
+    with _lifted(pool.ledger, backfill):
+        for one in claims:
+            _end_borrowing(pool.ledger, one)
+    return lost
+
+
+def _end_borrowing(ledger: Ledger, preemption: Preemption) -> None:
+    """Reserve firm devices for a claim that was placed again where it needs no unbooked notebook quota."""
+    if not preemption.borrowed:
+        return
+    mark = ledger.mark()
+    reserve(ledger, preemption.pieces, borrowed=True, sign=-1)
+    reserve(ledger, preemption.pieces, borrowed=False)
+    preemption.borrowed = any(ledger.plain_after(piece.device) < 0 for piece in preemption.pieces)
+    if preemption.borrowed:
+        ledger.undo(mark)
+
+
+def _take_place(lost: Preemption, claims: Sequence[Preemption]) -> None:
+    """Let a job that has lost its devices have the claim of an equal job of its project with lower priority."""
+    mine = lost.preemptor
+    equal = [one for one in claims if one.preemptor.project is mine.project and one.preemptor.request == mine.request]
+    behind = [one for one in equal if one.preemptor.priority < mine.priority and _could_claim(mine, one)]
+    if behind:
+        last = min(behind, key=lambda one: one.preemptor.priority)
+        lost.preemptor, last.preemptor = last.preemptor, replace(mine, entitlement=last.preemptor.entitlement)
+
+
+def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:
+    """Whether the claim of an equal job of lower priority would be legal for a job."""
+    since = preemptor.submitted_at
+    return preemptor.preemptible == other.preemptor.preemptible and all(
+        victim.id != preemptor.excluded_victim
+        and (since is None or victim.project is not preemptor.project or victim.paused_at < since)
+        for victim in other.victims
+    )
 
 
 def _shared(
@@ -69,6 +108,18 @@ def _shared(
     return [piece for piece in backfill if piece in freed or piece in drained]
 
 
+def _set_left_over_aside(
+    pool: PoolState, preemptions: Sequence[Preemption], drains: set[Preemption], restored: set[QuotaState]
+) -> bool:
+    """Set aside what jobs above their fair share have reserved, the last first; with ``drains``, the ones before."""
+    count = len(drains)
+    for one in reversed(preemptions):
+        if one not in drains and _is_left_over(pool, one, restored):
+            drains.add(one)
+            _set_aside(pool, one)
+    return len(drains) > count
+
+
 def _is_left_over(pool: PoolState, preemption: Preemption, restored: set[QuotaState]) -> bool:
     """Whether a job above its fair share has reserved what others are leaving, and not by the backfill reservation.
 
@@ -78,7 +129,7 @@ def _is_left_over(pool: PoolState, preemption: Preemption, restored: set[QuotaSt
     if pool.backfill is not None and pool.backfill.workload == preemptor.id:
         return False
     entitlement = preemptor.entitlement
-    if entitlement is Entitlement.FAIR and preemptor.project in restored:
+    if entitlement in (Entitlement.GUARANTEE, Entitlement.FAIR) and preemptor.project in restored:
         entitlement = preemptor.project.entitlement(0)
     is_above = entitlement is Entitlement.SURPLUS and preemptor.preemptible
     return is_above and not preemption.victims and not preemption.moves
@@ -139,21 +190,75 @@ def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfil
     for number, preemption in in_order:
         for victims in _restorable(pool, preemption, several):
             project, size = victims[0].project, sum(one.size for one in victims)
-            if not _may_fit(pool, victims, backfill) or not project.may_be_restored(size, victims[0].user):
-                continue
-            if not all(_keeps_entitlement(one, size) for one in preemptions if one.preemptor.project is project):
-                continue
-            depending = _depending_on(project, preemptions[number:])
-            if any(other.slack_milli < size for other in depending):
+            if not _may_stay(pool, preemptions, number, victims, backfill):
                 continue
             if _fits_without(pool, preemptions, victims, backfill):
                 for victim in victims:
                     preemption.victims.remove(victim)
                 _restore(pool, victims)
                 restored.add(project)
-                for other in depending:
-                    other.slack_milli -= size
+                _count_restored(project, size, preemptions, number)
     return restored
+
+
+def _may_stay(
+    pool: PoolState, preemptions: Sequence[Preemption], number: int, victims: Victims, backfill: Sequence[Piece]
+) -> bool:
+    """Whether there may be room for these victims of a preemption, and every claim stays legal beside them."""
+    project, size = victims[0].project, sum(one.size for one in victims)
+    if not _may_fit(pool, victims, backfill) or not project.may_be_restored(size, victims[0].user):
+        return False
+    own = [(at - number, one) for at, one in enumerate(preemptions) if one.preemptor.project is project]
+    if not all(_keeps_entitlement(one, size, turn) for turn, one in own):
+        return False
+    return all(other.slack_milli >= size for other in _depending_on(project, preemptions[number:]))
+
+
+def _keep_ranks(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> None:
+    """Let an elastic job that shrinks keep the ranks that need not go; it restarts with them."""
+    several = {victim.id for preemption in preemptions for victim in preemption.shrunk_further}
+    for number, preemption in enumerate(preemptions):
+        for victim in preemption.shrunk if preemption.victims else ():
+            if victim.id in several:
+                continue
+            for rank in sorted({piece.rank for piece in victim.pieces}):
+                kept = _kept_rank(victim, rank)
+                if kept.size == victim.size or not _may_stay(pool, preemptions, number, (kept,), backfill):
+                    continue
+                if _fits_without(pool, preemptions, (kept,), backfill):
+                    at = preemption.victims.index(victim)
+                    victim = preemption.victims[at] = _without_rank(victim, rank)
+                    _count_restored(victim.project, kept.size, preemptions, number)
+
+
+def _kept_rank(victim: Victim, rank: int) -> Victim:
+    """One rank of the part of an elastic job that leaves; its devices are reserved again if it is kept."""
+    assert victim.base is not None, "a part that leaves has one that stays"
+    kept = split(victim.base, victim.pieces, frozenset([rank]))
+    kept.base, kept.restarting = None, True
+    return kept
+
+
+def _without_rank(victim: Victim, rank: int) -> Victim:
+    """The part of an elastic job that leaves, if one rank of it stays."""
+    assert victim.base is not None, "a part that leaves has one that stays"
+    take_back_offer(victim)
+    gone = frozenset(piece.rank for piece in victim.pieces if piece.rank != rank)
+    fewer = split(victim.base, sorted((*victim.base.pieces, *victim.pieces)), gone)
+    fewer.least_ranks = victim.least_ranks
+    assert fewer.base is not None, "split gives both parts"
+    fewer.base.above = None
+    victim.project.undo_shrink(victim.size - fewer.size, victim.user)
+    return fewer
+
+
+def _count_restored(project: QuotaState, size: int, preemptions: Sequence[Preemption], number: int) -> None:
+    """Count what a victim of one preemption uses, for the claims behind that."""
+    for other in preemptions[number + 1 :]:
+        if project.name in other.used:
+            other.used[project.name] += size
+    for other in _depending_on(project, preemptions[number:]):
+        other.slack_milli -= size
 
 
 Victims = tuple[Victim, ...]
@@ -178,8 +283,11 @@ def _is_queued(pool: PoolState, victim: Victim) -> bool:
     return queue is not None and queue.has(job)
 
 
-def _keeps_entitlement(preemption: Preemption, size: int) -> bool:
-    """Whether a preemptor keeps its entitlement if its project uses so much more."""
+def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
+    """Whether a preemptor keeps its entitlement if its project uses so much more.
+
+    ``turn``: 0 for the claim of the victim, below 0 for the claims before it.
+    """
     preemptor = preemption.preemptor
     if preemptor.entitlement is Entitlement.NOTEBOOK or not preemption.victims:
         return True
@@ -187,22 +295,23 @@ def _keeps_entitlement(preemption: Preemption, size: int) -> bool:
     if preemptor.entitlement is Entitlement.GUARANTEE:
         return all(level.use + size <= level.guarantee for level in levels)
     if any(victim.project is not preemptor.project for victim in preemption.victims):
-        return _keeps_fair_share(preemption, size)
-    return all(level.use + size <= max(level.use_before, level.fair) for level in levels)
+        return _keeps_fair_share(preemption, size, turn)
+    may_be_above = not preemption.moves  # a claim moves work of others within its fair share only
+    return all(level.use + size <= max(level.use_before if may_be_above else 0, level.fair) for level in levels)
 
 
-def _keeps_fair_share(preemption: Preemption, size: int) -> bool:
+def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:
     """Whether a preemptor with victims in other projects stays within its fair share, and reverses no imbalance.
 
-    Without departments only, and as if all victims of its own project had been there before it.
+    Without departments only. The use before its claim includes all work that left for it or for later claims.
     """
     project, lost = preemption.preemptor.project, Counter[QuotaState]()
     for victim in preemption.victims:
         lost[victim.project] += victim.size
-    total = preemption.used[project.name] + preemption.preemptor.request.size + size
+    total = preemption.used[project.name] + preemption.preemptor.request.size + (size if turn > 0 else 0)
     if project.parent is not None or total > project.fair:
         return False
-    above = total - lost.pop(project, 0) - project.guarantee
+    above = total - lost.pop(project, 0) + (0 if turn else size) - project.guarantee
     return all(
         above * other.weight <= (preemption.used[other.name] - milli - other.guarantee) * project.weight
         for other, milli in lost.items()

@@ -116,6 +116,7 @@ def _part(base: Victim, pieces: tuple[Piece, ...]) -> Victim:
         lost_ms=base.lost_ms,
         started_at=base.started_at,
         submitted_at=base.submitted_at,
+        paused_at=base.paused_at,
         elastic=True,
         borrower=base.borrower,
         protected=base.protected,

@@ -36,6 +36,8 @@ class Preemptor:
     """A job that may not be its victim: above its guarantee a job never pauses the job that it was paused for."""
     within: QuotaState | None = None
     """The project or department that every victim must belong to; None for any."""
+    submitted_at: int | None = None
+    """Of its own project it pauses no job that was paused since then; None: it may."""
 
     @property
     def own_only(self) -> bool:
@@ -52,6 +54,7 @@ def preemptor_of(
 ) -> Preemptor:
     """The first job of a class as a preemptor; ``within``: see :class:`Preemptor`."""
     job, job_class = queue.first(), queue.job_class
+    may_pause_again = entitlement is Entitlement.GUARANTEE or not job_class.preemptible
     return Preemptor(
         id=job.id,
         project=project,
@@ -63,6 +66,7 @@ def preemptor_of(
         can_borrow=job_class.preemptible and entitlement is not Entitlement.GUARANTEE,
         excluded_victim=None if entitlement is Entitlement.GUARANTEE else job.paused_for,
         within=within,
+        submitted_at=None if may_pause_again else job.submitted_at,
     )
 
 
@@ -237,7 +241,7 @@ class PreemptionRules:
             if not loss.firm:
                 return True
             return after + loss.largest_firm > level.guarantee and not self._ends_below_guarantee(level, after)
-        if loss.reserved or after + max(loss.largest_firm, loss.largest_borrowed) <= level.fair:
+        if loss.reserved or after + max(loss.largest_firm, loss.largest_borrowed) <= threshold(level, entitlement):
             return False
         if self._ends_below_guarantee(level, after):
             return False
@@ -259,10 +263,11 @@ class PreemptionRules:
         Rule R45.
         """
         leaving = [victim for victim in (*self.picked.values(), *chosen) if level in victim.project.levels]
-        if any(after < victim.size <= level.guarantee and not victim.borrower for victim in leaving):
+        jobs = [victim for victim in leaving if victim.base is None]
+        if any(after < victim.size <= level.guarantee and not victim.borrower for victim in jobs):
             return True
         surplus = self._surplus_left(level, leaving) if self.pool.has_elastic else 0
-        sizes = (*(victim.size for victim in leaving), *waiting_sizes(self.pool, level))
+        sizes = (*(victim.size for victim in jobs), *waiting_sizes(self.pool, level))
         return any(after - surplus + size <= level.guarantee for size in sizes)
 
     def _surplus_left(self, level: QuotaState, leaving: Sequence[Victim]) -> int:
@@ -295,5 +300,8 @@ class PreemptionRules:
 
 
 def threshold(level: QuotaState, entitlement: Entitlement) -> int:
-    """The use above which a project or department may lose anything to a preemptor of this entitlement."""
-    return level.fair if entitlement is Entitlement.FAIR else level.guarantee
+    """The use above which a project or department may lose anything to a preemptor of this entitlement.
+
+    A fair share is below the guarantee where elastic jobs use it that want less.
+    """
+    return max(level.fair, level.guarantee) if entitlement is Entitlement.FAIR else level.guarantee

@@ -7,6 +7,10 @@ Source: docs/scheduling.md, section 4.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import groupby
+
 from ..model import MS_PER_S, Job, Policy
 from ..placement.place import request_of
 from ..queue.job_queue import ClassQueue, JobClass
@@ -50,6 +54,20 @@ def class_of(pool: PoolState, job: Job) -> JobClass:
 def queue_of(pool: PoolState, job: Job) -> ClassQueue | None:
     """The queue of a waiting job's class; None if it could not start in the empty pool."""
     return pool.project(job.project).queue.classes.get(class_of(pool, job))
+
+
+def newest_above(reserved: Iterable[Victim], above: Callable[[QuotaState], int]) -> list[Victim]:
+    """The reservations that are above a bound, the newest first: an older one is not, if later ones are all of that.
+
+    ``above``: the milli by which the use of a project is above the bound.
+    """
+    found, later = list[Victim](), Counter[QuotaState]()
+    for _, rows in groupby(sorted(reserved, key=lambda one: -one.started_at), key=lambda one: one.started_at):
+        together = list(rows)
+        found += [one for one in together if above(one.project) > later[one.project]]
+        for one in together:
+            later[one.project] += one.size
+    return found
 
 
 def has_protected(pool: PoolState) -> bool:
@@ -116,6 +134,7 @@ def victim_of(policy: Policy, now: int, running: Running) -> Victim:
         lost_ms=max(0, job.unsaved_ms(now)),
         started_at=started_at,
         submitted_at=job.submitted_at,
+        paused_at=job.paused_at[-1] if job.paused_at else -1,
         borrower=job.borrower,
         protected=is_protected(policy, job, started_at, now),
     )

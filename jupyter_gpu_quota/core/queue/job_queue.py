@@ -104,7 +104,7 @@ class ClassQueue:
     """
 
     __slots__ = (
-        "_fits_user", "_heads", "_next", "_out", "_use_by_user", "_users", "_waiting",
+        "_chosen", "_fits_user", "_heads", "_next", "_out", "_use_by_user", "_users", "_waiting",
         "blocked", "count", "is_overtaking", "job_class", "priority_key", "size",
     )  # fmt: skip
 
@@ -119,6 +119,7 @@ class ClassQueue:
         self.job_class = job_class
         self.size, self.priority_key = job_class.request.size, -job_class.priority
         self.blocked: MakeReason | None = None
+        self._chosen: Job | None = None
         self.is_overtaking = False
         """It is blocked because its jobs would overtake a patient job."""
         self._waiting = waiting_jobs
@@ -146,6 +147,10 @@ class ClassQueue:
 
     def first_key(self) -> OrderKey | None:
         """The order key of the first job within its user's ceiling; None if there is none."""
+        chosen = self._chosen
+        if chosen is not None and self.has_room_for(chosen.user):
+            used = self._use_by_user.get(chosen.user, 0)
+            return -self.job_class.priority, used, chosen.submitted_at, chosen.id
         heads = self._sorted()
         while heads:
             used, submitted_at, job, user = heads[0]
@@ -163,12 +168,19 @@ class ClassQueue:
 
     def first(self) -> Job:
         """The first job, as :meth:`first_key` found it."""
+        if self._chosen is not None and self.has_room_for(self._chosen.user):
+            return self._chosen
         user = self._sorted()[0][3]
         return self._users[user][self._next.get(user, 0)][2]
 
+    def choose(self, job: Job) -> None:
+        """Let a queued job be the first of the class until it is served."""
+        self._chosen = job
+
     def take(self) -> Job:
         job = self.first()
-        heappop(self._sorted())
+        if job is not self._chosen:
+            heappop(self._sorted())
         return self.pick(job)
 
     def first_within(self, time_limit_s: int) -> Job | None:
@@ -194,6 +206,8 @@ class ClassQueue:
         """Remove and return a job, not necessarily the first."""
         self._out.add(job.id)
         self.count -= 1
+        if job is self._chosen:
+            self._chosen = None
         self.reorder(job.user)
         return job
 

@@ -50,6 +50,8 @@ class Victim:
     lost_ms: int
     started_at: int
     submitted_at: int = 0
+    paused_at: int = -1
+    """When it was paused last; -1 if never."""
     base: Victim | None = None
     """For the part of an elastic job above its minimum: the minimum."""
     above: Victim | None = None
@@ -98,7 +100,7 @@ class QuotaState:
     leaving: int = 0
     fixed_use: int = 0
     fixed_here: int = 0
-    """Non-preemptible running work on schedulable devices: no one else can get those before it ends."""
+    """Non-preemptible running work on schedulable devices: not available to other projects before it ends."""
     booked: int = 0
     wanted: int = 0
     wanted_fixed: int = 0
@@ -227,6 +229,10 @@ class QuotaState:
             return None
         levels = [level for level in self.levels if level.user_ceiling != NO_LIMIT]
         return lambda user: all(level.user_total(user) + size <= level.user_ceiling for level in levels)
+
+    def fits_user_later(self, size: int, user: str) -> bool:
+        """Whether a user may use ``size`` more when the work that is stopping has ended."""
+        return all(level.by_user.get(user, 0) + size <= level.user_ceiling for level in self.levels)
 
     def user_total(self, user: str) -> int:
         """What a user's jobs have, those that are stopping included."""

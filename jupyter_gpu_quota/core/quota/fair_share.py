@@ -15,7 +15,7 @@ from typing import NamedTuple
 class Claim(NamedTuple):
     """The quota and demand of one owner. ``wanted_milli``: running and queued work, within the limit.
 
-    ``fixed_milli``: running work that may not be preempted; no one else can get that before it ends.
+    ``fixed_milli``: running work that may not be preempted; not available to other projects before it ends.
     """
 
     name: str

@@ -35,7 +35,7 @@ class Claims:
             return
         mark = self.ledger.mark()
         reserve(self.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
-        if not is_free_now(self.ledger, preemption.pieces):
+        if not is_free_now(self.ledger, preemption.pieces, borrowed=preemption.borrowed):
             self.ledger.undo(mark)
             self.add(preemption)
             return

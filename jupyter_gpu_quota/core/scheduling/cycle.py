@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..backfill.reservation import first_blocked
 from ..backfill.state import BackfillState
 from ..placement.place import Fit, is_free_now, occupy, place, request_of, reserve
 from ..preemption.minimize import minimize_victims
@@ -78,9 +77,10 @@ class SchedulingCycle:
         mark = self.ledger.mark()
         reserve(self.ledger, victim.pieces, borrowed=victim.borrower, sign=-1)
         pieces, borrowed = victim.pieces, victim.borrower
-        if not is_free_now(self.ledger, pieces) and job.min_ranks is not None:
+        is_free = is_free_now(self.ledger, pieces, borrowed=borrowed)
+        if not is_free and job.min_ranks is not None:
             pieces = ()
-        elif not is_free_now(self.ledger, pieces):
+        elif not is_free:
             fit = place(self.ledger, request_of(job, job.ranks))
             pieces, borrowed = (fit.pieces, False) if isinstance(fit, Fit) else ((), False)
             self.started_elsewhere |= bool(pieces)
@@ -109,19 +109,24 @@ class SchedulingCycle:
             self._serve_the_rest()
 
     def _serve_the_rest(self) -> None:
-        if self.backfill.dropped:
-            self.backfill.dropped = False
-            for project in self.pool.projects.values():
-                project.queue.reopen()
-        for project in self.pool.projects.values():
-            self._close_classes_without_room(project)
+        self._reopen_classes()
         self.backfill.pass_on()
+        if self.backfill.dropped:
+            self._reopen_classes()
         self._serve_in_order(Entitlement.SURPLUS, blocked=self._first_without_reservation())
         self._reserve_for(self._first_without_reservation())
 
+    def _reopen_classes(self) -> None:
+        """Open all classes if the backfill reservation was dropped; close those without room."""
+        for project in self.pool.projects.values():
+            if self.backfill.dropped:
+                project.queue.reopen()
+            self._close_classes_without_room(project)
+        self.backfill.dropped = False
+
     def _first_without_reservation(self) -> tuple[QuotaState, ClassQueue] | None:
         """The job that is to get the backfill reservation; None while another one has it."""
-        return first_blocked(self.pool) if self.backfill.now is None else None
+        return self.backfill.first_blocked() if self.backfill.now is None else None
 
     def _serve_in_order(self, weakest: Entitlement, *, blocked: tuple[QuotaState, ClassQueue] | None = None) -> None:
         """Serve the first job of all projects, down to this entitlement, until no job class is open.
@@ -186,8 +191,9 @@ class SchedulingCycle:
         return any(victim.project is project for victim in self.pool.borrowers)
 
     def _reserve_for(self, blocked: tuple[QuotaState, ClassQueue] | None) -> None:
-        if self.backfill.now is None and blocked is not None:
+        while self.backfill.now is None and blocked is not None and self.backfill.tries_left:
             self.backfill.reserve_for(*blocked)
+            blocked = self._first_without_reservation()
 
     def _minimize_victims(self) -> None:
         """Restore the victims that are not needed; one may continue on devices of the backfill reservation."""

@@ -30,7 +30,7 @@ class _Blocked(NamedTuple):
 class DrainOffers:
     """The jobs, from the top of the order, down to one entitlement. Rule R42.
 
-    ``first``: the class whose turn it is to get what work leaves; None if nothing is left, or fits nobody.
+    ``first``: the class whose turn it is to get what work leaves; None if nothing is left, or nothing fits.
     """
 
     def __init__(self, pool: PoolState, backfill: BackfillState, weakest: Entitlement) -> None:
@@ -48,7 +48,7 @@ class DrainOffers:
 
     def offer_to(self, take: Callable[[QuotaState, ClassQueue], bool]) -> bool:
         """Offer it to the first class. Returns whether that took devices."""
-        assert self.first is not None, "somebody's turn it is"
+        assert self.first is not None, "there is a class to offer it to"
         project, queue = self.first
         is_taken = take(project, queue)
         if is_taken:

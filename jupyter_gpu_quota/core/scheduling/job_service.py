@@ -105,17 +105,22 @@ class JobService:
             self.backfill.drop()
 
     def _waits_for_patient_job(self, one: Candidate) -> bool:
-        """Whether an older job of the project may not be overtaken: only jobs that end before its start are served."""
-        patient, job, project, queue = self.patient_jobs.of(one.project), one.queue.first(), one.project, one.queue
-        if patient is None or not patient.is_overtaken_by(job) or self.backfill.holds(queue):
+        """Whether the class has only jobs that would overtake an older job of the project; else its first does not."""
+        patient, queue = self.patient_jobs.of(one.project), one.queue
+        job = queue.first()
+        if patient is None or self.backfill.holds(queue) or not patient.is_overtaken_by(job):
+            return False
+        if one.entitlement is Entitlement.GUARANTEE and patient.size > one.project.guarantee:
             return False
         limit_s = (patient.starts_at - self.pool.now) // MS_PER_S - self.pool.policy.preemption.grace_s
         if job.time_limit_s <= limit_s:
             return False
-        short = None if project.at_limit(one.size) else queue.first_within(limit_s)
-        if short is None or not self._start_free(one, can_borrow=False, job=short):
-            queue.is_overtaking = True
-            queue.blocked = partial(reasons.behind_patient_job, self.pool, project, one.size, patient)
+        other = patient.job if patient.queue is queue and queue.has(patient.job) else queue.first_within(limit_s)
+        if other is not None and queue.has_room_for(other.user):
+            queue.choose(other)
+            return False
+        queue.is_overtaking = True
+        queue.blocked = partial(reasons.behind_patient_job, self.pool, one.project, one.size, patient)
         return True
 
     # -- at once -------------------------------------------------------------------------------------------------
@@ -202,7 +207,19 @@ class JobService:
             return False
         if self._has_better_right(one) and not self._is_last_resort(one):
             return self._claim_by_right(one)
-        return self._add(self._search(find_preemption, one), one)
+        return self._drain_in_time(one) or self._add(self._search(find_preemption, one), one)
+
+    def _drain_in_time(self, one: Candidate) -> bool:
+        """Reserve what work is leaving on the reserved devices for a job that ends before the planned start."""
+        held = self.backfill.now
+        if held is None or not any(self.ledger.leaving[piece.device] for piece in held.pieces):
+            return False
+        if one.queue.first().time_limit_s + self.pool.policy.preemption.grace_s > held.ends_in_time(self.pool):
+            return False
+        if self._add(find_drain(self.pool, one.preemptor), one):
+            return True
+        with self.backfill.lifted(plans_again=False):
+            return self._add(find_drain(self.pool, one.preemptor), one)
 
     def _search(self, search: Callable[[PoolState, Preemptor], Preemption | None], one: Candidate) -> Preemption | None:
         """Search beside the backfill reservation; its own job may use its devices."""

@@ -113,6 +113,8 @@ class NotebookPlacement:
     def _start(self, notebook: Notebook, piece: Piece, *, is_unbooked: bool = True) -> None:
         """Start a slice. ``is_unbooked``: room is still reserved for its notebook quota, on this or another device."""
         occupy(self.ledger, [piece], borrowed=False)
+        if notebook.state is NotebookState.LENT and (at := self.ledger.number.get(notebook.device or "")) is not None:
+            self.ledger.shift(self.ledger.owed, at, -notebook.gpu_milli)
         if is_unbooked:
             release_unbooked(self.ledger, piece.device, piece.gpu_milli)
         self.pool.slice_devices.add(piece.device)

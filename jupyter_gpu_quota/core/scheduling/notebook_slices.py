@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable
 from ..model import WHOLE_DEVICE, Amounts, Notebook
 from ..placement.ledger import BestFitIndex, Ledger
 from ..placement.place import Piece
+from ..preemption.victims import newest_above
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import QuotaState
 from ..quota.fit import pack, quota_rows
@@ -74,6 +75,7 @@ def reserve_lent(pool: PoolState, lent: Iterable[Notebook], released: Container[
         else:
             pool.ledger.unused_quota[at] += notebook.gpu_milli
             pool.ledger.lent[at] += notebook.gpu_milli if notebook.id not in released else 0
+            pool.ledger.owed[at] += notebook.gpu_milli if notebook.id not in released else 0
             pool.slice_devices.add(at)
     return unplaced
 
@@ -208,8 +210,8 @@ def _reserve_in_parts(pool: PoolState, milli: int) -> None:
     """
     ledger, numbers = pool.ledger, range(len(pool.ledger.devices))
     claimed = [0] * len(numbers)
-    for victim in pool.reserved:
-        if victim.preemptible and victim.project.use > victim.project.quota:
+    for victim in newest_above(pool.reserved, lambda project: project.use - project.quota):
+        if victim.preemptible:
             for piece in victim.pieces:
                 claimed[piece.device] += piece.gpu_milli
     free = [_room_for_slices(ledger, at) for at in numbers]

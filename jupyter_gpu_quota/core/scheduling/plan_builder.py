@@ -36,8 +36,7 @@ class PlanBuilder:
         self.backfill: BackfillReservation | None = None
         """The backfill reservation after this plan."""
         self.returning_borrowers: list[tuple[BackfillReservation, Victim]] = []
-        """With the reservation that they leave for."""
-        """Those of the reservation that stop now."""
+        """The borrowers of the backfill reservation that stop now, each with that reservation."""
         self.patient: Mapping[str, PatientJob] = {}
         """The patient jobs that their projects do not overtake, by id."""
         self.restarts: dict[str, tuple[Piece, ...]] = {}

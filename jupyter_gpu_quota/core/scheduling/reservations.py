@@ -55,7 +55,7 @@ class _ReservationReader:
                 self.pool.slice_devices.add(pieces[0].device)
                 self.placed.append((slices[reservation.workload], pieces[0]))
             else:
-                self._reserve_waiting(reservation.workload, pieces)
+                self._reserve_waiting(reservation, pieces)
 
     def _pieces(self, reservation: Reservation) -> tuple[Piece, ...] | None:
         number = self.ledger.number
@@ -78,7 +78,8 @@ class _ReservationReader:
         project.returning.remove(job.gpu_milli * job.least_ranks)
         project.add_leaving(-min(job.held_milli, size), job.user)
 
-    def _reserve_waiting(self, workload: str, pieces: tuple[Piece, ...]) -> None:
+    def _reserve_waiting(self, reservation: Reservation, pieces: tuple[Piece, ...]) -> None:
+        workload = reservation.workload
         job = self.pool.waiting[workload]
         project = self.pool.project(job.project)
         size = sum(piece.gpu_milli for piece in pieces)
@@ -101,7 +102,7 @@ class _ReservationReader:
                 preemptible=job.preemptible,
                 priority=job.priority,
                 lost_ms=0,
-                started_at=self.pool.now,
+                started_at=reservation.reserved_at,
                 submitted_at=job.submitted_at,
                 reserved=True,
             )

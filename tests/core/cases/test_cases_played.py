@@ -40,6 +40,11 @@ def played_from(name: str) -> tuple[Play, list[Step]]:
         pytest.param(
             "drain_before_own_surplus_starts", {"B"}, id="a younger job of its project takes no guarantee away"
         ),
+        pytest.param(
+            "own_job_that_resumes_beside_its_preemptor",
+            {"j04"},
+            id="above its guarantee no job pauses one of its project that was paused since it was submitted",
+        ),
     ],
 )
 def test_the_queue_comes_to_rest_and_pauses_no_job_twice(name: str, running: set[str]) -> None:

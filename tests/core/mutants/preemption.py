@@ -35,8 +35,8 @@ PREEMPTION_MUTANTS = (
         "a project at its fair share is a victim",
         edit(
             "preemption/candidates.py:Candidates._above",
-            "[one for one in projects if one.use > one.fair and one is not own]",
-            "[one for one in projects if one.use >= one.fair and one is not own]",
+            "[one for one in projects if one.use > max(one.fair, one.guarantee) and one is not own]",
+            "[one for one in projects if one.use >= max(one.fair, one.guarantee) and one is not own]",
         ),
         edit(
             "preemption/rules.py:PreemptionRules.may_lose",
@@ -45,8 +45,8 @@ PREEMPTION_MUTANTS = (
         ),
         edit(
             "preemption/rules.py:PreemptionRules._is_level_loss_allowed",
-            "after + max(loss.largest_firm, loss.largest_borrowed) <= level.fair",
-            "after + max(loss.largest_firm, loss.largest_borrowed) < level.fair",
+            "after + max(loss.largest_firm, loss.largest_borrowed) <= threshold(level, entitlement)",
+            "after + max(loss.largest_firm, loss.largest_borrowed) < threshold(level, entitlement)",
         ),
     ),
     mutant(
@@ -133,8 +133,8 @@ PREEMPTION_MUTANTS = (
         "a reservation is taken over by the guarantee of the project alone",
         edit(
             "preemption/rules.py:PreemptionRules._is_level_loss_allowed",
-            "loss.reserved or after + max(loss.largest_firm, loss.largest_borrowed) <= level.fair",
-            "after + max(loss.largest_firm, loss.largest_borrowed) <= level.fair",
+            "loss.reserved or after + max(loss.largest_firm, loss.largest_borrowed) <= threshold(level, entitlement)",
+            "after + max(loss.largest_firm, loss.largest_borrowed) <= threshold(level, entitlement)",
         ),
     ),
     mutant(
@@ -148,9 +148,9 @@ PREEMPTION_MUTANTS = (
     mutant(
         "a sibling whose loss entitles the preemptor is restored",
         edit(
-            "preemption/minimize.py:_restore_victims",
-            "any((other.slack_milli < size for other in depending))",
-            "False",
+            "preemption/minimize.py:_may_stay",
+            "all((other.slack_milli >= size for other in _depending_on(project, preemptions[number:])))",
+            "True",
         ),
     ),
     mutant(

@@ -306,3 +306,19 @@ def test_two_claims_of_a_plan_share_the_devices_of_one_victim() -> None:
     assert victims(made.tick()) == ["b1"]
     made.settle()
     assert made.picture() == "a 1 / b 0"
+
+
+# R40
+@pytest.mark.parametrize(
+    ("scene", "count"),
+    [
+        pytest.param(
+            "pool t 1x8\na 8 of t\nb 0 of t\nb runs 16 of 0.5\na queues 8", 16, id="a rank over sixteen halves"
+        ),
+        pytest.param(
+            "pool t 1x8\na 8 of t\nb 0 of t\nb runs 24 of 0.3\na queues 3", 9, id="a rank over nine of 24 parts"
+        ),
+    ],
+)
+def test_a_claim_with_many_victims_on_one_node_is_served(scene: str, count: int) -> None:
+    assert len(victims(world(scene).tick())) == count

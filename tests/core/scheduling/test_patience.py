@@ -7,6 +7,7 @@ import dataclasses as dc
 import pytest
 
 from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.plan import Pause
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from tests.core.world import World, world
@@ -90,3 +91,23 @@ def test_a_job_that_has_started_before_has_no_patience() -> None:
     made = waited(world(_behind_holder(120)), "a2", 25)
     made.jobs["a2"] = dc.replace(made.jobs["a2"], attempt=1)
     assert "a3" in started(made)
+
+
+# R24
+def test_a_patient_job_does_not_wait_behind_a_younger_one_of_its_class() -> None:
+    made = world("pool t 2\na 2 of t\na runs 1 by u minutes 600\na queues 1 by u\na queues 1 by v")
+    assert started(waited(made, "a2", 25)) == ["a2"]
+
+
+# R24
+def test_a_job_of_higher_priority_starts_before_a_patient_one() -> None:
+    made = waited(world(_behind_holder(120).replace("minutes 120 fixed", "minutes 120 priority 60 fixed")), "a2", 25)
+    assert "a3" in started(made)
+
+
+# R24, P10
+def test_a_claim_within_guarantee_does_not_wait_for_a_patient_job_that_is_larger_than_the_guarantee() -> None:
+    text = "pool t 1x4\na 1 of t\nb 0 of t\nc 2 of t\nb runs 4 of 1 minutes 120\n"
+    text += "a queues 2\nc queues 2\na queues 1 minutes 600"
+    plan = waited(world(text), "a1", 25).tick()
+    assert {one.claimer for one in plan.actions if isinstance(one, Pause)} == {"a2", "c1"}

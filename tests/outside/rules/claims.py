@@ -161,12 +161,12 @@ def _protected(case: Case) -> Found:
 
 
 def _entry(case: Case) -> Found:
-    """R37: with the job the project stays within its fair share, or within its quota.
+    """R37: with the job the project stays within its fair share, or within its quota; if not preemptible, its quota.
 
     What its own project loses does not count, except where no other project loses anything. A claim that takes only
-    from its own project, which has no more afterwards, concerns nobody else.
+    from its own project, which has no more afterwards, concerns no other project.
     """
-    fair = max(case.entry_fair, case.quota)
+    fair = max(case.entry_fair, case.quota) if case.job.preemptible or not case.victims else case.quota
     grows = bool(case.claim.moved) or case.use_with > case.own.use
     use = case.use_at_entry if case.victims else case.use_with if grows else 0
     if use > fair:

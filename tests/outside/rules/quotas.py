@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..model import Owner, State, total
-from ..places import free_later
+from ..places import free_later, lent_milli
 from ..shares import notebooks_milli
 from ..steps import STARTS, Step
 
@@ -86,9 +86,9 @@ def _notebook_quota_is_kept(step: Step, pool: str) -> Found:
 
 
 def _few_devices(step: Step, pool: str) -> Found:
-    """R76: a slice is placed on a device that has slices, if one has room beside what stays there."""
+    """R76: a slice is placed on a device that has slices, if one has room beside what stays there, and what is lent."""
     state = step.before
-    room = free_later(step.after, pool)
+    room = {device: milli - lent_milli(step.after, device) for device, milli in free_later(step.after, pool).items()}
     with_slices = {one.device for one in state.slices(pool) if one.device}
     with_slices |= {part.device for one in state.slices(pool) for part in state.held.get(one.id, ())}
     for action in step.giving():

@@ -87,7 +87,7 @@ def _packs_beside(step: Step, job: Job) -> bool:
     """In shape, too; with this the job may have the reservation.
 
     Parts of devices are packed side by side; a guarantee of more than a device counts as whole devices. Larger ranks
-    are judged only where nobody else has a guarantee.
+    are judged only where no other project has a guarantee.
     """
     state, projects = step.after, step.before.policy.projects
     wanted = step.shares(job.pool).wanted
@@ -118,7 +118,7 @@ def _devices_for(parts: list[int]) -> int:
 
 
 def _missing(step: Step, pool: str) -> Found:
-    """R27: somebody has the reservation if a job waits for devices only. Plans with actions are not judged."""
+    """R27: there is a reservation if a job waits for devices only. Plans with actions are not judged."""
     if step.actions or any(job.leaves for job in step.after.in_pool(pool)):
         return
     for job in step.after.waiting(pool):
@@ -204,16 +204,26 @@ def _overtaken(step: Step, was: Reservation) -> bool:
 
 
 def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
-    """R29, or R32: a job that is let in could not start for lack of devices."""
+    """R29, or R32: a job that is let in could not start for lack of devices. It may pass inside its project first."""
     jobs = step.after.jobs
     old, new = jobs[was.workload], jobs.get(kept.workload)
     if new is None:
         return False
     idle = _idle_for(step, step.before, was) and _idle_for(step, step.after, was)
+    seniors = [] if idle else [one for one in step.after.waiting(old.pool) if _is_senior(step, one, old)]
+    return any(_passes_from(step, one, new, idle=idle) for one in (old, *seniors))
+
+
+def _is_senior(step: Step, job: Job, holder: Job) -> bool:
+    """Whether a job of the same project takes the reservation of its holder."""
+    return job.project == holder.project and _order(job) < _order(holder) and _packs_beside(step, job)
+
+
+def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
     if old.project == new.project:
         return not idle and _order(new) < _order(old)
     better = within_guarantee(step, new) or _better_right(step, new, old)
-    above = not (within_fair(step, old) and _was_within_fair(step, old)) and not within_fair(step, new)
+    above = not (_surely_within_fair(step, old) and _was_within_fair(step, old)) and not _surely_within_fair(step, new)
     return better or (above and past(step, new) < past(step, old) and not idle)
 
 
@@ -237,7 +247,7 @@ def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservatio
     job = step.before.jobs.get(action.workload)
     if job is None or was is None or kept is None or kept.workload != was.workload or job.id == kept.workload:
         return
-    kept = kept if _moves_little(step, was, kept) or _moved_by_right(step, was, job) else was
+    kept = kept if _moves_little(step, was, kept) or _moved_by_right(step, was, kept, job) else was
     ends = _end_if_started(job, step.before)
     borrows = action.borrower and job.preemptible and not used_up(job, step.before)
     if (
@@ -250,6 +260,8 @@ def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservatio
     holder = step.before.jobs[kept.workload]
     text = f"{job.id} gets devices reserved for {holder.id}"
     if _passed_in_project(step, was, holder) or _passes_to(step, was, job, holder):
+        return
+    if _came_back(step, was, job, holder):
         return
     if job.project == holder.project:
         yield "R32", f"{text}, of its own project"
@@ -268,6 +280,18 @@ def _passed_in_project(step: Step, was: Reservation, holder: Job) -> bool:
     return False
 
 
+def _came_back(step: Step, was: Reservation, job: Job, holder: Job) -> bool:
+    """R28 and R29: whether another job had the reservation until it found devices in the same plan.
+
+    That is one that R32 lets in, with a claim, or one to which the reservation passes.
+    """
+    served = [step.before.jobs[name] for name in {**step.started, **step.reserving} if name in step.before.jobs]
+    others = [one for one in served if one.id != job.id and one.project != holder.project]
+    claimed = [one for one in others if step.claimed(one.id)]
+    by_right = any(within_guarantee(step, one) or _better_right(step, one, holder) for one in claimed)
+    return by_right or any(_passes_to(step, was, one, holder) for one in others)
+
+
 def _passes_to(step: Step, was: Reservation, job: Job, holder: Job) -> bool:
     """R29: whether a reservation above fair share passes to a job of another project, which is then served there."""
     above = not _was_within_fair(step, holder) and not within_fair(step, job)
@@ -279,16 +303,27 @@ def _moves_little(step: Step, was: Reservation, kept: Reservation) -> bool:
     return kept.planned_start <= was.planned_start + (step.before.policy.grace_s + 2) * 1000
 
 
-def _moved_by_right(step: Step, was: Reservation, job: Job) -> bool:
-    """Whether another job of this plan has the right to move the planned start (R32, R33)."""
-    holder, reserved = step.before.jobs[was.workload], {one.device for one in was.placements}
+def _moved_by_right(step: Step, was: Reservation, kept: Reservation, job: Job) -> bool:
+    """Whether another job of this plan has the right to move the planned start (R32, R33).
+
+    The reservation may have moved to devices where its job starts earlier before that.
+    """
+    holder = step.before.jobs[was.workload]
+    reserved = {one.device for one in (*was.placements, *kept.placements)}
     for action in step.giving():
         other = step.before.jobs.get(action.workload)
-        if other is None or other.id == job.id or not reserved & {one.device for one in action.placements}:
+        if other is None or other.id == job.id or reserved.isdisjoint(_taken_by(step, action)):
             continue
         if other.project != holder.project and (within_guarantee(step, other) or _better_right(step, other, holder)):
             return True
     return False
+
+
+def _taken_by(step: Step, action: Action) -> set[str]:
+    """The devices that a job gets, and those to which its claim moves work."""
+    moved = [job.id for claim in step.claims if claim.claimer == action.workload for job in claim.moved]
+    pieces = [*action.placements, *(part for name in moved for part in step.after.reserved[name].placements)]
+    return {one.device for one in pieces}
 
 
 def _enters(step: Step, action: Action, kept: Reservation) -> bool:
@@ -320,6 +355,13 @@ def within_fair(step: Step, job: Job) -> bool:
     return _use_with(step, job) <= max(quota, step.shares(job.pool).fair[job.project])
 
 
+def _surely_within_fair(step: Step, job: Job) -> bool:
+    """The same whether a notebook that waits is counted as booked, or as not yet."""
+    quota = step.before.policy.projects[job.project].of(job.pool).training
+    fair = min(one.fair[job.project] for one in (step.shares(job.pool), step.shares_with_requests(job.pool)))
+    return _use_with(step, job) <= max(quota, fair)
+
+
 def _was_within_fair(step: Step, job: Job) -> bool:
     """The same before the plan."""
     quota = step.before.policy.projects[job.project].of(job.pool).training
@@ -336,15 +378,27 @@ def _use_with(step: Step, job: Job) -> int:
 
 
 def is_taken_over(step: Step, kept: Reservation, loser: Job) -> bool:
-    """Whether a claim within guarantee, or a notebook, has one of the devices now."""
+    """Whether a claim within guarantee, or a notebook, has one of the devices now, or needed room under a limit."""
     devices = {one.device for one in kept.placements}
     taken = [*step.started.values(), *step.reserving.values()]
     for one in taken:
         job = step.before.jobs.get(one.workload)
         rightful = job is None or within_guarantee(step, job)
-        if rightful and one.workload != loser.id and devices & {part.device for part in one.placements}:
+        has_device = bool(devices & {part.device for part in one.placements})
+        if (
+            rightful
+            and one.workload != loser.id
+            and (has_device or (job is not None and _share_limit(step, job, loser)))
+        ):
             return True
     return False
+
+
+def _share_limit(step: Step, job: Job, other: Job) -> bool:
+    """Whether two jobs of different projects are under the limit of one department."""
+    names = {step.before.policy.projects[one.project].department for one in (job, other)}
+    department = step.before.policy.departments.get(names.pop() or "") if len(names) == 1 else None
+    return department is not None and job.project != other.project and department.of(job.pool).limit is not None
 
 
 def past(step: Step, job: Job) -> tuple[bool, Fraction]:

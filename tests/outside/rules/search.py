@@ -124,9 +124,16 @@ def _legal_cost(step: Step, job: Job, parts: tuple[Part, ...], ledger: Ledger) -
         return None
     if any(case.crosses(rows.project) for rows in case.victims):
         return None
-    if any(one.priority >= job.priority for one in case.own.jobs) or any(True for _ in of_claim(case)):
+    if not all(_may_lose(case, one) for one in case.own.jobs) or any(True for _ in of_claim(case)):
         return None
     return cost_of(case)
+
+
+def _may_lose(case: Case, victim: Job) -> bool:
+    """R48 and P8: of its own project a claim above guarantee pauses nothing twice while it waits."""
+    again = bool(victim.paused_at) and max(victim.paused_at) >= case.job.submitted_at
+    may_again = case.within_guarantee or not case.job.preemptible
+    return victim.priority < case.job.priority and (may_again or not again)
 
 
 def cost_of(case: Case) -> Cost:

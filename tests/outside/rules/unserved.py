@@ -136,7 +136,7 @@ def _taken_over(step: Step) -> Found:
         loser, kept = step.before.jobs.get(action.workload), step.before.reserved.get(action.workload)
         if action.code != "drain_taken_over" or loser is None or kept is None:
             continue
-        if not is_taken_over(step, kept, loser):
+        if loser.id not in {**step.started, **step.reserving} and not is_taken_over(step, kept, loser):
             yield (
                 "R26",
                 f"the reservation of {loser.id} is dropped; no notebook or claim within guarantee has its devices",
@@ -203,7 +203,10 @@ def _earlier(step: Step, name: str) -> Iterator[Action]:
 
 # --- growth -----------------------------------------------------------------------------------------------------------
 def _growth(step: Step, pool: str) -> Found:
-    """R50: growth within guarantee shrinks what elastic jobs of others have above their quota."""
+    """R50: growth within guarantee shrinks what elastic jobs of others have above their quota.
+
+    The devices of the backfill reservation are not judged: R32 lets jobs in, and says nothing of growth.
+    """
     state = step.before
     waits_ms = 10_000 * state.policy.grace_s
     for job in state.in_pool(pool):
@@ -225,6 +228,11 @@ def _could_shrink(step: Step, other: Job, job: Job) -> bool:
         return False
     owner = state.policy.projects[other.project]
     alike = owner.department == state.policy.projects[job.project].department
-    ranks = len({one.rank for one in state.held.get(other.id, ())})
+    kept = step.backfill.get(job.pool)
+    reserved = {one.device for one in kept.placements} if kept is not None else set()
+    held = state.held.get(other.id, ())
+    ranks = len({one.rank for one in held})
+    if {one.rank for one in held} == {one.rank for one in held if one.device in reserved}:
+        return False
     above = step.ledger.use.get(other.project, 0) - other.gpu_milli >= owner.of(job.pool).training
     return alike and ranks > other.min_ranks and above and not other.borrower

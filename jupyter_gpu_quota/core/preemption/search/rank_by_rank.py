@@ -6,7 +6,7 @@ The search walks the candidates in the order of R39, and examines the sets on th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from itertools import chain
 from typing import NamedTuple
@@ -98,10 +98,12 @@ class _RankByRank:
         self.seen = 0
         self.examined: dict[int, _Examined] = {}
         self.ready: list[tuple[Cost, int]] = []
-        """A heap of the slots that the walk has passed and nobody has used, with a lower bound of the cost there."""
+        """A heap of the unused slots that the walk has passed, with a lower bound of the cost there."""
         self.changed_at: dict[int, int] = {}
         """The number of changes of the ledger when a slot changed last."""
         self.read = self.ledger.changes
+        self.was_cut_short = False
+        """The bound on its work ended the last search on a slot."""
 
     def run(self) -> bool:
         candidates = self.attempt.candidates
@@ -157,7 +159,7 @@ class _RankByRank:
     # -- the slots that were passed ------------------------------------------------------------------------------
 
     def _cheapest_ready(self) -> LegalSet | None:
-        """The cheapest set on the slots that the walk has passed and nobody has used."""
+        """The cheapest set on the unused slots that the walk has passed."""
         self._look_again()
         while self.ready:
             cost, slot = self.ready[0]
@@ -265,13 +267,27 @@ class _RankByRank:
             return None
         if len(seen) == 1 and seen[0].kind is not Kind.SHRINK:
             return self._single(seen[0], room)
-        if len(seen) > MAX_CANDIDATES:
-            seen = self._in_order(slot, seen)
+        few = self._in_order(slot, seen) if len(seen) > MAX_CANDIDATES else seen
+        found = self._cheapest_on(slot, few) if len(few) <= MAX_CANDIDATES else None
+        if found is None and (len(few) > MAX_CANDIDATES or self.was_cut_short):
+            found = self._all_of(slot, self._in_order(slot, seen))
+        return found
+
+    def _cheapest_on(self, slot: int, seen: Sequence[Operation]) -> LegalSet | None:
         devices = [slot] if self.slots.per_rank == 1 else self.ledger.on_node[slot]
         pauses = [one for one in seen if one.kind is Kind.PAUSE]
         mild = [ways_to_shrink(one) for one in seen if one.kind is not Kind.PAUSE]
         options = Options(pauses=pauses, mild=mild, moves=self._moves_on(devices, len(seen)) if pauses else ())
         return self._search(options, devices)
+
+    def _all_of(self, slot: int, chosen: Sequence[Operation]) -> LegalSet | None:
+        """All of these operations, where the search of a cheaper set among them would take too long."""
+        leaving = self.rules.with_surplus([one.victim for one in chosen])
+        room = self.slots.room(slot, leaving)
+        if len(room) < self.slots.per_rank or not self._is_legal(chosen):
+            return None
+        pieces = rank_pieces(0, room[: self.slots.per_rank], self.preemptor.request)
+        return LegalSet(operations=tuple(chosen), found=Found(tuple(pieces), ()), cost=cost_of(chosen))
 
     def _single(self, one: Operation, room: Sequence[int]) -> LegalSet | None:
         if not (self.rules.is_allowed([one.victim]) and self.attempt.is_within_bounds([one.victim])):
@@ -281,21 +297,29 @@ class _RankByRank:
 
     def _in_order(self, slot: int, seen: Sequence[Operation]) -> list[Operation]:
         """Of many candidates on one slot those that suffice, taken in order."""
-        chosen = list[Operation]()
-        frees = dict(zip(map(id, self.seen_at[slot]), self.frees_at[slot], strict=True))
-        free = self.slots.freed[slot] - sum(frees[id(one)] for one in seen)
-        for one in seen:
-            victims = [*(other.victim for other in chosen), one.victim]
-            if self.rules.is_allowed(victims):
-                chosen.append(one)
-                free += frees[id(one)]
-                if free >= self.slots.per_rank * self.slots.need and self._is_enough(slot, chosen):
-                    break
+        chosen = self._until_enough(slot, seen, lambda _: True)
+        if not self.rules.is_allowed([one.victim for one in chosen]):
+            chosen = self._until_enough(slot, seen, self.rules.is_allowed)
         for one in reversed(chosen[:-1]):
             without = [other for other in chosen if other is not one]
             if self._is_enough(slot, without):
                 chosen = without
-        return chosen[-MAX_CANDIDATES:]
+        return chosen
+
+    def _until_enough(
+        self, slot: int, seen: Sequence[Operation], is_allowed: Callable[[Sequence[Victim]], bool]
+    ) -> list[Operation]:
+        chosen, victims = list[Operation](), list[Victim]()
+        frees = dict(zip(map(id, self.seen_at[slot]), self.frees_at[slot], strict=True))
+        free = self.slots.freed[slot] - sum(frees[id(one)] for one in seen)
+        for one in seen:
+            if is_allowed([*victims, one.victim]):
+                chosen.append(one)
+                victims.append(one.victim)
+                free += frees[id(one)]
+                if free >= self.slots.per_rank * self.slots.need and self._is_enough(slot, chosen):
+                    break
+        return chosen
 
     def _is_enough(self, slot: int, chosen: Sequence[Operation]) -> bool:
         leaving = self.rules.with_surplus([one.victim for one in chosen])
@@ -305,6 +329,7 @@ class _RankByRank:
         with self.attempt.room_test(range(1), devices) as room:
             search = CheapestSet(options, self.rules, room, self.attempt.is_within_bounds, work=MAX_WORK)
             found = search.run()
+        self.was_cut_short = search.ended_early
         self.attempt.ended_early |= search.ended_early
         return found
 

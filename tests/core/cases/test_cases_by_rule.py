@@ -1,0 +1,101 @@
+"""Snapshots in which a plan broke a rule of docs/scheduling.md, each as small as the fault allows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.outside.documents import state_of
+from tests.outside.product import plan_of
+from tests.outside.rules import every
+from tests.outside.steps import Step
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # R28
+        pytest.param(
+            "reservation_beside_work_that_leaves_its_user",
+            id="a reservation stays while work that leaves counts under its user's ceiling",
+        ),
+        # R28
+        pytest.param(
+            "reservation_back_from_a_job_at_its_limit",
+            id="a reservation returns from a job that a later claim of its project leaves at the limit",
+        ),
+        # R29
+        pytest.param(
+            "reservation_that_passes_before_a_claim",
+            id="a job to which the reservation of its project passes has its turn before jobs of lower priority",
+        ),
+        # R27
+        pytest.param(
+            "first_job_that_fits_on_no_node", id="where the first job can be planned nowhere, the next is reserved for"
+        ),
+        # R31
+        pytest.param(
+            "reservation_with_a_borrower_of_its_own",
+            id="a reservation that is planned again counts its borrowers as gone at its planned start",
+        ),
+        # R33
+        pytest.param(
+            "reservation_whose_devices_a_claim_left_again",
+            id="a reservation keeps its devices where minimizing moved the claim that had taken them",
+        ),
+        # R26
+        pytest.param("older_of_two_reservations", id="of two reservations the newer one is above the guarantee"),
+        # R6
+        pytest.param(
+            "notebook_and_two_reservations", id="room for a notebook is kept on the reservation above the guarantee"
+        ),
+        # R61
+        pytest.param(
+            "start_beside_work_that_leaves_and_a_lent_slice",
+            id="a job waits for work that is leaving rather than start on the lent part of a device",
+        ),
+        # R43
+        pytest.param(
+            "victim_that_left_after_an_earlier_claim",
+            id="the use before a claim includes work that left for a later one",
+        ),
+        # R43
+        pytest.param("rank_that_an_elastic_job_keeps", id="an elastic job keeps a rank that a later victim replaces"),
+        # R43
+        pytest.param(
+            "job_above_its_share_once_a_victim_stays",
+            id="a job above its fair share beside a victim that stays does not go before another victim",
+        ),
+        # R23
+        pytest.param(
+            "claim_for_the_job_that_lost_its_place",
+            id="a job that loses its place to a victim has the claim of a job of lower priority",
+        ),
+        # R37
+        pytest.param(
+            "victim_of_a_claim_that_moves_work",
+            id="a victim does not stay where a claim that moves work would be above its fair share",
+        ),
+        # R39
+        pytest.param(
+            "drain_on_devices_of_a_later_start",
+            id="a job that ends before the planned start gets reserved devices that work is leaving",
+        ),
+        # R38
+        pytest.param(
+            "elastic_job_at_the_quota_of_its_project",
+            id="an elastic job gives up no rank to another project where its own has its quota, though it wants less",
+        ),
+        # R45
+        pytest.param(
+            "rank_of_a_project_that_ends_below_quota", id="a rank that an elastic job gives up is no job that reclaims"
+        ),
+    ],
+)
+def test_the_plan_obeys_every_rule(name: str) -> None:
+    document = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+    assert list(every.check(Step(state_of(document), plan_of(document)))) == []
