@@ -57,8 +57,8 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "It {starts} on notebook quota that no notebook uses now. It is paused when a notebook needs that quota.",
     ),
     R.BORROWS_RESERVED_DEVICES: (
-        "{project} asked for {asked_milli:gpu} GPU; only devices that are reserved for another job {is} free, and only "
-        "until its planned start, so it {starts} there. It is paused before that.",
+        "{project} asked for {asked_milli:gpu} GPU; what is free is reserved for another job from its planned start "
+        "on, so it {starts} there and is paused before that.",
         "It {starts} on devices that are reserved for another job, and is paused before that job's planned start.",
     ),
     R.WITHIN_NOTEBOOK_QUOTA: (
