@@ -149,18 +149,3 @@ class World:
                 above = max(0, used.get((name, pool), 0) - project.of(pool).training)
                 key = (name, pool)
                 state.usage[key] = int(state.usage.get(key, 0) * decay) + above * seconds
-
-    def next_event_s(self) -> int:
-        """Seconds until something happens by itself: an end, a leaving, an arrival, a limit."""
-        now = self.state.now
-        times = [one.at - now for one in self.arrivals[:1]]
-        for job in self.state.jobs.values():
-            if job.leaves:
-                return 1
-            if job.runs:
-                times += self._end_of(job)
-        return max(1, min((-(-one // 1000) for one in times), default=ENDLESS_S))
-
-    def _end_of(self, job: Job) -> list[int]:
-        limit = (job.started_at or 0) + job.time_limit_s * 1000 - self.state.now
-        return [limit, self.left_s[job.id] * 1000] if job.id in self.left_s else [limit]

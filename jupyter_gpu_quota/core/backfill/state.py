@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..model import Job, Reservation
@@ -253,13 +253,12 @@ class BackfillState:
         return any(free_now(one.device) >= milli for one in pieces)
 
     @contextmanager
-    def lifted(self, *, plans_again: bool, only: Container[int] | None = None) -> Iterator[None]:
-        """Release the reservation inside the block (``only``: on these devices).
+    def lifted(self, *, plans_again: bool) -> Iterator[None]:
+        """Release the reservation inside the block.
 
         ``plans_again``: plan it anew if the block used its devices.
         """
-        reserved = self.now.pieces if self.now else ()
-        pieces = [piece for piece in reserved if only is None or piece.device in only]
+        pieces = self.now.pieces if self.now else ()
         before = [room_beside(self.ledger, piece) for piece in pieces if plans_again]
         reserve(self.ledger, pieces, borrowed=False, sign=-1)
         mark = self.ledger.mark()
