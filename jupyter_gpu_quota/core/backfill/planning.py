@@ -52,9 +52,10 @@ def future_work(
         work.append(_from(pool, pool.waiting[one.id], one.pieces, begins, borrower=one.borrower))
     rows = [*pool.restarting, *((changed[name], pieces) for name, pieces in restarts.items() if name in changed)]
     for preemption in preemptions:
-        if preemption.preemptor.id in pool.waiting:
-            job = pool.waiting[preemption.preemptor.id]
-            work.append(_from(pool, job, preemption.pieces, drained_at, borrower=preemption.borrowed))
+        preemptor, pieces, borrower = preemption.preemptor, preemption.pieces, preemption.borrowed
+        job = pool.waiting.get(preemptor.id)
+        if job is not None:
+            work.append(Running(job, pieces, preemptor.project, preemptor.request.size, drained_at, borrower))
         rows += [(changed[move.victim.id], move.pieces) for move in preemption.moves if move.victim.id in changed]
         shrunk = [one.base for one in preemption.shrunk if one.base is not None]
         rows += [(changed[base.id], base.pieces) for base in shrunk if base.id in changed]

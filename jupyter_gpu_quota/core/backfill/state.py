@@ -49,7 +49,7 @@ class BackfillState:
         held = None if recorded is None else self._held(recorded)
         if held is None:
             return
-        now = self._verified(held)
+        now = self._verified(held, self.future_work())
         if now is not None:
             self.recorded = (now, held)
             self._set(now)
@@ -71,12 +71,11 @@ class BackfillState:
             if before.starts_at < held.starts_at or not self._is_sound(held, work):
                 held = before
         may_keep = self._may_keep(self.pool.waiting[held.job], held.project, held.queue)
-        self._set(self._verified(held) if may_keep else self._passed_back())
+        self._set(self._verified(held, work) if may_keep else self._passed_back())
 
-    def _verified(self, held: BackfillReservation) -> BackfillReservation | None:
+    def _verified(self, held: BackfillReservation, work: Sequence[Running]) -> BackfillReservation | None:
         """The reservation, or a new plan for its job where that is earlier or the devices are not free in time."""
-        work, job = self.future_work(), self.pool.waiting[held.job]
-        is_sound = self._is_sound(held, work)
+        is_sound, job = self._is_sound(held, work), self.pool.waiting[held.job]
         before = held.starts_at if is_sound else None
         planned = plan_backfill(self.pool, held.project, held.queue, job, work, before=before, recorded=held)
         if not is_sound or (planned is not None and planned.starts_at < held.starts_at):
@@ -214,7 +213,7 @@ class BackfillState:
     def _passed_back(self) -> BackfillReservation | None:
         """A plan for the job that it passed from in this plan, if that waits still."""
         passed, self.passed = self.passed, None
-        return self._verified(passed) if passed is not None and self._is_waiting(passed) else None
+        return self._verified(passed, self.future_work()) if passed is not None and self._is_waiting(passed) else None
 
     def _is_waiting(self, held: BackfillReservation) -> bool:
         """Whether its job is queued and may have it still."""

@@ -58,6 +58,14 @@ class Candidates:
         if not self.notebook:
             yield from self._own()
 
+    def first_to_pause(self) -> Victim | None:
+        """The first of :meth:`after_defragmentation` in a pool without departments, if it may be picked."""
+        others = [] if self.preemptor.own_only else self._others()
+        if not others:
+            return next(iter(self._own()), None)
+        project = min(others, key=lambda one: _most_above(one, {}))
+        return next(iter(self._victims_of(project)), None)
+
     def _may_be_taken_over(self, others: Collection[QuotaState]) -> list[Victim]:
         """The claims above their guarantee: not if only their project's running work that may be preempted is.
 

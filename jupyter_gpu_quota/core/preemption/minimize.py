@@ -83,7 +83,7 @@ def _take_place(lost: Preemption, claims: Sequence[Preemption]) -> None:
     behind = [one for one in equal if one.preemptor.priority < mine.priority and _could_claim(mine, one)]
     if behind:
         last = min(behind, key=lambda one: one.preemptor.priority)
-        lost.preemptor, last.preemptor = last.preemptor, replace(mine, entitlement=last.preemptor.entitlement)
+        lost.preemptor, last.preemptor = last.preemptor, mine._replace(entitlement=last.preemptor.entitlement)
 
 
 def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:

@@ -47,7 +47,8 @@ class Preemption:
         return [victim for victim in self._parts_that_leave() if victim.restarting]
 
     def _parts_that_leave(self) -> list[Victim]:
-        if not any(victim.base for victim in self.victims):
-            return []
+        parts = [victim for victim in self.victims if victim.base is not None]
+        if not parts:
+            return parts
         gone = {victim.id for victim in self.victims if victim.base is None}
-        return [victim for victim in self.victims if victim.base is not None and victim.id not in gone]
+        return [victim for victim in parts if victim.id not in gone]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..placement.place import Request
 from ..queue.job_queue import ClassQueue
@@ -16,8 +17,7 @@ from ..queue.pool_state import PoolState, waiting_sizes
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preemptor:
+class Preemptor(NamedTuple):
     """A request that may take devices from running work. ``can_borrow``: it may run on unused notebook quota.
 
     ``only``: the devices that it may use; None for any.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import islice
 
 from ...placement.place import reserve
@@ -25,6 +24,7 @@ from ..shrinking import replace_parts, shrink
 from ..victims import has_protected
 from .attempt import Attempt
 from .cheapest import CheapestSet, Options
+from .first_candidate import find_first_candidate
 from .rank_by_rank import place_rank_by_rank
 from .unneeded import drop_unneeded
 
@@ -39,6 +39,8 @@ def find_preemption(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
     None, and changes nothing, if no legal set was found.
     Rule R41.
     """
+    if (found := find_first_candidate(pool, preemptor)) is not None:
+        return found
     if not is_feasible(pool, preemptor):
         return None
     stopped_at_guarantee = False
@@ -60,7 +62,7 @@ def _scopes(pool: PoolState, preemptor: Preemptor) -> Iterator[Preemptor]:
     """The claim with victims under its limit only, then, where its department is full, with any others beside them."""
     yield preemptor
     if preemptor.within is not None and is_department_full(pool, preemptor):
-        yield replace(preemptor, within=None)
+        yield preemptor._replace(within=None)
 
 
 def find_shrinks(pool: PoolState, preemptor: Preemptor) -> Preemption | None:

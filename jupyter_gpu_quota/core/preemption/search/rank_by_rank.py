@@ -119,9 +119,10 @@ class _RankByRank:
             return False
         draining = self.ledger.draining
         for slot in sorted({self.slots.of(at) for at in draining if self.slots.accepts(at)}) if draining else ():
-            room = self.slots.room(slot, ())
-            if len(room) >= self.slots.per_rank:
-                return self._take(rank, room)
+            room = self.slots.room(slot, ())[: self.slots.per_rank]
+            if len(room) == self.slots.per_rank:
+                self.attempt.record(Found(tuple(rank_pieces(rank, room, self.preemptor.request)), ()))
+                return True
         if rank or self.attempt.operations or self.preemptor.request.ranks > 1:
             fit = place(self.ledger, self.preemptor.request._replace(ranks=1), borrowed=self.attempt.can_borrow)
             if isinstance(fit, Fit) and all(self.slots.accepts(piece.device) for piece in fit.pieces):
