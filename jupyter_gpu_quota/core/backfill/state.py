@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..model import Job, Reservation
-from ..placement.place import Fit, Piece, Refusal, place, reserve, with_cpu_memory
+from ..placement.place import Fit, Piece, Refusal, Request, is_refused, place, reserve, with_cpu_memory
 from ..preemption.accounting import mark_leaving, subtract_use
 from ..preemption.victims import queue_of
 from ..queue.job_queue import ClassQueue, JobClass
@@ -38,6 +38,8 @@ class BackfillState:
         """The classes for whose first job no devices were found, not even when all work has ended."""
         self.passed: BackfillReservation | None = None
         """The one that another job took over in this plan."""
+        self._gains_without: dict[tuple[int, tuple[Piece, ...]], int] = {}
+        """What counts as the last gain of room while the reservation is lifted, by that before and by its pieces."""
         self.recorded: tuple[BackfillReservation, ...] = ()
         """The one with which this plan began, and before that the recorded one if it is another."""
 
@@ -251,18 +253,27 @@ class BackfillState:
         pieces, free_now = self.now.pieces if self.now else (), self.ledger.free_now
         return any(free_now(one.device) >= milli for one in pieces)
 
+    def is_refused(self, request: Request, *, borrowed: bool) -> bool:
+        """Whether a request found no room while the reservation was lifted, and no room was freed since."""
+        gains = self._gains_without.get((self.ledger.gains, self.now.pieces if self.now else ()))
+        return gains is not None and is_refused(self.ledger, request, gains, borrowed=borrowed)
+
     @contextmanager
     def lifted(self, *, plans_again: bool) -> Iterator[None]:
         """Release the reservation inside the block.
 
         ``plans_again``: plan it anew if the block used its devices.
         """
-        pieces = self.now.pieces if self.now else ()
-        before = [room_beside(self.ledger, piece) for piece in pieces if plans_again]
-        reserve(self.ledger, pieces, borrowed=False, sign=-1)
-        mark = self.ledger.mark()
+        ledger, pieces = self.ledger, self.now.pieces if self.now else ()
+        before = [room_beside(ledger, piece) for piece in pieces if plans_again]
+        gains = ledger.gains
+        reserve(ledger, pieces, borrowed=False, sign=-1)
+        ledger.gains = self._gains_without.setdefault((gains, pieces), ledger.gains)
+        mark = ledger.mark()
         yield
-        changed = plans_again and self.ledger.mark() != mark
-        reserve(self.ledger, pieces, borrowed=False)
-        if changed and any(is_taken(self.ledger, *row) for row in zip(pieces, before, strict=True)):
+        is_changed = ledger.mark() != mark
+        reserve(ledger, pieces, borrowed=False)
+        if not is_changed:
+            ledger.gains = gains
+        elif plans_again and any(is_taken(ledger, *row) for row in zip(pieces, before, strict=True)):
             self.plan_again()

@@ -193,8 +193,8 @@ class Ledger:
         """Each device that changed, in order, and the complement of each node that did. An index that follows from the
         columns remembers how much of the log it has read."""
         self._rooms_read = self._node_classes_read = 0
-        self.gains = 0
-        """The number of changes that may have freed room."""
+        self.gains = self._all_gains = 0
+        """The number of the last change that may have freed room; put back where its room was taken again."""
         self.refused: dict[tuple[object, bool], int] = {}
         """The value of ``gains`` when a request for one rank, as a borrower or not, found no room."""
         self.found: dict[tuple[object, bool], tuple[int, tuple[Any, ...]]] = {}
@@ -253,13 +253,18 @@ class Ledger:
 
     def _apply_resources(self, node: int, amounts: _ResourceChange, sign: int) -> None:
         self._log.append(~node)
-        self.gains += 1
+        self._note_gain()
         self.node_resources.add(node, *(CpuMemory(sign * cpu, sign * memory) for cpu, memory in amounts))
 
     def _apply(self, column: Column, at: int, milli: int) -> None:
         column[at] += milli
         self._log.append(at)
-        self.gains += milli < 0
+        if milli < 0:
+            self._note_gain()
+
+    def _note_gain(self) -> None:
+        self._all_gains += 1
+        self.gains = self._all_gains
 
     @property
     def has_unused_quota(self) -> bool:

@@ -170,6 +170,11 @@ def place(ledger: Ledger, request: Request, *, borrowed: bool = False) -> Fit | 
     return NOWHERE
 
 
+def is_refused(ledger: Ledger, request: Request, gains: int, *, borrowed: bool) -> bool:
+    """Whether :func:`place` refused a request for one rank when the last change that may have freed room was this."""
+    return ledger.refused.get((request, borrowed and ledger.has_unused_quota)) == gains
+
+
 def _all_ranks(ledger: Ledger, request: Request, *, borrowed: bool) -> Fit | Refusal:
     mark = ledger.mark()
     pieces: list[Piece] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from operator import itemgetter
 
 from .job_queue import ClassQueue, OrderKey
 from .quota_state import FAIR, GUARANTEE, NO_LIMIT, SURPLUS, Entitlement, QuotaState
@@ -132,8 +133,11 @@ def row_of(project: QuotaState, queue: ClassQueue, first: OrderKey) -> Row:
 
 def first_row(rows: Iterable[Row]) -> Row | None:
     """The first of these jobs, one of each project: inside each department, then between the departments."""
+    listed = list(rows)
+    if not [row for row in listed if row[2].parent is not None]:
+        return min(listed, key=itemgetter(0), default=None)
     inside: dict[QuotaState, Row] = {}
-    for row in rows:
+    for row in listed:
         best = inside.get(row[2].levels[-1])
         if best is None or row[0] < best[0]:
             inside[row[2].levels[-1]] = row

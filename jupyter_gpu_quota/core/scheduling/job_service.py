@@ -86,6 +86,8 @@ class JobService:
         is_refused = isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
         if not is_refused or not self.backfill.has_room(request.per_device):
             return is_refused
+        if self.backfill.is_refused(request, borrowed=borrowed):
+            return True
         with self.backfill.lifted(plans_again=False):
             return isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
 
@@ -131,9 +133,10 @@ class JobService:
 
     def _start_on_reserved(self, one: Candidate, *, can_borrow: bool) -> bool:
         """Start a job on the reserved devices, if it ends in time, has the better right, or borrows them. Rule R30."""
-        held = self.backfill.now
-        largest = one.queue.job_class.request.per_device
-        if held is None or not (self.backfill.has_room(largest) or held.takes_cpu_or_memory):
+        held, request = self.backfill.now, one.queue.job_class.request
+        if held is None or not (self.backfill.has_room(request.per_device) or held.takes_cpu_or_memory):
+            return False
+        if self.backfill.is_refused(request, borrowed=can_borrow):
             return False
         short = one.queue.first_within(held.ends_in_time(self.pool))
         if short is not None:
