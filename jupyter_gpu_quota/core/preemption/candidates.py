@@ -30,7 +30,7 @@ class Candidates:
         self.too_large: dict[QuotaState, int] = defaultdict(lambda: NO_LIMIT)
         """The smallest size that was refused for a project: a larger victim is never allowed either."""
 
-    def before_defragmentation(self) -> Iterator[Victim]:
+    def without_pause(self) -> Iterator[Victim]:
         """Reserved devices of waiting jobs, borrowers, what elastic jobs have above their minimum.
 
         Only a preemptor within its guarantee takes over reserved devices. Rule R26.
@@ -50,7 +50,7 @@ class Candidates:
         if self.pool.has_elastic:
             yield from self._surplus(dict.fromkeys([*others, self.preemptor.project]))
 
-    def after_defragmentation(self) -> Iterator[Victim]:
+    def to_pause(self) -> Iterator[Victim]:
         """Jobs to pause: of other projects, furthest above their share first, then of the preemptor's own project."""
         if not self.preemptor.own_only:
             for projects in self._siblings_first(self._others()):
@@ -59,7 +59,7 @@ class Candidates:
             yield from self._own()
 
     def first_to_pause(self) -> Victim | None:
-        """The first of :meth:`after_defragmentation` in a pool without departments, if it may be picked."""
+        """The first of :meth:`to_pause` in a pool without departments, if it may be picked."""
         others = [] if self.preemptor.own_only else self._others()
         if not others:
             return next(iter(self._own()), None)

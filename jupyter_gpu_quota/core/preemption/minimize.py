@@ -6,7 +6,6 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from ..model import WHOLE_DEVICE
 from ..placement.ledger import Ledger

@@ -30,14 +30,14 @@ class Kind(IntEnum):
 
 
 class Operation(NamedTuple):
-    """One operation. ``place``: the place of its work in the order of R39, 0 first.
+    """One operation. ``position``: that of its work in the order of R39, 0 first.
 
     The victim of a shrink is the part that leaves; its ``base`` is the part that stays.
     """
 
     kind: Kind
     victim: Victim
-    place: int
+    position: int
 
     @property
     def ranks(self) -> int:
@@ -45,22 +45,45 @@ class Operation(NamedTuple):
         return len({piece.rank for piece in self.victim.pieces}) if self.kind is Kind.SHRINK else 0
 
 
-Cost = tuple[int, int, int, int, int, int, tuple[int, ...], tuple[str, ...]]
-"""Protected jobs, pauses, moves, ranks given up, borrowers, reservations taken over, places (the last first), ids."""
+class Cost(NamedTuple):
+    """The cost of a set, compared from the first field: how often each happens, then which work it is."""
+
+    protected: int
+    """The protected jobs among those that pause or move."""
+    pauses: int
+    moves: int
+    ranks: int
+    """The ranks that elastic jobs give up."""
+    borrowers: int
+    take_overs: int
+    positions: tuple[int, ...]
+    """The positions of the operations, the last first."""
+    keys: tuple[str, ...]
+    """The keys of the victims, in their order."""
+
+    @property
+    def only_pauses(self) -> bool:
+        """Whether no work gives way without a pause."""
+        return not (self.moves or self.ranks or self.borrowers or self.take_overs)
+
+    @property
+    def before_keys(self) -> tuple[object, ...]:
+        """All but the keys."""
+        return self[:-1]
 
 
 def cost_of(operations: Iterable[Operation]) -> Cost:
     """The cost of a set of operations; which projects end below their quota is compared before (R47)."""
     rows = list(operations)
     kinds = [one.kind for one in rows]
-    return (
+    return Cost(
         sum([one.victim.protected for one in rows]),
         kinds.count(Kind.PAUSE),
         kinds.count(Kind.MOVE),
         sum([one.ranks for one in rows]),
         kinds.count(Kind.END_BORROWING),
         kinds.count(Kind.TAKE_OVER),
-        tuple(sorted([one.place for one in rows], reverse=True)),
+        tuple(sorted([one.position for one in rows], reverse=True)),
         tuple(sorted([one.victim.key for one in rows])),
     )
 

@@ -140,7 +140,7 @@ PREEMPTION_MUTANTS = (
     mutant(
         "a slice counts its own project's elastic surplus twice",
         edit(
-            "preemption/candidates.py:Candidates.before_defragmentation",
+            "preemption/candidates.py:Candidates.without_pause",
             "dict.fromkeys([*others, self.preemptor.project])",
             "[*others, self.preemptor.project]",
         ),
@@ -319,6 +319,30 @@ PREEMPTION_MUTANTS = (
             "preemption/search/find.py:_Search.run",
             "self.pool.room_came_back |= self.attempt.is_limited",
             "pass",
+        ),
+    ),
+    mutant(
+        "the first candidate is paused though borrowers could leave",
+        edit(
+            "preemption/search/first_candidate.py:_is_simple",
+            "pool.departments or pool.borrowers or pool.reserved or pool.has_elastic",
+            "pool.departments",
+        ),
+    ),
+    mutant(
+        "the first candidate is paused though work leaves enough already",
+        edit(
+            "preemption/search/first_candidate.py:_is_simple",
+            "pool.ledger.all_after(borrowed=preemptor.can_borrow) < request.per_device",
+            "True",
+        ),
+    ),
+    mutant(
+        "the first candidate may leave its project further above its fair share",
+        edit(
+            "preemption/search/first_candidate.py:_ends_within",
+            "not preemptor.own_only or project.use + preemptor.request.size - victim.size <= bound",
+            "True",
         ),
     ),
 )

@@ -91,9 +91,9 @@ class CheapestSet:
         for protected in range(most + 1):
             for count in range(self._fewest_pauses(), len(self.options.pauses) + 1):
                 best: LegalSet | None = None
-                for paused in by_place(self.options.pauses, count):
+                for paused in by_position(self.options.pauses, count):
                     best = self._better(paused, protected, best)
-                    if self._is_spent() or (best is not None and not any(best.cost[2:6])):
+                    if self._is_spent() or (best is not None and best.cost.only_pauses):
                         break
                 if best is not None or self._is_spent():
                     return best
@@ -158,7 +158,7 @@ class CheapestSet:
         if found is not None:
             return found if best is None or found.cost < best.cost else best
         movable = [one for one in self.options.moves if one.victim.id not in gone]
-        most = len(movable) if best is None else best.cost[2]
+        most = len(movable) if best is None else best.cost.moves
         if not most or not movable or self._is_spent():
             return best
         helped = Cached((one for one in legal if self._may_be_helped(one, movable)), MAX_MILD)
@@ -173,9 +173,9 @@ class CheapestSet:
         needed = self._needed(legal, movable)
         others = [one for one in movable if one not in needed]
         for count in range(max(1, len(needed)), len(movable) + 1):
-            if best is not None and best.cost[2] < count:
+            if best is not None and best.cost.moves < count:
                 return best
-            for more in by_place(others, count - len(needed)):
+            for more in by_position(others, count - len(needed)):
                 found = self._cheapest_of(legal, (*needed, *more), protected)
                 if found is not None and (best is None or found.cost < best.cost):
                     best = found
@@ -249,8 +249,8 @@ def most_of(ways: Sequence[Operation]) -> tuple[Victim, ...]:
     return (victim,) if victim.base is None else (victim, victim.base)
 
 
-def by_place(operations: Sequence[Operation], count: int) -> Iterator[tuple[Operation, ...]]:
+def by_position(operations: Sequence[Operation], count: int) -> Iterator[tuple[Operation, ...]]:
     """The sets of so many operations, those whose last places are first before others."""
-    rows = sorted(operations, key=lambda one: one.place)
+    rows = sorted(operations, key=lambda one: one.position)
     for chosen in sorted(combinations(range(len(rows)), count), key=lambda one: one[::-1]):
         yield tuple(rows[at] for at in chosen)

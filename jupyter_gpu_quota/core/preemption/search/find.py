@@ -193,8 +193,8 @@ class _Search:
         if len(self.pool.running) + len(self.pool.reserved) > 4 * MAX_EXHAUSTIVE:
             return None
         self.attempt.rules.own_may_lose = self._own_may_lose()
-        mild = _mild(candidates.before_defragmentation())
-        pauses = list(islice(candidates.after_defragmentation(), MAX_EXHAUSTIVE + 1))
+        mild = _mild(candidates.without_pause())
+        pauses = list(islice(candidates.to_pause(), MAX_EXHAUSTIVE + 1))
         protected = self.attempt.include_protected
         moves = movable_work(self.pool, protected=protected) if self.preemptor.only is None else []
         if not may_move_for(self.preemptor) and not pauses and not mild:

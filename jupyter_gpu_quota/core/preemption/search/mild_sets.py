@@ -70,5 +70,5 @@ def _cost(operations: Sequence[Operation]) -> MildCost:
         sum(one.ranks for one in operations),
         sum(one.kind is Kind.END_BORROWING for one in operations),
         sum(one.kind is Kind.TAKE_OVER for one in operations),
-        tuple(sorted((one.place for one in operations), reverse=True)),
+        tuple(sorted((one.position for one in operations), reverse=True)),
     )

@@ -43,7 +43,7 @@ def place_rank_by_rank(attempt: Attempt) -> bool:
 
 def _pick_first(attempt: Attempt) -> bool:
     """Pick the fewest victims, in order, that bring a limit or the department's entitlement within reach."""
-    candidates = chain(attempt.candidates.before_defragmentation(), attempt.candidates.after_defragmentation())
+    candidates = chain(attempt.candidates.without_pause(), attempt.candidates.to_pause())
     rules, own = attempt.rules, attempt.preemptor.project
     if is_department_full(attempt.pool, attempt.preemptor):
         siblings = (one for one in candidates if rules.is_sibling(one.project) and one.project is not own)
@@ -107,7 +107,7 @@ class _RankByRank:
 
     def run(self) -> bool:
         candidates = self.attempt.candidates
-        mild, pauses = candidates.before_defragmentation(), candidates.after_defragmentation()
+        mild, pauses = candidates.without_pause(), candidates.to_pause()
         walk = chain(((one, False) for one in mild), ((one, True) for one in pauses))
         return all(
             self._place_free(rank) or self._place_by_walk(rank, walk) for rank in range(self.preemptor.request.ranks)
@@ -144,12 +144,12 @@ class _RankByRank:
                 best = self._by_moves()
             for slot in self._see(victim, is_pause=is_pause):
                 least = None if best is None else self._least_cost(slot)
-                if best is not None and least is not None and least[:7] >= best.cost[:7]:
+                if best is not None and least is not None and least.before_keys >= best.cost.before_keys:
                     heappush(self.ready, (least, slot))
                 elif (found := self._on_slot(slot)) is not None:
                     heappush(self.ready, (found.cost, slot))
                     best = found if best is None or found.cost < best.cost else best
-            if best is not None and (best.cost[1] <= 1 or ahead >= LOOK_AHEAD):
+            if best is not None and (best.cost.pauses <= 1 or ahead >= LOOK_AHEAD):
                 break
             ahead += best is not None
         best = self._by_moves() if best is None else best
@@ -255,8 +255,8 @@ class _RankByRank:
             if short <= 0:
                 break
             short, count = short - milli, count + 1
-        places = sorted(one.place for one, _ in pauses)[:count]
-        return 0, count, 0, 0, 0, 0, tuple(reversed(places)), ()
+        positions = sorted(one.position for one, _ in pauses)[:count]
+        return Cost(0, count, 0, 0, 0, 0, positions=tuple(reversed(positions)), keys=())
 
     def _is_open(self, one: Operation) -> bool:
         return not self.attempt.is_chosen(one.victim)
