@@ -88,6 +88,13 @@ def cost_of(operations: Iterable[Operation]) -> Cost:
     )
 
 
+def kind_without_pause(victim: Victim) -> Kind:
+    """What happens to work that makes room without a pause."""
+    if victim.base is not None:
+        return Kind.SHRINK
+    return Kind.TAKE_OVER if victim.reserved else Kind.END_BORROWING
+
+
 def ways_to_shrink(one: Operation) -> list[Operation]:
     """For the part of an elastic job above its minimum the shrinks that are possible, else the operation itself."""
     if one.victim.base is None:

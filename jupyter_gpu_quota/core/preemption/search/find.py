@@ -17,7 +17,7 @@ from ..accounting import subtract_use
 from ..department_rules import department_slack, is_department_full
 from ..feasibility import is_feasible
 from ..movable import may_move_for, movable_work
-from ..operations import Kind, Operation, ways_to_shrink
+from ..operations import Kind, Operation, kind_without_pause, ways_to_shrink
 from ..result import Preemption
 from ..rules import Preemptor
 from ..shrinking import replace_parts, shrink
@@ -230,9 +230,4 @@ class _Search:
 
 def _mild(victims: Iterable[Victim]) -> list[list[Operation]]:
     """For each victim that need not pause its ways to make room."""
-    rows = list[list[Operation]]()
-    for at, victim in enumerate(victims):
-        kind = Kind.TAKE_OVER if victim.reserved else Kind.END_BORROWING
-        kind = Kind.SHRINK if victim.base is not None else kind
-        rows.append(ways_to_shrink(Operation(kind, victim, at)))
-    return rows
+    return [ways_to_shrink(Operation(kind_without_pause(one), one, at)) for at, one in enumerate(victims)]

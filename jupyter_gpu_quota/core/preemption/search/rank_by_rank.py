@@ -15,7 +15,7 @@ from ...placement.place import Fit, place, rank_pieces
 from ...queue.quota_state import Victim
 from ..department_rules import is_department_full, sibling_victims
 from ..movable import may_move_for, movable_on, slots_to_clear
-from ..operations import Cost, Kind, Operation, cost_of, ways_to_shrink
+from ..operations import Cost, Kind, Operation, cost_of, kind_without_pause, ways_to_shrink
 from ..slots import Slots
 from .attempt import Attempt
 from .cheapest import CheapestSet, LegalSet, Options
@@ -206,8 +206,7 @@ class _RankByRank:
     def _see(self, victim: Victim, *, is_pause: bool) -> list[int]:
         """Note a candidate at its slots; the slots where enough may be free now."""
         self.seen += 1
-        kind = Kind.PAUSE if is_pause else Kind.TAKE_OVER if victim.reserved else Kind.END_BORROWING
-        kind = Kind.SHRINK if victim.base is not None else kind
+        kind = Kind.PAUSE if is_pause else kind_without_pause(victim)
         need, slots = self.slots.per_rank * self.slots.need, list[int]()
         for slot, milli in self.slots.freed_by(victim):
             self.seen_at[slot].append(Operation(kind, victim, self.seen))
