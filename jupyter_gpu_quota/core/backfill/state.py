@@ -67,13 +67,19 @@ class BackfillState:
             return
         self._set(None)
         work = self.future_work()
-        for before in self.recorded:
-            if before.job != held.job or before.starts_at > held.starts_at or not self._is_sound(before, work):
-                continue  # a claim has its devices
-            if before.starts_at < held.starts_at or not self._is_sound(held, work):
-                held = before
+        held = self._or_recorded(held, work)
         may_keep = self._may_keep(self.pool.waiting[held.job], held.project, held.queue)
         self._set(self._verified(held, work) if may_keep else self._passed_back())
+
+    def _or_recorded(self, held: BackfillReservation, work: Sequence[Running]) -> BackfillReservation:
+        """The reservation, or one with which this plan began where that starts earlier and nothing has its devices."""
+        earlier = [one for one in self.recorded if one.job == held.job and one.starts_at <= held.starts_at]
+        for before in earlier:
+            if before.starts_at > held.starts_at or not self._is_sound(before, work):
+                continue  # other work has its devices
+            if before.starts_at < held.starts_at or not self._is_sound(held, work):
+                held = before
+        return held
 
     def _verified(self, held: BackfillReservation, work: Sequence[Running]) -> BackfillReservation | None:
         """The reservation, or a new plan for its job where that is earlier or the devices are not free in time."""
@@ -204,7 +210,8 @@ class BackfillState:
             return
         self._set(None)
         self.dropped = self.pool.room_came_back = True
-        self._set(self.plan(held.project, held.queue, self.pool.waiting[held.job]))
+        planned = self.plan(held.project, held.queue, self.pool.waiting[held.job])
+        self._set(None if planned is None else self._or_recorded(planned))
 
     def drop(self) -> None:
         """Give the reservation up, or back to the job that it passed from if that waits still."""

@@ -47,6 +47,11 @@ HERE = Path(__file__).parent
             "reservation_whose_devices_a_claim_left_again",
             id="a reservation keeps its devices where minimizing moved the claim that had taken them",
         ),
+        # R33
+        pytest.param(
+            "reservation_whose_earlier_devices_a_claim_got",
+            id="a reservation keeps its recorded start where another claim starts on the earlier devices",
+        ),
         # R26
         pytest.param("older_of_two_reservations", id="of two reservations the newer one is above the guarantee"),
         # R6
