@@ -30,12 +30,12 @@ def is_feasible(pool: PoolState, preemptor: Preemptor) -> bool:
 def own_project_suffices(pool: PoolState, own: QuotaState, priority: int, size: int) -> bool:
     """For a preemptor that may take from its own project only: whether that can be enough.
 
-    The project must end within its limit and no further above its fair share than it is. A preemptor that would take
-    nothing waits for a drain like any other job.
+    The project must end within its limit and no further above what it is entitled to than it is. A preemptor that would
+    take nothing waits for a drain like any other job.
     """
     takable = own.preemptible_use.below(priority) + own.preemptible_use.elastic
     takable += sum([victim.size for victim in pool.borrowers if victim.project is own])
-    bound = min(own.ceiling, max(own.use, own.fair))
+    bound = min(own.ceiling, max(own.use, own.entitled))
     return takable > 0 and own.use + size - takable <= bound
 
 

@@ -296,7 +296,7 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
     if any(victim.project is not preemptor.project for victim in preemption.victims):
         return _keeps_fair_share(preemption, size, turn)
     may_be_above = not preemption.moves  # a claim moves work of others within its fair share only
-    return all(level.use + size <= max(level.use_before if may_be_above else 0, level.fair) for level in levels)
+    return all(level.use + size <= max(level.use_before if may_be_above else 0, level.entitled) for level in levels)
 
 
 def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:
@@ -308,7 +308,7 @@ def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:
     for victim in preemption.victims:
         lost[victim.project] += victim.size
     total = preemption.used[project.name] + preemption.preemptor.request.size + (size if turn > 0 else 0)
-    if project.parent is not None or total > project.fair:
+    if project.parent is not None or total > project.entitled:
         return False
     above = total - lost.pop(project, 0) + (0 if turn else size) - project.guarantee
     return all(

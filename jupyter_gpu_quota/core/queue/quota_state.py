@@ -148,6 +148,11 @@ class QuotaState:
         self.ceiling = NO_LIMIT if self.limit == NO_LIMIT else max(0, self.limit - reserved)
 
     @property
+    def entitled(self) -> int:
+        """Its fair share, or its guarantee where that is more: elastic jobs use it that want less."""
+        return self.fair if self.fair > self.guarantee else self.guarantee
+
+    @property
     def has_user_ceiling(self) -> bool:
         """Whether there is a ceiling for each user, here or above."""
         parent = self.parent

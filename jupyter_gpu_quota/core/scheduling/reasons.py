@@ -56,11 +56,6 @@ MAX_NAMED = 3
 """A reason names at most this many projects."""
 
 
-def _shown_fair_share(project: QuotaState) -> int:
-    """The fair share as it is shown: never below the guarantee, which may always be claimed."""
-    return max(project.fair, project.guarantee)
-
-
 _STARTED: dict[Entitlement, type[WithinGuarantee | WithinFairShare | IdleSurplus]] = {
     Entitlement.GUARANTEE: WithinGuarantee,
     Entitlement.FAIR: WithinFairShare,
@@ -76,7 +71,7 @@ def started(project: QuotaState, size: int, counted: int, entitlement: Entitleme
         asked_milli=size,
         used_milli=project.use + counted - size,
         guarantee_milli=project.guarantee,
-        fair_milli=_shown_fair_share(project),
+        fair_milli=project.entitled,
     )
 
 
@@ -101,11 +96,11 @@ def paused(pool: PoolState, preemption: Preemption, victim: Victim, grace_s: int
         asked_milli=preemptor.request.size,
         claimer_used_milli=preemption.used[claimer.name],
         claimer_guarantee_milli=claimer.guarantee,
-        claimer_fair_milli=_shown_fair_share(claimer),
+        claimer_fair_milli=claimer.entitled,
         project=owner.name,
         used_milli=preemption.used[owner.name],
         guarantee_milli=owner.guarantee,
-        fair_milli=_shown_fair_share(owner),
+        fair_milli=owner.entitled,
         priority=victim.priority,
         claimer_priority=preemptor.priority,
         grace_s=grace_s,
@@ -195,7 +190,7 @@ def no_room(project: QuotaState, size: int, code: ReasonCode, used: int) -> Reas
         asked_milli=size,
         used_milli=used,
         guarantee_milli=project.guarantee,
-        fair_milli=_shown_fair_share(project),
+        fair_milli=project.entitled,
         limit_milli=project.limit if limited else None,
         notebook_milli=project.limit - project.ceiling if limited else None,
         department=project.name if limited and project.is_department else None,
@@ -211,7 +206,7 @@ def _above_limit(project: QuotaState, size: int, used: int) -> Reason:
         asked_milli=size,
         used_milli=level.use if level.is_department else used,
         guarantee_milli=project.guarantee,
-        fair_milli=_shown_fair_share(project),
+        fair_milli=project.entitled,
     )
     return _with_limit(reason, level) if level.limit != NO_LIMIT else reason
 
@@ -261,7 +256,7 @@ def pauses_used_up(project: QuotaState, size: int, used: int, policy: Policy) ->
         asked_milli=size,
         used_milli=used,
         guarantee_milli=project.guarantee,
-        fair_milli=_shown_fair_share(project),
+        fair_milli=project.entitled,
         max_pauses=policy.preemption.max_pauses,
         per_s=policy.preemption.per_s,
     )
@@ -274,7 +269,7 @@ def behind_others(project: QuotaState, size: int) -> Reason:
         asked_milli=size,
         used_milli=project.use,
         guarantee_milli=project.guarantee,
-        fair_milli=_shown_fair_share(project),
+        fair_milli=project.entitled,
     )
 
 
@@ -295,7 +290,7 @@ def backfill_planned(backfill: BackfillReservation, now: int) -> Reason:
         asked_milli=sum(piece.gpu_milli for piece in backfill.pieces),
         used_milli=backfill.project.use,
         guarantee_milli=backfill.project.guarantee,
-        fair_milli=_shown_fair_share(backfill.project),
+        fair_milli=backfill.project.entitled,
         within_s=_until(backfill.starts_at, now),
     )
 
@@ -349,11 +344,11 @@ def reservation_begins(backfill: BackfillReservation, victim: Victim, grace_s: i
         asked_milli=backfill.queue.size,
         claimer_used_milli=claimer.use,
         claimer_guarantee_milli=claimer.guarantee,
-        claimer_fair_milli=_shown_fair_share(claimer),
+        claimer_fair_milli=claimer.entitled,
         project=owner.name,
         used_milli=owner.use,
         guarantee_milli=owner.guarantee,
-        fair_milli=_shown_fair_share(owner),
+        fair_milli=owner.entitled,
         priority=victim.priority,
         claimer_priority=backfill.queue.job_class.priority,
         grace_s=grace_s,
@@ -367,7 +362,7 @@ def borrows_reserved(project: QuotaState, size: int) -> Reason:
         asked_milli=size,
         used_milli=project.use,
         guarantee_milli=project.guarantee,
-        fair_milli=_shown_fair_share(project),
+        fair_milli=project.entitled,
     )
 
 

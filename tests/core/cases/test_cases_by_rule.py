@@ -85,6 +85,11 @@ HERE = Path(__file__).parent
             "victim_of_a_claim_that_moves_work",
             id="a victim does not stay where a claim that moves work would be above its fair share",
         ),
+        # R37
+        pytest.param(
+            "claim_within_a_quota_above_the_fair_share",
+            id="a claim makes elastic jobs of its project give up no rank that fits its quota",
+        ),
         # R39
         pytest.param(
             "drain_on_devices_of_a_later_start",

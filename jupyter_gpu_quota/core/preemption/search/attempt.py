@@ -80,7 +80,7 @@ class Attempt:
         self._moved.update(move.victim.key for move in found.moves)
 
     def is_within_bounds(self, leaving: Sequence[Victim], *, moves: bool = False) -> bool:
-        """Whether limits hold; priority inside a project must not raise its use above the fair share either.
+        """Whether limits hold; priority inside a project raises its use no further than it is entitled to.
 
         ``moves``: work moves for the claim, which enters only within its fair share.
         """
@@ -89,8 +89,8 @@ class Attempt:
         within, enters = self.preemptor.within, moves and self.preemptor.entitlement is Entitlement.SURPLUS
         for level in self.preemptor.project.levels:
             is_bounded = level is within and bool(leaving)
-            bound = min(level.ceiling, max(level.use, level.fair)) if is_bounded else level.ceiling
-            bound = min(bound, level.fair) if enters else bound
+            bound = min(level.ceiling, max(level.use, level.entitled)) if is_bounded else level.ceiling
+            bound = min(bound, level.entitled) if enters else bound
             if not self._is_within(level, bound, leaving):
                 return False
         return True
