@@ -130,15 +130,14 @@ def _is_left_over(pool: PoolState, preemption: Preemption, restored: set[QuotaSt
     entitlement = preemptor.entitlement
     if entitlement in (Entitlement.GUARANTEE, Entitlement.FAIR) and preemptor.project in restored:
         entitlement = preemptor.project.entitlement(0)
-    is_above = entitlement is Entitlement.SURPLUS and preemptor.preemptible
-    return is_above and not preemption.victims and not preemption.moves
+    return entitlement is Entitlement.SURPLUS and not preemption.victims and not preemption.moves
 
 
 def _set_aside(pool: PoolState, preemption: Preemption) -> None:
     """Release what a job has reserved, and do not count it as use: what may be restored does not depend on it."""
     preemptor = preemption.preemptor
     reserve(pool.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
-    preemptor.project.remove(preemptor.request.size, preemptor.user)
+    preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
 
 
 def _reserve_again(pool: PoolState, preemption: Preemption) -> bool:

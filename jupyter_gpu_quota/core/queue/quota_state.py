@@ -268,11 +268,13 @@ class QuotaState:
             if fixed:
                 level.fixed_use += size
 
-    def remove(self, size: int, user: str) -> None:
-        """Subtract work that loses its reservation."""
+    def remove(self, size: int, user: str, *, fixed: bool = False) -> None:
+        """Subtract work that loses its reservation. ``fixed``: it counts no longer against the training quota either."""
         for level in self.levels:
             level.by_user[user] -= size
             level.use -= size
+            if fixed:
+                level.fixed_use -= size
 
     def pause(self, size: int, user: str) -> None:
         """Subtract a job that is paused and returns to the queue."""

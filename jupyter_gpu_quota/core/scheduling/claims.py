@@ -70,7 +70,7 @@ class Claims:
     def return_to_queue(self, preemption: Preemption) -> None:
         """Queue a job again that has lost the devices that others are leaving."""
         preemptor, job = preemption.preemptor, self.pool.waiting[preemption.preemptor.id]
-        preemptor.project.remove(preemptor.request.size, preemptor.user)
+        preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
         if (queue := queue_of(self.pool, job)) is not None:
             queue.put_back(job)
 

@@ -75,6 +75,11 @@ HERE = Path(__file__).parent
             "job_above_its_share_once_a_victim_stays",
             id="a job above its fair share beside a victim that stays does not go before another victim",
         ),
+        # R43
+        pytest.param(
+            "victim_beside_a_fixed_job_above_its_share",
+            id="a victim continues before a job above its fair share starts that may not be preempted",
+        ),
         # R23
         pytest.param(
             "claim_for_the_job_that_lost_its_place",
