@@ -35,7 +35,8 @@ def minimize_victims(
 
     Only room that is left over on draining devices can replace a victim's, also room that jobs above their fair share
     have reserved without victims, or with victims that are restored. Returns those that lose it: they are no part of
-    the plan any more. ``backfill``: the pieces of the backfill reservation. A restored victim may stay on its devices.
+    the plan any more. A claim that has taken over devices keeps a part of them: they are for no claim above its
+    guarantee. ``backfill``: the pieces of the backfill reservation. A restored victim may stay on its devices.
     A preemptor comes there only in the place of a job that has reserved them, too, or where this plan has freed them,
     and then reserved them.
     Rule R43.
@@ -376,6 +377,7 @@ class _Replacement:
         ]
         self.pieces: dict[str, list[Piece]] = {preemption.preemptor.id: [] for preemption in preemptions}
         self.tries = MAX_TRIES
+        self.taken_over: list[tuple[Preemption, set[int]]] = []
 
     def succeeds_with(self, victims: Victims, beneath: Sequence[Piece], elsewhere: tuple[Piece, ...]) -> bool:
         """Whether all fit with the victims restored; they then have their new pieces, otherwise nothing changes.
@@ -392,6 +394,7 @@ class _Replacement:
         reserve(self.ledger, elsewhere, borrowed=False, sign=-1)
         for preemption in self.preemptions:
             reserve(self.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
+        self.taken_over = [(one, at) for one in self.preemptions for at in _taken_over(one, victims)]
         with _lifted(self.ledger, beneath):
             is_taken = any(self._is_overfull(piece.device) for victim in victims for piece in victim.pieces)
         if is_taken or not self.succeeds():
@@ -412,7 +415,9 @@ class _Replacement:
 
     def _place_from(self, at: int) -> bool:
         if at == len(self.ranks):
-            return True
+            return all(
+                any(piece.device in of for piece in self.pieces[one.preemptor.id]) for one, of in self.taken_over
+            )
         preemption, rank = self.ranks[at]
         mark = self.ledger.mark()
         for slot in self._slots(preemption):
@@ -456,6 +461,14 @@ class _Replacement:
                 request.cpu_memory
             ):
                 yield sum(after(at) for at in room) - per_rank * need, room[:per_rank]
+
+
+def _taken_over(preemption: Preemption, restored: Victims) -> Iterator[set[int]]:
+    """The devices of each reservation that a claim has taken over and uses."""
+    for victim in preemption.victims:
+        devices = {piece.device for piece in victim.pieces} if victim.reserved and victim not in restored else ()
+        if devices and any(piece.device in devices for piece in preemption.pieces):
+            yield set(devices)
 
 
 def _restore(pool: PoolState, victims: Victims) -> None:

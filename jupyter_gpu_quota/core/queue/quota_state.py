@@ -269,7 +269,7 @@ class QuotaState:
                 level.fixed_use += size
 
     def remove(self, size: int, user: str, *, fixed: bool = False) -> None:
-        """Subtract work that loses its reservation. ``fixed``: it counts no longer against the training quota either."""
+        """Subtract work that loses its reservation. ``fixed``: it was not preemptible."""
         for level in self.levels:
             level.by_user[user] -= size
             level.use -= size

@@ -54,6 +54,11 @@ HERE = Path(__file__).parent
         ),
         # R26
         pytest.param("older_of_two_reservations", id="of two reservations the newer one is above the guarantee"),
+        # R26
+        pytest.param(
+            "devices_taken_over_beside_a_later_claim",
+            id="a claim that has taken over a device does not leave it to a claim above its guarantee",
+        ),
         # R6
         pytest.param(
             "notebook_and_two_reservations", id="room for a notebook is kept on the reservation above the guarantee"
