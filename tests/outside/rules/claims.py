@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 
 from ..model import Job, Owner, State, is_protected, total
 from ..places import fits_empty
@@ -167,7 +168,7 @@ def _entry(case: Case) -> Found:
     from its own project, which has no more afterwards, concerns no other project.
     """
     fair = max(case.entry_fair, case.quota) if case.job.preemptible or not case.victims else case.quota
-    grows = bool(case.claim.moved) or case.use_with > case.own.use
+    grows = bool(case.claim.moved) or case.use_with > case.own.use + _given_further(case)
     use = case.use_at_entry if case.victims else case.use_with if grows else 0
     if use > fair:
         yield "R37", f"{case.job.id} takes from others; {case.project.name} comes to {use}, fair share {fair}"
@@ -175,6 +176,14 @@ def _entry(case: Case) -> Found:
         mine = case.claim.fixed.get(case.project.name, 0)
         if mine + case.job.milli > case.quota and case.job.id not in case.state.reserved:
             yield "R37", f"{case.job.id} may not be preempted; with it {mine + case.job.milli}, quota {case.quota}"
+
+
+def _given_further(case: Case) -> int:
+    """What elastic jobs of its project give up for this claim, too, that an earlier claim of the plan shrinks (R40)."""
+    earlier = takewhile(lambda one: one.claimer != case.job.id, case.step.claims)
+    jobs = [job for claim in earlier for job, _ in claim.shrunk if job.project == case.project.name]
+    devices = {one.device for one in case.claim.placements}
+    return sum(part.gpu_milli for job in jobs for part in case.state.held[job.id] if part.device in devices)
 
 
 def _own_victims(case: Case) -> Found:
@@ -273,7 +282,8 @@ def _elastic_surplus(case: Case, victims: Victims) -> int:
 def _could_reclaim(case: Case, victims: Victims) -> list[Job]:
     name = victims.project.name
     waiting = [job for job in case.state.waiting(case.job.pool) if job.project == name]
-    waiting = [job for job in waiting if job.id not in case.state.reserved and job.id not in case.step.started]
+    served = {*case.state.reserved, *case.step.started, *case.claim.ledger.milli}
+    waiting = [job for job in waiting if job.id not in served]
     return [job for job in (*victims.jobs, *waiting) if fits_empty(job, case.state)]
 
 
