@@ -42,7 +42,9 @@ def _own_starts(step: Step) -> Found:
 def _fewest(step: Step, claim: Claim) -> Found:
     job = step.before.jobs[claim.claimer]
     room = _room(step, claim, job)
-    fits: Callable[[Room], bool] = lambda left: _stays(left) and _fits(step, claim, left)  # noqa: E731
+    fits: Callable[[Room], bool] = lambda left: (  # noqa: E731
+        _stays(left) and not _moved_onto_victims(step, claim) and _fits(step, claim, left)
+    )
     for victim in claim.evicted:
         left = _minus(room, step.before.held[victim.id])
         if fits(left) and _allowed(step, claim, victim, step.before.held_milli(victim.id)):
@@ -57,6 +59,20 @@ def _fewest(step: Step, claim: Claim) -> Found:
         given = _given(step, victim)
         if any(fits(_minus(room, parts)) for parts in given) and _allowed(step, claim, victim, victim.gpu_milli):
             yield "P6", f"{victim.id} gives up a rank for {job.id} more than it needs"
+
+
+def _moved_onto_victims(step: Step, claim: Claim) -> bool:
+    """Whether the backfill reservation has moved to what the victims leave, where the claim may not enter it.
+
+    If one stays, the reservation needs other devices, on which the claim might be; this is not judged.
+    """
+    job = step.before.jobs[claim.claimer]
+    was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
+    if kept is None or kept.workload == job.id or may_enter(step, job, kept):
+        return False
+    known = {one.device for one in was.placements} if was is not None else set()
+    left = {part.device for one in claim.evicted for part in step.before.held[one.id]}
+    return any(one.device in left - known for one in kept.placements)
 
 
 def _given(step: Step, victim: Job) -> list[list[Placement]]:
