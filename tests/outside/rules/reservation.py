@@ -355,6 +355,11 @@ def within_fair(step: Step, job: Job) -> bool:
     return _use_with(step, job) <= max(quota, step.shares(job.pool).fair[job.project])
 
 
+def within_division(step: Step, job: Job) -> bool:
+    """Whether a job is within what its project got by the division, whatever its quota (R5)."""
+    return _use_with(step, job) <= step.shares(job.pool).fair[job.project]
+
+
 def _surely_within_fair(step: Step, job: Job) -> bool:
     """The same whether a notebook that waits is counted as booked, or as not yet."""
     quota = step.before.policy.projects[job.project].of(job.pool).training

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ..model import Job, used_up
 from ..places import fits_beside_notebooks, free_later, free_now, give, take
 from ..steps import STARTS, Action, Ledger, Step
-from .limits import admits, admits_now, hidden_by_patience
-from .reservation import within_fair, within_guarantee
+from .limits import admits, admits_now, has_room_for_user, hidden_by_patience
+from .reservation import within_division, within_fair, within_guarantee
 
 Found = Iterator[tuple[str, str]]
 
@@ -37,7 +37,8 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
     room = free_later(step.after, job.pool)
     give(room, action.placements)
     for other in _waiting(step, job):
-        if not _could_claim(step, other, job) or hidden_by_patience(other, step.after.waiting(job.pool), step.after):
+        hidden = hidden_by_patience(other, step.after.waiting(job.pool), step.after)
+        if hidden or not _could_claim(step, other, job) or not has_room_for_user(other, step.after, ledger):
             continue
         same = other.project == job.project and other.priority > job.priority and other.milli <= job.milli
         ranked = within_guarantee(step, other) if within_guarantee(step, job) else True
@@ -68,11 +69,18 @@ def _better_class(step: Step, action: Action, job: Job) -> Found:
         take(room, kept.placements)
     for other in _waiting(step, job):
         fair = within_guarantee(step, other) or (other.preemptible and within_fair(step, other))
+        fair = fair and (_quotas_fit(step, job.pool) or within_division(step, other))
         first = fair and _is_first(step, other)
         admitted = first and admits_now(other, step.after, _without(step, job))
         if admitted and fits_beside_notebooks(other, room, step.after):
             yield "R22", f"{job.id} starts above its fair share; {other.id}, within its own, fits there and waits"
             return
+
+
+def _quotas_fit(step: Step, pool: str) -> bool:
+    """R5: whether the capacity holds all quotas; otherwise they are in force only in part."""
+    quotas = sum(one.of(pool).training for one in step.before.policy.projects.values())
+    return quotas <= step.shares(pool).capacity
 
 
 def _is_backfilled(step: Step, action: Action, job: Job) -> bool:
