@@ -206,7 +206,8 @@ def _reserve_in_parts(pool: PoolState, milli: int) -> None:
     """Reserve in parts what fits on no single device: beside slices first, most room first, then on reserved devices.
 
     Jobs with these reservations become borrowers, first those above their quota, even before the backfill reservation
-    is planned again. What fits nowhere is not reserved: other work has to drain first.
+    is planned again, and beside slices before another device is used (R76). What fits nowhere is not reserved: other
+    work has to drain first.
     """
     ledger, numbers = pool.ledger, range(len(pool.ledger.devices))
     claimed = [0] * len(numbers)
@@ -216,10 +217,11 @@ def _reserve_in_parts(pool: PoolState, milli: int) -> None:
                 claimed[piece.device] += piece.gpu_milli
     free = [_room_for_slices(ledger, at) for at in numbers]
     beside_planned = [max(0, room - planned) for room, planned in zip(free, _planned(pool), strict=True)]
-    for room in (beside_planned, claimed, free, ledger.reserved):
-        order = sorted(
-            numbers, key=lambda at: (at not in pool.slice_devices, not ledger.unused_quota[at], -room[at], at)
-        )
+    with_slices = pool.slice_devices
+    others = set(numbers) - with_slices
+    rows = [(room, on) for on in (with_slices, others) for room in (beside_planned, claimed)]
+    for room, on in (*rows, (free, set(numbers)), (ledger.reserved, set(numbers))):
+        order = sorted(on, key=lambda at: (at not in with_slices, not ledger.unused_quota[at], -room[at], at))
         for at in order:
             left = ledger.capacity[at] - ledger.firm[at] - ledger.unused_quota[at]
             part = max(0, min(milli, room[at], left))

@@ -63,6 +63,11 @@ HERE = Path(__file__).parent
         pytest.param(
             "notebook_and_two_reservations", id="room for a notebook is kept on the reservation above the guarantee"
         ),
+        # R76
+        pytest.param(
+            "slice_beside_a_reservation_above_quota",
+            id="room for notebook quota is kept on a reservation above quota before another device is used",
+        ),
         # R61
         pytest.param(
             "start_beside_work_that_leaves_and_a_lent_slice",
