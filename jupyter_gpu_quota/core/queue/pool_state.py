@@ -5,7 +5,7 @@ It is read from the snapshot at the start of a tick, changed while the plan is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..model import Amounts, Job, Notebook, Policy, Reservation
@@ -47,6 +47,8 @@ class PoolState:
     """Devices that drain for claims and moves."""
     backfill: Reservation | None = None
     """The recorded backfill reservation."""
+    more_backfill: Sequence[Reservation] = ()
+    """Those that were recorded beside it, which the plan drops: a pool has one at most."""
     unstartable: list[Job] = field(default_factory=list)
     searches_left: int = 8
     """The number of searches for work to move that are left, the only step that reads all work."""

@@ -39,6 +39,7 @@ def read_pool(
     """
     departments = {one.name: _quota_state(one, part.name) for one in policy.departments}
     part.set_demand(snapshot.demand)
+    backfill = [one for one in part.reservations if one.starts_at is not None]
     pool = PoolState(
         name=part.name,
         now=snapshot.now,
@@ -52,7 +53,8 @@ def read_pool(
         devices=len(part.devices),
         departments=departments,
         reservations=[one for one in part.reservations if one.starts_at is None],
-        backfill=next((one for one in part.reservations if one.starts_at is not None), None),
+        backfill=backfill[0] if backfill else None,
+        more_backfill=backfill[1:],
         waiting=part.waiting,
     )
     for used in snapshot.usage:

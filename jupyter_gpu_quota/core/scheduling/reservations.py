@@ -39,6 +39,8 @@ class _ReservationReader:
 
     def run(self) -> None:
         slices = self.slices
+        for reservation in self.pool.more_backfill:
+            self.builder.drop(reservation.workload, ClaimEnded())
         for reservation in self.pool.reservations:
             pieces = self._pieces(reservation)
             returning = self.pool.returning.get(reservation.workload)

@@ -157,3 +157,14 @@ def test_devices_that_are_idle_until_a_planned_start_which_moved_are_lent() -> N
 
 def _running(made: World) -> list[Job]:
     return [job for job in made.jobs.values() if job.state == "running"]
+
+
+# R28
+def test_of_two_recorded_reservations_the_newer_one_is_dropped() -> None:
+    made = world("pool t 1\na 0 of t\nb 0 of t\na runs 1 on n1g0 ran 0\nb queues 1\nb queues 1", preemption=PROTECTED)
+    made.tick()
+    (first,) = made.backfill
+    made.reserved["b2"] = dc.replace(first, workload="b2", reserved_at=first.reserved_at + 1)
+    made.tick()
+    assert first.workload == "b1"
+    assert made.backfill == [first]
