@@ -92,11 +92,14 @@ def _room(step: Step, job: Job) -> Room:
 
 # --- claims that take more than they need -----------------------------------------------------------------------------
 def _dear(step: Step) -> Found:
-    """R40, for plans with one claim, whose devices serve no other work: no legal set costs less."""
+    """R40, for plans with one claim, whose devices serve no other work: no legal set costs less.
+
+    A claim for which the bound on the work ended the comparison is not judged.
+    """
     if len(step.claims) != 1 or step.claims[0].claimer not in step.before.jobs:
         return
     claim = step.claims[0]
-    if not claim.placements or claim.claimer in step.before.reserved:
+    if not claim.placements or claim.claimer in {*step.before.reserved, *step.plan["searches_ended_early"]}:
         return
     case = Case.of(step, claim)
     cost = cost_of(case)
