@@ -341,6 +341,17 @@ def may_enter(step: Step, job: Job, kept: Reservation) -> bool:
     return job.project != holder.project and (within_guarantee(step, job) or _better_right(step, job, holder))
 
 
+def entered_by_right(step: Step, kept: Reservation) -> bool:
+    """Whether the plan started work there for whose end the planned start waits now (R32).
+
+    Claims that were decided before that met an earlier planned start (R43).
+    """
+    jobs, reserved = step.before.jobs, {one.device for one in kept.placements}
+    started = [one for one in step.started.values() if one.workload in jobs and not one.borrower]
+    there = [jobs[one.workload] for one in started if any(part.device in reserved for part in one.placements)]
+    return any(_end_if_started(job, step.before) >= kept.planned_start for job in there)
+
+
 def _better_right(step: Step, job: Job, holder: Job) -> bool:
     """R32: a reservation above fair share lets in a job within its fair share, of no more past use."""
     return not within_fair(step, holder) and within_fair(step, job) and past(step, job) <= past(step, holder)

@@ -9,7 +9,7 @@ from ..places import Room, fits_beside_notebooks, free_later, give, take
 from ..steps import Action, Claim, Step
 from .claims import Case, of_claim
 from .limits import admits
-from .reservation import may_enter, within_fair
+from .reservation import entered_by_right, may_enter, within_fair
 
 Found = Iterator[tuple[str, str]]
 
@@ -92,7 +92,8 @@ def _fits(step: Step, claim: Claim, room: Room) -> bool:
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
     if was is not None and was.workload != job.id:
         take(left, (one for one in was.placements if one.device not in given))
-    if kept is not None and kept.workload != job.id and not may_enter(step, job, kept):
+    enters = kept is not None and may_enter(step, job, kept) and not entered_by_right(step, kept)
+    if kept is not None and kept.workload != job.id and not enters:
         known = {one.device for one in was.placements} if was is not None and was.workload != job.id else set()
         take(left, (one for one in kept.placements if one.device not in given | known))
     return fits_beside_notebooks(job, left, step.after, ranks)
