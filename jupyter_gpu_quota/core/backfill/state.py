@@ -210,8 +210,9 @@ class BackfillState:
             return
         self._set(None)
         self.dropped = self.pool.room_came_back = True
-        planned = self.plan(held.project, held.queue, self.pool.waiting[held.job])
-        self._set(None if planned is None else self._or_recorded(planned))
+        work = self.future_work()
+        planned = plan_backfill(self.pool, held.project, held.queue, self.pool.waiting[held.job], work)
+        self._set(None if planned is None else self._or_recorded(planned, work))
 
     def drop(self) -> None:
         """Give the reservation up, or back to the job that it passed from if that waits still."""
