@@ -5,7 +5,7 @@ Source: docs/scheduling.md, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 
@@ -111,13 +111,18 @@ def first_blocked(pool: PoolState, unplanned: Container[ClassQueue] = ()) -> tup
     ``unplanned``: classes for which no devices were found in this plan.
     Rule R27.
     """
-    blocked = {
-        project: [
-            one
-            for one in project.queue.classes.values()
-            if one.blocked is not None and not one.is_overtaking and one not in unplanned
-        ]
+    return _first(pool, lambda one: one.blocked is not None and one not in unplanned)
+
+
+def first_waiting(pool: PoolState, unplanned: Container[ClassQueue] = ()) -> tuple[QuotaState, ClassQueue] | None:
+    """:func:`first_blocked` or, if that comes before it, the first that is still to be served."""
+    return _first(pool, lambda one: one not in unplanned)
+
+
+def _first(pool: PoolState, is_eligible: Callable[[ClassQueue], bool]) -> tuple[QuotaState, ClassQueue] | None:
+    classes = {
+        project: [one for one in project.queue.classes.values() if not one.is_overtaking and is_eligible(one)]
         for project in pool.projects.values()
     }
-    found = first_of(blocked, partial(may_hold, pool))
+    found = first_of(classes, partial(may_hold, pool))
     return None if found is None else (found[2], found[1])

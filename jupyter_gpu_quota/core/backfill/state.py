@@ -14,7 +14,7 @@ from ..queue.order import turn_of
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Running, Victim
 from .planning import devices_short_at, grace_ms, has_room_at, is_taken, plan_backfill, room_beside
-from .reservation import BackfillReservation, first_blocked, may_hold
+from .reservation import BackfillReservation, first_blocked, first_waiting, may_hold
 
 MAX_TRIES = 4
 """The number of jobs of a pool that are tried for the reservation in one tick."""
@@ -143,14 +143,22 @@ class BackfillState:
                 subtract_use(self.pool, victim)
         reserve(self.ledger, held.pieces, borrowed=False)
 
-    def pass_on(self) -> None:
-        """Pass the reservation to a job that precedes it, while none of its devices is idle for it. Rule R29."""
+    def pass_on(self) -> bool:
+        """Pass the reservation to a job that precedes it, while none of its devices is idle for it.
+
+        Returns False where the first job of the order is still to be served: it may be that job.
+        Rule R29.
+        """
         held = self.now
         if held is None or self._has_idle_devices(held):
-            return
-        first = self.first_blocked()
-        if first is not None and self._precedes(*first, held) and not self._keeps_out_any(held):
-            self._replace(*first)
+            return True
+        first = first_waiting(self.pool, self.unplanned)
+        if first is None or not self._precedes(*first, held) or self._keeps_out_any(held):
+            return True
+        if first[1].blocked is None:
+            return False
+        self._replace(*first)
+        return True
 
     def first_blocked(self) -> tuple[QuotaState, ClassQueue] | None:
         """The first job that waits for devices only, and for which devices can be planned."""

@@ -110,10 +110,12 @@ class SchedulingCycle:
 
     def _serve_the_rest(self) -> None:
         self._reopen_classes()
-        self.backfill.pass_on()
+        is_settled = self.backfill.pass_on()
         if self.backfill.dropped:
             self._reopen_classes()
         self._serve_in_order(Entitlement.SURPLUS, blocked=self._first_without_reservation())
+        if not is_settled:
+            self.backfill.pass_on()
         self._reserve_for(self._first_without_reservation())
 
     def _reopen_classes(self) -> None:

@@ -168,3 +168,14 @@ def test_of_two_recorded_reservations_the_newer_one_is_dropped() -> None:
     made.tick()
     assert first.workload == "b1"
     assert made.backfill == [first]
+
+
+# R29
+def test_a_reservation_does_not_pass_to_a_job_behind_one_that_is_still_to_be_served() -> None:
+    text = "pool t 4\nb 0 of t\nc 1 of t\nb queues 1\nb queues 2\nb queues 2 priority 70\nb queues 0.5\n"
+    made = world(text + "c queues 1\nc queues 1\nc queues 1")
+    made.settle()
+    assert holder(made)[0] == "c3"
+    made.project("b", "t", training_milli=3000)  # the past use of c is larger from now on
+    made.tick()
+    assert made.paused() == ["b1", "b4"], "b3 has higher priority than b2 and claims its devices"
