@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 
-from ..model import WHOLE_DEVICE
 from ..placement.ledger import Ledger
-from ..placement.place import Fit, Piece, Request, place, rank_pieces, reserve
+from ..placement.place import Piece, reserve
 from ..queue.pool_state import PoolState, victim_list
 from ..queue.quota_state import Entitlement, QuotaState, Victim
-from .accounting import mark_leaving, restart_in_place
 from .operations import split
+from .replacement import Replacement, Victims, lifted
 from .result import Preemption
 from .rules import Preemptor
 from .shrinking import take_back_offer
@@ -22,10 +20,6 @@ from .victims import queue_of
 
 MAX_REPLACED = 12
 """At most this many preemptions are placed again to spare a victim."""
-MAX_TRIES = 500
-"""Slots that are tried for them; then the victim is paused."""
-MAX_RANKS = 100
-"""Preemptions with more ranks in sum are not placed again."""
 
 
 def minimize_victims(
@@ -49,7 +43,7 @@ def minimize_victims(
         claims = [one for one in preemptions if one not in drains]
         shared = _shared(pool, backfill, claims, drains)
         others = [piece for piece in backfill if piece not in shared]
-        with _lifted(pool.ledger, shared):
+        with lifted(pool.ledger, shared):
             _restore_moves(pool, claims, others)
             restored |= _restore_victims(pool, claims, others)
             _keep_ranks(pool, claims, others)
@@ -58,7 +52,7 @@ def minimize_victims(
                 for one in lost:
                     _take_place(one, claims)
                 break
-    with _lifted(pool.ledger, backfill):
+    with lifted(pool.ledger, backfill):
         for one in claims:
             _end_borrowing(pool.ledger, one)
     return lost
@@ -154,15 +148,7 @@ def _reserve_again(pool: PoolState, preemption: Preemption) -> bool:
     if all(after(at) >= 0 and not ledger.is_overfull(ledger.node_of[at]) for at in devices):
         return True
     ledger.undo(mark)
-    return _Replacement(pool, [preemption]).succeeds()
-
-
-@contextmanager
-def _lifted(ledger: Ledger, pieces: Sequence[Piece]) -> Iterator[None]:
-    """Release reserved pieces inside the block."""
-    reserve(ledger, pieces, borrowed=False, sign=-1)
-    yield
-    reserve(ledger, pieces, borrowed=False)
+    return Replacement(pool, [preemption]).succeeds()
 
 
 def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> None:
@@ -260,10 +246,6 @@ def _count_restored(project: QuotaState, size: int, preemptions: Sequence[Preemp
         other.slack_milli -= size
 
 
-Victims = tuple[Victim, ...]
-"""Victims that are restored together: one, or an elastic job's minimum and what it has above."""
-
-
 def _restorable(pool: PoolState, preemption: Preemption, several: set[str]) -> list[Victims]:
     """The victims of a preemption: first the work that runs, then the reservations of jobs that still wait.
 
@@ -296,7 +278,17 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
     if any(victim.project is not preemptor.project for victim in preemption.victims):
         return _keeps_fair_share(preemption, size, turn)
     may_be_above = not preemption.moves  # a claim moves work of others within its fair share only
-    return all(level.use + size <= max(level.use_before if may_be_above else 0, level.entitled) for level in levels)
+    if all(level.use + size <= max(level.use_before if may_be_above else 0, level.entitled) for level in levels):
+        return True
+    return preemptor.project.parent is None and _would_enter(preemption, size, turn)
+
+
+def _would_enter(preemption: Preemption, size: int, turn: int) -> bool:
+    """Whether a claim with victims in its own project only would be legal at its turn, whatever came behind it."""
+    project = preemption.preemptor.project
+    used = preemption.used[project.name] + (size if turn > 0 else 0)
+    lost = sum(victim.size for victim in preemption.victims) - (0 if turn else size)
+    return used + preemption.preemptor.request.size - lost <= max(0 if preemption.moves else used, project.entitled)
 
 
 def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:
@@ -359,116 +351,12 @@ def _fits_without(
         preemption for preemption in preemptions if not devices.isdisjoint(piece.device for piece in preemption.pieces)
     ]
     below = _on_devices(backfill, victims)
-    if _Replacement(pool, touched).succeeds_with(victims, below, elsewhere):
+    if Replacement(pool, touched).succeeds_with(victims, below, elsewhere):
         return True
     largest_first = sorted(preemptions, key=lambda preemption: -preemption.preemptor.request.gpu_milli)
-    return len(preemptions) <= MAX_REPLACED and _Replacement(pool, largest_first).succeeds_with(
+    return len(preemptions) <= MAX_REPLACED and Replacement(pool, largest_first).succeeds_with(
         victims, below, elsewhere
     )
-
-
-class _Replacement:
-    """Places preemptions again on free and draining devices, rank by rank, with backtracking."""
-
-    def __init__(self, pool: PoolState, preemptions: Sequence[Preemption]) -> None:
-        self.pool, self.ledger, self.preemptions = pool, pool.ledger, preemptions
-        self.ranks = [
-            (preemption, rank) for preemption in preemptions for rank in range(preemption.preemptor.request.ranks)
-        ]
-        self.pieces: dict[str, list[Piece]] = {preemption.preemptor.id: [] for preemption in preemptions}
-        self.tries = MAX_TRIES
-        self.taken_over: list[tuple[Preemption, set[int]]] = []
-
-    def succeeds_with(self, victims: Victims, beneath: Sequence[Piece], elsewhere: tuple[Piece, ...]) -> bool:
-        """Whether all fit with the victims restored; they then have their new pieces, otherwise nothing changes.
-
-        ``beneath``: the part of the backfill reservation on the victims' devices, which they may share with it.
-        """
-        if len(self.ranks) > MAX_RANKS:
-            return False
-        mark = self.ledger.mark()
-        for victim in victims:
-            mark_leaving(self.pool, victim, sign=-1)
-        if (base := victims[0].base) is not None:
-            restart_in_place(self.pool, base, sign=-1)
-        reserve(self.ledger, elsewhere, borrowed=False, sign=-1)
-        for preemption in self.preemptions:
-            reserve(self.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
-        self.taken_over = [(one, at) for one in self.preemptions for at in _taken_over(one, victims)]
-        with _lifted(self.ledger, beneath):
-            is_taken = any(self._is_overfull(piece.device) for victim in victims for piece in victim.pieces)
-        if is_taken or not self.succeeds():
-            self.ledger.undo(mark)
-            return False
-        return True
-
-    def succeeds(self) -> bool:
-        """Whether all fit; they then have their new pieces, otherwise nothing changes."""
-        if not self._place_from(0):
-            return False
-        for preemption in self.preemptions:
-            preemption.pieces = tuple(self.pieces[preemption.preemptor.id])
-        return True
-
-    def _is_overfull(self, at: int) -> bool:
-        return self.ledger.lendable_after(at) < 0 or self.ledger.is_overfull(self.ledger.node_of[at])
-
-    def _place_from(self, at: int) -> bool:
-        if at == len(self.ranks):
-            return all(
-                any(piece.device in of for piece in self.pieces[one.preemptor.id]) for one, of in self.taken_over
-            )
-        preemption, rank = self.ranks[at]
-        mark = self.ledger.mark()
-        for slot in self._slots(preemption):
-            self.tries -= 1
-            if self.tries < 0:
-                return False
-            found = rank_pieces(rank, slot, preemption.preemptor.request)
-            reserve(self.ledger, found, borrowed=preemption.borrowed)
-            self.pieces[preemption.preemptor.id] += found
-            if self._place_from(at + 1):
-                return True
-            del self.pieces[preemption.preemptor.id][-len(found) :]
-            self.ledger.undo(mark)
-        return False
-
-    def _slots(self, preemption: Preemption) -> Iterator[list[int]]:
-        """Slots for one rank: draining devices, the tightest first and each amount of room once, then free ones."""
-        request, only = preemption.preemptor.request, preemption.preemptor.only
-        entitlement = preemption.preemptor.entitlement
-        borrowed = preemption.borrowed or entitlement is Entitlement.NOTEBOOK
-        after = room_after(self.ledger, entitlement, can_borrow=borrowed)
-        seen = set[int]()
-        for left, slot in sorted(self._draining(request, after)):
-            if left not in seen and (only is None or all(at in only for at in slot)):
-                seen.add(left)
-                yield slot
-        fit = place(self.ledger, request._replace(ranks=1), borrowed=borrowed)
-        free = [piece.device for piece in fit.pieces] if isinstance(fit, Fit) else []
-        need = min(request.gpu_milli, WHOLE_DEVICE)
-        if free and all((only is None or at in only) and after(at) >= need for at in free):
-            yield free
-
-    def _draining(self, request: Request, after: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
-        ledger, per_rank = self.ledger, request.devices_per_rank
-        need = min(request.gpu_milli, WHOLE_DEVICE)
-        nodes = {ledger.node_of[at] for at in ledger.draining}
-        slots = [ledger.on_node[node] for node in nodes] if per_rank > 1 else [[at] for at in ledger.draining]
-        for slot in slots:
-            room = [at for at in slot if request.accepts(ledger.model[at]) and after(at) >= need]
-            if len(room) >= per_rank and ledger.node_resources.after(ledger.node_of[room[0]]).covers(
-                request.cpu_memory
-            ):
-                yield sum(after(at) for at in room) - per_rank * need, room[:per_rank]
-
-
-def _taken_over(preemption: Preemption, restored: Victims) -> Iterator[set[int]]:
-    """The devices of each reservation that a claim has taken over and uses."""
-    for victim in preemption.victims:
-        devices = {piece.device for piece in victim.pieces} if victim.reserved and victim not in restored else ()
-        if devices and any(piece.device in devices for piece in preemption.pieces):
-            yield set(devices)
 
 
 def _restore(pool: PoolState, victims: Victims) -> None:

@@ -79,6 +79,11 @@ HERE = Path(__file__).parent
             id="the use before a claim includes work that left for a later one",
         ),
         # R43
+        pytest.param(
+            "victim_beside_a_later_job_of_its_project",
+            id="a victim continues beside its claim though a job behind it is above the fair share then",
+        ),
+        # R43
         pytest.param("rank_that_an_elastic_job_keeps", id="an elastic job keeps a rank that a later victim replaces"),
         # R43
         pytest.param(

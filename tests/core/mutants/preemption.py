@@ -181,7 +181,7 @@ PREEMPTION_MUTANTS = (
         "what drains is left to a job above its fair share",
         edit(
             "preemption/minimize.py:_is_left_over",
-            "is_above and (not preemption.victims) and (not preemption.moves)",
+            "entitlement is Entitlement.SURPLUS and (not preemption.victims) and (not preemption.moves)",
             "False",
         ),
     ),
