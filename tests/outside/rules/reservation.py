@@ -237,7 +237,8 @@ def _idle_for(step: Step, state: State, kept: Reservation) -> bool:
     room = free_now(state, pool)
     beside = dict(room)
     take(beside, kept.placements)
-    others = [job for job in state.waiting(pool) if job.id != kept.workload and admits(job, state, step.ledger)]
+    served = {kept.workload, *state.reserved}
+    others = [job for job in state.waiting(pool) if job.id not in served and admits(job, state, step.ledger)]
     return any(fits(job, room, state) and not fits(job, beside, state) for job in others)
 
 
