@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from .model import (
-    MIB_OF_A_DEVICE,
     Amounts,
     Device,
     Job,
@@ -35,7 +34,7 @@ def _snapshot(state: State) -> Document:
         "devices": _devices(state),
         "hub": "local",
         "jobs": [_job_row(job) for job in state.jobs.values()],
-        "nodes": [_node(name) for name in sorted({one.node for one in state.devices.values()})],
+        "nodes": [_node(one) for one in _nodes(state)],
         "notebooks": [asdict(one) for one in state.notebooks.values()],
         "now": state.now,
         "reservations": [_reservation_row(one) for one in (*state.reserved.values(), *state.backfill.values())],
@@ -60,10 +59,10 @@ def _devices(state: State) -> list[Document]:
     return [
         {
             "foreign_milli": one.foreign,
-            "health": "healthy" if one.healthy else "unhealthy",
+            "health": one.health,
             "id": one.id,
             "index": at,
-            "memory_mib": MIB_OF_A_DEVICE,
+            "memory_mib": one.memory_mib,
             "model": one.model,
             "node": one.node,
             "pool": one.pool,
@@ -75,15 +74,20 @@ def _devices(state: State) -> list[Document]:
     ]
 
 
-def _node(name: str) -> Document:
-    row = {"cpu_milli": 0, "drain_by_at": None, "id": name, "memory_mib": 0, "name": name}
-    return {**row, "schedulable": True, "upkeep": "none"}
+def _nodes(state: State) -> list[Device]:
+    """A device of each node."""
+    return list({one.node: one for one in state.devices.values()}.values())
+
+
+def _node(one: Device) -> Document:
+    row = {"cpu_milli": 0, "drain_by_at": one.drain_by_at, "id": one.node, "memory_mib": 0, "name": one.node}
+    return {**row, "schedulable": one.reported, "upkeep": one.upkeep}
 
 
 def _job_row(job: Job) -> Document:
     row = {name: getattr(job, name) for name in JOB_FIELDS}
     lists = {"paused_at": list(job.paused_at), "gpu_models": list(job.gpu_models)}
-    return {**row, **lists, "cpu_milli": 0, "memory_mib": 0}
+    return {**row, **lists}
 
 
 JOB_FIELDS = tuple(Job.__dataclass_fields__)
@@ -98,7 +102,7 @@ def _reservation_row(one: Reservation) -> Document:
 def _policy_document(policy: Policy) -> Document:
     return {
         "departments": [_owner_row(one) for one in policy.departments.values()],
-        "drain_by_at": None,
+        "drain_by_at": policy.drain_by_at,
         "history": {"half_life_s": policy.half_life_s, "k_milli": policy.k_milli, "window_s": 604_800},
         "lending": {"enabled": policy.lending, "release_after_s": policy.release_after_s},
         "patience_s": policy.patience_s,
@@ -135,16 +139,16 @@ def _amounts_row(one: Amounts) -> Document:
 
 # --- document to state ------------------------------------------------------------------------------------------------
 def state_of(document: Document) -> State:
-    """The state that a snapshot document describes; calendar windows are not read."""
+    """The state that a snapshot document describes, with the amounts of the calendar windows that are open (R63)."""
     rows = document["snapshot"]
-    up = {one["id"] for one in rows["nodes"] if one["schedulable"] and one["upkeep"] == "none"}
+    nodes = {one["id"]: one for one in rows["nodes"]}
     held: dict[str, tuple[Placement, ...]] = {}
     for row in rows["allocations"]:
         held[row["workload"]] = (*held.get(row["workload"], ()), placement_of(row))
     pools = {row["id"]: row["pool"] for row in rows["jobs"]}
     return State(
-        policy=_policy_of(document["policy"]),
-        devices={row["id"]: _device_of(row, up) for row in rows["devices"]},
+        policy=_policy_of(_in_windows(document["policy"], rows["now"])),
+        devices={row["id"]: _device_of(row, nodes[row["node"]]) for row in rows["devices"]},
         jobs={row["id"]: _job_of(row) for row in rows["jobs"]},
         notebooks={row["id"]: Notebook(**row) for row in rows["notebooks"]},
         held=held,
@@ -171,14 +175,41 @@ def _is_backfill(row: Document) -> bool:
     return row.get("starts_at") is not None
 
 
-def _device_of(row: Document, up: set[str]) -> Device:
-    healthy = row["health"] == "healthy" and row["node"] in up
-    return Device(row["id"], row["node"], row["pool"] or "", healthy, row["foreign_milli"], row["model"])
+def _device_of(row: Document, node: Document) -> Device:
+    return Device(
+        id=row["id"],
+        node=row["node"],
+        pool=row["pool"] or "",
+        health=row["health"],
+        reported=node["schedulable"],
+        foreign=row["foreign_milli"],
+        model=row["model"],
+        memory_mib=row["memory_mib"],
+        upkeep=node["upkeep"],
+        drain_by_at=node["drain_by_at"],
+    )
 
 
 def _job_of(row: Document) -> Job:
     values = {name: row[name] for name in JOB_FIELDS}
     return Job(**{**values, "paused_at": tuple(row["paused_at"]), "gpu_models": tuple(row["gpu_models"])})
+
+
+def _in_windows(policy: Document, now: int) -> Document:
+    """A policy with the changes of its open windows, the last in the file last."""
+    changes = [one for row in policy["windows"] if row["begins_at"] <= now < row["ends_at"] for one in row["changes"]]
+    for change in changes:
+        group = "departments" if change["department"] else "projects"
+        policy = {**policy, group: [_changed(one, change) for one in policy[group]]}
+    return policy
+
+
+def _changed(owner: Document, change: Document) -> Document:
+    if owner["name"] != change["owner"] or change["pool"] not in owner["amounts"]:
+        return owner
+    amounts = owner["amounts"][change["pool"]]
+    changed = {name: amounts[name] if change[name] is None else change[name] for name in amounts}
+    return {**owner, "amounts": {**owner["amounts"], change["pool"]: changed}}
 
 
 def _policy_of(row: Document) -> Policy:
@@ -193,6 +224,7 @@ def _policy_of(row: Document) -> Policy:
         release_after_s=row["lending"]["release_after_s"],
         patience_s=row.get("patience_s", 86400),
         within_project=row["within_project"],
+        drain_by_at=row.get("drain_by_at"),
         **preemption,
     )
 

@@ -41,6 +41,14 @@ class Features:
     history: bool = False
     turns: bool = False
     """Users take turns."""
+    crowd: bool = False
+    """Nodes of 8 to 16 devices with many small jobs, and ranks that displace more than a dozen of them."""
+    patience: bool = False
+    """A patience of some seconds, so that young jobs of a project wait for an old one."""
+    edits: bool = False
+    """Quotas are raised and lowered, and projects are taken out and put back, while the world runs."""
+    faults: bool = False
+    """Nodes are cordoned and drained, devices fail and return."""
 
 
 KINDS: dict[str, Features] = {
@@ -60,6 +68,11 @@ KINDS: dict[str, Features] = {
     "finite": Features(finite=True, several=0.4),
     "backfill": Features(short=True, gangs=0.2, several=0.6),
     "history": Features(history=True, weights=True, finite=True),
+    "crowded": Features(crowd=True, fractions=0.5, several=0.0),
+    "shielded": Features(crowd=True, protected=True, fixed=0.2, fractions=0.3, several=0.1),
+    "patience": Features(patience=True, short=True, several=0.5, gangs=0.1),
+    "edits": Features(edits=True, fixed=0.25, fractions=0.2, several=0.3),
+    "faults": Features(faults=True, fixed=0.15, several=0.3, elastic=0.1, notebooks=True),
     "mixed": Features(
         elastic=0.15,
         gangs=0.15,
@@ -85,17 +98,23 @@ def world_of(seed: int, kind: str | None = None) -> World:
     state = State(policy=policy, devices=devices, now=BEGIN)
     _past_use(random, features, state)
     world = World(state=state, seed=seed, kind=name, random=random, live_s=_live_s(random, features))
-    world.arrivals = sorted(_arrivals(random, features, world), key=lambda one: one.at)
+    arriving = _crowd(random, features, world) if features.crowd else _arrivals(random, features, world)
+    changes = _changes(random, features, world) if features.edits or features.faults else ()
+    world.arrivals = sorted([*arriving, *changes], key=lambda one: one.at)
     return world
 
 
 def _live_s(random: Random, features: Features) -> int:
+    if features.crowd:
+        return random.randint(2, 5)
     return random.randint(12, 24) if features.short else random.randint(4, 11)
 
 
 # --- devices and quotas -----------------------------------------------------------------------------------------------
 def _devices(random: Random, features: Features) -> dict[str, Device]:
-    if features.nodes:
+    if features.crowd:
+        sizes = random.choice(([8], [8], [12], [16], [8, 8], [4, 12]))
+    elif features.nodes:
         sizes = [random.choice((1, 2, 4, 4, 8)) for _ in range(random.randint(2, 4))]
     else:
         sizes = _cut(random, random.choice((1, 2, 2, 3, 3, 4, 4, 5, 6, 8, 10)))
@@ -144,9 +163,15 @@ def _durations(random: Random, features: Features) -> Policy:
         policy,
         lending=features.lending,
         release_after_s=random.choice((5, 7200)),
-        patience_s=random.choice((10, 86400)) if features.finite or features.short else 86400,
+        patience_s=_patience_s(random, features),
         within_project="users_in_turn" if features.turns else "first_come",
     )
+
+
+def _patience_s(random: Random, features: Features) -> int:
+    if features.patience:
+        return random.randint(1, 6)
+    return random.choice((10, 86400)) if features.finite or features.short else 86400
 
 
 def _quotas(random: Random, features: Features, names: list[str], left: int) -> dict[str, int]:
@@ -230,6 +255,57 @@ def _arrivals(random: Random, features: Features, world: World) -> Iterator[Arri
     if features.notebooks:
         for at in range(random.randint(1, 5)):
             yield from _notebook(random, features, f"nb{at}", random.choice(names), world.live_s)
+
+
+def _crowd(random: Random, features: Features, world: World) -> Iterator[Arrival]:
+    """Small jobs of one or two projects on every device, then a rank of most of a node from another project."""
+    names = sorted(world.state.policy.projects)
+    claimer = max(names, key=lambda name: world.state.policy.projects[name].of(POOL).training)
+    fill = random.sample([name for name in names if name != claimer], random.randint(1, len(names) - 1))
+    for at in range(random.randint(len(world.state.devices), 2 * len(world.state.devices))):
+        job, runs_s = _job(random, features, world.state, f"j{at:02d}", random.choice(fill))
+        yield Arrival(at=BEGIN + random.choice((0, 0, 0, 1)) * 1000, job=job, runs_s=max(runs_s, 9))
+    largest = max(1, world.state.policy.projects[claimer].of(POOL).training // WHOLE)
+    for at in range(random.randint(1, 3)):
+        size = min(random.randint(max(1, largest // 2), largest), max(_node_sizes(world.state)))
+        job = Job(id=f"k{at}", project=claimer, gpu_milli=WHOLE * size)
+        yield Arrival(at=BEGIN + random.randint(1, world.live_s) * 1000, job=job)
+
+
+def _changes(random: Random, features: Features, world: World) -> Iterator[Arrival]:
+    """Edits of the quota file, and what happens to nodes and devices."""
+    for _ in range(random.randint(1, 4)):
+        at = BEGIN + random.randint(1, world.live_s) * 1000
+        if features.edits:
+            yield Arrival(at=at, policy=_edited(random, features, world))
+        else:
+            yield Arrival(at=at, device=_fault(random, world.state))
+
+
+def _edited(random: Random, features: Features, world: World) -> Policy:
+    """The policy with other training quotas, and perhaps without one of its projects."""
+    policy = world.state.policy
+    names = sorted(policy.projects)
+    kept = [name for name in names if random.random() < 0.75] or names[:1]
+    quotas = _quotas(random, features, kept, len(world.state.devices))
+    projects = {name: replace(policy.projects[name], amounts=_with_quota(policy, name, quotas[name])) for name in kept}
+    ends_s = random.choice((None, None, 0, 2, 5))
+    drain_by_at = None if ends_s is None else BEGIN + (world.live_s - ends_s) * 1000
+    return replace(policy, projects=projects, drain_by_at=drain_by_at)
+
+
+def _with_quota(policy: Policy, name: str, quota: int) -> dict[str, Amounts]:
+    return {POOL: replace(policy.projects[name].of(POOL), training=quota)}
+
+
+def _fault(random: Random, state: State) -> Device:
+    """A device that fails or returns, or of a node that is cordoned, drained, or in use again."""
+    device = random.choice(list(state.devices.values()))
+    if random.random() < 0.5:
+        return replace(device, health=random.choice(("healthy", "unhealthy", "unhealthy")))
+    upkeep = random.choice(("none", "cordoned", "draining", "draining"))
+    ends_s = random.choice((None, 0, 4)) if upkeep == "draining" else None
+    return replace(device, upkeep=upkeep, drain_by_at=None if ends_s is None else BEGIN + ends_s * 1000)
 
 
 def _job(random: Random, features: Features, state: State, name: str, project: str) -> tuple[Job, int]:

@@ -71,6 +71,14 @@ class Policy:
     release_after_s: int = 7200
     patience_s: int = 86400
     within_project: str = "first_come"
+    drain_by_at: int | None = None
+
+    def project(self, name: str) -> Owner:
+        """A project of the file; one that was taken out has quota 0 and weight 0 everywhere (R68)."""
+        return self.projects.get(name) or Owner(name=name, amounts={})
+
+    def is_gone(self, name: str) -> bool:
+        return name not in self.projects
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +88,25 @@ class Device:
     id: str
     node: str
     pool: str
-    healthy: bool = True
+    health: str = "healthy"
     foreign: int = 0
     model: str = "X"
+    memory_mib: int = MIB_OF_A_DEVICE
+    upkeep: str = "none"
+    """Of its node: none, cordoned or draining."""
+    drain_by_at: int | None = None
+    """When what may not be preempted is to leave the node."""
+    reported: bool = True
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it takes work (R69, R70)."""
+        return self.health == "healthy" and self.reported and self.upkeep == "none"
+
+    @property
+    def loses_work(self) -> bool:
+        """Whether what may be preempted has to leave it."""
+        return self.health == "unhealthy" or self.upkeep == "draining"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +135,8 @@ class Job:
     borrower: bool = False
     held_ranks: int | None = None
     gpu_models: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    memory_mib: int = 0
 
     @property
     def least(self) -> int:
@@ -121,6 +147,11 @@ class Job:
     def milli(self) -> int:
         """The amount that it needs to start."""
         return self.least * self.gpu_milli
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether it requests CPU or memory beside its GPUs (R73)."""
+        return self.cpu_milli > 0 or self.memory_mib > 0
 
     @property
     def waits(self) -> bool:

@@ -73,12 +73,13 @@ def count_fitting(job: Job, room: Mapping[str, int], state: State) -> int:
 
 
 def fits(job: Job, room: Mapping[str, int], state: State, ranks: int | None = None) -> bool:
-    return count_fitting(job, room, state) >= (job.least if ranks is None else ranks)
+    """Whether a job surely fits; CPU and memory are not read, so one that requests them does not."""
+    return not job.needs_host and count_fitting(job, room, state) >= (job.least if ranks is None else ranks)
 
 
 def fits_empty(job: Job, state: State) -> bool:
     """Whether a job could start in an empty pool, as far as devices go."""
-    return fits(job, empty_room(state, job.pool), state)
+    return count_fitting(job, empty_room(state, job.pool), state) >= job.least
 
 
 def place(job: Job, room: Room, state: State, ranks: int) -> bool:

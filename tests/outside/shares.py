@@ -82,7 +82,7 @@ def _by_user(jobs: Iterable[Job], state: State) -> dict[str, int]:
     for job in sorted(jobs, key=lambda one: (not one.runs, one.submitted_at, one.id)):
         milli = counted_milli(job, state)
         if not job.preemptible:
-            quota = left.setdefault(job.project, state.policy.projects[job.project].of(job.pool).training)
+            quota = left.setdefault(job.project, state.policy.project(job.project).of(job.pool).training)
             milli = milli if job.runs else min(milli, max(0, quota))
             left[job.project] = quota - milli
         found[job.user] = found.get(job.user, 0) + milli
@@ -160,7 +160,7 @@ def _wish(owner: Owner, wanted: int, state: State, pool: str) -> Wish:
 
 def past_use(owner: Owner, state: State, pool: str) -> int:
     """The past use of a project, or of all projects of a department."""
-    if owner.name in state.policy.projects and owner is state.policy.projects[owner.name]:
+    if owner.name in state.policy.projects and owner is state.policy.project(owner.name):
         return state.usage.get((owner.name, pool), 0)
     members = [one.name for one in state.policy.projects.values() if one.department == owner.name]
     return sum(state.usage.get((name, pool), 0) for name in members)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from .documents import placement_of
+from .force import InForce, in_force
 from .model import Job, Notebook, Placement, Reservation, State, total
 from .shares import Shares, shares_of
 
@@ -76,13 +77,18 @@ class Claim:
 
     @property
     def use(self) -> dict[str, int]:
-        """Milli of each project."""
-        return self.ledger.use
+        """Milli of each project in the claim's pool."""
+        return self.ledger.use(self.pool)
 
     @property
     def fixed(self) -> dict[str, int]:
         """The part of it that may not be preempted."""
-        return self.ledger.fixed
+        return self.ledger.fixed(self.pool)
+
+    @property
+    def pool(self) -> str:
+        state = self.ledger.state
+        return (state.jobs.get(self.claimer) or state.notebooks[self.claimer]).pool
 
 
 def actions_of(plan: Document) -> list[Action]:
@@ -112,6 +118,7 @@ class Step:
         self.plan = plan
         self.actions = actions_of(plan)
         self._shares: dict[str, Shares] = {}
+        self._in_force: dict[str, InForce] = {}
 
     @cached_property
     def after(self) -> State:
@@ -147,6 +154,17 @@ class Step:
         if pool not in self._shares:
             self._shares[pool] = shares_of(self._with_notebooks, pool)
         return self._shares[pool]
+
+    def in_force(self, pool: str) -> InForce:
+        """The training quotas in force (R5, R66)."""
+        if pool not in self._in_force:
+            self._in_force[pool] = in_force(self.before, pool)
+        return self._in_force[pool]
+
+    def is_certain(self, pool: str) -> bool:
+        """Whether quotas in force and fair shares are known exactly, as all quotas fit and all work has a project."""
+        gone = any(self.before.policy.is_gone(job.project) for job in self.before.in_pool(pool))
+        return self.in_force(pool).certain and not gone
 
     def shares_with_requests(self, pool: str) -> Shares:
         """The division with the notebooks booked that wait within their quota, too, and those whose slice was lent."""
@@ -279,20 +297,21 @@ class Ledger:
             kept = max(job.milli, self.milli.get(job.id, 0))
             self.milli[job.id] = min(milli, kept) if least and action.kind in STARTS else milli
 
-    @property
-    def use(self) -> dict[str, int]:
-        return self._by_project(self.milli)
+    def use(self, pool: str) -> dict[str, int]:
+        """Milli of each project in a pool."""
+        return self._by_project(pool, self.milli)
 
-    @property
-    def fixed(self) -> dict[str, int]:
+    def fixed(self, pool: str) -> dict[str, int]:
+        """The part of it that may not be preempted."""
         jobs = self.state.jobs
-        return self._by_project({name: one for name, one in self.milli.items() if not jobs[name].preemptible})
+        return self._by_project(pool, {name: one for name, one in self.milli.items() if not jobs[name].preemptible})
 
-    def _by_project(self, milli: dict[str, int]) -> dict[str, int]:
+    def _by_project(self, pool: str, milli: dict[str, int]) -> dict[str, int]:
         found: dict[str, int] = {}
         for name, one in milli.items():
-            project = self.state.jobs[name].project
-            found[project] = found.get(project, 0) + one
+            job = self.state.jobs[name]
+            if job.pool == pool:
+                found[job.project] = found.get(job.project, 0) + one
         return found
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from .documents import snapshot_document
-from .model import ENDLESS_S, Job, Notebook, State
+from .model import ENDLESS_S, Device, Job, Notebook, Policy, State
 from .product import Document, plan_of
 from .steps import Step
 
@@ -27,6 +27,10 @@ class Arrival:
     """A workload that its owner ends."""
     activity: tuple[str, str] | None = None
     """A notebook, and how it is used from now on."""
+    policy: Policy | None = None
+    """The quota file from now on."""
+    device: Device | None = None
+    """A device as it is from now on; its upkeep and deadline are those of the whole node."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,6 +132,16 @@ class World:
             notebook = self.state.notebooks[one.activity[0]]
             notebook.activity = one.activity[1]
             notebook.seen_empty = notebook.activity == "idle"
+        self.state.policy = one.policy or self.state.policy
+        if one.device is not None:
+            self._replace_device(one.device)
+
+    def _replace_device(self, device: Device) -> None:
+        """The device as it is now, and the other devices of its node with its upkeep."""
+        devices = self.state.devices
+        upkeep = {"upkeep": device.upkeep, "drain_by_at": device.drain_by_at}
+        found = {name: replace(one, **upkeep) for name, one in devices.items() if one.node == device.node}
+        self.state.devices = {**devices, **found, device.id: device}
 
     def _end(self, workload: str) -> None:
         job = self.state.jobs.get(workload)

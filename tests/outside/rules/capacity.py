@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..model import MIB_OF_A_DEVICE, WHOLE, Job, Placement, State, total
+from ..model import WHOLE, Job, Placement, State, total
 from ..places import lent_milli
 from ..steps import Action, Step
 
@@ -13,8 +13,9 @@ Found = Iterator[tuple[str, str]]
 
 def check(step: Step) -> Found:
     yield from _devices(step.after)
+    yield from _foreign(step)
     yield from _reservations(step.after)
-    yield from _lent(step.after)
+    yield from _lent(step)
     for action in step.giving():
         yield from _shape(step.before, action)
 
@@ -22,9 +23,19 @@ def check(step: Step) -> Found:
 def _devices(state: State) -> Found:
     milli, mib = _sums(part for one in state.held.values() for part in one)
     for device, amount in milli.items():
-        capacity = WHOLE - state.devices[device].foreign
-        if amount > capacity or mib[device] > MIB_OF_A_DEVICE + 1000:
-            yield "P1", f"device {device} carries {amount} of {capacity} milli, {mib[device]} MiB"
+        memory = state.devices[device].memory_mib
+        if amount > WHOLE or mib[device] > memory:
+            yield "P1", f"device {device} carries {amount} of {WHOLE} milli, {mib[device]} of {memory} MiB"
+
+
+def _foreign(step: Step) -> Found:
+    """R13: foreign use may come to a device that has work; no work is placed beside more of it than there is room."""
+    before, _ = _sums(part for one in step.before.held.values() for part in one)
+    after, _ = _sums(part for one in step.after.held.values() for part in one)
+    for device, amount in after.items():
+        capacity = WHOLE - step.before.devices[device].foreign
+        if amount > max(capacity, before.get(device, 0)):
+            yield "P1", f"device {device} carries {amount} milli; {capacity} are left beside foreign use"
 
 
 def _sums(parts: Iterable[Placement]) -> tuple[dict[str, int], dict[str, int]]:
@@ -50,18 +61,19 @@ def _leaves(state: State, workload: str) -> bool:
     return workload in state.jobs and state.jobs[workload].leaves
 
 
-def _lent(state: State) -> Found:
-    """R61: only borrowers are on the lent part of a device."""
-    for device in sorted({one.device for one in state.notebooks.values() if one.device}):
-        others = sum(
-            part.gpu_milli
-            for name, parts in state.held.items()
-            if not (name in state.jobs and state.jobs[name].borrower)
-            for part in parts
-            if part.device == device
-        )
-        if others + lent_milli(state, device) > WHOLE:
+def _lent(step: Step) -> Found:
+    """R61: only borrowers are placed on the lent part of a device."""
+    for device in sorted({one.device for one in step.after.notebooks.values() if one.device}):
+        others = _without_borrowers(step.after, device)
+        was = _without_borrowers(step.before, device) + lent_milli(step.before, device)
+        if others + lent_milli(step.after, device) > max(WHOLE, was):
             yield "R61", f"device {device}: {others} milli without borrowers beside lent slices"
+
+
+def _without_borrowers(state: State, device: str) -> int:
+    """What slices and jobs that do not borrow have of a device."""
+    held = [parts for name, parts in state.held.items() if not (name in state.jobs and state.jobs[name].borrower)]
+    return sum(part.gpu_milli for parts in held for part in parts if part.device == device)
 
 
 def _shape(state: State, action: Action) -> Found:

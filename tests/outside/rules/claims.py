@@ -68,7 +68,7 @@ class Case:
     @classmethod
     def of(cls, step: Step, claim: Claim) -> Case:
         job = step.before.jobs[claim.claimer]
-        project = step.before.policy.projects[job.project]
+        project = step.before.policy.project(job.project)
         by_project = _by_project(step, claim)
         own = by_project.pop(project.name, Victims(project, claim.use.get(project.name, 0), (), ()))
         return cls(step, claim, job, project, tuple(by_project.values()), own)
@@ -90,7 +90,13 @@ class Case:
 
     @property
     def quota(self) -> int:
-        return self.project.of(self.job.pool).training
+        """Its training quota in force; where that is not certain, the most that it may be."""
+        return self.step.in_force(self.job.pool).most(self.project.name)
+
+    @property
+    def certain(self) -> bool:
+        """Whether quotas and fair shares are known exactly: quotas fit, and all work is of a project of the file."""
+        return self.step.is_certain(self.job.pool)
 
     @property
     def use_at_entry(self) -> int:
@@ -103,12 +109,12 @@ class Case:
 
     def fair(self, project: str) -> int:
         """The fair share if a notebook that waits is counted as booked, or as not yet, whichever is less."""
-        return min(one.fair[project] for one in self._divisions)
+        return min(one.fair.get(project, 0) for one in self._divisions)
 
     @property
     def entry_fair(self) -> int:
         """The same for the claimer's project, whichever is more."""
-        return max(one.fair[self.project.name] for one in self._divisions)
+        return max(one.fair.get(self.project.name, 0) for one in self._divisions)
 
     def department_fair(self, department: str) -> int:
         return min(one.department_fair[department] for one in self._divisions)
@@ -123,8 +129,8 @@ class Case:
 
     def department_use(self, name: str) -> int:
         """The use of a department before the claim."""
-        projects = self.state.policy.projects
-        return sum(used for one, used in self.claim.use.items() if projects[one].department == name)
+        policy = self.state.policy
+        return sum(used for one, used in self.claim.use.items() if policy.project(one).department == name)
 
 
 def _by_project(step: Step, claim: Claim) -> dict[str, Victims]:
@@ -138,9 +144,8 @@ def _by_project(step: Step, claim: Claim) -> dict[str, Victims]:
             jobs.setdefault(job.project, []).append(job)
     for job, given in claim.shrunk:
         items.setdefault(job.project, []).extend([job.gpu_milli] * (given // job.gpu_milli))
-    projects = state.policy.projects
     return {
-        name: Victims(projects[name], claim.use.get(name, 0), tuple(one), tuple(jobs.get(name, ())))
+        name: Victims(state.policy.project(name), claim.use.get(name, 0), tuple(one), tuple(jobs.get(name, ())))
         for name, one in items.items()
     }
 
@@ -170,7 +175,7 @@ def _entry(case: Case) -> Found:
     fair = max(case.entry_fair, case.quota) if case.job.preemptible or not case.victims else case.quota
     grows = bool(case.claim.moved) or case.use_with > case.own.use + _given_further(case)
     use = case.use_at_entry if case.victims else case.use_with if grows else 0
-    if use > fair:
+    if use > fair and case.certain:
         yield "R37", f"{case.job.id} takes from others; {case.project.name} comes to {use}, fair share {fair}"
     if not case.job.preemptible:
         mine = case.claim.fixed.get(case.project.name, 0)
@@ -197,8 +202,8 @@ def _own_victims(case: Case) -> Found:
 def _legal(case: Case, victims: Victims) -> Found:
     """R38 and P5, for the project and, between departments, for the department."""
     pool, name = case.job.pool, victims.project.name
-    quota = victims.project.of(pool).training
-    least = quota if case.within_guarantee else max(quota, case.fair(name))
+    quota = case.step.in_force(pool).least(name)
+    least = quota if case.within_guarantee else max(quota, case.fair(name) if case.certain else 0)
     if victims.left + max(victims.items) <= least:
         yield "R38", f"{case.job.id} takes {victims.items} from {name} with {victims.use}; only above {least} is legal"
     department = victims.project.department
@@ -209,8 +214,8 @@ def _legal(case: Case, victims: Victims) -> Found:
 def _legal_department(case: Case, department: str) -> Found:
     """The same for all that the claim takes from one other department."""
     items = [one for rows in case.victims if rows.project.department == department for one in rows.items]
-    quota = case.state.policy.departments[department].of(case.job.pool).training
-    fair = case.department_fair(department)
+    quota = case.step.in_force(case.job.pool).department_least_of[department]
+    fair = case.department_fair(department) if case.certain else 0
     least = quota if case.within_guarantee else max(quota, fair)
     use = case.department_use(department)
     if use - sum(items) + max(items) <= least:
@@ -219,6 +224,8 @@ def _legal_department(case: Case, department: str) -> Found:
 
 def _imbalance(case: Case, victims: Victims) -> Found:
     """R44, and R18: weight 0 reclaims nothing above its quota."""
+    if not case.certain:
+        return
     if case.crosses(victims.project):
         yield from _imbalance_of_departments(case, victims)
         return
@@ -255,7 +262,7 @@ def _excess(owner: Owner, use: int, pool: str) -> Fraction | None:
 
 def _no_reclaim(case: Case, victims: Victims) -> Found:
     """R45: no job of a victim project that ends below its quota could take the devices back."""
-    quota = victims.project.of(case.job.pool).training
+    quota = case.step.in_force(case.job.pool).least(victims.project.name)
     if victims.left < quota:
         firm = victims.left - _elastic_surplus(case, victims)
         for job in _could_reclaim(case, victims):
@@ -295,7 +302,11 @@ def _no_mutual(case: Case) -> Found:
 
 
 def _notebook(step: Step, claim: Claim) -> Found:
-    """R6 and R61: for a notebook only borrowers are paused."""
+    """R6 and R61: for a notebook only borrowers are paused.
+
+    Not judged while devices are out: jobs may then run on what the notebooks' quota needs.
+    """
+    lost = any(not one.healthy for one in step.before.devices.values())
     for job in (*claim.evicted, *claim.moved):
-        if not job.borrower:
+        if not job.borrower and not lost:
             yield "R61", f"{job.id} is paused for notebook {claim.claimer}, and is no borrower"

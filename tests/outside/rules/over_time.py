@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..model import Job, Reservation, State
+from ..model import WHOLE, Device, Job, Policy, Reservation, State
 from ..places import empty_room, take
 from ..steps import Step
-from .reservation import is_taken_over, within_guarantee
+from .reservation import is_taken_over, surely_within_guarantee, within_guarantee
 
 Found = Iterator[tuple[str, str]]
 
@@ -30,13 +30,28 @@ class Watch:
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """With everything frozen: (preemptor, victim)."""
 
+    devices: dict[str, Device] = field(default_factory=dict)
+    policy: Policy | None = None
+
     def see(self, step: Step, frozen: bool) -> Found:
+        self._note_changes(step.before)
         yield from self._preemptors_start(step)
         yield from self._drains_end(step)
         yield from self._notebooks_start(step)
         yield from _growth(step)
         if frozen:
             yield from self._frozen(step)
+
+    def _note_changes(self, state: State) -> None:
+        """Devices that fail or return, and edits of the quota file, begin the times anew."""
+        if state.devices != self.devices:
+            self.evictions.clear()
+        if state.devices != self.devices or state.policy is not self.policy:
+            for rows in (self.requested_at, self.drains, self.idle_drains):
+                rows.clear()
+        self.devices, self.policy = state.devices, state.policy
+        for name in [one for one in self.evictions if one in state.jobs and _is_gone(state, one)]:
+            del self.evictions[name]
 
     # --- P7 ---------------------------------------------------------------------------------------------------------
     def _preemptors_start(self, step: Step) -> Found:
@@ -62,7 +77,7 @@ class Watch:
         self.idle_drains = {name: count for name, count in self.idle_drains.items() if name in waiting}
         for name, kept in waiting.items():
             job = step.after.jobs[name]
-            if name in step.reserving and job.waits and within_guarantee(step, job):
+            if name in step.reserving and job.waits and surely_within_guarantee(step, job):
                 self.drains.setdefault(name, now)
             if job.waits and now > self.drains.get(name, now) + (policy.grace_s + 2) * 1000:
                 late = (now - self.drains.pop(name)) // 1000
@@ -79,7 +94,8 @@ class Watch:
         self.requested_at = {name: at for name, at in self.requested_at.items() if name in waiting}
         for name in sorted(waiting):
             since = self.requested_at.setdefault(name, state.now)
-            if state.now > since + (state.policy.lent_grace_s + 2) * 1000 and not _is_empty(state, name):
+            grace_s = state.policy.grace_s if _has_lost_devices(state, name) else state.policy.lent_grace_s
+            if state.now > since + (grace_s + 2) * 1000 and _could_start(state, name):
                 self.requested_at[name] = state.now + 10**9
                 yield "R6", f"notebook {name} has waited {(state.now - since) // 1000} s within its quota"
 
@@ -104,21 +120,38 @@ class Watch:
             yield "P8", f"{victim.id} is paused a second time ({key[1]} project), with everything frozen"
 
 
+def _is_gone(state: State, name: str) -> bool:
+    return state.policy.is_gone(state.jobs[name].project)
+
+
 def _has_backfill(step: Step, name: str) -> bool:
     return any(one.workload == name for one in step.backfill.values())
 
 
 def _is_free(state: State, kept: Reservation) -> bool:
     """Whether nothing is left on reserved devices that does not fit beside the reservation."""
-    room = {name: 1000 - one.foreign for name, one in state.devices.items()}
+    room = {name: WHOLE - one.foreign for name, one in state.devices.items()}
     for parts in state.held.values():
         take(room, parts)
     take(room, kept.placements)
     return all(room[one.device] >= 0 for one in kept.placements)
 
 
-def _is_empty(state: State, notebook: str) -> bool:
-    return not empty_room(state, state.notebooks[notebook].pool)
+def _could_start(state: State, notebook: str) -> bool:
+    """Whether a device has room for a slice beside other slices, and beside work that may not be preempted."""
+    one = state.notebooks[notebook]
+    room = empty_room(state, one.pool)
+    for workload, parts in state.held.items():
+        job = state.jobs.get(workload)
+        if job is None or not job.preemptible:
+            take(room, parts)
+    return not state.policy.is_gone(one.project) and any(milli >= one.gpu_milli for milli in room.values())
+
+
+def _has_lost_devices(state: State, notebook: str) -> bool:
+    """Whether the pool has less than the quotas were checked for: jobs that do not borrow may have what is left."""
+    pool = state.notebooks[notebook].pool
+    return any(one.pool == pool and not one.healthy for one in state.devices.values())
 
 
 def _growth(step: Step) -> Found:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model import Owner, State, total
+from ..model import WHOLE, Job, Owner, State, total
 from ..places import free_later, lent_milli
 from ..shares import notebooks_milli
-from ..steps import STARTS, Step
+from ..steps import STARTS, Action, Step
 
 Found = Iterator[tuple[str, str]]
+NOT_BY_QUOTA = ("no_device", "no_such_pool", "no_such_project")
 
 
 def check(step: Step) -> Found:
@@ -36,37 +37,49 @@ def members(state: State, department: str) -> tuple[str, ...]:
 
 # --- notebooks --------------------------------------------------------------------------------------------------------
 def _notebooks(step: Step, pool: str) -> Found:
-    """R7: booked slices stay within the notebook quota, and each user's within the ceiling."""
-    state = step.after
-    for owner, names in owners(state):
+    """R7: booked slices grow neither above the notebook quota, nor above the ceiling for each user."""
+    for owner, names in owners(step.after):
         amounts = owner.of(pool)
-        booked = [one for one in state.slices(pool) if one.project in names and one.state != "requested"]
-        if (used := sum(one.gpu_milli for one in booked)) > amounts.notebook:
+        was, booked = (_booked(state, pool, names) for state in (step.before, step.after))
+        if (used := sum(booked.values())) > max(amounts.notebook, sum(was.values())):
             yield "P2", f"{owner.name} has notebooks of {used} milli; its notebook quota is {amounts.notebook}"
-        for user in sorted({one.user for one in booked}):
-            used = sum(one.gpu_milli for one in booked if one.user == user)
-            if amounts.user_notebooks is not None and used > amounts.user_notebooks:
+        for user, used in sorted(booked.items()):
+            if amounts.user_notebooks is not None and used > max(amounts.user_notebooks, was.get(user, 0)):
                 yield "R12", f"{user} has notebooks of {used} milli in {owner.name}, ceiling {amounts.user_notebooks}"
+
+
+def _booked(state: State, pool: str, names: tuple[str, ...]) -> dict[str, int]:
+    """The slices of projects by user, in milli."""
+    found: dict[str, int] = {}
+    for one in state.slices(pool):
+        if one.project in names and one.state != "requested":
+            found[one.user] = found.get(one.user, 0) + one.gpu_milli
+    return found
 
 
 def _refused(step: Step) -> Found:
     """P2: a notebook's request that fits its quota and ceilings is not refused."""
     state = step.before
     for action in step.of_kind("refuse"):
+        if action.code in NOT_BY_QUOTA:
+            continue
         notebook = state.notebooks.get(action.workload)
         if notebook is None:
             yield "P12", f"{action.workload} is refused, and is no notebook"
             continue
-        mine = [one for one in state.slices(notebook.pool) if one.project == notebook.project]
-        owner = state.policy.projects[notebook.project].of(notebook.pool)
-        used = sum(one.gpu_milli for one in mine)
         of_user = sum(one.gpu_milli for one in state.slices(notebook.pool) if one.user == notebook.user)
-        if used <= owner.notebook and not _has_ceiling(state, notebook.project, notebook.pool, of_user):
-            yield "P2", f"{notebook.id} is refused; with all requests {notebook.project} has {used} of {owner.notebook}"
+        fits = all(_has_room(state, notebook.pool, *one) for one in owners(state) if notebook.project in one[1])
+        if fits and not _has_ceiling(state, notebook.project, notebook.pool, of_user):
+            yield "P2", f"{notebook.id} is refused; all requests of {notebook.project} fit its quota and ceilings"
+
+
+def _has_room(state: State, pool: str, owner: Owner, names: tuple[str, ...]) -> bool:
+    """Whether all slices and requests of an owner fit its notebook quota."""
+    return sum(one.gpu_milli for one in state.slices(pool) if one.project in names) <= owner.of(pool).notebook
 
 
 def _has_ceiling(state: State, project: str, pool: str, milli: int) -> bool:
-    owner = state.policy.projects[project]
+    owner = state.policy.project(project)
     above = state.policy.departments.get(owner.department or "")
     ceilings = [one.of(pool).user_notebooks for one in (owner, above) if one is not None]
     return any(one is not None and milli > one for one in ceilings)
@@ -74,20 +87,35 @@ def _has_ceiling(state: State, project: str, pool: str, milli: int) -> bool:
 
 def _notebook_quota_is_kept(step: Step, pool: str) -> Found:
     """R6: work that does not borrow leaves room for all notebook quota that is not booked."""
-    state = step.after
-    unbooked = sum(
-        max(0, one.of(pool).notebook - notebooks_milli(one.name, state, pool)) for one in state.policy.projects.values()
-    )
-    capacity = sum(1000 - one.foreign for one in state.healthy(pool))
+    capacity = sum(1000 - one.foreign for one in step.after.healthy(pool))
+    before, after = (_firm_milli(state, pool) for state in (step.before, step.after))
+    booked, unbooked = _notebook_milli(step.after, pool)
+    starts = any(step.after.jobs[one.workload].pool == pool for one in _starts(step))
+    if starts and unbooked and after + booked + unbooked > capacity and after > before:
+        yield "R6", f"{after} milli of jobs that do not borrow, {booked} booked, {unbooked} unbooked, of {capacity}"
+
+
+def _firm_milli(state: State, pool: str) -> int:
+    """What jobs that do not borrow have of healthy devices."""
+    healthy = {one.id for one in state.healthy(pool)}
+    jobs = [job for job in state.in_pool(pool) if job.runs and not job.borrower]
+    return sum(part.gpu_milli for job in jobs for part in state.held.get(job.id, ()) if part.device in healthy)
+
+
+def _notebook_milli(state: State, pool: str) -> tuple[int, int]:
+    """The slices that are booked or lent, and the notebook quota that is not."""
     booked = sum(one.gpu_milli for one in state.slices(pool) if one.state != "requested")
-    jobs = sum(state.held_milli(job.id) for job in state.in_pool(pool) if job.runs and not job.borrower)
-    if unbooked and jobs + booked + unbooked > capacity and any(one.workload in state.jobs for one in _starts(step)):
-        yield "R6", f"{jobs} milli of jobs that do not borrow, {booked} booked, {unbooked} unbooked, of {capacity}"
+    projects = state.policy.projects.values()
+    return booked, sum(max(0, one.of(pool).notebook - notebooks_milli(one.name, state, pool)) for one in projects)
 
 
 def _few_devices(step: Step, pool: str) -> Found:
-    """R76: a slice is placed on a device that has slices, if one has room beside what stays there, and what is lent."""
+    """R76: a slice is placed on a device that has slices, if one has room beside what stays there, and what is lent.
+
+    Not judged where the notebook quota needs more devices than have slices: others are reserved for them then.
+    """
     state = step.before
+    quota = sum(one.of(pool).notebook for one in state.policy.projects.values())
     room = {device: milli - lent_milli(step.after, device) for device, milli in free_later(step.after, pool).items()}
     with_slices = {one.device for one in state.slices(pool) if one.device}
     with_slices |= {part.device for one in state.slices(pool) for part in state.held.get(one.id, ())}
@@ -97,12 +125,13 @@ def _few_devices(step: Step, pool: str) -> Found:
         if action.workload in state.notebooks and state.notebooks[action.workload].pool == pool:
             (part,) = action.placements
             better = [name for name in sorted(with_slices) if room.get(name, 0) >= part.gpu_milli]
-            if part.device not in with_slices and better and not state.notebooks[action.workload].woken:
+            few = quota > WHOLE * len(with_slices)
+            if part.device not in with_slices and better and not few and not state.notebooks[action.workload].woken:
                 yield "R76", f"notebook {action.workload} gets {part.device}; {better[0]} has slices, and room"
             with_slices.add(part.device)
 
 
-def _starts(step: Step) -> Iterator[object]:
+def _starts(step: Step) -> Iterator[Action]:
     return (one for one in step.of_kind(*STARTS) if not one.borrower and one.workload in step.before.jobs)
 
 
@@ -132,25 +161,34 @@ def _milli(state: State, workload: str) -> int:
 
 def _limits(step: Step, pool: str) -> Found:
     """R12, of the devices in use now, and of those in use when all that leaves has left."""
-    state = step.after
-    leaving = {job.id for job in state.in_pool(pool) if job.leaves}
-    now = {job.id: state.held_milli(job.id) for job in state.in_pool(pool)}
-    later = {
-        job.id: _milli(state, job.id) if job.id not in leaving else _reserved_milli(state, job.id)
-        for job in state.in_pool(pool)
-    }
-    for owner, names in owners(state):
+    pairs = [(of(step.before, pool), of(step.after, pool)) for of in (_milli_now, _milli_later)]
+    for owner, names in owners(step.after):
         amounts = owner.of(pool)
-        slices = sum(notebooks_milli(name, state, pool) for name in names)
-        for milli in (now, later):
-            jobs = [job for job in state.in_pool(pool) if job.project in names]
-            used = slices + sum(milli[job.id] for job in jobs)
-            if amounts.limit is not None and used > amounts.limit:
+        before, after = (sum(notebooks_milli(one, state, pool) for one in names) for state in (step.before, step.after))
+        for was, milli in pairs:
+            jobs = [job for job in step.after.in_pool(pool) if job.project in names]
+            used, had = after + _sum(jobs, milli), before + _sum(jobs, was)
+            if amounts.limit is not None and used > max(amounts.limit, had):
                 yield "R12", f"{owner.name} has {used} milli; its limit is {amounts.limit}"
             for user in sorted({job.user for job in jobs}):
-                used = sum(milli[job.id] for job in jobs if job.user == user)
-                if amounts.user_jobs is not None and used > amounts.user_jobs:
+                mine = [job for job in jobs if job.user == user]
+                used = _sum(mine, milli)
+                if amounts.user_jobs is not None and used > max(amounts.user_jobs, _sum(mine, was)):
                     yield "R12", f"{user}'s jobs have {used} milli in {owner.name}; the ceiling is {amounts.user_jobs}"
+
+
+def _sum(jobs: list[Job], milli: dict[str, int]) -> int:
+    return sum(milli.get(job.id, 0) for job in jobs)
+
+
+def _milli_now(state: State, pool: str) -> dict[str, int]:
+    return {job.id: state.held_milli(job.id) for job in state.in_pool(pool)}
+
+
+def _milli_later(state: State, pool: str) -> dict[str, int]:
+    """What each job has when all that is being stopped has left."""
+    jobs = state.in_pool(pool)
+    return {job.id: _reserved_milli(state, job.id) if job.leaves else _milli(state, job.id) for job in jobs}
 
 
 def _reserved_milli(state: State, workload: str) -> int:

@@ -74,8 +74,8 @@ def _shape(step: Step, kept: Reservation, job: Job) -> Found:
 def _others(step: Step, job: Job) -> int:
     """min(training quota, wanted) of all other projects."""
     wanted = step.shares(job.pool).wanted
-    projects = step.before.policy.projects.items()
-    return sum(min(one.of(job.pool).training, wanted[name]) for name, one in projects if name != job.project)
+    force = step.in_force(job.pool)
+    return sum(min(force.least(name), milli) for name, milli in wanted.items() if name != job.project)
 
 
 def _fits_beside(step: Step, job: Job) -> bool:
@@ -122,7 +122,7 @@ def _missing(step: Step, pool: str) -> Found:
     if step.actions or any(job.leaves for job in step.after.in_pool(pool)):
         return
     for job in step.after.waiting(pool):
-        if job.id in step.after.reserved or used_up(job, step.after):
+        if job.id in step.after.reserved or used_up(job, step.after) or job.needs_host:
             continue
         if (
             _packs_beside(step, job)
@@ -359,12 +359,17 @@ def _better_right(step: Step, job: Job, holder: Job) -> bool:
 
 
 def within_guarantee(step: Step, job: Job) -> bool:
-    return _use_with(step, job) <= step.before.policy.projects[job.project].of(job.pool).training
+    """Within the quota in force; where that is not certain, within the most that it may be."""
+    return _use_with(step, job) <= step.in_force(job.pool).most(job.project)
+
+
+def surely_within_guarantee(step: Step, job: Job) -> bool:
+    return _use_with(step, job) <= step.in_force(job.pool).least(job.project)
 
 
 def within_fair(step: Step, job: Job) -> bool:
-    quota = step.before.policy.projects[job.project].of(job.pool).training
-    return _use_with(step, job) <= max(quota, step.shares(job.pool).fair[job.project])
+    quota = step.in_force(job.pool).most(job.project)
+    return _use_with(step, job) <= max(quota, step.shares(job.pool).fair.get(job.project, 0))
 
 
 def within_division(step: Step, job: Job) -> bool:
@@ -374,16 +379,16 @@ def within_division(step: Step, job: Job) -> bool:
 
 def _surely_within_fair(step: Step, job: Job) -> bool:
     """The same whether a notebook that waits is counted as booked, or as not yet."""
-    quota = step.before.policy.projects[job.project].of(job.pool).training
-    fair = min(one.fair[job.project] for one in (step.shares(job.pool), step.shares_with_requests(job.pool)))
+    quota = step.in_force(job.pool).least(job.project)
+    fair = min(one.fair.get(job.project, 0) for one in (step.shares(job.pool), step.shares_with_requests(job.pool)))
     return _use_with(step, job) <= max(quota, fair)
 
 
 def _was_within_fair(step: Step, job: Job) -> bool:
     """The same before the plan."""
-    quota = step.before.policy.projects[job.project].of(job.pool).training
-    use = Ledger(step.before).use.get(job.project, 0) + job.milli
-    return use <= max(quota, step.shares(job.pool).fair[job.project])
+    quota = step.in_force(job.pool).most(job.project)
+    use = Ledger(step.before).use(job.pool).get(job.project, 0) + job.milli
+    return use <= max(quota, step.shares(job.pool).fair.get(job.project, 0))
 
 
 def _use_with(step: Step, job: Job) -> int:
@@ -391,7 +396,7 @@ def _use_with(step: Step, job: Job) -> int:
     claims = [one.ledger for one in step.claims if one.claimer == job.id]
     ledger = claims[0] if claims else step.before_start.get(job.id, step.ledger)
     own = ledger.milli.get(job.id, 0)
-    return ledger.use.get(job.project, 0) - own + job.milli
+    return ledger.use(job.pool).get(job.project, 0) - own + job.milli
 
 
 def is_taken_over(step: Step, kept: Reservation, loser: Job) -> bool:
@@ -413,14 +418,14 @@ def is_taken_over(step: Step, kept: Reservation, loser: Job) -> bool:
 
 def _share_limit(step: Step, job: Job, other: Job) -> bool:
     """Whether two jobs of different projects are under the limit of one department."""
-    names = {step.before.policy.projects[one.project].department for one in (job, other)}
+    names = {step.before.policy.project(one.project).department for one in (job, other)}
     department = step.before.policy.departments.get(names.pop() or "") if len(names) == 1 else None
     return department is not None and job.project != other.project and department.of(job.pool).limit is not None
 
 
 def past(step: Step, job: Job) -> tuple[bool, Fraction]:
     """The past use per weight of a job's project; with weight 0 it is more than any with a weight."""
-    weight = step.before.policy.projects[job.project].of(job.pool).weight
+    weight = step.before.policy.project(job.project).of(job.pool).weight
     used = step.before.usage.get((job.project, job.pool), 0)
     return (not weight, Fraction(used, weight or 1))
 

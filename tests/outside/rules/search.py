@@ -120,7 +120,7 @@ def _legal_cost(step: Step, job: Job, parts: tuple[Part, ...], ledger: Ledger) -
     if not admits(job, step.before, after):
         return None
     case = Case.of(step, claim)
-    if case.within_guarantee and ledger.use.get(case.project.name, 0) + job.milli > case.quota:
+    if case.within_guarantee and ledger.use(job.pool).get(case.project.name, 0) + job.milli > case.quota:
         return None
     if any(case.crosses(rows.project) for rows in case.victims):
         return None

@@ -8,7 +8,7 @@ from ..model import Job, used_up
 from ..places import fits_beside_notebooks, free_later, free_now, give, take
 from ..steps import STARTS, Action, Ledger, Step
 from .limits import admits, admits_now, has_room_for_user, hidden_by_patience
-from .reservation import within_division, within_fair, within_guarantee
+from .reservation import surely_within_guarantee, within_division, within_fair, within_guarantee
 
 Found = Iterator[tuple[str, str]]
 
@@ -19,7 +19,7 @@ def check(step: Step) -> Found:
         if job is None or job.id in step.before.reserved or not job.waits or action.borrower:
             continue
         yield from _own_order(step, action, job)
-        if action.kind in STARTS and not within_fair(step, job):
+        if action.kind in STARTS and not within_fair(step, job) and step.is_certain(job.pool):
             yield from _better_class(step, action, job)
 
 
@@ -41,7 +41,7 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
         if hidden or not _could_claim(step, other, job) or not has_room_for_user(other, step.after, ledger):
             continue
         same = other.project == job.project and other.priority > job.priority and other.milli <= job.milli
-        ranked = within_guarantee(step, other) if within_guarantee(step, job) else True
+        ranked = surely_within_guarantee(step, other) if within_guarantee(step, job) else True
         if same and ranked and admits(other, state, ledger) and fits_beside_notebooks(other, room, step.after):
             yield (
                 "R23",
@@ -51,11 +51,16 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
 
 
 def _could_claim(step: Step, other: Job, job: Job) -> bool:
-    """Whether a job could take what the claim of a started one takes, if that takes anything (R37, R46)."""
-    victims = {one.id for claim in step.claims if claim.claimer == job.id for one in claim.evicted}
+    """Whether a job could take what the claim of a started one takes, if that takes anything (R37, R46, R48)."""
+    victims = [one for claim in step.claims if claim.claimer == job.id for one in claim.evicted]
     if not step.claimed(job.id):
         return True
-    return other.paused_for not in victims and (other.preemptible or within_guarantee(step, other))
+    if other.paused_for in {one.id for one in victims} or not (other.preemptible or within_guarantee(step, other)):
+        return False
+    again = [
+        one for one in victims if one.project == other.project and max(one.paused_at, default=-1) >= other.submitted_at
+    ]
+    return not again or surely_within_guarantee(step, other)
 
 
 def _better_class(step: Step, action: Action, job: Job) -> Found:
@@ -68,7 +73,7 @@ def _better_class(step: Step, action: Action, job: Job) -> Found:
     if kept is not None:
         take(room, kept.placements)
     for other in _waiting(step, job):
-        fair = within_guarantee(step, other) or (other.preemptible and within_fair(step, other))
+        fair = surely_within_guarantee(step, other) or (other.preemptible and within_fair(step, other))
         fair = fair and (_quotas_fit(step, job.pool) or within_division(step, other))
         first = fair and _is_first(step, other)
         admitted = first and admits_now(other, step.after, _without(step, job))

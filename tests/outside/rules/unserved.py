@@ -47,9 +47,9 @@ def _candidates(step: Step, pool: str) -> Iterator[tuple[Job, str]]:
     """The first job of each project within its guarantee (P10), or else within its fair share (R40)."""
     state = step.before
     for name, project in state.policy.projects.items():
-        quota = project.of(pool).training
-        fair = step.shares(pool).fair.get(name, 0)
-        use = step.ledger.use.get(name, 0)
+        quota = step.in_force(pool).least(name)
+        fair = step.shares(pool).fair.get(name, 0) if step.is_certain(pool) else 0
+        use = step.ledger.use(pool).get(name, 0)
         jobs = sorted((job for job in state.waiting(pool) if job.project == name), key=_order)
         if any(job.id in state.reserved for job in jobs) or _several_users(state, jobs):
             continue
@@ -74,12 +74,12 @@ def _several_users(state: State, jobs: list[Job]) -> bool:
 
 
 def _department_has_room(step: Step, job: Job) -> bool:
-    name = step.before.policy.projects[job.project].department
+    name = step.before.policy.project(job.project).department
     if name is None:
         return True
-    projects = step.before.policy.projects
-    use = sum(one for key, one in step.ledger.use.items() if projects[key].department == name)
-    return use + job.milli <= step.before.policy.departments[name].of(job.pool).training
+    policy = step.before.policy
+    use = sum(one for key, one in step.ledger.use(job.pool).items() if policy.project(key).department == name)
+    return use + job.milli <= step.in_force(job.pool).department_least_of[name]
 
 
 def _room(step: Step, job: Job) -> Room:
@@ -96,7 +96,11 @@ def _dear(step: Step) -> Found:
 
     A claim for which the bound on the work ended the comparison is not judged.
     """
-    if len(step.claims) != 1 or step.claims[0].claimer not in step.before.jobs:
+    if (
+        len(step.claims) != 1
+        or not all(step.is_certain(pool) for pool in step.pools)
+        or step.claims[0].claimer not in step.before.jobs
+    ):
         return
     claim = step.claims[0]
     if not claim.placements or claim.claimer in {*step.before.reserved, *step.plan["searches_ended_early"]}:
@@ -151,7 +155,7 @@ def _taken_over(step: Step) -> Found:
 
 
 def _quota(step: Step, job: Job) -> int:
-    return step.before.policy.projects[job.project].of(job.pool).training
+    return step.in_force(job.pool).least(job.project)
 
 
 def _older_use(step: Step, loser: Job, kept: Reservation) -> int:
@@ -178,7 +182,7 @@ def _other_way(step: Step, loser: Job, devices: set[str]) -> Found:
         and devices & {one.device for one in gained.placements}
         and within_guarantee(step, job)
     ]
-    if not rightful or step.before_start[rightful[0].id].use.get(loser.project, 0) >= _quota(step, loser):
+    if not rightful or step.before_start[rightful[0].id].use(loser.pool).get(loser.project, 0) >= _quota(step, loser):
         return
     found = [_way_beside_others(step, job) for job in rightful]
     if all(found):
@@ -213,9 +217,9 @@ def _growth(step: Step, pool: str) -> Found:
     state = step.before
     waits_ms = 10_000 * state.policy.grace_s
     for job in state.in_pool(pool):
-        quota = state.policy.projects[job.project].of(pool).training
+        quota = state.policy.project(job.project).of(pool).training
         ripe = job.runs and job.started_at is not None and state.now > job.started_at + waits_ms
-        room = step.ledger.use.get(job.project, 0) + job.gpu_milli <= quota
+        room = step.ledger.use(job.pool).get(job.project, 0) + job.gpu_milli <= quota
         if not ripe or not room or job.min_ranks is None or state.held_milli(job.id) >= job.ranks * job.gpu_milli:
             continue
         for other in state.in_pool(pool):
@@ -229,13 +233,13 @@ def _could_shrink(step: Step, other: Job, job: Job) -> bool:
     state = step.before
     if other.min_ranks is None or not other.runs or not other.preemptible or other.gpu_milli != job.gpu_milli:
         return False
-    owner = state.policy.projects[other.project]
-    alike = owner.department == state.policy.projects[job.project].department
+    owner = state.policy.project(other.project)
+    alike = owner.department == state.policy.project(job.project).department
     kept = step.backfill.get(job.pool)
     reserved = {one.device for one in kept.placements} if kept is not None else set()
     held = state.held.get(other.id, ())
     ranks = len({one.rank for one in held})
     if {one.rank for one in held} == {one.rank for one in held if one.device in reserved}:
         return False
-    above = step.ledger.use.get(other.project, 0) - other.gpu_milli >= owner.of(job.pool).training
+    above = step.ledger.use(job.pool).get(other.project, 0) - other.gpu_milli >= owner.of(job.pool).training
     return alike and ranks > other.min_ranks and above and not other.borrower

@@ -149,8 +149,8 @@ def _allowed(step: Step, claim: Claim, victim: Job, milli: int) -> bool:
         return False
     if not admits_with(step, job, victim):
         return False
-    projects = step.before.policy.projects
-    mine, other = projects[job.project], projects[victim.project]
+    policy = step.before.policy
+    mine, other = policy.project(job.project), policy.project(victim.project)
     if mine.name != other.name and mine.department is not None and mine.department == other.department:
         return False  # R36: what siblings lose may be what entitles the claim
     behind = step.claims[step.claims.index(claim) + 1 :]
