@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..steps import Step
-from . import capacity, claims, edits, idle, lost, quotas, reservation, turn, unserved, victims
+from . import capacity, claims, edits, idle, lost, patience, quotas, reservation, turn, unserved, victims
 
-CHECKS = (capacity, quotas, claims, victims, lost, idle, turn, unserved, reservation, edits)
+CHECKS = (capacity, quotas, claims, victims, lost, idle, turn, unserved, reservation, edits, patience)
 
 
 def check(step: Step) -> Iterator[tuple[str, str]]:

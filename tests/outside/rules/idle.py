@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ..model import Job, used_up
 from ..places import Room, fits_beside_notebooks, free_now, take
 from ..steps import Step
-from .limits import admits_now, hidden_by_patience
+from .limits import admits_now
+from .patience import held_back
 
 Found = Iterator[tuple[str, str]]
 
@@ -30,7 +31,7 @@ def _pool(step: Step, pool: str) -> Found:
         return
     waiting = [job for job in state.waiting(pool) if _eligible(job, step)]
     for job in waiting:
-        if hidden_by_patience(job, waiting, step.after):
+        if held_back(step, job):
             continue
         if fits_beside_notebooks(job, room, state):
             yield "P11", f"{job.id} ({job.least} x {job.gpu_milli}) waits; {_free(room)} free"

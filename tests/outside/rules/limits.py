@@ -1,8 +1,6 @@
-"""Whether a waiting job could start as far as limits, ceilings, quotas and the patience of older jobs go."""
+"""Whether a waiting job could start as far as limits, ceilings and quotas go."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from ..model import Amounts, Job, Owner, State
 from ..shares import notebooks_milli
@@ -69,14 +67,3 @@ def _fits_user(job: Job, amounts: Amounts, names: tuple[str, ...], state: State,
 
 def _counts(other: Job, job: Job, names: tuple[str, ...]) -> bool:
     return other.id != job.id and other.pool == job.pool and other.project in names
-
-
-# --- patience ---------------------------------------------------------------------------------------------------------
-def hidden_by_patience(job: Job, waiting: Iterable[Job], state: State) -> bool:
-    """R24: whether an older job of its project that has waited too long may keep a job waiting."""
-    others = [one for one in waiting if one.id != job.id and one.project == job.project]
-    return any(_out_of_patience(one, state) for one in others)
-
-
-def _out_of_patience(job: Job, state: State) -> bool:
-    return job.attempt == 0 and state.now - job.submitted_at >= state.policy.patience_s * 1000

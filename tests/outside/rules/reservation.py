@@ -57,7 +57,7 @@ def _holder(step: Step, kept: Reservation) -> Found:
     admitted = admits(job, step.after, step.ledger) or admits(job, step.before, Ledger(step.before))
     if is_new and not admitted:
         yield "R27", f"{job.id} gets the backfill reservation, and waits for a limit, ceiling or quota"
-    if not _fits_beside(step, job):
+    if not fits_beside(step, job):
         yield "R27", f"{job.id} ({job.milli}) has the backfill reservation beside guarantees of {_others(step, job)}"
     yield from _shape(step, kept, job)
 
@@ -78,12 +78,12 @@ def _others(step: Step, job: Job) -> int:
     return sum(min(force.least(name), milli) for name, milli in wanted.items() if name != job.project)
 
 
-def _fits_beside(step: Step, job: Job) -> bool:
+def fits_beside(step: Step, job: Job) -> bool:
     """In amount alone; without this the job may not have the reservation."""
     return job.milli + _others(step, job) <= step.shares(job.pool).capacity
 
 
-def _packs_beside(step: Step, job: Job) -> bool:
+def packs_beside(step: Step, job: Job) -> bool:
     """In shape, too; with this the job may have the reservation.
 
     Parts of devices are packed side by side; a guarantee of more than a device counts as whole devices. Larger ranks
@@ -125,7 +125,7 @@ def _missing(step: Step, pool: str) -> Found:
         if job.id in step.after.reserved or used_up(job, step.after) or job.needs_host:
             continue
         if (
-            _packs_beside(step, job)
+            packs_beside(step, job)
             and admits(job, step.after, step.ledger)
             and not fits(job, free_later(step.after, pool), step.after)
         ):
@@ -148,12 +148,12 @@ def _later(state: State, kept: Reservation) -> dict[str, tuple[Placement, ...]]:
     """What may still be on the devices at the planned start, by workload: running work, and claims that will start."""
     found = {name: parts for name, parts in state.held.items() if _ends_later(name, kept, state)}
     for name, one in state.reserved.items():
-        if name not in state.jobs or _end_if_started(state.jobs[name], state) > kept.planned_start:
+        if name not in state.jobs or end_if_started(state.jobs[name], state) > kept.planned_start:
             found[name] = (*found.get(name, ()), *one.placements)
     return found
 
 
-def _end_if_started(job: Job, state: State) -> int:
+def end_if_started(job: Job, state: State) -> int:
     return state.now + (job.time_limit_s + state.policy.grace_s) * 1000
 
 
@@ -185,14 +185,19 @@ def _stays(step: Step, was: Reservation, kept: Reservation | None) -> Found:
         return
     if kept is not None and kept.workload == was.workload:
         late = (kept.planned_start - was.planned_start) / 1000
-        if late > 0 and was.planned_start > step.before.now and not _overtaken(step, was):
+        if late > 0 and was.planned_start > step.before.now and not (_overtaken(step, was) or _has_failed(step, job)):
             yield "R33", f"the planned start of {was.workload} moves {late:g} s later"
-    elif not _packs_beside(step, job) or not admits(job, step.after, step.ledger):
+    elif not packs_beside(step, job) or not admits(job, step.after, step.ledger):
         return
     elif kept is None:
         yield "R28", f"the backfill reservation of {was.workload} ends, and it waits on"
     elif not _passes(step, was, kept):
         yield "R28", f"the backfill reservation of {was.workload} goes to {kept.workload}"
+
+
+def _has_failed(step: Step, job: Job) -> bool:
+    """Whether devices of the pool are out, so that what they had to do delays the reservation."""
+    return any(one.pool == job.pool and not one.healthy for one in step.before.devices.values())
 
 
 def _overtaken(step: Step, was: Reservation) -> bool:
@@ -216,7 +221,7 @@ def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
 
 def _is_senior(step: Step, job: Job, holder: Job) -> bool:
     """Whether a job of the same project takes the reservation of its holder."""
-    return job.project == holder.project and _order(job) < _order(holder) and _packs_beside(step, job)
+    return job.project == holder.project and _order(job) < _order(holder) and packs_beside(step, job)
 
 
 def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
@@ -249,7 +254,7 @@ def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservatio
     if job is None or was is None or kept is None or kept.workload != was.workload or job.id == kept.workload:
         return
     kept = kept if _moves_little(step, was, kept) or _moved_by_right(step, was, kept, job) else was
-    ends = _end_if_started(job, step.before)
+    ends = end_if_started(job, step.before)
     borrows = action.borrower and job.preemptible and not used_up(job, step.before)
     if (
         job.id in {*step.before.reserved, *step.before.held}
@@ -337,7 +342,7 @@ def _enters(step: Step, action: Action, kept: Reservation) -> bool:
 def may_enter(step: Step, job: Job, kept: Reservation) -> bool:
     """Whether a job has the right to reserved devices by its time limit, or by R32."""
     holder = step.before.jobs[kept.workload]
-    if _end_if_started(job, step.before) <= kept.planned_start:
+    if end_if_started(job, step.before) <= kept.planned_start:
         return True
     return job.project != holder.project and (within_guarantee(step, job) or _better_right(step, job, holder))
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ..model import Job, used_up
 from ..places import fits_beside_notebooks, free_later, free_now, give, take
 from ..steps import STARTS, Action, Ledger, Step
-from .limits import admits, admits_now, has_room_for_user, hidden_by_patience
+from .limits import admits, admits_now, has_room_for_user
+from .patience import held_back
 from .reservation import surely_within_guarantee, within_division, within_fair, within_guarantee
 
 Found = Iterator[tuple[str, str]]
@@ -37,8 +38,9 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
     room = free_later(step.after, job.pool)
     give(room, action.placements)
     for other in _waiting(step, job):
-        hidden = hidden_by_patience(other, step.after.waiting(job.pool), step.after)
-        if hidden or not _could_claim(step, other, job) or not has_room_for_user(other, step.after, ledger):
+        if held_back(step, other) or not _could_claim(step, other, job):
+            continue
+        if not has_room_for_user(other, step.after, ledger):
             continue
         same = other.project == job.project and other.priority > job.priority and other.milli <= job.milli
         ranked = surely_within_guarantee(step, other) if within_guarantee(step, job) else True
@@ -111,7 +113,7 @@ def _waiting(step: Step, job: Job) -> list[Job]:
 def _is_first(step: Step, job: Job) -> bool:
     """R21: whether no other job within the fair share of its project waits before it; that is then the candidate."""
     waiting = step.after.waiting(job.pool)
-    if hidden_by_patience(job, waiting, step.after):
+    if held_back(step, job):
         return False
     others = [one for one in waiting if one.project == job.project and one.id != job.id and within_fair(step, one)]
     mine = (-job.priority, job.submitted_at, job.id)

@@ -9,7 +9,8 @@ from ..model import Job, Reservation, State, total, used_up
 from ..places import Room, fits, free_later, give, take
 from ..steps import Action, Claim, Ledger, Step
 from .claims import Case
-from .limits import admits, hidden_by_patience
+from .limits import admits
+from .patience import held_back
 from .reservation import is_taken_over, within_guarantee
 from .search import Option, cost_of, options
 
@@ -53,7 +54,7 @@ def _candidates(step: Step, pool: str) -> Iterator[tuple[Job, str]]:
         jobs = sorted((job for job in state.waiting(pool) if job.project == name), key=_order)
         if any(job.id in state.reserved for job in jobs) or _several_users(state, jobs):
             continue
-        jobs = [job for job in jobs if not hidden_by_patience(job, jobs, state)]
+        jobs = [job for job in jobs if not held_back(step, job)]
         jobs = [job for job in jobs if admits(job, state, step.ledger) and not used_up(job, state)]
         within = [job for job in jobs if use + job.milli <= quota and _department_has_room(step, job)]
         if within:

@@ -1,0 +1,82 @@
+"""R24: which jobs wait behind an older job of their project that has run out of patience, and which may not start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..model import Job
+from ..places import fits_empty
+from ..steps import Step
+from .limits import admits
+from .reservation import (
+    end_if_started,
+    fits_beside,
+    packs_beside,
+    surely_within_guarantee,
+    within_guarantee,
+)
+
+Found = Iterator[tuple[str, str]]
+
+
+def check(step: Step) -> Found:
+    """No job starts that an older one surely holds back."""
+    for action in step.giving():
+        job = step.before.jobs.get(action.workload)
+        if job is None or not job.waits or job.id in {*step.before.reserved, *step.before.held}:
+            continue
+        older = next((one for one in _older(step, job) if _surely_holds_back(step, one, job)), None)
+        if older is not None:
+            yield "R24", f"{job.id} gets devices; {older.id}, submitted before, has waited {_waited_s(step, older)} s"
+
+
+def held_back(step: Step, job: Job) -> bool:
+    """Whether an older job of its project may keep a job waiting."""
+    return any(_may_hold_back(step, one, job) for one in _older(step, job))
+
+
+def _older(step: Step, job: Job) -> Iterator[Job]:
+    """The waiting jobs of its project that were submitted no later, have no lower priority, and never started."""
+    patience_s = step.before.policy.patience_s
+    if job.id in _holders(step):
+        return
+    for one in step.after.waiting(job.pool):
+        first = (one.submitted_at, one.id) < (job.submitted_at, job.id) and one.priority >= job.priority
+        mine = one.project == job.project and first and one.id != job.id
+        if mine and one.attempt == 0 and _waited_s(step, one) >= patience_s:
+            yield one
+
+
+def _waited_s(step: Step, job: Job) -> float:
+    return (step.before.now - job.submitted_at) / 1000
+
+
+def _holders(step: Step) -> set[str]:
+    return {one.workload for one in (*step.before.backfill.values(), *step.backfill.values())}
+
+
+def _may_hold_back(step: Step, older: Job, job: Job) -> bool:
+    if not (fits_empty(older, step.after) and fits_beside(step, older)) or _ends_before(step, older, job):
+        return False
+    larger = older.milli > step.in_force(job.pool).most(job.project)
+    return not (larger and surely_within_guarantee(step, job))
+
+
+def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
+    """The same of a job that waits for devices only, and was submitted before; with whatever is certain of quotas."""
+    if older.id in step.after.reserved or older.submitted_at == job.submitted_at or _ends_before(step, older, job):
+        return False
+    if not packs_beside(step, older) or not admits(older, step.after, step.ledger):
+        return False
+    larger = older.milli > step.in_force(job.pool).least(job.project)
+    return not (larger and within_guarantee(step, job))
+
+
+def _ends_before(step: Step, older: Job, job: Job) -> bool:
+    """Whether a job ends, grace included, by the planned start of the older one."""
+    starts = [
+        one.planned_start
+        for one in (step.before.backfill.get(job.pool), step.backfill.get(job.pool))
+        if one is not None and one.workload == older.id
+    ]
+    return end_if_started(job, step.before) <= max(starts, default=0)
