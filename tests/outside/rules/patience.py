@@ -11,6 +11,7 @@ from .limits import admits
 from .reservation import (
     end_if_started,
     fits_beside,
+    own_order,
     packs_beside,
     surely_within_guarantee,
     within_guarantee,
@@ -20,10 +21,11 @@ Found = Iterator[tuple[str, str]]
 
 
 def check(step: Step) -> Found:
-    """No job starts that an older one surely holds back."""
+    """No job starts that an older one surely holds back. Borrowers delay none, and are not judged."""
     for action in step.giving():
         job = step.before.jobs.get(action.workload)
-        if job is None or not job.waits or job.id in {*step.before.reserved, *step.before.held}:
+        known = {*step.before.reserved, *step.before.held}
+        if job is None or not job.waits or job.id in known or action.borrower:
             continue
         older = next((one for one in _older(step, job) if _surely_holds_back(step, one, job)), None)
         if older is not None:
@@ -64,7 +66,8 @@ def _may_hold_back(step: Step, older: Job, job: Job) -> bool:
 
 def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
     """The same of a job that waits for devices only, and was submitted before; with whatever is certain of quotas."""
-    if older.id in step.after.reserved or older.submitted_at == job.submitted_at or _ends_before(step, older, job):
+    just_now = _waited_s(step, older) == step.before.policy.patience_s or older.submitted_at == job.submitted_at
+    if just_now or older.id in step.after.reserved or _ends_before(step, older, job):
         return False
     if not packs_beside(step, older) or not admits(older, step.after, step.ledger):
         return False
@@ -73,10 +76,17 @@ def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
 
 
 def _ends_before(step: Step, older: Job, job: Job) -> bool:
-    """Whether a job ends, grace included, by the planned start of the older one."""
-    starts = [
-        one.planned_start
-        for one in (step.before.backfill.get(job.pool), step.backfill.get(job.pool))
-        if one is not None and one.workload == older.id
-    ]
-    return end_if_started(job, step.before) <= max(starts, default=0)
+    """Whether a job ends, grace included, by the planned start of the older one.
+
+    Where one of their project that precedes the older one has the reservation, that one's planned start counts: the
+    older one cannot be planned before it.
+    """
+    ends = end_if_started(job, step.before)
+    for kept in (step.before.backfill.get(job.pool), step.backfill.get(job.pool)):
+        holder = None if kept is None else step.before.jobs.get(kept.workload)
+        if kept is None or holder is None or holder.project != older.project:
+            continue
+        precedes = holder.id == older.id or own_order(holder) < own_order(older)
+        if precedes and ends <= kept.planned_start:
+            return True
+    return False

@@ -221,18 +221,18 @@ def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
 
 def _is_senior(step: Step, job: Job, holder: Job) -> bool:
     """Whether a job of the same project takes the reservation of its holder."""
-    return job.project == holder.project and _order(job) < _order(holder) and packs_beside(step, job)
+    return job.project == holder.project and own_order(job) < own_order(holder) and packs_beside(step, job)
 
 
 def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
     if old.project == new.project:
-        return not idle and _order(new) < _order(old)
+        return not idle and own_order(new) < own_order(old)
     better = within_guarantee(step, new) or _better_right(step, new, old)
     above = not (_surely_within_fair(step, old) and _was_within_fair(step, old)) and not _surely_within_fair(step, new)
     return better or (above and past(step, new) < past(step, old) and not idle)
 
 
-def _order(job: Job) -> tuple[int, int, str]:
+def own_order(job: Job) -> tuple[int, int, str]:
     return (-job.priority, job.submitted_at, job.id)
 
 
@@ -280,7 +280,7 @@ def _passed_in_project(step: Step, was: Reservation, holder: Job) -> bool:
     reserved = {one.device for one in was.placements}
     for action in step.giving():
         job = step.before.jobs.get(action.workload)
-        precedes = job is not None and job.project == holder.project and _order(job) < _order(holder)
+        precedes = job is not None and job.project == holder.project and own_order(job) < own_order(holder)
         if precedes and not reserved.isdisjoint(one.device for one in action.placements):
             return True
     return False

@@ -11,6 +11,7 @@ from ..places import Room, fits_beside_notebooks, give, place, whole_devices
 from ..steps import Claim, Ledger, Step
 from .claims import Case, of_claim
 from .limits import admits
+from .reservation import within_guarantee
 
 MOST_CANDIDATES = 9
 MOST_VICTIMS = 3
@@ -41,7 +42,8 @@ class Option(NamedTuple):
 def options(step: Step, job: Job, room: Room, ledger: Ledger) -> Iterator[Option]:
     """Legal sets for a claim, given what is free without any and the books."""
     state = step.before
-    candidates = [one for one in state.in_pool(job.pool) if _may_be_touched(one, state)]
+    protected = within_guarantee(step, job)
+    candidates = [one for one in state.in_pool(job.pool) if may_be_touched(one, state, protected=protected)]
     if len(candidates) > MOST_CANDIDATES:
         return
     tried = 0
@@ -51,12 +53,14 @@ def options(step: Step, job: Job, room: Room, ledger: Ledger) -> Iterator[Option
                 tried += 1
                 if tried > MOST_SETS:
                     return
-                if _makes_room(parts, job, room, state) and (cost := _legal_cost(step, job, parts, ledger)):
+                if makes_room(parts, job, room, state) and (cost := legal_cost(step, job, parts, ledger)):
                     yield Option(cost, parts)
 
 
-def _may_be_touched(job: Job, state: State) -> bool:
-    return job.runs and job.preemptible and not job.borrower and job.id in state.held and not is_protected(job, state)
+def may_be_touched(job: Job, state: State, *, protected: bool = True) -> bool:
+    """Whether a claim may pause a job. ``protected``: also before its minimum run time, or with its pauses used up."""
+    open_to = job.preemptible and (protected or not is_protected(job, state))
+    return job.runs and open_to and not job.borrower and job.id in state.held
 
 
 def _parts(job: Job, state: State) -> list[Part]:
@@ -64,7 +68,7 @@ def _parts(job: Job, state: State) -> list[Part]:
     held = state.held[job.id]
     ranks = sorted({one.rank for one in held})
     found = [Part(job, "pause", held)]
-    if len(ranks) <= job.least:
+    if len(ranks) <= job.least and not state.policy.is_gone(job.project):
         found.append(Part(job, "move", held))
     for count in range(1, len(ranks) - job.least + 1):
         for given in combinations(ranks, count):
@@ -73,7 +77,7 @@ def _parts(job: Job, state: State) -> list[Part]:
 
 
 # --- room -----------------------------------------------------------------------------------------------------------
-def _makes_room(parts: tuple[Part, ...], job: Job, room: Room, state: State) -> bool:
+def makes_room(parts: tuple[Part, ...], job: Job, room: Room, state: State) -> bool:
     left = dict(room)
     for one in parts:
         give(left, one.freed)
@@ -104,7 +108,7 @@ def _all_fit(jobs: list[Job], room: Room, state: State) -> bool:
 
 
 # --- legality and cost ------------------------------------------------------------------------------------------------
-def _legal_cost(step: Step, job: Job, parts: tuple[Part, ...], ledger: Ledger) -> Cost | None:
+def legal_cost(step: Step, job: Job, parts: tuple[Part, ...], ledger: Ledger) -> Cost | None:
     claim = Claim(job.id, ledger)
     after = ledger.copy()
     for one in parts:

@@ -9,6 +9,7 @@ from ..model import Job, Reservation, State, total, used_up
 from ..places import Room, fits, free_later, give, take
 from ..steps import Action, Claim, Ledger, Step
 from .claims import Case
+from .large import set_on_a_node
 from .limits import admits
 from .patience import held_back
 from .reservation import is_taken_over, within_guarantee
@@ -35,6 +36,8 @@ def _waiting(step: Step, pool: str) -> Found:
         if fits(job, room, step.before):
             continue
         found = next(options(step, job, room, step.ledger), None)
+        if found is None and kind == "P10":
+            found = set_on_a_node(step, job, room, step.ledger)
         if found is not None:
             rule = kind if _without_moves(found) else "R40"
             yield rule, f"{job.id} ({job.least} x {job.gpu_milli}) waits, and could: {found}"
