@@ -68,8 +68,8 @@ KINDS: dict[str, Features] = {
     "finite": Features(finite=True, several=0.4),
     "backfill": Features(short=True, gangs=0.2, several=0.6),
     "history": Features(history=True, weights=True, finite=True),
-    "crowded": Features(crowd=True, fractions=0.5, several=0.0),
-    "shielded": Features(crowd=True, protected=True, fixed=0.2, fractions=0.3, several=0.1),
+    "crowded": Features(crowd=True),
+    "shielded": Features(crowd=True, protected=True, fixed=0.15),
     "patience": Features(patience=True, short=True, several=0.5, gangs=0.1),
     "edits": Features(edits=True, fixed=0.25, fractions=0.2, several=0.3),
     "faults": Features(faults=True, fixed=0.15, several=0.3, elastic=0.1, notebooks=True),
@@ -113,7 +113,7 @@ def _live_s(random: Random, features: Features) -> int:
 # --- devices and quotas -----------------------------------------------------------------------------------------------
 def _devices(random: Random, features: Features) -> dict[str, Device]:
     if features.crowd:
-        sizes = random.choice(([8], [8], [12], [16], [8, 8], [4, 12]))
+        sizes = random.choice(([8], [8], [8], [10], [16], [8, 8]))
     elif features.nodes:
         sizes = [random.choice((1, 2, 4, 4, 8)) for _ in range(random.randint(2, 4))]
     else:
@@ -177,7 +177,11 @@ def _patience_s(random: Random, features: Features) -> int:
 def _quotas(random: Random, features: Features, names: list[str], left: int) -> dict[str, int]:
     """Training quotas that fit side by side; those below one device share devices."""
     found = dict.fromkeys(names, 0)
-    for name in random.sample(names, len(names)):
+    for at, name in enumerate(random.sample(names, len(names))):
+        if features.crowd and not at:
+            found[name] = random.randint(-(-left // 2), left) * WHOLE
+            left -= found[name] // WHOLE
+            continue
         found[name] = random.choice((0, random.randint(0, max(0, left // 2)), random.randint(0, max(0, left)))) * WHOLE
         left -= found[name] // WHOLE
     if features.fractions and left:
@@ -262,12 +266,15 @@ def _crowd(random: Random, features: Features, world: World) -> Iterator[Arrival
     names = sorted(world.state.policy.projects)
     claimer = max(names, key=lambda name: world.state.policy.projects[name].of(POOL).training)
     fill = random.sample([name for name in names if name != claimer], random.randint(1, len(names) - 1))
-    for at in range(random.randint(len(world.state.devices), 2 * len(world.state.devices))):
+    left, at = WHOLE * len(world.state.devices), 0
+    while left > 0:
         job, runs_s = _job(random, features, world.state, f"j{at:02d}", random.choice(fill))
         yield Arrival(at=BEGIN + random.choice((0, 0, 0, 1)) * 1000, job=job, runs_s=max(runs_s, 9))
+        left, at = left - job.milli, at + 1
     largest = max(1, world.state.policy.projects[claimer].of(POOL).training // WHOLE)
     for at in range(random.randint(1, 3)):
-        size = min(random.randint(max(1, largest // 2), largest), max(_node_sizes(world.state)))
+        most = min(largest, max(_node_sizes(world.state)))
+        size = random.randint(max(1, most // 2), most)
         job = Job(id=f"k{at}", project=claimer, gpu_milli=WHOLE * size)
         yield Arrival(at=BEGIN + random.randint(1, world.live_s) * 1000, job=job)
 
@@ -333,6 +340,8 @@ def _job(random: Random, features: Features, state: State, name: str, project: s
 
 def _rank(random: Random, features: Features, state: State) -> int:
     """The amount of one rank."""
+    if features.crowd:
+        return random.choice((250, 250, 500, 500, 500, WHOLE))
     if random.random() < features.fractions:
         return random.choice((125, 250, 250, 500, 500, 750))
     if random.random() < features.several:

@@ -18,6 +18,7 @@ MOST_TICKS = 60
 """A world comes to rest within so many ticks after it is frozen."""
 AFTER_REST = 5
 MOST_JUMPS = 6
+MANY_JOBS = 24
 INCONSISTENT = ("P1", "P12")
 
 
@@ -90,7 +91,8 @@ class Play:
         world.frozen = True
         jobs = world.state.jobs.values()
         short = any(job.time_limit_s < 3600 for job in jobs)
-        world.clock_stops = short or world.state.policy.min_runtime_s > 0 or world.seed % 2 == 0
+        many = len(jobs) > MANY_JOBS
+        world.clock_stops = short or many or world.state.policy.min_runtime_s > 0 or world.seed % 2 == 0
         if world.state.policy.lending:
             world.clock_stops = True
 
