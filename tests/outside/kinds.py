@@ -99,6 +99,7 @@ def world_of(seed: int, kind: str | None = None) -> World:
     _past_use(random, features, state)
     world = World(state=state, seed=seed, kind=name, random=random, live_s=_live_s(random, features))
     arriving = _crowd(random, features, world) if features.crowd else _arrivals(random, features, world)
+    arriving = [*arriving, *_patient(random, features, world)] if features.patience else arriving
     changes = _changes(random, features, world) if features.edits or features.faults else ()
     world.arrivals = sorted([*arriving, *changes], key=lambda one: one.at)
     return world
@@ -277,6 +278,18 @@ def _crowd(random: Random, features: Features, world: World) -> Iterator[Arrival
         size = random.randint(max(1, most // 2), most)
         job = Job(id=f"k{at}", project=claimer, gpu_milli=WHOLE * size)
         yield Arrival(at=BEGIN + random.randint(1, world.live_s) * 1000, job=job)
+
+
+def _patient(random: Random, features: Features, world: World) -> Iterator[Arrival]:
+    """An early job of most of a node, and younger small ones of its project."""
+    project = random.choice(sorted(world.state.policy.projects))
+    large = max(_node_sizes(world.state))
+    first = Job(id="k0", project=project, gpu_milli=WHOLE * random.randint(-(-large // 2), large), time_limit_s=600)
+    yield Arrival(at=BEGIN + random.randint(0, 2) * 1000, job=first)
+    for at in range(random.randint(3, 6)):
+        job, runs_s = _job(random, features, world.state, f"l{at}", project)
+        job.gpu_milli, job.ranks = random.choice((500, WHOLE)), 1
+        yield Arrival(at=BEGIN + random.randint(3, world.live_s) * 1000, job=job, runs_s=runs_s)
 
 
 def _changes(random: Random, features: Features, world: World) -> Iterator[Arrival]:

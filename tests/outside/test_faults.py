@@ -77,6 +77,21 @@ def with_any_past_use(function: Function) -> Function:
     )
 
 
+def as_if_in_the_file(project: Any) -> Any:
+    """The state of a project that was taken out, as of one that is in the quota file with quota 0."""
+    return replace(project, known=True, limit=10**9)
+
+
+def behind_any_patient_job(_: Function) -> Function:
+    """Whether a job waits for a patient one: all other jobs of the project, whatever they request."""
+
+    def changed(service: Any, one: Any) -> bool:
+        patient = service.patient_jobs.of(one.project)
+        return patient is not None and one.queue.first() is not patient.job
+
+    return changed
+
+
 FAULTS = {
     "a notebook above its quota is admitted": Fault(
         {"scheduling.notebook_slices._why_refused": always(None)}, {"P2"}, ("notebooks",)
@@ -152,6 +167,32 @@ FAULTS = {
     ),
     "borrowers of a reservation stay": Fault(
         {"backfill.state.BackfillState._stop_borrowers": always(None)}, {"R31"}, ("backfill",)
+    ),
+    "no victims are found in a large pool": Fault(
+        {"preemption.search.find.place_rank_by_rank": always(False)}, {"P10"}, ("crowded",)
+    ),
+    "protected work is never paused": Fault(
+        {"preemption.search.find.has_protected": always(False)}, {"P10"}, ("shielded",)
+    ),
+    "a job does not wait for an older one that has lost its patience": Fault(
+        {"scheduling.job_service.JobService._waits_for_patient_job": always(False)}, {"R24"}, ("patience",)
+    ),
+    "every job waits for an older one that has lost its patience": Fault(
+        {"scheduling.job_service.JobService._waits_for_patient_job": behind_any_patient_job},
+        {"P10", "P11", "R23"},
+        ("patience",),
+    ),
+    "jobs of a project start that was taken out": Fault(
+        {"scheduling.read_pool._project_without_amounts": then(as_if_in_the_file)}, {"R68"}, ("edits",)
+    ),
+    "the deadline of a lowered quota passes": Fault(
+        {"scheduling.decide.past_deadline": always([])}, {"R67"}, ("edits",)
+    ),
+    "the deadline of a lowered quota takes a job more": Fault(
+        {"eviction.deadline._fewest": lambda _: lambda jobs, _over: list(jobs)}, {"R67"}, ("edits",)
+    ),
+    "work stays on a node that is drained, and on a failed device": Fault(
+        {"scheduling.decide.evictions": always([])}, {"R69", "R70"}, ("faults",)
     ),
     "an elastic job grows at once": Fault(
         {"scheduling.elastic.GRACES_BEFORE_GROWTH": lambda _: 0}, {"R49"}, ("elastic",)
