@@ -82,12 +82,12 @@ def as_if_in_the_file(project: Any) -> Any:
     return replace(project, known=True, limit=10**9)
 
 
-def behind_any_patient_job(_: Function) -> Function:
-    """Whether a job waits for a patient one: all other jobs of the project, whatever they request."""
+def without_patience(function: Function) -> Function:
+    """The jobs of a pool that have lost their patience: all that never started."""
 
-    def changed(service: Any, one: Any) -> bool:
-        patient = service.patient_jobs.of(one.project)
-        return patient is not None and one.queue.first() is not patient.job
+    def changed(jobs: Any, pool: Any, backfill: Any) -> None:
+        function(jobs, pool, backfill)
+        jobs._since = pool.now
 
     return changed
 
@@ -177,10 +177,8 @@ FAULTS = {
     "a job does not wait for an older one that has lost its patience": Fault(
         {"scheduling.job_service.JobService._waits_for_patient_job": always(False)}, {"R24"}, ("patience",)
     ),
-    "every job waits for an older one that has lost its patience": Fault(
-        {"scheduling.job_service.JobService._waits_for_patient_job": behind_any_patient_job},
-        {"P10", "P11", "R23"},
-        ("patience",),
+    "a job waits for an older one that has not lost its patience": Fault(
+        {"backfill.patience.PatientJobs.__init__": without_patience}, {"P10", "P11", "R23"}, ("patience", "finite")
     ),
     "jobs of a project start that was taken out": Fault(
         {"scheduling.read_pool._project_without_amounts": then(as_if_in_the_file)}, {"R68"}, ("edits",)
@@ -203,20 +201,23 @@ FAULTS = {
 @pytest.mark.parametrize("title", FAULTS)
 def test_the_checkers_see_that(title: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[title]
-    seed, kind = _first_broken(fault, monkeypatch)
-    assert not fault.rules & {one.rule for one in violations(seed, kind)}, f"world {seed} of {kind} breaks it anyway"
+    for at in range(MOST_WORLDS):
+        kind = fault.kinds[at % len(fault.kinds)]
+        if _is_broken_by(fault, at, kind, monkeypatch) and not fault.rules & _broken(at, kind):
+            return
+    pytest.fail(f"{MOST_WORLDS} worlds break none of {', '.join(sorted(fault.rules))} by the fault alone")
 
 
-def _first_broken(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    """The first world in which one of the fault's rules is broken."""
+def _is_broken_by(fault: Fault, seed: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     with monkeypatch.context() as patch:
         for name, changed in fault.functions.items():
             patch.setattr(CORE + name, changed(_function(CORE + name)))
-        for at in range(MOST_WORLDS):
-            kind = fault.kinds[at % len(fault.kinds)]
-            if fault.rules & {one.rule for one in violations(at, kind)}:
-                return at, kind
-    pytest.fail(f"{MOST_WORLDS} worlds break none of {', '.join(sorted(fault.rules))}")
+        return bool(fault.rules & _broken(seed, kind))
+
+
+def _broken(seed: int, kind: str) -> set[str]:
+    """The rules that the world of a seed breaks."""
+    return {one.rule for one in violations(seed, kind)}
 
 
 def _function(name: str) -> Function:

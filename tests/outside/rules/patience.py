@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model import Job
-from ..places import fits_empty
+from ..model import Job, State
+from ..places import empty_room, fits, fits_empty, give, take
 from ..steps import Step
 from .limits import admits
 from .reservation import (
     end_if_started,
+    ends_at,
     fits_beside,
     own_order,
     packs_beside,
@@ -78,10 +79,12 @@ def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
 def _ends_before(step: Step, older: Job, job: Job) -> bool:
     """Whether a job ends, grace included, by the planned start of the older one.
 
-    Where one of their project that precedes the older one has the reservation, that one's planned start counts: the
-    older one cannot be planned before it.
+    An older one without the reservation starts no earlier than the time limits of running work allow, and not before
+    one of their project that precedes it and has the reservation.
     """
     ends = end_if_started(job, step.before)
+    if ends <= _earliest_start(step.before, older):
+        return True
     for kept in (step.before.backfill.get(job.pool), step.backfill.get(job.pool)):
         holder = None if kept is None else step.before.jobs.get(kept.workload)
         if kept is None or holder is None or holder.project != older.project:
@@ -90,3 +93,18 @@ def _ends_before(step: Step, older: Job, job: Job) -> bool:
         if precedes and ends <= kept.planned_start:
             return True
     return False
+
+
+def _earliest_start(state: State, job: Job) -> int:
+    """When a job fits at the earliest if all running work uses its time limit, whatever is reserved."""
+    room = empty_room(state, job.pool)
+    for parts in state.held.values():
+        take(room, parts)
+    if fits(job, room, state):
+        return state.now
+    running = [one for one in state.in_pool(job.pool) if one.id in state.held]
+    for one in sorted(running, key=lambda one: ends_at(one, state)):
+        give(room, state.held[one.id])
+        if fits(job, room, state):
+            return ends_at(one, state)
+    return state.now

@@ -160,10 +160,10 @@ def end_if_started(job: Job, state: State) -> int:
 def _ends_later(workload: str, kept: Reservation, state: State) -> bool:
     """Whether a workload may have its devices after the planned start; borrowers leave before (R31)."""
     job = state.jobs.get(workload)
-    return job is None or (not job.borrower and _ends_at(job, state) > kept.planned_start)
+    return job is None or (not job.borrower and ends_at(job, state) > kept.planned_start)
 
 
-def _ends_at(job: Job, state: State) -> int:
+def ends_at(job: Job, state: State) -> int:
     grace = state.policy.grace_s * 1000
     if job.leaves and job.pausing_since_at is not None:
         return job.pausing_since_at + grace
