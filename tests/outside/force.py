@@ -20,10 +20,13 @@ class InForce:
     least_of: dict[str, int]
     most_of: dict[str, int]
     department_least_of: dict[str, int]
+    excess: int = 0
+    """What has GPUs above its quota, and may not be preempted."""
 
     @property
     def certain(self) -> bool:
-        return self.least_of == self.most_of
+        """Whether they are known exactly, and fair shares, too: R14 does not say how such work counts."""
+        return self.least_of == self.most_of and not self.excess
 
     def least(self, project: str) -> int:
         return self.least_of.get(project, 0)
@@ -44,13 +47,14 @@ def in_force(state: State, pool: str) -> InForce:
     capacity = _whole_devices(state, pool) - excess
     fit = all(sum(most[one.name] for one in _members(state, name)) <= milli for name, milli in above.items())
     if fit and sum(most.values()) <= capacity and sum(above.values()) <= capacity:
-        return InForce(most, most, above)
+        return InForce(most, most, above, excess)
     departments = _reduced(policy.departments.values(), above, capacity)
     flat = _reduced(policy.projects.values(), most, capacity)
     least = _within_departments(state, most, flat, departments)
     lost = sum(max(0, milli - least.get(name, 0)) for name, milli in fixed.items())
     below = {name: max(min(most[name], fixed.get(name, 0)), milli - lost) for name, milli in least.items()}
-    return InForce(below, most, {name: max(0, milli - lost) for name, milli in departments.items()})
+    least_above = {name: max(0, milli - lost) for name, milli in departments.items()}
+    return InForce(below, most, least_above, excess)
 
 
 def _fixed(state: State, pool: str) -> dict[str, int]:

@@ -43,15 +43,11 @@ class Watch:
             yield from self._frozen(step)
 
     def _note_changes(self, state: State) -> None:
-        """Devices that fail or return, and edits of the quota file, begin the times anew."""
-        if state.devices != self.devices:
-            self.evictions.clear()
+        """Devices that fail or return, and edits of the quota file, begin the times anew: a claim may end by them."""
         if state.devices != self.devices or state.policy is not self.policy:
-            for rows in (self.requested_at, self.drains, self.idle_drains):
+            for rows in (self.evictions, self.requested_at, self.drains, self.idle_drains):
                 rows.clear()
         self.devices, self.policy = state.devices, state.policy
-        for name in [one for one in self.evictions if one in state.jobs and _is_gone(state, one)]:
-            del self.evictions[name]
 
     # --- P7 ---------------------------------------------------------------------------------------------------------
     def _preemptors_start(self, step: Step) -> Found:
@@ -118,10 +114,6 @@ class Watch:
         self.paused_for[key] = self.paused_for.get(key, 0) + 1
         if self.paused_for[key] == 2:
             yield "P8", f"{victim.id} is paused a second time ({key[1]} project), with everything frozen"
-
-
-def _is_gone(state: State, name: str) -> bool:
-    return state.policy.is_gone(state.jobs[name].project)
 
 
 def _has_backfill(step: Step, name: str) -> bool:
