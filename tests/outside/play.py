@@ -67,11 +67,12 @@ class Play:
         return any(one.rule in INCONSISTENT for one in self.found)
 
     def step(self) -> Step:
-        document = self.world.document()
+        judges_order = self.tick == self.world.seed % 7
+        document = self.world.document() if judges_order else {}
         step = self.world.decide(self.decide)
         if self.each is not None:
             self.each(self.tick, self.world, step)
-        if self.tick == self.world.seed % 7:
+        if judges_order:
             self.note(order.check(document, step.plan, self.decide, Random(self.world.seed)))
         self.note(every.check(step))
         self.note(self.watch.see(step, self.world.frozen))
