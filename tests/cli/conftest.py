@@ -1,0 +1,24 @@
+"""A fake service that the commands find by their environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.client import connection
+from tests.client.fake_service import TOKEN, World, served
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    monkeypatch.setattr(connection, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    for name in ("JUPYTER_GPU_QUOTA_PROJECT", "JUPYTERHUB_PUBLIC_HUB_URL", "JUPYTER_GPU_QUOTA_SETTINGS"):
+        monkeypatch.delenv(name, raising=False)
+    with served() as found:
+        monkeypatch.setenv("JUPYTER_GPU_QUOTA_URL", found.url)
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", TOKEN)
+        yield found

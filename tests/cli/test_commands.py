@@ -1,0 +1,89 @@
+"""All commands: wrong usage, refusals, exit codes and help."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from jupyter_gpu_quota.cli import COMMANDS
+from jupyter_gpu_quota.client import connection
+from tests.cli.commands import run
+from tests.client.fake_service import World
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        pytest.param(["clone", "J1", "--gpu", "one"], "'--gpu'", id="an amount of a clone"),
+        pytest.param(["usage", "--by", "weekday"], "'--by'", id="usage by what is not recorded"),
+        pytest.param(["usage", "--since", "monday"], "'--since'", id="no instant"),
+        pytest.param(["audit", "--since", "2027-01-01T00:00:00"], "'--since'", id="an instant without a time zone"),
+        pytest.param(["nodes", "drain", "n1", "--deadline", "soon"], "'--deadline'", id="a drain without a duration"),
+    ],
+)
+def test_a_wrong_value_ends_with_2_and_names_its_option(world: World, words: list[str], option: str) -> None:
+    done = run(*words)
+    assert (done.exit_code, world.seen) == (2, [])
+    assert option in done.stderr
+
+
+def test_an_option_before_the_command_is_explained() -> None:
+    done = run("--url", "http://hub.example", "jobs")
+    assert done.exit_code == 2
+    assert "options follow the command, as in `jupyter gpu-quota jobs --url URL`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["jobs", "job J1", "explain J1", "quota export", "audit", "audit verify", "snapshot", "pools"]
+)
+def test_a_service_that_is_away_ends_with_3(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setattr(connection, "PAUSES_S", ())
+    done = run(*words.split(), "--url", "http://127.0.0.1:9")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "cannot be reached" in done.stderr
+
+
+def test_a_refusal_ends_with_1_and_its_sentence(world: World) -> None:
+    done = run("job", "J9")
+    assert (done.exit_code, done.stderr) == (1, "There is no job 'J9', or you may not see it.\n")
+
+
+def test_a_wrong_token_ends_with_1(world: World) -> None:
+    assert run("jobs", "--token", "wrong").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [("jobz", "did you mean jobs?"), ("xyzzy", "--help lists them"), ("submitt", "submit")]
+)
+def test_an_unknown_command_names_the_nearest(words: str, said: str) -> None:
+    done = run(words)
+    assert done.exit_code == 2
+    assert said in done.stderr or "did you mean job?" in done.stderr
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_its_help(name: str) -> None:
+    done = run(name, "--help")
+    assert done.exit_code == 0
+    assert "usage:" in done.stdout.lower()
+
+
+def test_the_list_hides_what_the_hub_runs() -> None:
+    found = run("--help").stdout
+    assert "submit" in found
+    assert not re.search(r"^  (serve|controller)", found, re.MULTILINE)
+
+
+def test_help_imports_no_heavy_module() -> None:
+    code = (
+        "import sys; from jupyter_gpu_quota.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print('heavy:', *sorted({m.split('.')[0] for m in sys.modules} & {'pydantic', 'rich', 'yaml',"
+        " 'tornado', 'traitlets'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "heavy:"

@@ -1,0 +1,196 @@
+"""The commands for jobs: listings, one job, changes, logs, outputs, explanations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.cli import waiting
+from jupyter_gpu_quota.client import Client
+from jupyter_gpu_quota.wire import RankView
+from tests.cli.commands import NEW, run, two_jobs
+from tests.client.fake_service import AT, World, job_view
+
+
+def test_jobs_are_a_table_and_one_document(world: World) -> None:
+    world.jobs = {"J1": job_view("J1"), "J2": job_view("J2", state="succeeded", reason=None)}
+    table = run("jobs").stdout.splitlines()
+    assert table[0].split() == ["ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED"]
+    assert "queued · 4 of 4 GPUs are in use" in table[1]
+    assert len(table) == 2
+    assert [job["id"] for job in json.loads(run("jobs", "--all", "--json").stdout)] == ["J1", "J2"]
+
+
+def test_filters_reach_the_service(world: World) -> None:
+    run("jobs", "--project", "fraud", "--mine")
+    assert world.seen[-1][2] | {"offset": "0", "limit": "200"} == {
+        "live": "1",
+        "project": "fraud",
+        "mine": "1",
+        "offset": "0",
+        "limit": "200",
+    }
+
+
+def test_one_job_as_text_and_as_json(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", command=["sh", "-c", "echo \x1b[31mred"])}
+    done = run("job", "J1")
+    assert "command         sh -c echo ?[31mred" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert json.loads(run("job", "J1", "--json").stdout)["id"] == "J1"
+
+
+@pytest.mark.parametrize(
+    ("view", "column", "facts"),
+    [
+        pytest.param({"gpu": "1"}, "1", "1", id="a whole device, asked for as it is charged"),
+        pytest.param({"gpu": "1/3", "gpu_milli": 334}, "0.334", "0.334, requested: 1/3", id="a third"),
+        pytest.param(
+            {"gpu": "1", "gpu_milli": 500, "ranks": 4, "simulated": True},
+            "2 (simulated)",
+            "2 (simulated), requested: 1 on each node",
+            id="four ranks of a half, two to a node",
+        ),
+        pytest.param(
+            {"gpu": "1", "ranks": 4, "min_ranks": 2, "held_ranks": 3},
+            "3",
+            "3, requested: 1 on each node",
+            id="three of two to four ranks",
+        ),
+    ],
+)
+def test_every_table_shows_the_present_gpus_of_a_job(
+    world: World, view: dict[str, Any], column: str, facts: str
+) -> None:
+    world.jobs = {"J1": job_view("J1", **({"simulated": False} | view))}
+    heads, row = run("jobs").stdout.splitlines()[:2]
+    assert row[heads.index("GPU") : heads.index("USED")].strip() == column
+    [found] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("gpu ")]
+    assert found.removeprefix("gpu").strip() == facts
+
+
+def rank(number: int, second: int | None, status: int | None = None, attempt: int = 1) -> RankView:
+    ended = None if second is None else AT + timedelta(seconds=second)
+    return RankView(
+        attempt=attempt, rank=number, node="n1", handle="1", started_at=AT, ended_at=ended, exit_status=status
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        pytest.param([rank(0, 1, 1), rank(0, None, attempt=2)], "1: exit 1", id="one process: how it ended"),
+        pytest.param(
+            [rank(0, 3, -15), rank(1, 3, -15), rank(2, 1, 1), rank(3, 4, -9)],
+            "1: rank 2 exit 1, ranks 0-1 signal 15, rank 3 signal 9",
+            id="the rank that failed stands before those that were ended for it",
+        ),
+        pytest.param(
+            [rank(0, 1, 75), rank(1, 2, 75), rank(2, 2, 75), rank(0, 3, 0, 2), rank(1, 4, None, 2)],
+            "1: ranks 0-2 exit 75; 2: rank 0 exit 0, rank 1 lost",
+            id="each attempt by itself, with as many ranks as it had",
+        ),
+        pytest.param([rank(number, 1, 1) for number in (0, 2, 3)], "1: ranks 0, 2-3 exit 1", id="numbers in runs"),
+        pytest.param([rank(0, None)], "-", id="nothing while the first attempt runs"),
+    ],
+)
+def test_ended_attempts_name_the_ranks_that_failed_and_how(world: World, ranks: list[RankView], expected: str) -> None:
+    world.jobs = {"J1": job_view("J1", rank_records=ranks)}
+    [line] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("ended attempts")]
+    assert line.removeprefix("ended attempts").strip() == expected
+
+
+def test_a_changed_job_is_printed(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", reason=None)}
+    assert run("hold", "J1").stderr == "J1 held\n"
+    assert run("release", "J1").stderr == "J1 queued\n"
+    assert json.loads(run("cancel", "J1", "--json").stdout)["state"] == "cancelled"
+    assert run("clone", "J1", "--gpu", "2", "--priority", "10", "--cpu", "0.5", "--memory", "1GiB").stdout == "J2\n"
+    assert (world.jobs["J2"].cpu_milli, world.jobs["J2"].memory_mib) == (500, 1024)
+    assert run("rerun", "J1").stdout == "J3\n"
+    assert (world.jobs["J2"].gpu, world.jobs["J2"].priority) == ("2", 10)
+
+
+def test_a_change_distinguishes_read_back_and_pending_values(world: World) -> None:
+    world.jobs = two_jobs(state="running", reason=None)
+    world.script[NEW] = [{}, {}, {"state": "pausing", "target": "held"}]
+    assert run("hold", NEW).stderr == f"{NEW} pausing; it will be held\n"
+
+
+def test_logs_are_printed_and_followed(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", state="failed", reason=None, attempt=1, exit_status=1)}
+    world.logs = {("J1", 1): "step 1\nstep 2"}
+    assert run("logs", "J1").stdout == "step 1\nstep 2"
+    done = run("logs", "-f", "J1")
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "step 1\nstep 2", "J1 failed · exit status 1\n")
+    world.jobs["J1"] = job_view("J1", state="succeeded", attempt=1)
+    assert run("logs", "J1", "--follow").exit_code == 0
+
+
+@pytest.mark.parametrize("words", [("logs", "-f", "J1"), ("submit", "--wait", "--", "true")])
+def test_an_interrupt_ends_the_command_and_not_the_job(
+    world: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def interrupt(*_: object, **__: object) -> Iterator[Any]:
+        raise KeyboardInterrupt
+
+    world.jobs = {"J1": job_view("J1", state="running", attempt=1)} if words[0] == "logs" else {}
+    monkeypatch.setattr(Client, "follow_logs", interrupt)
+    monkeypatch.setattr(waiting, "watch", interrupt)
+    done = run(*words)
+    assert (done.exit_code, done.stderr) == (
+        130,
+        "J1 continues; `jupyter gpu-quota logs -f J1` follows it, `jupyter gpu-quota cancel J1` ends it.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "No job runs or waits; --all lists ended jobs too.\n"),
+        (["--mine"], "No job of these runs or waits; --all lists ended jobs too.\n"),
+        (["--all"], "There is no job.\n"),
+    ],
+)
+def test_an_empty_list_of_jobs_is_explained(world: World, options: list[str], expected: str) -> None:
+    done = run("jobs", *options)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", expected)
+    assert run("jobs", "--json", *options).stdout == "[]\n"
+
+
+def test_a_change_that_changes_nothing_is_reported(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", reason=None)}
+    assert run("release", "J1").stderr == "nothing was changed: J1 queued\n"
+
+
+def test_the_empty_log_of_a_waiting_job_is_explained(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", attempt=0)}
+    done = run("logs", "J1")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "Job J1 has not started yet; logs -f waits for it.\n")
+
+
+def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None:
+    world.jobs = {"J1": job_view("J1")}
+    world.outputs["J1"] = {"a/model.bin": b"12345"}
+    assert "a/model.bin  5" in run("outputs", "J1").stdout
+    assert run("outputs", "J1", "--download", str(tmp_path / "o")).stdout == f"{tmp_path}/o/a/model.bin\n"
+    assert (tmp_path / "o/a/model.bin").read_bytes() == b"12345"
+
+
+def test_an_explanation_as_text(world: World) -> None:
+    found = run("explain", "J1").stdout
+    assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in found
+    assert "estimate  2027-01-02 03:04:05Z, by time limits and deadlines" in found
+    assert "asked   1 GPU" in found, "with its unit, not in thousandths"
+    assert "It would start if 1 GPU were freed in pool big." in found.splitlines()
+
+
+# R34
+def test_only_a_bound_is_printed_as_the_latest_start(world: World) -> None:
+    world.estimate_is_bound = True
+    assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in run("explain", "J1").stdout

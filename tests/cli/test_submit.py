@@ -1,0 +1,167 @@
+"""``submit``: what it sends, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jupyter_gpu_quota.cli.dry_runs import print_dry_run
+from jupyter_gpu_quota.wire import DryRunView, ErrorView, ReasonView
+from tests.cli.commands import process, run, submitted
+from tests.client.fake_service import World
+
+
+def test_submit_prints_only_the_id(world: World) -> None:
+    done = run("submit", "--gpu", "0.5", "--", "python", "train.py", "--epochs", "3")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "J1\n", "")
+    assert submitted(world)["command"] == ["python", "train.py", "--epochs", "3"]
+    assert submitted(world)["bundle"] in world.bundles
+
+
+def test_every_flag_of_submit_reaches_the_service(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "s3cret")
+    flags = (
+        "--project fraud --gpu 1/3 --pool big --gpu-model H100,A100 --cpu 4.5 --memory 1.5GiB --name n --priority 70"
+        " --non-preemptible"
+        " --env A=1 --env B=x=y "
+        "--secret API_KEY --environment torch-2 --dir . --time-limit 90m --retries 2 --private"
+        " --idempotency-key k --nodes 1 "
+        "--processes 1"
+    )
+    done = run("submit", *flags.split(), "--", "true")
+    assert done.exit_code == 0, done.stderr
+    sent = submitted(world)
+    sent.pop("bundle")
+    assert sent == {
+        "command": ["true"],
+        "gpu": "1/3",
+        "project": "fraud",
+        "pool": "big",
+        "gpu_model": "H100,A100",
+        "cpu_milli": 4500,
+        "memory_mib": 1536,
+        "name": "n",
+        "priority": 70,
+        "preemptible": False,
+        "variables": {"A": "1", "B": "x=y"},
+        "secrets": {"API_KEY": "s3cret"},
+        "environment": "torch-2",
+        "live": False,
+        "time_limit": "90m",
+        "retries": 2,
+        "private": True,
+        "nodes": 1,
+        "processes": 1,
+        "idempotency_key": "k",
+    }
+    assert "s3cret" not in done.output
+
+
+def test_more_than_one_node_is_refused_by_the_service(world: World) -> None:
+    world.refuse = ErrorView(
+        status=400, message="nodes was 2; this release starts jobs on one node.", reason="not_in_this_release"
+    )
+    done = run("submit", "--nodes", "2", "--", "true")
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", "nodes was 2; this release starts jobs on one node.\n")
+
+
+def test_a_dry_run_prints_the_outcome(world: World) -> None:
+    done = run("submit", "--dry-run", "--gpu", "0.5", "--", "true")
+    assert done.stdout.splitlines() == [
+        "starts now, charged 0.5 GPU: It starts now.",
+        "B1: fraud claims its guarantee.",
+    ]
+    assert world.jobs == {}
+    assert json.loads(run("submit", "--dry-run", "--json", "--", "true").stdout)["charged_milli"] == 500
+    elastic = run("submit", "--dry-run", "--gpu", "0.5", "--nodes", "4", "--min-nodes", "2", "--", "true")
+    assert elastic.stdout.startswith("starts now, charged 1 to 2 GPU: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        pytest.param("waits_for_drain", "starts soon", id="others are paused for it"),
+        pytest.param("no_free_gpu", "waits", id="nobody is paused for it"),
+    ],
+)
+def test_a_dry_run_distinguishes_a_claiming_job_from_a_waiting_one(
+    code: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = ReasonView(code=code, figures={}, message="Why.")
+    print_dry_run(DryRunView(starts_now=False, pauses=[], reason=why, charged_milli=1000), json_=False)
+    assert capsys.readouterr().out == f"{says}, charged 1 GPU: Why.\n"
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "expected"),
+    [
+        pytest.param([{"state": "succeeded", "reason": None}], 0, "J1 succeeded", id="a job that succeeds"),
+        pytest.param(
+            [{"state": "failed", "reason": None, "exit_status": 3}],
+            1,
+            "J1 failed · exit status 3",
+            id="a job that fails",
+        ),
+        pytest.param([{"state": "cancelled", "reason": None}], 1, "J1 cancelled", id="a job that is cancelled"),
+    ],
+)
+def test_waiting_ends_with_the_job_s_exit_code(
+    world: World, states: list[dict[str, object]], code: int, expected: str
+) -> None:
+    world.script["J1"] = states
+    done = run("submit", "--wait", "--", "true")
+    assert (done.exit_code, done.stdout) == (code, "J1\n")
+    assert expected in done.stderr
+    assert done.stderr.count(expected) == 1, "the end is reported once"
+
+
+def test_a_secret_is_prompted_for_only_on_a_terminal(world: World) -> None:
+    done = run("submit", "--secret", "API_KEY", "--", "true", stdin="s3cret\n")
+    assert done.exit_code == 2
+    assert "no variable API_KEY" in done.stderr
+    assert world.seen == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["--priority", "101", "--", "true"], "101", id="a priority above 100"),
+        pytest.param(["--retries", "-1", "--", "true"], "-1", id="less than no retries"),
+        pytest.param(["--nodes", "0", "--", "true"], "0", id="no node"),
+        pytest.param([], "Missing argument", id="no command"),
+        pytest.param(["--gpus", "1", "--", "true"], "No such option", id="an unknown flag"),
+        pytest.param(["--env", "A", "--", "true"], "NAME=VALUE", id="a variable without a value"),
+        pytest.param(["--env", "1A=x", "--", "true"], "NAME=VALUE", id="a variable with a bad name"),
+        pytest.param(["--secret", "A=x", "--", "true"], "name of a variable", id="a secret on the command line"),
+        pytest.param(["--dir", "nowhere", "--", "true"], "is not a folder", id="a folder that is not there"),
+        pytest.param(["--dir", "train.py", "--", "true"], "is not a folder", id="a file for a folder"),
+        pytest.param(["--name", "\x1b[31m", "--", "true"], "name: ", id="a name with control characters"),
+        pytest.param(["--name", "x" * 1_000_000, "--", "true"], "name: ", id="a name of a million characters"),
+        pytest.param(["--gpu", "", "--", "true"], "'--gpu'", id="no amount"),
+        pytest.param(["--gpu", "one", "--", "true"], "'--gpu'", id="no number"),
+        pytest.param(["--time-limit", "soon", "--", "true"], "'--time-limit'", id="no duration"),
+    ],
+)
+def test_wrong_usage_ends_with_2_before_anything_is_sent(world: World, words: list[str], said: str) -> None:
+    done = run("submit", *words)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert len(done.stderr) < 1000
+    assert world.seen == []
+
+
+def test_a_failed_wait_names_the_log(world: World) -> None:
+    world.script["J1"] = [{"state": "failed", "reason": None, "attempt": 1, "exit_status": 2}]
+    done = run("submit", "--wait", "--", "true")
+    assert done.stderr.splitlines() == ["J1 failed · exit status 2", "`jupyter gpu-quota logs J1` prints its log."]
+
+
+def test_submit_as_a_process_prints_only_the_id_on_stdout(world: World) -> None:
+    done = process("submit", "--", "python", "train.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "J1\n", "")
+
+
+def test_submit_as_a_process_with_the_same_key_is_one_job(world: World) -> None:
+    first, second = (process("submit", "--idempotency-key", "k", "--", "true") for _ in range(2))
+    assert first.stdout == second.stdout == "J1\n"
