@@ -21,10 +21,10 @@ from tests.backends.worlds import LOOP, LocalWorld, is_alive, order, passable_fo
 from tests.patience import Stopwatch, until
 
 FORKS_AWAY = """
-import os, resource, sys, time
+import os, resource, signal, sys
 for step in range(2):
     if os.fork():
-        time.sleep(1000) if step == 0 else os._exit(0)
+        signal.pause() if step == 0 else os._exit(0)
     os.setsid()
 if "unmarked" in sys.argv:
     resource.setrlimit(10, (5, 5))
@@ -137,7 +137,9 @@ def test_a_job_that_stops_its_supervisor_still_receives_a_pause_request(world: L
 
 
 STOPS_BOTH = """
-import os, signal, sys, time
+import os, pathlib, signal, sys
+def is_stopped(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TXZ"
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 supervisor = os.getppid()
 guard = int(open(f"/proc/{supervisor}/stat").read().rpartition(")")[2].split()[1])
@@ -147,8 +149,10 @@ open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
 while True:
     for pid in (guard, supervisor):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(0.001)
+    while is_stopped(guard) and is_stopped(supervisor):
+        os.sched_yield()
 """
+"""Two processes: each stops the supervisor and its guard, and does it again as soon as one of them runs."""
 
 
 def test_a_job_that_keeps_its_supervisor_stopped_is_killed_after_its_grace_and_paused(
