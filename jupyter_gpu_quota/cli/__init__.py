@@ -9,12 +9,14 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import click
 
 from .. import __version__
+from .prose import wrapped
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "submit": ("submit", "Queue a job and print its id."),
@@ -48,6 +50,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """The module and the short help of every command, in the order of the help; its object has the command's name."""
 
+ERROR = "Error: "
+"""How click begins the sentence of a wrong usage."""
 HIDDEN = {"serve", "api", "controller"}
 
 
@@ -65,8 +69,16 @@ class Commands(click.Group):
                 OSError, ValueError
             ):  # the rest of stdout would fail again, with another exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            click.echo(f"{error.filename or 'the output'} cannot be written: {error.strerror}", err=True)
+            click.echo(wrapped(f"{error.filename or 'the output'} cannot be written: {error.strerror}"), err=True)
             sys.exit(1)
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with _wrapped_errors():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _wrapped_errors():
+            return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -99,6 +111,18 @@ class Commands(click.Group):
             advice = f"did you mean {near[0]}?" if near else "--help lists them"
             ctx.fail(f"there is no command {args[0][:40]!r}; {advice}")
         return super().resolve_command(ctx, args)
+
+
+@contextlib.contextmanager
+def _wrapped_errors() -> Iterator[None]:
+    """Wrap the sentence of a wrong usage, which click prints below the usage and after the word "Error"."""
+    try:
+        yield
+    except click.UsageError as error:
+        lines = wrapped(sentence := f"{ERROR}{error.format_message()}")
+        if lines == sentence:
+            raise
+        raise click.UsageError(lines.removeprefix(ERROR), error.ctx) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

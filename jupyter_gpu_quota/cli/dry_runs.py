@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import click
-
 from ..wire import DryRunView
+from .prose import print_prose
 from .tables import gpu_or_none, print_json
 
 
@@ -17,9 +16,9 @@ def print_dry_run(answer: DryRunView, *, json_: bool) -> None:
         answer.charged_least_milli,
     )  # an elastic job is charged by its nodes
     charge = f"{most} GPU" if least is None else f"{gpu_or_none(least)} to {most} GPU"
-    click.echo(f"{_start_text(answer)}, charged {charge}: {answer.reason.message}")
+    print_prose(f"{_start_text(answer)}, charged {charge}: {answer.reason.message}")
     for each in answer.pauses:
-        click.echo(f"{each.job}: {each.message}" if each.job else each.message)
+        print_prose(f"{each.job}: {each.message}" if each.job else each.message)
 
 
 def _start_text(answer: DryRunView) -> str:

@@ -16,6 +16,7 @@ from ..messages.reasons import short_sentence
 from ..wire import JobDetail, JobView
 from .amounts import parse_cpu, parse_duration, parse_gpu, parse_memory
 from .dry_runs import print_dry_run
+from .prose import print_prose
 from .selection import JOB, job_of, workload_of
 from .session import DONE, as_json, calls_service, print_stderr
 from .tables import (
@@ -214,9 +215,10 @@ def rerun(client: Client, id: str) -> None:
 @click.command()
 @JOB
 @click.option("--download", type=click.Path(file_okay=False, path_type=Path), metavar="D", help="Copy them into D.")
+@all_columns
 @as_json
 @calls_service
-def outputs(client: Client, id: str, download: Path | None, json_: bool) -> None:
+def outputs(client: Client, id: str, download: Path | None, wide: bool, json_: bool) -> None:
     """List or download a job's outputs."""
     id = job_of(client, id)
     found = client.outputs(id)
@@ -224,7 +226,8 @@ def outputs(client: Client, id: str, download: Path | None, json_: bool) -> None
         for path in client.download(id, download, found):
             click.echo(str(path))
     else:
-        show(found, ("PATH", "BYTES", "MODIFIED"), ((o.path, o.size_bytes, o.modified_at) for o in found), json_=json_)
+        rows = ((o.path, o.size_bytes, o.modified_at) for o in found)
+        show(found, ("PATH", "BYTES", "MODIFIED"), rows, json_=json_, wide=wide)
     if found.truncated:
         print_stderr(
             f"There are more files than these {len(found)}, the largest number that is listed; pack them into archives."
@@ -247,7 +250,7 @@ def explain(client: Client, id: str, json_: bool) -> None:
     if found.reason.figures:
         print_table(("FIGURE", "VALUE"), [_figure_row(name, value) for name, value in found.reason.figures.items()])
     for each in found.would_start:
-        click.echo(each.message)
+        print_prose(each.message)
 
 
 def _figure_row(name: str, value: object) -> tuple[str, str]:

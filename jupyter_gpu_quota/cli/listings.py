@@ -12,6 +12,7 @@ from ..client import Client
 from ..core.amounts import gpu_hours_text
 from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
 from .amounts import parse_duration, parse_instant
+from .prose import print_prose
 from .session import as_json, calls_service, print_stderr, service_address
 from .tables import all_columns, counted, gpu_or_none, is_narrow, print_json, share_text, show, use_text
 
@@ -75,7 +76,7 @@ def keep(client: Client, notebook: str | None) -> None:
     if notebook is None:
         raise click.UsageError("this is not a notebook with a GPU; give the id of one, as `notebooks` lists them")
     kept = client.keep(notebook)
-    click.echo(f"{kept.message} It can be kept {counted(kept.keeps_left, 'more time')} before it is used again.")
+    print_prose(f"{kept.message} It can be kept {counted(kept.keeps_left, 'more time')} before it is used again.")
 
 
 @click.command()
@@ -133,6 +134,7 @@ def _allocation_text(each: HolderView) -> str:
 
 
 @click.group(invoke_without_command=True)
+@all_columns
 @as_json
 @service_address
 @click.pass_context
@@ -143,9 +145,9 @@ def nodes(ctx: click.Context, /, **options: Any) -> None:
 
 
 @calls_service
-def _list_nodes(client: Client, json_: bool) -> None:
+def _list_nodes(client: Client, wide: bool, json_: bool) -> None:
     found = client.nodes()
-    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE"), map(_node_row, found), json_=json_)
+    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE"), map(_node_row, found), json_=json_, wide=wide)
 
 
 def _node_row(each: NodeView) -> tuple[object, ...]:
@@ -197,15 +199,16 @@ def _print_change(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:
         print_json(found.model_dump(mode="json"))
         return
     for line in (*(each.message for each in found.affected), *found.guarantees):
-        click.echo(line)
+        print_prose(line)
     state = f"node {found.node.id} {'would be' if dry_run else 'is'} {_node_state(found.node)}"
     print_stderr(state if found.changed else f"nothing was changed: {state}")
 
 
 @click.command()
+@all_columns
 @as_json
 @calls_service
-def pools(client: Client, json_: bool) -> None:
+def pools(client: Client, wide: bool, json_: bool) -> None:
     """List pools: devices, capacity and free capacity."""
     found = client.pools()
     show(
@@ -213,6 +216,7 @@ def pools(client: Client, json_: bool) -> None:
         ("POOL", "DEVICES", "CAPACITY", "FREE", "USED", "MODELS", "SIMULATED"),
         map(_pool_row, found),
         json_=json_,
+        wide=wide,
     )
 
 
@@ -233,12 +237,14 @@ def _pool_row(each: PoolView) -> tuple[object, ...]:
 @click.option(
     "--until", callback=parse_instant, metavar="INSTANT", help="Default: now. Both are rounded to whole hours."
 )
+@all_columns
 @as_json
 @calls_service
-def usage(client: Client, by: str, since: str | None, until: str | None, json_: bool) -> None:
+def usage(client: Client, by: str, since: str | None, until: str | None, wide: bool, json_: bool) -> None:
     """Print allocated and used GPU hours, and for how much of the time the use is known."""
     found = client.usage(by=by, since=since, until=until)
-    show(found, (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN"), map(_usage_row, found), json_=json_)
+    columns = (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN")
+    show(found, columns, map(_usage_row, found), json_=json_, wide=wide)
 
 
 def _usage_row(each: UsageView) -> tuple[object, ...]:

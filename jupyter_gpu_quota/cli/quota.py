@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -15,8 +14,9 @@ from ..client import Client
 from ..wire import AuditView
 from ..wire.quota import PreviewView
 from .amounts import parse_instant
+from .prose import print_prose, shell_command
 from .session import FAILED, as_json, calls_service, fail, print_stderr, service_address
-from .tables import print_json, show
+from .tables import all_columns, print_json, show
 
 REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are removed.")
 OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
@@ -64,7 +64,7 @@ def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted
     else:
         _print_preview(found, lacking)
         if lacking and _can_be_accepted(found):
-            print_stderr(f"to accept this: {_apply_command([*needed, *(['replace'] if replace else [])])}")
+            click.echo(_offer([*needed, *(["replace"] if replace else [])]), err=True)
     refused = lacking or found.stale is not None or not found.acceptable
     sys.exit(FAILED if refused else 0)
 
@@ -84,12 +84,13 @@ def _can_be_accepted(found: PreviewView) -> bool:
     return found.acceptable and found.stale is None and not found.without_device
 
 
-def _apply_command(options: Sequence[str]) -> str:
+def _offer(options: Sequence[str]) -> str:
     """The complete ``apply`` for the file and the service of the present command."""
-    given = click.get_current_context().params
+    begins, given = "to accept this: ", click.get_current_context().params
     words = ["jupyter", "gpu-quota", "quota", "apply", *(f"--{option.replace('_', '-')}" for option in options)]
     words += [] if given["url"] is None else ["--url", given["url"]]
-    return shlex.join([*words, "-" if given["file"].name == "<stdin>" else given["file"].name])
+    words.append("-" if given["file"].name == "<stdin>" else given["file"].name)
+    return begins + shell_command(words, indent=len(begins))
 
 
 def _revision_in_force(client: Client) -> int:
@@ -106,13 +107,13 @@ def _revision_in_force(client: Client) -> int:
 
 def _print_preview(found: PreviewView, lacking: Sequence[str]) -> None:
     if found.unchanged:
-        click.echo("The file is the same as the one in force.")
+        print_prose("The file is the same as the one in force.")
     for line in (*found.changes, *found.arithmetic, *found.calendar):
-        click.echo(line)
+        print_prose(line)
     for each in found.affected:
-        click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
+        print_prose(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
     if not found.affected:
-        click.echo("no work is affected now")
+        print_prose("no work is affected now")
     sys.stdout.flush()  # a refusal is the last line, also if stdout and stderr are one file
     for line in found.warnings:
         print_stderr(f"warning: {line}")
@@ -164,13 +165,14 @@ def _read_quota_file(file: TextIO) -> str:
 
 
 @quota.command()
+@all_columns
 @as_json
 @calls_service
-def history(client: Client, json_: bool) -> None:
+def history(client: Client, wide: bool, json_: bool) -> None:
     """List the revisions of the quota file, newest first."""
     found = client.history()
     rows = ((r.revision, r.at, r.author, r.comment) for r in found)
-    show(found, ("REVISION", "AT", "AUTHOR", "COMMENT"), rows, json_=json_)
+    show(found, ("REVISION", "AT", "AUTHOR", "COMMENT"), rows, json_=json_, wide=wide)
 
 
 @quota.command()
@@ -194,6 +196,7 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
 @click.option("--since", callback=parse_instant, metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
 @click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values with all fields.")
 @click.option("--hashes", is_flag=True, help="Show the hash of each row.")
+@all_columns
 @as_json
 @service_address
 @click.pass_context
@@ -204,14 +207,14 @@ def audit(ctx: click.Context, /, **options: Any) -> None:
 
 
 @calls_service
-def _list_audit(client: Client, since: str | None, csv_: bool, hashes: bool, json_: bool) -> None:
+def _list_audit(client: Client, since: str | None, csv_: bool, hashes: bool, wide: bool, json_: bool) -> None:
     found = client.audit(since=since)
     if csv_ and not json_:
         _print_audit_csv(found)
         return
     columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
     rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
-    show(found, columns, rows, json_=json_)
+    show(found, columns, rows, json_=json_, wide=wide)
 
 
 def _print_audit_csv(found: list[AuditView]) -> None:
@@ -235,6 +238,6 @@ def verify(client: Client, json_: bool) -> None:
     if json_:
         print_json(found.model_dump(mode="json"))
     elif found.whole:
-        click.echo(found.message)
+        print_prose(found.message)
     if not found.whole:
         fail(found.message)

@@ -54,4 +54,6 @@ def fail(message: str, status: int = FAILED) -> NoReturn:
 
 def print_stderr(message: str) -> None:
     """A sentence beside the result: on stderr, so that scripts read only the result."""
-    click.echo(message, err=True)
+    from .prose import wrapped
+
+    click.echo(wrapped(message), err=True)

@@ -219,6 +219,7 @@ def _write_reports(found: dict[str, object], report: Path | None, html: Path | N
 
 
 def _print_figures(found: Mapping[str, Any]) -> None:
+    from .prose import print_prose
     from .tables import plain_text, print_facts, print_table
 
     print_facts(_figure_rows(found))
@@ -232,7 +233,7 @@ def _print_figures(found: Mapping[str, Any]) -> None:
             more = "" if row["count"] == 1 else f"and {row['count'] - 1} more "
             same = " for the same reason" if more else ""
             work = f"{row['such_as']} of {row['project']} {more}never started{same}"
-            click.echo(plain_text(f"{work} ({row['reason']}): {row['message']}"))
+            print_prose(plain_text(f"{work} ({row['reason']}): {row['message']}"))
     sys.stdout.flush()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -13,24 +12,19 @@ import click
 from pydantic import BaseModel
 
 from ..core.amounts import gpu_text
+from .prose import COLUMNS, terminal_width, wrapped
 
 WIDE = 240
-"""Width of a table with all columns in a file or a pipe, or with --wide."""
+"""Width of a table with --wide."""
 NARROW = 160
-"""On a terminal of fewer columns a table has only the important ones."""
+"""In lines of fewer columns a table has only the important ones."""
 
-all_columns = click.option("--wide", is_flag=True, help="Print all columns, on a narrow terminal too.")
-
-
-def terminal_width() -> int | None:
-    """The width of the terminal; None for a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+all_columns = click.option("--wide", is_flag=True, help=f"Print all columns, in lines of up to {WIDE}.")
 
 
 def is_narrow(*, wide: bool) -> bool:
     """Whether a table has only its important columns."""
-    width = terminal_width()
-    return not wide and width is not None and width < NARROW
+    return not wide and (terminal_width() or COLUMNS) < NARROW
 
 
 def show(
@@ -53,26 +47,28 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wide: bool = False) -> None:
-    """Print rows under their columns. Neither a header nor a cell of the first column is split."""
+    """Print rows under their columns. No header is split, and no cell of a first column of at most half the width."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    cells = [[plain_text(cell) for cell in row] for row in rows]
+    width = WIDE if wide else terminal_width() or COLUMNS
+    fits = max((len(row[0]) for row in cells), default=0) <= width // 2
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, overflow="fold", min_width=len(column), no_wrap=index == 0)
-    for row in rows:
-        table.add_row(*(Text(plain_text(cell)) for cell in row))
-    width = WIDE if wide else terminal_width() or WIDE
+        table.add_column(column, overflow="fold", min_width=len(column), no_wrap=index == 0 and fits)
+    for row in cells:
+        table.add_row(*map(Text, row))
     Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False).print(table)
 
 
 def print_facts(rows: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one pair per line."""
+    """Print names and values, one pair per line; a longer value continues below itself."""
     known = [(name, plain_text(value)) for name, value in rows]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
-        click.echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
+        click.echo(f"{click.style(name.ljust(width), bold=True)}  {wrapped(value, indent=width + 2)}")
 
 
 def plain_text(value: object) -> str:

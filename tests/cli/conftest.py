@@ -1,4 +1,4 @@
-"""A fake service that the commands find by their environment."""
+"""Sentences in one line, and a fake service that the commands find by their environment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.cli import prose
 from jupyter_gpu_quota.client import connection
 from tests.client.fake_service import TOKEN, World, served
+
+
+@pytest.fixture(autouse=True)
+def whole_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests compare whole sentences; ``test_width.py`` has the tests of their lines."""
+    monkeypatch.setattr(prose, "COLUMNS", 10_000)
 
 
 @pytest.fixture

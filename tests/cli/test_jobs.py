@@ -19,7 +19,7 @@ from tests.client.fake_service import AT, World, job_view
 
 def test_jobs_are_a_table_and_one_document(world: World) -> None:
     world.jobs = {"J1": job_view("J1"), "J2": job_view("J2", state="succeeded", reason=None)}
-    table = run("jobs").stdout.splitlines()
+    table = run("jobs", "--wide").stdout.splitlines()
     assert table[0].split() == ["ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED"]
     assert "queued · 4 of 4 GPUs are in use" in table[1]
     assert len(table) == 2
@@ -68,7 +68,7 @@ def test_every_table_shows_the_present_gpus_of_a_job(
     world: World, view: dict[str, Any], column: str, facts: str
 ) -> None:
     world.jobs = {"J1": job_view("J1", **({"simulated": False} | view))}
-    heads, row = run("jobs").stdout.splitlines()[:2]
+    heads, row = run("jobs", "--wide").stdout.splitlines()[:2]
     assert row[heads.index("GPU") : heads.index("USED")].strip() == column
     [found] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("gpu ")]
     assert found.removeprefix("gpu").strip() == facts

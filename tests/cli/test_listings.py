@@ -53,7 +53,7 @@ def test_a_narrow_table_has_the_short_form_of_a_reason(world: World, monkeypatch
     ],
 )
 def test_places_are_tables_and_documents(world: World, command: str, words: list[str]) -> None:
-    table = run(command).stdout
+    table = run(command, "--wide").stdout
     assert [word for word in words if word not in table] == []
     assert "\x1b" not in table
     assert len(json.loads(run(command, "--json").stdout)) == 1
@@ -62,6 +62,6 @@ def test_places_are_tables_and_documents(world: World, command: str, words: list
 def test_devices_stand_by_pool_node_and_number(world: World) -> None:
     places = (("small", "n1", 0), ("big", "n2", 0), ("big", "n1", 10), ("big", "n1", 9))
     world.devices = [device_view(f"{pool}-{node}-{index}", pool, node, index) for pool, node, index in places]
-    lines = run("devices").stdout.splitlines()[1:]
+    lines = run("devices", "--wide").stdout.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["big-n1-9", "big-n1-10", "big-n2-0", "small-n1-0"]
     assert [line.split()[2] for line in lines] == ["real", "real", "real", "simulated"]

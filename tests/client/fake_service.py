@@ -128,10 +128,25 @@ class World:
     deployment: wire_status.DeploymentView | None = None
     devices: list[wire.DeviceView] = field(default_factory=list)
     estimate_is_bound: bool = False
+    long_sentences: bool = False
+    """Every text of several words in an answer is longer than a line of a terminal."""
     url: str = ""
 
     def paths(self, method: str) -> list[str]:
         return [path for each, path, _, _ in self.seen if each == method]
+
+
+def long_texts(value: Any) -> Any:
+    """The value with each text of several words made long, and the text of a quota file unchanged."""
+    match value:
+        case dict():
+            return {key: each if key == "text" else long_texts(each) for key, each in value.items()}
+        case list():
+            return [long_texts(each) for each in value]
+        case str() if " " in value:
+            return f"{value} {'and a sentence may have many words ' * 12}".strip()
+        case _:
+            return value
 
 
 class Fake(web.RequestHandler):
@@ -164,16 +179,21 @@ class Fake(web.RequestHandler):
 
     def refuse(self, status: int, reason: str, message: str) -> None:
         self.set_status(status)
-        self.finish(wire.ErrorView(status=status, message=message, reason=reason).model_dump_json())
+        self.finish(self.lengthened(wire.ErrorView(status=status, message=message, reason=reason).model_dump()))
+
+    def lengthened(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body as it is, or with long sentences."""
+        return long_texts(body) if self.world.long_sentences else body
 
     def answer(self, body: BaseModel, status: int = 200) -> None:
         self.set_status(status)
-        self.finish(json.dumps(body.model_dump(mode="json") | self.world.extra))
+        self.finish(json.dumps(self.lengthened(body.model_dump(mode="json") | self.world.extra)))
 
     def items(self, found: list[Any]) -> None:
         offset, limit = int(self.query.get("offset", 0)), int(self.query.get("limit", 100))
         page = [each.model_dump(mode="json") for each in found[offset : offset + limit]]
-        self.finish({"items": page, "_pagination": {"offset": offset, "limit": limit, "total": len(found)}})
+        pagination = {"offset": offset, "limit": limit, "total": len(found)}
+        self.finish({"items": self.lengthened({"page": page})["page"], "_pagination": pagination})
 
     def body(self, model: type[Any]) -> Any:
         try:

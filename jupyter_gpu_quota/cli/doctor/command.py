@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from ...client import Client, GPUQuotaError
+from ..prose import wrapped
 from ..session import DONE, FAILED, as_json, service_address
 from ..tables import plain_text, print_json, print_table
 from . import devices as device_probes
@@ -22,6 +23,8 @@ from .hub_settings import KnownSettings
 from .probes import Result
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "cyan"}
+INDENT = 22
+"""Columns before a result."""
 NOTEBOOK_USER = "JUPYTERHUB_USER"
 """Set in a notebook server and its terminals, where the account is not the hub's."""
 
@@ -127,13 +130,13 @@ HEADINGS = {
 def _print(each: Result, *, heading: bool, explained: bool) -> None:
     """Print one result; ``explained``: an earlier result names the options for the hub's settings."""
     if heading:
-        click.echo(click.style(f"{HEADINGS[each.where]}:", bold=True))
+        click.echo(click.style(wrapped(f"{HEADINGS[each.where]}:"), bold=True))
     verdict = click.style(each.verdict.ljust(4), fg=COLOURS[each.verdict], bold=True)
     found, advice = each.found, each.advice
     if explained:
         found, advice = (text.replace(hub_settings.UNKNOWN, hub_settings.UNKNOWN_AGAIN) for text in (found, advice))
-    click.echo(f"  {verdict}  {each.what.ljust(12)}  {plain_text(found)}")
+    click.echo(f"  {verdict}  {each.what.ljust(12)}  {wrapped(plain_text(found), indent=INDENT)}")
     if advice:
-        click.echo(f"{'':22}→ {plain_text(advice)}")
+        click.echo(f"{'':{INDENT}}→ {wrapped(plain_text(advice), indent=INDENT + 2)}")
     if each.abilities:
         print_table(*device_probes.table(each.abilities))
