@@ -12,6 +12,7 @@ import click
 from ..client import FINAL, Client, describe
 from ..core.amounts import duration_text, host_text, ranks_text
 from ..messages.exit_status import ended_attempts
+from ..messages.figures import label, value_text
 from ..messages.reasons import short_sentence
 from ..wire import JobDetail, JobView
 from .amounts import parse_cpu, parse_duration, parse_gpu, parse_memory
@@ -248,15 +249,7 @@ def explain(client: Client, id: str, json_: bool) -> None:
     by = f"{plain_text(found.estimate_at)}{bound}, by time limits and deadlines" if found.estimate_at else None
     print_facts([("id", found.id), ("state", found.state), ("why", found.reason.message), ("estimate", by)])
     if found.reason.figures:
-        print_table(("FIGURE", "VALUE"), [_figure_row(name, value) for name, value in found.reason.figures.items()])
+        figures = found.reason.figures.items()
+        print_table(("FIGURE", "VALUE"), [(label(name), value_text(name, value)) for name, value in figures])
     for each in found.would_start:
         print_prose(each.message)
-
-
-def _figure_row(name: str, value: object) -> tuple[str, str]:
-    """A figure with its unit, which is the end of its name in REST and in --json."""
-    for unit, word in (("_milli", "CPU" if name.startswith("cpu") else "GPU"), ("_mib", "MiB"), ("_s", "s")):
-        if name.endswith(unit) and isinstance(value, int):
-            shown = gpu_or_none(value) if unit == "_milli" else value
-            return name.removesuffix(unit).replace("_", " "), f"{shown} {word}"
-    return name.replace("_", " "), str(value)

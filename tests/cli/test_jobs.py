@@ -186,7 +186,7 @@ def test_an_explanation_as_text(world: World) -> None:
     found = run("explain", "J1").stdout
     assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in found
     assert "estimate  2027-01-02 03:04:05Z, by time limits and deadlines" in found
-    assert "asked   1 GPU" in found, "with its unit, not in thousandths"
+    assert "requested  1 GPU" in found, "with its unit, not in thousandths"
     assert "It would start if 1 GPU were freed in pool big." in found.splitlines()
 
 
