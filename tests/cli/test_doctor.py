@@ -381,3 +381,9 @@ def test_the_advice_on_the_hub_s_settings_is_printed_once() -> None:
     found = CliRunner().invoke(main, ["doctor"], env={"JUPYTERHUB_USER": ""}).output
     assert found.count("give --config jupyterhub_config.py") == 1, found
     assert "unknown here (see above)" in found
+
+
+def test_with_a_quota_file_only_that_file_is_checked(tmp_path: Path) -> None:
+    file = tmp_path / "quota.yaml"
+    file.write_text(QUOTA)
+    assert list(doctor("--quota", str(file))) == ["quota file"]

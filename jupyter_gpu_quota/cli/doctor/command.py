@@ -42,7 +42,7 @@ NOTEBOOK_USER = "JUPYTERHUB_USER"
     "--quota",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Quota file to check. Default: from the settings.",
+    help="Check only this quota file. Default: everything, with the quota file of the settings.",
 )
 @as_json
 @service_address
@@ -58,10 +58,10 @@ def doctor(
     known = _known_settings(config_file, url, token)
     if state_dir is not None:
         known.config.state_dir = str(state_dir)
-    if quota is not None:
-        known.config.quota_file = str(quota)
+    folder_known = known.whole or state_dir is not None
+    results = _all_results(known, folder_known, url, token) if quota is None else _quota_results(quota, known)
     found: list[Result] = []
-    for each in _all_results(known, known.whole or state_dir is not None, url, token):
+    for each in results:
         if not json_:
             explained = any(hub_settings.UNKNOWN in one.found + one.advice for one in found)
             _print(each, heading=not found or found[-1].where != each.where, explained=explained)
@@ -98,7 +98,11 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
         yield from hub_probes.unit()
         yield from notification_probes.machine_results(known.config, known=known.whole and not known.from_service)
     if known.config.quota_file:
-        yield hub_probes.quota(Path(known.config.quota_file), known, here=not notebook)
+        yield from _quota_results(Path(known.config.quota_file), known)
+
+
+def _quota_results(file: Path, known: KnownSettings) -> Iterator[Result]:
+    yield hub_probes.quota(file, known, here=not os.environ.get(NOTEBOOK_USER))
 
 
 def _state_folder_results(state: Path, folder_known: bool) -> Iterator[Result]:
