@@ -18,6 +18,7 @@ from jupyter_gpu_quota.core.idle.state_document import to_document
 from jupyter_gpu_quota.core.idle.state_machine import BEGINNING
 from jupyter_gpu_quota.notifications.channel import Failed, Outcome, Sent
 from jupyter_gpu_quota.notifications.message import Message
+from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.calls import Page, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import RecordIdleState, Refusal
 from jupyter_gpu_quota.store.records.notifications import ChangeNotification, NewNotification, NotificationRecord
@@ -86,7 +87,7 @@ class Sending(Watched):
 
 
 def sending(folder: Path, mode: str = "reclaim", **settings: Any) -> Iterator[Sending]:
-    with service_world(folder, **settings) as world:
+    with service_world(folder, store=MemoryStore(), **settings) as world:
         real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
         world.apply(QUOTA + IDLE.replace("MODE", mode), real)
         yield Sending(world)
