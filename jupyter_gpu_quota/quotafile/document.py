@@ -230,7 +230,9 @@ class PolicySection(Section):
     enforcement: EnforcementSection = EnforcementSection()
     history: History = History()
     within_project: Literal["users_in_turn", "first_come"] = "users_in_turn"
-    patience: Annotated[Seconds, within(1, None, "with 0 no job could overtake another; write a duration")] = DAY_S
+    patience: Annotated[
+        Seconds, within(1, None, "with 0 no job could overtake another; write a duration such as 24h")
+    ] = DAY_S
     tick_max: Annotated[Milliseconds, within(10, 1000, "a tick is 10ms at least and 1s at most")] = 1000
     drain_by: Instant | None = None
 

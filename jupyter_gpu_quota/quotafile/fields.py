@@ -57,10 +57,24 @@ def _text_of(value: object, what: str) -> str:
         return format(value, "f")
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)
-    raise refuse(f"null, a list or a boolean was given instead of the {what}")
+    raise refuse(f"{_kind_of(value)} was given instead of {what}")
 
 
-AMOUNT, DURATION = "amount; write a number such as 2 or 0.5", "duration; write one such as 90m or 24h"
+def _kind_of(value: object) -> str:
+    """The kind of a value that is neither a number nor a text."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case list():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+AMOUNT = "an amount; write a number such as 2 or 0.5"
+DURATION = "a duration; write one such as 90m, 1h30m or 24h"
 
 
 def _reader(read: Callable[[str], int | AmountRefusal], what: str = AMOUNT) -> Callable[[object], int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import yaml
@@ -53,7 +54,8 @@ AMBIGUOUS = (
     ),
     (
         re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?", re.ASCII),
-        '{0} without quotes is a number in base 60 for many YAML readers; write "{0}"',
+        "{0} without quotes is {1} for many YAML readers, in base 60; write a duration with its units, such as 1h30m or"
+        ' 90s, and a time of day in quotes, as "{0}"',
     ),
     (
         re.compile(r"[-+]?(?:0[0-7_]+|0o[0-7_]+|0x[0-9a-fA-F_]+|0b[01_]+|[0-9][0-9_]*_[0-9_]*)", re.ASCII),
@@ -169,8 +171,19 @@ def plain_value(text: str) -> bool | int | Decimal | str | None:
 
 
 def ambiguity(text: str) -> str | None:
-    """Why an unquoted scalar must be quoted: YAML readers read it differently. None for all others."""
-    return next((words.format(text) for pattern, words in AMBIGUOUS if pattern.fullmatch(text)), None)
+    """Why an unquoted scalar cannot stay: YAML readers read it differently. None for all others."""
+    found = next((words for pattern, words in AMBIGUOUS if pattern.fullmatch(text)), None)
+    return None if found is None else found.format(text, _in_base_60(text))
+
+
+def _in_base_60(text: str) -> str:
+    """The number that YAML 1.1 reads in digits with colons; "a number" where it has a fraction or many digits."""
+    if not BASE_60.fullmatch(text):
+        return "a number"
+    return str(reduce(lambda number, digits: 60 * number + int(digits), text.split(":"), 0))
+
+
+BASE_60 = re.compile(r"[0-9]{1,9}(?::[0-9]{1,2}){1,4}", re.ASCII)
 
 
 def _error(node: yaml.Node, message: str) -> QuotaError:

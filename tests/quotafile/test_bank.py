@@ -137,7 +137,7 @@ def test_a_policy_includes_the_windows_of_the_past_that_counts(k: str) -> None:
             id="a drain deadline without a time of day",
         ),
         pytest.param(
-            bank("window: 3d}", "window: 3d}\n  drain_by: 18:00"), 25, "write \"18:00\"",
+            bank("window: 3d}", "window: 3d}\n  drain_by: 18:00"), 25, "18:00 without quotes is 1080",
             id="a drain deadline without a day",
         ),
         pytest.param(
@@ -165,7 +165,7 @@ def test_a_policy_includes_the_windows_of_the_past_that_counts(k: str) -> None:
         pytest.param(bank("k: 0.125", "k: -1"), 24, "from 0 to 10", id="a k below zero"),
         pytest.param(bank("half_life: 1d", "half_life: 0s"), 24, "0 leaves no past to count", id="no half-life"),
         pytest.param(bank("window: 3d", "window: 0"), 24, "0 leaves no past to count", id="no window of the past"),
-        pytest.param(bank('"20:00"', "20:00"), 18, 'write "20:00"', id="an hour without quotes"),
+        pytest.param(bank('"20:00"', "20:00"), 18, 'in quotes, as "20:00"', id="an hour without quotes"),
         pytest.param(bank('"06:00"', '"6:00"'), 18, "not a time of day", id="an hour of one digit"),
         pytest.param(bank('"06:00"', '"25:00"'), 18, "not a time of day", id="an hour that no day has"),
         pytest.param(bank('"20:00"', '"24:00"'), 18, 'begins at "00:00"', id="a window that begins at midnight"),

@@ -40,7 +40,7 @@ def test_an_invalid_document_raises() -> None:
 
 def test_a_binary_float_is_no_amount() -> None:
     document = {"version": 1, "pools": [{"name": "a"}], "projects": [{"name": "p", "quota": {"a": {"training": 0.1}}}]}
-    with pytest.raises(ValueError, match="instead of the amount"):
+    with pytest.raises(ValueError, match="instead of an amount"):
         QuotaFile.from_document(document)
 
 

@@ -39,19 +39,24 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(project("quota:\n  a:\n    training: .inf"), 7, "no amount", id="infinity"),
         pytest.param(project("quota:\n  a:\n    training: 1e9"), 7, "no amount", id="an exponent"),
         pytest.param(project("quota:\n  a:\n    training: 1000000000"), 7, "more than", id="a thousand million"),
-        pytest.param(project("quota:\n  a:\n    training: [1]"), 7, "instead of the amount", id="a list for an amount"),
         pytest.param(
-            project("quota:\n  a:\n    training: null"), 7, "instead of the amount", id="nothing for an amount"
+            project("quota:\n  a:\n    training: [1]"),
+            7,
+            "a list was given instead of an amount",
+            id="a list for an amount",
         ),
         pytest.param(
-            project("quota:\n  a:\n    training: true"), 7, "instead of the amount", id="a truth value for an amount"
+            project("quota:\n  a:\n    training: null"), 7, "instead of an amount", id="nothing for an amount"
+        ),
+        pytest.param(
+            project("quota:\n  a:\n    training: true"), 7, "instead of an amount", id="a truth value for an amount"
         ),
         pytest.param(project("quota:\n  a:\n    training: 1/3"), 7, "a decimal, such as 0.333", id="a third of a GPU"),
         pytest.param(project("quota:\n  a:\n    training: 8GiB"), 7, "such as 2 or 0.5", id="memory for an amount"),
         pytest.param(
             project("quota: {}\ndefaults: {time_limit: [1]}"),
             6,
-            "instead of the duration; write one such as 90m",
+            "instead of a duration; write one such as 90m",
             id="a list of time",
         ),
         pytest.param(project("quota:\n  a:\n    weight: 1.5"), 7, "3 and 2", id="a fractional weight"),
@@ -72,7 +77,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(
             project("quota: {}\ndefaults: {time_limit: 20:00}"),
             6,
-            'write "20:00"',
+            "20:00 without quotes is 1200 for many YAML readers, in base 60",
             id="a time that YAML counts in sixties",
         ),
         pytest.param(
@@ -112,6 +117,19 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(LEAST + "policy: {within_project: fair}", 4, "none of", id="an order that is none"),
         pytest.param(LEAST + "policy: {patience: 0}", 4, "no job could overtake another", id="no patience"),
         pytest.param(LEAST + "policy: {patience: never}", 4, "duration", id="a patience without an end"),
+        pytest.param(
+            LEAST + "policy: {patience: {a: 1}}",
+            4,
+            "policy.patience: a mapping was given instead of a duration; write one such as 90m, 1h30m or 24h",
+            id="a mapping for a patience",
+        ),
+        pytest.param(
+            LEAST + "policy: {patience: 1:30}",
+            4,
+            "1:30 without quotes is 90 for many YAML readers, in base 60; write a duration with its units",
+            id="hours and minutes without units",
+        ),
+        pytest.param(LEAST + "policy: {patience: 1:30.5}", 4, "is a number for", id="minutes with a fraction"),
         pytest.param(LEAST + "revision: -1", 4, "-1 is less than 0, the minimum", id="a negative revision"),
         pytest.param("a: &x 1\nb: *x", 1, "anchors", id="an anchor"),
         pytest.param("a: !!python/object:os.system x", 1, "tags", id="a tag"),
