@@ -54,27 +54,38 @@ def first_job(world: ServiceWorld) -> str:
     return str(world.get("jobs", "ann").json["items"][-1]["id"])
 
 
+FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+
+
+def every_page(world: ServiceWorld, chromium: Any, width: int, **context: Any) -> Iterator[tuple[str, Any]]:
+    """The path of each page, and the page in a window of this width."""
+    for path in ("", "jobs", f"jobs/{first_job(world)}", "quota", "audit", "nowhere"):
+        page = open_page(world, chromium, path, viewport={"width": width, "height": 900}, **context)
+        yield path, page
+        page.context.close()
+
+
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
         pytest.param(1280, "light", id="wide-light"),
         pytest.param(1280, "dark", id="wide-dark"),
-        pytest.param(390, "light", id="as a phone-light"),
         pytest.param(320, "light", id="in a sidebar-light"),
+        pytest.param(390, "light", id="as a phone-light", marks=pytest.mark.slow),
         pytest.param(390, "dark", id="as a phone-dark", marks=pytest.mark.slow),
         pytest.param(320, "dark", id="in a sidebar-dark", marks=pytest.mark.slow),
     ],
 )
 def test_every_page_passes_axe_and_fits_its_width(world: ServiceWorld, chromium: Any, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
-    for path in ("", "jobs", f"jobs/{first_job(world)}", "quota", "audit", "nowhere"):
-        page = open_page(
-            world, chromium, path, color_scheme=scheme, bypass_csp=True, viewport={"width": width, "height": 900}
-        )
+    for path, page in every_page(world, chromium, width, color_scheme=scheme, bypass_csp=True):
         found = [(fault["id"], fault["nodes"][0]["html"][:200]) for fault in axe.run(page).response["violations"]]
         assert found == [], path
-        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), path
-        page.context.close()
+        assert page.evaluate(FITS), path
+
+
+def test_every_page_fits_a_phone(world: ServiceWorld, chromium: Any) -> None:
+    assert [path for path, page in every_page(world, chromium, 390) if not page.evaluate(FITS)] == []
 
 
 def test_a_job_that_is_submitted_elsewhere_appears_by_itself(world: ServiceWorld, chromium: Any) -> None:
