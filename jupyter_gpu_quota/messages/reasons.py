@@ -52,8 +52,8 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "It {starts} on GPUs that would be idle.",
     ),
     R.BORROWS_NOTEBOOK_QUOTA: (
-        "{project} asked for {asked_milli:gpu} GPU; only notebook quota that no notebook uses now {is} free, so it "
-        "{starts} on that. It is paused when a notebook needs that quota.",
+        "{project} asked for {asked_milli:gpu} GPU; no GPUs that fit {are} free but those of notebook quota without a "
+        "notebook, so it {starts} on them. It is paused when a notebook needs that quota.",
         "It {starts} on notebook quota that no notebook uses now. It is paused when a notebook needs that quota.",
     ),
     R.BORROWS_RESERVED_DEVICES: (
@@ -81,7 +81,7 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
     ),
     R.PREEMPTED_IN_PROJECT: (
         "{claimer} of the same project {project} has job priority {claimer_priority}, this job {priority}, and no "
-        "other GPU was free. The job saves within {grace_s:time} and is queued again at its old position.",
+        "other GPUs that fit were free. The job saves within {grace_s:time} and is queued again at its old position.",
         "A job of higher priority in the same project needs the GPU; this one is queued again at its old position.",
     ),
     R.BORROWER_RETURNS: (
@@ -230,7 +230,7 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
     ),
     R.ABOVE_FAIR_SHARE: (
         "{project} asked for {asked_milli:gpu} GPU; it uses {used_milli:gpu} and its fair share is {fair_milli:gpu}, "
-        "so no other work is paused for it. It starts when devices that fit are idle.",
+        "so no other work is paused for it. It starts when devices that fit are idle and no job comes before it.",
         "Its project would be above its fair share, so it starts only on idle GPUs.",
     ),
     R.ABOVE_LIMIT: (
@@ -362,8 +362,8 @@ _TOO_WIDE: Mapping[R, str] = {
 }
 """The sentences about a job that alone exceeds its limit, quota or ceiling: freed GPUs do not start it."""
 
-_BEGINS: dict[str, Figure] = {"starts": "starts now", "is": "is"}
-_BEGAN: dict[str, Figure] = {"starts": "started", "is": "was"}
+_BEGINS: dict[str, Figure] = {"starts": "starts now", "is": "is", "are": "are"}
+_BEGAN: dict[str, Figure] = {"starts": "started", "is": "was", "are": "were"}
 _UNTIL = {
     "notebook": "its server stops",
     "preemptible job": "it ends, or is paused because other projects claim its GPUs",

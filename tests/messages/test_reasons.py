@@ -37,7 +37,7 @@ from jupyter_gpu_quota.store.database.codecs import REASON
 from jupyter_gpu_quota.wire import ReasonView
 from jupyter_gpu_quota.wire.reason_schema import reasons_schema
 
-ADDED = {"starts", "is", "until"}
+ADDED = {"starts", "is", "are", "until"}
 """What a sentence may name beside the figures of its record."""
 
 EXAMPLES = {int: 1500, str: "x", tuple: ("x", "y")}
