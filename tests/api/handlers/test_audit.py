@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,13 @@ from jupyter_gpu_quota.core.facts import RankFact
 from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ServiceWorld]:
-    """Bob runs four jobs, Patty's claim pauses one of them, Olga has a notebook, Lea cancels, Ann edits the quotas."""
-    with service_world(tmp_path) as made:
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceWorld]:
+    """Bob runs four jobs, Patty's claim pauses one of them, Olga has a notebook, Lea cancels, Ann edits the quotas.
+
+    All tests of this module only read.
+    """
+    with service_world(tmp_path_factory.mktemp("audit")) as made:
         made.run(made.services.store_view.refresh())
         jobs = [made.submit("bob", project="vision", name=f"train {n}")["id"] for n in range(4)]
         made.step()
