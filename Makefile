@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-hub test-others test-slow test-gpu check soak bench mutants clean docs
+.PHONY: help demo test test-in-one test-others test-slow test-gpu check soak bench mutants clean docs
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -44,18 +44,19 @@ test: $(TEST_READY)
 	$(PYTEST) $(TESTS)
 else
 test: $(TEST_READY)  ## run the tests, three processes at a time (TESTS=tests/core: only these, in one)
-	$(MAKE) --no-print-directory --keep-going --jobs 2 test-hub test-others
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-in-one test-others
 	@echo 'Left out: the tests marked slow (make test-slow) and soak (make soak).'
 endif
 
-ON_A_HUB := tests/hub tests/gpu tests/demo tests/soak
+# The tests that start hubs, kill databases or are timed run one after another. The others take as long in two processes.
+IN_ONE := tests/hub tests/gpu tests/demo tests/soak tests/store
 SPREAD := --numprocesses 2 --dist loadfile
 
-test-hub: $(TEST_READY)
-	bash -o pipefail -c "$(PYTEST) $(ON_A_HUB) 2>&1 | sed --unbuffered 's/^/[hub] /'"
+test-in-one: $(TEST_READY)
+	bash -o pipefail -c "$(PYTEST) $(IN_ONE) 2>&1 | sed --unbuffered 's/^/[in one] /'"
 
 test-others: $(TEST_READY)
-	bash -o pipefail -c "$(PYTEST) $(SPREAD) tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
+	bash -o pipefail -c "$(PYTEST) $(SPREAD) tests $(IN_ONE:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
 
 test-slow: $(TEST_READY)  ## run the long tests that `make test` leaves out, in three processes
 	$(PYTEST) --numprocesses 3 --dist loadfile -m slow tests
