@@ -328,5 +328,5 @@ class AllStores(RuleBasedStateMachine):
 
 TestAllStores = AllStores.TestCase
 TestAllStores.settings = settings(
-    max_examples=int(os.environ.get("STORE_EXAMPLES", "25")), stateful_step_count=20, deadline=None
+    max_examples=int(os.environ.get("STORE_EXAMPLES", "15")), stateful_step_count=20, deadline=None
 )

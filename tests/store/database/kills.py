@@ -16,7 +16,7 @@ from jupyter_gpu_quota.store.transactions import Store
 from tests.store.worlds import T0, World
 
 
-def kill_again_and_again(url: str, times: int = 6) -> None:
+def kill_again_and_again(url: str, times: int = 3) -> None:
     """The database has a world in it whose lease was released."""
     chance = random.Random(3)
     for number in range(times):

@@ -158,4 +158,4 @@ def test_a_server_that_stopped_is_unavailable_and_works_after_its_start(world: W
 
 def test_a_kill_leaves_only_complete_transactions(world: World, url: str) -> None:
     world.store.release_lease(world.lease)
-    kill_again_and_again(url, 3)
+    kill_again_and_again(url)
