@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.api.state import store_view
 from jupyter_gpu_quota.api.state.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, total_use
 from jupyter_gpu_quota.core.model import Device, Health
 from jupyter_gpu_quota.core.samples import DeviceSample
@@ -126,7 +127,8 @@ class Busy:
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[Busy]:
+def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
+    monkeypatch.setattr(store_view, "SAMPLES_FRESH_S", 0.2)
     with service_world(tmp_path) as world:
         world.apply(QUOTA)
         yield Busy(world)
