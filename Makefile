@@ -81,10 +81,11 @@ mutants: $(VENV)/.ready  ## break the core on purpose; a test must fail each tim
 
 bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## measure the figures (hours; ONLY="openb bank", QUICK=1), store them in docs/figures.json
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m tests.benchmarks \
-		$(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick); status=$$?; $(BIN)/python docs/_ext/figures.py; exit $$status
+		$(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick); status=$$?; $(BIN)/python docs/_scripts/figures.py; exit $$status
 
-docs: $(VENV)/.ready  ## generate the reference pages, build the documentation
-	$(BIN)/python docs/_ext/reference.py
+docs: $(VENV)/.ready  ## generate the reference pages and the pictures, build the documentation
+	$(BIN)/python docs/_scripts/reference.py
+	$(BIN)/python docs/_scripts/queue_pictures.py
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
 clean:  ## remove everything that make created

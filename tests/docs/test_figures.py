@@ -22,7 +22,7 @@ GIVEN = Figure(name="given out", value=95.1, unit="%", timed="a trace", least=96
 
 @pytest.fixture
 def figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs/_ext/figures.py")
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs/_scripts/figures.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -16,7 +16,7 @@ NAMES = ("settings", "command-line", "python", "rest", "quota-file")
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/_ext/reference.py")
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/_scripts/reference.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -30,7 +30,7 @@ def test_every_page_is_checked(reference: ModuleType) -> None:
 @pytest.mark.parametrize("page", NAMES)
 def test_the_committed_reference_pages_are_up_to_date(reference: ModuleType, page: str) -> None:
     assert reference.shown(page) == reference.generated()[page], (
-        f"docs/reference/{page}.md is not what the code says: run make docs (or python docs/_ext/reference.py)"
+        f"docs/reference/{page}.md is not what the code says: run make docs (or python docs/_scripts/reference.py)"
     )
 
 

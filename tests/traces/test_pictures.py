@@ -18,7 +18,7 @@ HISTORY = json.loads((DOCS / "figures" / "queue_history.json").read_text())
 
 @pytest.fixture(scope="module")
 def pictures() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("queue_pictures", DOCS / "_ext" / "queue_pictures.py")
+    spec = importlib.util.spec_from_file_location("queue_pictures", DOCS / "_scripts" / "queue_pictures.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""The tables of figures, from the results of ``make bench`` in ``docs/figures.json``: `python docs/_ext/figures.py`.
+"""The tables of figures, from the results of ``make bench`` in ``figures.json``: `python docs/_scripts/figures.py`.
 
 ``docs/reference/figures.md`` has every part, with the machine, the date and the load before. The README has the main
 figures of the main parts, and all that missed their bounds.
