@@ -142,4 +142,4 @@ def test_amounts_on_the_command_line_that_are_too_large(tmp_path: Path) -> None:
         ("--memory", f"{'9' * 13}GiB", "is more memory than anything has; at most 1073741824MiB"),
     ):
         done = CliRunner().invoke(main, ["submit", option, given, "--", "x"])
-        assert done.exit_code == 2 and words in done.stderr, done.stderr
+        assert done.exit_code == 2 and words in " ".join(done.stderr.split()), done.stderr
