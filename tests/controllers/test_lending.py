@@ -18,7 +18,7 @@ from tests.controllers.test_idleness import IDLE, NOW, SECOND, Watched
 from tests.patience import until
 
 LENDS = QUOTA.replace("uses: [notebook]", "uses: [notebook, training]") + IDLE.replace("MODE", "reclaim").replace(
-    "stop_server_after: 30m", "stop_server_after: 12h, release_after: 1h"
+    "stop_server_after: 30m", "stop_server_after: 12h, release_after: 25m"
 )
 
 
@@ -140,7 +140,7 @@ def test_the_slice_of_a_server_that_does_not_ask_first_is_not_lent(notebook: Len
 )
 def test_a_slice_with_a_process_is_not_lent(notebook: Lent, memory_mib: int | None) -> None:
     notebook.memory_mib = memory_mib
-    notebook.pass_(40)
+    notebook.pass_(30)
     notebook.decide()
     assert notebook.state is NotebookState.BOOKED
 
@@ -299,7 +299,7 @@ def test_a_kernel_waits_for_the_borrower_and_its_name_is_shown(notebook: Lent) -
 def released(notebook: Lent) -> None:
     notebook.idle()
     notebook.decide()
-    notebook.pass_(61)
+    notebook.pass_(26)
     notebook.decide()
     assert notebook.state is NotebookState.RETURNED
 
