@@ -105,7 +105,7 @@ def commands(command: click.Command = main, path: tuple[str, ...] = ()) -> Itera
             yield from commands(one, (*path, name))
 
 
-@pytest.mark.parametrize("path", commands(), ids=" ".join)
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
 def test_every_line_of_the_help_fits_80_columns(path: tuple[str, ...]) -> None:
     found = run(*path, "--help").stdout.splitlines()
     assert [line for line in found if len(line) > 80] == []
