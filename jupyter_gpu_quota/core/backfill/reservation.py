@@ -38,12 +38,17 @@ class BackfillReservation:
         """The longest time limit, in seconds, with which a job started now ends before the planned start."""
         return (self.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
 
+    def is_preceded_by(self, pool: PoolState, queue: ClassQueue) -> bool:
+        """Whether the first job of a class of its own project has precedence over its job."""
+        job, mine = queue.first(), pool.waiting[self.job]
+        return (-job.priority, job.submitted_at, job.id) < (-mine.priority, mine.submitted_at, mine.id)
+
     def has_better_right(
         self, pool: PoolState, project: QuotaState, queue: ClassQueue, entitlement: Entitlement
     ) -> bool:
         """Whether a job without another free place may start there for as long as it runs. Rule R32."""
         if project is self.project:
-            return False
+            return self.is_preceded_by(pool, queue)
         if entitlement is Entitlement.GUARANTEE:
             return has_checked_shape(pool, project, queue.job_class.request)
         is_above = self.entitlement is Entitlement.SURPLUS

@@ -166,9 +166,8 @@ class BackfillState:
 
     def _precedes(self, project: QuotaState, queue: ClassQueue, held: BackfillReservation) -> bool:
         """Whether a job takes the reservation: of another project by past use, of the same one by its order."""
-        job, holder = queue.first(), self.pool.waiting[held.job]
         if project is held.project:
-            return (-job.priority, job.submitted_at, job.id) < (-holder.priority, holder.submitted_at, holder.id)
+            return held.is_preceded_by(self.pool, queue)
         is_above = held.entitlement is project.entitlement(queue.size) is Entitlement.SURPLUS
         return is_above and turn_of(project) < turn_of(held.project)
 

@@ -269,9 +269,7 @@ def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservatio
         return
     if _came_back(step, was, job, holder):
         return
-    if job.project == holder.project:
-        yield "R32", f"{text}, of its own project"
-    elif not within_guarantee(step, job) and not _better_right(step, job, holder):
+    if not _has_right(step, job, holder):
         yield "R32", f"{text}, without the better right"
 
 
@@ -320,7 +318,7 @@ def _moved_by_right(step: Step, was: Reservation, kept: Reservation, job: Job) -
         other = step.before.jobs.get(action.workload)
         if other is None or other.id == job.id or reserved.isdisjoint(_taken_by(step, action)):
             continue
-        if other.project != holder.project and (within_guarantee(step, other) or _better_right(step, other, holder)):
+        if _has_right(step, other, holder):
             return True
     return False
 
@@ -344,7 +342,7 @@ def may_enter(step: Step, job: Job, kept: Reservation) -> bool:
     holder = step.before.jobs[kept.workload]
     if end_if_started(job, step.before) <= kept.planned_start:
         return True
-    return job.project != holder.project and (within_guarantee(step, job) or _better_right(step, job, holder))
+    return _has_right(step, job, holder)
 
 
 def entered_by_right(step: Step, kept: Reservation) -> bool:
@@ -356,6 +354,13 @@ def entered_by_right(step: Step, kept: Reservation) -> bool:
     started = [one for one in step.started.values() if one.workload in jobs and not one.borrower]
     there = [jobs[one.workload] for one in started if any(part.device in reserved for part in one.placements)]
     return any(_end_if_started(job, step.before) >= kept.planned_start for job in there)
+
+
+def _has_right(step: Step, job: Job, holder: Job) -> bool:
+    """R32: whether a job may start on reserved devices for as long as it runs."""
+    if job.project == holder.project:
+        return own_order(job) < own_order(holder)
+    return within_guarantee(step, job) or _better_right(step, job, holder)
 
 
 def _better_right(step: Step, job: Job, holder: Job) -> bool:
