@@ -353,7 +353,7 @@ def entered_by_right(step: Step, kept: Reservation) -> bool:
     jobs, reserved = step.before.jobs, {one.device for one in kept.placements}
     started = [one for one in step.started.values() if one.workload in jobs and not one.borrower]
     there = [jobs[one.workload] for one in started if any(part.device in reserved for part in one.placements)]
-    return any(_end_if_started(job, step.before) >= kept.planned_start for job in there)
+    return any(end_if_started(job, step.before) >= kept.planned_start for job in there)
 
 
 def _has_right(step: Step, job: Job, holder: Job) -> bool:
