@@ -41,7 +41,7 @@ class Features:
     history: bool = False
     turns: bool = False
     """Users take turns."""
-    crowd: bool = False
+    dense: bool = False
     """Nodes of 8 to 16 devices with many small jobs, and ranks that displace more than a dozen of them."""
     patience: bool = False
     """A patience of some seconds, so that young jobs of a project wait for an old one."""
@@ -68,8 +68,8 @@ KINDS: dict[str, Features] = {
     "finite": Features(finite=True, several=0.4),
     "backfill": Features(short=True, gangs=0.2, several=0.6),
     "history": Features(history=True, weights=True, finite=True),
-    "crowded": Features(crowd=True),
-    "shielded": Features(crowd=True, protected=True, fixed=0.15),
+    "dense": Features(dense=True),
+    "shielded": Features(dense=True, protected=True, fixed=0.15),
     "patience": Features(patience=True, short=True, several=0.5, gangs=0.1),
     "edits": Features(edits=True, fixed=0.25, fractions=0.2, several=0.3),
     "faults": Features(faults=True, fixed=0.15, several=0.3, elastic=0.1, notebooks=True),
@@ -98,7 +98,7 @@ def world_of(seed: int, kind: str | None = None) -> World:
     state = State(policy=policy, devices=devices, now=BEGIN)
     _past_use(random, features, state)
     world = World(state=state, seed=seed, kind=name, random=random, live_s=_live_s(random, features))
-    arriving = _crowd(random, features, world) if features.crowd else _arrivals(random, features, world)
+    arriving = _dense(random, features, world) if features.dense else _arrivals(random, features, world)
     arriving = [*arriving, *_patient(random, features, world)] if features.patience else arriving
     changes = _changes(random, features, world) if features.edits or features.faults else ()
     world.arrivals = sorted([*arriving, *changes], key=lambda one: one.at)
@@ -106,14 +106,14 @@ def world_of(seed: int, kind: str | None = None) -> World:
 
 
 def _live_s(random: Random, features: Features) -> int:
-    if features.crowd:
+    if features.dense:
         return random.randint(2, 5)
     return random.randint(12, 24) if features.short else random.randint(4, 11)
 
 
 # --- devices and quotas -----------------------------------------------------------------------------------------------
 def _devices(random: Random, features: Features) -> dict[str, Device]:
-    if features.crowd:
+    if features.dense:
         sizes = random.choice(([8], [8], [8], [10], [16], [8, 8]))
     elif features.nodes:
         sizes = [random.choice((1, 2, 4, 4, 8)) for _ in range(random.randint(2, 4))]
@@ -179,7 +179,7 @@ def _quotas(random: Random, features: Features, names: list[str], left: int) -> 
     """Training quotas that fit side by side; those below one device share devices."""
     found = dict.fromkeys(names, 0)
     for at, name in enumerate(random.sample(names, len(names))):
-        if features.crowd and not at:
+        if features.dense and not at:
             found[name] = random.randint(-(-left // 2), left) * WHOLE
             left -= found[name] // WHOLE
             continue
@@ -262,7 +262,7 @@ def _arrivals(random: Random, features: Features, world: World) -> Iterator[Arri
             yield from _notebook(random, features, f"nb{at}", random.choice(names), world.live_s)
 
 
-def _crowd(random: Random, features: Features, world: World) -> Iterator[Arrival]:
+def _dense(random: Random, features: Features, world: World) -> Iterator[Arrival]:
     """Small jobs of one or two projects on every device, then a rank of most of a node from another project."""
     names = sorted(world.state.policy.projects)
     claimer = max(names, key=lambda name: world.state.policy.projects[name].of(POOL).training)
@@ -353,7 +353,7 @@ def _job(random: Random, features: Features, state: State, name: str, project: s
 
 def _rank(random: Random, features: Features, state: State) -> int:
     """The amount of one rank."""
-    if features.crowd:
+    if features.dense:
         return random.choice((250, 250, 500, 500, 500, WHOLE))
     if random.random() < features.fractions:
         return random.choice((125, 250, 250, 500, 500, 750))

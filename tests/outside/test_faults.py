@@ -169,7 +169,7 @@ FAULTS = {
         {"backfill.state.BackfillState._stop_borrowers": always(None)}, {"R31"}, ("backfill",)
     ),
     "no victims are found in a large pool": Fault(
-        {"preemption.search.find.place_rank_by_rank": always(False)}, {"P10"}, ("crowded",)
+        {"preemption.search.find.place_rank_by_rank": always(False)}, {"P10"}, ("dense",)
     ),
     "protected work is never paused": Fault(
         {"preemption.search.find.has_protected": always(False)}, {"P10"}, ("shielded",)

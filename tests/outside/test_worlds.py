@@ -16,7 +16,7 @@ from tests.outside.play import Violation, violations
 
 EXPLORES = "GPU_QUOTA_WORLDS" in os.environ
 WORLDS = 3 * int(os.environ["GPU_QUOTA_WORLDS"]) if EXPLORES else 1000
-COSTLY = ("crowded", "patience", "shielded")
+COSTLY = ("dense", "patience", "shielded")
 """Kinds whose worlds take two or three times as long as others: a third as many are played."""
 WORLDS_OF_A_KIND = -(-3 * WORLDS // (3 * len(KINDS) - 2 * len(COSTLY)))
 WORLDS_OF_A_PART = 125

@@ -29,7 +29,6 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
 
     The job that has the backfill reservation may start as soon as any devices are free (R33).
     """
-    state = step.before
     holders = {one.workload for one in (*step.before.backfill.values(), *step.backfill.values())}
     if job.id in holders or _is_backfilled(step, action, job):
         return
@@ -44,7 +43,8 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
             continue
         same = other.project == job.project and other.priority > job.priority and other.milli <= job.milli
         ranked = surely_within_guarantee(step, other) if within_guarantee(step, job) else True
-        if same and ranked and admits(other, state, ledger) and fits_beside_notebooks(other, room, step.after):
+        admitted = (admits_now if action.kind in STARTS else admits)(other, step.after, ledger)
+        if same and ranked and admitted and fits_beside_notebooks(other, room, step.after):
             yield (
                 "R23",
                 f"{job.id} ({job.priority}) gets devices before {other.id} ({other.priority}), which fits there",
