@@ -43,7 +43,8 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
             continue
         same = other.project == job.project and other.priority > job.priority and other.milli <= job.milli
         ranked = surely_within_guarantee(step, other) if within_guarantee(step, job) else True
-        admitted = (admits_now if action.kind in STARTS else admits)(other, step.after, ledger)
+        at_once = action.kind in STARTS or not other.preemptible
+        admitted = (admits_now if at_once else admits)(other, step.after, ledger)
         if same and ranked and admitted and fits_beside_notebooks(other, room, step.after):
             yield (
                 "R23",
