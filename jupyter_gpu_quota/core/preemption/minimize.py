@@ -274,7 +274,10 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
         return True
     levels = preemptor.project.levels
     if preemptor.entitlement is Entitlement.GUARANTEE:
-        return all(level.use + size <= level.guarantee for level in levels)
+        if all(level.use + size <= level.guarantee for level in levels):
+            return True
+        at_its_turn = preemption.used[preemptor.project.name] + preemptor.request.size + (size if turn > 0 else 0)
+        return preemptor.project.parent is None and at_its_turn <= preemptor.project.guarantee
     if any(victim.project is not preemptor.project for victim in preemption.victims):
         return _keeps_fair_share(preemption, size, turn)
     may_be_above = not preemption.moves  # a claim moves work of others within its fair share only

@@ -84,6 +84,11 @@ HERE = Path(__file__).parent
             id="a victim continues beside its claim though a job behind it is above the fair share then",
         ),
         # R43
+        pytest.param(
+            "victim_behind_a_claim_within_guarantee",
+            id="a victim continues though its project is above its guarantee then, after a claim within it",
+        ),
+        # R43
         pytest.param("rank_that_an_elastic_job_keeps", id="an elastic job keeps a rank that a later victim replaces"),
         # R43
         pytest.param(
