@@ -66,9 +66,12 @@ def _may_hold_back(step: Step, older: Job, job: Job) -> bool:
 
 
 def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
-    """The same of a job that waits for devices only, and was submitted before; with whatever is certain of quotas."""
+    """The same of a job without the backfill reservation that waits for devices only, and was submitted before.
+
+    With whatever is certain of quotas.
+    """
     just_now = _waited_s(step, older) == step.before.policy.patience_s or older.submitted_at == job.submitted_at
-    if just_now or older.id in step.after.reserved or _ends_before(step, older, job):
+    if just_now or older.id in {*step.after.reserved, *_holders(step)} or _ends_before(step, older, job):
         return False
     if not packs_beside(step, older) or not admits(older, step.after, step.ledger):
         return False

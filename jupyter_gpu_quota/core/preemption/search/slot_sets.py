@@ -77,6 +77,8 @@ class SlotSets:
         found = self._among_few(slot, few) if len(few) <= MAX_CANDIDATES else None
         if found is None and (len(few) > MAX_CANDIDATES or self.was_cut_short):
             found = self._all_of(slot, self._in_order(slot, seen))
+        if found is None and len(seen) > MAX_CANDIDATES and self.slots.per_rank > 1:
+            found = self._all_of(slot, self._on_devices_with_least(slot, seen))
         return found
 
     def is_legal(self, operations: Sequence[Operation]) -> bool:
@@ -139,6 +141,17 @@ class SlotSets:
                 chosen = without
         return chosen
 
+    def _on_devices_with_least(self, slot: int, seen: Sequence[Operation]) -> list[Operation]:
+        """The candidates on as many devices of a node as the rank needs, those where least has to leave first."""
+        there = {at: [one for one in seen if _is_on(one.victim, at)] for at in self.ledger.on_node[slot]}
+        least = sorted((sum(one.victim.size for one in rows), at) for at, rows in there.items())
+        chosen = dict[int, Operation]()
+        for _, at in least:
+            chosen |= {id(one): one for one in there[at]}
+            if self._is_enough(slot, list(chosen.values())):
+                break
+        return list(chosen.values())
+
     def _until_enough(
         self, slot: int, seen: Sequence[Operation], is_allowed: Callable[[Sequence[Victim]], bool]
     ) -> list[Operation]:
@@ -173,3 +186,7 @@ class SlotSets:
         work = movable_on(self.pool, devices, protected=self.attempt.include_protected)
         rows = [one for one in work if not self.attempt.is_chosen(one)][: max(0, MAX_CANDIDATES - known)]
         return [Operation(Kind.MOVE, one, self.seen + at) for at, one in enumerate(rows, 1)]
+
+
+def _is_on(victim: Victim, device: int) -> bool:
+    return any(piece.device == device for piece in victim.pieces)
