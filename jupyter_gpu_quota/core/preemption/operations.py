@@ -63,7 +63,7 @@ class Cost(NamedTuple):
 
     @property
     def only_pauses(self) -> bool:
-        """Whether no work gives way without a pause."""
+        """Whether nothing moves, shrinks or leaves without a pause."""
         return not (self.moves or self.ranks or self.borrowers or self.take_overs)
 
     @property

@@ -1,6 +1,6 @@
 """The frequent case of a preemption: the first candidate alone makes room for a claim of one device at most.
 
-No set can be cheaper then: one pause is the least where no work may give way without a pause, and what is free after
+No set can be cheaper then: one pause is the least where no work may leave without one, and what is free after
 all drains is too little for a move. The full search would find the same.
 """
 
