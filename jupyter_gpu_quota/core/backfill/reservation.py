@@ -130,4 +130,4 @@ def _first(pool: PoolState, is_eligible: Callable[[ClassQueue], bool]) -> tuple[
         for project in pool.projects.values()
     }
     found = first_of(classes, partial(may_hold, pool))
-    return None if found is None else (found[2], found[1])
+    return None if found is None else (found.project, found.queue)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ..model import Job, Reservation
 from ..placement.place import Fit, Piece, Refusal, Request, is_refused, place, reserve, with_cpu_memory
 from ..preemption.accounting import mark_leaving, subtract_use
-from ..preemption.victims import queue_of
+from ..queue.job_class import queue_of
 from ..queue.job_queue import ClassQueue, JobClass
 from ..queue.order import turn_of
 from ..queue.pool_state import PoolState

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from ..placement.ledger import Ledger
 from ..placement.place import Piece, reserve
+from ..queue.job_class import queue_of
 from ..queue.pool_state import PoolState, victim_list
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from .operations import split
@@ -16,7 +17,6 @@ from .result import Preemption
 from .rules import Preemptor
 from .shrinking import take_back_offer
 from .slots import room_after
-from .victims import queue_of
 
 MAX_REPLACED = 12
 """At most this many preemptions are placed again to spare a victim."""
@@ -281,7 +281,7 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
     if any(victim.project is not preemptor.project for victim in preemption.victims):
         return _keeps_fair_share(preemption, size, turn)
     may_be_above = not preemption.moves  # a claim moves work of others within its fair share only
-    if all(level.use + size <= max(level.use_before if may_be_above else 0, level.entitled) for level in levels):
+    if all(level.use + size <= max(level.use_before_plan if may_be_above else 0, level.entitled) for level in levels):
         return True
     return preemptor.project.parent is None and _would_enter(preemption, size, turn)
 

@@ -29,7 +29,7 @@ def divide_pool(pool: PoolState, amount_milli: int, firm_milli: int) -> None:
     sums = {one.name: sum(wanted_by_project(child) for child in children[one.name]) for one in departments}
     wanted = [_demand_of(one, sums[one.name]) for one in departments]
     for one in departments:
-        one.used_before = sum(child.used_before for child in children[one.name])
+        one.past_use_milli_s = sum(child.past_use_milli_s for child in children[one.name])
     rows = [*departments, *alone]
     _divide(pool, rows, [*wanted, *(wanted_by_project(one) for one in alone)], amount_milli, firm_milli)
     for one in departments:
@@ -55,7 +55,7 @@ def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], 
             wanted_milli=wants,
             weight=one.weight,
             priority=one.priority,
-            used_before=one.used_before,
+            past_use_milli_s=one.past_use_milli_s,
             fixed_milli=one.fixed_here,
         )
         for one, wants in zip(rows, wanted, strict=True)

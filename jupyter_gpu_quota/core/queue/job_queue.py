@@ -16,8 +16,14 @@ from ..model import Job
 from ..placement.place import Request
 from ..reasons import Reason
 
-OrderKey = tuple[int, int, int, str]
-"""Order inside a project: -priority, the user's use of the project's GPUs, first submit time, id."""
+
+class OrderKey(NamedTuple):
+    """Order inside a project; ``use``: the user's, of the project's GPUs, in milli-GPU."""
+
+    negative_priority: int
+    use: int
+    submitted_at: int
+    id: str
 
 
 MakeReason = Callable[[], Reason]
@@ -150,7 +156,7 @@ class ClassQueue:
         chosen = self._chosen
         if chosen is not None and self.has_room_for(chosen.user):
             used = self._use_by_user.get(chosen.user, 0)
-            return -self.job_class.priority, used, chosen.submitted_at, chosen.id
+            return OrderKey(-self.job_class.priority, used, chosen.submitted_at, chosen.id)
         heads = self._sorted()
         while heads:
             used, submitted_at, job, user = heads[0]
@@ -159,7 +165,7 @@ class ClassQueue:
             elif used != (now := self._use_by_user.get(user, 0)):
                 heapreplace(heads, (now, submitted_at, job, user))
             else:
-                return -self.job_class.priority, used, submitted_at, job
+                return OrderKey(-self.job_class.priority, used, submitted_at, job)
         return None
 
     def has_room_for(self, user: str) -> bool:

@@ -8,18 +8,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
+from typing import NamedTuple
 
 from .job_queue import ClassQueue, OrderKey
 from .quota_state import FAIR, GUARANTEE, NO_LIMIT, SURPLUS, Entitlement, QuotaState
 
-ServingKey = tuple[int, bool, int, int, int, int, int, str]
-"""Entitlement, weight 0, -priority, past use above fair share, (use + job) / fair share, past use, submit time, name.
 
-Past use is per weight. Above the fair share it comes before the ratio: by the ratio alone a project of weight 1 beside
-one of weight 2 would get a sixth of a single device instead of a third.
-"""
+class ServingKey(NamedTuple):
+    """Order between projects and departments, compared from the first field; past use is per weight, times RATIO.
+
+    Above the fair share past use comes before the ratio: by the ratio alone a project of weight 1 beside one of weight
+    2 would get a sixth of a single device instead of a third.
+    """
+
+    entitlement: int
+    has_no_weight: bool
+    negative_priority: int
+    past_use_above_fair: int
+    """0 for a job within its fair share."""
+    ratio: int
+    """(use + job) / fair share, times RATIO."""
+    past_use: int
+    submitted_at: int
+    name: str
+
+
 RATIO = 1 << 32
-Row = tuple[ServingKey, ClassQueue, QuotaState]
+"""Ratios are integers, in parts of this."""
+
+
+class Row(NamedTuple):
+    """The first job of a class, with its key in the order between projects."""
+
+    key: ServingKey
+    queue: ClassQueue
+    project: QuotaState
 
 
 class QueueOrder:
@@ -49,12 +72,12 @@ class QueueOrder:
                 heappop(self._between)
             elif _between(row) != key:
                 self._offer(level)
-            elif key[0] > weakest:
+            elif key.entitlement > weakest:
                 break
             elif not _is_obsolete(row):
-                return row[2], row[1]
+                return row.project, row.queue
             else:
-                self.update(row[2])
+                self.update(row.project)
         return None
 
     def update(self, project: QuotaState) -> None:
@@ -67,7 +90,7 @@ class QueueOrder:
         self._last_inside[project] = self._count
         found = best_in_project(project)
         if found is not None:
-            heappush(self._inside.setdefault(project.levels[-1], []), (found[0], self._count, (*found, project)))
+            heappush(self._inside.setdefault(project.levels[-1], []), (found[0], self._count, Row(*found, project)))
 
     def _offer(self, level: QuotaState) -> None:
         self._count += 1
@@ -78,7 +101,7 @@ class QueueOrder:
 
     def _first_inside(self, level: QuotaState) -> Row | None:
         rows = self._inside.get(level)
-        while rows and self._last_inside[rows[0][2][2]] != rows[0][1]:
+        while rows and self._last_inside[rows[0][2].project] != rows[0][1]:
             heappop(rows)
         return rows[0][2] if rows else None
 
@@ -104,12 +127,12 @@ def best_in_project(project: QuotaState) -> tuple[ServingKey, ClassQueue] | None
     rows.sort()
     best: tuple[OrderKey, ClassQueue, Entitlement] | None = None
     for entitlement, least, at in rows:
-        if best is not None and (entitlement is not best[2] or least != best[0][0]):
+        if best is not None and (entitlement is not best[2] or least != best[0].negative_priority):
             break  # the classes behind these have a weaker entitlement or a lower priority
         key = classes[at].first_key()
         if key is not None and (best is None or key < best[0]):
             best = key, classes[at], entitlement
-    return None if best is None else (_key(project, best[1], best[2], best[0][2]), best[1])
+    return None if best is None else (_key(project, best[1], best[2], best[0].submitted_at), best[1])
 
 
 def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, other_queue: ClassQueue) -> bool:
@@ -119,28 +142,28 @@ def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, othe
         return other_key is None
     if project is other:
         return key < other_key
-    first = _key(project, queue, project.entitlement(queue.size), key[2])
-    second = _key(other, other_queue, other.entitlement(other_queue.size), other_key[2])
+    first = _key(project, queue, project.entitlement(queue.size), key.submitted_at)
+    second = _key(other, other_queue, other.entitlement(other_queue.size), other_key.submitted_at)
     if project.levels[-1] is other.levels[-1]:
         return first < second
-    return _between((first, queue, project)) < _between((second, other_queue, other))
+    return _between(Row(first, queue, project)) < _between(Row(second, other_queue, other))
 
 
 def row_of(project: QuotaState, queue: ClassQueue, first: OrderKey) -> Row:
     """The first job of a class, by its :meth:`.ClassQueue.first_key`, with its key in the order between projects."""
-    return _key(project, queue, project.entitlement(queue.size), first[2]), queue, project
+    return Row(_key(project, queue, project.entitlement(queue.size), first.submitted_at), queue, project)
 
 
 def first_row(rows: Iterable[Row]) -> Row | None:
     """The first of these jobs, one of each project: inside each department, then between the departments."""
     listed = list(rows)
-    if not [row for row in listed if row[2].parent is not None]:
+    if not [row for row in listed if row.project.parent is not None]:
         return min(listed, key=itemgetter(0), default=None)
     inside: dict[QuotaState, Row] = {}
     for row in listed:
-        best = inside.get(row[2].levels[-1])
-        if best is None or row[0] < best[0]:
-            inside[row[2].levels[-1]] = row
+        best = inside.get(row.project.levels[-1])
+        if best is None or row.key < best.key:
+            inside[row.project.levels[-1]] = row
     return min(inside.values(), key=_between, default=None)
 
 
@@ -170,10 +193,10 @@ def first_of(
         return first_row(row for row in map(first_in, classes) if row is not None)
     best: Row | None = None
     for bound, project in sorted(_bounds(classes), key=lambda row: row[0]):
-        if best is not None and best[0] < bound:
+        if best is not None and best.key < bound:
             break
         row = first_in(project)
-        if row is not None and (best is None or row[0] < best[0]):
+        if row is not None and (best is None or row.key < best.key):
             best = row
     return best
 
@@ -188,7 +211,7 @@ def _bounds(classes: Mapping[QuotaState, Sequence[ClassQueue]]) -> Iterator[tupl
 
 def past_use(level: QuotaState) -> int:
     """The past use of a project or department per weight, times :data:`RATIO`."""
-    return level.used_before * RATIO // (level.weight or 1)
+    return level.past_use_milli_s * RATIO // (level.weight or 1)
 
 
 def turn_of(project: QuotaState) -> tuple[bool, int]:
@@ -203,7 +226,7 @@ def _key(project: QuotaState, queue: ClassQueue, entitlement: Entitlement, submi
     weightless = entitlement is not GUARANTEE and project.weight == 0
     past = past_use(project)
     above = past if entitlement is SURPLUS else 0
-    return entitlement, weightless, -project.priority, above, ratio, past, submitted_at, project.name
+    return ServingKey(entitlement, weightless, -project.priority, above, ratio, past, submitted_at, project.name)
 
 
 def _between(row: Row) -> ServingKey:
@@ -211,4 +234,4 @@ def _between(row: Row) -> ServingKey:
     key, queue, project = row
     if project.parent is None:
         return key
-    return _key(project.parent, queue, Entitlement(key[0]), key[-2])
+    return _key(project.parent, queue, Entitlement(key.entitlement), key.submitted_at)

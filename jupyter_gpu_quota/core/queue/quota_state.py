@@ -105,9 +105,9 @@ class QuotaState:
     wanted: int = 0
     wanted_fixed: int = 0
     by_user: dict[str, int] = field(default_factory=dict)
-    use_before: int = 0
+    use_before_plan: int = 0
     leaving_by: dict[str, int] = field(default_factory=dict)
-    by_user_before: dict[str, int] = field(default_factory=dict)
+    by_user_before_plan: dict[str, int] = field(default_factory=dict)
     """The use before the plan; by user only with a ceiling for each user."""
     is_department: bool = False
     parent: QuotaState | None = None
@@ -118,8 +118,8 @@ class QuotaState:
     """The bound on the use of its jobs: the limit less the notebook quota, which notebooks may request at any time."""
     user_ceiling: int = NO_LIMIT
     user_notebooks: int = NO_LIMIT
-    used_before: int = 0
-    """Decayed surplus use, for the history rule."""
+    past_use_milli_s: int = 0
+    """Its decayed use above its quota, in milli-GPU seconds."""
     booked_by: dict[str, int] = field(default_factory=dict)
     wanted_by: dict[str, int] = field(default_factory=dict)
     """The demand of each user; counted only with a ceiling for each user."""
@@ -213,16 +213,16 @@ class QuotaState:
     def may_be_restored(self, size: int, user: str) -> bool:
         """Whether a victim of this user may be restored: no limit or user ceiling is exceeded by more than before."""
         return all(
-            level.use + size <= max(level.ceiling, level.use_before)
-            and level.by_user.get(user, 0) + size <= max(level.user_ceiling, level.by_user_before.get(user, 0))
+            level.use + size <= max(level.ceiling, level.use_before_plan)
+            and level.by_user.get(user, 0) + size <= max(level.user_ceiling, level.by_user_before_plan.get(user, 0))
             for level in self.levels
         )
 
-    def record_use_before(self) -> None:
+    def record_use(self) -> None:
         """Remember the use before anything is decided."""
-        self.use_before = self.use
+        self.use_before_plan = self.use
         if self.user_ceiling != NO_LIMIT:
-            self.by_user_before = dict(self.by_user)
+            self.by_user_before_plan = dict(self.by_user)
 
     def fixed_fits(self, size: int) -> bool:
         """Whether ``size`` more non-preemptible work stays within the training quota at every level. Rule R8."""

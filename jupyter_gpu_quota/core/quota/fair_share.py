@@ -23,7 +23,7 @@ class Claim(NamedTuple):
     wanted_milli: int
     weight: int = 1
     priority: int = 50
-    used_before: int = 0
+    past_use_milli_s: int = 0
     fixed_milli: int = 0
 
     @property
@@ -194,7 +194,7 @@ def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int, history_
                 name=row.name,
                 ceiling=row.wanted_milli - first[row.name],
                 weight=row.weight or 1,
-                used=row.used_before,
+                used=row.past_use_milli_s,
             )
             for row in level
         ]

@@ -6,7 +6,7 @@ from ..backfill.state import BackfillState
 from ..model import Job
 from ..placement.place import is_free_now, occupy, reserve
 from ..preemption.result import Preemption
-from ..preemption.victims import queue_of
+from ..queue.job_class import queue_of
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import NO_LIMIT, QuotaState
 from . import reasons

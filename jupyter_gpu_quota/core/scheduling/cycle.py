@@ -40,7 +40,7 @@ class SchedulingCycle:
         notebooks.admit()
         notebooks.slices, notebooks.reserved = read_reservations(self.pool, self.builder, notebooks.slices)
         for project in (*self.pool.projects.values(), *self.pool.departments.values()):
-            project.record_use_before()
+            project.record_use()
         notebooks.reserve_quota()
         self._divide()
         mark_borrowers(self.pool)

@@ -68,7 +68,7 @@ class DrainOffers:
             for project in self.pool.projects.values()
         )
         found = first_row(row for row in firsts if row is not None)
-        return None if found is None else (found[2], found[1])
+        return None if found is None else (found.project, found.queue)
 
     def _first(self, project: QuotaState, drain: DrainRoom) -> Row | None:
         firsts = self._in_order(project).firsts
@@ -80,7 +80,7 @@ class DrainOffers:
         """The first class of a project that could not start, may fit, and has not refused."""
         refused = self._refused.get(project, ())
         for row in self._in_order(project).rows:
-            queue = row[1]
+            queue = row.queue
             if queue not in refused and (drain.may_fit(queue.job_class.request) or self._is_holders(queue)):
                 return row
         return None

@@ -9,7 +9,8 @@ from ..lifecycle import HOLDS_SLICE, RUNS
 from ..model import NO_AMOUNTS, Department, Job, JobState, JobTarget, NotebookState, Policy, Project, Snapshot
 from ..placement.ledger import Ledger
 from ..placement.place import Piece, node_needs, with_cpu_memory
-from ..preemption.victims import class_of, is_exhausted, make_victims, queue_of, victim_of
+from ..preemption.victims import make_victims, victim_of
+from ..queue.job_class import class_of, is_exhausted, queue_of
 from ..queue.job_queue import ClassQueue, JobClass, WaitingJobs
 from ..queue.pool_state import PoolState, could_start_alone
 from ..queue.quota_state import NO_LIMIT, QuotaState, Running
@@ -59,7 +60,7 @@ def read_pool(
     )
     for used in snapshot.usage:
         if used.pool == part.name and used.project in pool.projects:
-            pool.projects[used.project].used_before = used.milli_s
+            pool.projects[used.project].past_use_milli_s = used.milli_s
     for notebook in part.notebooks:
         if notebook.state in HOLDS_SLICE:
             pool.project(notebook.project).book(notebook)

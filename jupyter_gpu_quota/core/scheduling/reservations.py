@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..model import Job, Notebook, Reservation
 from ..placement.place import Piece, has_room_after_drains, request_of, reserve, with_cpu_memory
-from ..preemption.victims import is_exhausted
+from ..queue.job_class import is_exhausted
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Victim
 from ..reasons import ClaimEnded, ReservedDeviceLost

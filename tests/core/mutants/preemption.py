@@ -112,7 +112,7 @@ PREEMPTION_MUTANTS = (
     mutant(
         "one pause more than K",
         edit(
-            "preemption/victims.py:is_exhausted",
+            "queue/job_class.py:is_exhausted",
             "sum((begins < at for at in job.paused_at)) >= policy.preemption.max_pauses",
             "sum((begins < at for at in job.paused_at)) > policy.preemption.max_pauses",
         ),
