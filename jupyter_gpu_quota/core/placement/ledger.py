@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import compress
-from typing import Any
+from typing import Any, Protocol
 
 from ..model import WHOLE_DEVICE, Demand, Device, Health, Node
 from .fragmentation import CPU_STEPS, MEMORY_STEPS, NodeKind, NodeState, score_for
@@ -28,6 +28,15 @@ Column = list[int]
 _ResourceChange = tuple[CpuMemory, CpuMemory, CpuMemory]
 NodeBit = tuple[int, int]
 """The position of a device: its node, and its bit among the devices of the node."""
+
+
+class OnDevice(Protocol):
+    """A part of a device: its number, and an amount in milli-GPU."""
+
+    @property
+    def device(self) -> int: ...
+    @property
+    def gpu_milli(self) -> int: ...
 
 
 class BestFitIndex:
@@ -226,6 +235,19 @@ class Ledger:
         """Change one of the amounts that a device carries."""
         self._journal.append((column, at, milli))
         self._apply(column, at, milli)
+
+    def shift_each(self, column: Column, pieces: Iterable[OnDevice], sign: int) -> None:
+        """:meth:`shift` by each of these pieces; ``sign`` -1: by the negative."""
+        journal, log, gains = self._journal, self._log, 0
+        for piece in pieces:
+            at, milli = piece.device, sign * piece.gpu_milli
+            journal.append((column, at, milli))
+            column[at] += milli
+            log.append(at)
+            gains += milli < 0
+        if gains:
+            self._all_gains += gains
+            self.gains = self._all_gains
 
     def shift_resources(
         self, node: int, *, used: CpuMemory = NOTHING, leaving: CpuMemory = NOTHING, reserved: CpuMemory = NOTHING

@@ -7,7 +7,7 @@ least (:mod:`.fragmentation`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -226,36 +226,33 @@ def _by_gpu(ledger: Ledger, request: Request, *, borrowed: bool) -> Sequence[int
     return () if node is None else room.first_whole(node, count)
 
 
-def reserve(ledger: Ledger, pieces: Iterable[Piece], *, borrowed: bool, sign: int = 1) -> None:
+def reserve(ledger: Ledger, pieces: Collection[Piece], *, borrowed: bool, sign: int = 1) -> None:
     """Reserve pieces in the ledger; ``sign`` -1 gives them back."""
-    column, shift = ledger.reserved_borrowed if borrowed else ledger.reserved, ledger.shift
-    for piece in pieces:
-        shift(column, piece.device, sign * piece.gpu_milli)
-        if piece.cpu_milli or piece.memory_mib:
-            ledger.shift_resources(ledger.node_of[piece.device], reserved=_amount(piece, sign))
+    ledger.shift_each(ledger.reserved_borrowed if borrowed else ledger.reserved, pieces, sign)
+    for piece in _with_cpu_or_memory(pieces):
+        ledger.shift_resources(ledger.node_of[piece.device], reserved=_amount(piece, sign))
 
 
-def occupy(ledger: Ledger, pieces: Iterable[Piece], *, borrowed: bool) -> None:
+def occupy(ledger: Ledger, pieces: Collection[Piece], *, borrowed: bool) -> None:
     """Give pieces to work that starts now."""
-    column, shift = ledger.borrowed if borrowed else ledger.firm, ledger.shift
-    for piece in pieces:
-        shift(column, piece.device, piece.gpu_milli)
-        if piece.cpu_milli or piece.memory_mib:
-            ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece))
+    ledger.shift_each(ledger.borrowed if borrowed else ledger.firm, pieces, 1)
+    for piece in _with_cpu_or_memory(pieces):
+        ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece))
 
 
-def vacate(ledger: Ledger, pieces: Iterable[Piece], *, borrowed: bool, sign: int = 1) -> None:
+def vacate(ledger: Ledger, pieces: Collection[Piece], *, borrowed: bool, sign: int = 1) -> None:
     """Record that running work leaves its pieces; it occupies them until it is gone. ``sign`` -1 undoes it."""
-    column, leaving, shift = ledger.borrowed if borrowed else ledger.firm, ledger.leaving, ledger.shift
-    for piece in pieces:
-        amount = sign * piece.gpu_milli
-        shift(column, piece.device, -amount)
-        shift(leaving, piece.device, amount)
-        if borrowed:
-            shift(ledger.leaving_borrowed, piece.device, amount)
-        if piece.cpu_milli or piece.memory_mib:
-            host = _amount(piece, sign)
-            ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece, -sign), leaving=host)
+    ledger.shift_each(ledger.borrowed if borrowed else ledger.firm, pieces, -sign)
+    ledger.shift_each(ledger.leaving, pieces, sign)
+    if borrowed:
+        ledger.shift_each(ledger.leaving_borrowed, pieces, sign)
+    for piece in _with_cpu_or_memory(pieces):
+        leaving = _amount(piece, sign)
+        ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece, -sign), leaving=leaving)
+
+
+def _with_cpu_or_memory(pieces: Iterable[Piece]) -> list[Piece]:
+    return [piece for piece in pieces if piece.cpu_milli or piece.memory_mib]
 
 
 def _amount(piece: Piece, sign: int = 1) -> CpuMemory:

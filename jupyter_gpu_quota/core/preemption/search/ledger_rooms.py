@@ -33,7 +33,7 @@ class LedgerRooms:
 
     def take(self, pieces: Iterable[Piece]) -> None:
         """Let pieces come."""
-        reserve(self._ledger, pieces, borrowed=False)
+        reserve(self._ledger, tuple(pieces), borrowed=False)
 
     def mark(self) -> int:
         """A point that :meth:`undo` can go back to."""
