@@ -88,7 +88,7 @@ class FreeDevices:
     The whole free devices of a node are the bits of one number, in the order of its devices.
     """
 
-    __slots__ = ("_node_bit", "_on_node", "_whole", "devices", "nodes")
+    __slots__ = ("_node_bit", "_on_node", "_whole", "devices", "nodes", "total")
 
     def __init__(self, free: Sequence[int], node_bits: Sequence[NodeBit], on_node: Sequence[Sequence[int]]) -> None:
         self._on_node, self._node_bit = on_node, node_bits
@@ -96,6 +96,7 @@ class FreeDevices:
         for node, bit in compress(node_bits, map(WHOLE_DEVICE.__eq__, free)):
             self._whole[node] |= bit
         self.devices = BestFitIndex(free)
+        self.total = sum(free)
         self.nodes = BestFitIndex([whole.bit_count() for whole in self._whole])
 
     def first_whole(self, node: int, count: int) -> list[int]:
@@ -114,6 +115,7 @@ class FreeDevices:
             if before == amount:
                 continue
             self.devices.put(device, amount)
+            self.total += amount - before
             if amount == WHOLE_DEVICE or before == WHOLE_DEVICE:
                 node, bit = self._node_bit[device]
                 self._whole[node] ^= bit

@@ -85,17 +85,22 @@ def _could_fit_without_preemptible(pool: PoolState, request: Request) -> bool:
 
 def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
     ledger, need, per_rank = pool.ledger, request.per_device, request.devices_per_rank
-    preemptible: dict[int, int] = {}
-    for running in pool.running:
-        for piece in running.pieces if running.job.preemptible else ():
-            preemptible[piece.device] = preemptible.get(piece.device, 0) + piece.gpu_milli
-    free = [
-        capacity - firm - borrowed + preemptible.get(at, 0)
-        for at, (capacity, firm, borrowed) in enumerate(zip(ledger.capacity, ledger.firm, ledger.borrowed, strict=True))
-    ]
+    if pool.free_without_preemptible is None:
+        pool.free_without_preemptible = _free_without_preemptible(pool)
+    free = pool.free_without_preemptible
     if request.gpu_models:
         free = [room if request.accepts(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
     fitting = [room // need for room in free]
     if per_rank == 1:
         return sum(fitting)
     return sum(sum(fitting[at] > 0 for at in devices) // per_rank for devices in ledger.on_node)
+
+
+def _free_without_preemptible(pool: PoolState) -> list[int]:
+    """The room of each device if all preemptible work left that runs now."""
+    ledger, preemptible = pool.ledger, dict[int, int]()
+    for running in pool.running:
+        for piece in running.pieces if running.job.preemptible else ():
+            preemptible[piece.device] = preemptible.get(piece.device, 0) + piece.gpu_milli
+    use = zip(ledger.capacity, ledger.firm, ledger.borrowed, strict=True)
+    return [whole - firm - borrowed + preemptible.get(at, 0) for at, (whole, firm, borrowed) in enumerate(use)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
 
+from ..placement.ledger import ANY_MODEL
 from ..placement.place import Request
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import ABOVE, Entitlement, QuotaState, Victim
@@ -67,7 +68,8 @@ def slots_to_clear(pool: PoolState, request: Request, *, protected: bool) -> Ite
     room = pool.ledger.free_devices(request.gpu_models, borrowed=False)
     if room is None or room.devices.at_least(1) is None:
         return
-    if sum(pool.ledger.all_now(borrowed=False)) < request.gpu_milli:
+    everywhere = pool.ledger.free_devices(ANY_MODEL, borrowed=False)
+    if everywhere is None or everywhere.total < request.gpu_milli:
         return
     rows = [
         (moved, devices)

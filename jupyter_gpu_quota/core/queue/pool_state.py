@@ -71,8 +71,9 @@ class PoolState:
     running: list[Running] = field(default_factory=list)
     """All work that continues to run, and the work that this plan starts."""
     ranks_without_preemptible: dict[Request, int] = field(default_factory=dict)
+    free_without_preemptible: list[int] | None = None
     has_protected: bool | None = None
-    """Both are computed by :mod:`.preemption` when first needed."""
+    """These are computed by :mod:`.preemption` when first needed."""
     _has_elastic: bool | None = None
 
     @property
