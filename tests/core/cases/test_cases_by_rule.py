@@ -129,6 +129,11 @@ HERE = Path(__file__).parent
         pytest.param(
             "rank_of_a_project_that_ends_below_quota", id="a rank that an elastic job gives up is no job that reclaims"
         ),
+        # R40
+        pytest.param(
+            "whole_devices_of_a_crowded_node",
+            id="on a crowded node a claim takes whole devices without work that may not be preempted",
+        ),
     ],
 )
 def test_the_plan_obeys_every_rule(name: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 
 from ...placement.place import rank_pieces
 from ...queue.quota_state import Victim
@@ -18,6 +19,8 @@ MAX_CANDIDATES = 12
 """On one slot: with more, those that suffice are taken in order."""
 MAX_WORK = 200
 """Work of the search on one slot: room tests, and the places tried in them."""
+MAX_CHOICES = 500
+"""Choices of whole devices that are tried in one walk, on nodes with more candidates than :data:`MAX_CANDIDATES`."""
 
 
 class SlotSets:
@@ -31,6 +34,7 @@ class SlotSets:
         self.frees_at: dict[int, list[int]] = defaultdict(list)
         """What each candidate seen at a slot frees there, in milli-GPU."""
         self.seen = 0
+        self.choices_left = MAX_CHOICES
         self.was_cut_short = False
         """The bound on its work ended the last search on a slot."""
 
@@ -78,7 +82,7 @@ class SlotSets:
         if found is None and (len(few) > MAX_CANDIDATES or self.was_cut_short):
             found = self._all_of(slot, self._in_order(slot, seen))
         if found is None and len(seen) > MAX_CANDIDATES and self.slots.per_rank > 1:
-            found = self._all_of(slot, self._on_devices_with_least(slot, seen))
+            found = self._on_whole_devices(slot, seen, room)
         return found
 
     def is_legal(self, operations: Sequence[Operation]) -> bool:
@@ -141,16 +145,21 @@ class SlotSets:
                 chosen = without
         return chosen
 
-    def _on_devices_with_least(self, slot: int, seen: Sequence[Operation]) -> list[Operation]:
-        """The candidates on as many devices of a node as the rank needs, those where least has to leave first."""
-        there = {at: [one for one in seen if _is_on(one.victim, at)] for at in self.ledger.on_node[slot]}
-        least = sorted((sum(one.victim.size for one in rows), at) for at, rows in there.items())
-        chosen = dict[int, Operation]()
-        for _, at in least:
-            chosen |= {id(one): one for one in there[at]}
-            if self._is_enough(slot, list(chosen.values())):
-                break
-        return list(chosen.values())
+    def _on_whole_devices(self, slot: int, seen: Sequence[Operation], usable: Sequence[int]) -> LegalSet | None:
+        """All the candidates on as many devices as the rank needs, those with the fewest first.
+
+        ``usable``: the devices of the node with room when all candidates have left.
+        """
+        there = {at: [one for one in seen if _is_on(one.victim, at)] for at in usable}
+        fewest = sorted(usable, key=lambda at: (len(there[at]), sum(one.victim.size for one in there[at]), at))
+        for devices in _last_ones_last(fewest, self.slots.per_rank):
+            if not self.choices_left:
+                return None
+            self.choices_left -= 1
+            chosen = {id(one): one for at in devices for one in there[at]}
+            if (found := self._all_of(slot, list(chosen.values()))) is not None:
+                return found
+        return None
 
     def _until_enough(
         self, slot: int, seen: Sequence[Operation], is_allowed: Callable[[Sequence[Victim]], bool]
@@ -186,6 +195,13 @@ class SlotSets:
         work = movable_on(self.pool, devices, protected=self.attempt.include_protected)
         rows = [one for one in work if not self.attempt.is_chosen(one)][: max(0, MAX_CANDIDATES - known)]
         return [Operation(Kind.MOVE, one, self.seen + at) for at, one in enumerate(rows, 1)]
+
+
+def _last_ones_last(devices: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
+    """The choices of so many devices; the later a device, the later all choices with it."""
+    for last in range(count - 1, len(devices)):
+        for others in combinations(devices[:last], count - 1):
+            yield (*others, devices[last])
 
 
 def _is_on(victim: Victim, device: int) -> bool:
