@@ -107,10 +107,13 @@ def _set_left_over_aside(
 ) -> bool:
     """Set aside what jobs above their fair share have reserved, the last first; with ``drains``, the ones before."""
     count = len(drains)
-    for one in reversed(preemptions):
+    for number, one in reversed(list(enumerate(preemptions))):
         if one not in drains and _is_left_over(pool, one, restored):
             drains.add(one)
             _set_aside(pool, one)
+            for other in preemptions[number + 1 :]:
+                if other.preemptor.project is one.preemptor.project:
+                    other.set_aside_milli += one.preemptor.request.size
     return len(drains) > count
 
 
@@ -280,10 +283,14 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
         return preemptor.project.parent is None and at_its_turn <= preemptor.project.guarantee
     if any(victim.project is not preemptor.project for victim in preemption.victims):
         return _keeps_fair_share(preemption, size, turn)
+    if not _would_enter(preemption, size, turn):
+        return False
     may_be_above = not preemption.moves  # a claim moves work of others within its fair share only
-    if all(level.use + size <= max(level.use_before_plan if may_be_above else 0, level.entitled) for level in levels):
-        return True
-    return preemptor.project.parent is None and _would_enter(preemption, size, turn)
+    return all(
+        level.use + size <= max(level.use_before_plan if may_be_above else 0, level.entitled)
+        for level in levels
+        if level.is_department
+    )
 
 
 def _would_enter(preemption: Preemption, size: int, turn: int) -> bool:
@@ -291,7 +298,8 @@ def _would_enter(preemption: Preemption, size: int, turn: int) -> bool:
     project = preemption.preemptor.project
     used = preemption.used[project.name] + (size if turn > 0 else 0)
     lost = sum(victim.size for victim in preemption.victims) - (0 if turn else size)
-    return used + preemption.preemptor.request.size - lost <= max(0 if preemption.moves else used, project.entitled)
+    total = used - preemption.set_aside_milli + preemption.preemptor.request.size - lost
+    return total <= max(0 if preemption.moves else used, project.entitled)
 
 
 def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:

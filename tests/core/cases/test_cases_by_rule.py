@@ -134,6 +134,11 @@ HERE = Path(__file__).parent
             "whole_devices_of_a_crowded_node",
             id="on a crowded node a claim takes whole devices without work that may not be preempted",
         ),
+        # R37
+        pytest.param(
+            "own_victim_beside_what_another_claim_left",
+            id="a claim above its fair share has no more than before it, also where another claim leaves it a device",
+        ),
     ],
 )
 def test_the_plan_obeys_every_rule(name: str) -> None:
