@@ -32,7 +32,7 @@ def minimize_victims(
     the plan any more. A claim that has taken over devices keeps a part of them: they are for no claim above its
     guarantee. ``backfill``: the pieces of the backfill reservation. A restored victim may stay on its devices.
     A preemptor comes there only in the place of a job that has reserved them, too, or where this plan has freed them,
-    and then reserved them.
+    or given them to a claim, and then reserved them.
     Rule R43.
     """
     if not any(one.victims or one.moves for one in preemptions):
@@ -97,7 +97,7 @@ def _shared(
     number = pool.ledger.number
     recorded = {number.get(part.device) for part in pool.backfill.placements} if pool.backfill else set[int | None]()
     leaving = [victim for one in claims for victim in (*one.victims, *(move.victim for move in one.moves))]
-    freed = [piece for piece in _on_devices(backfill, leaving) if piece.device not in recorded]
+    freed = [piece for piece in _on_devices(backfill, [*leaving, *claims]) if piece.device not in recorded]
     drained = _on_devices(backfill, drains)
     return [piece for piece in backfill if piece in freed or piece in drained]
 

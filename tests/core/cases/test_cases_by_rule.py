@@ -139,6 +139,11 @@ HERE = Path(__file__).parent
             "own_victim_beside_what_another_claim_left",
             id="a claim above its fair share has no more than before it, also where another claim leaves it a device",
         ),
+        # R43
+        pytest.param(
+            "claim_under_a_new_reservation",
+            id="a claim whose device a later reservation of the plan has, too, may keep it on other devices",
+        ),
     ],
 )
 def test_the_plan_obeys_every_rule(name: str) -> None:
