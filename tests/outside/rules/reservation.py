@@ -346,10 +346,13 @@ def may_enter(step: Step, job: Job, kept: Reservation) -> bool:
 
 
 def entered_by_right(step: Step, kept: Reservation) -> bool:
-    """Whether the plan started work there for whose end the planned start waits now (R32).
+    """Whether the plan started work there for whose end the planned start waits now (R32), or restarts work there.
 
     Claims that were decided before that met an earlier planned start (R43).
     """
+    continues = [one for one in step.reserving.values() if one.workload in step.before.held]
+    if any(part.device in {one.device for one in kept.placements} for one in continues for part in one.placements):
+        return True
     jobs, reserved = step.before.jobs, {one.device for one in kept.placements}
     started = [one for one in step.started.values() if one.workload in jobs and not one.borrower]
     there = [jobs[one.workload] for one in started if any(part.device in reserved for part in one.placements)]
