@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
@@ -35,12 +36,15 @@ def free_now(state: State, pool: str) -> Room:
     for placements in state.held.values():
         take(room, placements)
     for one in state.reserved.values():
-        take(room, (part for part in one.placements if not _own(state, one.workload, part)))
+        own = Counter[str]()
+        for part in state.held.get(one.workload, ()):
+            own[part.device] += part.gpu_milli
+        for part in one.placements:
+            its = min(own[part.device], part.gpu_milli)  # where it still is, it takes no more
+            own[part.device] -= its
+            if part.device in room:
+                room[part.device] -= part.gpu_milli - its
     return room
-
-
-def _own(state: State, workload: str, part: Placement) -> bool:
-    return any(one.device == part.device for one in state.held.get(workload, ()))
 
 
 def free_later(state: State, pool: str, without: Iterable[str] = ()) -> Room:
