@@ -204,19 +204,26 @@ def _may_stay(
 
 def _keep_ranks(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> None:
     """Let an elastic job that shrinks keep the ranks that need not go; it restarts with them."""
-    several = {victim.id for preemption in preemptions for victim in preemption.shrunk_further}
     for number, preemption in enumerate(preemptions):
-        for victim in preemption.shrunk if preemption.victims else ():
-            if victim.id in several:
-                continue
+        for victim in [*preemption.shrunk, *preemption.shrunk_further] if preemption.victims else ():
             for rank in sorted({piece.rank for piece in victim.pieces}):
                 kept = _kept_rank(victim, rank)
                 if kept.size == victim.size or not _may_stay(pool, preemptions, number, (kept,), backfill):
                     continue
                 if _fits_without(pool, preemptions, (kept,), backfill):
-                    at = preemption.victims.index(victim)
-                    victim = preemption.victims[at] = _without_rank(victim, rank)
+                    at, fewer = preemption.victims.index(victim), _without_rank(victim, rank)
+                    preemption.victims[at] = fewer
+                    _replace_part(preemptions, victim, fewer)
                     _count_restored(victim.project, kept.size, preemptions, number)
+                    victim = fewer
+
+
+def _replace_part(preemptions: Sequence[Preemption], part: Victim, fewer: Victim) -> None:
+    """Give the parts of an elastic job that leave for other claims the part that stays now."""
+    for other in [one for preemption in preemptions for one in preemption.victims]:
+        if other.id == part.id and other.base is not None:
+            other.base = fewer.base
+            other.first_shrink = fewer if other.first_shrink is part else other.first_shrink
 
 
 def _kept_rank(victim: Victim, rank: int) -> Victim:
@@ -233,7 +240,7 @@ def _without_rank(victim: Victim, rank: int) -> Victim:
     take_back_offer(victim)
     gone = frozenset(piece.rank for piece in victim.pieces if piece.rank != rank)
     fewer = split(victim.base, sorted((*victim.base.pieces, *victim.pieces)), gone)
-    fewer.least_ranks = victim.least_ranks
+    fewer.least_ranks, fewer.restarting, fewer.first_shrink = victim.least_ranks, victim.restarting, victim.first_shrink
     assert fewer.base is not None, "split gives both parts"
     fewer.base.above = None
     victim.project.undo_shrink(victim.size - fewer.size, victim.user)

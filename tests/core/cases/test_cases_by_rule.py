@@ -142,7 +142,12 @@ HERE = Path(__file__).parent
         # R43
         pytest.param(
             "claim_under_a_new_reservation",
-            id="a claim whose device a later reservation of the plan has, too, may keep it on other devices",
+            id="a victim continues where its claim keeps a device that a new reservation of the plan has, too",
+        ),
+        # R43
+        pytest.param(
+            "rank_of_a_job_that_two_claims_shrink",
+            id="an elastic job that two claims shrink keeps a rank that neither needs",
         ),
     ],
 )
