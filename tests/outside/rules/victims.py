@@ -149,6 +149,8 @@ def _allowed(step: Step, claim: Claim, victim: Job, milli: int) -> bool:
         return False
     if not admits_with(step, job, victim):
         return False
+    if _gives_to_several(step, victim) and _use_after(step, victim) + milli > _most(step, claim, victim):
+        return False
     policy = step.before.policy
     mine, other = policy.project(job.project), policy.project(victim.project)
     if mine.name != other.name and mine.department is not None and mine.department == other.department:
@@ -156,6 +158,29 @@ def _allowed(step: Step, claim: Claim, victim: Job, milli: int) -> bool:
     behind = step.claims[step.claims.index(claim) + 1 :]
     cases = [Case.of(step, claim.without(victim, milli)), *(Case.of(step, one.beside(victim, milli)) for one in behind)]
     return not any(True for case in cases if case.job.pool == job.pool for _ in of_claim(case))
+
+
+def _gives_to_several(step: Step, victim: Job) -> bool:
+    """Whether jobs of an elastic job's own project get ranks that it gives up; the plan names the first claim only."""
+    if victim.id not in step.after.reserved:
+        return False
+    given = {one.device for parts in _given(step, victim) for one in parts}
+    jobs = step.before.jobs
+    return any(
+        not given.isdisjoint(part.device for part in one.placements)
+        for one in step.reserving.values()
+        if one.workload in jobs and one.workload != victim.id and jobs[one.workload].project == victim.project
+    )
+
+
+def _use_after(step: Step, victim: Job) -> int:
+    return step.ledger.use(victim.pool).get(victim.project, 0)
+
+
+def _most(step: Step, claim: Claim, victim: Job) -> int:
+    """The fair share of a victim's project, or its quota where that is more."""
+    case = Case.of(step, claim)
+    return max(case.fair(victim.project), step.in_force(victim.pool).least(victim.project))
 
 
 def admits_with(step: Step, job: Job, victim: Job) -> bool:
