@@ -220,8 +220,9 @@ def _reserve_in_parts(pool: PoolState, milli: int) -> None:
     with_slices = pool.slice_devices
     others = set(numbers) - with_slices
     rows = [(room, on) for on in (with_slices, others) for room in (beside_planned, claimed)]
-    for room, on in (*rows, (free, set(numbers)), (ledger.reserved, set(numbers))):
-        order = sorted(on, key=lambda at: (at not in with_slices, not ledger.unused_quota[at], -room[at], at))
+    for room, on in (*rows, (free, numbers), (ledger.reserved, numbers)):
+        usable = (at for at in on if room[at] > 0) if milli else ()
+        order = sorted(usable, key=lambda at: (at not in with_slices, not ledger.unused_quota[at], -room[at], at))
         for at in order:
             left = ledger.capacity[at] - ledger.firm[at] - ledger.unused_quota[at]
             part = max(0, min(milli, room[at], left))
