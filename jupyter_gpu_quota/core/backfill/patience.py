@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..model import MS_PER_S, Job
 from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import QuotaState
+from ..queue.quota_state import Entitlement, QuotaState
 from .planned_start import PatientJob
-from .reservation import may_hold
+from .reservation import may_have_precedence
 from .state import BackfillState
 
 
@@ -20,25 +20,41 @@ class PatientJobs:
         self._known: dict[tuple[QuotaState, str], PatientJob | None] = {}
 
     def of(self, project: QuotaState) -> PatientJob | None:
-        """The project's patient job; never the one with the backfill reservation."""
+        """The project's patient job that still waits; never the one with the backfill reservation."""
         holder = self.backfill.now.job if self.backfill.now else ""
-        if (project, holder) not in self._known:
-            self._known[project, holder] = self._find(project, holder)
-        return self._known[project, holder]
+        if (project, holder) in self._known:
+            known = self._known[project, holder]
+            if known is None or known.queue.has(known.job):
+                return known
+        found = self._known[project, holder] = self._find(project, holder)
+        return found
+
+    def that_holds_back(self, project: QuotaState, queue: ClassQueue, job: Job) -> PatientJob | None:
+        """The patient job of the project, if a job of this class would overtake it and end after its planned start."""
+        patient, held = self.of(project), self.backfill.now
+        if patient is None or not patient.is_overtaken_by(job) or (held is not None and held.job == job.id):
+            return None
+        if project.entitlement(queue.size) is Entitlement.GUARANTEE and patient.size > project.guarantee:
+            return None
+        return patient if job.time_limit_s > patient.ends_in_time(self.pool) else None
 
     def found(self) -> dict[str, PatientJob]:
         """The patient jobs that were asked for, by id."""
         return {one.job.id: one for one in self._known.values() if one is not None}
 
+    def forget(self) -> None:
+        """Find them again: jobs have returned to the queue."""
+        self._known.clear()
+
     def _find(self, project: QuotaState, holder: str) -> PatientJob | None:
         """The first in the project's order of those that fit beside the guarantees and have a planned start."""
         rows = list[tuple[int, int, str, Job, ClassQueue]]()
         for queue in project.queue.classes.values():
-            job = queue.oldest(self._since)
-            if job is not None and job.id != holder and may_hold(self.pool, project, queue):
+            job = queue.oldest(self._since, besides=holder)
+            if job is not None and may_have_precedence(self.pool, project, queue):
                 rows.append((-job.priority, job.submitted_at, job.id, job, queue))
-        if not rows:
-            return None
-        *_, job, queue = min(rows)
-        planned = self.backfill.plan(project, queue, job)
-        return None if planned is None else PatientJob(job, queue, planned.starts_at)
+        for *_, job, queue in sorted(rows):
+            planned = self.backfill.plan(project, queue, job)
+            if planned is not None:
+                return PatientJob(job, queue, planned.starts_at)
+        return None

@@ -31,6 +31,10 @@ class PatientJob(NamedTuple):
         """In milli-GPU."""
         return self.queue.size
 
+    def ends_in_time(self, pool: PoolState) -> int:
+        """The longest time limit, in seconds, with which a job started now ends, grace included, before its start."""
+        return (self.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
+
     def is_overtaken_by(self, job: Job) -> bool:
         """Whether a job was submitted later, and has no higher priority."""
         is_later = (job.submitted_at, job.id) > (self.job.submitted_at, self.job.id)

@@ -57,11 +57,19 @@ class BackfillReservation:
 
 def may_hold(pool: PoolState, project: QuotaState, queue: ClassQueue) -> bool:
     """Whether a class may have the reservation: its jobs wait for devices only, and fit beside the guarantees."""
-    job_class = queue.job_class
+    return not project.over_limit(queue.size) and may_have_precedence(pool, project, queue)
+
+
+def may_have_precedence(pool: PoolState, project: QuotaState, queue: ClassQueue) -> bool:
+    """Whether a patient job of a class precedes its project: it waits for devices or for the limit of its project.
+
+    At the limit of its department it does not: other projects may take what its own leaves there.
+    """
+    job_class, department = queue.job_class, project.parent
     return (
         not job_class.exhausted
         and (job_class.preemptible or project.fixed_fits(queue.size))
-        and not project.over_limit(queue.size)
+        and (department is None or not department.over_limit(queue.size))
         and fits_beside_guarantees(pool, project, job_class.request)
     )
 

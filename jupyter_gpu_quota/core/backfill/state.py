@@ -94,8 +94,19 @@ class BackfillState:
         return self._is_whole(held) and has_room_at(self.pool, held.pieces, held.starts_at, work)
 
     def plan(self, project: QuotaState, queue: ClassQueue, job: Job) -> BackfillReservation | None:
-        """Plan devices and a start for a waiting job beside all that this plan has decided."""
-        return plan_backfill(self.pool, project, queue, job, self.future_work())
+        """Plan devices and a start for a waiting job beside all that this plan has decided.
+
+        The job with the reservation starts as planned and runs to its time limit.
+        """
+        held, work = self.now, self.future_work()
+        if held is None:
+            return plan_backfill(self.pool, project, queue, job, work)
+        other = self.pool.waiting[held.job]
+        work = [*work, Running(other, held.pieces, held.project, held.queue.size, held.starts_at, borrower=False)]
+        held.project.add(held.queue.size, other.user, fixed=not other.preemptible)
+        planned = plan_backfill(self.pool, project, queue, job, work)
+        held.project.remove(held.queue.size, other.user, fixed=not other.preemptible)
+        return planned
 
     def _held(self, recorded: Reservation) -> BackfillReservation | None:
         """The recorded reservation; None if its job has left the queue or may not have it any more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
 from typing import NamedTuple
 
 from ..model import Job
@@ -200,13 +201,25 @@ class ClassQueue:
         ]
         return min(short)[3] if short else None
 
-    def oldest(self, submitted_by: int) -> Job | None:
-        """The queued job that waits longest of those that never started, were submitted by then, and fit their user."""
+    def oldest(self, submitted_by: int, *, besides: str) -> Job | None:
+        """The queued job that waits longest of those that never started, were submitted by then, and fit their user.
+
+        ``besides``: the id of a job that is not looked for.
+        """
         if self._waiting.oldest_at > submitted_by:
             return None
-        fronts = (self._front(user) for user in self._waiting.users if self.has_room_for(user))
-        rows = [row for row in fronts if row is not None and row[0] <= submitted_by and not row[2].attempt]
-        return min(rows)[2] if rows else None
+        users = [user for user in self._waiting.users if self.has_room_for(user)]
+        oldest = [self._oldest_of(user, submitted_by, besides) for user in users]
+        return min((row for row in oldest if row is not None), default=(0, "", None))[2]
+
+    def _oldest_of(self, user: str, submitted_by: int, besides: str) -> _Row | None:
+        """The first queued job of a user that never started and was submitted by then."""
+        for row in islice(self._waiting.users[user], self._next.get(user, 0), None):
+            if row[0] > submitted_by:
+                return None
+            if not row[2].attempt and row[1] != besides and row[1] not in self._out:
+                return row
+        return None
 
     def pick(self, job: Job) -> Job:
         """Remove and return a job, not necessarily the first."""

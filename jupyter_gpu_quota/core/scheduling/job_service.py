@@ -11,7 +11,7 @@ from functools import partial
 
 from ..backfill.patience import PatientJobs
 from ..backfill.state import BackfillState
-from ..model import MS_PER_S, Job
+from ..model import Job
 from ..placement.place import Fit, Refusal, occupy, place
 from ..placement.whole_nodes import WholeNodes
 from ..preemption.feasibility import own_project_suffices
@@ -108,16 +108,12 @@ class JobService:
 
     def _waits_for_patient_job(self, one: Candidate) -> bool:
         """Whether the class has only jobs that would overtake an older job of the project; else its first does not."""
-        patient, queue = self.patient_jobs.of(one.project), one.queue
-        job = queue.first()
-        if patient is None or self.backfill.holds(queue) or not patient.is_overtaken_by(job):
+        queue = one.queue
+        patient = self.patient_jobs.that_holds_back(one.project, queue, queue.first())
+        if patient is None:
             return False
-        if one.entitlement is Entitlement.GUARANTEE and patient.size > one.project.guarantee:
-            return False
-        limit_s = (patient.starts_at - self.pool.now) // MS_PER_S - self.pool.policy.preemption.grace_s
-        if job.time_limit_s <= limit_s:
-            return False
-        other = patient.job if patient.queue is queue and queue.has(patient.job) else queue.first_within(limit_s)
+        in_time = patient.ends_in_time(self.pool)
+        other = patient.job if patient.queue is queue else queue.first_within(in_time)
         if other is not None and queue.has_room_for(other.user):
             queue.choose(other)
             return False
@@ -139,7 +135,7 @@ class JobService:
         if self.backfill.is_refused(request, borrowed=can_borrow):
             return False
         short = one.queue.first_within(held.ends_in_time(self.pool))
-        if short is not None:
+        if short is not None and self.patient_jobs.that_holds_back(one.project, one.queue, short) is None:
             with self.backfill.lifted(plans_again=False):
                 if self._start_free(one, can_borrow=can_borrow, job=short):
                     return True

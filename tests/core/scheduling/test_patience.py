@@ -10,7 +10,7 @@ from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.plan import Pause
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from jupyter_gpu_quota.messages.explanations import explanation_sentence
-from tests.core.world import World, world
+from tests.core.world import GENTLE, World, world
 
 HOUR_S = 3600
 
@@ -111,3 +111,43 @@ def test_a_claim_within_guarantee_does_not_wait_for_a_patient_job_that_is_larger
     text += "a queues 2\nc queues 2\na queues 1 minutes 600"
     plan = waited(world(text), "a1", 25).tick()
     assert {one.claimer for one in plan.actions if isinstance(one, Pause)} == {"a2", "c1"}
+
+
+# R24
+def test_jobs_that_follow_a_patient_job_start_in_the_same_plan() -> None:
+    made = waited(world("pool t 4\na 0 of t\na runs 1 minutes 1\na queues 1\na queues 2 of 1 minutes 600"), "a2", 25)
+    assert started(made) == ["a2", "a3", "a4"]
+
+
+def behind_reservation(minutes: int) -> str:
+    """a3 and a4 wait for the first node; a3 has its reservation. n2g0 is idle, and alone too small for either."""
+    text = f"pool t 1x2\npool t 1x1\na 0 of t\na runs 2 on n1g0,n1g1 minutes 60 ran 600\n{other('a', minutes)}\n"
+    return f"{text}a queues 2 minutes 60\na queues 2 minutes 60"
+
+
+# R24
+@pytest.mark.parametrize(("minutes", "starts"), [(600, False), (105, True)])
+def test_a_patient_job_is_planned_to_start_when_the_job_with_the_reservation_has_ended(
+    minutes: int, starts: bool
+) -> None:
+    made = waited(waited(world(behind_reservation(minutes)), "a3", 26), "a4", 25)
+    assert started(made) == []
+    assert [one.workload for one in made.backfill] == ["a3"]
+    assert started(made) == (["a2"] if starts else [])
+
+
+# R24, R12
+def test_small_jobs_do_not_keep_a_patient_job_at_the_limit_of_its_project() -> None:
+    made = World(preemption=dc.replace(GENTLE, grace_s=1))
+    made.pool("t", 1, 4)
+    made.project("a", "t", training_milli=0, weight=1, limit_milli=2000)
+    made.put(made.submit("a", 1000, time_limit_s=10), ["n1g0"], ran_s=2)
+    made.put(made.submit("a", 1000, time_limit_s=10), ["n1g1"], ran_s=7)
+    made.submit("a", 2000, time_limit_s=10, id="large")
+    made = waited(made, "large", 25)
+    starts = list[str]()
+    for at in range(30):
+        if at % 5 == 0:
+            made.submit("a", 1000, time_limit_s=10)
+        starts += started(made)
+    assert "large" in starts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model import Job, State
+from ..model import Job, Placement, Reservation, State
 from ..places import empty_room, fits, fits_empty, give, take
 from ..steps import Step
 from .limits import admits
@@ -20,22 +20,41 @@ from .reservation import (
 
 Found = Iterator[tuple[str, str]]
 
+FOREVER = 1 << 62
+
 
 def check(step: Step) -> Found:
     """No job starts that an older one surely holds back. Borrowers delay none, and are not judged."""
-    for action in step.giving():
+    giving = list(step.giving())
+    for at, action in enumerate(giving):
         job = step.before.jobs.get(action.workload)
         known = {*step.before.reserved, *step.before.held}
         if job is None or not job.waits or job.id in known or action.borrower:
             continue
-        older = next((one for one in _older(step, job) if _surely_holds_back(step, one, job)), None)
-        if older is not None:
+        older = _first(step, job, {one.workload for one in giving[at + 1 :]})
+        if older is not None and older in _older(step, job) and _surely_holds_back(step, older, job):
             yield "R24", f"{job.id} gets devices; {older.id}, submitted before, has waited {_waited_s(step, older)} s"
 
 
 def held_back(step: Step, job: Job) -> bool:
     """Whether an older job of its project may keep a job waiting."""
     return any(_may_hold_back(step, one, job) for one in _older(step, job))
+
+
+def _first(step: Step, job: Job, started_later: set[str]) -> Job | None:
+    """The first of its project's patient jobs, when the plan served a job; the others hold nobody back."""
+    served_later = [step.before.jobs[name] for name in sorted(started_later) if name in step.before.jobs]
+    waiting = [one for one in step.after.waiting(job.pool) if one.id not in step.after.reserved]
+    waiting += [one for one in served_later if one.waits]
+    patient = [one for one in waiting if one.project == job.project and _is_patient(step, one)]
+    return min(patient, key=own_order, default=None)
+
+
+def _is_patient(step: Step, job: Job) -> bool:
+    """Whether a job may be one; the certain part is left to the caller."""
+    waits = job.attempt == 0 and job.id not in {*step.before.reserved, *_holders(step)}
+    may_start = fits_empty(job, step.after) and fits_beside(step, job)
+    return waits and may_start and _waited_s(step, job) >= step.before.policy.patience_s
 
 
 def _older(step: Step, job: Job) -> Iterator[Job]:
@@ -59,7 +78,9 @@ def _holders(step: Step) -> set[str]:
 
 
 def _may_hold_back(step: Step, older: Job, job: Job) -> bool:
-    if not (fits_empty(older, step.after) and fits_beside(step, older)) or _ends_before(step, older, job):
+    if not (fits_empty(older, step.after) and fits_beside(step, older)):
+        return False
+    if end_if_started(job, step.before) <= _earliest_start(step.before, older):
         return False
     larger = older.milli > step.in_force(job.pool).most(job.project)
     return not (larger and surely_within_guarantee(step, job))
@@ -71,7 +92,10 @@ def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
     With whatever is certain of quotas.
     """
     just_now = _waited_s(step, older) == step.before.policy.patience_s or older.submitted_at == job.submitted_at
-    if just_now or older.id in {*step.after.reserved, *_holders(step)} or _ends_before(step, older, job):
+    if just_now or older.id in {*step.after.reserved, *_holders(step)} or _has_limit(step, older):
+        return False
+    latest = _latest_start(step, older, job)
+    if latest is None or end_if_started(job, step.before) <= latest:
         return False
     if not packs_beside(step, older) or not admits(older, step.after, step.ledger):
         return False
@@ -79,23 +103,11 @@ def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
     return not (larger and within_guarantee(step, job))
 
 
-def _ends_before(step: Step, older: Job, job: Job) -> bool:
-    """Whether a job ends, grace included, by the planned start of the older one.
-
-    An older one without the reservation starts no earlier than the time limits of running work allow, and not before
-    one of their project that precedes it and has the reservation.
-    """
-    ends = end_if_started(job, step.before)
-    if ends <= _earliest_start(step.before, older):
-        return True
-    for kept in (step.before.backfill.get(job.pool), step.backfill.get(job.pool)):
-        holder = None if kept is None else step.before.jobs.get(kept.workload)
-        if kept is None or holder is None or holder.project != older.project:
-            continue
-        precedes = holder.id == older.id or own_order(holder) < own_order(older)
-        if precedes and ends <= kept.planned_start:
-            return True
-    return False
+def _has_limit(step: Step, job: Job) -> bool:
+    """Whether the limit of its project or department may delay its planned start."""
+    project = step.before.policy.project(job.project)
+    owners = [project, step.before.policy.departments.get(project.department or "")]
+    return any(one is not None and one.of(job.pool).limit is not None for one in owners)
 
 
 def _earliest_start(state: State, job: Job) -> int:
@@ -111,3 +123,49 @@ def _earliest_start(state: State, job: Job) -> int:
         if fits(job, room, state):
             return ends_at(one, state)
     return state.now
+
+
+def _latest_start(step: Step, older: Job, job: Job) -> int | None:
+    """The latest instant that may have been the planned start of a job when the plan decided on another; None: never.
+
+    What the plan starts may count, and the reservation, whose job runs to its time limit.
+    """
+    starts = list[int | None]()
+    for state in (step.before, step.after):
+        for kept in (step.before.backfill.get(job.pool), step.backfill.get(job.pool), None):
+            starts.append(_planned_start(state, older, job, kept))
+    return None if None in starts else max(one for one in starts if one is not None)
+
+
+def _planned_start(state: State, older: Job, job: Job, kept: Reservation | None) -> int | None:
+    """When a job fits if all work but another job, and the reservation, end by their time limits; None: never."""
+    room, grace_ms = empty_room(state, job.pool), state.policy.grace_s * 1000
+    works = [(parts, _ends_at(state, name)) for name, parts in _occupied(state).items() if name != job.id]
+    holder = None if kept is None else state.jobs.get(kept.workload)
+    if kept is not None and holder is not None and holder.id not in {older.id, job.id}:
+        works.append((kept.placements, kept.planned_start + holder.time_limit_s * 1000 + grace_ms))
+    for parts, _ in works:
+        take(room, parts)
+    if fits(older, room, state):
+        return state.now + grace_ms
+    for parts, ends in sorted(works, key=lambda row: row[1]):
+        give(room, parts)
+        if fits(older, room, state):
+            return max(ends, state.now + grace_ms)
+    return None
+
+
+def _occupied(state: State) -> dict[str, tuple[Placement, ...]]:
+    """What each workload has, or will have when others have left."""
+    staying = {name: parts for name, parts in state.held.items() if name not in state.jobs or state.jobs[name].runs}
+    return staying | {name: one.placements for name, one in state.reserved.items()}
+
+
+def _ends_at(state: State, name: str) -> int:
+    """The end by the time limit, grace included; a notebook's slice is there for ever."""
+    job = state.jobs.get(name)
+    if job is None:
+        return FOREVER
+    if name in state.reserved:
+        return end_if_started(job, state) + state.policy.grace_s * 1000
+    return ends_at(job, state)

@@ -148,9 +148,17 @@ def _later(state: State, kept: Reservation) -> dict[str, tuple[Placement, ...]]:
     """What may still be on the devices at the planned start, by workload: running work, and claims that will start."""
     found = {name: parts for name, parts in state.held.items() if _ends_later(name, kept, state)}
     for name, one in state.reserved.items():
-        if name not in state.jobs or end_if_started(state.jobs[name], state) > kept.planned_start:
+        if name not in state.jobs or _claim_ends_later(state.jobs[name], kept, state):
             found[name] = (*found.get(name, ()), *one.placements)
     return found
+
+
+def _claim_ends_later(job: Job, kept: Reservation, state: State) -> bool:
+    """Whether a claim has devices after the planned start; it leaves before if it borrows notebook quota (R27, R31)."""
+    free = sum(max(0, milli) for milli in free_later(state, job.pool).values())
+    projects = state.policy.projects.items()
+    unbooked = sum(max(0, one.of(job.pool).notebook - notebooks_milli(name, state, job.pool)) for name, one in projects)
+    return end_if_started(job, state) > kept.planned_start and not (job.preemptible and free < unbooked)
 
 
 def end_if_started(job: Job, state: State) -> int:
@@ -226,9 +234,10 @@ def _is_senior(step: Step, job: Job, holder: Job) -> bool:
 
 def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
     if old.project == new.project:
-        return not idle and own_order(new) < own_order(old)
+        return own_order(new) < own_order(old)
     better = within_guarantee(step, new) or _better_right(step, new, old)
-    above = not (_surely_within_fair(step, old) and _was_within_fair(step, old)) and not _surely_within_fair(step, new)
+    old_within = step.is_certain(old.pool) and _surely_within_fair(step, old) and _was_within_fair(step, old)
+    above = not old_within and not _surely_within_fair(step, new)
     return better or (above and past(step, new) < past(step, old) and not idle)
 
 
