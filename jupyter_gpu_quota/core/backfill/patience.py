@@ -29,14 +29,23 @@ class PatientJobs:
         found = self._known[project, holder] = self._find(project, holder)
         return found
 
+    def may_have_one(self, project: QuotaState) -> bool:
+        """False only if no job of the project has waited long enough."""
+        return any(queue.count and queue.oldest_at <= self._since for queue in project.queue.classes.values())
+
     def that_holds_back(self, project: QuotaState, queue: ClassQueue, job: Job) -> PatientJob | None:
         """The patient job of the project, if a job of this class would overtake it and end after its planned start."""
+        patient = self.that_precedes(project, queue, job)
+        return patient if patient is not None and job.time_limit_s > patient.ends_in_time(self.pool) else None
+
+    def that_precedes(self, project: QuotaState, queue: ClassQueue, job: Job) -> PatientJob | None:
+        """The patient job of the project, if a job of this class has to leave the backfill reservation to it."""
         patient, held = self.of(project), self.backfill.now
         if patient is None or not patient.is_overtaken_by(job) or (held is not None and held.job == job.id):
             return None
         if project.entitlement(queue.size) is Entitlement.GUARANTEE and patient.size > project.guarantee:
             return None
-        return patient if job.time_limit_s > patient.ends_in_time(self.pool) else None
+        return patient
 
     def found(self) -> dict[str, PatientJob]:
         """The patient jobs that were asked for, by id."""

@@ -134,7 +134,7 @@ def first_waiting(pool: PoolState, unplanned: Container[ClassQueue] = ()) -> tup
 
 def _first(pool: PoolState, is_eligible: Callable[[ClassQueue], bool]) -> tuple[QuotaState, ClassQueue] | None:
     classes = {
-        project: [one for one in project.queue.classes.values() if not one.is_overtaking and is_eligible(one)]
+        project: [one for one in project.queue.classes.values() if not one.is_preceded and is_eligible(one)]
         for project in pool.projects.values()
     }
     found = first_of(classes, partial(may_hold, pool))

@@ -203,7 +203,7 @@ class BackfillState:
         Another job keeps the reservation, unless this one would be let in to its devices and lacks devices still.
         """
         held = self.now
-        if not self.tries_left or not may_hold(self.pool, project, queue):
+        if not self.tries_left or queue.is_preceded or not may_hold(self.pool, project, queue):
             return
         if held is not None and not held.has_better_right(self.pool, project, queue, project.entitlement(queue.size)):
             return

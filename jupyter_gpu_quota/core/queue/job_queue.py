@@ -112,7 +112,7 @@ class ClassQueue:
 
     __slots__ = (
         "_chosen", "_fits_user", "_heads", "_next", "_out", "_use_by_user", "_users", "_waiting",
-        "blocked", "count", "is_overtaking", "job_class", "priority_key", "size",
+        "blocked", "count", "is_overtaking", "is_preceded", "job_class", "priority_key", "size",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +129,8 @@ class ClassQueue:
         self._chosen: Job | None = None
         self.is_overtaking = False
         """It is blocked because its jobs would overtake a patient job."""
+        self.is_preceded = False
+        """A patient job has precedence over its first job, which gets no backfill reservation."""
         self._waiting = waiting_jobs
         self._use_by_user = use_by_user
         self._fits_user = fits_user
@@ -295,7 +297,7 @@ class JobQueue:
 
     def reopen(self) -> None:
         for queue in self.classes.values():
-            queue.blocked, queue.is_overtaking = None, False
+            queue.blocked, queue.is_overtaking, queue.is_preceded = None, False, False
 
     def reorder(self, user: str) -> None:
         """Reorder a user whose use fell, in every class."""

@@ -55,7 +55,7 @@ class SchedulingCycle:
         if self.builder.preemptions or self.builder.restarts or self.started_elsewhere or self.claims.took_over:
             self.backfill.verify()
         self.builder.backfill, self.builder.returning_borrowers = self.backfill.now, self.backfill.leaving
-        self.builder.patient = self.jobs.patient_jobs.found()
+        self.builder.patient_jobs = self.jobs.patient_jobs
         return self.builder
 
     def _divide(self) -> None:
@@ -179,7 +179,7 @@ class SchedulingCycle:
         for queue in project.queue.open_classes():
             if project.entitlement(queue.size) is not Entitlement.SURPLUS or self._may_preempt(project, queue):
                 continue
-            if self.jobs.fits_nowhere(queue):
+            if self.jobs.fits_nowhere(queue) and not self.jobs.is_behind_patient_job(project, queue):
                 at_limit = project.at_limit(queue.size)
                 code = ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
                 forbidden = reasons.why_forbidden(self.pool, project, queue, Entitlement.SURPLUS)
@@ -203,6 +203,7 @@ class SchedulingCycle:
         for one in minimize_victims(self.pool, self.builder.preemptions, held.pieces if held else ()):
             self.builder.cancel(one)
             self.claims.return_to_queue(one)
+        self.jobs.patient_jobs.forget()
 
     def _serve_freed_by_preemption(self) -> None:
         """Serve jobs on free devices that are no longer reserved: victims may free more than their preemptor needs."""

@@ -67,7 +67,7 @@ def decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None = Non
     """
     plan, builders = _decide(snapshot, policy, cache)
     for builder in builders:
-        builder.pool.release_references()
+        builder.release_references()
     return plan
 
 

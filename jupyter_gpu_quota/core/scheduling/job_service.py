@@ -91,6 +91,14 @@ class JobService:
         with self.backfill.lifted(plans_again=False):
             return isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
 
+    def is_behind_patient_job(self, project: QuotaState, queue: ClassQueue) -> bool:
+        """Whether a class is closed because its jobs would overtake a patient job; it gets no reservation either."""
+        if not self.patient_jobs.may_have_one(project):
+            return False
+        return queue.first_key() is not None and self._waits_for_patient_job(
+            Candidate(project, queue, project.entitlement(queue.size))
+        )
+
     def start_backfilled(self) -> None:
         """Start the job that has the backfill reservation, as soon as its devices, or others, are free."""
         held = self.backfill.now
@@ -109,13 +117,15 @@ class JobService:
     def _waits_for_patient_job(self, one: Candidate) -> bool:
         """Whether the class has only jobs that would overtake an older job of the project; else its first does not."""
         queue = one.queue
-        patient = self.patient_jobs.that_holds_back(one.project, queue, queue.first())
-        if patient is None:
+        job = queue.first()
+        patient = self.patient_jobs.that_precedes(one.project, queue, job)
+        queue.is_preceded = patient is not None
+        if patient is None or job.time_limit_s <= (in_time := patient.ends_in_time(self.pool)):
             return False
-        in_time = patient.ends_in_time(self.pool)
         other = patient.job if patient.queue is queue else queue.first_within(in_time)
         if other is not None and queue.has_room_for(other.user):
             queue.choose(other)
+            queue.is_preceded = patient.is_overtaken_by(other)
             return False
         queue.is_overtaking = True
         queue.blocked = partial(reasons.behind_patient_job, self.pool, one.project, one.size, patient)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
-from ..backfill.planned_start import PatientJob
+from ..backfill.patience import PatientJobs
 from ..backfill.planning import future_work
 from ..backfill.reservation import BackfillReservation
 from ..model import Job, JobState, Notebook
@@ -18,7 +17,7 @@ from ..preemption.rules import Preemptor
 from ..preemption.search.find import would_need_protected
 from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import Running, Victim
+from ..queue.quota_state import QuotaState, Running, Victim
 from ..reason_codes import ReasonCode
 from ..reasons import ClaimEnded, DrainTakenOver, Reason
 from . import reasons
@@ -37,8 +36,8 @@ class PlanBuilder:
         """The backfill reservation after this plan."""
         self.returning_borrowers: list[tuple[BackfillReservation, Victim]] = []
         """The borrowers of the backfill reservation that stop now, each with that reservation."""
-        self.patient: Mapping[str, PatientJob] = {}
-        """The patient jobs that their projects do not overtake, by id."""
+        self.patient_jobs: PatientJobs | None = None
+        """The patient jobs that their projects do not overtake."""
         self.restarts: dict[str, tuple[Piece, ...]] = {}
         """The pieces of the jobs that grow."""
         self._steps: list[Action | Preemption] = []
@@ -220,13 +219,10 @@ class PlanBuilder:
             waits[job.id] = reasons.unstartable(self.pool, job)
         for project in self.pool.projects.values():
             for queue in project.queue.classes.values():
-                why = queue.blocked() if queue.blocked else reasons.behind_others(project, queue.size)
-                why = reasons.beyond_guarantees(self.pool, project, queue, why)
-                for job in queue.jobs():
-                    fits_user = queue.has_room_for(job.user)
-                    waits[job.id] = why if fits_user else reasons.above_user_ceiling(project, queue.size, job.user)
-        for name in self.patient.keys() & waits.keys():
-            waits[name] = reasons.patient(self.pool, self.patient[name], waits[name])
+                waits |= self._waits_of_class(project, queue)
+        patient = {} if self.patient_jobs is None else self.patient_jobs.found()
+        for name in patient.keys() & waits.keys():
+            waits[name] = reasons.patient(self.pool, patient[name], waits[name])
         if self.backfill is not None:
             name = self.backfill.job
             waits[name] = reasons.backfill_reserved(self.pool, self.backfill, waits[name])
@@ -234,6 +230,28 @@ class PlanBuilder:
             drain = reasons.waits_for_drain(self.pool.name, preemption.preemptor.request.size, preemption.victims)
             waits[preemption.preemptor.id] = drain
         return waits
+
+    def _waits_of_class(self, project: QuotaState, queue: ClassQueue) -> dict[str, Reason]:
+        """Why the queued jobs of a class wait: for their user's ceiling, a patient job, or as the class does."""
+        why = queue.blocked() if queue.blocked else reasons.behind_others(project, queue.size)
+        why = reasons.beyond_guarantees(self.pool, project, queue, why)
+        patient_jobs = self.patient_jobs if reasons.may_wait_for_patient_job(why) else None
+        if patient_jobs is not None and not patient_jobs.may_have_one(project):
+            patient_jobs = None
+        found = dict[str, Reason]()
+        for job in queue.jobs():
+            if not queue.has_room_for(job.user):
+                found[job.id] = reasons.above_user_ceiling(project, queue.size, job.user)
+                continue
+            patient = None if patient_jobs is None else patient_jobs.that_holds_back(project, queue, job)
+            behind = patient and reasons.behind_patient_job(self.pool, project, queue.size, patient)
+            found[job.id] = behind or why
+        return found
+
+    def release_references(self) -> None:
+        """Drop references that form cycles."""
+        self.patient_jobs = None
+        self.pool.release_references()
 
     def _find_protected(self) -> None:
         """Set the reason of classes whose claims failed only because the victims are protected."""

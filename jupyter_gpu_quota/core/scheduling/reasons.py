@@ -313,6 +313,12 @@ def beyond_guarantees(pool: PoolState, project: QuotaState, queue: ClassQueue, w
     return with_changes(why, others_milli=training + notebooks, capacity_milli=sum(pool.ledger.capacity))
 
 
+def may_wait_for_patient_job(why: Reason) -> bool:
+    """Whether a job that waits for this reason may be kept from the next devices by a patient job."""
+    has_no_room = isinstance(why, NoFreeGpu | AboveFairShare) and why.others_milli is None
+    return has_no_room or isinstance(why, BehindPatientJob)
+
+
 def behind_patient_job(pool: PoolState, project: QuotaState, size: int, patient: PatientJob) -> Reason:
     """An older job of the project waited long without ever starting: only jobs that end before it starts are served."""
     planned_s = _until(patient.starts_at, pool.now)
