@@ -101,7 +101,11 @@ MUTANTS = (
     ),
     mutant(
         "a backfill reservation does not count the guarantees of others",
-        edit("backfill/reservation.py:may_hold", "fits_beside_guarantees(pool, project, job_class.request)", "True"),
+        edit(
+            "backfill/reservation.py:may_have_precedence",
+            "fits_beside_guarantees(pool, project, job_class.request)",
+            "True",
+        ),
     ),
     mutant(
         "a backfill reservation passes while devices are idle for it",
