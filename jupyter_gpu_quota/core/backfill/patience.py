@@ -21,7 +21,7 @@ class PatientJobs:
 
     def of(self, project: QuotaState) -> PatientJob | None:
         """The project's patient job that still waits; never the one with the backfill reservation."""
-        holder = self.backfill.now.job if self.backfill.now else ""
+        holder = self.backfill.current.job if self.backfill.current else ""
         if (project, holder) in self._known:
             known = self._known[project, holder]
             if known is None or known.queue.has(known.job):
@@ -40,7 +40,7 @@ class PatientJobs:
 
     def that_precedes(self, project: QuotaState, queue: ClassQueue, job: Job) -> PatientJob | None:
         """The patient job of the project, if a job of this class has to leave the backfill reservation to it."""
-        patient, held = self.of(project), self.backfill.now
+        patient, held = self.of(project), self.backfill.current
         if patient is None or not patient.is_overtaken_by(job) or (held is not None and held.job == job.id):
             return None
         if project.entitlement(queue.size) is Entitlement.GUARANTEE and patient.size > project.guarantee:

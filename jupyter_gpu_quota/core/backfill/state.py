@@ -28,7 +28,7 @@ class BackfillState:
 
     def __init__(self, pool: PoolState, future_work: Callable[[], Sequence[Running]]) -> None:
         self.pool, self.ledger, self.future_work = pool, pool.ledger, future_work
-        self.now: BackfillReservation | None = None
+        self.current: BackfillReservation | None = None
         self.dropped = False
         """It was given up after jobs had been kept from its devices."""
         self.leaving: list[tuple[BackfillReservation, Victim]] = []
@@ -62,7 +62,7 @@ class BackfillState:
 
         The reservation ends if its job waits for a limit since victims were spared.
         """
-        held = self.now
+        held = self.current
         if held is None:
             return
         self._set(None)
@@ -98,7 +98,7 @@ class BackfillState:
 
         The job with the reservation starts as planned and runs to its time limit.
         """
-        held, work = self.now, self.future_work()
+        held, work = self.current, self.future_work()
         if held is None:
             return plan_backfill(self.pool, project, queue, job, work)
         other = self.pool.waiting[held.job]
@@ -160,7 +160,7 @@ class BackfillState:
         Returns False where the first job of the order is still to be served: it may be that job.
         Rule R29.
         """
-        held = self.now
+        held = self.current
         if held is None or self._has_idle_devices(held):
             return True
         first = first_waiting(self.pool, self.unplanned)
@@ -202,7 +202,7 @@ class BackfillState:
 
         Another job keeps the reservation, unless this one would be let in to its devices and lacks devices still.
         """
-        held = self.now
+        held = self.current
         if not self.tries_left or queue.is_preceded or not may_hold(self.pool, project, queue):
             return
         if held is not None and not held.has_better_right(self.pool, project, queue, project.entitlement(queue.size)):
@@ -211,7 +211,7 @@ class BackfillState:
 
     def _replace(self, project: QuotaState, queue: ClassQueue) -> None:
         self.tries_left -= 1
-        held = self.now
+        held = self.current
         self._set(None)
         planned = self.plan(project, queue, queue.first())
         if planned is None:
@@ -223,7 +223,7 @@ class BackfillState:
 
     def plan_again(self) -> None:
         """Plan for the same job after another job with a better right has started on its devices."""
-        held = self.now
+        held = self.current
         if held is None:
             return
         self._set(None)
@@ -253,35 +253,35 @@ class BackfillState:
         return project.fits_user_later(queue.size, job.user) and may_hold(self.pool, project, queue)
 
     def _set(self, held: BackfillReservation | None) -> None:
-        before = self.now.pieces if self.now else ()
+        before = self.current.pieces if self.current else ()
         reserve(self.ledger, before, borrowed=False, sign=-1)
-        self.now = held
+        self.current = held
         reserve(self.ledger, held.pieces if held else (), borrowed=False)
 
     def holds(self, queue: ClassQueue) -> bool:
         """Whether the first job of a class has the reservation."""
-        return self.now is not None and queue.first().id == self.now.job
+        return self.current is not None and queue.first().id == self.current.job
 
     def lends_to(self, project: QuotaState, job_class: JobClass) -> bool:
         """Whether jobs of a class may borrow the reserved devices: none that its job could pause at once."""
-        held = self.now
+        held = self.current
         if held is None or not job_class.preemptible or job_class.exhausted or held.ends_in_time(self.pool) <= 0:
             return False
         return project is not held.project or job_class.priority >= held.queue.job_class.priority
 
     def is_on(self, pieces: Iterable[Piece]) -> bool:
         """Whether a device of these pieces is reserved."""
-        reserved = {one.device for one in self.now.pieces} if self.now else ()
+        reserved = {one.device for one in self.current.pieces} if self.current else ()
         return any(piece.device in reserved for piece in pieces)
 
     def has_room(self, milli: int = 1) -> bool:
         """Whether so much is free now on one reserved device."""
-        pieces, free_now = self.now.pieces if self.now else (), self.ledger.free_now
+        pieces, free_now = self.current.pieces if self.current else (), self.ledger.free_now
         return any(free_now(one.device) >= milli for one in pieces)
 
     def is_refused(self, request: Request, *, borrowed: bool) -> bool:
         """Whether a request found no room while the reservation was lifted, and no room was freed since."""
-        gains = self._gains_without.get((self.ledger.gains, self.now.pieces if self.now else ()))
+        gains = self._gains_without.get((self.ledger.gains, self.current.pieces if self.current else ()))
         return gains is not None and is_refused(self.ledger, request, gains, borrowed=borrowed)
 
     @contextmanager
@@ -290,7 +290,7 @@ class BackfillState:
 
         ``plans_again``: plan it anew if the block used its devices.
         """
-        ledger, pieces = self.ledger, self.now.pieces if self.now else ()
+        ledger, pieces = self.ledger, self.current.pieces if self.current else ()
         before = [room_beside(ledger, piece) for piece in pieces if plans_again]
         gains = ledger.gains
         reserve(ledger, pieces, borrowed=False, sign=-1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..model import WHOLE_DEVICE
 from ..placement.ledger import Ledger
 from ..placement.place import Fit, Piece, Request, place, rank_pieces, reserve
 from ..queue.pool_state import PoolState
@@ -110,13 +109,13 @@ class Replacement:
                 yield slot
         fit = place(self.ledger, request._replace(ranks=1), borrowed=borrowed)
         free = [piece.device for piece in fit.pieces] if isinstance(fit, Fit) else []
-        need = min(request.gpu_milli, WHOLE_DEVICE)
+        need = request.per_device
         if free and all((only is None or at in only) and after(at) >= need for at in free):
             yield free
 
     def _draining(self, request: Request, after: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
         ledger, per_rank = self.ledger, request.devices_per_rank
-        need = min(request.gpu_milli, WHOLE_DEVICE)
+        need = request.per_device
         nodes = {ledger.node_of[at] for at in ledger.draining}
         slots = [ledger.on_node[node] for node in nodes] if per_rank > 1 else [[at] for at in ledger.draining]
         for slot in slots:

@@ -54,7 +54,7 @@ class SchedulingCycle:
         grow(self.pool, self.builder)
         if self.builder.preemptions or self.builder.restarts or self.started_elsewhere or self.claims.took_over:
             self.backfill.verify()
-        self.builder.backfill, self.builder.returning_borrowers = self.backfill.now, self.backfill.leaving
+        self.builder.backfill, self.builder.returning_borrowers = self.backfill.current, self.backfill.leaving
         self.builder.patient_jobs = self.jobs.patient_jobs
         return self.builder
 
@@ -128,7 +128,7 @@ class SchedulingCycle:
 
     def _first_without_reservation(self) -> tuple[QuotaState, ClassQueue] | None:
         """The job that is to get the backfill reservation; None while another one has it."""
-        return self.backfill.first_blocked() if self.backfill.now is None else None
+        return self.backfill.first_blocked() if self.backfill.current is None else None
 
     def _serve_in_order(self, weakest: Entitlement, *, blocked: tuple[QuotaState, ClassQueue] | None = None) -> None:
         """Serve the first job of all projects, down to this entitlement, until no job class is open.
@@ -163,7 +163,7 @@ class SchedulingCycle:
 
     def _drop_served_reservation(self) -> None:
         """Drop the backfill reservation of a job that has been served on other devices."""
-        held = self.backfill.now
+        held = self.backfill.current
         if held is not None and self.builder.serves(held.job):
             self.backfill.drop()
 
@@ -193,13 +193,15 @@ class SchedulingCycle:
         return any(victim.project is project for victim in self.pool.borrowers)
 
     def _reserve_for(self, blocked: tuple[QuotaState, ClassQueue] | None) -> None:
-        while self.backfill.now is None and blocked is not None and self.backfill.tries_left:
+        while self.backfill.current is None and blocked is not None and self.backfill.tries_left:
             self.backfill.reserve_for(*blocked)
-            blocked = self._first_without_reservation()
+            refused, blocked = blocked, self._first_without_reservation()
+            if blocked == refused:
+                break
 
     def _minimize_victims(self) -> None:
         """Restore the victims that are not needed; one may continue on devices of the backfill reservation."""
-        held = self.backfill.now
+        held = self.backfill.current
         for one in minimize_victims(self.pool, self.builder.preemptions, held.pieces if held else ()):
             self.builder.cancel(one)
             self.claims.return_to_queue(one)

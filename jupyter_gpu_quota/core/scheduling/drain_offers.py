@@ -59,7 +59,7 @@ class DrainOffers:
         return is_taken
 
     def _find(self) -> tuple[QuotaState, ClassQueue] | None:
-        drain, held = DrainRoom(self.pool.ledger), self.backfill.now
+        drain, held = DrainRoom(self.pool.ledger), self.backfill.current
         if drain.is_empty and held is None:
             return None
         searched = {*self._refused, *(() if held is None else (held.project,))}
@@ -106,4 +106,4 @@ class DrainOffers:
 
     def _is_holders(self, queue: ClassQueue) -> bool:
         """Whether the backfill reservation is for a job of this class: what work leaves may be reserved for it."""
-        return self.backfill.now is not None and self.backfill.now.queue is queue
+        return self.backfill.current is not None and self.backfill.current.queue is queue

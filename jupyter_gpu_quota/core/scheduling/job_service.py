@@ -101,7 +101,7 @@ class JobService:
 
     def start_backfilled(self) -> None:
         """Start the job that has the backfill reservation, as soon as its devices, or others, are free."""
-        held = self.backfill.now
+        held = self.backfill.current
         if held is None or held.project.at_limit(held.queue.size) or self.builder.serves(held.job):
             return
         one = Candidate(held.project, held.queue, held.project.entitlement(held.queue.size))
@@ -139,7 +139,7 @@ class JobService:
 
     def _start_on_reserved(self, one: Candidate, *, can_borrow: bool) -> bool:
         """Start a job on the reserved devices, if it ends in time, has the better right, or borrows them. Rule R30."""
-        held, request = self.backfill.now, one.queue.job_class.request
+        held, request = self.backfill.current, one.queue.job_class.request
         if held is None or not (self.backfill.has_room(request.per_device) or held.takes_cpu_or_memory):
             return False
         if self.backfill.is_refused(request, borrowed=can_borrow):
@@ -164,12 +164,12 @@ class JobService:
             return self._start_free(one, can_borrow=can_borrow)
 
     def _has_better_right(self, one: Candidate) -> bool:
-        held = self.backfill.now
+        held = self.backfill.current
         return held is not None and held.has_better_right(self.pool, one.project, one.queue, one.entitlement)
 
     def _is_last_resort(self, one: Candidate) -> bool:
         """Whether a job starts on the reserved devices only if no move and no preemption serves it."""
-        held = self.backfill.now
+        held = self.backfill.current
         return held is not None and one.entitlement is held.entitlement is Entitlement.GUARANTEE
 
     def _start_free(self, one: Candidate, *, can_borrow: bool, job: Job | None = None, borrows: bool = False) -> bool:
@@ -220,7 +220,7 @@ class JobService:
 
     def _drain_in_time(self, one: Candidate) -> bool:
         """Reserve what work is leaving on the reserved devices for a job that ends before the planned start."""
-        held = self.backfill.now
+        held = self.backfill.current
         if held is None or not any(self.ledger.leaving[piece.device] for piece in held.pieces):
             return False
         if one.queue.first().time_limit_s + self.pool.policy.preemption.grace_s > held.ends_in_time(self.pool):
