@@ -43,7 +43,7 @@ def at_least_fair(entitlement: int) -> int:
 
 def as_if_within_guarantee(preemptor: Any) -> Any:
     """A preemptor that takes what one within guarantee may take, also from the job that it was paused for."""
-    return replace(preemptor, entitlement=type(preemptor.entitlement)(0), excluded_victim=None)
+    return preemptor._replace(entitlement=type(preemptor.entitlement)(0), excluded_victim=None)
 
 
 def without_reservations(actions: list[Any]) -> list[Any]:
