@@ -39,7 +39,7 @@ class BackfillState:
         self.passed: BackfillReservation | None = None
         """The one that another job took over in this plan."""
         self._gains_without: dict[tuple[int, tuple[Piece, ...]], int] = {}
-        """What counts as the last gain of room while the reservation is lifted, by that before and by its pieces."""
+        """The number of the last gain of room while the reservation is lifted, by that before it and by its pieces."""
         self.recorded: tuple[BackfillReservation, ...] = ()
         """The one with which this plan began, and before that the recorded one if it is another."""
 

@@ -19,7 +19,7 @@ MAX_SHRINKS = 64
 
 
 class Kind(IntEnum):
-    """What happens to the work, the mildest first."""
+    """The operations, the mildest first."""
 
     TAKE_OVER = 0
     """It waits, and loses devices that are reserved for it."""
@@ -89,7 +89,7 @@ def cost_of(operations: Iterable[Operation]) -> Cost:
 
 
 def kind_without_pause(victim: Victim) -> Kind:
-    """What happens to work that makes room without a pause."""
+    """The operation on work that makes room without a pause."""
     if victim.base is not None:
         return Kind.SHRINK
     return Kind.TAKE_OVER if victim.reserved else Kind.END_BORROWING

@@ -29,7 +29,7 @@ class Preemption:
     used: dict[str, int] = field(default_factory=dict)
     """The use of each project concerned before the preemption, by name."""
     set_aside_milli: int = 0
-    """What jobs of its project before it have lost while the plan is minimized, because they are above fair share."""
+    """The milli-GPU that earlier jobs of its project, above the fair share, have lost while the plan is minimized."""
     slack_milli: int = NO_LIMIT
     """The additional use that the preemptor's department may have while all victims stay legal."""
     ended_early: bool = False

@@ -61,20 +61,24 @@ def read_pool(
     for used in snapshot.usage:
         if used.pool == part.name and used.project in pool.projects:
             pool.projects[used.project].past_use_milli_s = used.milli_s
+    _read_notebooks(pool, part)
+    _read_other_allocations(pool, part, index)
+    _read_busy(pool, part, stopping, changed or {})
+    _read_waiting(pool, part)
+    pool.borrowers.sort(key=lambda victim: victim.order)
+    for project in pool.projects.values():
+        project.make_victims = partial(make_victims, policy, pool.now)
+    return pool
+
+
+def _read_notebooks(pool: PoolState, part: PoolSnapshot) -> None:
     for notebook in part.notebooks:
         if notebook.state in HOLDS_SLICE:
             pool.project(notebook.project).book(notebook)
             pool.slices.append(notebook)
         elif notebook.state is NotebookState.REQUESTED:
             pool.requested.append(notebook)
-    _read_other_allocations(pool, part, index)
-    _read_busy(pool, part, stopping, changed or {})
-    _read_waiting(pool, part)
-    pool.borrowers.sort(key=lambda victim: victim.order)
     pool.requested.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
-    for project in pool.projects.values():
-        project.make_victims = partial(make_victims, policy, pool.now)
-    return pool
 
 
 # --- projects and departments ---------------------------------------------------------------------------------------

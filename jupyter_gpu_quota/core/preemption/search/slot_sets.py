@@ -32,7 +32,7 @@ class SlotSets:
         self.slots = Slots(self.ledger, self.preemptor, can_borrow=attempt.can_borrow)
         self.seen_at: dict[int, list[Operation]] = defaultdict(list)
         self.frees_at: dict[int, list[int]] = defaultdict(list)
-        """What each candidate seen at a slot frees there, in milli-GPU."""
+        """The amount that each candidate seen at a slot frees there, in milli-GPU."""
         self.seen = 0
         self.choices_left = MAX_CHOICES
         self.was_cut_short = False
