@@ -112,9 +112,9 @@ class GPUQuota(Configurable):
         min=1,
         help="Burst of these requests per user, before changes_per_s applies.",
     ).tag(**SERVICE)
-    log_limit_mib = Int(64, min=1, help="Largest log of one rank, in MiB; the oldest lines are deleted first.").tag(
-        **SERVICE
-    )
+    log_limit_mib = Int(
+        64, min=1, help="Newest part of a rank's log that is kept, in MiB; what is older is deleted."
+    ).tag(**SERVICE)
     outputs_limit_mib = Int(10_240, min=1, help="Largest outputs folder of one job, in MiB.").tag(**SERVICE)
     keep_jobs_days = Int(30, min=1, help="Retention of ended jobs, their logs and outputs, in days.").tag(**SERVICE)
     keep_samples_hours = Int(2, min=1, help="Retention of single samples of devices, in hours; hourly sums stay.").tag(

@@ -1,7 +1,7 @@
 """The tables of figures, from the results of ``make bench`` in ``figures.json``: `python docs/_scripts/figures.py`.
 
-``docs/reference/figures.md`` has every part, with the machine, the date and the load before. The README has the main
-figures of the main parts, and all that missed their bounds.
+``docs/reference/figures.md`` has every part, with the machine, the date and the load before. The README has five
+figures, and the names of all that missed their bounds.
 """
 
 from __future__ import annotations
@@ -16,28 +16,17 @@ KEPT = ROOT / "docs" / "figures.json"
 PAGE = ROOT / "docs" / "reference" / "figures.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
-FIRST = {
-    "openb": ("openb, GPU allocated",),
-    "bank": (
-        "with lending: GPU use by",
-        "deadline, with lending: violations",
-        "deadline, with lending: longest",
-        "wake-up, longest",
-    ),
-    "kueue": ("",),
-    "kueue-live": ("",),
-    "shapes": ("4 projects", "1,000 nodes", "4,000 one-GPU", "never fits, 500", "full and at quota", "10,000 devices"),
-    "tick": ("whole tick",),
-    "claims": ("worst",),
-    "slices": ("",),
-    "wake": ("worst",),
-    "idle-accuracy": ("",),
-    "sampler": ("a sample of",),
+HEADLINES = {
+    "openb": "openb, GPU allocated at 130 % offered",
+    "bank": "bank, usual, with lending: GPU use by that of one GPU each",
+    "kueue-live": "kueue baseline, real time",
+    "claims": "claim, worst",
+    "slices": "slice part of a notebook start, median",
 }
-"""The figures of the README by part: those with a bound whose name contains one of these, and all missed ones."""
+"""The five figures of the README, by part."""
 HEAD = "| figure | measured | promised | others |\n|---|---|---|---|"
 NONE = "This checkout has no figures. `make bench` measures them on your machine.\n"
-REST = "The measured intervals, the load of the machines and all other figures: [figures](docs/reference/figures.md).\n"
+REST = "[All figures](docs/reference/figures.md), with what is timed and the load of the machine."
 INTRODUCTION = """# Figures
 
 The results of `make bench`, part by part, from [figures.json](../figures.json). *Others* has the figures of other
@@ -49,23 +38,26 @@ def rendered(document: Mapping[str, Any] | None) -> str:
     """The README's text for a document of figures; for None, a sentence that there are none."""
     if document is None:
         return NONE
-    parts = {name: document["parts"][name] for name in FIRST if name in document["parts"]}
-    first = [row for name, part in parts.items() for row in part["figures"] if _is_first(row, FIRST[name])]
+    parts = {name: document["parts"][name] for name in HEADLINES if name in document["parts"]}
+    first = [row for name, part in parts.items() for row in part["figures"] if row["name"] == HEADLINES[name]]
     rows = [_row({**figure, "peers": _strongest(figure["peers"])}) for figure in first]
-    missing = [part for part in parts.values() if "not_measured" in part]
-    lacking = [f"\n{part['title']}: not measured ({part['not_measured']})." for part in missing]
     machines = sorted({_machine(part["machine"]) for part in parts.values()})
-    return "\n".join([HEAD, *rows, *lacking, "", f"Measured on {', and on '.join(machines)}. {REST}"])
+    return "\n".join([HEAD, *rows, "", f"On {', and on '.join(machines)}. {_bounds(document)}", f"{REST}\n"])
+
+
+def _bounds(document: Mapping[str, Any]) -> str:
+    """How many figures have a bound, and the names of those that miss it, of parts that were not measured, too."""
+    parts = document["parts"].values()
+    figures = [figure for part in parts for figure in part["figures"] if figure["promised"]]
+    missed = [figure["name"] for figure in figures if figure["holds"] is False]
+    missed += [f"{part['title']} (not measured)" for part in parts if "not_measured" in part]
+    names = f": {'; '.join(missed)}" if missed else ""
+    return f"Of {len(figures)} figures with a bound, {len(missed)} miss it{names}."
 
 
 def _strongest(peers: str) -> str:
     """The first two; they stand strongest first."""
     return "; ".join(peers.split("; ")[:2])
-
-
-def _is_first(figure: Mapping[str, Any], names: tuple[str, ...]) -> bool:
-    promised = bool(figure["promised"]) and any(name in figure["name"] for name in names)
-    return promised or figure["holds"] is False
 
 
 def page(document: Mapping[str, Any] | None) -> str:

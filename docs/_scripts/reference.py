@@ -299,6 +299,8 @@ SECTIONS = {
                        "Without a limit, the pool is the limit."),
     "PerUser": ("Per user", "Ceilings for each user: on slices of notebooks, and on all running jobs together."),
     "Defaults": ("Defaults", "Defaults for jobs and notebooks of the project."),
+    "Maximum": ("Maximum", "The most that one job of the project, or in the pool, may request. A job that names no "
+                "time limit has the default, or the maximum where that is less."),
     "KindPools": ("Pool by kind of work", "The pool of work that names none. Without it: the only pool for that kind "
                   "of work, or the only such pool in which the project has quota for it."),
     "EnvironmentSection": ("Environment", "An interpreter that jobs may name with `--environment`; without `projects` "
@@ -338,10 +340,10 @@ def _keys(name: str, section: Mapping[str, Any]) -> str:
     presets, (title, about) = _presets(name), SECTIONS[name]
     needed = section.get("required", ())
     rows = [
-        (f"`{key}`", _type(value), "yes" if key in needed else "", _preset(presets.get(key)))
+        (f"`{key}`", value["description"], _type(value), "required" if key in needed else _preset(presets.get(key)))
         for key, value in section["properties"].items()
     ]
-    return f"## {title}\n\n{about}\n\n{table(('key', 'value', 'required', 'default'), iter(rows))}"
+    return f"## {title}\n\n{about}\n\n{table(('key', 'meaning', 'value', 'default'), iter(rows))}"
 
 
 def _presets(name: str) -> Mapping[str, object]:
@@ -363,8 +365,8 @@ def _type(value: Mapping[str, Any]) -> str:
             return f"[{title}](#{title.lower().replace(' ', '-')})"
         case {"const": constant}:
             return code(constant)
-        case {"description": str(description)}:
-            return description
+        case {"x-form": str(form)}:
+            return form
         case {"enum": list(choices)}:
             return " or ".join(code(choice) for choice in choices)
         case {"anyOf": list(kinds)} | {"allOf": list(kinds)} | {"oneOf": list(kinds)}:

@@ -112,9 +112,7 @@ async def _send_first(services: Services, person: Person, stream: EventStream, s
         if since > version or len(changes.jobs) > MAX_RESUMED:
             await stream.send("reset", f'{{"version":{version}}}', str(version))
             return
-        await services.store_view.learn_names(
-            [r.job.user for r in changes.jobs] + [r.notebook.user for r in changes.notebooks]
-        )
+        await services.store_view.learn_names(changes.people)
         devices = tuple(services.store_view.mirror.devices)
         unsent.add(Delta(version=version, jobs=changes.jobs, notebooks=changes.notebooks, devices=devices))
     await stream.send("changed", changed_view(services, person, unsent), str(version))

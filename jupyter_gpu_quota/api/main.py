@@ -35,7 +35,7 @@ from .access.people import Accounts, People
 from .access.rate_limit import RateLimit
 from .access.streams import Streams
 from .app import make_app
-from .requests.resource import MAX_DRAINED
+from .requests.resource import BODY_GRACE_S, IDLE_S, MAX_DRAINED
 from .requests.services import ApiSettings, Services, StoreSlot, now_ms
 from .requests.writer import Writer
 from .state.decision_cache import DecisionCache
@@ -180,7 +180,8 @@ def start_server(services: Services, sockets: Sequence[socket.socket]) -> HTTPSe
         xheaders=True,
         max_body_size=MAX_DRAINED,  # uploads raise it for themselves; all others are in memory
         max_header_size=MAX_HEADERS,
-        idle_connection_timeout=3600,
+        idle_connection_timeout=IDLE_S,
+        body_timeout=BODY_GRACE_S,
     )
     for each in sockets:
         each.setblocking(False)
@@ -212,8 +213,9 @@ async def _open_store(services: Services, url: str) -> None:
         try:
             store = await asyncio.get_running_loop().run_in_executor(None, open_store, url)
         except StoreUnavailable as error:
+            if services.slot.why != str(error):
+                log.error("the database cannot be opened: %s", error.log_text())
             services.slot.why = str(error)
-            log.error("the database cannot be opened: %s", error)
             await asyncio.sleep(RETRY_S)
         else:
             services.slot.store = store

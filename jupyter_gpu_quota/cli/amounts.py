@@ -8,7 +8,7 @@ import click
 
 from ..core.amounts import AmountRefusal, duration_s, exact_milli, gpu_amount, memory_mib
 
-NO_GPU_AMOUNT = ("not_an_amount", "not_memory", "negative")
+NO_GPU_AMOUNT = ("not_an_amount", "not_memory", "negative", "too_small", "too_fine", "too_large")
 """Refusals that hold on all devices. The service decides about the others."""
 
 
@@ -25,6 +25,13 @@ def parse_duration(ctx: click.Context, parameter: click.Parameter, text: str | N
     found = None if text is None else duration_s(text)
     if isinstance(found, AmountRefusal):
         raise click.BadParameter(found.message)
+    return text
+
+
+def parse_time_limit(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """A duration of at least a second, unchanged."""
+    if parse_duration(ctx, parameter, text) is not None and text is not None and duration_s(text) == 0:
+        raise click.BadParameter(f"{text!r:.40} is no time; the shortest limit is 1s")
     return text
 
 

@@ -10,19 +10,18 @@ from typing import Any
 import click
 
 from ..client import FINAL, Client, describe
-from ..core.amounts import duration_text, host_text, ranks_text
-from ..messages.exit_status import ended_attempts
+from ..core.amounts import counted, duration_text, host_text, ranks_text
+from ..messages.exit_status import ended_attempts, exit_text
 from ..messages.figures import label, value_text
 from ..messages.reasons import short_sentence
-from ..wire import JobDetail, JobView
-from .amounts import parse_cpu, parse_duration, parse_gpu, parse_memory
+from ..wire import JobDetail, JobView, ReasonView
+from .amounts import parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
 from .prose import print_prose
 from .selection import JOB, job_of, workload_of
 from .session import DONE, as_json, calls_service, print_stderr
 from .tables import (
     all_columns,
-    counted,
     gpu_or_none,
     is_narrow,
     plain_text,
@@ -49,18 +48,18 @@ NARROW_JOB_COLUMNS = ("ID", "NAME", "GPU", "STATE")
 def jobs(client: Client, all_: bool, project: str | None, mine: bool, wide: bool, json_: bool) -> None:
     """List the jobs of your projects, newest first."""
     found = client.jobs(all=all_, project=project, mine=mine)
-    if not found and not json_:
-        print_stderr(_no_jobs_text(all_=all_, filtered=mine or project is not None))
-        return
+    empty = _no_jobs_text(all_=all_, filtered=mine or project is not None)
     if is_narrow(wide=wide):
-        show(found, NARROW_JOB_COLUMNS, map(_narrow_job_row, found), json_=json_)
+        show(found, NARROW_JOB_COLUMNS, map(_narrow_job_row, found), empty=empty, json_=json_)
     else:
-        show(found, JOB_COLUMNS, map(_job_row, found), json_=json_, wide=wide)
+        show(found, JOB_COLUMNS, map(_job_row, found), empty=empty, json_=json_, wide=wide)
 
 
 def _no_jobs_text(*, all_: bool, filtered: bool) -> str:
     of_these = " of these" if filtered else ""
-    return f"There is no job{of_these}." if all_ else f"No job{of_these} runs or waits; --all lists ended jobs too."
+    if not all_:
+        return f"No job{of_these} runs or waits; --all lists ended jobs too."
+    return f"There is no job{of_these}; `jupyter gpu-quota submit` queues one."
 
 
 def _job_row(job: JobView) -> tuple[object, ...]:
@@ -70,11 +69,22 @@ def _job_row(job: JobView) -> tuple[object, ...]:
 
 
 def _narrow_job_row(job: JobView) -> tuple[object, ...]:
-    """The reason without its figures; `job` and `explain` have all of it."""
-    short = short_sentence(job.reason.code) if job.reason else None
+    """The reason in a few words; `job` and `explain` have all of it."""
+    short = _short_reason(job.reason, job.exit_status) if job.reason else None
     if job.reason and short:
         job = job.model_copy(update={"reason": job.reason.model_copy(update={"message": short})})
     return job.id, job.name, share_text(job.whole_milli, job.simulated), describe(job)
+
+
+def _short_reason(reason: ReasonView, exit_status: int | None) -> str | None:
+    """The reason without its figures, except how a command ended and who held or cancelled; None for the whole one."""
+    match reason.code:
+        case "command_failed" | "command_killed" if exit_status is not None:
+            return exit_text(exit_status)
+        case "held_by_person" | "cancelled_by_person":
+            return None
+        case code:
+            return short_sentence(code)
 
 
 @click.command()
@@ -192,7 +202,7 @@ cancel = _change_command("cancel", "Cancel a job.", lambda client, id_: client.c
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="New number of nodes.")
 @click.option("--priority", type=click.IntRange(0, 100), help="New priority inside the project.")
 @click.option(
-    "--time-limit", callback=parse_duration, metavar="T", help="New time limit per attempt, such as 90m or 24h."
+    "--time-limit", callback=parse_time_limit, metavar="T", help="New time limit per attempt, such as 90m or 24h."
 )
 @click.option("--dry-run", is_flag=True, help="Show the outcome and store nothing.")
 @calls_service
@@ -223,12 +233,13 @@ def outputs(client: Client, id: str, download: Path | None, wide: bool, json_: b
     """List or download a job's outputs."""
     id = job_of(client, id)
     found = client.outputs(id)
-    if download is not None:
+    empty = f"Job {id} has no outputs; files that it writes to the folder $GPU_QUOTA_OUTPUT_DIR are listed here."
+    if download is not None and found:
         for path in client.download(id, download, found):
             click.echo(str(path))
     else:
         rows = ((o.path, o.size_bytes, o.modified_at) for o in found)
-        show(found, ("PATH", "BYTES", "MODIFIED"), rows, json_=json_, wide=wide)
+        show(found, ("PATH", "BYTES", "MODIFIED"), rows, empty=empty, json_=json_, wide=wide)
     if found.truncated:
         print_stderr(
             f"There are more files than these {len(found)}, the largest number that is listed; pack them into archives."
@@ -252,4 +263,6 @@ def explain(client: Client, id: str, json_: bool) -> None:
         figures = found.reason.figures.items()
         print_table(("FIGURE", "VALUE"), [(label(name), value_text(name, value)) for name, value in figures])
     for each in found.would_start:
-        print_prose(each.message)
+        condition = each.message.removeprefix("It would start ").removesuffix(".")
+        if condition not in found.reason.message:  # its sentence names the changes, too
+            print_prose(each.message)

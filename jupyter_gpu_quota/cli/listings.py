@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from ..client import Client
-from ..core.amounts import gpu_hours_text
+from ..core.amounts import counted, gpu_hours_text
 from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
 from .amounts import parse_duration, parse_instant
 from .prose import print_prose
 from .session import as_json, calls_service, print_stderr, service_address
-from .tables import all_columns, counted, gpu_or_none, is_narrow, print_json, share_text, show, use_text
+from .tables import all_columns, gpu_or_none, is_narrow, print_json, share_text, show, use_text
 
 USAGE_GROUPS = ("project", "user", "pool", "device", "workload", "hour")
 NARROW_NOTEBOOK_COLUMNS = ("ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY")
@@ -28,13 +28,15 @@ NARROW_DEVICE_COLUMNS = ("DEVICE", "POOL", "HEALTH", "FREE", "USED")
 def notebooks(client: Client, wide: bool, json_: bool) -> None:
     """List notebooks with their slices and activity, and recently stopped servers with the reason."""
     found = client.notebooks(stopped=True)
+    empty = "No notebook of your projects has a slice; one that is started with a GPU is listed here."
     if is_narrow(wide=wide):
-        show(found, NARROW_NOTEBOOK_COLUMNS, map(_narrow_notebook_row, found), json_=json_)
+        show(found, NARROW_NOTEBOOK_COLUMNS, map(_narrow_notebook_row, found), empty=empty, json_=json_)
         return
     show(
         found,
         ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "USED", "ENFORCEMENT", "STATE", "ACTIVITY", "IDLE"),
         map(_notebook_row, found),
+        empty=empty,
         json_=json_,
         wide=wide,
     )
@@ -88,10 +90,11 @@ def devices(client: Client, why: bool, wide: bool, json_: bool) -> None:
     """List devices by pool, node and number, with their allocations and use."""
     found = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
     columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
+    empty = "No node has reported a device; each is listed here with its allocations and use."
     if is_narrow(wide=wide):
-        show(found, NARROW_DEVICE_COLUMNS, map(_narrow_device_row, found), json_=json_)
+        show(found, NARROW_DEVICE_COLUMNS, map(_narrow_device_row, found), empty=empty, json_=json_)
     else:
-        show(found, columns, map(_device_row, found), json_=json_, wide=wide)
+        show(found, columns, map(_device_row, found), empty=empty, json_=json_, wide=wide)
     if why and not json_:
         by_reason: dict[str, list[str]] = {}
         for each in found:
@@ -147,7 +150,9 @@ def nodes(ctx: click.Context, /, **options: Any) -> None:
 @calls_service
 def _list_nodes(client: Client, wide: bool, json_: bool) -> None:
     found = client.nodes()
-    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE"), map(_node_row, found), json_=json_, wide=wide)
+    columns = ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE")
+    empty = "No node has reported its devices; each is listed here with its state."
+    show(found, columns, map(_node_row, found), empty=empty, json_=json_, wide=wide)
 
 
 def _node_row(each: NodeView) -> tuple[object, ...]:
@@ -215,6 +220,7 @@ def pools(client: Client, wide: bool, json_: bool) -> None:
         found,
         ("POOL", "DEVICES", "CAPACITY", "FREE", "USED", "MODELS", "SIMULATED"),
         map(_pool_row, found),
+        empty="There is no pool; those of the quota file in force are listed here.",
         json_=json_,
         wide=wide,
     )
@@ -244,7 +250,8 @@ def usage(client: Client, by: str, since: str | None, until: str | None, wide: b
     """Print allocated and used GPU hours, and for how much of the time the use is known."""
     found = client.usage(by=by, since=since, until=until)
     columns = (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN")
-    show(found, columns, map(_usage_row, found), json_=json_, wide=wide)
+    empty = f"No visible work had a GPU in this time; each {by} whose work had one is listed here."
+    show(found, columns, map(_usage_row, found), empty=empty, json_=json_, wide=wide)
 
 
 def _usage_row(each: UsageView) -> tuple[object, ...]:

@@ -145,7 +145,8 @@ def apply(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: 
         print_json(found.model_dump(mode="json"))
     else:
         revision = f"revision {found.revision}"
-        print_stderr(f"unchanged: {revision} stays in force" if found.unchanged else f"{revision} is in force")
+        print_prose(f"unchanged: {revision} stays in force" if found.unchanged else f"{revision} is in force")
+        sys.stdout.flush()  # before the warnings, also if stdout and stderr are one file
         for line in found.warnings:
             print_stderr(f"warning: {line}")
 
@@ -172,7 +173,8 @@ def history(client: Client, wide: bool, json_: bool) -> None:
     """List the revisions of the quota file, newest first."""
     found = client.history()
     rows = ((r.revision, r.at, r.author, r.comment) for r in found)
-    show(found, ("REVISION", "AT", "AUTHOR", "COMMENT"), rows, json_=json_, wide=wide)
+    empty = "No quota file has been put in force; each one is listed here as a revision."
+    show(found, ("REVISION", "AT", "AUTHOR", "COMMENT"), rows, empty=empty, json_=json_, wide=wide)
 
 
 @quota.command()
@@ -185,9 +187,10 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
     found = client.revert(revision, accept_removal=accept_removal, accept_stops=accept_stops)
     if found.unchanged:
         same = "" if found.revision == revision else f", with the text of revision {revision}"
-        print_stderr(f"nothing was changed: revision {found.revision} is in force already{same}")
+        print_prose(f"nothing was changed: revision {found.revision} is in force already{same}")
         return
-    print_stderr(f"revision {found.revision} is in force: {found.comment}")
+    print_prose(f"revision {found.revision} is in force: {found.comment}")
+    sys.stdout.flush()
     for line in found.warnings:
         print_stderr(f"warning: {line}")
 
@@ -214,7 +217,9 @@ def _list_audit(client: Client, since: str | None, csv_: bool, hashes: bool, wid
         return
     columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
     rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
-    show(found, columns, rows, json_=json_, wide=wide)
+    since_then = "" if since is None else f" since {since}"
+    empty = f"There is no visible decision or edit{since_then}; those of your projects are listed here."
+    show(found, columns, rows, empty=empty, json_=json_, wide=wide)
 
 
 def _print_audit_csv(found: list[AuditView]) -> None:

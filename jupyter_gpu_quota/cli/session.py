@@ -13,17 +13,36 @@ DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 """Exit codes; click itself ends most wrong usage."""
 
 
+_WRONG = ("invalid", "min_nodes", "not_divisible", "not_exact", "not_placeable", "too_fine", "too_large", "too_small")
+WRONG_VALUES = frozenset((400, reason) for reason in _WRONG)
+"""Refusals of the service because of a wrong value of an option, by status and reason."""
+
+
 def service_address(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options --url and --token to a command."""
     token = click.option("--token", metavar="TOKEN", help="A token of the hub. Default: this notebook's.")
-    url = click.option("--url", metavar="URL", help="The hub's or the service's address. Default: this notebook's.")
+    about = "The hub's or the service's address. Default: this notebook's."
+    url = click.option("--url", callback=_check_address, metavar="URL", help=about)
     return url(token(command))
+
+
+def _check_address(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """An address, unchanged."""
+    from ..client import Unreachable
+    from ..client.connection import service_root
+
+    try:
+        service_root(url or "http://default")
+    except Unreachable as error:
+        raise click.BadParameter(error.message) from None
+    return url
 
 
 def calls_service(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command whose first argument is a client.
 
-    It ends with 1 after a refusal, with 2 after a wrong argument, with 3 if the service cannot be reached.
+    It ends with 1 after a refusal, with 2 after a wrong argument, also if only the service knows that it is wrong, with
+    3 if the service cannot be reached.
     """
 
     @service_address
@@ -36,7 +55,7 @@ def calls_service(command: Callable[..., Any]) -> Callable[..., Any]:
         except Unreachable as error:
             fail(error.message, UNREACHABLE)
         except Refused as error:
-            fail(error.message)
+            fail(error.message, USAGE if (error.status, error.reason) in WRONG_VALUES else FAILED)
         except WrongArgument as error:
             raise click.UsageError(f"{error.where.replace('_', '-')}: {error.why}. Nothing was sent.") from None
 

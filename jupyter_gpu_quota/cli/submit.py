@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..client import Client
-from .amounts import parse_cpu, parse_duration, parse_gpu, parse_memory
+from .amounts import parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
 from .session import as_json, calls_service
 from .tables import print_json
@@ -43,7 +43,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 @click.option("--dir", "directory", default=".", show_default=True, metavar="D", help="Folder to pack and send.")
 @click.option("--live", is_flag=True, help="Run in the folder itself, in your home; nothing is packed.")
 @click.option(
-    "--time-limit", callback=parse_duration, metavar="T", help="Running time per attempt, such as 90m or 24h."
+    "--time-limit", callback=parse_time_limit, metavar="T", help="Running time per attempt, such as 90m or 24h."
 )
 @click.option("--retries", type=click.IntRange(0, 100), default=0, metavar="N", help="New attempts after a failure.")
 @click.option("--private", is_flag=True, help="Visible only to you, leads and admins.")
@@ -55,6 +55,8 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 @calls_service
 def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: bool, **options: Any) -> None:
     """Queue a job and print its id."""
+    if options["min_nodes"] is not None and options["min_nodes"] > options["nodes"]:
+        raise click.UsageError(f"--min-nodes {options['min_nodes']} is more than --nodes {options['nodes']}")
     options["preemptible"] = not options.pop("non_preemptible")
     options["variables"] = _variables(options["variables"])
     options["secrets"] = {name: _secret(name) for name in options["secrets"]}

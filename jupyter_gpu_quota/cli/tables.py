@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from ..core.amounts import gpu_text
 from .prose import COLUMNS, terminal_width, wrapped
+from .session import print_stderr
 
 WIDE = 240
 """Width of a table with --wide."""
@@ -32,12 +33,15 @@ def show(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
+    empty: str,
     json_: bool,
     wide: bool = False,
 ) -> None:
-    """Print a listing: the items as JSON, or the rows as a table under its columns."""
+    """Print a listing: the items as JSON, or the rows as a table; ``empty`` says what would be there."""
     if json_:
         print_json([item.model_dump(mode="json") for item in items])
+    elif not items:
+        print_stderr(empty)
     else:
         print_table(columns, rows, wide=wide)
 
@@ -92,11 +96,6 @@ def gpu_or_none(milli: int | None) -> str | None:
 def use_text(milli: int | None, unknown: str | None) -> str | None:
     """The use of an allocation; "unknown" if there is no reading, None if there is no allocation."""
     return gpu_or_none(milli) if milli is not None else "unknown" if unknown else None
-
-
-def counted(number: int, singular: str, plural: str = "") -> str:
-    """A number of things in words: "1 job", "2 jobs"."""
-    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def share_text(milli: int, simulated: bool) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
-from ..client import FINAL, Client, describe, watch
+import click
+
+from ..client import FINAL, Client, Refused, Unreachable, describe, watch
 from ..wire import JobDetail
 from .session import DONE, FAILED, print_stderr
 from .tables import plain_text
 
 INTERRUPTED = 130
+LAST_LINES = 10
+"""Lines of the log after the end of a failed job."""
 
 
 def wait_for(client: Client, job: str) -> int:
@@ -21,8 +26,23 @@ def wait_for(client: Client, job: str) -> int:
     if last.state == "succeeded":
         return DONE
     if last.attempt:
-        print_stderr(f"`jupyter gpu-quota logs {job}` prints its log.")
+        _print_log(client, last)
     return FAILED
+
+
+def _print_log(client: Client, view: JobDetail) -> None:
+    """Print the last lines of a failed job's log, and the command that prints all of it."""
+    rank = view.reason.figures.get("rank", 0) if view.reason else 0
+    of_rank, lines = f" --rank {rank}" if rank else "", list[str]()
+    if view.state == "failed":
+        with contextlib.suppress(Refused, Unreachable):  # the exit code is the job's
+            lines = client.log_tail(view.id, lines=LAST_LINES, attempt=view.attempt, rank=int(rank))
+    if lines:
+        print_stderr("The end of its log:")
+    for line in lines:
+        shown = line.rstrip("\r").rpartition("\r")[2]  # a progress bar writes its line again and again
+        click.echo(f"  {plain_text(click.unstyle(shown).expandtabs()) if shown else ''}", err=True)
+    print_stderr(f"`jupyter gpu-quota logs{of_rank} {view.id}` prints {'all of it' if lines else 'its log'}.")
 
 
 def interrupted(job: str) -> int:

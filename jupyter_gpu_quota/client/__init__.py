@@ -71,6 +71,9 @@ __all__ = [
 PAGE = 200
 """Items of one request for a listing."""
 
+TAIL_BYTES = 16_384
+"""The end of a log in which its last lines are looked for."""
+
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 """Variables of a notebook with the service's address: the service's own, else the hub's public one."""
 
@@ -247,6 +250,13 @@ class Client:
             if not part or following <= offset:
                 return b"".join(parts).decode(errors="replace")
             offset = following
+
+    def log_tail(self, job: str, *, lines: int = 10, attempt: int | None = None, rank: int = 0) -> list[str]:
+        """The last lines of the log of one attempt, as far as they are in its last 16 KiB; None means the newest."""
+        query: Query = {**arguments.log_query(attempt, rank), "offset": -TAIL_BYTES}
+        part, _ = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
+        found = part.decode(errors="replace").removesuffix("\n").split("\n")
+        return found[-arguments.whole_number(lines, "lines", least=1) :] if part else []
 
     def follow_logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> Iterator[str]:
         """The log as it is written, until the job has ended; a broken connection continues at its position."""

@@ -154,6 +154,6 @@ def describe(view: JobView) -> str:
     outlives = view.reason is not None and view.reason.code in ("project_gone", "pool_gone")
     if view.reason and (outlives or view.state not in ("running", "succeeded")):
         parts.append(view.reason.message)
-    if view.state == "failed" and view.exit_status is not None:
+    elif view.state == "failed" and view.exit_status is not None:  # of an older service
         parts.append(f"exit status {view.exit_status}")
     return " · ".join(parts)

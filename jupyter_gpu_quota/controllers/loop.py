@@ -111,7 +111,8 @@ class Loop:
         if is_defect:
             self._controller = None
         if status.failing_since is None or text != status.last_error:
-            log.warning("%s: %s", self.name, error, exc_info=error if is_defect else None)
+            shown = error.log_text() if isinstance(error, StoreUnavailable) else error
+            log.warning("%s: %s", self.name, shown, exc_info=error if is_defect else None)
         status.failures += 1
         status.failures_in_a_row += 1
         status.failing_since = now if status.failing_since is None else status.failing_since

@@ -46,6 +46,9 @@ MAX_SCHEDULING_BACKOFF_MS = 1_000
 SIMULATED_EVERY_MS = 2_000
 """The sampling interval of simulated devices: a sample costs little, and a new user sees the effect of an action."""
 
+OPEN_AGAIN_S = 2.0
+"""The interval between two attempts to open the database."""
+
 END_WITHIN_S = 2.0
 """How long the loops beside scheduling may take to end; the next controllers process repeats unfinished work."""
 
@@ -68,16 +71,32 @@ def main(heartbeat_fd: int | None = None) -> int:
     reduce_garbage_collection()
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s controllers] %(message)s")
     config = settings_from_environment()
-    try:
-        store, shared = open_both(database_url(config))
-    except StoreUnavailable as error:
-        log.error("%s Running jobs continue.", error)
-        return 1
+    shutdown = _Shutdown()
     with wakeup.WakeupSocket(Path(config.state_dir) / "controller.sock") as wake:
-        _apply_first_quota(config, store)
-        run(build(config, store, shared), wake, _Shutdown(), heartbeat)
-        store.close()
+        stores = open_when_possible(database_url(config), wake, shutdown, heartbeat)
+        if stores is not None:
+            store, shared = stores
+            _apply_first_quota(config, store)
+            run(build(config, store, shared), wake, shutdown, heartbeat)
+            store.close()
     return 0
+
+
+def open_when_possible(
+    url: str, wake: wakeup.WakeupSocket, shutdown: _Shutdown, heartbeat: Heartbeat
+) -> tuple[Store, Store] | None:
+    """Open the database, with retries; None where the process should end before. Running jobs continue meanwhile."""
+    logged = ""
+    while not shutdown.is_requested():
+        heartbeat.note_turn()
+        try:
+            return open_both(url)
+        except StoreUnavailable as error:
+            if error.log_text() != logged:
+                log.error("%s Running jobs continue.", error.log_text())
+            logged = error.log_text()
+        wake.wait(OPEN_AGAIN_S)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +215,7 @@ def _resign(leadership: Leadership) -> None:
     try:
         leadership.resign()
     except StoreUnavailable as error:
-        log.warning("the lease could not be given back, it ends by itself: %s", error)
+        log.warning("the lease could not be given back, it ends by itself: %s", error.log_text())
 
 
 def _apply_first_quota(config: GPUQuota, store: Store) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ..backends.protocol import JobBackend, SampleBackend, StartOrder, StopOrder
 from ..core.eviction.quarantine import quarantine_changes
 from ..core.facts import DeviceFact, RankFact
+from ..core.job_ends import JobEnd
 from ..core.lifecycle import HOLDS_GPU
 from ..core.model import (
     Allocation,
@@ -371,6 +372,8 @@ class SchedulingController:
         grace_s = times.lent_grace_s if code is ReasonCode.BORROWER_RETURNS else times.grace_s
         job = record.job
         reason = "resize" if code in RESIZED else code or str(job.target)
+        if isinstance(record.reason, JobEnd):  # the pause file says why the other ranks are stopped
+            reason = ReasonCode.RANK_FAILED
         return StopOrder(job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason)
 
     def _command_of(self, spec: JobSpec) -> tuple[str, ...]:

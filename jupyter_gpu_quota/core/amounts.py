@@ -108,6 +108,11 @@ def _requested_milli(text: str, models: Sequence[tuple[str, int]], advice: Advic
     return _exact(text, advice.amount)
 
 
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """A number with its noun: "1 device", "2 devices"."""
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
 def ranks_text(ranks: int, min_ranks: int | None, held_ranks: int | None) -> str:
     """The text of a job's ranks: "4 of 2-4 ranks" for an elastic one that runs, "3 ranks", "" for one alone."""
     if min_ranks is None:
@@ -168,13 +173,16 @@ def gpu_hours_text(milli_s: int) -> str:
 
 def memory_mib(text: str) -> int | AmountRefusal:
     """An amount of memory ("512MiB", "1.5GiB", "1TiB") in MiB, rounded up."""
-    read = MEMORY.fullmatch(text.strip())
+    read, mib = MEMORY.fullmatch(text.strip()), 0
     if read:
         places = read[2] or ""
         scale: int = 10 ** len(places)
-        return -(-int(read[1] + places) * MIB[read[3]] // scale)
-    if LONG_MEMORY.fullmatch(text.strip()):
-        return AmountRefusal("too_large", f"{_quoted(text)} is more memory than anything has; at most {MAX_MIB}MiB")
+        mib = -(-int(read[1] + places) * MIB[read[3]] // scale)
+    if mib > MAX_MIB or (not read and LONG_MEMORY.fullmatch(text.strip())):
+        most = f"{MAX_MIB // MIB['TiB']}TiB"
+        return AmountRefusal("too_large", f"{_quoted(text)} is more memory than anything has; at most {most}")
+    if read:
+        return mib
     return AmountRefusal("not_memory", f"{_quoted(text)} is no amount of memory; write MiB or GiB, such as 8GiB")
 
 

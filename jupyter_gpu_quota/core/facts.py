@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .frozen import fast_frozen
+from .job_ends import EndCause
 
 
 @fast_frozen
@@ -17,7 +18,7 @@ class RankFact:
     begun. ``ended_at`` is None while it runs. ``exit_status`` is negative for a signal, None when it is unknown (lost).
     ``tree_gone``: no process of the attempt is left. ``pause_requested``: the pause file existed before the exit.
     ``saved_at`` is the newest change in the checkpoint directory. ``done``, ``total`` and ``metrics`` come from
-    the progress file. ``refused``: the order was not carried out, and why.
+    the progress file. ``refused``: the order was not carried out, and why. ``cause``: evidence beside the exit status.
     """
 
     job: str
@@ -35,6 +36,7 @@ class RankFact:
     total: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     refused: str | None = None
+    cause: EndCause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

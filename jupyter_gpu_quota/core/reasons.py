@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, get_args
 
+from .job_ends import JobEnd
 from .reason_codes import ReasonCode
 from .reason_record import record
 
@@ -130,9 +131,10 @@ class RankFailed:
 
 @record
 class ByPerson:
-    """Both figures are None once the job has stopped."""
+    """``by`` held or cancelled the job of ``user``; the other figures are None once the job has stopped."""
 
     code: ClassVar[ReasonCode]
+    by: str | None = None
     user: str | None = None
     grace_s: int | None = None
 
@@ -259,7 +261,8 @@ class Waiting:
     ``within_s``: the planned start of a backfill reservation; ``delaying``: the number of projects whose jobs may start
     there first, some of them in ``delayed_by``, 0 for a bound. ``others_milli``: the quotas of others, beside which it
     does not fit into ``capacity_milli``. ``waited_s``: the wait of a patient job, planned to start in ``planned_s``.
-    ``cpu_milli``, ``memory_mib``: what each rank needs and no node has beside free GPUs.
+    ``cpu_milli``, ``memory_mib``: what each rank needs and no node has beside free GPUs. ``ahead``: the number of jobs
+    of its project with a higher priority that wait, too, some of them in ``workloads``.
     """
 
     code: ClassVar[ReasonCode]
@@ -280,11 +283,14 @@ class Waiting:
     planned_s: int | None = None
     cpu_milli: int | None = None
     memory_mib: int | None = None
+    ahead: int | None = None
+    workloads: tuple[str, ...] = ()
 
 
 # fmt: off
 class NoFreeGpu(Waiting): __slots__ = ()
 class BehindOthers(Waiting): __slots__ = ()
+class BehindHigherPriority(Waiting): __slots__ = ()
 class BackfillReserved(Waiting): __slots__ = ()
 class AboveFairShare(Waiting): __slots__ = ()
 class VictimsProtected(Waiting): __slots__ = ()
@@ -482,15 +488,13 @@ class OtherReason:
 
 Reason = (
     WithinGuarantee | WithinFairShare | IdleSurplus | BorrowsNotebookQuota | BorrowsReservedDevices
-    | WithinNotebookQuota
-    | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | ReservationBegins | Moved
-    | Shrunk | Grown
-    | TimeLimit | RankFailed | HeldByPerson | CancelledByPerson
+    | WithinNotebookQuota | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | ReservationBegins
+    | Moved | Shrunk | Grown | TimeLimit | RankFailed | HeldByPerson | CancelledByPerson | JobEnd
     | OverShare | StoppedOverShare | EnforcementTooWeak | EnforcementUnavailable | StoppedTooWeak | StoppedIdle
     | DeviceUnhealthy | NodeDrained | DrainDeadline | ProjectGone | PoolGone | LentWhileIdle | SliceReleased
-    | NoFreeGpu | WaitsForDrain | BehindOthers | BehindPatientJob | BackfillReserved | AboveFairShare | AboveLimit
-    | AboveTrainingQuota | AboveNotebookQuota | AboveUserCeiling | VictimsProtected | PausesUsedUp
-    | DeviceQuarantined | DeviceUnavailable | NeverFits | NoSuchProject | NoSuchPool | NoDevice
+    | NoFreeGpu | WaitsForDrain | BehindOthers | BehindHigherPriority | BehindPatientJob | BackfillReserved
+    | AboveFairShare | AboveLimit | AboveTrainingQuota | AboveNotebookQuota | AboveUserCeiling | VictimsProtected
+    | PausesUsedUp | DeviceQuarantined | DeviceUnavailable | NeverFits | NoSuchProject | NoSuchPool | NoDevice
     | ClaimEnded | ReservedDeviceLost | DrainTakenOver | OtherReason
 )  # fmt: skip
 

@@ -49,14 +49,14 @@ class BadOptions:
 def read_options(given: Mapping[str, object], *, refuse_unknown: bool) -> Options | BadOptions:
     """The options gpu_project, gpu_pool and gpu_size of ``user_options``, as strings.
 
-    Takes anything that a user can send through the hub's API. ``refuse_unknown``: unknown keys that begin with
-    ``gpu_`` are refused, because no other form or hook of this hub uses such keys.
+    Takes anything that a user can send through the hub's API. ``refuse_unknown``: unknown keys with "gpu" in their
+    names are refused, because no other form or hook of this hub uses them, and the server would have no GPU.
     """
     known = set(KEYS)
-    unknown = sorted(key for key in given if str(key).startswith("gpu_") and key not in known)
+    unknown = sorted(str(key) for key in given if "gpu" in str(key).casefold() and key not in known)
     if refuse_unknown and unknown:
-        name = repr(str(unknown[0])[:OPTION_LENGTH])
-        return BadOptions(message=f"{name} is not an option; use gpu_project, gpu_pool and gpu_size.")
+        use = "the options are gpu_size (such as '1/8'), gpu_project and gpu_pool"
+        return BadOptions(message=f"{unknown[0][:OPTION_LENGTH]!r} is not an option of this hub; {use}.")
     for key in sorted(known & given.keys()):
         if fault := _fault(given[key]):
             return BadOptions(message=f"{key} {fault}.")

@@ -133,7 +133,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
 
     def _chosen_options(self) -> Options:
         """The options of this start. Raises the refusal of wrong ones."""
-        refuse_unknown = not self.options_form and not self.apply_user_options
+        refuse_unknown = not (self.options_form or self.apply_user_options)
         options = read_options(self.user_options, refuse_unknown=refuse_unknown)
         if isinstance(options, BadOptions):
             raise spawn_error(
@@ -317,6 +317,11 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         others = {key: value for key, value in query_data.items() if key not in OUR_OPTIONS}
         own = await maybe_future(super().options_from_query(others)) if others else {}
         return {**own, **options_of_form(query_data)}
+
+    async def _run_apply_user_options(self, user_options: Mapping[str, Any]) -> None:
+        """Apply the hub's own options. JupyterHub 5.3 and later warns of options that no hook applies: not of ours."""
+        others = {key: value for key, value in user_options.items() if key not in OUR_OPTIONS}
+        await super()._run_apply_user_options(others)
 
     # The environment
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ..core.amounts import gpu_text
+from ..core.amounts import counted, gpu_text
 from ..core.reason_codes import HELD_BY_ENFORCEMENT
 from ..core.reason_figures import code_of, figures_of, reason_from
 from ..core.reasons import Reason
-from .quota import counted
+from .exit_status import exit_sentence_part
 from .reasons import sentence, with_user_name
 
 Payload = Mapping[str, Any]
@@ -86,11 +86,20 @@ _STATES = {
 }
 
 
+def _rank_failed(entry: AuditEntry) -> str:
+    reason = entry.payload.get("reason")
+    how = f". {entry.reason_text(reason)}" if reason else ""
+    return f"reported that a rank of {entry.thing} failed, so the other ranks are stopped{how}"
+
+
 def _ended(entry: AuditEntry) -> str:
-    status, state = entry.payload["exit_status"], entry.payload["state"]
-    how = "was lost" if status is None else f"ended with exit status {status}"
+    status, state, reason = entry.payload["exit_status"], entry.payload["state"], entry.payload.get("reason")
+    how = "was lost" if status is None else f"ended with {exit_sentence_part(status)}"
+    because = ""
+    if reason:  # its sentence has the exit status
+        how, because = "ended", f". {sentence(_reason_of(reason), ended=True)}"
     outcome = _STATES.get(state, f"is {state}")
-    return f"reported that attempt {entry.payload['attempt']} of {entry.thing} {how}; the job {outcome}"
+    return f"reported that attempt {entry.payload['attempt']} of {entry.thing} {how}; the job {outcome}{because}"
 
 
 def _state_change(verb: str) -> Callable[[AuditEntry], str]:
@@ -192,7 +201,7 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "job.release": _state_change("released"),
     "job.cancel": _state_change("cancelled"),
     "job.running": lambda one: f"reported that {one.thing} started (attempt {one.payload['attempt']})",
-    "job.rank_failed": lambda one: f"reported that a rank of {one.thing} failed, so the other ranks are stopped",
+    "job.rank_failed": _rank_failed,
     "attempt.end": _ended,
     "job.end": _ended,
     "start": _started,
@@ -230,6 +239,6 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "node.cordon": _node_change("cordoned"),
     "node.uncordon": _node_change("uncordoned"),
     "node.drain": _node_change("began to drain"),
-    "retention": lambda one: f"deleted {one.payload['jobs']} jobs that had ended long ago",
+    "retention": lambda one: f"deleted {counted(one.payload['jobs'], 'job')} that had ended long ago",
     "user.erase_name": lambda _one: "erased the name of a user",
 }

@@ -1,7 +1,8 @@
-"""Exit statuses of a job's attempts as text, for the command line and the pages."""
+"""Exit statuses of a job's attempts as text, with their meaning, for the command line, the pages and reasons."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
@@ -43,7 +44,34 @@ def _attempt_text(ranks: Sequence[EndedRank]) -> str:
 
 def exit_text(status: int | None) -> str:
     """An exit status as text; a rank without one is lost."""
-    return "lost" if status is None else f"signal {-status}" if status < 0 else f"exit {status}"
+    if status is None:
+        return "lost"
+    return f"{f'signal {-status}' if status < 0 else f'exit {status}'}{_in_parentheses(status)}"
+
+
+def exit_sentence_part(status: int) -> str:
+    """An exit status in a sentence: "exit status 127 (command not found)", "signal 9 (SIGKILL)"."""
+    return f"{f'signal {-status}' if status < 0 else f'exit status {status}'}{_in_parentheses(status)}"
+
+
+_OF_SHELLS = 128
+_MEANINGS = {126: "the command cannot be executed", 127: "command not found"}
+
+
+def _in_parentheses(status: int) -> str:
+    """The meaning of an exit status in parentheses; nothing where each program has its own."""
+    number = -status if status < 0 else status - _OF_SHELLS
+    name = _signal_name(number)
+    of_shell = f"a shell's form of signal {number}, {name}" if name else None
+    meaning = name if status < 0 else _MEANINGS.get(status, of_shell)
+    return f" ({meaning})" if meaning else ""
+
+
+def _signal_name(number: int) -> str | None:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
 
 
 def _ranks_text(numbers: Sequence[int]) -> str:

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..core.amounts import gpu_text
+from ..core.explain.explanation import ChangeKind, Explanation, Outlook, OwnerAmount, QuotaInForce
 from ..core.explain.projection import DryRun
 from ..core.explain.rank_check import UncheckedRank
-from ..core.explain.why_waiting import (
-    FIXED_BOUNDS,
-    AmountKind,
-    Change,
-    ChangeKind,
-    Explanation,
-    Outlook,
-    OwnerAmount,
-    QuotaTooHigh,
-)
+from ..core.explain.why_waiting import FIXED_BOUNDS
 from ..core.model import JobState, NotebookState
 from ..core.reason_codes import ReasonCode
-from ..core.reason_figures import exceeds_bound_alone, figures_of
+from ..core.reason_figures import figures_of
 from ..core.reasons import BackfillReserved, Reason
+from .changes import Shown, amount_text, changes_sentence, too_high_text
 from .planned_start import planned_sentence
 from .reasons import sentence
 
@@ -40,17 +33,14 @@ _STATES: dict[str, str] = {
 }
 """The sentences for a workload that does not wait."""
 
-_AMOUNTS = {
-    AmountKind.TRAINING_QUOTA: "{owner}'s training quota in pool {pool}",
-    AmountKind.NOTEBOOK_QUOTA: "{owner}'s notebook quota in pool {pool}",
-    AmountKind.LIMIT: "{owner}'s limit in pool {pool}",
-    AmountKind.USER_CEILING: "the ceiling for each user of {owner} in pool {pool}",
-}
-_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor permission to be preempted"
+_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor another request nor permission to be preempted"
 
 
-def explanation_sentence(explanation: Explanation) -> str:
-    """Why a workload waits and which changes would start it; for other workloads their state and reason."""
+def explanation_sentence(explanation: Explanation, shown: Shown = frozenset) -> str:
+    """Why a workload waits and which changes would start it; for other workloads their state and reason.
+
+    ``shown``: of some workloads, those that the reader may see; the others are not named.
+    """
     reason = explanation.reason
     if explanation.outlook is Outlook.NOTHING:
         words = _STATES[explanation.state]
@@ -63,7 +53,9 @@ def explanation_sentence(explanation: Explanation) -> str:
             sentence(reason),
             _backfill_text(reason),
             _unchecked_text(explanation.unchecked),
-            _changes_text(explanation, reason),
+            _in_force_text(explanation.in_force),
+            _changes_text(explanation, reason, shown),
+            _ended_early_text(explanation),
             _windows_text(explanation.set_by_windows),
         )
     )
@@ -85,56 +77,58 @@ def _unchecked_text(rank: UncheckedRank | None) -> str:
     )
 
 
-def _changes_text(explanation: Explanation, reason: Reason) -> str:
-    """The changes that would start it; if a quota or limit binds, also why no other change would."""
+def _changes_text(explanation: Explanation, reason: Reason, shown: Shown) -> str:
+    """The changes that would start it; if a quota or limit binds, also that no quota, or no single change, would."""
     changes = explanation.would_start
-    words = f" It would start if {', or if '.join(map(change_sentence, changes))}." if changes else ""
+    words = f" {changes_sentence(changes, shown)}" if changes else ""
     if reason.code not in FIXED_BOUNDS or any(change.kind is ChangeKind.QUOTA for change in changes):
         return words
-    too_high = _too_high_text(explanation.quota_too_high) if explanation.quota_too_high else None
+    too_high = too_high_text(explanation.quota_too_high) if explanation.quota_too_high else None
     if changes:
         return words + (f" No quota alone would start it: {too_high}." if too_high else "")
-    if reason.code is not ReasonCode.NEVER_FITS and not exceeds_bound_alone(
-        reason
-    ):  # its sentence names what has to be freed
-        return f" Nothing else alone would start it: {too_high or f'neither {_OTHERS}'}."
-    return f" No single change would start it: {too_high or f'neither freed GPU nor {_OTHERS}'}."
+    if explanation.ended_early:
+        return words
+    return f" No single change would start it: {too_high or f'neither the end of running work nor {_OTHERS}'}."
 
 
-def change_sentence(change: Change) -> str:
-    """One change as a condition, to be used after "It would start if"."""
-    if change.amount is not None:
-        return _raise_text(change, "were raised")
-    match change.kind:
-        case ChangeKind.FREED:
-            return f"{gpu_text(change.by_milli)} GPU were freed in pool {change.pool}"
-        case ChangeKind.POOL:
-            return f"pool {change.pool} had {gpu_text(change.by_milli)} more GPU"
-        case _:
-            return "it were submitted as a preemptible job (without --non-preemptible)"
+def _in_force_text(quotas: Iterable[QuotaInForce]) -> str:
+    return "".join(
+        f" Training quota of {f'department {one.owner}' if one.is_department else one.owner} in pool {one.pool}: set "
+        f"{gpu_text(one.set_milli)}, in force {gpu_text(one.in_force_milli)}; the rest is in force when work that may "
+        "not be preempted has ended there, or missing devices are back."
+        for one in quotas
+    )
 
 
-def _raise_text(change: Change, verb: str) -> str:
-    assert change.amount is not None and change.to_milli is not None, "an amount is raised to another one"
-    where = f" in the calendar's window {change.amount.window}" if change.amount.window else ""
-    to = f"by {gpu_text(change.by_milli)} to {gpu_text(change.to_milli)}"
-    return f"{_amount_text(change.amount)} {verb} {to}{where}"
+def _ended_early_text(explanation: Explanation) -> str:
+    """What was not tried, because the pool is large."""
+    kinds = [_KINDS[kind] for kind in explanation.ended_early]
+    if kinds:
+        *first, last = kinds
+        which = f"{', '.join(first)} and {last}" if first else last
+        return f" In a pool this large not every change of {which} was tried; another, or a smaller one, may do."
+    if all(change.is_smallest for change in explanation.would_start):
+        return ""
+    return " In a pool this large not every change was tried; a smaller one may do."
 
 
-def _too_high_text(quota: QuotaTooHigh) -> str:
-    needed, available = gpu_text(quota.needed_milli), gpu_text(quota.available_milli)
-    return f"{_raise_text(quota.change, 'raised')} would need {needed} GPU, and {available} is available for quotas"
-
-
-def _amount_text(amount: OwnerAmount) -> str:
-    owner = f"department {amount.owner}" if amount.is_department else amount.owner
-    return _AMOUNTS[amount.kind].format(owner=owner, pool=amount.pool)
+_KINDS = {
+    ChangeKind.FREED: "the work that ends",
+    ChangeKind.QUOTA: "the quota",
+    ChangeKind.LIMIT: "the limit",
+    ChangeKind.USER_CEILING: "the ceiling for each user",
+    ChangeKind.POOL: "the pool's size",
+    ChangeKind.PREEMPTIBLE: "the permission to be preempted",
+    ChangeKind.GPU_MODEL: "the GPU model",
+    ChangeKind.SIZE: "the size of the request",
+    ChangeKind.CALENDAR: "the calendar",
+}
 
 
 def _windows_text(amounts: Iterable[OwnerAmount]) -> str:
     by_window: dict[str | None, list[str]] = {}
     for amount in amounts:
-        by_window.setdefault(amount.window, []).append(_amount_text(amount))
+        by_window.setdefault(amount.window, []).append(amount_text(amount))
     return "".join(f" Now the calendar's window {name} sets {' and '.join(row)}." for name, row in by_window.items())
 
 

@@ -10,8 +10,10 @@ from .quota import instant_text
 from .rendering import time_text
 
 LABELS: Mapping[str, str] = {
+    "ahead": "jobs of its project with a higher priority",
     "asked_milli": "requested",
     "attempt": "attempt of those processes",
+    "by": "held or cancelled by",
     "capacity_milli": "capacity of the pool",
     "ceiling_milli": "ceiling for each user",
     "claimer": "preemptor",
@@ -27,6 +29,7 @@ LABELS: Mapping[str, str] = {
     "department": "department",
     "device": "device",
     "devices": "number of unavailable devices",
+    "exit_status": "exit status",
     "fair_milli": "fair share",
     "freed_s": "time since its GPU was freed",
     "given_milli": "change of its GPUs",
@@ -49,6 +52,7 @@ LABELS: Mapping[str, str] = {
     "most_s": "longest time limit to start before",
     "node": "node",
     "notebook_milli": "part of the limit for notebooks",
+    "oom_kill": "process killed for memory",
     "others_milli": "quotas of others that may be claimed",
     "per_s": "period of the limit of pauses",
     "planned_s": "time to the patient job's planned start",
@@ -58,6 +62,7 @@ LABELS: Mapping[str, str] = {
     "project": "project",
     "quota_milli": "quota",
     "ran_s": "time that it ran",
+    "rank": "rank",
     "ranks": "ranks",
     "release_after_s": "time until the slice is returned",
     "share_mib": "memory share",
@@ -73,6 +78,7 @@ LABELS: Mapping[str, str] = {
     "was": "state before",
     "within_s": "time to the planned start",
     "workload": "workload it waits for",
+    "workloads": "first of these jobs",
 }
 """The label of each figure in :mod:`..core.reasons`."""
 

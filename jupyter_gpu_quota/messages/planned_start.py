@@ -11,8 +11,8 @@ PLANNED = (
     "before."
 )
 _BOUND = (
-    "By the time limits of the work there it starts within {within_s:time} at the latest, unless a device fails or "
-    "other jobs of {project} start before it."
+    "By the time limits of the work there it starts within {within_s:time} at the latest, unless a device fails, the "
+    "quotas are edited, or {project} submits a job that starts before it."
 )
 _ESTIMATE = (
     "By the time limits of the work there it starts in about {within_s:time}. This is an estimate: jobs of {names} may "

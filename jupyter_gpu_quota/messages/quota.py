@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import assert_never
 
-from ..core.amounts import gpu_text
+from ..core.amounts import counted, gpu_text
 from ..core.model import WHOLE_DEVICE, Amounts
 from ..core.quota.checked_ranks import CheckedRanks
 from ..core.quota.fit import Contradiction, Packing, QuotaRefusal, QuotaSum, TooManyCombinations, Unpackable, pack
@@ -46,11 +46,6 @@ def instant_text(at: int) -> str:
 def open_text(windows: Sequence[str]) -> str:
     """Calendar windows by name: "nights is open", "nights and exam are open"."""
     return f"{' and '.join(windows)} {'is' if len(windows) == 1 else 'are'} open"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 device", "2 devices"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def pool_sentences(

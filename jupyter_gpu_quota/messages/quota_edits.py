@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from ..core.amounts import gpu_text
+from ..core.amounts import counted, gpu_text
 from ..core.enforcement.levels import EnforcementOffer, RequiredEnforcement, best_offer
 from ..core.explain.preview import Affected, Effect, OwnerInPool
 from ..core.model import Amounts, Job, JobState
-from .quota import counted, instant_text, open_text
+from .quota import instant_text, open_text
 from .rendering import rendered
 
 AMOUNTS = {

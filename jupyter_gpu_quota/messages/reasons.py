@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
+from ..core.job_ends import JobEnd
 from ..core.reason_codes import ReasonCode as R
 from ..core.reason_figures import code_of, exceeds_bound_alone, figure_pairs, figures_of, reason_from
 from ..core.reasons import (
@@ -14,6 +15,7 @@ from ..core.reasons import (
     AboveUserCeiling,
     BackfillReserved,
     BehindPatientJob,
+    ByPerson,
     EnforcementTooWeak,
     Figure,
     NodeDrained,
@@ -23,6 +25,7 @@ from ..core.reasons import (
     Waiting,
     WithinNotebookQuota,
 )
+from .job_ends import BY_NAME, JOB_END_SENTENCES, job_end_figures
 from .planned_start import PLANNED, planned_sentence
 from .rendering import rendered
 
@@ -123,6 +126,7 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "then the job is tried again if it has retries left.",
         "A rank of the job failed, so the other ranks were stopped.",
     ),
+    **JOB_END_SENTENCES,
     R.HELD_BY_PERSON: (
         "A user held {user}'s job. It has {grace_s:time} to save, and waits until it is released.",
         "A user held the job. It waits until it is released.",
@@ -215,6 +219,13 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         + ". It starts when that work has started.",
         "Other work comes first.",
     ),
+    R.BEHIND_HIGHER_PRIORITY: (
+        "{project} asked for {asked_milli:gpu} GPU. Jobs of the same project with a higher job priority wait for GPUs, "
+        "too, and come first: {ahead:job}, at the head {workloads}. "
+        + _POSITION
+        + ". It starts when enough is freed for them and for it, or earlier on GPUs that do not fit them.",
+        "Jobs of its project with a higher priority come first.",
+    ),
     R.BEHIND_PATIENT_JOB: (
         "{project} asked for {asked_milli:gpu} GPU. Job {workload} of the same project has waited for {waited_s:time} "
         "without ever starting, longer than policy.patience of the quota file; by the time limits of the work that "
@@ -262,7 +273,7 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "The work that could be paused for it is still protected.",
     ),
     R.PAUSES_USED_UP: (
-        "The job was paused {max_pauses} times within {per_s:time}, its limit. It starts where no training quota can "
+        "The job had {max_pauses:pause} within {per_s:time}, its limit. It starts where no training quota can "
         "reclaim its GPUs: when {project} has {asked_milli:gpu} GPU of its own ({guarantee_milli:gpu} in force) free, "
         "or when its oldest pause is longer ago than that.",
         "The job reached its limit of pauses, and waits for GPUs that no other work can reclaim.",
@@ -389,6 +400,8 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
     full, short = SENTENCES[code]
     if ended:
         full = _ENDED.get(code, short if "{grace_s:" in full else full)
+    if isinstance(reason, JobEnd):
+        figures |= job_end_figures(reason)
     figures["until"] = _UNTIL.get(str(figures.get("kind")), "it ends")
     try:
         return rendered(_special_sentence(reason) or full, figures) + _addition(reason, figures)
@@ -397,13 +410,17 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
 
 
 def with_user_name(reason: Reason, name_of: Callable[[str], str]) -> Reason:
-    """The reason with the person in it by name instead of by id."""
+    """The reason with the people in it by name instead of by id."""
     pairs = figure_pairs(reason)
-    if not any(name == "user" for name, _ in pairs):
+    if not any(name in _PEOPLE for name, _ in pairs):
         return reason
     return reason_from(
-        code_of(reason), ((name, name_of(str(value)) if name == "user" else value) for name, value in pairs)
+        code_of(reason), ((name, name_of(str(value)) if name in _PEOPLE else value) for name, value in pairs)
     )
+
+
+_PEOPLE = ("user", "by")
+"""Figures with the id of a user."""
 
 
 def warning(reason: OverShare | EnforcementTooWeak) -> str:
@@ -426,6 +443,8 @@ def _special_sentence(reason: Reason) -> str | None:
     match reason:
         case WithinNotebookQuota(was="lent"):
             return _SLICE_BACK
+        case ByPerson(by=str()):
+            return BY_NAME[reason.code][reason.grace_s is None]
         case AboveLimit() if exceeds_bound_alone(reason):
             owner = "{project}" if reason.department is None else "its department {department}"
             return _TOO_WIDE[reason.code].replace("{limited}", owner)
@@ -450,7 +469,7 @@ def _addition(reason: Reason, figures: Mapping[str, Figure]) -> str:
         case Preempted(min_runtime_s=int()):
             words = " It had run {ran_s:time} of its minimum run time of {min_runtime_s:time}" + _PROTECTION_IGNORED
         case Preempted(max_pauses=int()):
-            words = " It had been paused {max_pauses} times within {per_s:time}, its limit" + _PROTECTION_IGNORED
+            words = " It had {max_pauses:pause} within {per_s:time}, its limit" + _PROTECTION_IGNORED
         case BehindPatientJob(most_s=int()):
             words = _OF_PATIENT_JOB
         case Waiting():

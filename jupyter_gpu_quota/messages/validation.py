@@ -15,6 +15,8 @@ from typing import Any
 
 MAX_NUMBER = (1 << 63) - 1
 """The largest whole number in any message or document; most fields have a far lower bound of their own."""
+MAX_NUMBER_TEXT = "2^63 - 1"
+"""The same for people, who cannot compare numbers of 19 digits."""
 
 SHOWN = 40
 """Characters of a given value that a sentence repeats."""
@@ -118,16 +120,18 @@ def error_text(error: Mapping[str, Any], show: Callable[[object], str] = shown) 
         case "refused":
             return str(context["message"])
         case "int_type" if isinstance(value, float) and abs(value) > MAX_NUMBER:
-            return f"{given} is more than {MAX_NUMBER}, the maximum of a whole number here"
+            return f"{given} is more than {MAX_NUMBER_TEXT}, the maximum of a whole number here"
         case "json_invalid" if "out of range" in context["error"]:
             place = str(context["error"]).partition(" at ")[2]
-            return f"the number that is read up to {place} is more than {MAX_NUMBER}, the maximum here"
+            return f"the number that is read up to {place} is more than {MAX_NUMBER_TEXT}, the maximum here"
         case "string_pattern_mismatch" if context["pattern"] in PATTERNS:
             return PATTERNS[context["pattern"]].format(given=given)
         case "string_too_short" | "too_short":
             return "it is empty" if not value else f"it has fewer than {context['min_length']} parts"
         case "too_long":
             return f"it has more than {context['max_length']} parts, the maximum"
+    if context.get("le") == MAX_NUMBER:
+        figures["le"] = MAX_NUMBER_TEXT
     message = str(error["msg"])
     sentence = SENTENCES.get(error["type"])
     return sentence.format_map(context | figures) if sentence else f"{message[:1].lower()}{message[1:]}"

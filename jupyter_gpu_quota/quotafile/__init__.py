@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import yaml
 
 from .file import QuotaFile, check
+from .meanings import MEANINGS
 from .yaml_tree import Path, QuotaError, Unreadable, entry_of, line_of, read, value_of
 
 __all__ = ["QuotaError", "QuotaFile", "export", "lines", "parse", "schema"]
@@ -63,5 +64,9 @@ def lines(text: str, places: Iterable[Path]) -> list[int]:
 
 
 def schema() -> dict[str, object]:
-    """The JSON Schema of the quota file, from the classes that read it."""
-    return QuotaFile.model_json_schema(by_alias=True)
+    """The JSON Schema of the quota file, from the classes that read it, with the meaning of each key."""
+    found = QuotaFile.model_json_schema(by_alias=True)
+    for name, section in {"QuotaFile": found, **found["$defs"]}.items():
+        for key, value in section["properties"].items():
+            value["description"] = MEANINGS[name][key]
+    return found

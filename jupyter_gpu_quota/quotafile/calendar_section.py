@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from ..core.model import Change
 from . import calendar
-from .fields import ChangedAmount, ChangedWeight, ItemName, Section, refuse
+from .fields import FORM, ChangedAmount, ChangedWeight, ItemName, Section, refuse
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -80,8 +80,8 @@ def _checked_name(refusal: Callable[[str], str | None]) -> Callable[[object], st
     return checked
 
 
-def _schema(description: str, **more: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "description": description, **more})
+def _schema(form: str, **more: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", FORM: form, **more})
 
 
 TimeOfDay = Annotated[

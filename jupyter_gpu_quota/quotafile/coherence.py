@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
-from ..core.amounts import gpu_text
+from ..core.amounts import duration_text, gpu_text
 from ..core.model import Change
 from ..messages.validation import nearest_name
 from .calendar import MINUTES_A_DAY
@@ -76,6 +76,10 @@ def _incoherent_project(file: Document, project: ProjectSection, path: Path) -> 
         elif default is not None and kind not in pools[default].uses:
             uses = ", ".join(pools[default].uses)
             yield here, f"{subject}: pool {default} is not for {kind} work; its uses are {uses}"
+    default, most = project.defaults.time_limit, project.maximum.time_limit
+    if most is not None and "time_limit" in project.defaults.model_fields_set and default > most:
+        words = f"the default time limit of {duration_text(default)} is above its maximum of {duration_text(most)}"
+        yield (*path, "defaults", "time_limit"), f"{subject}: {words}"
     name, here = project.defaults.environment, (*path, "defaults", "environment")
     known = [environment.name for environment in file.environments]
     if name is not None and name not in known:

@@ -65,12 +65,21 @@ class Selector(Section):
         return " and ".join(f"{key}: [{', '.join(values)}]" for key, values in keys.items())
 
 
+class Maximum(Section):
+    """The most that one job may request; null: no maximum."""
+
+    time_limit: (
+        Annotated[Seconds, within(1, None, "a maximum of 0 would refuse every job; write a duration such as 7d")] | None
+    ) = None
+
+
 class PoolSection(Section):
     """A named set of devices. Without a selector it takes every device that no pool before it took."""
 
     name: ItemName
     selector: Selector = Selector()
     uses: Annotated[list[Kind], Field(min_length=1)] = ["notebook", "training", "inference"]
+    maximum: Maximum = Maximum()
     cost_per_gpu_hour: Unenforced = None
 
 
@@ -133,6 +142,7 @@ class ProjectSection(Section):
     members: Members = Members()
     quota: dict[ItemName, AmountsSection]
     defaults: Defaults = Defaults()
+    maximum: Maximum = Maximum()
     storage: Unenforced = None
 
 
@@ -348,10 +358,17 @@ class Document(Section):
         return usable[0] if len(usable) == 1 else owned[0] if len(owned) == 1 else None
 
     # --- defaults and environments --------------------------------------------------------------------------------
-    def time_limit_s(self, project: str) -> int:
+    def time_limit_s(self, project: str, pool: str) -> int:
         """The running time per attempt of a project's jobs that name none, in seconds."""
         section = self._project(project)
-        return section.defaults.time_limit if section else DAY_S
+        default = section.defaults.time_limit if section else DAY_S
+        return min([default, *self.max_time_limits(project, pool).values()])
+
+    def max_time_limits(self, project: str, pool: str) -> dict[str, int]:
+        """The maximum time limits of a project's jobs in a pool, in seconds, by what has it: "project fraud"."""
+        found = {f"project {each.name}": each.maximum.time_limit for each in self.projects if each.name == project}
+        found |= {f"pool {each.name}": each.maximum.time_limit for each in self.pools if each.name == pool}
+        return {owner: most for owner, most in found.items() if most is not None}
 
     def default_environment(self, project: str) -> str | None:
         section = self._project(project)

@@ -28,6 +28,9 @@ from pydantic_core import PydanticCustomError
 from ..core.amounts import AmountRefusal, duration_ms, duration_s, duration_text, exact_milli, gpu_text
 from ..wire import Name
 
+FORM = "x-form"
+"""The key of a JSON Schema that says how a value is written."""
+
 
 class Section(BaseModel):
     """Any part of the file: unknown keys are refused, nothing changes after reading."""
@@ -95,9 +98,9 @@ def _amount_out(milli: int | None) -> int | str | None:
     return milli if milli is None else milli // 1000 if milli % 1000 == 0 else gpu_text(milli)
 
 
-def _decimal_schema(most: int, description: str) -> dict[str, object]:
+def _decimal_schema(most: int, form: str) -> dict[str, object]:
     number = {"type": "number", "minimum": 0, "maximum": most, "multipleOf": 0.001}
-    return {"anyOf": [number, {"type": "string", "pattern": r"^\d+(\.\d{1,3})?$"}], "description": description}
+    return {"anyOf": [number, {"type": "string", "pattern": r"^\d+(\.\d{1,3})?$"}], FORM: form}
 
 
 AMOUNT_SCHEMA = _decimal_schema(100_000, "GPUs, with up to three decimals, exact")
@@ -106,7 +109,7 @@ DURATION_SCHEMA: dict[str, object] = {
         {"type": "string", "pattern": r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?$"},
         {"type": "integer", "minimum": 0},
     ],
-    "description": "a duration such as 90m or 24h; a plain number is seconds",
+    FORM: "a duration such as 90m or 24h; a plain number is seconds",
 }
 
 Amount = Annotated[
@@ -227,7 +230,7 @@ Instant = Annotated[
     int,
     BeforeValidator(_instant_ms),
     PlainSerializer(_instant_out),
-    WithJsonSchema({"type": "string", "format": "date-time", "description": "an instant with its time zone"}),
+    WithJsonSchema({"type": "string", "format": "date-time", FORM: "an instant with its time zone"}),
 ]
 """Milliseconds since 1970 inside, ISO 8601 in the file."""
 
@@ -251,6 +254,6 @@ def _only_off(value: object, known: ValidationInfo) -> None:
 Unenforced = Annotated[
     None,
     BeforeValidator(_only_off),
-    WithJsonSchema({"enum": [None, [], {}], "description": "cannot be enforced by this release; leave it out"}),
+    WithJsonSchema({"enum": [None, [], {}], FORM: "cannot be enforced by this release; leave it out"}),
 ]
 """A section that this release refuses by name, because it would not enforce it."""

@@ -382,6 +382,6 @@ def submission(work: JobWork, user: str, pool: str, quota: QuotaFile, gpu_model:
         gpu_model=gpu_model,
         priority=work.priority,
         preemptible=work.preemptible,
-        time_limit_s=work.time_limit_s or quota.time_limit_s(work.project),
+        time_limit_s=work.time_limit_s or quota.time_limit_s(work.project, pool),
     )
     return SubmitJob(job=str(work.id), user=user, account=None, spec=spec)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..backends.simulated.jobs import Run
+from ..core.amounts import counted
 from ..core.lifecycle import FINAL
 from ..core.model import WHOLE_DEVICE, JobState, Policy
 from ..quotafile import QuotaFile
@@ -189,7 +190,7 @@ def makespan_s(outcome: Outcome) -> float | None:
 def not_ended(report: Mapping[str, Any]) -> str:
     """How many jobs of a report have not ended; ``makespan_s`` does not include them. Empty where all ended."""
     jobs, running = report["jobs_total"], report["jobs_total"] - report["jobs_finished"]
-    return f"{running} of {jobs} jobs had not ended" if running else ""
+    return f"{running} of {counted(jobs, 'job')} had not ended" if running else ""
 
 
 def lost_gpu_hours(outcome: Outcome) -> float:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from ..core.amounts import counted
 from ..quotafile import QuotaFile
 from ..quotafile.from_path import read_path
 from ..quotafile.limits import MAX_PROJECTS
@@ -99,7 +100,7 @@ def _quota_source(trace: Trace, path: Path | None) -> str:
     if trace.quotas is not None:
         return "those of the trace"
     each, gpus = _equal_part(trace)
-    return f"made up, as none were named: each project has {each} of the {gpus} GPUs for training"
+    return f"made up, as none were named: each project has {each} of {counted(gpus, 'GPU')} for training"
 
 
 def _equal_part(trace: Trace) -> tuple[int, int]:

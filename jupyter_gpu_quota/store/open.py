@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import QueuePool
 
-from .database.db_errors import missing_file, translated
+from .database.db_errors import missing_file, openable, translated
 from .database.migrate import migrate
 from .database.row_cache import CachedRows
 from .database.sql import SqlRows
@@ -42,8 +42,8 @@ def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS, cache_rows: 
 
     ``postgresql://`` addresses are opened with psycopg 3. ``busy_timeout_ms``: how long a writer waits for another one.
     ``cache_rows``: keep live rows in memory, for the process that writes most of them.
-    Raises StoreUnavailable when the database cannot be used, NewerDatabase when a newer release wrote it, and
-    ValueError for SQLite without a file (use :class:`.memory.MemoryStore`).
+    Raises StoreUnavailable when the database cannot be used or the URL is not one of a database (for SQLite without a
+    file use :class:`.memory.MemoryStore`), and NewerDatabase when a newer release wrote it.
     """
     rows = _rows_at(url, busy_timeout_ms)
     return Store(CachedRows(rows) if cache_rows else rows)
@@ -60,11 +60,13 @@ def open_both(url: str) -> tuple[Store, Store]:
 
 
 def _rows_at(url: str, busy_timeout_ms: int) -> SqlRows:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        return _migrated(_server_engine(parsed, busy_timeout_ms), lambda: None)
+    with openable(url):
+        parsed = make_url(url)
+        engine = None if parsed.get_backend_name() == "sqlite" else _server_engine(parsed, busy_timeout_ms)
+    if engine is not None:
+        return _migrated(engine, lambda: None)
     if not parsed.database or parsed.database == ":memory:":
-        raise ValueError("SQLite needs a file, such as sqlite:////var/lib/gpu-quota/store.sqlite")
+        raise StoreUnavailable("SQLite needs a file: set database_url to sqlite:////var/lib/gpu-quota/store.sqlite.")
     path = Path(parsed.database).absolute()
     _create_file(path)
     engine = _sqlite_engine(parsed, path, busy_timeout_ms)

@@ -212,10 +212,24 @@ class BundleView(Wire):
 
 
 class WouldStart(Wire):
-    """The smallest change of one kind that would start a workload, as a sentence."""
+    """The smallest change of one kind that would start a workload, as a sentence and in figures.
+
+    ``by_milli``: the GPU that is freed or added, by which an amount is raised, or by which the request is smaller.
+    ``to_milli``: the amount, capacity or request after the change. ``ends``: the work whose end frees it, without work
+    that you may not see; ``any_ends``: so does every other set of running work with that much GPU.
+    ``at``: when the calendar brings the amounts. ``is_smallest``: every smaller change was tried, which takes too
+    long in a large pool; ``is_minimal``: one milli less, or one workload less, would not do.
+    """
 
     kind: str
     message: str
+    by_milli: int | None = None
+    to_milli: int | None = None
+    ends: list[str] = []
+    any_ends: bool = False
+    at: datetime | None = None
+    is_smallest: bool = True
+    is_minimal: bool = True
 
 
 class UncheckedRankView(Wire):
@@ -225,12 +239,24 @@ class UncheckedRankView(Wire):
     checked_milli: int
 
 
+class QuotaInForceView(Wire):
+    """A training quota of which only a part is in force, of a project or department in a pool."""
+
+    owner: str
+    is_department: bool
+    pool: str
+    set_milli: int
+    in_force_milli: int
+
+
 class ExplainView(Wire):
     """``GET explain/{id}``: the reason of a workload's state, changes that would start it, and when it starts.
 
-    ``estimate_at``: the start by the time limits of the work that runs. ``estimate_is_bound``: no other project can
-    delay it; otherwise claims of other work may.
+    ``estimate_at``: the start by the time limits of the work that runs. ``estimate_is_bound``: no work that
+    waits or may claim its quota can delay it; otherwise other work may.
     ``unchecked_rank``: the job fits its training quota, but its rank is too large to be always available on one node.
+    ``in_force``: the training quotas it is measured by that are in force only in part.
+    ``ended_early``: the kinds of changes of which not every one was tried, because the pool is large.
     """
 
     id: str
@@ -240,6 +266,8 @@ class ExplainView(Wire):
     estimate_at: datetime | None
     estimate_is_bound: bool = False
     unchecked_rank: UncheckedRankView | None = None
+    in_force: list[QuotaInForceView] = []
+    ended_early: list[str] = []
 
 
 class DryRunView(Wire):

@@ -52,6 +52,7 @@ def read(document: str | bytes) -> SnapshotDocument | list[str]:
     try:
         text = json_input.text_of(document) if isinstance(document, bytes) else document
         found = _adapter().validate_json(text)
+        json_input.plain_json(text)  # the adapter keeps the last of equal keys
     except json_input.Refused as refused:
         return [f"the document: {refused}"]
     except ValidationError as error:

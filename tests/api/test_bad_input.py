@@ -147,6 +147,24 @@ def test_invalid_json_is_refused(world: ServiceWorld, raw: bytes) -> None:
     assert stored(world) == before
 
 
+@pytest.mark.parametrize(
+    ("path", "raw", "key"),
+    [
+        pytest.param("jobs", '{"command":["x"],"gpu":"1","gpu":"4"}', "gpu", id="a job with two sizes"),
+        pytest.param("jobs", '{"command":["x"],"variables":{"A":"1","A":"2"}}', "A", id="a variable twice"),
+        pytest.param("jobs/J1/actions/clone", '{"gpu":"1","gpu":"1"}', "gpu", id="equal values, too"),
+    ],
+)
+def test_a_duplicate_key_is_refused_by_its_name(world: ServiceWorld, path: str, raw: str, key: str) -> None:
+    before = stored(world)
+    answer = world.call("POST", path, "bob", raw=raw.encode())
+    assert (answer.status, answer.json["reason"]) == (400, "invalid")
+    assert answer.json["message"] == (
+        f"the body: the key {key!r} is in one object twice; remove one of them. Nothing was stored."
+    )
+    assert stored(world) == before
+
+
 def test_a_body_beyond_the_limit_is_refused_by_its_size(world: ServiceWorld) -> None:
     answer = world.call("POST", "jobs", "bob", raw=json.dumps(job(variables={"A": "x" * 2_000_000})).encode())
     assert (answer.status, answer.json["reason"]) == (413, "too_large")

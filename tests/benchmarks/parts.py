@@ -13,7 +13,7 @@ from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.idle_detection import accuracy
 from tests.benchmarks.packing import openb
-from tests.benchmarks.scheduling import bank, decide, history, kueue, kueue_live, large, shapes
+from tests.benchmarks.scheduling import bank, decide, explain, history, kueue, kueue_live, large, shapes
 from tests.benchmarks.service import claims, idle, reports, sampler, slices, submissions, wake
 from tests.benchmarks.service.hubs import hub_with_quota
 from tests.benchmarks.store import tick, usage
@@ -118,6 +118,7 @@ PARTS: dict[str, Part] = {
     "kueue-live": Part(title="Kueue's experiments in real time", measure=of_kueue_live),
     "shapes": Part(title="Decisions on published shapes", measure=of_shapes),
     "decide": Part(title="Decisions", measure=of_decide),
+    "explain": Part(title="Explanations", measure=explain.figures),
     "tick": Part(
         title="A tick by its steps", measure=lambda quick: tick.figures(tick.SIZES[:2] if quick else tick.SIZES)
     ),

@@ -14,7 +14,7 @@ from jupyter_gpu_quota.cli import waiting
 from jupyter_gpu_quota.client import Client
 from jupyter_gpu_quota.wire import RankView
 from tests.cli.commands import NEW, run, two_jobs
-from tests.client.fake_service import AT, World, job_view
+from tests.client.fake_service import AT, World, job_view, reason
 
 
 def test_jobs_are_a_table_and_one_document(world: World) -> None:
@@ -87,7 +87,7 @@ def rank(number: int, second: int | None, status: int | None = None, attempt: in
         pytest.param([rank(0, 1, 1), rank(0, None, attempt=2)], "1: exit 1", id="one process: how it ended"),
         pytest.param(
             [rank(0, 3, -15), rank(1, 3, -15), rank(2, 1, 1), rank(3, 4, -9)],
-            "1: rank 2 exit 1, ranks 0-1 signal 15, rank 3 signal 9",
+            "1: rank 2 exit 1, ranks 0-1 signal 15 (SIGTERM), rank 3 signal 9 (SIGKILL)",
             id="the rank that failed stands before those that were ended for it",
         ),
         pytest.param(
@@ -132,6 +132,19 @@ def test_logs_are_printed_and_followed(world: World) -> None:
     assert run("logs", "J1", "--follow").exit_code == 0
 
 
+def test_every_command_ends_a_failed_job_with_the_same_sentence(world: World) -> None:
+    why = "The command on node n1 ended with exit status 127 (command not found)."
+    end = {"state": "failed", "attempt": 1, "exit_status": 127, "reason": reason("command_failed", why)}
+    world.jobs = {"J1": job_view("J1", **end)}
+    world.script["J2"] = [end]
+    printed = [run("job", "J1").stdout, run("logs", "-f", "J1").stderr, run("submit", "--wait", "--", "x").stderr]
+    printed += [repr(Client().jobs(all=True)[0]), run("jobs", "--all", "--wide").stdout]
+    assert [why in " ".join(text.split()) for text in printed] == [True] * len(printed)
+    assert ["exit status 127" in text.replace(why, "") for text in map(" ".join, map(str.split, printed))] == [
+        False
+    ] * len(printed), "the exit status is shown once"
+
+
 @pytest.mark.parametrize("words", [("logs", "-f", "J1"), ("submit", "--wait", "--", "true")])
 def test_an_interrupt_ends_the_command_and_not_the_job(
     world: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
@@ -154,7 +167,7 @@ def test_an_interrupt_ends_the_command_and_not_the_job(
     [
         ([], "No job runs or waits; --all lists ended jobs too.\n"),
         (["--mine"], "No job of these runs or waits; --all lists ended jobs too.\n"),
-        (["--all"], "There is no job.\n"),
+        (["--all"], "There is no job; `jupyter gpu-quota submit` queues one.\n"),
     ],
 )
 def test_an_empty_list_of_jobs_is_explained(world: World, options: list[str], expected: str) -> None:
@@ -188,6 +201,13 @@ def test_an_explanation_as_text(world: World) -> None:
     assert "estimate  2027-01-02 03:04:05Z, by time limits and deadlines" in found
     assert "requested  1 GPU" in found, "with its unit, not in thousandths"
     assert "It would start if 1 GPU were freed in pool big." in found.splitlines()
+
+
+def test_a_change_that_the_reason_names_is_printed_once(world: World) -> None:
+    world.explanation = (
+        "4 of 4 GPUs are in use. It would start if 1 GPU were freed in pool big, or if it asked for 0.5 GPU."
+    )
+    assert run("explain", "J1").stdout.count("1 GPU were freed in pool big") == 1
 
 
 # R34

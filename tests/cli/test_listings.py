@@ -7,6 +7,7 @@ import json
 import pytest
 
 from jupyter_gpu_quota.cli import tables
+from jupyter_gpu_quota.client import Client, Outputs
 from tests.cli.commands import NEW, run
 from tests.client.fake_service import World, device_view, job_view, reason
 
@@ -65,3 +66,55 @@ def test_devices_stand_by_pool_node_and_number(world: World) -> None:
     lines = run("devices", "--wide").stdout.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["big-n1-9", "big-n1-10", "big-n2-0", "small-n1-0"]
     assert [line.split()[2] for line in lines] == ["real", "real", "real", "simulated"]
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "says"),
+    [
+        pytest.param("notebooks", "notebooks", "No notebook of your projects has a slice; one that is", id="notebooks"),
+        pytest.param("devices --why", "devices", "No node has reported a device; each is listed here", id="devices"),
+        pytest.param("nodes", "nodes", "No node has reported its devices; each is listed here", id="nodes"),
+        pytest.param("pools", "pools", "There is no pool; those of the quota file in force are", id="pools"),
+        pytest.param("usage --by user", "usage", "No visible work had a GPU in this time; each user whose", id="usage"),
+        pytest.param("outputs J1", "outputs", "Job J1 has no outputs; files that it writes to", id="outputs"),
+        pytest.param("outputs J1 --download d", "outputs", "Job J1 has no outputs; files", id="outputs to copy"),
+        pytest.param("quota history", "history", "No quota file has been put in force; each one", id="revisions"),
+        pytest.param("audit", "audit", "There is no visible decision or edit; those of", id="audit"),
+        pytest.param(
+            "audit --since 2027-01-01T00:00:00Z",
+            "audit",
+            "decision or edit since 2027-01-01T00:00:00Z;",
+            id="audit since",
+        ),
+    ],
+)
+def test_an_empty_listing_says_what_would_be_there(
+    world: World, monkeypatch: pytest.MonkeyPatch, command: str, method: str, says: str
+) -> None:
+    world.jobs = {"J1": job_view("J1")}
+    empty = Outputs([], truncated=False) if method == "outputs" else []
+    monkeypatch.setattr(Client, method, lambda *_, **__: empty)
+    for wide in ([], ["--wide"]):
+        done = run(*command.split(), *wide)
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert says in " ".join(done.stderr.split())
+    assert run(*command.replace(" --download d", "").split(), "--json").stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "status", "says"),
+    [
+        pytest.param("failed", "command_failed", 127, "failed · exit 127 (command not found)", id="its exit status"),
+        pytest.param("failed", "out_of_memory", 1, "failed · The command ran out of memory.", id="its cause"),
+        pytest.param("held", "held_by_person", None, "held · lea held it", id="who held it"),
+        pytest.param(
+            "queued", "no_free_gpu", None, "queued · No GPU that fits is free.", id="a wait without its figures"
+        ),
+    ],
+)
+def test_a_narrow_list_of_jobs_has_the_reason_in_a_few_words(
+    world: World, state: str, code: str, status: int | None, says: str
+) -> None:
+    why = reason(code, "lea held it, with many words and figures.")
+    world.jobs = {NEW: job_view(NEW, state=state, reason=why, exit_status=status)}
+    assert says in " ".join(run("jobs", "--all").stdout.split())

@@ -16,11 +16,11 @@ def test_export_and_apply_go_round(world: World, tmp_path: Path) -> None:
     exported = run("quota", "export").stdout
     assert exported == QUOTA_TEXT
     (tmp_path / "q.yaml").write_text(exported)
-    assert run("quota", "apply", "q.yaml", "--comment", "c").stderr == "revision 5 is in force\n"
+    assert run("quota", "apply", "q.yaml", "--comment", "c").stdout == "revision 5 is in force\n"
     assert run("quota", "apply", "-", stdin=exported).exit_code == 0
     assert [row["revision"] for row in json.loads(run("quota", "history", "--json").stdout)] == [4, 3]
-    assert run("quota", "revert", "3").stderr == "revision 5 is in force: back to revision 3\n"
-    assert run("quota", "revert", "4").stderr == "nothing was changed: revision 4 is in force already\n"
+    assert run("quota", "revert", "3").stdout == "revision 5 is in force: back to revision 3\n"
+    assert run("quota", "revert", "4").stdout == "nothing was changed: revision 4 is in force already\n"
 
 
 def test_a_stale_file_is_refused(world: World) -> None:

@@ -115,7 +115,7 @@ def test_a_missing_plot_library_is_refused_before_the_simulation(world: Path, mo
 def test_default_quotas_are_reported(world: Path) -> None:
     (world / "work.csv").write_text("kind,submit_s,project,gpu,duration_s\ntraining,0,a,1,60\ntraining,0,b,2,60\n")
     printed = run(world / "work.csv", "--gpus", "9").stdout
-    assert "made up, as none were named: each project has 4 of the 9 GPUs for training" in printed
+    assert "made up, as none were named: each project has 4 of 9 GPUs for training" in printed
     assert str(world / "work.csv") in printed
 
 

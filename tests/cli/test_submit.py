@@ -66,6 +66,13 @@ def test_more_than_one_node_is_refused_by_the_service(world: World) -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "nodes was 2; this release starts jobs on one node.\n")
 
 
+@pytest.mark.parametrize(("reason", "code"), [("invalid", 2), ("above_limit", 1)])
+def test_a_value_that_the_service_calls_invalid_is_wrong_usage(world: World, reason: str, code: int) -> None:
+    world.refuse = ErrorView(status=400, message="directory has a control character.", reason=reason)
+    done = run("submit", "--", "true")
+    assert (done.exit_code, done.stdout, done.stderr) == (code, "", "directory has a control character.\n")
+
+
 def test_a_dry_run_prints_the_outcome(world: World) -> None:
     done = run("submit", "--dry-run", "--gpu", "0.5", "--", "true")
     assert done.stdout.splitlines() == [
@@ -140,6 +147,16 @@ def test_a_secret_is_prompted_for_only_on_a_terminal(world: World) -> None:
         pytest.param(["--name", "x" * 1_000_000, "--", "true"], "name: ", id="a name of a million characters"),
         pytest.param(["--gpu", "", "--", "true"], "'--gpu'", id="no amount"),
         pytest.param(["--gpu", "one", "--", "true"], "'--gpu'", id="no number"),
+        pytest.param(["--gpu", "0", "--", "true"], "'--gpu'", id="no GPU"),
+        pytest.param(["--gpu", "0.0001", "--", "true"], "'--gpu'", id="less than the smallest part"),
+        pytest.param(["--gpu", "1000000", "--", "true"], "'--gpu'", id="more than one amount may name"),
+        pytest.param(["--memory", "1025TiB", "--", "true"], "at most 1024TiB", id="more memory than anything has"),
+        pytest.param(["--time-limit", "0s", "--", "true"], "'--time-limit'", id="no time"),
+        pytest.param(["--time-limit", "99999999d", "--", "true"], "'--time-limit'", id="ages"),
+        pytest.param(
+            ["--nodes", "2", "--min-nodes", "3", "--", "true"], "--min-nodes 3", id="a minimum above the nodes"
+        ),
+        pytest.param(["--url", "ftp://x", "--", "true"], "'--url'", id="an address of another kind"),
         pytest.param(["--time-limit", "soon", "--", "true"], "'--time-limit'", id="no duration"),
     ],
 )
@@ -155,6 +172,48 @@ def test_a_failed_wait_names_the_log(world: World) -> None:
     world.script["J1"] = [{"state": "failed", "reason": None, "attempt": 1, "exit_status": 2}]
     done = run("submit", "--wait", "--", "true")
     assert done.stderr.splitlines() == ["J1 failed · exit status 2", "`jupyter gpu-quota logs J1` prints its log."]
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        pytest.param("".join(f"line {n}\n" for n in range(12)), [f"  line {n}" for n in range(2, 12)], id="ten lines"),
+        pytest.param("Traceback\n\nKeyError: 'x'", ["  Traceback", "  ", "  KeyError: 'x'"], id="without a line end"),
+        pytest.param("1 %\r50 %\rno file\r\n", ["  no file"], id="a progress bar as it was at the end"),
+        pytest.param("\x1b[31mred\x1b[0m\ttab\x07\n", ["  red     tab?"], id="no control characters"),
+        pytest.param("x" * 20_000, ["  " + "x" * 16_384], id="of an endless line its end"),
+    ],
+)
+def test_a_failed_wait_prints_the_end_of_the_log_on_stderr(world: World, log: str, expected: list[str]) -> None:
+    world.script["J1"] = [{"state": "failed", "reason": None, "attempt": 2, "exit_status": 2}]
+    world.logs = {("J1", 1): "of another attempt\n", ("J1", 2): log}
+    done = run("submit", "--wait", "--", "true")
+    assert (done.exit_code, done.stdout) == (1, "J1\n")
+    assert done.stderr.splitlines()[1:] == [
+        "The end of its log:",
+        *expected,
+        "`jupyter gpu-quota logs J1` prints all of it.",
+    ]
+
+
+def test_a_failed_gang_shows_the_log_of_the_rank_that_failed(world: World) -> None:
+    why = ReasonView(code="command_failed", figures={"exit_status": 1, "rank": 2, "ranks": 4}, message="Rank 2 failed.")
+    world.script["J1"] = [{"state": "failed", "reason": why, "attempt": 1, "exit_status": 1}]
+    world.logs = {("J1", 1): "its end\n"}
+    done = run("submit", "--wait", "--", "true")
+    assert done.stderr.splitlines() == [
+        "J1 failed · Rank 2 failed.",
+        "The end of its log:",
+        "  its end",
+        "`jupyter gpu-quota logs --rank 2 J1` prints all of it.",
+    ]
+    assert world.seen[-1][2]["rank"] == "2"
+
+
+def test_a_cancelled_wait_prints_no_log(world: World) -> None:
+    world.script["J1"] = [{"state": "cancelled", "reason": None, "attempt": 1}]
+    world.logs = {("J1", 1): "step 1\n"}
+    assert "step 1" not in run("submit", "--wait", "--", "true").stderr
 
 
 def test_submit_as_a_process_prints_only_the_id_on_stdout(world: World) -> None:

@@ -128,6 +128,7 @@ class World:
     deployment: wire_status.DeploymentView | None = None
     devices: list[wire.DeviceView] = field(default_factory=list)
     estimate_is_bound: bool = False
+    explanation: str = "4 of 4 GPUs are in use; it starts when 1 is freed."
     long_sentences: bool = False
     """Every text of several words in an answer is longer than a line of a terminal."""
     url: str = ""
@@ -299,7 +300,8 @@ class Logs(Fake):
         if "follow" in self.query:
             await self.follow(id_, attempt, offset, only="attempt" in self.query)
             return
-        part = self.world.logs.get((id_, attempt), "").encode()[offset : offset + self.PART]
+        log = self.world.logs.get((id_, attempt), "").encode()
+        part = log[offset:] if offset < 0 else log[offset : offset + self.PART]
         self.set_header("X-Next-Offset", str(offset + len(part)))
         self.finish(part)
 
@@ -484,8 +486,9 @@ class Words(Fake):
             self.finish({"format": 1, "snapshot": {"now": 1}, "policy": {}})
         else:
             would = wire.WouldStart(kind="freed", message="It would start if 1 GPU were freed in pool big.")
+            why = reason(message=self.world.explanation)
             fields = {"estimate_at": AT, "estimate_is_bound": self.world.estimate_is_bound}
-            self.answer(wire.ExplainView(id=id_, state="queued", reason=reason(), would_start=[would], **fields))
+            self.answer(wire.ExplainView(id=id_, state="queued", reason=why, would_start=[would], **fields))
 
 
 class Events(Fake):

@@ -199,7 +199,7 @@ def test_every_public_call_reports_wrong_arguments_in_our_own_sentences(
         pytest.param(["submit", "--dir", "", "--", "x"], "--dir '' is not a folder", id="no folder"),
         pytest.param(["submit", "--idempotency-key", "", "--", "x"], "idempotency-key: it is empty", id="an empty key"),
         pytest.param(["submit", "--gpu-model", "!", "--", "x"], "'!' is not a list of models", id="no model"),
-        pytest.param(["submit", "--memory", "999999999999GiB", "--", "x"], "1073741824, the maximum", id="RAM"),
+        pytest.param(["submit", "--memory", "999999999999GiB", "--", "x"], "at most 1024TiB", id="RAM"),
         pytest.param(["simulate", ""], "no trace was given", id="a trace that a variable did not name"),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@
  *   system die FUNCTION            0 ecc 2                  0 remap 1            0 recovery 1
  *   system limits ok | lie | half  0 mig 1                  0 xid 79 (reported once)
  *   0 process PID MIB PERCENT [compute | graphics | mps]    "-" for memory: not available, for percent: no sample
+ *   0/1 gpm METRIC VALUE [CODE]                             a performance metric of an instance between two samples
  *   0 sample PID MICROSECONDS SM MEMORY ENCODER DECODER     one more sample, with a time of its own
  *
  * Whatever has no line answers "not supported". Structures and codes are those of nvml.h, as nvidia-ml-py has them.
@@ -399,6 +400,54 @@ API nvmlDeviceGetMigDeviceHandleByIndex(Handle *of, uint32_t index, Handle **han
     *handle = &handles[of->device][index];
     **handle = (Handle){of->device, index};
     return value_of(*handle, "uuid", values) ? SUCCESS : NOT_FOUND;
+}
+
+typedef struct { int device, instance; } GpmSample;
+typedef struct { uint32_t id; int result; double value; const char *names[3]; } GpmMetric;
+typedef struct { uint32_t version, count; GpmSample *before, *now; GpmMetric metrics[]; } GpmQuery;
+
+API nvmlDeviceGetGpuInstanceId(Handle *of, uint32_t *id) {
+    DEVICE(of);
+    *id = of->instance + 1;
+    return SUCCESS;
+}
+
+API nvmlGpmSampleAlloc(GpmSample **sample) {
+    SYSTEM();
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+
+API nvmlGpmSampleFree(GpmSample *sample) {
+    free(sample);
+    return SUCCESS;
+}
+
+API nvmlGpmMigSampleGet(Handle *of, uint32_t id, GpmSample *sample) {
+    char scope[LINE], values[LINE];
+    DEVICE(of);
+    *sample = (GpmSample){of->device, id - 1};
+    scope_of(&handles[of->device][id - 1], scope);
+    int code = scripted_code(scope, __func__);
+    return code >= 0 ? code : line_of(scope, "gpm", 0, values) ? SUCCESS : NOT_SUPPORTED;
+}
+
+API nvmlGpmMetricsGet(GpmQuery *query) {
+    char scope[LINE], values[LINE];
+    SYSTEM();
+    if (query->version != 1 || query->before->instance != query->now->instance) return INVALID;
+    scope_of(&handles[query->now->device][query->now->instance], scope);
+    for (uint32_t i = 0; i < query->count; i++) {
+        query->metrics[i].result = NOT_SUPPORTED;
+        for (int line = 0; line_of(scope, "gpm", line, values); line++) {
+            uint32_t id;
+            int code = SUCCESS;
+            double value;
+            if (sscanf(values, "%u %lf %d", &id, &value, &code) < 2 || id != query->metrics[i].id) continue;
+            query->metrics[i].result = code, query->metrics[i].value = value;
+        }
+    }
+    return SUCCESS;
 }
 
 /* --- memory limits of a control group (driver 615) ------------------------------------------------------------------

@@ -84,13 +84,24 @@ def test_an_old_driver_limits_no_memory(script: Script, tmp_path: Path) -> None:
     assert "from 615 on, this is 550.54.14" in abilities(tmp_path)["memory limit (driver)"]["GPU-0"]
 
 
-def test_instances_are_enforced_by_hardware_and_have_no_use(script: Script, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lines", "use", "per_process"),
+    [
+        pytest.param([], "Not Supported", "idle only while no process is on it", id="without metrics"),
+        pytest.param(["0/0 gpm 1 0"], "", "the metrics of the instance show whether it is idle", id="with metrics"),
+    ],
+)
+def test_instances_are_enforced_by_hardware_and_have_no_use_per_process(
+    script: Script, tmp_path: Path, lines: list[str], use: str, per_process: str
+) -> None:
     script.device(0)
     script.put("0 mig 1")
     script.instance(0, 0)
+    script.add(*lines)
     found = abilities(tmp_path)
     assert found["MIG (hardware)"] == {"MIG-0-0": ""}
-    assert "MIG" in found["utilisation"]["MIG-0-0"] and "MIG" in found["use per process"]["MIG-0-0"]
+    assert use in found["utilisation"]["MIG-0-0"] and bool(use) == bool(found["utilisation"]["MIG-0-0"])
+    assert per_process in found["use per process"]["MIG-0-0"]
 
 
 @pytest.mark.parametrize(

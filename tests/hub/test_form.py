@@ -85,6 +85,8 @@ def test_options_are_read(given: dict[str, object], expected: Options) -> None:
         pytest.param({"gpu_pool": "a\x00b"}, "gpu_pool has control characters", id="a NUL in a name"),
         pytest.param({"gpu_project": "a\nb"}, "gpu_project has control characters", id="a line break in a name"),
         pytest.param({"gpu_milli": "1000"}, "'gpu_milli' is not an option", id="an unknown option of ours"),
+        pytest.param({"gpu": "1"}, "'gpu' is not an option of this hub; the options are gpu_size", id="a wrong option"),
+        pytest.param({"nGPUs": 1}, "'nGPUs' is not an option of this hub", id="a wrong option in capitals"),
         pytest.param({"gpu_" + "x" * 10_000: 1}, "is not an option", id="an unknown option with a long name"),
     ],
 )

@@ -501,3 +501,13 @@ async def test_both_forms_are_read(make: Make) -> None:
 
 async def test_a_query_is_read(make: Make) -> None:
     assert await make().options_from_query({"gpu_size": ["1/8"]}) == {"gpu_size": "1/8"}
+
+
+async def test_the_hub_warns_of_options_of_others_only(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING")
+    ann = make()
+    ann.log.propagate = True
+    await ann._run_apply_user_options(CHOSEN)
+    assert caplog.messages == []
+    await ann._run_apply_user_options(CHOSEN | {"image": "x"})
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["image"]

@@ -339,7 +339,8 @@ def test_a_file_is_not_too_long(path: Path) -> None:
 
 def test_nvml_is_imported_where_devices_are_read_and_where_limits_are_set_and_nowhere_else() -> None:
     found = {str(p.relative_to(PACKAGE)) for p in MODULES if "pynvml" in outside_imports(p)}
-    assert found == {"backends/local/sampling/nvml_session.py", "backends/local/sampling/limits_process.py"}
+    sampling = "backends/local/sampling"
+    assert found == {f"{sampling}/{name}.py" for name in ("nvml_session", "instance_metrics", "limits_process")}
 
 
 def test_the_controllers_never_load_the_driver_s_library() -> None:

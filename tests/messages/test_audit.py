@@ -51,9 +51,31 @@ def test_user_ids_in_a_reason_are_replaced_by_names() -> None:
             "reported that attempt 1 of bob's job ended with exit status 0; the job succeeded",
             id="an end",
         ),
+        pytest.param(
+            entry(
+                "job.end",
+                attempt=2,
+                exit_status=127,
+                state="failed",
+                reason=reason("command_failed", ("exit_status", 127), ("node", "n1")),
+            ),
+            "reported that attempt 2 of bob's job ended; the job failed. The command on node n1 ended with exit status "
+            "127 (command not found).",
+            id="a failure",
+        ),
+        pytest.param(
+            entry("job.end", attempt=1, exit_status=-9, state="failed"),
+            "reported that attempt 1 of bob's job ended with signal 9 (SIGKILL); the job failed",
+            id="a failure under an earlier release",
+        ),
         pytest.param(entry("of.another.release"), "of.another.release bob's job", id="an unknown kind"),
         pytest.param(entry("start"), "start bob's job", id="a payload of another release"),
     ],
 )
 def test_a_row_is_a_sentence(row: AuditEntry, said: str) -> None:
     assert action_text(row).startswith(said)
+
+
+@pytest.mark.parametrize(("jobs", "said"), [(1, "deleted 1 job that had"), (2, "deleted 2 jobs that had")])
+def test_one_job_is_no_plural(jobs: int, said: str) -> None:
+    assert action_text(entry("retention", jobs=jobs)).startswith(said)

@@ -37,7 +37,7 @@ from jupyter_gpu_quota.store.database.codecs import REASON
 from jupyter_gpu_quota.wire import ReasonView
 from jupyter_gpu_quota.wire.reason_schema import reasons_schema
 
-ADDED = {"starts", "is", "are", "until"}
+ADDED = {"starts", "is", "are", "until", "failed_rank", "exit", "hint", "why_not"}
 """What a sentence may name beside the figures of its record."""
 
 EXAMPLES = {int: 1500, str: "x", tuple: ("x", "y")}
@@ -79,6 +79,13 @@ def test_every_reason_is_a_sentence(code: ReasonCode, whole: bool) -> None:
 @pytest.mark.parametrize("code", EVERY)
 def test_a_stored_reason_without_its_figures_is_a_short_sentence(code: ReasonCode) -> None:
     assert sentence(OtherReason(code=code)).endswith(".")
+
+
+@pytest.mark.parametrize(("pauses", "says"), [(1, "had 1 pause within 1 day"), (4, "had 4 pauses within 1 day")])
+def test_one_pause_is_no_plural(pauses: int, says: str) -> None:
+    figures = {"project": "a", "asked_milli": 1000, "used_milli": 0, "guarantee_milli": 1000, "fair_milli": 1000}
+    reason = reason_from("pauses_used_up", [*figures.items(), ("max_pauses", pauses), ("per_s", 86_400)])
+    assert says in sentence(reason)
 
 
 def test_a_code_of_another_release_is_shown_unchanged() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .model import WHOLE, Owner, State
+from .model import WHOLE, Owner, State, total
 from .shares import notebooks_milli
 
 
@@ -58,11 +58,12 @@ def in_force(state: State, pool: str) -> InForce:
 
 
 def _fixed(state: State, pool: str) -> dict[str, int]:
-    """What each project has that may not be preempted."""
+    """What each project has of the capacity that may not be preempted."""
+    devices = {one.id for one in state.healthy(pool)}
     found: dict[str, int] = {}
-    for job in state.in_pool(pool):
-        if not job.preemptible:
-            found[job.project] = found.get(job.project, 0) + state.held_milli(job.id)
+    for job in (one for one in state.in_pool(pool) if not one.preemptible):
+        here = [one for one in state.held.get(job.id, ()) if one.device in devices]
+        found[job.project] = found.get(job.project, 0) + total(here)
     return found
 
 

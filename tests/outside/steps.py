@@ -176,11 +176,12 @@ class Step:
     @cached_property
     def _with_requests(self) -> State:
         state = self._with_notebooks.copy()
-        first = next(iter(state.devices.values()), None)
         refused = {one.workload for one in self.of_kind("refuse")}
         for notebook in [one for one in state.notebooks.values() if one.id not in state.held and one.id not in refused]:
-            if (notebook.state == "requested" or notebook.woken) and first is not None:
-                _book(state, Action("start", notebook.id, placements=(Placement(0, first.id, notebook.gpu_milli, 0),)))
+            healthy = state.healthy(notebook.pool)  # the capacity is what these have
+            if (notebook.state == "requested" or notebook.woken) and healthy:
+                part = Placement(0, healthy[0].id, notebook.gpu_milli, 0)
+                _book(state, Action("start", notebook.id, placements=(part,)))
         return state
 
     @cached_property

@@ -11,6 +11,7 @@ from random import SystemRandom
 
 import pytest
 
+from jupyter_gpu_quota.core.preemption.search import room
 from tests.outside.kinds import KINDS
 from tests.outside.play import Violation, violations
 
@@ -21,6 +22,8 @@ COSTLY = ("dense", "patience", "shielded")
 WORLDS_OF_A_KIND = -(-3 * WORLDS // (3 * len(KINDS) - 2 * len(COSTLY)))
 WORLDS_OF_A_PART = 125
 PARTS = -(-WORLDS_OF_A_KIND // WORLDS_OF_A_PART)
+OF_SEVERAL_DEVICES, WORLDS_AS_LARGE = ("backfill", "fixed", "mixed", "nodes"), 15
+"""Kinds with many ranks of several devices, and the number of worlds of each."""
 MOST_SHOWN = 10
 
 
@@ -31,6 +34,13 @@ def test_no_plan_of_a_world_breaks_a_rule(kind: str, part: int) -> None:
     worlds = min(WORLDS_OF_A_PART, WORLDS_OF_A_KIND - part * WORLDS_OF_A_PART) // (3 if kind in COSTLY else 1)
     found = [one for seed in range(begin, begin + worlds) for one in violations(seed, kind)]
     assert not found, _report(found, worlds)
+
+
+@pytest.mark.parametrize("kind", OF_SEVERAL_DEVICES)
+def test_the_search_of_a_large_pool_breaks_no_rule_in_a_small_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SMALL_POOL", 0)
+    found = [one for seed in range(WORLDS_AS_LARGE) for one in violations(seed, kind)]
+    assert not found, _report(found, WORLDS_AS_LARGE)
 
 
 def _report(found: list[Violation], worlds: int) -> str:

@@ -10,6 +10,7 @@ import yaml
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.quotafile import QuotaFile
+from jupyter_gpu_quota.quotafile.meanings import MEANINGS
 from tests.quotafile.texts import BANK, LEAST, MONDAY, WHOLE, read
 
 
@@ -112,3 +113,9 @@ def test_the_schema_refuses_what_the_reader_refuses(change: dict[str, object]) -
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, quotafile.schema())
     assert isinstance(quotafile.parse(json.dumps(document)), list)
+
+
+def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
+    schema = QuotaFile.model_json_schema(by_alias=True)
+    keys = {name: section["properties"].keys() for name, section in {"QuotaFile": schema, **schema["$defs"]}.items()}
+    assert {name: meanings.keys() for name, meanings in MEANINGS.items()} == keys

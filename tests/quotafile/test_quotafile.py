@@ -48,13 +48,22 @@ def test_the_fields_that_are_not_in_the_policy_can_be_read() -> None:
     file = read(WHOLE)
     assert file.revision == 17
     assert file.tick_max_ms == 500
-    assert file.time_limit_s("fraud") == 5400
-    assert file.time_limit_s("risk") == 86_400
+    assert file.time_limit_s("fraud", "big") == 5400
+    assert file.time_limit_s("risk", "big") == 86_400
     assert file.default_environment("fraud") == "torch-2"
     assert file.environments_of("fraud") == ("torch-2", "plain")
     assert file.environments_of("risk") == ("plain",)
     assert file.python_of("torch-2") == "/opt/torch-2/bin/python"
     assert file.python_of("gone") is None
+
+
+def test_a_maximum_time_limit_bounds_the_default_of_jobs_that_name_none() -> None:
+    text = LEAST.replace(
+        "pools: []", "pools: [{name: small, selector: {gpu_model: [T4]}}, {name: big, maximum: {time_limit: 2h}}]"
+    ).replace("projects: []", "projects: [{name: fraud, quota: {}, maximum: {time_limit: 7d}}]")
+    file = read(text)
+    assert file.max_time_limits("fraud", "big") == {"project fraud": 7 * 86_400, "pool big": 7200}
+    assert (file.time_limit_s("fraud", "big"), file.time_limit_s("fraud", "small")) == (7200, 86_400)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,12 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(project("quota:\n  a:\n    training: 1/3"), 7, "a decimal, such as 0.333", id="a third of a GPU"),
         pytest.param(project("quota:\n  a:\n    training: 8GiB"), 7, "such as 2 or 0.5", id="memory for an amount"),
         pytest.param(
+            project("quota: {}\nmaximum: {time_limit: 2h}\ndefaults: {time_limit: 3h}"),
+            7,
+            "project p: the default time limit of 3h is above its maximum of 2h",
+            id="a default above the maximum",
+        ),
+        pytest.param(
             project("quota: {}\ndefaults: {time_limit: [1]}"),
             6,
             "instead of a duration; write one such as 90m",

@@ -79,6 +79,12 @@ def test_a_duplicate_key_in_a_trace_is_refused() -> None:
     assert recorded.read('[{"seq":1,"seq":2}]') == [twice.replace("the document", "the audit").replace("work", "seq")]
 
 
+@pytest.mark.parametrize("key", ["revision", "now"])
+def test_a_duplicate_key_in_a_snapshot_is_refused(key: str) -> None:
+    twice = f"the document: the key '{key}' is in one object twice; remove one of them"
+    assert snapshotfile.read(SNAPSHOT.replace(f'"{key}":'.encode(), f'"{key}":7,"{key}":'.encode())) == [twice]
+
+
 def test_more_bytes_than_are_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_input, "MAX_BYTES", 5)
     assert snapshotfile.read(SNAPSHOT) == ["the document: it has more than 5 bytes, the limit"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...store.records.rows import JobRecord
 from ...wire import ExplainView, VerifiedView, snapshot_document
 from ..access.permissions import audited_projects, may_see
 from ..access.refusals import Refused, not_found
@@ -17,8 +16,8 @@ async def rows(call: Call) -> Answer:
     since, projects = call.instant("since"), audited_projects(call.person)
     found, total = await store_view.read(store_view.store.audit, since=since, projects=projects, page=page)
     subjects = await store_view.read(subjects_of, store_view.store, found)
-    owners = [one.job.user if isinstance(one, JobRecord) else one.notebook.user for one in subjects.values()]
-    await store_view.learn_names([*(row.actor for row in found), *owners])
+    people = [user for record in subjects.values() for user in record.people]
+    await store_view.learn_names([*(row.actor for row in found), *people])
     return listed([audit_view(row, subjects, store_view) for row in found], total, page)
 
 
@@ -33,7 +32,8 @@ async def verify(call: Call) -> VerifiedView:
         )
     found = await call.store_view.read(call.store_view.store.audit_verify)
     if isinstance(found, int):
-        return VerifiedView(whole=True, rows=found, message=f"All {found} rows are intact.")
+        intact = "The only row is intact." if found == 1 else f"All {found} rows are intact."
+        return VerifiedView(whole=True, rows=found, message=intact)
     return VerifiedView(whole=False, rows=None, message=str(found))
 
 
@@ -43,7 +43,7 @@ async def explain(call: Call) -> ExplainView:
     record = await store_view.job(name) or await store_view.notebook(name)
     if record is None or not may_see(call.person, record):
         raise not_found("job or notebook", name)
-    return await explanation(call.services, record)
+    return await explanation(call.services, call.person, record)
 
 
 async def snapshot(call: Call) -> Answer:

@@ -8,6 +8,7 @@ import re
 
 from ...bundle import BundleRefused, BundleStore, Incoming
 from ...bundle.limits import MIB
+from ...core.amounts import counted
 from ...store.records.commands import KeepBundle
 from ...store.transactions import Store
 from ...wire import BundleView
@@ -25,18 +26,21 @@ class BundleUpload(Resource):
     """``bundles/{digest}``: a body that may be large and is never kept in memory."""
 
     incoming: Incoming | None = None
-    fault: BundleRefused | OSError | Refused | None = None
     arriving = 0
 
     async def prepare(self) -> None:
-        """Begin to store the body. A body whose Content-Length is above the limit is read and dropped."""
+        """A body whose Content-Length is above the limit is read and dropped."""
         limit = self.services.bundles.limits.packed_bytes
         self.largest_body = limit  # type: ignore[misc]
         self.largest_drained = max_drained(limit)  # type: ignore[misc]
         self.request.connection.set_max_body_size(self.largest_drained)  # type: ignore[union-attr]
         await super().prepare()
+
+    async def admit(self) -> None:
+        """Begin to store the body."""
+        await super().admit()
         if self.request.method == "PUT":
-            await self._begin(digest_of(self.path_kwargs["digest"]), limit)
+            await self._begin(digest_of(self.path_kwargs["digest"]), self.largest_body)
 
     async def _begin(self, digest: str, limit: int) -> None:
         """Store the body, unless it is refused already. A body without a size counts as the largest."""
@@ -44,11 +48,7 @@ class BundleUpload(Resource):
         if size > limit:
             return
         assert self.person is not None
-        try:
-            await refuse_over_limit(self.services, self.person, digest, size)
-        except Refused as refusal:
-            self.fault = refusal
-            return
+        await refuse_over_limit(self.services, self.person, digest, size)
         self.arriving = size
         self.services.arriving[self.person.id] += size
         try:
@@ -74,9 +74,14 @@ class BundleUpload(Resource):
             return
         try:
             self.incoming.write(chunk)
-        except (BundleRefused, OSError) as fault:
-            self.fault = fault
-            self._drop()
+        except BundleRefused as fault:
+            self._refuse(Refused(400, "bundle", str(fault)))
+        except OSError as error:
+            self._refuse(_disk_refusal(error))
+
+    def _refuse(self, fault: Refused) -> None:
+        self.fault = fault
+        self._drop()
 
     def on_finish(self) -> None:
         self._drop()
@@ -117,12 +122,6 @@ async def put(call: Call) -> Answer:
     upload = call.resource
     assert isinstance(upload, BundleUpload)
     digest = digest_of(call.names["digest"])
-    if isinstance(upload.fault, Refused):
-        raise upload.fault
-    if isinstance(upload.fault, OSError):
-        raise _disk_refusal(upload.fault)
-    if upload.fault is not None:
-        raise Refused(400, "bundle", str(upload.fault))
     assert upload.incoming is not None
     try:  # in a thread: a large bundle takes a while to check
         size = await asyncio.to_thread(upload.incoming.finish)
@@ -151,9 +150,10 @@ async def refuse_over_limit(services: Services, person: Person, digest: str, siz
     used, limit = sum(kept.values()) + services.arriving[person.id], services.settings.bundles_limit_mib * MIB
     if digest in kept or used + size <= limit:
         return
+    days = counted(services.settings.keep_jobs_days, "day")
     sentence = (
         f"{person.name}'s code bundles have {used / MIB:.1f} MiB, this one has {size / MIB:.1f} MiB, and the limit per "
-        f"user is {limit // MIB} MiB. A bundle is deleted {services.settings.keep_jobs_days} days after the end of the "
+        f"user is {limit // MIB} MiB. A bundle is deleted {days} after the end of the "
         "last job that used it. List files that the job does not need in .gpuquotaignore, or ask an admin to raise "
         "c.GPUQuota.bundles_limit_mib. Nothing was stored."
     )

@@ -156,7 +156,7 @@ async def listing(call: Call, limit: int = 100) -> Answer:
     records, total = await store_view.read(store_view.store.jobs, wanted, page)
     if not total and wanted.projects is not None:
         await _refuse_unknown_project(call, wanted, wanted.projects[0])
-    await store_view.learn_names([record.job.user for record in records])
+    await store_view.learn_names([user for record in records for user in record.people])
     if any(record.job.state in WAITING for record in records):
         await call.services.decisions.latest()
     return listed([job_view(record, store_view) for record in records], total, page)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core.amounts import AmountRefusal, gpu_amount, gpu_text, slice_amount
+from ...core.amounts import AmountRefusal, counted, gpu_amount, gpu_text, slice_amount
 from ...core.model import WHOLE_DEVICE, Device
 from ...wire import JobRequest
 from ..access.refusals import Refused
@@ -81,14 +81,14 @@ def _refuse_too_large_for_pool(
     kind = f" of model {' or '.join(models)}" if models else ""
     if whole > most:
         sentence = (
-            f"{text} GPU can never start in the pool {pool}: it needs {whole} devices{kind} on one node, "
+            f"{text} GPU can never start in the pool {pool}: it needs {counted(whole, 'device')}{kind} on one node, "
             f"and no node has more than {most}."
         )
         raise Refused(409, "never_fits", sentence)
     room = sum(count // whole * max(1, WHOLE_DEVICE // gang.gpu_milli) for count in on_nodes.values())
     if gang.least > room:
         sentence = (
-            f"{gang.least} ranks of {gpu_text(gang.gpu_milli)} GPU can never start together in the pool {pool}: "
-            f"empty, it has room for {room} of them{kind}. Ask for less, or for fewer with min_nodes."
+            f"{counted(gang.least, 'rank')} of {gpu_text(gang.gpu_milli)} GPU can never start together in the pool"
+            f" {pool}: empty, it has room for {room} of them{kind}. Ask for less, or for fewer with min_nodes."
         )
         raise Refused(409, "never_fits", sentence)

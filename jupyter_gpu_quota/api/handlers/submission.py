@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from ...backends.rendering.variables import MPS_VARIABLES, OUR_PREFIX, OUR_VARIABLES
-from ...core.amounts import AmountRefusal, duration_s, matching_models
+from ...core.amounts import AmountRefusal, duration_s, duration_text, matching_models
 from ...core.model import Device
 from ...quotafile import QuotaFile
 from ...store.records.commands import JobSpec
@@ -71,7 +71,7 @@ def spec_of(request: JobRequest, person: Person, store_view: StoreView) -> JobSp
         "secret_names": tuple(sorted(request.secrets)),
         "environment": _environment(request.environment, project, quota),
         "directory": _directory(request),
-        "time_limit_s": _time_limit_s(request.time_limit, project, quota),
+        "time_limit_s": _time_limit_s(request.time_limit, project, pool, quota),
     }
     return JobSpec(**{name: getattr(request, name) for name in REQUESTED} | checked)
 
@@ -174,14 +174,18 @@ def _environment(asked: str | None, project: str, quota: QuotaFile) -> str | Non
     return name
 
 
-def _time_limit_s(asked: str | None, project: str, quota: QuotaFile) -> int:
+def _time_limit_s(asked: str | None, project: str, pool: str, quota: QuotaFile) -> int:
     if asked is None:
-        return quota.time_limit_s(project)
+        return quota.time_limit_s(project, pool)
     seconds = duration_s(asked)
     if isinstance(seconds, AmountRefusal):
         raise Refused(400, seconds.code, f"time_limit: {seconds.message}.")
     if seconds < 1:
         raise Refused(400, "too_small", f"time_limit was {asked!r}; the shortest is 1s.")
+    for owner, most in quota.max_time_limits(project, pool).items():
+        if seconds > most:
+            sentence = f"time_limit was {asked!r}; the maximum of {owner} is {duration_text(most)}. Nothing was stored."
+            raise Refused(400, "too_large", sentence)
     return seconds
 
 

@@ -18,7 +18,7 @@ from ..handlers import audit, cluster, jobs, logs, notebooks, quota
 from ..handlers.status import ready_view
 from ..handlers.submission import may_train
 from ..requests.call import Call
-from ..requests.resource import SECURITY_HEADERS, error_of
+from ..requests.resource import DEFAULT_HEADERS, error_of
 from . import text as page_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.seen_version = 0
 
     def set_default_headers(self) -> None:
-        for name, value in SECURITY_HEADERS.items():
+        for name, value in DEFAULT_HEADERS.items():
             self.set_header(name, value)
 
     async def prepare(self) -> None:

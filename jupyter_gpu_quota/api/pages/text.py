@@ -137,18 +137,16 @@ class JobRow:
 
     @property
     def why(self) -> str:
-        """The reason for its state, where the state needs one; for a failed job also its exit status."""
+        """The reason for its state, where the state needs one."""
         job, parts = self.job, list[str]()
         if job.reason and (job.state in EXPLAINED_STATES or job.reason.code in ("project_gone", "pool_gone")):
             parts.append(job.reason.message)
         elif job.borrower:
             parts.append("Runs on notebook quota that no notebook uses now.")
-        if job.state == "failed":
-            parts.append(f"Its last attempt: {exit_text(job.exit_status)}.")
         return " ".join(parts)
 
 
-EXPLAINED_STATES = frozenset({"queued", "paused", "held", "pausing", "failed"})
+EXPLAINED_STATES = frozenset({"queued", "paused", "held", "pausing", "failed", "cancelled"})
 """States whose reason the list of jobs shows."""
 
 

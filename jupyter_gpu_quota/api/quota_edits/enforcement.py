@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ...core.amounts import counted
 from ...core.enforcement.levels import (
     EnforcementLabel,
     EnforcementLevel,
@@ -18,7 +19,6 @@ from ...core.enforcement.weak_shares import WARN_FOR_MS, WEAK_FOR_MS, unenforcea
 from ...core.lifecycle import HOLDS_SLICE, RUNS
 from ...core.model import WHOLE_DEVICE, Device, Health, Job, Notebook
 from ...core.reasons import EnforcementTooWeak, EnforcementUnavailable
-from ...messages.quota import counted
 from ...messages.quota_edits import edit_sentence, pool_offers_sentence
 from ...messages.reasons import warning
 from .edit import Edit

@@ -13,10 +13,11 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
+from ...core.amounts import counted
 from ...hub_api import HubUnavailable
 from ...messages.validation import error_text, numbers_only
 from ...store.records.calls import StoreUnavailable
-from ...wire import ErrorView
+from ...wire import ErrorView, json_input
 from ..access.people import NotAllowed
 from ..access.permissions import Person, Scope, may_enter, refusal
 from ..access.refusals import Refused
@@ -29,7 +30,11 @@ log = logging.getLogger(__name__)
 
 MAX_JSON = 1 << 20
 MAX_DRAINED = 16 << 20
-"""A body up to this size is read and dropped, since a sender whose connection is closed would not read the answer."""
+"""The body of a refused request is read and dropped up to this size, and the connection stays open: the hub's proxy
+sends requests of other users on it. After a larger one the connection is closed, and the answer says so."""
+
+MIN_BYTES_PER_S, BODY_GRACE_S = 16 << 10, 30
+"""A body that arrives more slowly, after the first seconds, is not read to its end."""
 
 MAX_DIGITS = 18
 """Of a number in a header; a longer one is refused before it is read."""
@@ -39,7 +44,12 @@ RETRY_AFTER_S = 2
 COMMON_PARAMETERS = ("token", "_xsrf")
 """Parameters that JupyterHub's library and tornado read from any query."""
 
-SECURITY_HEADERS = {
+IDLE_S = 75
+"""An idle connection, or one whose headers do not arrive, is closed after so long. Answers state a shorter time, so
+that the proxy sends no request on a connection that is being closed."""
+
+DEFAULT_HEADERS = {
+    "Keep-Alive": f"timeout={IDLE_S - 15}",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
@@ -62,18 +72,38 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.hub_auth = services.people.auth
         self.person: Person | None = None
         self.received, self.chunks = 0, list[bytes]()
+        self.fault: Exception | None = None
+        self.body_is_read = False
 
     def set_default_headers(self) -> None:
-        for name, value in SECURITY_HEADERS.items():
+        for name, value in DEFAULT_HEADERS.items():
             self.set_header(name, value)
 
     async def prepare(self) -> None:
-        route = self.route
-        length = self.request.headers.get("Content-Length") or "0"
-        if not (length.isascii() and length.isdigit()):
-            raise Refused(400, "invalid", f"Content-Length was {length[:40]!r}; it is one whole number of bytes.")
-        if len(length) > MAX_DIGITS or int(length) > self.largest_drained:
+        """Check the request when its headers have arrived; a refusal is sent when its body was read."""
+        size = self._body_size()
+        self.request.connection.set_body_timeout(BODY_GRACE_S + size / MIN_BYTES_PER_S)  # type: ignore[union-attr]
+        try:
+            await self.admit()
+        except Exception as fault:  # sent by get, as any other answer
+            if size > MAX_DRAINED and self.person is None:
+                raise
+            self.fault = fault
+
+    def _body_size(self) -> int:
+        """The stated size of the body, or the largest that is read. Raises Refused for one that is not read at all."""
+        stated = self.request.headers.get("Content-Length")
+        if stated is None:
+            return self.largest_drained if "Transfer-Encoding" in self.request.headers else 0
+        if not (stated.isascii() and stated.isdigit()):
+            raise Refused(400, "invalid", f"Content-Length was {stated[:40]!r}; it is one whole number of bytes.")
+        if len(stated) > MAX_DIGITS or int(stated) > self.largest_drained:
             raise self._too_large()
+        return int(stated)
+
+    async def admit(self) -> None:
+        """Raises what the request is refused with, before its body is known."""
+        route = self.route
         if route.scope is Scope.OPEN:
             return
         await self.services.store_view.refresh_if_stale()
@@ -111,21 +141,21 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     def data_received(self, chunk: bytes) -> None:
         self.received += len(chunk)
-        if self.received <= self.largest_body:
+        if self.received <= self.largest_body and self.fault is None:
             self.chunks.append(chunk)
 
     async def get(self, **names: str) -> None:
+        self.body_is_read = True
         if self.received > self.largest_body:
             raise self._too_large()
+        if self.fault is not None:
+            raise self.fault
         route = self.route
         if route.rate_limited:
             self._refuse_over_rate_limit()
         body = None
         if route.takes is not None:
-            try:
-                body = route.takes.model_validate_json(b"".join(self.chunks))
-            except ValidationError as error:
-                raise Refused(400, "invalid", sentence_of(error)) from None
+            body = _body_of(route.takes, b"".join(self.chunks))
         call = Call(services=self.services, resource=self, names=names, body=body, maybe_person=self.person)
         answer = await route.handler(call)
         if isinstance(answer, BaseModel):
@@ -141,8 +171,8 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             return
         wait_s = max(1, math.ceil(limit.wait_ms(self.person.id) / 1000))
         sentence = (
-            f"{self.person.name} exceeded the rate limit of {settings.changes_per_s} changes per second with a burst of"
-            f" {settings.changes_at_once}; nothing was stored. Try again in {wait_s} s."
+            f"{self.person.name} exceeded the rate limit of {counted(settings.changes_per_s, 'change')} per second with"
+            f" a burst of {settings.changes_at_once}; nothing was stored. Try again in {wait_s} s."
         )
         raise Refused(429, "too_often", sentence, {"Retry-After": str(wait_s)})
 
@@ -167,6 +197,8 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.set_status(error.status)
         for name, value in error.headers.items():
             self.set_header(name, value)
+        if not self.body_is_read:
+            self.set_header("Connection", "close")
         self.set_header("Content-Type", "application/json")
         self.finish(ErrorView(status=error.status, message=error.message, reason=error.reason).model_dump_json())
 
@@ -177,7 +209,7 @@ class NoSuchPath(Resource):
     def initialize(self, services: Services, routes: Mapping[str, Route] | None = None) -> None:
         super().initialize(services, {})
 
-    async def prepare(self) -> None:
+    async def admit(self) -> None:
         raise Refused(
             404, "not_found", f"{self.request.path[:200]} is not a path of this API; openapi.json lists all paths."
         )
@@ -221,6 +253,18 @@ def error_of(fault: BaseException | None, status: int) -> Refused:
                 "internal_error",
                 "Internal error: see the service's log. The request may not have been stored.",
             )
+
+
+def _body_of(model: type[BaseModel], content: bytes) -> BaseModel:
+    """The body as its model, which keeps the last of equal keys, so that the keys are checked as well."""
+    try:
+        body = model.model_validate_json(content)
+        json_input.plain_json(content.decode())
+    except ValidationError as error:
+        raise Refused(400, "invalid", sentence_of(error)) from None
+    except json_input.Refused as refused:
+        raise Refused(400, "invalid", f"the body: {refused}. Nothing was stored.") from None
+    return body
 
 
 def sentence_of(error: ValidationError) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...core.explain import why_waiting as core_explain
+from ...core.explain.binding_reasons import binding_reasons
+from ...core.explain.explanation import Explanation
 from ...core.model import Policy, Snapshot
 from ...core.plan import Plan, Start, gives_devices
 from ...core.quota.in_force import in_force
@@ -33,7 +35,7 @@ class DecisionCache:
         self._store_view = store_view
         self._last: _Decided | None = None
         self._deciding: asyncio.Task[Decision | None] | None = None
-        self._explained: dict[str, tuple[tuple[int, ...], float, core_explain.Explanation]] = {}
+        self._explained: dict[str, tuple[tuple[int, ...], float, Explanation]] = {}
         self._shares: tuple[tuple[int, ...], float, Shares] | None = None
 
     async def latest(self) -> Decision | None:
@@ -53,7 +55,7 @@ class DecisionCache:
         if quota is None:
             return None
         moment, snapshot = self._store_view.moment(), self.snapshot()
-        decision = await self._store_view.compute(decide_and_explain, snapshot, quota.policy)
+        decision = await self._store_view.compute(_decided, snapshot, quota.policy)
         self._last = _Decided(moment, now, decision)
         self._store_view.waits = {**decision.waits, **_next_to_start(decision.plan)}
         return decision
@@ -61,7 +63,7 @@ class DecisionCache:
     def snapshot(self) -> Snapshot:
         return self._store_view.mirror.snapshot(self._store_view.now())
 
-    async def explain(self, workload: str, policy: Policy) -> core_explain.Explanation:
+    async def explain(self, workload: str, policy: Policy) -> Explanation:
         """The core's explanation, at most 2 s old unless nothing changed. Raises KeyError for ended work."""
         now, key = asyncio.get_running_loop().time(), self._store_view.moment()
         known = self._explained.get(workload)
@@ -83,6 +85,12 @@ class DecisionCache:
             shares = await self._store_view.compute(shares_of, self.snapshot(), quota.policy)
             self._shares = (key, now, shares)
         return quota_states_of(self._store_view, in_force(quota.policy, self._store_view.now()), self._shares[2])
+
+
+def _decided(snapshot: Snapshot, policy: Policy) -> Decision:
+    """The decision, with the reasons that explanations give."""
+    decision = decide_and_explain(snapshot, policy)
+    return replace(decision, waits=binding_reasons(snapshot, policy, decision))
 
 
 def _next_to_start(plan: Plan) -> dict[str, Reason]:

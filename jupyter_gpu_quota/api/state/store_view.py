@@ -204,7 +204,7 @@ class StoreView:
         self.mirror.apply(changes)
         self._index(changes)
         touched |= self._devices_of(changes)
-        await self.learn_names([r.job.user for r in changes.jobs] + [r.notebook.user for r in changes.notebooks])
+        await self.learn_names(changes.people)
         known = tuple(sorted(touched & self.mirror.devices.keys()))
         self._notify_listeners(
             Delta(version=changes.version, jobs=changes.jobs, notebooks=changes.notebooks, devices=known)
@@ -251,9 +251,9 @@ class StoreView:
         return touched
 
     async def job(self, name: str) -> JobRecord | None:
-        """A job in any state, with its owner's name loaded; None for an unknown one."""
+        """A job in any state, with the names of its people loaded; None for an unknown one."""
         record = self.mirror.jobs.get(name) or await self.read(self.store.job, name)
-        await self.learn_names([] if record is None else [record.job.user])
+        await self.learn_names([] if record is None else record.people)
         return record
 
     async def notebook(self, name: str) -> NotebookRecord | None:
@@ -329,7 +329,7 @@ class StoreView:
             await step
         except StoreUnavailable as error:
             level = logging.DEBUG if isinstance(error, NotOpenYet) else logging.WARNING
-            log.log(level, "the store cannot be read now: %s", error)
+            log.log(level, "the store cannot be read now: %s", error.log_text())
 
     def _notify_listeners(self, delta: Delta) -> None:
         for listener in list(self._listeners):

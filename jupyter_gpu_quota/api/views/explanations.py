@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Literal
 
 from ...core.eviction.unavailable_devices import stay_reason
 from ...core.explain import projection
+from ...core.explain.explanation import Change
 from ...core.explain.rank_check import UncheckedRank
 from ...core.model import JobState, NotebookState
-from ...messages.explanations import change_sentence, dry_run_sentence, explanation_sentence
+from ...messages.changes import changes_sentence
+from ...messages.explanations import dry_run_sentence, explanation_sentence
 from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
-from ...wire import AffectedView, DryRunView, ExplainView, ReasonView, UncheckedRankView, WouldStart
+from ...wire import AffectedView, DryRunView, ExplainView, QuotaInForceView, ReasonView, UncheckedRankView, WouldStart
 from ..access.permissions import Person, may_see
 from ..requests.services import Services
 from ..state.store_view import StoreView
@@ -61,8 +63,11 @@ def _affected(
     return views
 
 
-async def explanation(services: Services, record: JobRecord | NotebookRecord) -> ExplainView:
-    """The binding reason of a job or notebook, and the smallest changes that would start it."""
+IN_FORCE = tuple(QuotaInForceView.model_fields)
+
+
+async def explanation(services: Services, person: Person, record: JobRecord | NotebookRecord) -> ExplainView:
+    """The binding reason of a job or notebook, and the smallest changes that would start it, for this person."""
     work = record.job if isinstance(record, JobRecord) else record.notebook
     store_view = services.store_view
     found, reason = None, None
@@ -83,17 +88,43 @@ async def explanation(services: Services, record: JobRecord | NotebookRecord) ->
         """The core knows people by their ids."""
         return sentence.replace(work.user, store_view.name_of(work.user))
 
+    def shown(names: Iterable[str]) -> set[str]:
+        return _shown(store_view, person, names)
+
     return ExplainView(
         id=work.id,
         state=work.state,
-        reason=view.model_copy(update={"message": by_name(explanation_sentence(found))}),
+        reason=view.model_copy(update={"message": by_name(explanation_sentence(found, shown))}),
         would_start=[
-            WouldStart(kind=change.kind, message=by_name(f"It would start if {change_sentence(change)}."))
+            _would_start(change, by_name(changes_sentence([change], shown)), shown(change.ends))
             for change in found.would_start
         ],
         estimate_at=maybe_instant(found.estimate_at),
         estimate_is_bound=found.is_bound,
         unchecked_rank=_unchecked_rank(found.unchecked),
+        in_force=[QuotaInForceView(**{name: getattr(one, name) for name in IN_FORCE}) for one in found.in_force],
+        ended_early=[str(kind) for kind in found.ended_early],
+    )
+
+
+def _shown(store_view: StoreView, person: Person, names: Iterable[str]) -> set[str]:
+    """Those of some jobs and notebooks that this person may see."""
+    mirror = store_view.mirror
+    records = {name: mirror.jobs.get(name) or mirror.notebooks.get(name) for name in names}
+    return {name for name, record in records.items() if record is not None and may_see(person, record)}
+
+
+def _would_start(change: Change, message: str, shown: Set[str]) -> WouldStart:
+    return WouldStart(
+        kind=change.kind,
+        message=message,
+        by_milli=change.by_milli or None,
+        to_milli=change.to_milli,
+        ends=[name for name in change.ends if name in shown],
+        any_ends=change.any_ends,
+        at=maybe_instant(change.at),
+        is_smallest=change.is_smallest,
+        is_minimal=change.is_minimal,
     )
 
 
@@ -120,8 +151,6 @@ def _state_sentence(record: JobRecord) -> str:
     match record.job.state:
         case JobState.PAUSING:
             return "The job is pausing: it saves what it has, then it is queued again at its old position."
-        case JobState.FAILED if record.exit_status is not None:
-            return f"The job has failed with exit status {record.exit_status}; its log may say why."
         case JobState.FAILED | JobState.SUCCEEDED as state:
             return f"The job has {state}."
         case state:

@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from ...core.enforcement.levels import STRONGEST_FIRST, EnforcementLevel
+from ...core.frozen import with_changes
+from ...core.job_ends import JobEnd, job_end
 from ...core.lifecycle import FINAL, HOLDS_GPU, HOLDS_SLICE, WAITING
 from ...core.model import (
     WHOLE_DEVICE,
@@ -24,8 +26,8 @@ from ...core.model import (
     Upkeep,
 )
 from ...core.reason_codes import HELD_BY_ENFORCEMENT, ReasonCode
-from ...core.reason_figures import code_of, figures_of, reason_from
-from ...core.reasons import Reason
+from ...core.reason_figures import code_of, figures_of
+from ...core.reasons import ByPerson, Reason
 from ...core.samples import DeviceSample
 from ...messages.reasons import sentence, with_user_name
 from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord
@@ -91,8 +93,8 @@ def job_reason(record: JobRecord, store_view: StoreView) -> ReasonView | None:
     """Why a job is where it is: the present reason of a waiting job, else the recorded one while it holds."""
     job = record.job
     waits = store_view.waits.get(job.id) if job.state in WAITING else None
-    reason = waits or store_view.removal_reason_of(job) or present_reason(record)
     began, ended = job.state in HOLDS_GPU, job.state in FINAL
+    reason = end_reason(record) if ended else waits or store_view.removal_reason_of(job) or present_reason(record)
     return None if reason is None else reason_view(reason, store_view, began=began, ended=ended)
 
 
@@ -115,17 +117,34 @@ AWAITED = frozenset({NotebookState.REQUESTED, NotebookState.LENT})
 
 
 def present_reason(record: JobRecord) -> Reason | None:
-    """The recorded reason while it holds: not of a hold after the release, nor of a start after the end."""
+    """The recorded reason while it holds: not of a hold after the release."""
     reason, job = record.reason, record.job
-    if reason is not None and reason.code in STARTED and job.state in FINAL:
-        return None
     if reason is None or reason.code not in _BY_PERSON:
         return reason
-    target, settled = _BY_PERSON[ReasonCode(reason.code)]
-    if job.target is not target or (job.state in FINAL and job.state is not settled):
+    if job.target is not _BY_PERSON[ReasonCode(reason.code)]:
         return None
-    with_figures = job.state is not settled or reason.code in HELD_BY_ENFORCEMENT
-    return reason if with_figures else reason_from(code_of(reason))
+    return _settled(reason) if job.state is JobState.HELD and reason.code not in HELD_BY_ENFORCEMENT else reason
+
+
+def end_reason(record: JobRecord) -> Reason | None:
+    """Why a job ended; None for one that succeeded.
+
+    Earlier releases kept the reason of the last start or pause. Of such a failed job the exit status is known.
+    """
+    reason, state = record.reason, record.job.state
+    if state is JobState.CANCELLED:
+        of_cancel = reason is not None and reason.code is ReasonCode.CANCELLED_BY_PERSON
+        return _settled(reason) if reason is not None and of_cancel else None
+    if state is not JobState.FAILED or isinstance(reason, JobEnd):
+        return reason if state is JobState.FAILED else None
+    if reason is not None and reason.code is ReasonCode.TIME_LIMIT:
+        return reason
+    return None if record.exit_status is None else job_end(record.exit_status)
+
+
+def _settled(reason: Reason) -> Reason:
+    """The reason of a hold or a cancel that is complete: without the grace period."""
+    return with_changes(reason, user=None, grace_s=None) if isinstance(reason, ByPerson) else reason
 
 
 STARTED = frozenset(
@@ -140,12 +159,13 @@ STARTED = frozenset(
 """Reasons of a start; an ended job does not show them."""
 
 _BY_PERSON = {
-    ReasonCode.HELD_BY_PERSON: (JobTarget.HELD, JobState.HELD),
-    ReasonCode.OVER_SHARE: (JobTarget.HELD, JobState.HELD),
-    ReasonCode.ENFORCEMENT_TOO_WEAK: (JobTarget.HELD, JobState.HELD),
-    ReasonCode.ENFORCEMENT_UNAVAILABLE: (JobTarget.HELD, JobState.HELD),
-    ReasonCode.CANCELLED_BY_PERSON: (JobTarget.CANCELLED, JobState.CANCELLED),
+    ReasonCode.HELD_BY_PERSON: JobTarget.HELD,
+    ReasonCode.OVER_SHARE: JobTarget.HELD,
+    ReasonCode.ENFORCEMENT_TOO_WEAK: JobTarget.HELD,
+    ReasonCode.ENFORCEMENT_UNAVAILABLE: JobTarget.HELD,
+    ReasonCode.CANCELLED_BY_PERSON: JobTarget.CANCELLED,
 }
+"""The target of a job for as long as it has this reason."""
 
 
 def enforcement_view(held: Sequence[Allocation], store_view: StoreView) -> Enforcement | None:

@@ -12,7 +12,8 @@ from ...backends.local.enforcement.cgroup import Cgroups
 from ...backends.local.enforcement.mechanisms import MECHANISMS, Machine
 from ...backends.local.sampling.machine import probe
 from ...backends.local.sampling.reader_client import NoReading
-from ...backends.local.sampling.reading import DeviceReading, Reading
+from ...backends.local.sampling.reading import FIRST_READING, DeviceReading, Reading
+from ...core.amounts import counted
 from ...settings import GPUQuota
 from .hub_settings import UNKNOWN, KnownSettings
 from .probes import Ability, Result, ok, skip, warn
@@ -35,7 +36,9 @@ def gpus(known: KnownSettings) -> Result:
     """The devices of the scheduler; real ones are read once, in a separate process."""
     if known.config.simulated_devices:
         count = sum(int(str(kind.get("count", 1))) for kind in known.config.simulated_devices)
-        return warn("gpus", f"{count} simulated devices", "remove simulated_devices from the settings to use real ones")
+        return warn(
+            "gpus", counted(count, "simulated device"), "remove simulated_devices from the settings to use real ones"
+        )
     reading = probe()
     if known.whole or isinstance(reading, NoReading) or reading.devices:
         return gpus_of(reading, known.config)
@@ -81,9 +84,16 @@ def _group_by_reason(
 
 
 def _why_unread(figure: str, device: DeviceReading) -> str:
+    why = device.why.get(figure, "")
+    if why == FIRST_READING:  # the next reading will have it
+        return ""
     if figure == "activity" and device.mps:
         return "its processes share the device by MPS, which has no figures per process"
-    return device.why.get(figure, "")
+    if figure != "activity" or device.parent is None:
+        return why
+    if _why_unread("percent", device):
+        return f"{why}, and this one has no metrics: it is idle only while no process is on it"
+    return f"{why}; the metrics of the instance show whether it is idle"
 
 
 def table(found: Sequence[Ability]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

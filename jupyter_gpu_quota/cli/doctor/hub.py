@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...client import Client, GPUQuotaError
+from ...core.amounts import counted
 from ...core.model import Device
 from ...quotafile import QuotaFile
 from ...quotafile.from_path import read_path
 from ...settings import GPUQuota
-from ..tables import counted
 from .hub_settings import UNKNOWN, KnownSettings
 from .probes import OWN_ACCOUNTS, PROBE_TIMEOUT_S, Result, fail, ok, skip, warn
 
@@ -100,7 +100,7 @@ def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: Kn
     if empty:
         advice = "no work starts in a pool without a device: change its selector, or remove it"
         return warn("quota file", f"{path} is valid; no device here is in the pool {', '.join(empty)}", advice)
-    found = f"{path} is valid and fits the {len(placed)} devices here"
+    found = f"{path} is valid and fits the {counted(len(placed), 'device')} here"
     weak = _weak_devices_text(file, placed, known.config)
     if weak:
         advice = "to share devices, lower policy.enforcement, or fix the causes in the table's rows *could enforce*"

@@ -51,6 +51,17 @@ class PatientJobs:
         """The patient jobs that were asked for, by id."""
         return {one.job.id: one for one in self._known.values() if one is not None}
 
+    def forget_served(self, project: QuotaState) -> bool:
+        """Forget the jobs of a project that wait no more. Returns whether one was known."""
+        served = [
+            key
+            for key, one in self._known.items()
+            if key[0] is project and one is not None and not one.queue.has(one.job)
+        ]
+        for key in served:
+            del self._known[key]
+        return bool(served)
+
     def forget(self) -> None:
         """Find them again: jobs have returned to the queue."""
         self._known.clear()

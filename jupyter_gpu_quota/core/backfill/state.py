@@ -38,6 +38,8 @@ class BackfillState:
         """The classes for whose first job no devices were found, not even when all work has ended."""
         self.passed: BackfillReservation | None = None
         """The one that another job took over in this plan."""
+        self.served: dict[str, BackfillReservation] = {}
+        """Those whose jobs this plan gave devices, by job."""
         self._gains_without: dict[tuple[int, tuple[Piece, ...]], int] = {}
         """The number of the last gain of room while the reservation is lifted, by that before it and by its pieces."""
         self.recorded: tuple[BackfillReservation, ...] = ()
@@ -234,9 +236,19 @@ class BackfillState:
 
     def drop(self) -> None:
         """Give the reservation up, or back to the job that it passed from if that waits still."""
+        if self.current is not None:
+            self.served[self.current.job] = self.current
         self._set(None)
         self.dropped = self.pool.room_came_back = True
         self._set(self._passed_back())
+
+    def return_to(self, job: str) -> None:
+        """Plan again for a job that had the reservation, and whose claim has been taken out of the plan."""
+        served, held = self.served.pop(job, None), self.current
+        if served is None or not self._is_waiting(served):
+            return
+        self._set(None)
+        self._set(self._verified(served, self.future_work()) or held)
 
     def _passed_back(self) -> BackfillReservation | None:
         """A plan for the job that it passed from in this plan, if that waits still."""

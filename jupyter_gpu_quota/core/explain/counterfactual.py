@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -12,12 +12,12 @@ from ..lifecycle import HOLDS_GPU, HOLDS_SLICE, RUNS, WAITING
 from ..model import (
     NO_AMOUNTS,
     WHOLE_DEVICE,
-    Allocation,
     Amounts,
     Department,
     Device,
     Health,
     Job,
+    JobState,
     JobTarget,
     Node,
     Notebook,
@@ -26,16 +26,11 @@ from ..model import (
     Project,
     Snapshot,
 )
-from ..placement.place import Request
 from ..plan import Plan, Refuse, Resume, Start, gives_devices
 from ..quota.fit import QuotaRefusal, check_quotas
 from ..quota.in_force import in_force
 from ..reasons import Reason
-from ..scheduling.decide import decide
 from ..scheduling.lending import is_waking
-
-MAX_SLOTS = 256
-"""Slots that are freed at most, one after the other; if they are not enough, no change is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +174,16 @@ class WhatIf:
         return self.quota + own if limit is None else min(self.quota + own, limit - other)
 
     @property
+    def size(self) -> int:
+        """What it needs to start, in milli-GPU."""
+        return _size(self.work)
+
+    def sizes(self) -> list[int]:
+        """The GPU that each job and notebook of the pool has or needs."""
+        jobs = (_used_milli(job) if job.state in HOLDS_GPU else _size(job) for job in self.snapshot.jobs)
+        return [*jobs, *(one.gpu_milli for one in self.snapshot.notebooks)]
+
+    @property
     def demand_milli(self) -> int:
         """The sum of all requests in the pool."""
         return self._sizes(lambda _project: True)
@@ -196,11 +201,6 @@ class WhatIf:
     def _sizes(self, of: Callable[[str], bool]) -> int:
         jobs = sum(job.gpu_milli * job.ranks for job in self.snapshot.jobs if of(job.project))
         return jobs + sum(one.gpu_milli for one in self.snapshot.notebooks if of(one.project))
-
-    def starts(self, *, snapshot: Snapshot | None = None, policy: Policy | None = None) -> bool:
-        """Whether the next plan for a changed snapshot or policy starts it or pauses others for it."""
-        plan = decide(snapshot or self.snapshot, policy or self.policy)
-        return self.placed_by(plan) is not None
 
     def objection_to(self, policy: Policy) -> QuotaRefusal | None:
         """Why quotas of a changed policy do not fit; None where there are no more objections than now."""
@@ -272,99 +272,53 @@ def _nodes_of(snapshot: Snapshot, pool: str) -> tuple[Node, ...]:
     )
 
 
-def as_preemptible(what_if: WhatIf, fixed: Job) -> Snapshot:
-    """The snapshot with the job as a preemptible one."""
-    jobs = tuple(replace(job, preemptible=True) if job.id == fixed.id else job for job in what_if.snapshot.jobs)
-    return replace(what_if.snapshot, jobs=jobs)
+def with_job(what_if: WhatIf, changed: Job) -> Snapshot:
+    """The snapshot with the changed job in place of the one of the same id. Its recorded reservation is dropped."""
+    snapshot = what_if.snapshot
+    return replace(
+        snapshot,
+        jobs=tuple(changed if job.id == changed.id else job for job in snapshot.jobs),
+        reservations=tuple(one for one in snapshot.reservations if one.workload != changed.id),
+    )
 
 
-def with_devices(what_if: WhatIf, milli: int) -> Snapshot:
-    """The snapshot with one more node of ``milli`` GPU, of the model that the case asks for."""
-    models = sorted(device.model for device in what_if.snapshot.devices)
-    model = next(iter(what_if.job.gpu_models if what_if.job else ()), models[0] if models else "any")
-    count = -(-milli // WHOLE_DEVICE)
-    node = Node(id="\uffffadded", name="added", cpu_milli=0, memory_mib=0)
+def with_notebook(what_if: WhatIf, changed: Notebook) -> Snapshot:
+    """The snapshot with the changed notebook in place of the one of the same id."""
+    notebooks = tuple(changed if one.id == changed.id else one for one in what_if.snapshot.notebooks)
+    return replace(what_if.snapshot, notebooks=notebooks)
+
+
+def resubmitted(job: Job, now: int) -> Job:
+    """The job as if it were submitted now."""
+    return replace(
+        job, state=JobState.QUEUED, submitted_at=now, attempt=0, checkpoint_at=None, paused_for=None, paused_at=()
+    )
+
+
+def with_devices(what_if: WhatIf, count: int, model: str) -> Snapshot:
+    """The snapshot with one more node: ``count`` GPUs of a model, CPU and memory like the largest of the nodes."""
+    snapshot = what_if.snapshot
+    here = {device.node for device in snapshot.devices}
+    among = [node for node in snapshot.nodes if node.id in here]
+    node = Node(
+        id="\uffffadded",
+        name="added",
+        cpu_milli=max((one.cpu_milli for one in among), default=0),
+        memory_mib=max((one.memory_mib for one in among), default=0),
+    )
+    memory_mib = max((device.memory_mib for device in snapshot.devices if device.model == model), default=0)
     added = tuple(
         Device(
             id=f"\uffffadded{index:06d}",
             node=node.id,
             index=index,
             model=model,
-            memory_mib=0,
+            memory_mib=memory_mib,
             pool=what_if.pool,
-            foreign_milli=max(0, (index + 1) * WHOLE_DEVICE - milli),
         )
         for index in range(count)
     )
-    return replace(what_if.snapshot, nodes=(*what_if.snapshot.nodes, node), devices=(*what_if.snapshot.devices, *added))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Freed:
-    """Other work shrinks, slot after slot, smallest shortfall first: ``steps`` are (device, milli) in order."""
-
-    what_if: WhatIf
-    steps: tuple[tuple[str, int], ...]
-
-    @property
-    def max_milli(self) -> int:
-        return sum(milli for _, milli in self.steps)
-
-    def starts(self, milli: int) -> bool:
-        """Whether the workload starts when the steps have freed this much."""
-        left = dict[str, int]()
-        for device, step in self.steps:
-            part = min(step, milli)
-            left[device] = left.get(device, 0) + part
-            milli -= part
-        return self.what_if.starts(snapshot=_without_freed(self.what_if.snapshot, left))
-
-
-def _without_freed(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
-    running = {job.id for job in snapshot.jobs if job.state in RUNS}
-    kept: list[Allocation] = []
-    for one in sorted(snapshot.allocations, key=lambda row: (row.device, row.workload, row.rank, row.id)):
-        part = min(one.gpu_milli, freed_milli.get(one.device, 0)) if one.workload in running else 0
-        if part:
-            freed_milli = freed_milli | {one.device: freed_milli[one.device] - part}
-        if part < one.gpu_milli:
-            kept.append(replace(one, gpu_milli=one.gpu_milli - part))
-    return replace(snapshot, allocations=tuple(kept))
-
-
-def freed(what_if: WhatIf) -> Freed:
-    """The slots where the workload could go if enough were freed, smallest shortfall first."""
-    each = min(what_if.work.gpu_milli, WHOLE_DEVICE)
-    shortfalls = _shortfalls(what_if, each)
-    per_rank = max(1, what_if.work.gpu_milli // WHOLE_DEVICE)
-    if per_rank == 1:
-        rows = sorted((milli, device) for row in shortfalls.values() for device, milli in row)
-        slots = [[(device, milli)] for milli, device in rows]
-    else:
-        cheapest = {
-            node: sorted(row, key=lambda part: (part[1], part[0]))[:per_rank] for node, row in shortfalls.items()
-        }
-        full = {node: row for node, row in cheapest.items() if len(row) == per_rank}
-        slots = [full[node] for node in sorted(full, key=lambda node: (sum(m for _, m in full[node]), node))]
-    steps = tuple((device, milli) for slot in slots[:MAX_SLOTS] for device, milli in slot if milli)
-    return Freed(what_if=what_if, steps=steps)
-
-
-def _shortfalls(what_if: WhatIf, each: int) -> dict[str, list[tuple[str, int]]]:
-    """By node: each device that jobs could leave far enough, and how much is not free there."""
-    running = {job.id for job in what_if.snapshot.jobs if job.state in RUNS}
-    used, jobs = defaultdict[str, int](int), defaultdict[str, int](int)
-    for one in what_if.snapshot.allocations:
-        used[one.device] += one.gpu_milli
-        jobs[one.device] += one.gpu_milli if one.workload in running else 0
-    accepts = Request(each, 1, what_if.job.gpu_models if what_if.job else ()).accepts
-    rows = defaultdict[str, list[tuple[str, int]]](list)
-    for device in what_if.available_devices():
-        if accepts(device.model):
-            shortfall = max(0, each - (WHOLE_DEVICE - device.foreign_milli - used[device.id]))
-            if shortfall <= jobs[device.id]:
-                rows[device.node].append((device.id, shortfall))
-    return rows
+    return replace(snapshot, nodes=(*snapshot.nodes, node), devices=(*snapshot.devices, *added))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,9 +44,9 @@ def minimize_victims(
         shared = _shared(pool, backfill, claims, drains)
         others = [piece for piece in backfill if piece not in shared]
         with lifted(pool.ledger, shared):
-            _restore_moves(pool, claims, others)
-            restored |= _restore_victims(pool, claims, others)
-            _keep_ranks(pool, claims, others)
+            restored |= _restore_all(pool, claims, others)
+            if _keep_ranks(pool, claims, others):
+                restored |= _restore_all(pool, claims, others)
             if not _set_left_over_aside(pool, preemptions, drains, restored):
                 lost = [one for one in preemptions if one in drains and not _reserve_again(pool, one)]
                 for one in lost:
@@ -154,15 +154,32 @@ def _reserve_again(pool: PoolState, preemption: Preemption) -> bool:
     return Replacement(pool, [preemption]).succeeds()
 
 
-def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> None:
-    """Let work stay that moves and need not."""
+def _restore_all(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> set[QuotaState]:
+    """Let all work stay that needs neither move nor stop. Returns the projects of the victims that are restored.
+
+    Work that stays leaves its new devices to other work, and a claim without victims needs no entitlement: so one
+    piece of work that stays may let another one stay.
+    """
+    restored, is_changed = set[QuotaState](), True
+    while is_changed:
+        any_stays = _restore_moves(pool, preemptions, backfill)
+        found = _restore_victims(pool, preemptions, backfill)
+        restored |= found
+        is_changed = any_stays or bool(found)
+    return restored
+
+
+def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> bool:
+    """Let work stay that moves and need not. Returns whether any stays."""
+    any_stays = False
     for preemption in preemptions:
         for move in list(preemption.moves):
             if _fits_without(pool, preemptions, (move.victim,), backfill, move.pieces):
-                pool.room_came_back = True  # on the pieces reserved for the move
+                pool.room_came_back = any_stays = True  # on the pieces reserved for the move
                 preemption.moves.remove(move)
                 pool.stopped.discard(move.victim.key)
                 _insert(pool, move.victim)
+    return any_stays
 
 
 def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> set[QuotaState]:
@@ -202,20 +219,37 @@ def _may_stay(
     return all(other.slack_milli >= size for other in _depending_on(project, preemptions[number:]))
 
 
-def _keep_ranks(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> None:
-    """Let an elastic job that shrinks keep the ranks that need not go; it restarts with them."""
+def _keep_ranks(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> bool:
+    """Let elastic jobs that shrink keep the ranks that need not go; they restart with them.
+
+    Returns whether one keeps all that one of several claims took: it may keep what leaves for another, too.
+    """
+    is_kept = False
     for number, preemption in enumerate(preemptions):
         for victim in [*preemption.shrunk, *preemption.shrunk_further] if preemption.victims else ():
-            for rank in sorted({piece.rank for piece in victim.pieces}):
-                kept = _kept_rank(victim, rank)
-                if kept.size == victim.size or not _may_stay(pool, preemptions, number, (kept,), backfill):
-                    continue
-                if _fits_without(pool, preemptions, (kept,), backfill):
-                    at, fewer = preemption.victims.index(victim), _without_rank(victim, rank)
-                    preemption.victims[at] = fewer
-                    _replace_part(preemptions, victim, fewer)
-                    _count_restored(victim.project, kept.size, preemptions, number)
-                    victim = fewer
+            is_kept |= _keep_ranks_of(pool, preemptions, number, victim, backfill)
+    return is_kept
+
+
+def _keep_ranks_of(
+    pool: PoolState, preemptions: Sequence[Preemption], number: int, victim: Victim, backfill: Sequence[Piece]
+) -> bool:
+    """Keep ranks of the part that leaves for one claim. Returns whether all of them stay."""
+    victims = preemptions[number].victims
+    for rank in sorted({piece.rank for piece in victim.pieces}):
+        kept = _kept_rank(victim, rank)
+        is_last = kept.size == victim.size
+        if is_last and victim.first_shrink is None:
+            continue
+        if not _may_stay(pool, preemptions, number, (kept,), backfill):
+            continue
+        if _fits_without(pool, preemptions, (kept,), backfill):
+            at, fewer = victims.index(victim), _without_rank(victim, rank)
+            victims[at : at + 1] = [] if is_last else [fewer]
+            _replace_part(preemptions, victim, fewer)
+            _count_restored(victim.project, kept.size, preemptions, number)
+            victim = fewer
+    return not victim.pieces
 
 
 def _replace_part(preemptions: Sequence[Preemption], part: Victim, fewer: Victim) -> None:
@@ -305,8 +339,10 @@ def _would_enter(preemption: Preemption, size: int, turn: int) -> bool:
     project = preemption.preemptor.project
     used = preemption.used[project.name] + (size if turn > 0 else 0)
     lost = sum(victim.size for victim in preemption.victims) - (0 if turn else size)
-    total = used - preemption.set_aside_milli + preemption.preemptor.request.size - lost
-    return total <= max(0 if preemption.moves else used, project.entitled)
+    without_aside = used - preemption.set_aside_milli
+    total = without_aside + preemption.preemptor.request.size - lost
+    before = without_aside if lost else used  # without victims it gets what was set aside
+    return total <= max(0 if preemption.moves else before, project.entitled)
 
 
 def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:

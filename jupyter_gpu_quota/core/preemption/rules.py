@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..model import Job
 from ..placement.place import Request
 from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState, waiting_sizes
@@ -50,10 +51,10 @@ class Preemptor(NamedTuple):
 
 
 def preemptor_of(
-    project: QuotaState, queue: ClassQueue, entitlement: Entitlement, within: QuotaState | None
+    project: QuotaState, queue: ClassQueue, entitlement: Entitlement, within: QuotaState | None, job: Job | None = None
 ) -> Preemptor:
-    """The first job of a class as a preemptor; ``within``: see :class:`Preemptor`."""
-    job, job_class = queue.first(), queue.job_class
+    """The first job of a class, or the given one, as a preemptor; ``within``: see :class:`Preemptor`."""
+    job, job_class = job or queue.first(), queue.job_class
     may_pause_again = entitlement is Entitlement.GUARANTEE or not job_class.preemptible
     return Preemptor(
         id=job.id,

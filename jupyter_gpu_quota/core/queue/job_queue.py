@@ -196,12 +196,17 @@ class ClassQueue:
         """The first job, in order, that is within its user's ceiling and has no longer time limit than this."""
         if not self._waiting.may_end_within(time_limit_s):
             return None
-        short = [
-            (self._use_by_user.get(job.user, 0), job.submitted_at, job.id, job)
-            for job in self.jobs()
-            if job.time_limit_s <= time_limit_s and self.has_room_for(job.user)
-        ]
-        return min(short)[3] if short else None
+        return self._first_of(job for job in self.jobs() if job.time_limit_s <= time_limit_s)
+
+    def first_not_paused_for(self, preemptor: str) -> Job | None:
+        """The first job, in order, that is within its user's ceiling and was not paused for this preemptor."""
+        return self._first_of(job for job in self.jobs() if job.paused_for != preemptor)
+
+    def _first_of(self, jobs: Iterable[Job]) -> Job | None:
+        """The first of these jobs, in order, that is within its user's ceiling."""
+        use = self._use_by_user
+        rows = [(use.get(one.user, 0), one.submitted_at, one.id, one) for one in jobs if self.has_room_for(one.user)]
+        return min(rows)[3] if rows else None
 
     def oldest(self, submitted_by: int, *, besides: str) -> Job | None:
         """The queued job that waits longest of those that never started, were submitted by then, and fit their user.
@@ -242,6 +247,10 @@ class ClassQueue:
         self._next.pop(job.user, None)
         self.blocked = None
         self.reorder(job.user)
+
+    def reopen(self) -> None:
+        """Let its first job be served again."""
+        self.blocked, self.is_overtaking, self.is_preceded = None, False, False
 
     def reorder(self, user: str) -> None:
         """Reorder a user whose use fell or whose first job changed."""
@@ -297,7 +306,7 @@ class JobQueue:
 
     def reopen(self) -> None:
         for queue in self.classes.values():
-            queue.blocked, queue.is_overtaking, queue.is_preceded = None, False, False
+            queue.reopen()
 
     def reorder(self, user: str) -> None:
         """Reorder a user whose use fell, in every class."""

@@ -52,6 +52,10 @@ class PoolState:
     unstartable: list[Job] = field(default_factory=list)
     searches_left: int = 8
     """The number of searches for work to move that are left, the only step that reads all work."""
+    searches: int = 0
+    """The number of searches for victims so far."""
+    search_work: int = 0
+    """The number of tests of room in them."""
     room_came_back: bool = False
     """A backfill reservation was dropped after other decisions, or a preemptor was at a limit."""
     unmovable: set[Request] = field(default_factory=set)

@@ -19,13 +19,17 @@ from .job_service import JobService, no_room
 from .notebook_placement import NotebookPlacement
 from .plan_builder import PlanBuilder
 from .reservations import mark_borrowers, read_reservations
+from .watch import Watch
 
 
 class SchedulingCycle:
-    """Makes the plan of one pool. It changes the pool state, so a cycle runs once."""
+    """Makes the plan of one pool. It changes the pool state, so a cycle runs once.
 
-    def __init__(self, pool: PoolState) -> None:
-        self.pool, self.ledger = pool, pool.ledger
+    ``watch`` may end the queue's service early; then the plan is a part of the whole one.
+    """
+
+    def __init__(self, pool: PoolState, watch: Watch | None = None) -> None:
+        self.pool, self.ledger, self.watch = pool, pool.ledger, watch
         self.builder = PlanBuilder(pool)
         self.backfill = BackfillState(pool, self.builder.future_work)
         self.claims = Claims(pool, self.builder, self.backfill)
@@ -136,7 +140,7 @@ class SchedulingCycle:
         ``blocked``: the first of the jobs that are known not to start; its turn is to get the backfill reservation.
         """
         order, offers = self._order(weakest), DrainOffers(self.pool, self.backfill, weakest)
-        while True:
+        while self.watch is None or not self.watch.is_over(self.builder):
             found = order.first(weakest)
             if offers.first is not None and (found is None or not comes_before(*found, *offers.first)):
                 if offers.offer_to(self.jobs.take_drain):
@@ -205,6 +209,7 @@ class SchedulingCycle:
         for one in minimize_victims(self.pool, self.builder.preemptions, held.pieces if held else ()):
             self.builder.cancel(one)
             self.claims.return_to_queue(one)
+            self.backfill.return_to(one.preemptor.id)
         self.jobs.patient_jobs.forget()
 
     def _serve_freed_by_preemption(self) -> None:

@@ -37,6 +37,7 @@ from .cycle import SchedulingCycle
 from .plan_builder import PlanBuilder
 from .read_pool import read_pool
 from .wakeups import next_wakeup
+from .watch import Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,17 @@ def decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None = Non
     return plan
 
 
+def decide_about(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None, watch: Watch) -> Plan:
+    """The plan of :func:`decide` up to where it is known whether the watched workload starts.
+
+    Where ``watch.gave_up`` is set, it may start although the plan does not say so.
+    """
+    plan, builders = _decide(snapshot, policy, cache, watch)
+    for builder in builders:
+        builder.release_references()
+    return plan
+
+
 def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     """The plan of :func:`decide`, with the binding reason of each workload that waits. Rule R77."""
     plan, builders = _decide(snapshot, policy, None)
@@ -93,7 +105,9 @@ def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     return Decision(plan=plan, waits=waits, backfill=backfill)
 
 
-def _decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None) -> tuple[Plan, list[PlanBuilder]]:
+def _decide(
+    snapshot: Snapshot, policy: Policy, cache: DecisionCache | None, watch: Watch | None = None
+) -> tuple[Plan, list[PlanBuilder]]:
     read = cache or DecisionCache(enabled=False)
     policy = read.follow(snapshot, policy)
     without_pool, pools = read.index.without_pool, read.pools_to_decide()
@@ -105,7 +119,7 @@ def _decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None) -> 
     evicted += past_deadline(holding, policy, {stop.workload for stop in (*stops, *evicted)})
     leaving = {job.id: job for job in as_leaving(holding, evicted).jobs} if evicted else {}
     builders = [
-        SchedulingCycle(read_pool(pool, read.index, snapshot, policy, stopping, leaving)).run() for pool in pools
+        SchedulingCycle(read_pool(pool, read.index, snapshot, policy, stopping, leaving), watch).run() for pool in pools
     ]
     of_pools = [builder.actions() for builder in builders]
     if cache is not None:

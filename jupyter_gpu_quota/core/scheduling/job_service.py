@@ -68,7 +68,9 @@ class JobService:
         elif self._waits_for_patient_job(one):
             pass
         elif not project.at_limit(one.size):
-            if not (self._start(one) or self._claim(one) or self._start_later(one)):
+            if self._start(one) or self._claim(one) or self._start_later(one) or self._claim_for_another(one):
+                self._reopen_behind_patient_job(project)
+            else:
                 queue.blocked = self._why_blocked(one)
                 self.backfill.reserve_for(project, queue)
         elif not (project.over_limit(one.size) and self._claim(one)):  # else it fits when the stopping work is gone
@@ -78,7 +80,12 @@ class JobService:
         """Reserve devices that work is leaving for the first job of a class that could not start."""
         one = Candidate(project, queue, project.entitlement(queue.size))
         forbidden = reasons.why_forbidden(self.pool, project, queue, one.entitlement)
-        return forbidden is None and not project.at_limit(one.size) and self._add(self._search(find_drain, one), one)
+        if forbidden is not None or self._waits_for_patient_job(one) or project.at_limit(one.size):
+            return False
+        is_taken = self._add(self._search(find_drain, one), one)
+        if is_taken:
+            self._reopen_behind_patient_job(project)
+        return is_taken
 
     def fits_nowhere(self, queue: ClassQueue) -> bool:
         """Whether a class has no room, not even on the reserved devices: a job that ends in time may run there."""
@@ -130,6 +137,13 @@ class JobService:
         queue.is_overtaking = True
         queue.blocked = partial(reasons.behind_patient_job, self.pool, one.project, one.size, patient)
         return True
+
+    def _reopen_behind_patient_job(self, project: QuotaState) -> None:
+        """Open the classes that wait for a patient job again once that is served."""
+        if self.patient_jobs.forget_served(project):
+            for queue in project.queue.classes.values():
+                if queue.is_overtaking:
+                    queue.reopen()
 
     # -- at once -------------------------------------------------------------------------------------------------
 
@@ -232,6 +246,7 @@ class JobService:
 
     def _search(self, search: Callable[[PoolState, Preemptor], Preemption | None], one: Candidate) -> Preemption | None:
         """Search beside the backfill reservation; its own job may use its devices."""
+        self.pool.searches += 1
         if not self.backfill.holds(one.queue):
             return search(self.pool, one.preemptor)
         with self.backfill.lifted(plans_again=False):
@@ -262,9 +277,21 @@ class JobService:
         with self.backfill.lifted(plans_again=True):
             return self._add(find_preemption(self.pool, one.preemptor), one)
 
-    def _add(self, found: Preemption | None, one: Candidate) -> bool:
+    def _claim_for_another(self, one: Candidate) -> bool:
+        """Plan a preemption for another job of the class where R46 forbids one to the first."""
+        paused_for = one.preemptor.excluded_victim
+        if not self._may_claim(one) or not any(running.job.id == paused_for for running in self.pool.running):
+            return False
+        other = one.queue.first_not_paused_for(paused_for or "")
+        if other is None or self.patient_jobs.that_holds_back(one.project, one.queue, other) is not None:
+            return False
+        found = find_preemption(self.pool, preemptor_of(one.project, one.queue, one.entitlement, one.scope, other))
+        return self._add(found, one, other)
+
+    def _add(self, found: Preemption | None, one: Candidate, job: Job | None = None) -> bool:
+        """Add a preemption for the first job of the class, or for the given one. Returns whether there is one."""
         if found is not None:
-            self.claims.preempt_or_start(found, one.queue.take())
+            self.claims.preempt_or_start(found, one.queue.take() if job is None else one.queue.pick(job))
         return found is not None
 
     def _why_blocked(self, one: Candidate) -> MakeReason:

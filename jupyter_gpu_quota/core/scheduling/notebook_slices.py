@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 from ..model import WHOLE_DEVICE, Amounts, Notebook
 from ..placement.ledger import BestFitIndex, Ledger
 from ..placement.place import Piece
 from ..preemption.victims import newest_above
+from ..queue.job_class import is_exhausted
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import QuotaState
+from ..queue.quota_state import QuotaState, Victim
 from ..quota.fit import pack, quota_rows
 from ..reasons import AboveNotebookQuota, NeverFits, NoDevice, NoSuchProject, Reason
 from . import reasons
@@ -93,12 +94,14 @@ def end_loan(ledger: Ledger, at: int, notebook: Notebook) -> None:
 def reserve_unbooked(pool: PoolState, placed: Iterable[tuple[QuotaState, int]]) -> None:
     """Reserve room for all notebook quota that no slice occupies yet, on as few devices as packing needs.
 
-    ``placed``: slices that already have their device, beside those that are booked.
+    ``placed``: the booked slices, and by their negative amounts those that wait for a device.
     Rule R6.
     """
     amounts = {project.name: project.notebook_quota for project in pool.projects.values()}
+    slices_wait = False
     for project, milli in placed:
         amounts[project.name] -= milli
+        slices_wait |= milli < 0
     left = [milli for milli in amounts.values() if milli > 0]
     if not left:
         return
@@ -115,7 +118,7 @@ def reserve_unbooked(pool: PoolState, placed: Iterable[tuple[QuotaState, int]]) 
         else:
             devices.reserve(at, milli)
     if unplaced:
-        _reserve_in_parts(pool, unplaced)
+        _reserve_in_parts(pool, unplaced, slices_wait=slices_wait)
 
 
 class _SliceDevices:
@@ -202,25 +205,13 @@ def _room_for_slices(ledger: Ledger, at: int) -> int:
     return max(0, ledger.capacity[at] - ledger.firm[at] - ledger.reserved[at] - ledger.unused_quota[at])
 
 
-def _reserve_in_parts(pool: PoolState, milli: int) -> None:
+def _reserve_in_parts(pool: PoolState, milli: int, *, slices_wait: bool) -> None:
     """Reserve in parts what fits on no single device: beside slices first, most room first, then on reserved devices.
 
-    Jobs with these reservations become borrowers, first those above their quota, even before the backfill reservation
-    is planned again, and beside slices before another device is used (R76). What fits nowhere is not reserved: other
-    work has to drain first.
+    What fits nowhere is not reserved: other work has to drain first.
     """
-    ledger, numbers = pool.ledger, range(len(pool.ledger.devices))
-    claimed = [0] * len(numbers)
-    for victim in newest_above(pool.reserved, lambda project: project.use - project.quota):
-        if victim.preemptible:
-            for piece in victim.pieces:
-                claimed[piece.device] += piece.gpu_milli
-    free = [_room_for_slices(ledger, at) for at in numbers]
-    beside_planned = [max(0, room - planned) for room, planned in zip(free, _planned(pool), strict=True)]
-    with_slices = pool.slice_devices
-    others = set(numbers) - with_slices
-    rows = [(room, on) for on in (with_slices, others) for room in (beside_planned, claimed)]
-    for room, on in (*rows, (free, numbers), (ledger.reserved, numbers)):
+    ledger, with_slices = pool.ledger, pool.slice_devices
+    for room, on in _rooms_for_parts(pool, slices_wait=slices_wait):
         usable = (at for at in on if room[at] > 0) if milli else ()
         order = sorted(usable, key=lambda at: (at not in with_slices, not ledger.unused_quota[at], -room[at], at))
         for at in order:
@@ -228,6 +219,39 @@ def _reserve_in_parts(pool: PoolState, milli: int) -> None:
             part = max(0, min(milli, room[at], left))
             ledger.unused_quota[at] += part
             milli -= part
+
+
+def _rooms_for_parts(pool: PoolState, *, slices_wait: bool) -> Iterator[tuple[Sequence[int], Iterable[int]]]:
+    """In order, the room of every device that parts of notebook quota may use, and the devices where they may.
+
+    Jobs with reservations there become borrowers: those above their quota also beside slices before another device is
+    used (R76), the others where else the planned start of the backfill reservation would move without need: for a slice
+    that waits it may (R33).
+    """
+    ledger, numbers = pool.ledger, range(len(pool.ledger.devices))
+    free = [_room_for_slices(ledger, at) for at in numbers]
+    beside_planned = [max(0, room - planned) for room, planned in zip(free, _planned(pool), strict=True)]
+    above = newest_above(pool.reserved, lambda project: project.use - project.quota)
+    claimed = _claimed(pool, above)
+    for on in (pool.slice_devices, set(numbers) - pool.slice_devices):
+        yield beside_planned, on
+        yield claimed, on
+    within = [one for one in pool.reserved if one not in above and _has_pauses_left(pool, one)]
+    yield _claimed(pool, [] if slices_wait else within), numbers
+    yield free, numbers
+    yield ledger.reserved, numbers
+
+
+def _claimed(pool: PoolState, reserved: Iterable[Victim]) -> list[int]:
+    """The part of every device that the preemptible ones of these claims have reserved."""
+    claimed = [0] * len(pool.ledger.devices)
+    for piece in (piece for victim in reserved if victim.preemptible for piece in victim.pieces):
+        claimed[piece.device] += piece.gpu_milli
+    return claimed
+
+
+def _has_pauses_left(pool: PoolState, claim: Victim) -> bool:
+    return not is_exhausted(pool.policy, pool.waiting[claim.id], pool.now)
 
 
 def release_unbooked(ledger: Ledger, at: int, milli: int) -> None:

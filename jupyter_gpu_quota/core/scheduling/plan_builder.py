@@ -102,6 +102,15 @@ class PlanBuilder:
         """Whether a workload starts in this plan, or has a claim in it."""
         return workload in self._started or workload in self._preemptors
 
+    def starts(self, workload: str) -> bool:
+        """Whether a workload starts in this plan."""
+        return workload in self._started
+
+    @property
+    def count_of_claims(self) -> int:
+        """The number of claims so far."""
+        return len(self._preemptors)
+
     def take_over(self, preemption: Preemption) -> None:
         """Drop the reservations that a claim takes over which starts at once."""
         self._steps += [self._stop_action(preemption, victim) for victim in preemption.victims]

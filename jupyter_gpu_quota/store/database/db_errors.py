@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from ..records.calls import StoreUnavailable
@@ -55,12 +55,27 @@ def translated(url: URL) -> Iterator[None]:
     except CALLER_ERRORS as error:
         if _server_advice(error) is None:
             raise
-        raise StoreUnavailable(f"The database {name_of(url)} cannot be used now: {_why(error)}.") from error
+        raise _unavailable(url, error) from error
     except NoConnection as error:
         message = f"The database {name_of(url)} has no free connection: too many calls at once; try again."
         raise StoreUnavailable(message) from error
     except DBAPIError as error:
-        raise StoreUnavailable(f"The database {name_of(url)} cannot be used now: {_why(error)}.") from error
+        raise _unavailable(url, error) from error
+
+
+@contextmanager
+def openable(address: str) -> Iterator[None]:
+    """Turn the error of an address that no driver here can open into a StoreUnavailable."""
+    kind = address.partition(":")[0]
+    try:
+        yield
+    except ImportError as error:  # once the driver is installed the next attempt succeeds
+        extra = "; install it with: pip install 'jupyter-gpu-quota[postgresql]'" if "postgres" in kind else ""
+        message = f"The driver for a database_url that begins with {kind}: is not installed{extra}."
+        raise StoreUnavailable(message, str(error)) from error
+    except ArgumentError as error:
+        forms = "sqlite:////FOLDER/FILE or postgresql://USER:PASSWORD@HOST/NAME"
+        raise StoreUnavailable(f"The setting database_url is not the address of a database: {forms}.") from error
 
 
 def is_read_only(error: StoreUnavailable) -> bool:
@@ -76,7 +91,13 @@ def missing_file(path: str) -> StoreUnavailable:
 
 def name_of(url: URL) -> str:
     """A database as sentences name it: its file, or its name on the server."""
-    return url.database or url.render_as_string(hide_password=True)
+    return url.database or f"of the kind {url.get_backend_name()}"
+
+
+def _unavailable(url: URL, error: DBAPIError) -> StoreUnavailable:
+    address = url.render_as_string(hide_password=True)
+    detail = "" if isinstance(error.orig, sqlite3.Error) else " ".join(f"{address}: {error.orig}".split())
+    return StoreUnavailable(f"The database {name_of(url)} cannot be used now: {_why(error)}.", detail)
 
 
 def _server_advice(error: DBAPIError) -> str | None:
@@ -90,4 +111,6 @@ def _why(error: DBAPIError) -> str:
     for name, advice in ADVICE.items():
         if code == name or code.startswith(f"{name}_"):
             return advice
-    return _server_advice(error) or f"{original}; check that it runs and that this service may use it"
+    if isinstance(original, sqlite3.Error):
+        return f"{original}; check that this service may use it"
+    return _server_advice(error) or "its server cannot be reached, or refused the connection; the service's log has why"

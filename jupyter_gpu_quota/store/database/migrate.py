@@ -9,6 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect
 
 from ..records.calls import StoreUnavailable
+from .copies import keep_copy_before_migration
 from .db_errors import name_of
 from .schema import metadata
 
@@ -41,9 +42,9 @@ def migrate(engine: Engine) -> None:
         if revision != script.get_current_head():  # another process may have migrated it
             if revision is None and _has_foreign_tables(connection):
                 raise _foreign(connection)
-            config.attributes["connection"] = (
-                connection  # in the open transaction: a kill leaves the database as it was
-            )
+            if revision is not None:
+                keep_copy_before_migration(connection, revision)
+            config.attributes["connection"] = connection  # in the open transaction: a kill leaves all as it was
             command.upgrade(config, "head")
         connection.commit()
 

@@ -63,7 +63,18 @@ class JobFilter:
 
 
 class StoreUnavailable(Exception):
-    """The database cannot be used now (full, locked, read-only, missing). Nothing of this call was written."""
+    """The database cannot be used now (full, locked, read-only, missing). Nothing of this call was written.
+
+    The message is for every user. ``detail`` is for the log: it may have the host and port of the database's server.
+    """
+
+    def __init__(self, message: str = "", detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+    def log_text(self) -> str:
+        """The message and the detail."""
+        return f"{self} ({self.detail})" if self.detail else str(self)
 
 
 class LeaseLost(Exception):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ...core.frozen import fast_frozen
 from ...core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation
 from ...core.reason_codes import SERVER_STOPPED
-from ...core.reasons import Reason
+from ...core.reasons import ByPerson, Reason
 from .commands import JobSpec
 
 
@@ -61,6 +61,12 @@ class JobRecord:
     cluster: str = "local"
     hub: str = "local"
 
+    @property
+    def people(self) -> tuple[str, ...]:
+        """The users in the record: its owner, and the user who held or cancelled the job."""
+        by = self.reason.by if isinstance(self.reason, ByPerson) else None
+        return (self.job.user,) if by is None else (self.job.user, by)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookRecord:
@@ -75,6 +81,11 @@ class NotebookRecord:
     cluster: str = "local"
     hub: str = "local"
     idle_state: Mapping[str, object] | None = None
+
+    @property
+    def people(self) -> tuple[str, ...]:
+        """The users in the record: its owner."""
+        return (self.notebook.user,)
 
     @property
     def is_stopped(self) -> bool:
@@ -146,6 +157,12 @@ class Changes:
     reservations: tuple[Reservation, ...] = ()
     unreserved: tuple[str, ...] = ()
     quota: QuotaRevision | None = None
+
+    @property
+    def people(self) -> list[str]:
+        """The users in the jobs and notebooks."""
+        records: tuple[JobRecord | NotebookRecord, ...] = (*self.jobs, *self.notebooks)
+        return [user for record in records for user in record.people]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

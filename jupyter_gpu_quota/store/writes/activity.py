@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...core.amounts import counted
 from ...core.facts import NotebookFact
 from ...core.idle.activity import IdlePolicy
 from ...core.idle.state_document import from_document, to_document
@@ -70,8 +71,8 @@ def postpone_warning(work: UnitOfWork, request: PostponeWarning) -> Recorded:
         message = "Nothing was postponed: no warning is active for this notebook."
         if kept.why == "kept_enough":
             message = (
-                f"The warning was postponed {kept.times} times already, and the policy allows {kept.most} before the"
-                " notebook is used again. Run a cell to keep its GPU."
+                f"The warning was postponed {counted(kept.times, 'time')} already, and the policy allows {kept.most}"
+                " before the notebook is used again. Run a cell to keep its GPU."
             )
         raise Refused(kept.why, message)
     activity, why = record.notebook.activity, f"postponed for the {kept.state.kept.times}. time"

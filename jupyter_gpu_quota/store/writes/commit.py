@@ -7,6 +7,7 @@ from typing import assert_never
 
 from ...core import transitions
 from ...core.frozen import with_changes
+from ...core.job_ends import JobEnd
 from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarget, Placement, Policy
 from ...core.plan import (
     RESIZED,
@@ -23,6 +24,7 @@ from ...core.plan import (
     Unreserve,
 )
 from ...core.reason_codes import HELD_BY_ENFORCEMENT
+from ...core.reasons import ByPerson, Reason
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, ReservationRow
 from ..database.unit_of_work import UnitOfWork
 from ..records.calls import Lease, Stale
@@ -216,15 +218,23 @@ def _pause(work: UnitOfWork, action: Pause, policy: Policy) -> str:
 
 
 def _stop(work: UnitOfWork, action: Stop) -> tuple[Stop, str]:
-    """The stop with its reason: where memory enforcement holds the job, the job's row has the reason, not the plan."""
+    """The stop with its reason: the job's row knows it better than the plan after a hold, a cancel or a failure."""
     if action.target is JobTarget.RUNNING:
         raise ValueError(f"job {action.workload} cannot be stopped in order to be {action.target}")
     record = _job(work, action.workload)
-    if record.reason is not None and record.reason.code in HELD_BY_ENFORCEMENT:
-        action = with_changes(action, reason=record.reason)
+    action = with_changes(action, reason=_stop_reason(record.reason, action.reason))
     job = transitions.stopped(record.job, action, now=work.now)
     put_job(work, record, job=job, reason=action.reason)
     return action, job.project
+
+
+def _stop_reason(recorded: Reason | None, planned: Reason) -> Reason:
+    """The recorded reason of memory enforcement or of a failed rank; the planned one with who held or cancelled."""
+    if recorded is None:
+        return planned
+    if isinstance(planned, ByPerson) and isinstance(recorded, ByPerson):
+        return with_changes(planned, by=recorded.by)
+    return recorded if recorded.code in HELD_BY_ENFORCEMENT or isinstance(recorded, JobEnd) else planned
 
 
 def _lend(work: UnitOfWork, action: Lend) -> str:

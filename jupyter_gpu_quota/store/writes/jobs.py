@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...core.amounts import counted
 from ...core.canonical import digest
 from ...core.lifecycle import FINAL, HOLDS_GPU, JobEvent, next_job_state
 from ...core.model import JobState, JobTarget
@@ -73,7 +74,7 @@ def _check_waiting(work: UnitOfWork, request: SubmitJob) -> None:
     waiting = work.count(JOBS, where, lambda row: row.job.user == request.user and row.job.state in NOT_STARTED)
     if waiting >= request.most_waiting:
         message = (
-            f"{request.user} has {waiting} jobs that are queued, paused or held, and {request.most_waiting} is the"
+            f"{request.user} has {counted(waiting, 'job')} queued, paused or held, and {request.most_waiting} is the"
             " limit for one user; cancel some, or submit again when some have started. Nothing was stored."
         )
         raise Refused("queue_full", message)
@@ -122,11 +123,11 @@ def change_job(work: UnitOfWork, request: ChangeJob) -> Recorded:
 def _changed(work: UnitOfWork, record: JobRecord, request: ChangeJob) -> JobRecord:
     match request.change:
         case "hold":
-            return _held(record, request.why or HeldByPerson())
+            return _held(record, request.why or HeldByPerson(by=request.actor))
         case "release":
             return _released(record)
         case "cancel":
-            return _cancelled(work, record)
+            return _cancelled(work, record, request.actor)
         case _:
             raise ValueError(f"a job can be held, released or cancelled, not {request.change!r}")
 
@@ -153,8 +154,8 @@ def _released(record: JobRecord) -> JobRecord:
     return replace(record, job=replace(job, target=JobTarget.RUNNING), reason=None)
 
 
-def _cancelled(work: UnitOfWork, record: JobRecord) -> JobRecord:
-    job, reason = record.job, CancelledByPerson()
+def _cancelled(work: UnitOfWork, record: JobRecord, actor: str) -> JobRecord:
+    job, reason = record.job, CancelledByPerson(by=actor)
     if job.state in HOLDS_GPU:
         if job.target is JobTarget.CANCELLED:
             return record

@@ -9,9 +9,11 @@ from operator import add, sub
 from ...core import transitions
 from ...core.facts import DeviceFact, Fact, NotebookFact, RankFact
 from ...core.frozen import with_changes
-from ...core.lifecycle import FINAL, HOLDS_GPU, OBEYS_PAUSE, JobEvent, exit_event
+from ...core.job_ends import CommandNotStarted, EndCause, JobEnd, job_end
+from ...core.lifecycle import CHECKPOINTED, FINAL, HOLDS_GPU, OBEYS_PAUSE, JobEvent, exit_event
 from ...core.model import Job, JobState, JobTarget
 from ...core.reason_codes import ReasonCode
+from ...core.reasons import Reason
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, RANKS, Key
 from ..database.unit_of_work import UnitOfWork
 from ..records.rows import JobRecord, RankRecord
@@ -65,6 +67,8 @@ def _observe_rank(work: UnitOfWork, fact: RankFact, known: dict[str, _RankCounts
         work.put(RANKS, merged)
         counts.count(record, merged)
     progressed = _progressed(work, record, fact, counts)
+    if _end_of(merged) != _end_of(row):
+        progressed = _with_failure(work, progressed, merged, fact.cause)
     if progressed != record:
         put_job(work, progressed)
     if is_last or _end_of(merged) != _end_of(row):
@@ -178,7 +182,8 @@ def _evaluate_attempt(work: UnitOfWork, record: JobRecord, counts: _RankCounts) 
         _end_attempt(work, record, _ranks_of(work, job))
     elif job.target is JobTarget.RUNNING and counts.failed and counts.ended < len(counts):
         put_job(work, record, job=with_changes(job, target=JobTarget.FAILED))  # the others would wait for it forever
-        work.audit(CONTROLLER, "job.rank_failed", job.id, {"attempt": job.attempt}, job.project)
+        payload = {"attempt": job.attempt, "reason": record.reason}
+        work.audit(CONTROLLER, "job.rank_failed", job.id, payload, job.project)
 
 
 def _ranks_of(work: UnitOfWork, job: Job) -> list[RankRecord]:
@@ -273,24 +278,65 @@ def _without_dependent_failures(record: JobRecord, rows: Sequence[RankRecord]) -
     return [row for row in rows if (row.ended_at or 0) < since or row.exit_status in OBEYED]
 
 
+def _with_failure(work: UnitOfWork, record: JobRecord, row: RankRecord, cause: EndCause | None) -> JobRecord:
+    """The job with the end of its first failed rank as its reason: only the fact of that end has the cause."""
+    job, known = record.job, record.reason
+    by_itself = _has_ended(row) and row.exit_status != CHECKPOINTED and _failed(record, row)
+    if not by_itself or job.target not in (JobTarget.RUNNING, JobTarget.FAILED):
+        return record
+    if isinstance(known, JobEnd):
+        earlier = work.get(RANKS, (job.id, job.attempt, known.rank or 0))
+        if earlier is not None and _order_of_end(earlier) <= _order_of_end(row):
+            return record
+    return with_changes(record, reason=_rank_end(record, row, cause))
+
+
+def _order_of_end(row: RankRecord) -> tuple[int, int]:
+    return row.ended_at or 0, row.rank
+
+
+def _rank_end(record: JobRecord, row: RankRecord, cause: EndCause | None = None) -> JobEnd:
+    """The end of a failed rank as the reason of its job."""
+    ranks = record.job.held_ranks or record.job.ranks
+    rank, of_ranks = (row.rank, ranks) if ranks > 1 else (None, None)
+    if _was_refused(row):
+        return CommandNotStarted(trouble=row.refused or "", rank=rank, ranks=of_ranks, node=row.node)
+    was = "pausing" if row.pause_requested else None
+    return job_end(row.exit_status, cause, rank=rank, ranks=of_ranks, node=row.node, was=was)
+
+
+def _reason_after(record: JobRecord, row: RankRecord, state: JobState) -> Reason | None:
+    """The reason of a job after an attempt; of a failed one how it failed, and not why it was paused earlier."""
+    reason = record.reason
+    if state in (JobState.QUEUED, JobState.SUCCEEDED):
+        return None
+    if state is not JobState.FAILED or isinstance(reason, JobEnd):
+        return reason
+    was_stopped = row.pause_requested or row.exit_status == CHECKPOINTED
+    if reason is not None and reason.code is ReasonCode.TIME_LIMIT and was_stopped:
+        return reason
+    return _rank_end(record, row)
+
+
 def _end_attempt(work: UnitOfWork, record: JobRecord, rows: Sequence[RankRecord]) -> None:
     job, row = record.job, _deciding_rank(record, rows)
     event = _without_retry(_end_event(record, row), job.target)
     ended = transitions.attempt_ended(job, event)
     state = ended.state
     release_devices(work, job.id)
+    reason = _reason_after(record, row, state)
     known = row.exit_status is not None or row.refused is not None
     uses_retry = event is JobEvent.RETRY and known and not _left_unhealthy_device(record)
     put_job(
         work,
         record,
         job=ended,
-        reason=None if state is JobState.QUEUED else record.reason,
+        reason=reason,
         retries_left=record.retries_left - (1 if uses_retry else 0),
         ended_at=work.now if state in FINAL else None,
         exit_status=row.exit_status,
     )
-    _audit_end(work, job, row, event=event, state=state)
+    _audit_end(work, job, row, event=event, state=state, reason=reason)
 
 
 def _without_retry(event: JobEvent, target: JobTarget) -> JobEvent:
@@ -306,8 +352,12 @@ ENDED_RANK = ("rank", "exit_status", "pause_requested", "completed", "refused")
 """Fields of the deciding rank that the audit shows."""
 
 
-def _audit_end(work: UnitOfWork, job: Job, row: RankRecord, *, event: JobEvent, state: JobState) -> None:
-    payload = {"attempt": job.attempt, "event": event, "state": state}
+def _audit_end(
+    work: UnitOfWork, job: Job, row: RankRecord, *, event: JobEvent, state: JobState, reason: Reason | None
+) -> None:
+    payload: dict[str, object] = {"attempt": job.attempt, "event": event, "state": state}
     payload |= {name: getattr(row, name) for name in ENDED_RANK}
+    if state is JobState.FAILED:
+        payload["reason"] = reason
     kind = "job.end" if state in FINAL else "attempt.end"  # a job that is paused, held or tried again has not ended
     work.audit(CONTROLLER, kind, job.id, payload, job.project)

@@ -266,9 +266,12 @@ def test_an_ended_job_is_not_described_as_starting(world: ServiceWorld) -> None:
     for found in (world.get(f"jobs/{job}").json["reason"], world.get(f"explain/{job}").json["reason"]):
         assert "so it started." in found["message"] and "now" not in found["message"], "it runs already"
     world.see_running(job, ended_at=world.clock(), exit_status=3, tree_gone=True)
-    assert world.get(f"jobs/{job}").json["reason"] is None
-    found = world.get(f"explain/{job}").json["reason"]["message"]
-    assert found == "The job has failed with exit status 3; its log may say why."
+    found = [world.get(f"{resource}/{job}").json["reason"] for resource in ("jobs", "explain")]
+    found += [each["reason"] for each in world.get("jobs").json["items"]]
+    assert {each["message"] for each in found} == {
+        "The command on node node-1 ended with exit status 3. Its log may have the cause."
+    }
+    assert found[0]["figures"] == {"exit_status": 3, "node": "node-1"}
 
 
 def test_a_paused_job_shows_its_present_reason_and_the_cause_of_the_pause(world: ServiceWorld) -> None:
@@ -305,7 +308,16 @@ def test_a_held_job_is_not_described_with_a_grace_period(world: ServiceWorld) ->
     world.see(_gone(job))
     held = world.get(f"jobs/{job}").json
     assert held["state"] == "held"
-    assert held["reason"]["message"] == "A user held the job. It waits until it is released."
+    assert held["reason"]["message"] == "bob held the job. It waits until it is released."
+
+
+@pytest.mark.parametrize(("change", "says"), [("hold", "lea held the job."), ("cancel", "lea cancelled the job.")])
+def test_another_user_who_held_or_cancelled_a_job_is_named(world: ServiceWorld, change: str, says: str) -> None:
+    job = world.submit("bob")["id"]
+    world.post(f"jobs/{job}/actions/{change}", "lea")
+    for shown in (world.get(f"jobs/{job}").json, world.get(f"explain/{job}").json, *world.get("jobs").json["items"]):
+        assert shown["reason"]["message"].startswith(says)
+        assert shown["reason"]["figures"] == {"by": "lea"}
 
 
 def _gone(job: str) -> RankFact:
@@ -494,3 +506,19 @@ def test_a_filter_by_an_unknown_project_is_refused(
         found = world.get(f"jobs?{query}", who)
         assert found.status == status, found.body
         assert said is None or said in found.json["message"]
+
+
+def test_a_time_limit_above_the_maximum_is_refused_with_the_maximum(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        text = (
+            world.get("quota", "ann")
+            .json["text"]
+            .replace("uses: [training]", "uses: [training], maximum: {time_limit: 7d}")
+        )
+        assert world.call("PUT", "quota", "ann", {"text": text}).status == 200
+        refused = world.post("jobs", "bob", {"command": ["x"], "time_limit": "900d"})
+        assert (refused.status, refused.json["reason"]) == (400, "too_large")
+        assert (
+            refused.json["message"] == "time_limit was '900d'; the maximum of pool train is 168h. Nothing was stored."
+        )
+        assert world.post("jobs", "bob", {"command": ["x"], "time_limit": "7d"}).status == 201

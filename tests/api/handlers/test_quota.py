@@ -368,8 +368,9 @@ def test_the_page_calls_only_a_bound_the_latest_start(world: ServiceWorld, weigh
     """Bob's project has no quota. Its job is protected by its minimum run time; with a weight it may come first."""
     text = QUOTA.replace("training: 2", f"training: 0, weight: {weight}", 1).replace("training: 2", "training: 0")
     assert world.put_quota(text).status == 200
-    world.submit("bob")
+    running = world.submit("bob")["id"]
     world.step()
+    world.see_running(running)
     waiting = world.submit("patty", project="speech", gpu="4")["id"]
     world.step()
     found = world.get(f"explain/{waiting}", "patty").json

@@ -125,7 +125,7 @@ def test_a_job_is_held_released_and_cancelled_with_the_keyboard(world: ServiceWo
         said(page, words)
         page.locator("#hold-or-release", has_text=then).wait_for(timeout=60_000)
         assert focused(page) == "hold-or-release"
-        assert ("A user held the job." in page.locator("#reason").text_content()) is (action == "Hold")
+        assert ("bob held the job." in page.locator("#reason").text_content()) is (action == "Hold")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     said(page, "by hand is cancelled.")
@@ -165,7 +165,7 @@ def test_a_hold_of_a_running_job_is_reported_when_it_has_stopped(tmp_path: Path,
             )
         )  # fmt: skip
         said(page, "leaves is held.")
-        page.get_by_text("A user held the job. It waits until it is released.").wait_for(timeout=60_000)
+        page.get_by_text("bob held the job. It waits until it is released.").wait_for(timeout=60_000)
         assert focused(page) == "hold-or-release"
         page.context.close()
 

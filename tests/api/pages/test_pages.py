@@ -146,7 +146,7 @@ def test_the_job_page_marks_a_truncated_log_and_output_list(tmp_path: Path, monk
     ("status", "expected"),
     [
         pytest.param(1, "exit 1", id="by itself"),
-        pytest.param(-9, "signal 9", id="by a signal"),
+        pytest.param(-9, "signal 9 (SIGKILL)", id="by a signal"),
         pytest.param(None, "lost", id="unseen"),
     ],
 )
@@ -262,7 +262,8 @@ def test_the_list_of_jobs_shows_the_end_of_a_failed_job(tmp_path: Path) -> None:
         world.step()
         world.see_running(job, ended_at=world.clock(), exit_status=3, tree_gone=True)
         assert world.get(f"jobs/{job}").json["state"] == "failed"
-        assert "Its last attempt: exit 3." in page(world, "jobs")
+        sentence = "ended with exit status 3. Its log may have the cause."
+        assert all(sentence in page(world, name) for name in ("jobs", f"jobs/{job}"))
 
 
 def test_the_job_page_and_command_show_requested_cpu_and_memory(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ import pytest
 
 from jupyter_gpu_quota.backends.local.jobs.outputs import LocalOutputs
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
+from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.protocol import OutputRefused
+from jupyter_gpu_quota.core.job_ends import EndCause
 from tests.backends.worlds import LOOP, LocalWorld, is_alive, is_root, order, passable_folder, pid_of, shell, stop
 from tests.patience import until
 
@@ -41,8 +43,22 @@ def test_a_large_log_is_bounded_and_keeps_its_end(state_dir: Path) -> None:
     assert world.until(lambda fact: fact.tree_gone).exit_status == 4
     kept = sum(path.stat().st_size for path in Path(rank_paths(str(state_dir), "J", 1, 0).log).iterdir())
     text = world.log("J")
-    assert kept <= 1 << 20 and text.endswith("the end\n") and "bytes of this log were dropped" in text
+    assert 1 << 20 <= kept <= 17 << 16 and text.endswith("the end\n") and "bytes of this log were dropped" in text
     world.close()
+
+
+@pytest.mark.parametrize("lines", [1, 900, 1100, 5000], ids=lambda lines: f"{lines} KiB")
+def test_a_log_keeps_all_of_its_limit(tmp_path: Path, lines: int) -> None:
+    log, limit = RotatingLog(str(tmp_path), 1 << 20), 1 << 20
+    written = b"".join(f"{number:01023}\n".encode() for number in range(lines))
+    for offset in range(0, len(written), 1024):
+        log.write(written[offset : offset + 1024])
+    kept = b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir()))
+    own = [line for line in kept.splitlines(keepends=True) if line.startswith(b"[jupyter-gpu-quota]")]
+    assert len(kept) <= limit + limit // 16
+    text, end = kept.replace(b"".join(own), b""), written[-limit + sum(map(len, own)) + 1 :]
+    assert text.replace(b"\n", b"").endswith(end.replace(b"\n", b""))  # the report may be within a line
+    assert len(own) == (lines > 1024 + 64), "dropped bytes are reported once in what is kept"
 
 
 def test_a_log_is_read_from_the_next_offset(state_dir: Path) -> None:
@@ -88,7 +104,7 @@ def test_a_job_that_writes_more_than_its_limit_fails(
     world = LocalWorld(state_dir, **settings)
     world.executor.start(shell("J", f"{script}; trap 'exit 75' TERM; {LOOP}"))
     fact = world.until(lambda fact: fact.tree_gone)
-    assert fact.exit_status == -signal.SIGXFSZ and not fact.pause_requested
+    assert (fact.exit_status, fact.cause) == (-signal.SIGXFSZ, EndCause.STORAGE_LIMIT) and not fact.pause_requested
     assert "the job is stopped" in world.log("J") and expected in world.log("J")
     world.close()
 

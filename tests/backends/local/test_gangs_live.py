@@ -178,7 +178,7 @@ def test_one_killed_rank_ends_the_attempt_and_each_retry_is_used_once(live: Live
         assert not [pid for pid in pids if is_alive(pid)]
     record = live.job(job)
     assert (record.job.state, record.job.attempt, record.retries_left) == ("failed", retries + 1, 0)
-    assert (record.exit_status, record.pauses, live.view(job)["reason"]["code"]) == (-9, 0, "rank_failed")
+    assert (record.exit_status, record.pauses, live.view(job)["reason"]["code"]) == (-9, 0, "command_killed")
 
 
 def test_a_gang_whose_ranks_fail_during_a_pause_counts_as_paused(

@@ -67,6 +67,17 @@ def line(action: Action) -> str:
             ["pause s reclaimed", "reserve a1 n2/0 waits_for_drain"],
             id="a claim within guarantee keeps its reservation; its project's surplus is paused",
         ),
+        # R26
+        pytest.param(
+            "notebook_on_devices_reserved_for_a_borrower",
+            [
+                "unreserve j04 drain_taken_over",
+                "reserve nb1 n0/0 waits_for_drain",
+                "pause j02 reclaimed",
+                "reserve j04 n2/0 waits_for_drain",
+            ],
+            id="a notebook takes over the reservation of a borrower, which claims a device within its guarantee",
+        ),
         # R42
         pytest.param(
             "freed_device_offered_again",

@@ -18,14 +18,21 @@ HERE = Path(__file__).parent
 RESTARTS = ("moved", "shrunk", "grown")
 
 
-def played_from(name: str) -> tuple[Play, list[Step]]:
-    """Play on from a snapshot with demand and use frozen, until it is quiet."""
+def played_from(name: str, seed: int = 0) -> tuple[Play, list[Step]]:
+    """Play on from a snapshot with demand and use frozen, until it is quiet; the seed decides how long stops take."""
     steps: list[Step] = []
     state = state_of(json.loads((HERE / f"{name}.json").read_text(encoding="utf-8")))
-    world = World(state=state, seed=0, kind="plain", random=Random(0), frozen=True)
+    world = World(state=state, seed=0, kind="plain", random=Random(seed), frozen=True)
     play = Play(world, each=lambda tick, world, step: steps.append(step))
     play.until_quiet()
     return play, steps
+
+
+def pauses_in(steps: list[Step]) -> Counter[str]:
+    """The pauses of each job for others."""
+    return Counter(
+        one.workload for step in steps for one in step.of_kind("pause") if one.code not in RESTARTS and one.claimer
+    )
 
 
 # R43, R45, R46
@@ -50,8 +57,13 @@ def played_from(name: str) -> tuple[Play, list[Step]]:
 def test_the_queue_comes_to_rest_and_pauses_no_job_twice(name: str, running: set[str]) -> None:
     play, steps = played_from(name)
     assert play.found == []
-    pauses = Counter(
-        one.workload for step in steps for one in step.of_kind("pause") if one.code not in RESTARTS and one.claimer
-    )
+    pauses = pauses_in(steps)
     assert not {job for job, count in pauses.items() if count > 1}, pauses
     assert running <= {job.id for job in play.world.state.jobs.values() if job.runs}
+
+
+def test_a_job_that_resumes_while_another_is_being_stopped_may_be_paused_for_that_one() -> None:
+    """P8: k0 pauses j14 and j17; j14 resumes on surplus before j17 has left, and is paused again for it."""
+    play, steps = played_from("preemptor_that_stops_while_its_victim_resumes", seed=3)
+    assert play.found == []
+    assert pauses_in(steps)["j14"] == 2

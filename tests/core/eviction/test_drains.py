@@ -27,6 +27,21 @@ def in_force(made: World) -> dict[str, int]:
     return {project: share.guarantee_milli for (project, _), share in shares.items()}
 
 
+# R5
+@pytest.mark.parametrize(
+    ("upkeep", "a_milli", "b_milli"),
+    [
+        pytest.param("n2 cordoned", 1000, 0, id="on the node that is left it keeps its quota in force"),
+        pytest.param("n1 cordoned", 500, 500, id="on a cordoned node it keeps none, since that is not in the capacity"),
+    ],
+)
+def test_work_that_may_not_be_preempted_keeps_its_quota_in_force_on_healthy_devices(
+    upkeep: str, a_milli: int, b_milli: int
+) -> None:
+    made = world(f"pool t 2x1\na 1 of t\nb 1 of t\na runs 1 fixed\nb queues 1\n{upkeep}")
+    assert in_force(made) == {"a": a_milli, "b": b_milli}
+
+
 # R66
 def test_a_raised_quota_of_3_is_in_force_for_1_until_the_others_have_drained() -> None:
     made = world(LOWERED + "b queues 3 of 1")

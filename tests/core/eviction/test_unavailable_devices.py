@@ -222,7 +222,9 @@ def test_the_reason_of_a_waiting_job_names_the_cordoned_node() -> None:
 def test_freed_devices_of_a_cordoned_node_are_no_change_that_starts_a_job() -> None:
     made = world("pool t 2x1\na 1 of t\na runs 1 on n1g0\na runs 1 on n2g0\na queues 1\nn1 cordoned")
     found = explanation_sentence(explain(made.snapshot(), made.policy, "a3"))
-    assert found.endswith("It would start if 1 GPU were freed in pool t, or if pool t had 1 more GPU.")
+    assert found.endswith(
+        "It would start if a2 ended in pool t, which frees 1 GPU, or if pool t had one more node with 1 GPU."
+    )
 
 
 # -- who waits for devices that come back --------------------------------------------------------------------------

@@ -253,7 +253,7 @@ PREEMPTION_MUTANTS = (
         "no moves are tried",
         edit(
             "preemption/search/cheapest.py:CheapestSet._better",
-            "not most or not movable or self._is_spent()",
+            "not movable",
             "True",
         ),
     ),

@@ -72,7 +72,8 @@ def cheapest(attempt: Attempt, options: Options) -> Cost | None:
             continue
         again = [one.request for one in moving for _ in {piece.rank for piece in one.pieces}]
         placed = sorted([*ranks, *again], key=lambda request: -request.gpu_milli)
-        if attempt.is_within_bounds(leaving) and rooms.fits(placed, rooms.without([*leaving, *moving])):
+        is_within = attempt.is_within_bounds(leaving, moves=bool(moving))
+        if is_within and rooms.fits(placed, rooms.without([*leaving, *moving])):
             return cost_of(chosen)
     return None
 

@@ -11,19 +11,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.core.preemption.operations import Cost, cost_of
-from jupyter_gpu_quota.core.preemption.search import find
+from jupyter_gpu_quota.core.preemption.search import find, room
 from tests.core.preemption.exhaustive import cheapest, count_of_sets
 from tests.core.world import GENTLE, World
 
 WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "0"))
 MOST_SETS = 600_000 if WORLDS >= 10_000 else 8_000
 """12 candidates that may each pause or move have about 530,000 sets."""
-POOLS = 1200
+POOLS, LARGE_POOLS = 1200, 120
 CHUNKS = 8
 SIZES = (250, 400, 500, 600, 1000, 1000, 2000)
 
@@ -73,6 +73,11 @@ CLAIMS = st.lists(
 )
 
 
+SMALL_JOB = {"gpu": 400, "ranks": 1, "least": None, "priority": 50, "preemptible": True, "ran_s": 3600}
+TWO_PARTS = [{**SMALL_JOB, "project": "a", "seed": 257}, {**SMALL_JOB, "project": "b", "seed": 314}]
+"""Two jobs, each on one of two devices; one may move to the other's, but not for a claim above its fair share."""
+
+
 def made_of(nodes: tuple[int, int], quotas: list[int], jobs: list[dict[str, Any]], claims: Any, young_s: int) -> World:
     """A world with these jobs where they find room, and these claims."""
     made = World(preemption=dc.replace(GENTLE, min_runtime_s=young_s))
@@ -115,6 +120,9 @@ def put(
     jobs=JOBS,
     claims=CLAIMS,
     young_s=st.sampled_from([0, 0, 600]),
+)
+@example(
+    nodes=(1, 2), quotas=[1000, 500, 0], jobs=TWO_PARTS, claims=[("c", 1000, 1, 50), ("a", 1000, 1, 70)], young_s=0
 )
 # R40 R47
 def test_the_search_takes_a_set_of_least_cost(
@@ -194,12 +202,21 @@ def _pack(sizes: list[int], left: dict[str, int], nodes: list[list[str]]) -> boo
 # R52
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_claim_is_missed_that_moves_alone_could_serve(chunk: int) -> None:
-    missed = list[int]()
-    for seed in range(chunk, POOLS, CHUNKS):
+    assert not list(missed(range(chunk, POOLS, CHUNKS)))
+
+
+# R52
+def test_the_search_of_a_large_pool_misses_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SMALL_POOL", 0)
+    assert not list(missed(range(LARGE_POOLS)))
+
+
+def missed(seeds: range) -> Iterator[int]:
+    """The seeds of pools whose claim was not served, though moves alone could serve it."""
+    for seed in seeds:
         made = fragmented(seed)
         plan = made.decide().plan
         served = {one.workload for one in plan.actions if not isinstance(one, Reserve) or one.starts_at is None}
         claim = next(job.id for job in made.jobs.values() if job.project == "a")
         if claim not in served and could_be_served(made):
-            missed.append(seed)
-    assert not missed, f"seeds of pools: {missed}"
+            yield seed

@@ -264,7 +264,7 @@ SPITE = "the claim is within a training quota and nothing else could satisfy it,
             id="it had not run its minimum",
         ),
         pytest.param(
-            "a queues 1", 900, 2, f"It had been paused 2 times within 1 day, its limit; {SPITE}",
+            "a queues 1", 900, 2, f"It had 2 pauses within 1 day, its limit; {SPITE}",
             id="it had been paused as often as it may be",
         ),
         pytest.param("a queues 1", 900, 0, "queued again at its old position.", id="it was not protected"),
@@ -322,3 +322,15 @@ def test_two_claims_of_a_plan_share_the_devices_of_one_victim() -> None:
 )
 def test_a_claim_with_many_victims_on_one_node_is_served(scene: str, count: int) -> None:
     assert len(victims(world(scene).tick())) == count
+
+
+# R40
+@pytest.mark.parametrize(
+    ("scene", "expected"),
+    [
+        pytest.param("pool t 72\na 20 of t\nb 52 of t\nb runs 50\nb runs 5\na queues 20", ["b2"], id="on one node"),
+        pytest.param("pool t 9x8\na 8 of t\nb 36 of t\nb runs 9 of 5\na queues 8", ["b9"], id="on nodes of eight"),
+    ],
+)
+def test_in_a_large_pool_a_claim_uses_idle_devices_beside_those_of_its_victims(scene: str, expected: list[str]) -> None:
+    assert victims(world(scene).tick()) == expected

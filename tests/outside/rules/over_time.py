@@ -29,6 +29,10 @@ class Watch:
     """With everything frozen: the pauses of each job, for its own project and for others."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """With everything frozen: (preemptor, victim)."""
+    stopping_at: dict[str, int] = field(default_factory=dict)
+    """When each job was last being stopped."""
+    given_at: dict[str, int] = field(default_factory=dict)
+    """When each job that waited was last given devices."""
 
     devices: dict[str, Device] = field(default_factory=dict)
     policy: Policy | None = None
@@ -41,6 +45,7 @@ class Watch:
         yield from _growth(step)
         if frozen:
             yield from self._frozen(step)
+        self._note_times(step)
 
     def _note_changes(self, state: State) -> None:
         """Devices that fail or return, and edits of the quota file, begin the times anew: a claim may end by them."""
@@ -48,6 +53,13 @@ class Watch:
             for rows in (self.evictions, self.requested_at, self.drains, self.idle_drains):
                 rows.clear()
         self.devices, self.policy = state.devices, state.policy
+
+    def _note_times(self, step: Step) -> None:
+        jobs, now = step.before.jobs, step.before.now
+        self.stopping_at |= {job.id: now for job in jobs.values() if job.leaves}
+        given = {one.workload for one in step.giving()}
+        new = given - step.before.reserved.keys()
+        self.given_at |= {name: now for name in new if name in jobs and jobs[name].waits}
 
     # --- P7 ---------------------------------------------------------------------------------------------------------
     def _preemptors_start(self, step: Step) -> Found:
@@ -110,10 +122,17 @@ class Watch:
             yield "P9", f"{victim.id} had paused {preemptor.id}, which now pauses it"
         if own and (within_guarantee(step, preemptor) or not preemptor.preemptible):
             return  # what may not be preempted is within its quota (R8)
+        if not own and self._has_come_back(preemptor, victim):
+            return
         key = (victim.id, "own" if own else "other")
         self.paused_for[key] = self.paused_for.get(key, 0) + 1
         if self.paused_for[key] == 2:
             yield "P8", f"{victim.id} is paused a second time ({key[1]} project), with everything frozen"
+
+    def _has_come_back(self, preemptor: Job, victim: Job) -> bool:
+        """Whether a preemptor was itself being stopped when its victim was given devices."""
+        given_at = self.given_at.get(victim.id)
+        return given_at is not None and self.stopping_at.get(preemptor.id, 0) >= given_at
 
 
 def _has_backfill(step: Step, name: str) -> bool:

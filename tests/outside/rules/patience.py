@@ -31,8 +31,9 @@ def check(step: Step) -> Found:
         known = {*step.before.reserved, *step.before.held}
         if job is None or not job.waits or job.id in known or action.borrower:
             continue
-        older = _first(step, job, {one.workload for one in giving[at + 1 :]})
-        if older is not None and older in _older(step, job) and _surely_holds_back(step, older, job):
+        firsts = _firsts(step, job, {one.workload for one in giving[at + 1 :]})
+        if firsts and all(one in _older(step, job) and _surely_holds_back(step, one, job) for one in firsts):
+            older = firsts[0]
             yield "R24", f"{job.id} gets devices; {older.id}, submitted before, has waited {_waited_s(step, older)} s"
 
 
@@ -41,18 +42,23 @@ def held_back(step: Step, job: Job) -> bool:
     return any(_may_hold_back(step, one, job) for one in _older(step, job))
 
 
-def _first(step: Step, job: Job, started_later: set[str]) -> Job | None:
-    """The first of its project's patient jobs, when the plan served a job; the others hold nobody back."""
+def _firsts(step: Step, job: Job, started_later: set[str]) -> list[Job]:
+    """The first of its project's patient jobs, when the plan served a job; the others hold nobody back.
+
+    One beside the backfill reservation before the plan, and one beside that after it; empty if either has none.
+    """
     served_later = [step.before.jobs[name] for name in sorted(started_later) if name in step.before.jobs]
     waiting = [one for one in step.after.waiting(job.pool) if one.id not in step.after.reserved]
     waiting += [one for one in served_later if one.waits]
-    patient = [one for one in waiting if one.project == job.project and _is_patient(step, one)]
-    return min(patient, key=own_order, default=None)
+    patient = sorted((one for one in waiting if one.project == job.project and _is_patient(step, one)), key=own_order)
+    held = [{one.workload for one in state.backfill.values()} for state in (step.before, step.after)]
+    firsts = [next((one for one in patient if one.id not in holders), None) for holders in held]
+    return [] if None in firsts else [one for one in firsts if one is not None]
 
 
 def _is_patient(step: Step, job: Job) -> bool:
     """Whether a job may be one; the certain part is left to the caller."""
-    waits = job.attempt == 0 and job.id not in {*step.before.reserved, *_holders(step)}
+    waits = job.attempt == 0 and job.id not in step.before.reserved
     may_start = fits_empty(job, step.after) and fits_beside(step, job)
     return waits and may_start and _waited_s(step, job) >= step.before.policy.patience_s
 

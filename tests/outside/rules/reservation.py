@@ -155,10 +155,15 @@ def _later(state: State, kept: Reservation) -> dict[str, tuple[Placement, ...]]:
 
 def _claim_ends_later(job: Job, kept: Reservation, state: State) -> bool:
     """Whether a claim has devices after the planned start; it leaves before if it borrows notebook quota (R27, R31)."""
+    return end_if_started(job, state) > kept.planned_start and not may_borrow(job, state)
+
+
+def may_borrow(job: Job, state: State) -> bool:
+    """Whether a claim may have unbooked notebook quota reserved: less than that is free beside all claims (R6)."""
     free = sum(max(0, milli) for milli in free_later(state, job.pool).values())
     projects = state.policy.projects.items()
     unbooked = sum(max(0, one.of(job.pool).notebook - notebooks_milli(name, state, job.pool)) for name, one in projects)
-    return end_if_started(job, state) > kept.planned_start and not (job.preemptible and free < unbooked)
+    return job.preemptible and free < unbooked
 
 
 def end_if_started(job: Job, state: State) -> int:
@@ -217,27 +222,29 @@ def _overtaken(step: Step, was: Reservation) -> bool:
 
 
 def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
-    """R29, or R32: a job that is let in could not start for lack of devices. It may pass inside its project first."""
+    """R29, or R32: a job that is let in could not start for lack of devices.
+
+    It may pass several times in a plan, each time by one of these rules, between jobs that may have it.
+    """
     jobs = step.after.jobs
     old, new = jobs[was.workload], jobs.get(kept.workload)
     if new is None:
         return False
     idle = _idle_for(step, step.before, was) and _idle_for(step, step.after, was)
-    seniors = [] if idle else [one for one in step.after.waiting(old.pool) if _is_senior(step, one, old)]
-    return any(_passes_from(step, one, new, idle=idle) for one in (old, *seniors))
-
-
-def _is_senior(step: Step, job: Job, holder: Job) -> bool:
-    """Whether a job of the same project takes the reservation of its holder."""
-    return job.project == holder.project and own_order(job) < own_order(holder) and packs_beside(step, job)
+    idle &= not _overtaken(step, was)  # else it was planned again, perhaps on devices that are not idle
+    others = [] if idle else [one for one in step.after.waiting(old.pool) if fits_beside(step, one)]
+    reached = [old]
+    for holder in reached:  # grows meanwhile
+        reached += [one for one in others if one not in reached and _passes_from(step, holder, one, idle=idle)]
+    return any(_passes_from(step, holder, new, idle=idle) for holder in reached)
 
 
 def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
     if old.project == new.project:
         return own_order(new) < own_order(old)
-    better = within_guarantee(step, new) or _better_right(step, new, old)
-    old_within = step.is_certain(old.pool) and _surely_within_fair(step, old) and _was_within_fair(step, old)
-    above = not old_within and not _surely_within_fair(step, new)
+    better = within_guarantee(step, new) or _was_within_guarantee(step, new) or _better_right(step, new, old)
+    certain = step.is_certain(old.pool)
+    above = not certain or (_may_be_above_fair(step, old) and not _surely_within_fair(step, new))
     return better or (above and past(step, new) < past(step, old) and not idle)
 
 
@@ -262,7 +269,8 @@ def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservatio
     job = step.before.jobs.get(action.workload)
     if job is None or was is None or kept is None or kept.workload != was.workload or job.id == kept.workload:
         return
-    kept = kept if _moves_little(step, was, kept) or _moved_by_right(step, was, kept, job) else was
+    if not (_moves_little(step, was, kept) or _moved_by_right(step, was, kept, job) or _has_lost_device(step, was)):
+        kept = was
     ends = end_if_started(job, step.before)
     borrows = action.borrower and job.preemptible and not used_up(job, step.before)
     if (
@@ -316,18 +324,26 @@ def _moves_little(step: Step, was: Reservation, kept: Reservation) -> bool:
     return kept.planned_start <= was.planned_start + (step.before.policy.grace_s + 2) * 1000
 
 
-def _moved_by_right(step: Step, was: Reservation, kept: Reservation, job: Job) -> bool:
-    """Whether another job of this plan has the right to move the planned start (R32, R33).
+def _has_lost_device(step: Step, was: Reservation) -> bool:
+    """R33: whether a reserved device has failed, so that the reservation is planned again."""
+    return any(not step.before.devices[one.device].healthy for one in was.placements)
 
-    The reservation may have moved to devices where its job starts earlier before that.
+
+def _moved_by_right(step: Step, was: Reservation, kept: Reservation, job: Job) -> bool:
+    """Whether a notebook or another job of this plan has the right to move the planned start (R32, R33).
+
+    The reservation may have moved to devices where its job starts earlier before that, such as those that are free.
     """
     holder = step.before.jobs[was.workload]
     reserved = {one.device for one in (*was.placements, *kept.placements)}
+    free = free_now(step.before, job.pool)
+    if fits(holder, free, step.before):
+        reserved |= {name for name, milli in free.items() if milli >= min(WHOLE, holder.gpu_milli)}
     for action in step.giving():
         other = step.before.jobs.get(action.workload)
-        if other is None or other.id == job.id or reserved.isdisjoint(_taken_by(step, action)):
+        if action.workload == job.id or reserved.isdisjoint(_taken_by(step, action)):
             continue
-        if _has_right(step, other, holder):
+        if other is None or _has_right(step, other, holder):
             return True
     return False
 
@@ -347,11 +363,11 @@ def _enters(step: Step, action: Action, kept: Reservation) -> bool:
 
 
 def may_enter(step: Step, job: Job, kept: Reservation) -> bool:
-    """Whether a job has the right to reserved devices by its time limit, or by R32."""
+    """Whether a job certainly has the right to reserved devices by its time limit, or by R32."""
     holder = step.before.jobs[kept.workload]
     if end_if_started(job, step.before) <= kept.planned_start:
         return True
-    return _has_right(step, job, holder)
+    return _has_right(step, job, holder, certain=True)
 
 
 def entered_by_right(step: Step, kept: Reservation) -> bool:
@@ -368,16 +384,20 @@ def entered_by_right(step: Step, kept: Reservation) -> bool:
     return any(end_if_started(job, step.before) >= kept.planned_start for job in there)
 
 
-def _has_right(step: Step, job: Job, holder: Job) -> bool:
+def _has_right(step: Step, job: Job, holder: Job, *, certain: bool = False) -> bool:
     """R32: whether a job may start on reserved devices for as long as it runs."""
     if job.project == holder.project:
         return own_order(job) < own_order(holder)
-    return within_guarantee(step, job) or _better_right(step, job, holder)
+    return within_guarantee(step, job) or _better_right(step, job, holder, certain=certain)
 
 
-def _better_right(step: Step, job: Job, holder: Job) -> bool:
-    """R32: a reservation above fair share lets in a job within its fair share, of no more past use."""
-    return not within_fair(step, holder) and within_fair(step, job) and past(step, job) <= past(step, holder)
+def _better_right(step: Step, job: Job, holder: Job, *, certain: bool = False) -> bool:
+    """R32: a reservation above fair share lets in a job within its fair share, of no more past use.
+
+    ``certain``: it is above, whether a notebook that waits is counted as booked or not, and also after the plan.
+    """
+    above = not within_fair(step, holder) if certain else _may_be_above_fair(step, holder)
+    return above and within_fair(step, job) and past(step, job) <= past(step, holder)
 
 
 def within_guarantee(step: Step, job: Job) -> bool:
@@ -406,11 +426,24 @@ def _surely_within_fair(step: Step, job: Job) -> bool:
     return _use_with(step, job) <= max(quota, fair)
 
 
+def _may_be_above_fair(step: Step, holder: Job) -> bool:
+    """Whether a reservation's job may be above its fair share, before or after what the claims of the plan take."""
+    return not (_surely_within_fair(step, holder) and _was_within_fair(step, holder))
+
+
 def _was_within_fair(step: Step, job: Job) -> bool:
     """The same before the plan."""
-    quota = step.in_force(job.pool).most(job.project)
-    use = Ledger(step.before).use(job.pool).get(job.project, 0) + job.milli
-    return use <= max(quota, step.shares(job.pool).fair.get(job.project, 0))
+    fair = step.shares(job.pool).fair.get(job.project, 0)
+    return _was_within_guarantee(step, job) or _use_before_with(step, job) <= fair
+
+
+def _was_within_guarantee(step: Step, job: Job) -> bool:
+    return _use_before_with(step, job) <= step.in_force(job.pool).most(job.project)
+
+
+def _use_before_with(step: Step, job: Job) -> int:
+    """The use of a job's project with it, before the plan."""
+    return Ledger(step.before).use(job.pool).get(job.project, 0) + job.milli
 
 
 def _use_with(step: Step, job: Job) -> int:

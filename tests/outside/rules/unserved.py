@@ -12,7 +12,7 @@ from .claims import Case
 from .large import set_on_a_node
 from .limits import admits
 from .patience import held_back
-from .reservation import is_taken_over, within_guarantee
+from .reservation import is_taken_over, may_borrow, within_guarantee
 from .search import Option, cost_of, options
 
 Found = Iterator[tuple[str, str]]
@@ -116,14 +116,19 @@ def _dear(step: Step) -> Found:
     room = _room_without(step, claim)
     if any(milli < 0 for milli in room.values()):
         return
-    for rows in (step.before.backfill, step.backfill):
-        kept = rows.get(case.job.pool)
-        if kept is not None and kept.workload != case.job.id:
-            take(room, kept.placements)
+    _take_backfill(room, step, case.job)
     for found in options(step, case.job, room, claim.ledger):
         if found.cost < cost:
             yield "R40", f"the claim of {claim.claimer} costs {cost}; {found} would cost {found.cost}"
             return
+
+
+def _take_backfill(room: Room, step: Step, job: Job) -> None:
+    """Subtract the devices of the backfill reservation of another job: a claim enters them at last, or not (R32)."""
+    for rows in (step.before.backfill, step.backfill):
+        kept = rows.get(job.pool)
+        if kept is not None and kept.workload != job.id:
+            take(room, kept.placements)
 
 
 def _room_without(step: Step, claim: Claim) -> Room:
@@ -138,10 +143,10 @@ def _room_without(step: Step, claim: Claim) -> Room:
 
 
 def _taken_over(step: Step) -> Found:
-    """R26: only the reservation of a claim above its guarantee is taken over.
+    """R26: only the reservation of a claim above its guarantee is taken over, or by a notebook that of a borrower.
 
-    Work that its project started since the reservation was made is surplus, and does not count against it. R40: a
-    project is left below its quota by that only if nothing else serves.
+    Preemptible work that its project started since the reservation was made is surplus, and does not count against it.
+    R40: a project is left below its quota by that only if nothing else serves.
     """
     for action in step.of_kind("unreserve"):
         loser, kept = step.before.jobs.get(action.workload), step.before.reserved.get(action.workload)
@@ -152,10 +157,19 @@ def _taken_over(step: Step) -> Found:
                 "R26",
                 f"the reservation of {loser.id} is dropped; no notebook or claim within guarantee has its devices",
             )
+        if _goes_to_notebook(step, loser, kept):
+            continue
         if _older_use(step, loser, kept) + total(kept.placements) <= _quota(step, loser):
             yield "R26", f"the reservation of {loser.id}, within guarantee when it was made, is taken over"
         else:
             yield from _other_way(step, loser, {one.device for one in kept.placements})
+
+
+def _goes_to_notebook(step: Step, loser: Job, kept: Reservation) -> bool:
+    """R6: whether a notebook gets devices that were reserved for a borrower of notebook quota."""
+    given = [one.placements for one in step.giving() if one.workload in step.before.notebooks]
+    devices = {part.device for parts in given for part in parts}
+    return not devices.isdisjoint(one.device for one in kept.placements) and may_borrow(loser, step.before)
 
 
 def _quota(step: Step, job: Job) -> int:
@@ -163,17 +177,17 @@ def _quota(step: Step, job: Job) -> int:
 
 
 def _older_use(step: Step, loser: Job, kept: Reservation) -> int:
-    """What the project had when the reservation was made, and has still."""
+    """What the project had when the reservation was made, and has still, and what may not be preempted."""
     state = step.before
     jobs = [job for job in state.in_pool(loser.pool) if job.project == loser.project and job.id != loser.id]
     use = Ledger(state).milli
-    return sum(use.get(job.id, 0) for job in jobs if _since(job, state) <= kept.reserved_at)
+    return sum(use.get(job.id, 0) for job in jobs if not job.preemptible or _since(job, state) <= kept.reserved_at)
 
 
 def _since(job: Job, state: State) -> int:
-    """Since when a job has its devices, or their reservation."""
-    if job.id in state.reserved and not job.leaves:
-        return state.reserved[job.id].reserved_at
+    """Since when a job has its devices, or their reservation; 0 for one that restarts, which does not run now (R26)."""
+    if job.id in state.reserved:
+        return 0 if job.leaves else state.reserved[job.id].reserved_at
     return job.started_at or 0
 
 
@@ -194,12 +208,13 @@ def _other_way(step: Step, loser: Job, devices: set[str]) -> Found:
 
 
 def _way_beside_others(step: Step, job: Job) -> Option | None:
-    """A legal set for a job without a take-over, beside all that the plan gave to other work before."""
+    """A legal set for a job without a take-over, beside the backfill reservation and what others got before."""
     ledger = step.before_start[job.id].copy()
     ledger.milli.pop(job.id, None)
     room = free_later(step.before, job.pool, {job.id})
     for earlier in _earlier(step, job.id):
         take(room, earlier.placements if earlier.workload not in step.before.held else ())
+    _take_backfill(room, step, job)
     stopped = {one.workload for one in step.actions if one.kind == "pause"}
     for found in options(step, job, room, ledger):
         if found.cost[1] == 0 and stopped.isdisjoint(part.job.id for part in found.parts):

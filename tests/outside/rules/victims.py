@@ -157,7 +157,13 @@ def _allowed(step: Step, claim: Claim, victim: Job, milli: int) -> bool:
         return False  # R36: what siblings lose may be what entitles the claim
     behind = step.claims[step.claims.index(claim) + 1 :]
     cases = [Case.of(step, claim.without(victim, milli)), *(Case.of(step, one.beside(victim, milli)) for one in behind)]
-    return not any(True for case in cases if case.job.pool == job.pool for _ in of_claim(case))
+    return all(_is_surely_legal(case) for case in cases if case.job.pool == job.pool)
+
+
+def _is_surely_legal(case: Case) -> bool:
+    """Whether a claim is legal; one above its guarantee is not surely, where fair shares are not known exactly."""
+    known = case.certain or case.use_at_entry <= case.step.in_force(case.job.pool).least(case.project.name)
+    return known and not any(True for _ in of_claim(case))
 
 
 def _gives_to_several(step: Step, victim: Job) -> bool:

@@ -184,7 +184,7 @@ def test_two_processes_may_open_a_new_database_at_once(path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
 def test_a_database_without_a_file_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="needs a file"):
+    with pytest.raises(StoreUnavailable, match="needs a file"):
         open_store(url)
 
 

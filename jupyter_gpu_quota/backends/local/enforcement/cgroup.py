@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,9 @@ MOUNTS = "/proc/self/mountinfo"
 DRIVER_ROOT = Path("/sys/fs/cgroup")
 """Where the driver expects cgroup v2."""
 
-DEVICE_MEMORY = "dmem"
-"""The kernel's controller of device memory (from 6.14 on); without it the driver counts the memory."""
+CONTROLLERS = ("dmem", "memory")
+"""The kernel's controller of device memory (from 6.14 on), without which the driver counts the memory, and the one of
+host memory, which says whether the kernel killed a process because memory was exhausted."""
 
 _NAME = re.compile(r"(job|notebook)\.[0-9A-Za-z._-]{1,128}\Z")
 
@@ -51,6 +53,13 @@ def own_group(proc: str = "/proc/self/cgroup") -> str:
             if line.startswith("0::"):
                 return line[3:]
     return "/"
+
+
+def _enable(folder: Path, controller: str) -> None:
+    """Enable a controller for the groups in a folder; nothing where the kernel or its owner does not allow it."""
+    with contextlib.suppress(OSError):
+        if controller in (folder / "cgroup.controllers").read_text().split():
+            (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def job_cgroup(job: str, attempt: int, rank: int) -> str:
@@ -101,15 +110,13 @@ class Cgroups:
         return self._parent is not None and self.path(name).is_dir()
 
     def make(self, name: str) -> str:
-        """Make a cgroup, with the controller of device memory if there is one. Returns why that failed, or ""."""
+        """Make a cgroup, with those of :data:`CONTROLLERS` that there are. Returns why that failed, or ""."""
         if self.why_not or self._parent is None or self._within is None:
             return self.why_not
         try:
             self._parent.mkdir(mode=0o755, exist_ok=True)
-            for folder in (self._within, self._parent):  # groups below it can then have limits of device memory
-                with contextlib.suppress(OSError):
-                    if DEVICE_MEMORY in (folder / "cgroup.controllers").read_text().split():
-                        (folder / "cgroup.subtree_control").write_text(f"+{DEVICE_MEMORY}")
+            for folder, controller in product((self._within, self._parent), CONTROLLERS):
+                _enable(folder, controller)
             self.path(name).mkdir(mode=0o755, exist_ok=True)
         except OSError as error:
             return f"{self.path(name)} cannot be made: {error.strerror}"

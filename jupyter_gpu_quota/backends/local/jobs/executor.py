@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.facts import RankFact
+from ....core.job_ends import EndCause
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.variables import rank_environment, without_ours
 from ..enforcement.cgroup import Cgroups
@@ -351,6 +352,7 @@ class LocalJobs:
             if "ended_at" not in status:
                 is_killed = status["supervisor"]["boot"] == self.boot and status.get("pid") is not None
                 status |= {"ended_at": _now_ms(), "exit_status": -signal.SIGKILL if is_killed else None}
+                status["cause"] = EndCause.SUPERVISOR_LOST
                 is_pausing = status.get("pause_intended") and Path(paths.pause).exists()
                 is_forced = Path(paths.forced).exists()
                 status["pause_requested"] = bool(status.get("pause_requested") or is_pausing or is_forced)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.facts import RankFact
+from ....core.job_ends import EndCause
 from ..host.record_files import read_record, read_untrusted
 from .paths import RankPaths
 
@@ -26,8 +27,14 @@ def rank_fact(paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
         completed=status.get("completed", False),
         saved_at=status.get("saved_at") or (read_record(paths.watch) or {}).get("saved_at"),
         done=_count(progress.get("done")), total=_count(progress.get("total")),
-        metrics=_metrics(progress.get("metrics")), refused=status.get("refused"),
+        metrics=_metrics(progress.get("metrics")), refused=status.get("refused"), cause=_cause(status),
     )  # fmt: skip
+
+
+def _cause(status: Mapping[str, Any]) -> EndCause | None:
+    """The cause that the supervisor recorded; None for one of another release."""
+    name = status.get("cause")
+    return EndCause(name) if name in set(EndCause) else None
 
 
 def _count(value: object) -> int | None:

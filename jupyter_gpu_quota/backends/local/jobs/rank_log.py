@@ -1,25 +1,29 @@
 """A rank's log: bounded on disk, with offsets that stay valid while old lines are dropped.
 
-A log is a folder of two segments at most. The name of each is the offset of its first byte since the attempt began, so
-rotation is one new file and one unlink, and a reader can continue at any offset.
+A log is a folder of segments. The name of each is the offset of its first byte since the attempt began, so rotation is
+one new file and a few unlinks, and a reader can continue at any offset.
 """
 
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 
 _DIGITS = 20
+_PARTS = 16
+"""A segment is this part of the limit."""
 
 
 class RotatingLog:
-    """Writes the newest ``limit_bytes`` at most; the log itself reports bytes that were dropped."""
+    """Keeps the newest ``limit_bytes``, on disk up to a segment more; the log itself reports dropped bytes."""
 
     def __init__(self, directory: str, limit_bytes: int) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        self.directory, self.segment_bytes = directory, max(4096, limit_bytes // 2)
+        self.directory, self.segment_bytes = directory, max(4096, limit_bytes // _PARTS)
         self.limit_bytes, self.lost_bytes, self.last = limit_bytes, 0, b"\n"
         self.end = end_offset(directory)
         self.fd, self.room = -1, 0
+        self.report_at = 0
 
     def write(self, data: bytes) -> None:
         """Append; on a full disk bytes are dropped and counted, without waiting."""
@@ -49,12 +53,12 @@ class RotatingLog:
         return written == len(part) or self._append(part[written:])
 
     def _rotate(self) -> None:
-        """Start a segment and remove the one before the last. On a full disk the log stops."""
+        """Start a segment and remove those without which the newest bytes are kept. On a full disk the log stops."""
         if self.fd >= 0:
             os.close(self.fd)
-        older = segments(self.directory)[:-1]
-        for _, path in older:
-            os.unlink(path)
+        for (_, oldest), (following, _) in pairwise(segments(self.directory)):
+            if self.end - following >= self.limit_bytes:
+                os.unlink(oldest)
         path = os.path.join(self.directory, f"{self.end:0{_DIGITS}d}")
         try:
             self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -62,8 +66,9 @@ class RotatingLog:
             self.fd, self.room = -1, 0
             return
         self.room = self.segment_bytes
-        if older:
-            first = segments(self.directory)[0][0]
+        first = segments(self.directory)[0][0]
+        if first and self.end >= self.report_at:
+            self.report_at = self.end + self.limit_bytes  # one report is always in the part that is kept
             limit = f"its limit is {self.limit_bytes} bytes"
             self.write_notice(f"the first {first} bytes of this log were dropped: {limit}")
 

@@ -7,7 +7,8 @@ detaches itself, takes the rank's lock, and writes every fact to ``status.json``
     pid              its process exists
     pause_intended   the pause file will be written
     pause_requested  the pause file existed before the process ended
-    ended            its process ended, with its exit status and whether the job reported that it was complete
+    ended            its process ended, with its exit status, the cause if there is evidence of one, and whether the
+                     job reported that it was complete
     tree_gone        no process of the rank is left
     refused          the order came from an older leader, or cannot be carried out
 
@@ -29,7 +30,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..enforcement.cgroup_entry import kill
+from ..enforcement.cgroup_entry import had_oom_kill, kill, machine_oom_kills
 from ..host.processes import (
     ProcessStat,
     adopt_orphans,
@@ -81,6 +82,7 @@ class Supervisor:
         self.log = RotatingLog(paths.log, order["log_limit_bytes"])
         self.mask = Mask(order["secrets"].values())
         self.pid = 0
+        self.oom_kills = machine_oom_kills()
         self.pipe = -1
         self.run_directory = -1
         self.kill_at: float | None = None
@@ -265,7 +267,8 @@ class Supervisor:
         progress = read_untrusted(self.paths.progress) or {}
         done, total = progress.get("done"), progress.get("total")
         completed = progress.get("completed") is True or (isinstance(done, int) and done == total and done > 0)
-        self.status.update(ended_at=now_ms(), exit_status=self.reported_status(exit_status), completed=completed)
+        reported = self.reported_status(exit_status)
+        self.status.update(ended_at=now_ms(), exit_status=reported, completed=completed, cause=self.cause(reported))
         if not has_children():
             return
         self.record()
@@ -274,6 +277,16 @@ class Supervisor:
             for pid in descendants(os.getpid()):
                 send(pid, signal.SIGTERM)
                 send(pid, signal.SIGCONT)
+
+    def cause(self, exit_status: int | None) -> str | None:
+        """The evidence for the end beside the exit status, by the values of ``core.job_ends.EndCause``."""
+        if self.is_over_limit:
+            return "storage_limit"
+        cgroup = self.order.get("cgroup")
+        if cgroup is not None and had_oom_kill(cgroup):
+            return "out_of_memory"
+        was_killed = exit_status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        return "oom_kill_on_node" if was_killed and machine_oom_kills() > self.oom_kills else None
 
     def reported_status(self, exit_status: int) -> int | None:
         """TOO_LARGE for a job that wrote too much; None (lost, not failed) for one that a shutdown ended."""

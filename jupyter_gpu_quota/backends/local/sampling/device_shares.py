@@ -113,6 +113,8 @@ class Owners:
             owner = self._by_descent(each) or self._by_cgroup.get(each.cgroup or "")
             if owner is not None:
                 owned.by_workload[owner].append(each)
+            elif each.draws and not (each.hidden and each.percent):
+                continue  # such as a display server
             elif each.hidden:
                 owned.unknown.append(each)
             elif self._is_alive(*each.lineage[0]):
@@ -184,26 +186,46 @@ def _process_use(process: GpuProcess) -> ProcessUse:
 
 
 def _use(device: DeviceReading, own: Sequence[GpuProcess], *, alone: bool, hidden: str | None) -> int | str:
-    """The percentage that a workload used, or why it is unknown."""
+    """The percentage that a workload used since the previous reading, or why it is unknown.
+
+    The figure of its processes proves any use. That of the device is of a short time: it proves use, never that there
+    was none. See docs/idle.md, "Sources".
+    """
     if device.mps:
         return MPS
-    if device.parent is not None and not own:
-        return hidden or 0  # the list of processes shows that the workload does not use the instance
-    if "activity" in device.why:
-        if alone and device.percent is not None:
-            return device.percent
-        return f"{device.why['activity']}; the device's own figure is that of all its workloads together"
+    if device.parent is not None:
+        return _use_of_instance(device, own, alone=alone, hidden=hidden)
     known = _sum([each.percent for each in own])
-    if known is None:
-        return "the figures of its processes are impossible"
-    if known or (not hidden and device.percent == 0):
+    if known:
         return min(100, known)
+    if "activity" in device.why and alone and device.percent:
+        return device.percent
     if hidden:
         return hidden
+    if known is None:
+        return f"{device.why['activity']}; the device's own figure does not show that it was unused"
+    if device.unlisted:
+        return f"{_numbers(device.unlisted)} used the device and is not listed any more"
     if device.percent is None:
         return f"the device's utilisation: {device.why.get('percent', 'unknown')}"
-    is_explained = any(each.percent for each in device.processes or ())
-    return 0 if is_explained else f"the device was busy ({device.percent} %), but NVML lists no process that was"
+    if device.percent == 0 or any(each.percent for each in device.processes or ()):
+        return 0
+    return f"the device was busy ({device.percent} %), but NVML lists no process that was"
+
+
+def _use_of_instance(device: DeviceReading, own: Sequence[GpuProcess], *, alone: bool, hidden: str | None) -> int | str:
+    """The percentage of a MIG instance that a workload used, by the instance's metrics or its list of processes."""
+    if device.percent == 0:
+        return 0
+    if device.percent is not None and alone:
+        return device.percent
+    if hidden:
+        return hidden
+    if not own and (device.processes or not device.percent):
+        return 0
+    if device.percent is None:
+        return f"{device.why.get('activity', 'unknown')}; its own metrics: {device.why.get('percent', 'unknown')}"
+    return f"the instance was used ({device.percent} %), it is unknown by which of its processes"
 
 
 def _why_incomplete(device: DeviceReading, owned: ProcessOwners) -> str | None:
@@ -216,6 +238,10 @@ def _why_incomplete(device: DeviceReading, owned: ProcessOwners) -> str | None:
     if device.unlisted_mib > UNNAMED_MIB:
         return f"{device.unlisted_mib} MiB of its memory are used by processes that NVML does not list"
     return None
+
+
+def _numbers(pids: Sequence[int]) -> str:
+    return "process " + ", ".join(map(str, pids[:3]))
 
 
 def _process_names(processes: Sequence[GpuProcess]) -> str:

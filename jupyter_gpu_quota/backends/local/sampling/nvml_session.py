@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
 from ..host.processes import boot_id
+from .instance_metrics import InstanceMetrics, Unknown
 from .process_lineage import Lineages
 from .reading import MIB, DeviceReading, GpuProcess, Reading, impossible
 from .xids import RECOVERY
@@ -23,6 +24,7 @@ PERMANENT_ERRORS = {
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
 }
+NO_MIG_ERRORS = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
 LOST_DEVICE_ERRORS = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
 NO_DRIVER_ERRORS = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
 XID = pynvml.nvmlEventTypeXidCriticalError
@@ -42,15 +44,7 @@ PERIOD_US = 1_000_000
 BEHIND_US = 60_000_000
 """The driver keeps no sample that is so much older than the previous reading: such a stamp is not valid."""
 
-NO_SHARE = "a MIG instance has no utilisation of its own"
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A call failed, and why. ``code`` is NVML's, or -1."""
-
-    why: str
-    code: int = -1
+NO_PROCESS_USE = "NVML has no figures of the processes of a MIG instance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +56,18 @@ class Use:
 
 
 UNUSED = Use(0, None)
+
+
+class _Processes(NamedTuple):
+    """The processes on a device, as fields of its reading."""
+
+    found: tuple[GpuProcess, ...] | None
+    mps: bool = False
+    unlisted_mib: int | None = None
+    unlisted: tuple[int, ...] = ()
+
+
+NO_PROCESSES = _Processes(None)
 
 
 class NoGpu(Exception):
@@ -88,6 +94,7 @@ class Session:
         self._since: dict[str, int] = {}
         self._read_us: dict[str, int] = {}
         self._lineages = Lineages()
+        self._metrics = InstanceMetrics(self._call)
         self._offset_s: float | None = None
         try:
             pynvml.nvmlInit()
@@ -108,6 +115,7 @@ class Session:
         except pynvml.NVMLError as error:
             raise Unreadable(f"NVML: {error}") from None
         self._lineages.begin()
+        self._metrics.begin()
         before, self._offset_s = self._offset_s, time.time() - time.monotonic()
         clock_was_set = before is not None and abs(self._offset_s - before) > CLOCK_JUMP_S
         devices, notes = list[DeviceReading](), list[str]()
@@ -129,8 +137,14 @@ class Session:
             return convert(getattr(pynvml, call)(*arguments))
         except pynvml.NVMLError as error:
             unknown = Unknown(f"NVML: {error}", error.value)
-        except (AttributeError, TypeError):  # an nvidia-ml-py without this call, or with an earlier form of it
-            unknown = Unknown("this nvidia-ml-py does not support it", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        except (
+            AttributeError,
+            TypeError,
+            pynvml.NVMLLibraryMismatchError,
+        ):  # a driver or an nvidia-ml-py without this call, or with an earlier form of it
+            unknown = Unknown(
+                "this driver, or this nvidia-ml-py, does not support it", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+            )
         if unknown.code in PERMANENT_ERRORS:
             self._unsupported[of, call] = unknown
         return unknown
@@ -141,12 +155,15 @@ class Session:
         identity = handle if isinstance(handle, Unknown) else self._identity(f"#{index}", handle)
         if isinstance(identity, Unknown):
             return self._silent_device(index, identity)
-        self._known[index] = identity
         modes = self._call(identity.uuid, "nvmlDeviceGetMigMode", handle)
+        if isinstance(modes, Unknown) and modes.code not in NO_MIG_ERRORS:  # it may have instances
+            return self._silent_device(index, modes)
         if isinstance(modes, Unknown) or modes[0] != 1:
+            self._known[index] = identity
             return [
                 self._whole_device(identity, handle, index, clock_was_set=clock_was_set, mig=modes, probing=probing)
             ]
+        self._known.pop(index, None)  # its instances are the devices
         return list(self._instances(identity, handle, index, probing=probing))
 
     def _identity(self, place: str, handle: Any) -> _Identity | Unknown:
@@ -163,7 +180,9 @@ class Session:
         """A device that no longer answers; Unknown for one that was never identified."""
         known = self._known.get(index)
         if known is None:
-            return Unknown(f"GPU {index} is left out: its UUID, model or memory cannot be read. {unknown.why}")
+            return Unknown(
+                f"GPU {index} is left out: its UUID, model, memory or MIG mode cannot be read. {unknown.why}"
+            )
         why = dict.fromkeys(("memory_used_mib", "percent", "processes", "activity"), unknown.why)
         trouble = unknown.why if unknown.code in LOST_DEVICE_ERRORS else None
         return [
@@ -194,15 +213,16 @@ class Session:
         return self._reading(identity, handle, index, (uuid, handle), percent, activity, unavailable)
 
     def _instances(self, parent: _Identity, handle: Any, index: int, *, probing: bool) -> Iterator[DeviceReading]:
-        """The MIG instances of a device. They have memory and processes of their own, but no utilisation."""
+        """The MIG instances of a device. They have memory and processes of their own, but no use of each process."""
         most = self._call(parent.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle)
         unavailable = self._unavailable(parent.uuid, handle, (1, 1)) if probing else {}
         for place in range(0 if isinstance(most, Unknown) else most):
             own = self._call(f"{parent.uuid}/{place}", "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
             identity = own if isinstance(own, Unknown) else self._identity(f"{parent.uuid}/{place}", own)
             if isinstance(identity, _Identity):
-                unknown = Unknown(NO_SHARE)
-                yield self._reading(identity, own, index, (parent.uuid, handle), unknown, unknown, unavailable)
+                percent = self._metrics.percent(identity.uuid, handle, own)
+                unknown = Unknown(NO_PROCESS_USE)
+                yield self._reading(identity, own, index, (parent.uuid, handle), percent, unknown, unavailable)
 
     def _reading(
         self, identity: _Identity, handle: Any, index: int, physical: tuple[str, Any], percent: Any,
@@ -217,10 +237,11 @@ class Session:
         figures.put("temperature_c", self._call(uuid, "nvmlDeviceGetTemperature", device, pynvml.NVML_TEMPERATURE_GPU))
         watts = self._call(uuid, "nvmlDeviceGetPowerUsage", device, convert=lambda milliwatts: round(milliwatts / 1000))
         figures.put("power_w", watts if parent is None else Unknown("power is the whole device's"))
-        processes, mps, unlisted = self._processes(figures, identity.uuid, handle, activity)
+        processes = self._processes(figures, identity.uuid, handle, activity) or NO_PROCESSES
         return DeviceReading(
             uuid=identity.uuid, index=index, model=identity.model, memory_mib=identity.memory_mib, parent=parent,
-            processes=processes, mps=mps, unlisted_mib=unlisted, trouble=self._trouble(figures, uuid, device),
+            processes=processes.found, mps=processes.mps, unlisted_mib=processes.unlisted_mib,
+            unlisted=processes.unlisted, trouble=self._trouble(figures, uuid, device),
             why=figures.why, unavailable=unavailable, **figures.values,
         )  # fmt: skip
 
@@ -242,27 +263,38 @@ class Session:
 
     def _processes(
         self, figures: _Figures, of: str, handle: Any, activity: dict[int, Use] | Unknown
-    ) -> tuple[tuple[GpuProcess, ...] | None, bool, int | None]:
-        """The processes that compute on a device, whether they share it by MPS, and the memory of unlisted ones."""
+    ) -> _Processes | None:
+        """The processes on a device; None where they are unknown."""
         computing = self._call(of, "nvmlDeviceGetComputeRunningProcesses", handle)
-        if isinstance(computing, Unknown):
-            figures.why["processes"] = computing.why
-            return None, False, None
         clients = self._call(of, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
+        if isinstance(clients, Unknown) and clients.code in PERMANENT_ERRORS - {pynvml.NVML_ERROR_NO_PERMISSION}:
+            clients = []  # a device or driver without MPS
+        for each in (computing, clients):
+            if isinstance(each, Unknown):
+                figures.why["processes"] = each.why
+                return None
         graphics = self._call(of, "nvmlDeviceGetGraphicsRunningProcesses", handle)
-        clients, graphics = ([] if isinstance(each, Unknown) else each for each in (clients, graphics))
+        graphics = [] if isinstance(graphics, Unknown) else graphics  # their memory is then that of unlisted processes
         if isinstance(activity, Unknown):
             figures.why["activity"] = activity.why
         memory = {int(each.pid): self._own_memory(figures, each) for each in (*clients, *computing)}
-        found = tuple(self._lineages.of(pid, mib, *_use(activity, pid)) for pid, mib in sorted(memory.items()))
+        shown = {int(each.pid): self._own_memory(figures, each) for each in graphics} | memory
+        found = tuple(
+            self._lineages.of(pid, mib, *_use(activity, pid), draws=pid not in memory)
+            for pid, mib in sorted(shown.items())
+        )
         if any(each.percent is None for each in found):
             figures.why.setdefault("activity", "NVML reports more than 100 percent, which is impossible")
-        shown = {int(each.pid): self._own_memory(figures, each) for each in graphics} | memory
-        return found, bool(clients) or any(map(self._lineages.serves_mps, found)), _unlisted_memory(figures, shown)
+        used = {} if isinstance(activity, Unknown) else activity
+        return _Processes(
+            found=found, mps=bool(clients) or any(map(self._lineages.serves_mps, found)),
+            unlisted_mib=_unlisted_memory(figures, shown),
+            unlisted=tuple(sorted(pid for pid, use in used.items() if use.percent != 0 and pid not in shown)),
+        )  # fmt: skip
 
     def _own_memory(self, figures: _Figures, process: Any) -> int | None:
-        mib = None if process.usedGpuMemory is None else int(process.usedGpuMemory) // MIB
-        if mib is None or impossible("memory_used_mib", mib, figures.memory_mib) is not None:
+        mib = None if process.usedGpuMemory is None else -(-int(process.usedGpuMemory) // MIB)
+        if not mib or impossible("memory_used_mib", mib, figures.memory_mib) is not None:
             figures.why["process_memory"] = "NVML does not report it" if mib is None else f"NVML reports {mib} MiB"
             return None
         return mib

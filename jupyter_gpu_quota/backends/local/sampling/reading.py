@@ -20,6 +20,8 @@ MIB = 1 << 20
 MAX_MEMORY_MIB = 16 << 20
 """16 TiB: no device has as much."""
 
+FIRST_READING = "a MIG instance is measured between two readings, and this is the first"
+
 MAX_TEMPERATURE_C, MAX_POWER_W = 200, 10_000
 
 
@@ -32,7 +34,7 @@ class GpuProcess:
     show the process. ``namespace`` is the pid namespace of all of them, "" where it cannot be read; if they are in
     several, ``places`` has each with its namespace and its number there. ``claim`` is the workload that its variables,
     or those of a parent, name. ``hidden``: its workload is unknown, because its variables cannot be read.
-    ``inner_pid`` is its number in its own container.
+    ``inner_pid`` is its number in its own container. ``draws``: it is listed as a graphics process only.
     """
 
     pid: int
@@ -46,13 +48,16 @@ class GpuProcess:
     hidden: bool = False
     cgroup: str | None = None
     inner_pid: int | None = None
+    draws: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
     """One device, or one MIG instance, whose physical device is then ``parent``.
 
-    ``unlisted_mib`` is the used memory of the device that NVML attributes to no process. ``processes`` None: unknown.
+    ``percent`` of a device is that of a short time before the reading; of an instance, of all the time since the
+    previous reading. ``processes`` None: unknown. ``unlisted_mib`` is the used memory of the device that NVML
+    attributes to no process; ``unlisted`` are processes that used it since the previous reading and are not listed.
     ``trouble``: the device reports that it cannot be used. ``why`` has the reason of each figure that is None,
     ``unavailable`` that of each capability that was probed, empty where the device has it.
     """
@@ -67,6 +72,7 @@ class DeviceReading:
     power_w: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
     unlisted_mib: int | None = None
+    unlisted: tuple[int, ...] = ()
     parent: str | None = None
     mps: bool = False
     trouble: str | None = None

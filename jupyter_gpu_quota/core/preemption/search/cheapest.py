@@ -90,13 +90,21 @@ class CheapestSet:
         most = sum(one.victim.protected for one in (*self.options.pauses, *self.options.moves, *first))
         for protected in range(most + 1):
             for count in range(self._fewest_pauses(), len(self.options.pauses) + 1):
-                best: LegalSet | None = None
-                for paused in by_position(self.options.pauses, count):
-                    best = self._better(paused, protected, best)
-                    if self._is_spent() or (best is not None and best.cost.only_pauses):
-                        break
+                best = self._with_pauses(count, protected)
                 if best is not None or self._is_spent():
                     return best
+        return None
+
+    def _with_pauses(self, count: int, protected: int) -> LegalSet | None:
+        """The cheapest set with so many pauses: those without moves are tried first, since the others cost more."""
+        best: LegalSet | None = None
+        for moves in (False, True) if self.options.moves else (False,):
+            for paused in by_position(self.options.pauses, count):
+                best = self._better(paused, protected, best, moves=moves)
+                if self._is_spent() or (best is not None and best.cost.only_pauses):
+                    return best
+            if best is not None:
+                return best
         return None
 
     # -- bounds --------------------------------------------------------------------------------------------------
@@ -146,20 +154,24 @@ class CheapestSet:
 
     # -- one set of pauses ---------------------------------------------------------------------------------------
 
-    def _better(self, paused: Sequence[Operation], protected: int, best: LegalSet | None) -> LegalSet | None:
-        """The cheaper of ``best`` and the cheapest set with exactly these pauses and so many protected jobs."""
+    def _better(
+        self, paused: Sequence[Operation], protected: int, best: LegalSet | None, *, moves: bool
+    ) -> LegalSet | None:
+        """The cheaper of ``best`` and the cheapest set with exactly these pauses and so many protected jobs.
+
+        ``moves``: it moves work, too; else it moves none.
+        """
         victims = [one.victim for one in paused]
         touched = sum(victim.protected for victim in victims)
         if touched > protected or (victims and not self.rules.may_be_allowed(victims)):
             return best
         gone = frozenset(victim.id for victim in victims)
         legal = Cached(self._legal_sets(paused, gone), MAX_MILD)
-        found = self._cheapest_of(legal, (), protected)
-        if found is not None:
-            return found if best is None or found.cost < best.cost else best
+        if not moves:
+            found = self._cheapest_of(legal, (), protected)
+            return best if found is None or (best is not None and best.cost < found.cost) else found
         movable = [one for one in self.options.moves if one.victim.id not in gone]
-        most = len(movable) if best is None else best.cost.moves
-        if not most or not movable or self._is_spent():
+        if not movable:
             return best
         helped = Cached((one for one in legal if self._may_be_helped(one, movable)), MAX_MILD)
         if next(iter(helped), None) is None:

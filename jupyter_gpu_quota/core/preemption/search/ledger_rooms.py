@@ -1,14 +1,14 @@
 """The room of a large pool for a claim and the work that moves for it, tried on the ledger itself.
 
 Work that moves tries the devices that are freed, then the place that the placement would choose; so does a claim that
-may use any device.
+may use any device. A rank of several devices tries those that are freed together with idle ones of their nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ...placement.place import Fit, Piece, place, reserve
+from ...placement.place import Fit, Piece, Request, place, reserve
 from ...queue.pool_state import PoolState
 from ...queue.quota_state import Victim
 from ..accounting import mark_leaving
@@ -47,10 +47,16 @@ class LedgerRooms:
         request, after = claimant.request, self._after if claimant.is_claim else self._ledger.plain_after
         if claimant.is_claim and self._devices is not None:
             return self._distinct(claimant, self._devices, after)
-        devices = sorted(self._ledger.draining)
         fit = place(self._ledger, request._replace(ranks=1))
-        devices += [piece.device for piece in fit.pieces] if isinstance(fit, Fit) else []
-        return self._distinct(claimant, devices, after)
+        free = [piece.device for piece in fit.pieces] if isinstance(fit, Fit) else []
+        return self._distinct(claimant, list(dict.fromkeys([*self._around_draining(request), *free])), after)
+
+    def _around_draining(self, request: Request) -> list[int]:
+        """The devices that work leaves; all of their nodes for a rank of several devices, or with CPU or memory."""
+        ledger, draining = self._ledger, self._ledger.draining
+        if request.devices_per_rank == 1 and not (request.cpu_milli or request.memory_mib):
+            return sorted(draining)
+        return [at for node in sorted({ledger.node_of[at] for at in draining}) for at in ledger.on_node[node]]
 
     def _distinct(self, claimant: Claimant, devices: Sequence[int], after: Callable[[int], int]) -> list[list[int]]:
         request, ledger = claimant.request, self._ledger

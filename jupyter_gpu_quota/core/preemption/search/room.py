@@ -95,6 +95,7 @@ class RoomTest:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.pool.search_work += self.work
         if "_node_rooms" in self.__dict__:
             self._node_rooms.release_references()
 

@@ -1,0 +1,147 @@
+"""The binding reasons of waiting jobs as they are shown: those of the plan, in view of the jobs beside them.
+
+A job behind jobs of its own project with a higher priority has that reason. A planned start is a bound only if no
+waiting job of its project, no job that has yet to start, no notebook quota and no calendar window can delay it, either.
+Source: docs/scheduling.md, sections 3 and 8.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..frozen import with_changes
+from ..lifecycle import HOLDS_SLICE, RUNS
+from ..model import NO_AMOUNTS, Job, Policy, Snapshot
+from ..quota.in_force import in_force
+from ..reasons import AboveFairShare, BehindHigherPriority, BehindOthers, NoFreeGpu, Reason, Waiting
+from ..scheduling.decide import BackfillPlacement, Decision
+from ..scheduling.reasons import MAX_NAMED
+
+_ForRoom = AboveFairShare | NoFreeGpu | BehindOthers
+"""Reasons of jobs that devices alone would start."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Queues:
+    """The waiting jobs of each project in each pool that wait for devices, by priority."""
+
+    ahead: dict[tuple[str, str], dict[int, list[Job]]] = field(default_factory=dict)
+
+    def add(self, job: Job) -> None:
+        """Add a job that waits for devices."""
+        self.ahead.setdefault((job.project, job.pool), defaultdict(list))[job.priority].append(job)
+
+    def before(self, job: Job) -> Iterator[Job]:
+        """The jobs of its project with a higher priority, in order."""
+        of_project = self.ahead.get((job.project, job.pool), {})
+        for priority in sorted(of_project, reverse=True):
+            if priority > job.priority:
+                yield from sorted(of_project[priority], key=lambda one: (one.submitted_at, one.id))
+
+
+def binding_reasons(snapshot: Snapshot, policy: Policy, decision: Decision) -> Mapping[str, Reason]:
+    """The reasons of a decision, with those of jobs behind their own project's and of planned starts refined.
+
+    Rule R79.
+    """
+    jobs, queues = {job.id: job for job in snapshot.jobs}, _Queues()
+    for name, reason in decision.waits.items():
+        if isinstance(reason, Waiting) and name in jobs:
+            queues.add(jobs[name])
+    refined: dict[str, Reason] = dict(decision.waits)
+    for name, reason in decision.waits.items():
+        if isinstance(reason, _ForRoom) and reason.within_s is None and name in jobs:
+            refined[name] = _behind_own_project(jobs[name], reason, queues)
+    for held in decision.backfill:
+        why = refined.get(held.workload)
+        if isinstance(why, Waiting) and why.delaying == 0:
+            refined[held.workload] = _estimated(snapshot, policy, held, jobs[held.workload], why)
+    return refined
+
+
+def _behind_own_project(job: Job, reason: _ForRoom, queues: _Queues) -> Reason:
+    """Behind the jobs of its project with a higher priority that wait for devices, too; else the same reason."""
+    before = list(queues.before(job))
+    if not before:
+        return reason
+    return BehindHigherPriority(
+        project=reason.project,
+        asked_milli=reason.asked_milli,
+        used_milli=reason.used_milli,
+        guarantee_milli=reason.guarantee_milli,
+        fair_milli=reason.fair_milli,
+        others_milli=reason.others_milli,
+        capacity_milli=reason.capacity_milli,
+        ahead=len(before),
+        workloads=tuple(one.id for one in before[:MAX_NAMED]),
+    )
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------------
+def _estimated(snapshot: Snapshot, policy: Policy, held: BackfillPlacement, job: Job, why: Reason) -> Reason:
+    """The reason as an estimate if anything can still delay the planned start."""
+    found = sorted(
+        {
+            *_waiting_beside(snapshot, policy, job),
+            *_yet_to_start(snapshot, held),
+            *_with_unbooked_slices(snapshot, policy, job),
+            *_with_other_amounts(snapshot, policy, held),
+        }
+    )
+    if not found:
+        return why
+    return with_changes(why, delaying=len(found), delayed_by=tuple(found[:MAX_NAMED]))
+
+
+def _waiting_beside(snapshot: Snapshot, policy: Policy, job: Job) -> Iterator[str]:
+    """The projects with other jobs that do not run yet, of its project, or below a bound of its department."""
+    departments = {project.name: project.department for project in policy.projects}
+    mine = departments.get(job.project)
+    bounded = any(
+        (row := one.amounts.get(job.pool)) is not None
+        and (row.limit_milli is not None or row.user_jobs_milli is not None)
+        for one in in_force(policy, snapshot.now).departments
+        if one.name == mine
+    )
+    for other in snapshot.jobs:
+        if other.pool == job.pool and other.id != job.id and other.state not in RUNS:
+            shares_bound = bounded and departments.get(other.project) == mine
+            if other.project == job.project or shares_bound:
+                yield other.project
+
+
+def _yet_to_start(snapshot: Snapshot, held: BackfillPlacement) -> Iterator[str]:
+    """The projects of jobs on the reserved devices whose time limit does not run yet."""
+    devices = {part.device for part in held.placements}
+    there = {one.workload for one in snapshot.allocations if one.device in devices}
+    return (job.project for job in snapshot.jobs if job.id in there and job.started_at is None)
+
+
+def _with_unbooked_slices(snapshot: Snapshot, policy: Policy, job: Job) -> Iterator[str]:
+    """The projects that may book notebooks where a preemptible job is planned as a borrower."""
+    if not job.preemptible:
+        return
+    booked = Counter[str]()
+    for one in snapshot.notebooks:
+        if one.pool == job.pool and one.state in HOLDS_SLICE:
+            booked[one.project] += one.gpu_milli
+    for project in in_force(policy, snapshot.now).projects:
+        if (project.amounts.get(job.pool) or NO_AMOUNTS).notebook_milli > booked[project.name]:
+            yield project.name
+
+
+def _with_other_amounts(snapshot: Snapshot, policy: Policy, held: BackfillPlacement) -> Iterator[str]:
+    """The owners whose amounts in the pool the calendar changes until the planned start."""
+    now = in_force(policy, snapshot.now)
+    instants = {at for one in policy.windows for at in (one.begins_at, one.ends_at)}
+    for at in instants:
+        if snapshot.now < at <= held.starts_at:
+            then = in_force(policy, at)
+            for before, after in (*zip(now.projects, then.projects, strict=True),):
+                if before.amounts.get(held.pool) != after.amounts.get(held.pool):
+                    yield before.name
+            for one, other in (*zip(now.departments, then.departments, strict=True),):
+                if one.amounts.get(held.pool) != other.amounts.get(held.pool):
+                    yield one.name

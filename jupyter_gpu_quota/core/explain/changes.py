@@ -1,0 +1,371 @@
+"""The single changes that would start a workload: of each kind the smallest, found by trials.
+
+Source: docs/scheduling.md, section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
+
+from ..model import WHOLE_DEVICE, Amounts, Department, Job, Notebook, Project
+from ..quota.in_force import in_force
+from .counterfactual import WhatIf, resubmitted, with_devices, with_job, with_notebook
+from .explanation import AmountKind, Change, ChangeKind, OwnerAmount, QuotaTooHigh
+from .first_amount import all_sums, common_steps, doubled, first_amount
+from .freed import in_every_way, smallest_ends, total, tries_every_set
+from .next_windows import bringing_window
+from .trials import Trials
+from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_amount
+
+WORK_ENDS = 50_000
+"""The work of a search for work to end; see :mod:`.trials`."""
+WORK_EACH = 16_000
+"""The work of every other search."""
+MAX_MODELS = 4
+"""Subsets of at most this many other GPU models are tried, then all of them."""
+
+
+class Found(NamedTuple):
+    """The changes, and the kinds whose search the bound on the work ended."""
+
+    changes: tuple[Change | QuotaTooHigh, ...]
+    ended_early: tuple[ChangeKind, ...]
+
+
+def find_changes(trials: Trials) -> Found:
+    """The smallest change of each kind that starts the workload."""
+    found, ended = list[Change | QuotaTooHigh](), dict[ChangeKind, None]()
+    for kind, search in _searches():
+        trials.allow(WORK_EACH)
+        change = search(trials)
+        if trials.ended_early:
+            ended[kind] = None
+        if change is not None:
+            found.append(_rated(change, trials) if isinstance(change, Change) else change)
+    return Found(tuple(found), tuple(ended))
+
+
+def _rated(change: Change, trials: Trials) -> Change:
+    """The change, with how far it is known to be the smallest."""
+    tries_all = trials.is_small and (change.kind is not ChangeKind.FREED or tries_every_set(trials))
+    is_smallest = not trials.ended_early and (tries_all or change.kind in _WITHOUT_SIZE)
+    return replace(change, is_smallest=is_smallest, is_minimal=not trials.ended_early)
+
+
+_WITHOUT_SIZE = frozenset({ChangeKind.PREEMPTIBLE, ChangeKind.GPU_MODEL, ChangeKind.CALENDAR})
+"""Changes of which there is one, or a few that are all tried."""
+
+
+Search = Callable[[Trials], "Change | QuotaTooHigh | None"]
+
+
+def _searches() -> Iterator[tuple[ChangeKind, Search]]:
+    yield ChangeKind.FREED, _freed
+    yield ChangeKind.QUOTA, _quota
+    for department in (False, True):
+        yield ChangeKind.LIMIT, lambda trials, of=department: _limit(trials, department=of)  # type: ignore[misc]
+    for department in (False, True):
+        yield ChangeKind.USER_CEILING, lambda trials, of=department: _user_ceiling(trials, department=of)  # type: ignore[misc]
+    yield ChangeKind.POOL, _pool
+    yield ChangeKind.PREEMPTIBLE, _preemptible
+    yield ChangeKind.GPU_MODEL, _gpu_model
+    yield ChangeKind.SIZE, _size
+    yield ChangeKind.CALENDAR, _calendar
+
+
+# --- work that ends -------------------------------------------------------------------------------------------------
+def _freed(trials: Trials) -> Change | None:
+    ended = smallest_ends(trials, WORK_ENDS)
+    if ended is None:
+        return None
+    was_ended_early = trials.ended_early
+    any_ends = in_every_way(trials, ended, WORK_EACH)
+    trials.ended_early = was_ended_early
+    return Change(
+        kind=ChangeKind.FREED,
+        pool=trials.what_if.pool,
+        by_milli=total(ended),
+        to_milli=None,
+        ends=tuple(sorted(one.id for one in ended)),
+        any_ends=any_ends,
+    )
+
+
+# --- amounts --------------------------------------------------------------------------------------------------------
+def _quota(trials: Trials) -> Change | QuotaTooHigh | None:
+    """The first higher quota that starts it; as too high where it does not fit beside the other quotas."""
+    what_if = trials.what_if
+
+    inside = what_if.is_inside(department=False)
+
+    def is_fixed(work: Job | Notebook) -> bool:
+        return inside(work) and not (isinstance(work, Job) and work.preemptible)
+
+    now, name = what_if.quota, quota_name(what_if)
+    most = min(what_if.max_quota - now, 2 * what_if.capacity_milli)
+    thresholds = [*what_if.thresholds(now, is_fixed), *what_if.thresholds(now, inside)]
+    change = _raised(trials, ChangeKind.QUOTA, name, now, most, thresholds, department=False)
+    if change is None:
+        return None
+    objection = what_if.objection_to(with_amount(what_if, name, now + change.by_milli))
+    if objection is None:
+        return change
+    return QuotaTooHigh(change=change, needed_milli=objection.needed_milli, available_milli=objection.available_milli)
+
+
+def _limit(trials: Trials, *, department: bool) -> Change | None:
+    what_if = trials.what_if
+    now = what_if.limit(department=department)
+    if now is None:
+        return None
+    for_jobs = now - what_if.amounts_of(department=department).notebook_milli
+    thresholds = what_if.thresholds(for_jobs, what_if.is_inside(department=department))
+    most = min(what_if.demand_milli, 2 * what_if.capacity_milli)
+    return _raised(trials, ChangeKind.LIMIT, LIMIT, now, most, thresholds, department=department)
+
+
+def _user_ceiling(trials: Trials, *, department: bool) -> Change | None:
+    what_if = trials.what_if
+    now, name = what_if.user_ceiling(department=department), ceiling_name(what_if)
+    if now is None:
+        return None
+    thresholds = what_if.thresholds(now, what_if.is_counted_with(department=department))
+    most = min(what_if.demand_milli, 2 * what_if.capacity_milli)
+    return _raised(trials, ChangeKind.USER_CEILING, name, now, most, thresholds, department=department)
+
+
+def _raised(
+    trials: Trials, kind: ChangeKind, name: str, now: int, most: int, thresholds: Iterable[int], *, department: bool
+) -> Change | None:
+    """The first raise of an amount, by ``most`` at most, that starts it."""
+    what_if = trials.what_if
+
+    def starts(by: int) -> bool:
+        return trials.starts(policy=with_amount(what_if, name, now + by, department=department))
+
+    milli = first_amount(starts, _amounts(trials, now, thresholds, most), most)
+    if milli is None:
+        return None
+    amount = owner_amount(what_if, name, department=department)
+    return Change(kind=kind, pool=what_if.pool, by_milli=milli, to_milli=now + milli, amount=amount)
+
+
+def _amounts(trials: Trials, now: int, thresholds: Iterable[int], most: int) -> Iterable[int]:
+    """The raises at which a plan can change: all of them in a small world, else some."""
+    what_if = trials.what_if
+    if not trials.is_small:
+        return doubled(thresholds, most)
+    if (steps := common_steps(most, _all_sizes(what_if))) is not None:
+        return [*steps, *thresholds]
+    for_notebooks = {0} | {row.notebook_milli for row in _rows(what_if)}
+    return [*thresholds, *(total - now + part for total in all_sums(what_if.sizes()) for part in for_notebooks)]
+
+
+def _rows(what_if: WhatIf) -> Iterator[Amounts]:
+    """The amounts of all projects and departments in the pool at this instant."""
+    policy = in_force(what_if.policy, what_if.snapshot.now)
+    owners: tuple[Project | Department, ...] = (*policy.projects, *policy.departments)
+    for owner in owners:
+        if (row := owner.amounts.get(what_if.pool)) is not None:
+            yield row
+
+
+def _all_sizes(what_if: WhatIf) -> Iterator[int]:
+    """Every amount of GPU in the pool."""
+    yield WHOLE_DEVICE
+    yield from (job.gpu_milli for job in what_if.snapshot.jobs)
+    yield from (one.gpu_milli for one in what_if.snapshot.notebooks)
+    yield from (device.foreign_milli for device in what_if.snapshot.devices)
+    for row in _rows(what_if):
+        yield from (row.notebook_milli, row.training_milli, row.limit_milli or 0)
+        yield from (row.user_notebook_milli or 0, row.user_jobs_milli or 0)
+
+
+def owner_amount(what_if: WhatIf, name: str, *, department: bool) -> OwnerAmount:
+    """An amount of the project, or of its department, with the window that sets it."""
+    window = window_of(what_if, name, department=department)
+    return OwnerAmount(
+        kind=_AMOUNT_KINDS[name],
+        owner=(what_if.department or "") if department else what_if.project,
+        is_department=department,
+        pool=what_if.pool,
+        window=window.name if window else None,
+    )
+
+
+_AMOUNT_KINDS = {
+    "training_milli": AmountKind.TRAINING_QUOTA,
+    "notebook_milli": AmountKind.NOTEBOOK_QUOTA,
+    "limit_milli": AmountKind.LIMIT,
+    "user_jobs_milli": AmountKind.USER_CEILING,
+    "user_notebook_milli": AmountKind.USER_CEILING,
+}
+
+
+# --- the pool -------------------------------------------------------------------------------------------------------
+def _pool(trials: Trials) -> Change | None:
+    """The smallest further node that starts it."""
+    what_if = trials.what_if
+    model, most = _model_of_pool(what_if), min(what_if.demand_milli, 2 * what_if.capacity_milli + what_if.size)
+    counts = -(-most // WHOLE_DEVICE)
+    if trials.is_small:
+        tried: Iterable[int] = range(1, counts + 1)
+    else:
+        needed = -(-what_if.size // WHOLE_DEVICE)
+        tried = doubled((1, needed), counts)
+    count = first_amount(lambda many: trials.starts(snapshot=with_devices(what_if, many, model)), tried, counts)
+    if count is None:
+        return None
+    milli = count * WHOLE_DEVICE
+    return Change(
+        kind=ChangeKind.POOL,
+        pool=what_if.pool,
+        by_milli=milli,
+        to_milli=what_if.capacity_milli + milli,
+        model=model if len({device.model for device in what_if.snapshot.devices} | {model}) > 1 else None,
+    )
+
+
+def _model_of_pool(what_if: WhatIf) -> str:
+    """The model that the case asks for, else the first of the pool."""
+    models = sorted(device.model for device in what_if.snapshot.devices)
+    return next(iter(what_if.job.gpu_models if what_if.job else ()), models[0] if models else "any")
+
+
+# --- the request ----------------------------------------------------------------------------------------------------
+def _starts_as(trials: Trials, job: Job) -> bool:
+    return trials.starts(snapshot=with_job(trials.what_if, job))
+
+
+def _starts_anew(trials: Trials, job: Job) -> bool:
+    """Whether a changed job would start, too, if it were submitted now."""
+    return _starts_as(trials, resubmitted(job, trials.what_if.snapshot.now))
+
+
+def _preemptible(trials: Trials) -> Change | None:
+    """The change of a non-preemptible job to a preemptible one, if it would start then."""
+    job = trials.what_if.job
+    if job is None or job.preemptible or not _starts_as(trials, other := replace(job, preemptible=True)):
+        return None
+    return Change(
+        kind=ChangeKind.PREEMPTIBLE,
+        pool=trials.what_if.pool,
+        by_milli=0,
+        to_milli=None,
+        by_resubmission=_starts_anew(trials, other),
+    )
+
+
+def _gpu_model(trials: Trials) -> Change | None:
+    """The fewest further GPU models, first by name, that start it if it accepts them as well."""
+    what_if, job = trials.what_if, trials.what_if.job
+    if job is None or not job.gpu_models:
+        return None
+    others = sorted({device.model for device in what_if.snapshot.devices} - {*job.gpu_models})
+    few = others if len(others) <= MAX_MODELS else []
+    subsets = (added for count in range(1, len(few) + 1) for added in combinations(few, count))
+    for added in (*subsets, ()):
+        models = (*job.gpu_models, *added) if added else ()
+        if _starts_as(trials, other := replace(job, gpu_models=models)):
+            anew = _starts_anew(trials, other)
+            return Change(
+                kind=ChangeKind.GPU_MODEL,
+                pool=what_if.pool,
+                by_milli=0,
+                to_milli=None,
+                model=", ".join(added),
+                by_resubmission=anew,
+            )
+    return None
+
+
+class _Request(NamedTuple):
+    """A smaller request: by how much, the GPU of a rank, and the number of ranks that it needs."""
+
+    by_milli: int
+    gpu_milli: int
+    ranks: int
+
+
+def _size(trials: Trials) -> Change | None:
+    """The largest smaller request that starts it: fewer ranks, or less GPU for each."""
+    what_if = trials.what_if
+    found = [one for one in (_fewer_ranks(trials), _less_gpu(trials)) if one is not None]
+    if not found:
+        return None
+    best = min(found)
+    anew = what_if.job is None or _starts_anew(trials, _smaller(what_if.job, best))
+    return Change(
+        kind=ChangeKind.SIZE,
+        pool=what_if.pool,
+        by_milli=best.by_milli,
+        to_milli=best.gpu_milli * best.ranks,
+        gpu_milli=best.gpu_milli,
+        ranks=best.ranks,
+        by_resubmission=anew,
+    )
+
+
+def _fewer_ranks(trials: Trials) -> _Request | None:
+    job = trials.what_if.job
+    if job is None:
+        return None
+    least = job.least_ranks
+    requests = (_Request((least - ranks) * job.gpu_milli, job.gpu_milli, ranks) for ranks in range(least - 1, 0, -1))
+    return next((one for one in requests if _starts_as(trials, _smaller(job, one))), None)
+
+
+def _less_gpu(trials: Trials) -> _Request | None:
+    """Less GPU for each rank: whole devices less, then parts of one."""
+    work = trials.what_if.work
+    ranks = work.least_ranks if isinstance(work, Job) else 1
+    for gpu_milli in range(work.gpu_milli - WHOLE_DEVICE, 0, -WHOLE_DEVICE) if work.gpu_milli > WHOLE_DEVICE else ():
+        request = _Request((work.gpu_milli - gpu_milli) * ranks, gpu_milli, ranks)
+        if _starts_with(trials, request):
+            return request
+    most = min(work.gpu_milli, WHOLE_DEVICE)
+
+    def starts(by: int) -> bool:
+        return _starts_with(trials, _Request(0, most - by, ranks))
+
+    by = first_amount(starts, _smaller_parts(trials, most), most - 1)
+    return None if by is None else _Request((work.gpu_milli - most + by) * ranks, most - by, ranks)
+
+
+def _smaller_parts(trials: Trials, most: int) -> Iterable[int]:
+    """By how much a part of a device may have to shrink: to what is free, or the common steps of all sizes."""
+    what_if, used = trials.what_if, dict[str, int]()
+    for one in what_if.snapshot.allocations:
+        used[one.device] = used.get(one.device, 0) + one.gpu_milli
+    free = {WHOLE_DEVICE - one.foreign_milli - used.get(one.id, 0) for one in what_if.available_devices()}
+    fits = {most - milli for milli in free if milli > 0}
+    if trials.is_small:
+        return [*fits, *(common_steps(most, _all_sizes(what_if)) or range(1, most))]
+    return [*sorted(fits)[:8], most // 2, most - 1]
+
+
+def _starts_with(trials: Trials, request: _Request) -> bool:
+    what_if = trials.what_if
+    if what_if.job is not None:
+        return _starts_as(trials, _smaller(what_if.job, request))
+    assert what_if.notebook is not None
+    return trials.starts(snapshot=with_notebook(what_if, replace(what_if.notebook, gpu_milli=request.gpu_milli)))
+
+
+def _smaller(job: Job, request: _Request) -> Job:
+    if job.min_ranks is None:
+        return replace(job, gpu_milli=request.gpu_milli, ranks=request.ranks)
+    return replace(job, gpu_milli=request.gpu_milli, min_ranks=request.ranks)
+
+
+# --- the calendar ---------------------------------------------------------------------------------------------------
+def _calendar(trials: Trials) -> Change | None:
+    """The first instant at which the calendar brings amounts that start it, as things are."""
+    found = bringing_window(trials)
+    if found is None:
+        return None
+    at, windows = found
+    return Change(kind=ChangeKind.CALENDAR, pool=trials.what_if.pool, by_milli=0, to_milli=None, at=at, windows=windows)

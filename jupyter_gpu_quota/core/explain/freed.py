@@ -1,0 +1,168 @@
+"""The smallest set of running work whose end starts a workload.
+
+Work ends as a whole, so the amounts that can be freed are those of sets of running jobs and booked notebooks. In small
+worlds every set is tried, the smallest first; in larger ones a sufficient set is reduced until it needs each of its
+members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
+
+from ..lifecycle import HOLDS_SLICE, RUNS
+from ..model import WHOLE_DEVICE, Job, Notebook, Snapshot
+from .trials import Trials
+
+MAX_EXHAUSTIVE = 12
+"""With this many running jobs and notebooks at most, every set of them is tried in a small pool."""
+MAX_WAYS = 64
+"""To free an amount in another way is tried for at most this many sets; with more of them the work is named."""
+
+
+class Holder(NamedTuple):
+    """A running job, or a notebook with a slice, that may end."""
+
+    milli: int
+    id: str
+
+
+Ends = tuple[Holder, ...]
+
+
+def holders(trials: Trials) -> list[Holder]:
+    """The work of the pool that has devices and may end, the smallest first."""
+    what_if = trials.what_if
+    jobs = (Holder(job.held_milli, job.id) for job in what_if.snapshot.jobs if job.state in RUNS)
+    slices = (
+        Holder(one.gpu_milli, one.id)
+        for one in what_if.snapshot.notebooks
+        if one.state in HOLDS_SLICE and one.id != what_if.id
+    )
+    return sorted((*jobs, *slices))
+
+
+def without(snapshot: Snapshot, ended: Ends) -> Snapshot:
+    """The snapshot after some work has ended."""
+    gone = {one.id for one in ended}
+    return replace(
+        snapshot,
+        jobs=tuple(job for job in snapshot.jobs if job.id not in gone),
+        notebooks=tuple(one for one in snapshot.notebooks if one.id not in gone),
+        allocations=tuple(one for one in snapshot.allocations if one.workload not in gone),
+        reservations=tuple(one for one in snapshot.reservations if one.workload not in gone),
+    )
+
+
+def starts_after(trials: Trials, ended: Ends) -> bool:
+    """Whether the workload starts once this work has ended."""
+    return trials.starts(snapshot=without(trials.what_if.snapshot, ended))
+
+
+def smallest_ends(trials: Trials, work: int) -> Ends | None:
+    """The smallest set by (milli, number, ids), or within the allowed work one that needs each of its members."""
+    among = holders(trials)
+    trials.allow(work)
+    if tries_every_set(trials):
+        return next((ended for ended in _sets(among) if starts_after(trials, ended)), None)
+    found = _sufficient(trials, among)
+    return None if found is None else _minimal(trials, found)
+
+
+def tries_every_set(trials: Trials) -> bool:
+    """Whether there is so little running work that every set of it is tried."""
+    return trials.is_small and len(holders(trials)) <= MAX_EXHAUSTIVE
+
+
+def total(ended: Ends) -> int:
+    """Milli-GPU of all of it."""
+    return sum(one.milli for one in ended)
+
+
+def _sets(among: Sequence[Holder]) -> list[Ends]:
+    """All sets of work but the empty one, the smallest first."""
+    found = [ended for count in range(1, len(among) + 1) for ended in combinations(among, count)]
+    return sorted(found, key=lambda ended: (total(ended), len(ended), sorted(one.id for one in ended)))
+
+
+def in_every_way(trials: Trials, ended: Ends, work: int) -> bool:
+    """Whether every other set of running work with that much, and none to spare, starts the workload as well.
+
+    False where there is no other, and where there are too many to try.
+    """
+    among = holders(trials)
+    if not tries_every_set(trials):
+        return False
+    ways = [way for way in _sets(among) if total(way) >= total(ended) > total(way) - min(one.milli for one in way)]
+    if not 1 < len(ways) <= MAX_WAYS:
+        return False
+    trials.allow(work)
+    return all(way == ended or starts_after(trials, way) for way in ways)
+
+
+# --- larger worlds --------------------------------------------------------------------------------------------------
+def _sufficient(trials: Trials, among: Sequence[Holder]) -> Ends | None:
+    """A set whose end starts the workload: growing parts of the work, in two orders."""
+    orders = _by_owner(trials, among), _by_device(trials, among)
+    for count in _doubled(len(among)):
+        for order in orders:
+            if starts_after(trials, tuple(order[:count])):
+                return tuple(order[:count])
+    return None
+
+
+def _doubled(most: int) -> Iterator[int]:
+    count = 1
+    while count < most:
+        yield count
+        count *= 2
+    yield most
+
+
+def _by_owner(trials: Trials, among: Sequence[Holder]) -> list[Holder]:
+    """The work of its user first, then of its project, then of its department, each the best fit first."""
+    what_if = trials.what_if
+    every: tuple[Job | Notebook, ...] = (*what_if.snapshot.jobs, *what_if.snapshot.notebooks)
+    work = {one.id: one for one in every}
+    size, inside = what_if.size, what_if.is_inside(department=True)
+
+    def key(one: Holder) -> tuple[bool, bool, bool, bool, int, str]:
+        other = work[one.id]
+        is_own = other.project == what_if.project
+        misfit = one.milli < size, abs(one.milli - size)
+        return not (is_own and other.user == what_if.work.user), not is_own, not inside(other), *misfit, one.id
+
+    return sorted(among, key=key)
+
+
+def _by_device(trials: Trials, among: Sequence[Holder]) -> list[Holder]:
+    """Work side by side: by the place where least has to end, node after node."""
+    what_if = trials.what_if
+    node_of = {device.id: device.node for device in what_if.snapshot.devices}
+    whole = what_if.work.gpu_milli > WHOLE_DEVICE
+    place_of, held = dict[str, str](), dict[str, int]()
+    of_holder = {one.id: one for one in among}
+    for one in what_if.snapshot.allocations:
+        if one.workload in of_holder and one.device in node_of:
+            place_of.setdefault(one.workload, node_of[one.device] if whole else one.device)
+    for name, place in place_of.items():
+        held[place] = held.get(place, 0) + of_holder[name].milli
+    order = sorted(among, key=lambda one: (held.get(place_of.get(one.id, ""), 0), place_of.get(one.id, ""), one))
+    return order
+
+
+def _minimal(trials: Trials, found: Ends) -> Ends:
+    """The set without the members that it does not need: halves first, then one by one."""
+    step = len(found) // 2
+    while step:
+        at = 0
+        while at < len(found) and len(found) > 1:
+            less = found[:at] + found[at + step :]
+            if less and starts_after(trials, less):
+                found = less
+            else:
+                at += step
+        step = step // 2
+    return found

@@ -1,0 +1,56 @@
+"""Trials: ``decide`` on changed snapshots and policies of one workload, within a bound on the work.
+
+The work of a trial is counted in rows read, searches and actions, and not in time, so that equal worlds give equal
+explanations.
+"""
+
+from __future__ import annotations
+
+from ..model import Policy, Snapshot
+from ..scheduling.cache.decision_cache import DecisionCache
+from ..scheduling.decide import decide_about
+from ..scheduling.watch import Watch
+from .counterfactual import WhatIf
+
+SMALL = 20
+"""In a pool with this many jobs and notebooks at most, nothing bounds the work."""
+WORK_OF_ALL = 120_000
+"""The work of all searches for one workload in a larger pool, in rows."""
+WORK_OF_TRIAL, WORK_OF_ACTION, WORK_OF_TEST = 60, 40, 20
+"""The work of a trial beside its rows, of each action of its plan, and of a test of room in it."""
+
+
+class Trials:
+    """Runs trials of one workload. ``ended_early``: the present search needed more work than it was allowed."""
+
+    def __init__(self, what_if: WhatIf) -> None:
+        self.what_if = what_if
+        self.is_small = len(what_if.snapshot.jobs) + len(what_if.snapshot.notebooks) <= SMALL
+        self.ended_early = False
+        self._cache = DecisionCache()
+        self._left_of_all, self._left = WORK_OF_ALL, 0
+
+    def allow(self, work: int) -> None:
+        """Begin a search; in a larger pool with this much work, and not more than is left of all."""
+        self._left_of_all, self._left = self._left_of_all + self._left, 0
+        self._left = min(work, self._left_of_all)
+        self._left_of_all -= self._left
+        self.ended_early = False
+
+    def starts(self, *, snapshot: Snapshot | None = None, policy: Policy | None = None) -> bool:
+        """Whether the next plan of a changed world starts the workload or pauses others for it.
+
+        False, too, when no work is left: what was not tried is not known to start it.
+        """
+        if not self.is_small and self._left <= 0:
+            self.ended_early = True
+            return False
+        snapshot = snapshot or self.what_if.snapshot
+        same_devices = snapshot.devices is self.what_if.snapshot.devices
+        rows = len(snapshot.jobs) + len(snapshot.devices) + len(snapshot.notebooks)
+        most = None if self.is_small else self._left // WORK_OF_TEST
+        watch = Watch(workload=self.what_if.id, most_work=most)
+        plan = decide_about(snapshot, policy or self.what_if.policy, self._cache if same_devices else None, watch)
+        self.ended_early |= watch.gave_up
+        self._left -= WORK_OF_TRIAL + rows + WORK_OF_ACTION * len(plan.actions) + WORK_OF_TEST * watch.work
+        return not watch.gave_up and self.what_if.placed_by(plan) is not None
