@@ -209,12 +209,12 @@ _AMOUNT_KINDS = {
 def _pool(trials: Trials) -> Change | None:
     """The smallest further node that starts it."""
     what_if = trials.what_if
-    model, most = _model_of_pool(what_if), min(what_if.demand_milli, 2 * what_if.capacity_milli + what_if.size)
-    counts = -(-most // WHOLE_DEVICE)
+    model, counts = _model_of_pool(what_if), -(-what_if.demand_milli // WHOLE_DEVICE)
     if trials.is_small:
         tried: Iterable[int] = range(1, counts + 1)
     else:
         needed = -(-what_if.size // WHOLE_DEVICE)
+        counts = min(counts, -(-2 * what_if.capacity_milli // WHOLE_DEVICE) + needed)
         tried = doubled((1, needed), counts)
     count = first_amount(lambda many: trials.starts(snapshot=with_devices(what_if, many, model)), tried, counts)
     if count is None:

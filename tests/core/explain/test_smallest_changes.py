@@ -23,7 +23,7 @@ from tests.core.preemption.test_exhaustive import put
 from tests.core.world import GENTLE, World
 
 WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "0"))
-EXAMPLES = 5000 if WORLDS >= 10_000 else WORLDS or 200
+EXAMPLES = 5000 if WORLDS >= 10_000 else WORLDS or 80
 PHASES = (Phase.generate, Phase.shrink) if "GPU_QUOTA_SHRINK" in os.environ else (Phase.generate,)
 STEP = 125
 """All amounts of these worlds are multiples of it, but not all fair shares."""
