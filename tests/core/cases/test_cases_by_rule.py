@@ -301,6 +301,11 @@ HERE = Path(__file__).parent
             "claim_that_one_pause_serves_without_moves",
             id="a claim gets the one pause that serves it, whatever moves might serve beside another one",
         ),
+        # R37
+        pytest.param(
+            "own_victim_smaller_than_its_claim",
+            id="a claim of a project passes over its smaller job, whose pause leaves it above its fair share",
+        ),
     ],
 )
 def test_the_plan_obeys_every_rule(name: str) -> None:
