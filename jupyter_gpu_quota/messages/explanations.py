@@ -101,15 +101,15 @@ def _in_force_text(quotas: Iterable[QuotaInForce]) -> str:
 
 
 def _ended_early_text(explanation: Explanation) -> str:
-    """What was not tried, because the pool is large."""
+    """What was not tried, because it takes too long."""
     kinds = [_KINDS[kind] for kind in explanation.ended_early]
     if kinds:
         *first, last = kinds
         which = f"{', '.join(first)} and {last}" if first else last
-        return f" In a pool this large not every change of {which} was tried; another, or a smaller one, may do."
+        return f" Not every change of {which} was tried; another, or a smaller one, may do."
     if all(change.is_smallest for change in explanation.would_start):
         return ""
-    return " In a pool this large not every change was tried; a smaller one may do."
+    return " Not every change was tried; a smaller one may do."
 
 
 _KINDS = {

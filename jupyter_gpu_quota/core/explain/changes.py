@@ -5,7 +5,7 @@ Source: docs/scheduling.md, section 8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
@@ -51,7 +51,7 @@ def find_changes(trials: Trials) -> Found:
 def _rated(change: Change, trials: Trials) -> Change:
     """The change, with how far it is known to be the smallest."""
     tries_all = trials.is_small and (change.kind is not ChangeKind.FREED or tries_every_set(trials))
-    is_smallest = not trials.ended_early and (tries_all or change.kind in _WITHOUT_SIZE)
+    is_smallest = change.is_smallest and not trials.ended_early and (tries_all or change.kind in _WITHOUT_SIZE)
     return replace(change, is_smallest=is_smallest, is_minimal=not trials.ended_early)
 
 
@@ -146,20 +146,29 @@ def _raised(
     def starts(by: int) -> bool:
         return trials.starts(policy=with_amount(what_if, name, now + by, department=department))
 
-    milli = first_amount(starts, _amounts(trials, now, thresholds, most), most)
+    steps = common_steps(most, _all_sizes(what_if)) if trials.is_small else None
+    amounts = _amounts(trials, now, thresholds, most) if steps is None else [*steps, *thresholds]
+    if trials.is_small:  # at an amount other work may start instead that does not start below it
+        amounts = [*amounts, *(amount - 1 for amount in amounts)]
+    milli = first_amount(starts, amounts, most)
+    trials.ended_early |= trials.is_small and steps is None and milli is None
     if milli is None:
         return None
-    amount = owner_amount(what_if, name, department=department)
-    return Change(kind=kind, pool=what_if.pool, by_milli=milli, to_milli=now + milli, amount=amount)
+    return Change(
+        kind=kind,
+        pool=what_if.pool,
+        by_milli=milli,
+        to_milli=now + milli,
+        amount=owner_amount(what_if, name, department=department),
+        is_smallest=steps is not None,
+    )
 
 
-def _amounts(trials: Trials, now: int, thresholds: Iterable[int], most: int) -> Iterable[int]:
-    """The raises at which a plan can change: all of them in a small world, else some."""
+def _amounts(trials: Trials, now: int, thresholds: Iterable[int], most: int) -> Collection[int]:
+    """Raises at which a plan may change, where there are too many steps to try them all."""
     what_if = trials.what_if
     if not trials.is_small:
         return doubled(thresholds, most)
-    if (steps := common_steps(most, _all_sizes(what_if))) is not None:
-        return [*steps, *thresholds]
     for_notebooks = {0} | {row.notebook_milli for row in _rows(what_if)}
     return [*thresholds, *(total - now + part for total in all_sums(what_if.sizes()) for part in for_notebooks)]
 

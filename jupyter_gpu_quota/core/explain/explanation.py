@@ -55,7 +55,8 @@ class Change:
     other set of running work with that much. ``model``: the GPU model that a pool gains, or that the job would accept,
     "" for any. ``gpu_milli`` and ``ranks``: a smaller request. ``at`` and ``windows``: when the calendar brings other
     amounts, and the windows that open or close then. ``by_resubmission``: a job submitted anew, with this changed,
-    would start, too. ``is_smallest``: every smaller change of the kind was tried; False in a large pool.
+    would start, too. ``is_smallest``: every smaller change of the kind was tried, of an amount every multiple of what
+    all amounts of the pool are multiples of; False where these are too many, or the pool is large.
     ``is_minimal``: one milli less, or one workload less, would not do; False where the bound on the work ended the
     search before.
     """
