@@ -18,6 +18,12 @@ MAX_DEVICES = 100_000
 MAX_MIB = 1 << 30
 """No amount of memory in a request is larger."""
 
+HEADROOM_MIB = 512
+"""The memory of a shared device that belongs to no share: what the driver keeps for itself, and room for a process that
+has more than its share until that is noticed."""
+LARGEST_HEADROOM = 8
+"""At most this part of a device, an eighth, is headroom."""
+
 MAX_SECONDS = 10 * 366 * 86_400
 """Ten years: no duration is longer."""
 
@@ -296,7 +302,21 @@ def _milli_of_memory(text: str, models: Sequence[tuple[str, int]], advice: Advic
             "too_large",
             f"{text} is more than one {model} has ({memory} MiB); {advice.above_one_device}",
         )
-    return -(-asked * WHOLE_DEVICE // memory)
+    return milli_with_memory(memory, asked)
+
+
+def memory_share_mib(device_mib: int, milli: int) -> int:
+    """The memory of a part of a device, rounded down; of a whole device all of it."""
+    return device_mib if milli >= WHOLE_DEVICE else _shared_mib(device_mib) * milli // WHOLE_DEVICE
+
+
+def milli_with_memory(device_mib: int, asked_mib: int) -> int:
+    """The smallest part of a device with that much memory; all of it for more than its shares have together."""
+    return min(WHOLE_DEVICE, -(-asked_mib * WHOLE_DEVICE // _shared_mib(device_mib)))
+
+
+def _shared_mib(device_mib: int) -> int:
+    return device_mib - min(HEADROOM_MIB, device_mib // LARGEST_HEADROOM)
 
 
 def _too_many(text: str) -> AmountRefusal:

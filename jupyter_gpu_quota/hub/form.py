@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ..core.amounts import gpu_text
+from ..core.amounts import gpu_text, memory_share_mib
 from ..core.model import WHOLE_DEVICE
 from ..wire import ChoiceView
 from ..wire.status import MeView
@@ -159,7 +159,7 @@ def _size_button(number: int, choice: ChoiceView, name: str, milli: int, *, chec
 def _memory_text(choice: ChoiceView, milli: int) -> str:
     if choice.device_memory_mib is None:
         return choice.device_model or ""
-    share_mib = choice.device_memory_mib * milli // WHOLE_DEVICE
+    share_mib = memory_share_mib(choice.device_memory_mib, milli)
     data_mib = max(0, share_mib - CONTEXT_MIB)
     model = f" of {choice.device_model}" if choice.device_model else ""
     return f"{share_mib / 1024:.1f} GiB{model}, about {data_mib / 1024:.1f} GiB of it for data"

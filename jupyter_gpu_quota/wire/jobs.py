@@ -217,8 +217,9 @@ class WouldStart(Wire):
     ``by_milli``: the GPU that is freed or added, by which an amount is raised, or by which the request is smaller.
     ``to_milli``: the amount, capacity or request after the change. ``ends``: the work whose end frees it, without work
     that you may not see; ``any_ends``: so does every other set of running work with that much GPU.
-    ``at``: when the calendar brings the amounts. ``is_smallest``: every smaller change was tried, which in
-    large pools, or with amounts of few common divisors, takes too long; ``is_minimal``: one milli less, or one workload less, would not do.
+    ``at``: when the calendar brings the amounts. ``is_smallest``: every smaller change was tried, which
+    takes too long in a large pool, or for amounts without a common divisor; ``is_minimal``: one milli less, or one
+    workload less, would not do.
     """
 
     kind: str

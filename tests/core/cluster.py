@@ -10,6 +10,7 @@ from collections import Counter
 from decimal import Decimal
 
 from jupyter_gpu_quota.core import transitions
+from jupyter_gpu_quota.core.amounts import memory_share_mib
 from jupyter_gpu_quota.core.canonical import canonical
 from jupyter_gpu_quota.core.lifecycle import JobEvent
 from jupyter_gpu_quota.core.model import (
@@ -167,7 +168,7 @@ class World:
         self.notebooks[notebook.id] = dc.replace(notebook, state=NotebookState.BOOKED)
 
     def _allocation(self, workload: str, rank: int, device: str, amount: int, at: int) -> Allocation:
-        memory = self.devices[device].memory_mib * amount // 1000
+        memory = memory_share_mib(self.devices[device].memory_mib, amount)
         return Allocation(
             id=f"{workload}/{at}", workload=workload, rank=rank, device=device, gpu_milli=amount, memory_mib=memory
         )

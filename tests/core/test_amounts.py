@@ -18,6 +18,7 @@ from jupyter_gpu_quota.core.amounts import (
     gpu_text,
     matches_model,
     memory_mib,
+    memory_share_mib,
     ranks_text,
     slice_amount,
 )
@@ -40,10 +41,11 @@ T4 = [("Tesla T4", 15360)]
         pytest.param("4/2", 2000, id="four halves are two GPUs"),
         pytest.param(" 0.25 ", 250, id="surrounding spaces are ignored"),
         # R1
-        pytest.param("8GiB", 534, id="memory is charged rounded up"),
+        pytest.param("8GiB", 552, id="memory is charged rounded up, beside the headroom"),
         pytest.param("15GiB", 1000, id="all of the memory is all of the device"),
+        pytest.param("14849MiB", 1000, id="more than the shares of a device have is all of it"),
         pytest.param("1MiB", 1, id="one MiB is the smallest part"),
-        pytest.param("1.5 GiB", 100, id="memory with a point"),
+        pytest.param("1.5 GiB", 104, id="memory with a point"),
     ],
 )
 def test_a_request_is_charged(text: str, milli: int) -> None:
@@ -128,7 +130,7 @@ def test_a_notebook_gets_at_most_one_device(text: str, words: str) -> None:
 
 
 def test_a_notebook_is_charged_like_a_job() -> None:
-    assert [slice_amount(text, T4) for text in ("1/8", "0.5", "1", "8GiB")] == [125, 500, 1000, 534]
+    assert [slice_amount(text, T4) for text in ("1/8", "0.5", "1", "8GiB")] == [125, 500, 1000, 552]
 
 
 def test_the_refusal_for_a_notebook_does_not_propose_a_model() -> None:
@@ -194,7 +196,7 @@ def test_memory_on_several_models_requires_a_model() -> None:
 
 
 def test_memory_on_models_of_the_same_size_needs_no_model() -> None:
-    assert gpu_amount("8GiB", [("A30", 24576), ("L4", 24576)]) == 334
+    assert gpu_amount("8GiB", [("A30", 24576), ("L4", 24576)]) == 341
 
 
 def test_memory_without_any_device_is_refused() -> None:
@@ -228,13 +230,28 @@ def test_a_ratio_is_the_exact_part_floored(above: int, below: int) -> None:
     )
 
 
+# R1
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_memory_is_never_charged_less_than_it_takes(asked: int, memory: int) -> None:
+def test_memory_is_charged_the_smallest_share_that_has_it(asked: int, memory: int) -> None:
     found = gpu_amount(f"{asked}MiB", [("m", memory)])
     if isinstance(found, int):
-        assert (found - 1) * memory < asked * 1000 <= found * memory
+        assert memory_share_mib(memory, found - 1) < asked <= memory_share_mib(memory, found)
     else:
         assert asked > memory
+
+
+# R1
+@pytest.mark.parametrize(
+    ("device_mib", "milli", "mib"),
+    [
+        pytest.param(16_384, 125, 1984, id="an eighth of 16 GiB"),
+        pytest.param(16_384, 999, 15_856, id="all but a thousandth"),
+        pytest.param(16_384, 1000, 16_384, id="a whole device has no headroom"),
+        pytest.param(1024, 500, 448, id="of a small device an eighth"),
+    ],
+)
+def test_a_share_has_its_part_of_the_memory_less_the_headroom(device_mib: int, milli: int, mib: int) -> None:
+    assert memory_share_mib(device_mib, milli) == mib
 
 
 def test_0_1_and_0_2_are_0_3() -> None:

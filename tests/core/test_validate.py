@@ -36,7 +36,7 @@ def test_a_valid_snapshot_has_no_violation() -> None:
     [
         pytest.param(given("n1g0", 501), DeviceOverGpu(device="n1g0", allocated_milli=1001), id="one milli too much"),
         pytest.param(
-            given("n1g0", 1, memory_mib=8_002),
+            given("n1g0", 1, memory_mib=8_258),
             DeviceOverMemory(device="n1g0", allocated_mib=16_002, memory_mib=16_001),
             id="one MiB too much",
         ),

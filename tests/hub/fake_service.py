@@ -20,7 +20,7 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from jupyter_gpu_quota.core.amounts import AmountRefusal, gpu_amount
+from jupyter_gpu_quota.core.amounts import AmountRefusal, gpu_amount, memory_share_mib
 from jupyter_gpu_quota.wire import (
     AllocationView,
     ChoiceView,
@@ -85,7 +85,7 @@ class Books:
     def booked(self, view: NotebookView) -> NotebookView:
         part = AllocationView(
             rank=0, device="local:0", device_uuid="GPU-fake-0", gpu_milli=view.gpu_milli,
-            memory_mib=MEMORY_MIB * view.gpu_milli // 1000,
+            memory_mib=memory_share_mib(MEMORY_MIB, view.gpu_milli),
         )  # fmt: skip
         return view.model_copy(update={"state": "booked", "reason": None, "allocations": [part]})
 

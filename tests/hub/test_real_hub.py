@@ -48,7 +48,7 @@ def test_a_notebook_starts_with_its_share_and_its_kernels_know_it(hub: RealHub) 
     server, kernel = hub.environment(pid), json.loads(hub.run_in_kernel(ann, DUMP))
     assert server["CUDA_VISIBLE_DEVICES"] == kernel["CUDA_VISIBLE_DEVICES"] != ""
     assert not {name for name in server if name.startswith("GPU_QUOTA_")}
-    assert (kernel["GPU_QUOTA_MILLI"], kernel["GPU_QUOTA_MEMORY_MIB"]) == ("125", "10240")
+    assert (kernel["GPU_QUOTA_MILLI"], kernel["GPU_QUOTA_MEMORY_MIB"]) == ("125", "10176")
     assert kernel["JUPYTER_GPU_QUOTA_URL"] == f"{hub.stage.url}/services/gpu-quota/"
     assert kernel["JUPYTER_GPU_QUOTA_PROJECT"] == "build"
     assert "JUPYTER_GPU_QUOTA_SHARE" not in kernel

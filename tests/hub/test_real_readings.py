@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(700)]
 
 POLICED = "{enforcement: {memory: policed}}"
 READ_WITHIN_S = 40
-QUARTER_MIB = MEMORY_MIB // 4
+QUARTER_MIB = (MEMORY_MIB - 512) // 4
 
 
 @pytest.fixture

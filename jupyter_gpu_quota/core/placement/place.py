@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..amounts import memory_share_mib
 from ..model import WHOLE_DEVICE, Job, Placement
 from .ledger import Ledger, Models
 from .node_resources import NOTHING, CpuMemory
@@ -267,7 +268,7 @@ def numbered(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def placements(ledger: Ledger, pieces: Iterable[Piece]) -> tuple[Placement, ...]:
-    """The pieces as placements of a plan, each with its share of the device's memory, rounded down."""
+    """The pieces as placements of a plan, each with its share of the device's memory."""
     devices = ledger.devices
     return tuple(
         _placement(piece.rank, (on := devices[piece.device]).id, piece.gpu_milli, on.memory_mib)
@@ -277,8 +278,7 @@ def placements(ledger: Ledger, pieces: Iterable[Piece]) -> tuple[Placement, ...]
 
 @lru_cache(maxsize=1 << 14)
 def _placement(rank: int, device: str, gpu_milli: int, device_mib: int) -> Placement:
-    memory_mib = device_mib * gpu_milli // WHOLE_DEVICE
-    return Placement(rank=rank, device=device, gpu_milli=gpu_milli, memory_mib=memory_mib)
+    return Placement(rank=rank, device=device, gpu_milli=gpu_milli, memory_mib=memory_share_mib(device_mib, gpu_milli))
 
 
 class EmptyPool:

@@ -52,7 +52,7 @@ def test_defaults_come_from_the_quota_file(world: ServiceWorld) -> None:
     [
         pytest.param("1/3", 333, id="a third is floored"),
         pytest.param("0.1", 100, id="a tenth is exact"),
-        pytest.param("8GiB", 100, id="memory is charged by the model"),
+        pytest.param("8GiB", 101, id="memory is charged by the model"),
         pytest.param("2", 2000, id="two whole devices"),
     ],
 )

@@ -72,7 +72,7 @@ def test_the_reason_of_a_stop_is_shown_until_the_next_slice(stopped: Stopped) ->
     assert stopped.listed("") == []
     (found,) = stopped.listed()
     assert (found["state"], found["reason"]["code"]) == ("returned", "stopped_over_share")
-    assert found["reason"]["message"].startswith(WHY) and "its share is 40" in found["reason"]["message"]
+    assert found["reason"]["message"].startswith(WHY) and "its share is 3744 MiB" in found["reason"]["message"]
     (shown,) = stopped.world.get("me?user=bob", "hub").json["stopped"]
     assert (shown["server"], shown["reason"]["message"]) == ("", found["reason"]["message"])
     page = stopped.world.get(PREFIX, "bob").body.decode()

@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
+from jupyter_gpu_quota.core.amounts import memory_share_mib
 from tests.core.recorded.kinds import OTHER, Kind, kind_of
 from tests.core.recorded.rows import FILES, Row, decided, rows_at
 
@@ -28,7 +29,7 @@ RENAMED = {
 
 
 def renamed(row: Row) -> Row:
-    """A recorded line with the present names of codes and figures, and with the fields that actions have now."""
+    """A recorded line with the present names of codes and figures, the fields that actions have now, and the memory."""
     text = json.dumps({key: row[key] for key in ("plan", "waits", "kept")})
     for old, new in RENAMED.items():
         text = text.replace(f'"{old}"', f'"{new}"')
@@ -37,6 +38,9 @@ def renamed(row: Row) -> Row:
         action["reason"].pop("message", None)
         if action["action"] == "reserve":
             action.setdefault("starts_at", None)
+    devices = {one["id"]: one["memory_mib"] for one in row["snapshot"]["snapshot"]["devices"]}
+    for part in (part for action in found["plan"]["actions"] for part in action.get("placements", ())):
+        part["memory_mib"] = memory_share_mib(devices[part["device"]], part["gpu_milli"])
     return found
 
 
