@@ -52,9 +52,7 @@ class _NumberRange(click.FloatRange):
 
 @click.command()
 @click.argument("trace")
-@click.option(
-    "--mode", type=click.Choice(["fill", "decide", "replay"]), help="Default: fill for a folder, otherwise replay."
-)
+@click.option("--mode", type=click.Choice(["fill", "replay"]), help="Default: fill for a folder, otherwise replay.")
 @click.option(
     "--demand", type=_NumberRange(0.01, 10), default=1.3, show_default=True, help="Folder: requested GPUs per GPU."
 )
@@ -72,8 +70,8 @@ def simulate(trace: str, mode: str | None, report: Path | None, html: Path | Non
 
     TRACE is a JSON document (`schema trace`), a CSV of work, a recorded `audit --json`, a folder with nodes.csv and
     pods_*.csv, or a generated trace: bank:calm, bank:usual, bank:deadline, each also with :lending or :baseline. The
-    tasks of a folder fill its empty nodes and never end: --mode fill places them one by one, --mode decide decides on
-    all waiting tasks together. Quotas that do not fit the GPUs are refused, as by `quota preview`.
+    tasks of a folder fill its empty nodes and never end. Quotas that do not fit the GPUs are refused, as by
+    `quota preview`.
     """
     if not trace.strip():
         raise click.UsageError("no trace was given; give a file, a folder, or bank:calm, bank:usual or bank:deadline")
@@ -83,7 +81,7 @@ def simulate(trace: str, mode: str | None, report: Path | None, html: Path | Non
     check_outputs({"--report": report, "--html": html}, inputs)
     if html is not None:
         _page_writer()
-    found = _replay(trace, **options) if mode == "replay" else _fill(path, mode, **options)
+    found = _replay(trace, **options) if mode == "replay" else _fill(path, **options)
     _print_figures(found)
     _write_reports(found, report, html)
 
@@ -176,7 +174,6 @@ def _progress_printer(what: str, begins_at: int) -> Callable[[int], None]:
 # --- fill -----------------------------------------------------------------------------------------------------------
 def _fill(
     folder: Path,
-    mode: str,
     *,
     demand: float,
     seeds: tuple[int, ...] | None,
@@ -189,8 +186,8 @@ def _fill(
 
     if quotas or gpus or days or accept_overcommit:
         options = "--quotas, --gpus, --days and --accept-overcommit do not apply"
-        raise click.UsageError(f"{mode} fills the folder's own nodes: {options}")
-    found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, progress=print_stderr)
+        raise click.UsageError(f"--mode fill uses the folder's own nodes: {options}")
+    found = document(folder, demand=demand, seeds=seeds or FILL_SEEDS, progress=print_stderr)
     if isinstance(found, str):
         fail(f"{folder} is not a trace to fill: {found}")
     return found | {"trace": str(folder) if folder.name else folder.resolve().name}

@@ -85,8 +85,7 @@ NAMES_OF_FILL = {
     "jobs_placed": "of them placed",
 }
 MODE_NOTES = {
-    "fill": "The shipped placement fills empty nodes. It places each task before it knows the next; no task ends.",
-    "decide": "The shipped decide fills empty nodes. It considers all waiting tasks together; no task ends.",
+    "fill": "The shipped decide fills empty nodes. Each plan starts tasks that ask for 2 % of the GPU; no task ends.",
     "replay": "In virtual time, through the shipped controllers and core. Curves are of the first seed.",
 }
 

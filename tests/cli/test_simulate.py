@@ -224,13 +224,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("mode", ["fill", "decide"])
-def test_a_folder_is_filled_seed_by_seed_and_the_report_has_the_same_keys(folder: Path, mode: str) -> None:
-    done = run(folder, "--mode", mode, "--seeds", "1-3", "--report", folder / "r.json", "--html", folder / "p.html")
+def test_a_folder_is_filled_seed_by_seed_and_the_report_has_the_same_keys(folder: Path) -> None:
+    done = run(folder, "--seeds", "1-3", "--report", folder / "r.json", "--html", folder / "p.html")
     assert done.exit_code == 0, done.output
     report = json.loads((folder / "r.json").read_text())
     assert list(report)[: len(KEYS)] == KEYS
-    assert report["seeds"] == [1, 2, 3] and report["mode"] == mode and report["gpus"] == 8
+    assert report["seeds"] == [1, 2, 3] and report["mode"] == "fill" and report["gpus"] == 8
     assert report["gpu_allocation_at_saturation_percent"] == report["allocated_percent"]["130"] > 80
     assert report["jobs_total"] > 3 * 12 and "seed 2: " in done.stderr
     curve = report["fill"][1]["allocated_percent"]
@@ -389,7 +388,7 @@ def test_the_how_to_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
     first, *others = ((line, block.argument) for block in page if block.kind == "run" for line in commands(block))
     printed = [line.rstrip() for line in run(*shlex.split(first[0])[3:]).stdout.splitlines()]
     assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []
-    assert len(others) == 4
+    assert len(others) == 3
     for line, found in others:
         assert run(*shlex.split(line)[3:]).exit_code == (1 if found.endswith("; fails") else 0), line
 

@@ -175,7 +175,7 @@ def test_every_choice_is_labelled_and_described() -> None:
 
 
 def test_the_memory_of_a_share_and_the_rest_for_data_are_shown() -> None:
-    assert "10.0 GiB of Simulated 80G, about 9.2 GiB of it for data" in render([choice(125)])
+    assert "9.9 GiB of Simulated 80G, about 9.2 GiB of it for data" in render([choice(125)])
 
 
 def test_names_are_escaped_in_pages() -> None:

@@ -1,7 +1,4 @@
-"""The report of a folder's tasks on its own nodes, an empty cluster in which nothing ends: one run for each seed.
-
-``fill`` places each task before the next is known; ``decide`` considers all waiting tasks together.
-"""
+"""The report of a folder's tasks on its own nodes, an empty cluster in which nothing ends: one run for each seed."""
 
 from __future__ import annotations
 
@@ -12,11 +9,8 @@ from ...core.model import WHOLE_DEVICE
 from ..report import SIZES
 from ..tracefile import MAX_GPUS
 from .fill import FillFigures, capacity_milli, fill, marks_up_to
-from .fill_decide import fill_by_decide
-from .trace import ClusterTrace, TraceNode, TraceTask, Unreadable, read_folder
+from .trace import ClusterTrace, Unreadable, read_folder
 
-Run = Callable[[Sequence[TraceNode], Sequence[TraceTask], int, int], FillFigures]
-RUNS: dict[str, Run] = {"fill": fill, "decide": fill_by_decide}
 SATURATED = 100
 """From this percentage of requested GPUs on the cluster counts as saturated."""
 MAX_TASKS = 1_000_000
@@ -24,7 +18,7 @@ MAX_TASKS = 1_000_000
 
 
 def document(
-    folder: Path, *, mode: str, demand: float, seeds: Sequence[int], progress: Callable[[str], None]
+    folder: Path, *, demand: float, seeds: Sequence[int], progress: Callable[[str], None]
 ) -> dict[str, object] | str:
     """Fill the cluster of a folder for each seed. Returns the report, or a sentence about the fault of the folder.
 
@@ -38,9 +32,9 @@ def document(
         return why
     outcomes: list[FillFigures] = []
     for seed in seeds:
-        outcomes.append(RUNS[mode](trace.nodes, trace.tasks, seed, percent))
+        outcomes.append(fill(trace.nodes, trace.tasks, seed, percent))
         progress(f"seed {seed}: {outcomes[-1].percent(percent):.2f} % allocated")
-    return _report(outcomes, mode, percent)
+    return _report(outcomes, percent)
 
 
 def _refusal(trace: ClusterTrace, percent: int) -> str | None:
@@ -61,7 +55,7 @@ def _refusal(trace: ClusterTrace, percent: int) -> str | None:
     return None
 
 
-def _report(outcomes: Sequence[FillFigures], mode: str, demand: int) -> dict[str, object]:
+def _report(outcomes: Sequence[FillFigures], demand: int) -> dict[str, object]:
     """The report, with the keys of a replay; those about run times and waits are unknown."""
     last = _mean(outcomes, demand)
     nothing = dict.fromkeys(("p50", "p90", "p99", "max"))
@@ -78,7 +72,7 @@ def _report(outcomes: Sequence[FillFigures], mode: str, demand: int) -> dict[str
         "jobs_finished": 0,
         "format": 1,
         "simulated": True,
-        "mode": mode,
+        "mode": "fill",
         "demand_percent": demand,
         "gpus": outcomes[0].capacity_milli // 1000,
         "jobs_placed": sum(placement is not None for one in outcomes for placement in one.placements),

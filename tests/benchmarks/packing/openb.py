@@ -1,4 +1,4 @@
-"""The packing experiment on the public openb trace: the shipped placement beside published and re-implemented ones.
+"""The packing experiment on the public openb trace: the shipped ``decide`` beside published and re-implemented ones.
 
 ``python -m tests.benchmarks.packing.openb [--seeds 42 43] [--mixes] [--peers] [--json FILE]``. The trace is read from
 the folder in GPU_QUOTA_OPENB, else from ``../shared/data/openb`` beside the checkout. Published: as printed in
@@ -21,11 +21,11 @@ from statistics import mean
 from rich.console import Console
 from rich.table import Table
 
-from jupyter_gpu_quota.simulate.packing.fill import MARKS, Placer, Shipped, fill
-from jupyter_gpu_quota.simulate.packing.fill_decide import fill_by_decide
+from jupyter_gpu_quota.simulate.packing.fill import MARKS, fill
 from jupyter_gpu_quota.simulate.packing.trace import ClusterTrace, Unreadable, read_folder
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.packing.mixes import MIXES
+from tests.benchmarks.packing.one_by_one import Placer, Shipped, place_one_by_one
 from tests.benchmarks.packing.peers import BestFit, BestFitByGpu, Gradient, Random
 
 SEEDS = tuple(range(42, 52))
@@ -39,17 +39,22 @@ PUBLISHED = {
 }
 MIN_ALLOCATED_PERCENT = {100: 95.4, 130: 96.0}
 """The least allocated percent by offered percent; it is also at least that of every peer."""
-SECONDS, PEER_SEEDS = 30.0, 3
-"""The most seconds of a run, and the number of seeds for the peers in the table of all figures."""
-SHAPE = "1,213 nodes, 6,212 GPUs, tasks one at a time, nothing ends"
+SECONDS, PEER_SEEDS = 60.0, 3
+"""The most seconds of a run, of 65 plans, and the number of seeds for the peers in the table of all figures."""
+CLUSTER = "1,213 nodes, 6,212 GPUs, nothing ends"
+SHAPE = f"{CLUSTER}; each plan of decide starts tasks that ask for 2 % of the GPU, others place one at a time"
 Maker = Callable[[ClusterTrace, int], Placer]
+PLACEMENT = "the placement of decide, one task at a time"
 POLICIES: dict[str, Maker] = {
     "random": lambda trace, seed: Random(trace.nodes, seed),
     "best-fit": lambda trace, _: BestFit(trace.nodes),
     "best-fit by GPU alone": lambda trace, _: BestFitByGpu(trace.nodes),
     "FGD": lambda trace, _: Gradient(trace.nodes, trace.tasks),
-    "ours": lambda trace, _: Shipped(trace.nodes),
+    PLACEMENT: lambda trace, _: Shipped(trace.nodes),
 }
+OURS = "ours"
+"""The policy that runs ``decide``."""
+PEERS = [name for name in POLICIES if name != PLACEMENT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,10 @@ def run(trace: ClusterTrace, mix: str, policy: str, seeds: Sequence[int]) -> Row
     by_seed, slowest = [], 0.0
     for seed in seeds:
         began = time.process_time()
-        figures = fill(trace.nodes, trace.tasks, seed, placer=POLICIES[policy](trace, seed))
+        if policy == OURS:
+            figures = fill(trace.nodes, trace.tasks, seed)
+        else:
+            figures = place_one_by_one(trace.nodes, trace.tasks, seed, POLICIES[policy](trace, seed))
         slowest = max(slowest, time.process_time() - began)
         by_seed.append(tuple(round(figures.percent(mark), 3) for mark in MARKS))
     means = tuple(round(mean(column), 3) for column in zip(*by_seed, strict=True))
@@ -84,7 +92,7 @@ def run(trace: ClusterTrace, mix: str, policy: str, seeds: Sequence[int]) -> Row
 
 
 def figures(quick: bool = False) -> list[Figure]:
-    """The shipped placement and the peers on all mixes; none, with a message, where the trace is missing.
+    """The shipped decide and the peers on all mixes; none, with a message, where the trace is missing.
 
     A quick run uses one seed of the default mix.
     """
@@ -93,13 +101,13 @@ def figures(quick: bool = False) -> list[Figure]:
         print("openb: the trace is not here; name its folder in GPU_QUOTA_OPENB.", file=sys.stderr)
         return []
     trace = _read(place)
-    return [*_of_default(trace, quick=quick), *([] if quick else _of_mixes(trace)), *_of_decide(trace)]
+    return [*_of_default(trace, quick=quick), *([] if quick else _of_mixes(trace)), _of_placement(trace)]
 
 
 def _of_default(trace: ClusterTrace, *, quick: bool) -> list[Figure]:
     seeds = SEEDS[:1] if quick else SEEDS
-    ours = run(trace, "default", "ours", seeds)
-    peers = [run(trace, "default", name, seeds[:PEER_SEEDS]) for name in POLICIES if name != "ours"]
+    ours = run(trace, "default", OURS, seeds)
+    peers = [run(trace, "default", name, seeds[:PEER_SEEDS]) for name in PEERS]
     timed = f"{SHAPE}; mean of seeds {seeds[0]}-{seeds[-1]}"
     return [
         *(_allocated(ours, peers, mark, least, timed) for mark, least in MIN_ALLOCATED_PERCENT.items()),
@@ -128,7 +136,7 @@ def _of_mixes(trace: ClusterTrace) -> list[Figure]:
     found = []
     for mix, make in MIXES.items():
         world = make(trace)
-        ours, peer = run(world, mix, "ours", SEEDS[:1]), run(world, mix, "FGD", SEEDS[:1])
+        ours, peer = run(world, mix, OURS, SEEDS[:1]), run(world, mix, "FGD", SEEDS[:1])
         beside = f"FGD {peer.percent[-1]:.2f} re-implemented, the same seed"
         timed = f"{SHAPE}; seed {SEEDS[0]}"
         name = f"openb, {mix}: GPU allocated at 130 % offered"
@@ -138,14 +146,12 @@ def _of_mixes(trace: ClusterTrace) -> list[Figure]:
     return found
 
 
-def _of_decide(trace: ClusterTrace) -> list[Figure]:
-    began = time.process_time()
-    figures = fill_by_decide(trace.nodes, trace.tasks, SEEDS[0])
-    timed = f"the same tasks through decide, with the whole queue; seed {SEEDS[0]}"
-    took = f"; {time.process_time() - began:.1f} s CPU for four plans"
-    return [
-        Figure(name="openb by decide, GPU allocated at 130 %", value=figures.percent(130), unit="%", timed=timed + took)
-    ]
+def _of_placement(trace: ClusterTrace) -> Figure:
+    row = run(trace, "default", PLACEMENT, SEEDS[:1])
+    timed = f"{CLUSTER}; {PLACEMENT}; seed {SEEDS[0]}; {row.slowest_s:.1f} s CPU"
+    return Figure(
+        name="openb by placement, GPU allocated at 130 % offered", value=row.percent[-1], unit="%", timed=timed
+    )
 
 
 def _read(place: Path) -> ClusterTrace:
@@ -164,7 +170,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
         for name, percent in PUBLISHED.items() if mix == "default" else ():
             table.add_row(name, "published", *(f"{value:.2f}" for value in percent), "")
         for row in (row for row in rows if row.mix == mix):
-            how = "measured" if row.policy == "ours" else "re-implemented"
+            how = "measured" if row.policy in (OURS, PLACEMENT) else "re-implemented"
             seeds = f"{how}, {len(row.by_seed)} seeds"
             table.add_row(row.policy, seeds, *(f"{value:.2f}" for value in row.percent), f"{row.slowest_s:.1f} s")
         console.print(table)
@@ -188,7 +194,7 @@ def main() -> None:
     rows = []
     for mix in mixes:
         world = MIXES[mix](trace) if mix in MIXES else trace
-        for policy in POLICIES if args.peers else ("ours",):
+        for policy in (*POLICIES, OURS) if args.peers else (OURS,):
             rows.append(run(world, mix, policy, args.seeds))
             print(rows[-1], file=sys.stderr)
     show(Console(width=110), rows)

@@ -1,4 +1,4 @@
-"""The packing experiment on small clusters: one task at a time, within each node, without knowledge of later tasks."""
+"""The packing experiment on small clusters: through ``decide``, and the placement alone, one task at a time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from random import Random
 
 import pytest
 
-from jupyter_gpu_quota.simulate.packing.fill import MARKS, FillFigures, Placer, Shipped, TaskPlacement, fill, offered
-from jupyter_gpu_quota.simulate.packing.fill_decide import fill_by_decide
+from jupyter_gpu_quota.core.plan import Plan
+from jupyter_gpu_quota.simulate.packing import fill as filling
+from jupyter_gpu_quota.simulate.packing.fill import MARKS, FillFigures, TaskPlacement, fill, offered
 from jupyter_gpu_quota.simulate.packing.trace import ClusterTrace, TraceNode, TraceTask, Unreadable, read_folder
 from tests.benchmarks.packing.mixes import MIXES
+from tests.benchmarks.packing.one_by_one import Placer, Shipped, place_one_by_one
 from tests.benchmarks.packing.peers import BestFit, BestFitByGpu, Gradient
 from tests.benchmarks.packing.peers import Random as RandomPeer
 
@@ -100,7 +102,7 @@ def faults(trace: ClusterTrace, figures: FillFigures, seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_node_is_overfull_and_nothing_that_fits_is_rejected(make: Maker, seed: int) -> None:
     trace = cluster(seed)
-    assert faults(trace, fill(trace.nodes, trace.tasks, seed, placer=make(trace.nodes, trace.tasks)), seed) == []
+    assert faults(trace, place_one_by_one(trace.nodes, trace.tasks, seed, make(trace.nodes, trace.tasks)), seed) == []
 
 
 @pytest.mark.parametrize("waste", ["cpu_milli", "memory_mib"])
@@ -111,7 +113,7 @@ def test_the_checker_finds_a_placement_without_cpu_or_memory(waste: str) -> None
             return super().offer(TraceTask(name=task.name, gpu_milli=task.gpu_milli, models=task.models, **kept))
 
     wrong = [
-        bool(faults(trace, fill(trace.nodes, trace.tasks, seed, placer=Forgetful(trace.nodes)), seed))
+        bool(faults(trace, place_one_by_one(trace.nodes, trace.tasks, seed, Forgetful(trace.nodes)), seed))
         for seed in range(3)
         for trace in [cluster(seed)]
     ]
@@ -157,7 +159,7 @@ def test_tasks_are_offered_one_at_a_time() -> None:
             events.append("offered")
             return super().offer(task)
 
-    fill(trace.nodes, Watched(), 3, demand=1000, placer=Recording(trace.nodes))
+    place_one_by_one(trace.nodes, Watched(), 3, Recording(trace.nodes), demand=1000)
     copies = events[events.index("offered") + len(few) :]
     assert len(copies) > 10
     assert "drawn drawn" not in " ".join(copies)
@@ -201,7 +203,7 @@ def test_the_score_leaves_more_whole_devices_free_than_best_fit(seed: int) -> No
     rest = [TraceTask(name=f"c{n}", cpu_milli=11_000, memory_mib=47_000, gpu_milli=470) for n in range(80)]
     tasks = [*light, *heavy, *rest, TraceTask(name="d", cpu_milli=88_000, memory_mib=300_000, gpu_milli=8000)]
     ours = fill(nodes, tasks, seed).percent(130)
-    assert ours > fill(nodes, tasks, seed, placer=BestFitByGpu(nodes)).percent(130)
+    assert ours > place_one_by_one(nodes, tasks, seed, BestFitByGpu(nodes)).percent(130)
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -214,21 +216,28 @@ def test_the_other_mixes_request_as_much_as_the_trace(mix: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("run", [fill, fill_by_decide], ids=["fill", "decide"])
-def test_allocation_never_exceeds_the_requests_so_far(run: Callable[..., FillFigures], seed: int) -> None:
+def test_allocation_never_exceeds_the_requests_so_far(seed: int) -> None:
     nodes = [TraceNode(name="n", cpu_milli=64_000, memory_mib=400_000, gpus=2, model="X")]
     tasks = [TraceTask(name="t", cpu_milli=1000, memory_mib=1, gpu_milli=milli) for milli in (800, 300, 1000, 50)]
-    figures = run(nodes, tasks, seed)
+    figures = fill(nodes, tasks, seed)
     assert len(figures.asked_milli) == len(figures.allocated_milli) == 130
     assert all(given <= asked for asked, given in zip(figures.asked_milli, figures.allocated_milli, strict=True))
     assert all(figures.asked_milli[mark - 1] >= 20 * mark for mark in MARKS)
 
 
-# --- decide ---------------------------------------------------------------------------------------------------------
+# --- through decide -------------------------------------------------------------------------------------------------
+def test_no_task_is_placed_without_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = cluster(1)
+    monkeypatch.setattr(
+        filling, "decide", lambda snapshot, policy, cache: Plan(now=snapshot.now, seen_version=snapshot.version)
+    )
+    assert fill(trace.nodes, trace.tasks, 1).allocated_milli[-1] == 0
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_decide_overfills_no_node_and_leaves_out_nothing_that_fits(seed: int) -> None:
     trace = cluster(seed)
-    figures = fill_by_decide(trace.nodes, trace.tasks, seed)
+    figures = fill(trace.nodes, trace.tasks, seed)
     books, order = Books(trace.nodes), list(offered(trace.tasks, figures.capacity_milli * 130 // 100, seed))
     placed = [(task, placement) for task, placement in zip(order, figures.placements, strict=True) if placement]
     assert [said for task, placement in placed if (said := books.fault(task, placement))] == []
@@ -237,14 +246,6 @@ def test_decide_overfills_no_node_and_leaves_out_nothing_that_fits(seed: int) ->
     ]
     assert not [task for task in left if any(books.fits(node, task) for node in range(len(trace.nodes)))]
     assert sum(task.gpu_milli for task, _ in placed) == figures.allocated_milli[-1]
-
-
-def test_decide_starts_of_what_waits_together_and_what_started_stays() -> None:
-    nodes = [TraceNode(name="n", cpu_milli=8000, memory_mib=1000, gpus=1, model="X")]
-    tasks = [TraceTask(name="t", cpu_milli=1000, memory_mib=1, gpu_milli=300)]
-    figures = fill_by_decide(nodes, tasks, 42)
-    assert [figures.percent(mark) for mark in (99, *MARKS)] == [0, 90, 90, 90, 90]
-    assert figures.placements == (*[TaskPlacement(node=0, devices=(0,))] * 3, None, None)
 
 
 # --- the reader ---------------------------------------------------------------------------------------------------

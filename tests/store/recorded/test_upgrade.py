@@ -293,11 +293,18 @@ ELSEWHERE = frozenset({"01M7WD7VF8PTBVK21T497WKYJM"})
 
 
 def comparable(plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A plan without what the rules added, the changed places, and a field that reservations did not have then."""
+    """A plan without what the rules added, the changed places, and a field that reservations did not have then.
+
+    Nor has it the memory of places, which has a headroom now (R1).
+    """
     then = [action for action in plan if action["do"] != "reserve" or action["workload"] not in ADDED]
     left_out = [{"starts_at", "placements"} if action["workload"] in ELSEWHERE else {"starts_at"} for action in then]
     return [
-        {name: each for name, each in action.items() if name not in names}
+        {
+            name: [place[:3] for place in each] if name == "placements" else each
+            for name, each in action.items()
+            if name not in names
+        }
         for action, names in zip(then, left_out, strict=True)
     ]
 
