@@ -2,7 +2,8 @@
 
 P10: a claim within its guarantee has its devices within grace + 2 ticks. A notebook within its quota, or one that wakes
 while its slice is lent, has its slice within lent_grace + 2 ticks. Each quarantined device adds one grace. The amounts
-are those in force: when a window of the calendar opens or closes, a claim becomes owed, or is no longer owed.
+are those in force: a claim becomes owed, or is no longer owed, when a window of the calendar opens or closes, and when
+non-preemptible work above a lowered quota has ended, up to where a raised one is not in force.
 Source: docs/scheduling.md, section 9.
 """
 
@@ -50,7 +51,8 @@ class GuaranteeMonitor:
     """Measures how long each claim within its guarantee waits.
 
     ``policy`` has its calendar expanded over the whole simulated time. ``reduced``: the pools in which work waited
-    while the quotas did not fit; their guarantees are reduced, and not checked meanwhile.
+    while the quotas did not fit beside non-preemptible work above them; their guarantees are reduced, and not checked
+    meanwhile.
     """
 
     policy: Policy
@@ -62,6 +64,8 @@ class GuaranteeMonitor:
     _changes_at: int | None = None
     """When the calendar changes an amount next."""
     _use: dict[ProjectPool, int] = field(default_factory=lambda: defaultdict(int))
+    _fixed: dict[ProjectPool, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    """The milli-GPU of each non-preemptible job that runs."""
     _booked: dict[ProjectPool, int] = field(default_factory=lambda: defaultdict(int))
     _waiting: dict[ProjectPool, dict[str, Job]] = field(default_factory=lambda: defaultdict(dict))
     _requested: dict[ProjectPool, dict[str, Notebook]] = field(default_factory=lambda: defaultdict(dict))
@@ -82,7 +86,9 @@ class GuaranteeMonitor:
         self._devices |= {device.id: device for device in changes.devices}
         touched = dict[ProjectPool, None]()
         for record in changes.jobs:
-            touched[self._update_job(record.job)] = None
+            touched[key := self._update_job(record.job)] = None
+            if not record.job.preemptible:
+                touched |= {other: None for other in self._waiting if other[1] == key[1]}
         for seen in changes.notebooks:
             touched[self._update_notebook(seen.notebook)] = None
         if changes.devices:
@@ -121,10 +127,13 @@ class GuaranteeMonitor:
         key = job.project, job.pool
         self._remove_use(job.id, self._use)
         self._waiting[key].pop(job.id, None)
+        self._fixed[key].pop(job.id, None)
         if job.state in WAITING and job.target in (JobTarget.RUNNING, JobTarget.PAUSED):
             self._waiting[key][job.id] = job
         elif job.state in USES:
             self._add_use(job.id, key, job.held_milli, self._use)
+            if not job.preemptible:
+                self._fixed[key][job.id] = job.held_milli
         return key
 
     def _update_notebook(self, notebook: Notebook) -> ProjectPool:
@@ -186,11 +195,19 @@ class GuaranteeMonitor:
                 yield job.id
 
     def _fits_pool(self, pool: str) -> bool:
-        """Whether the quotas of a pool fit its healthy devices; otherwise they are reduced."""
-        promised = sum(
-            one.notebook_milli + one.training_milli for (_, where), one in self._amounts.items() if where == pool
+        """Whether what the quotas promise fits the healthy devices, beside non-preemptible work above its quota."""
+        there = {key: one for key, one in self._amounts.items() if key[1] == pool}
+        promised = sum(one.notebook_milli + self._promised_to_jobs(key, one) for key, one in there.items())
+        above = sum(
+            max(0, sum(jobs.values()) - self._amounts.get(key, NOTHING).training_milli)
+            for key, jobs in self._fixed.items()
+            if key[1] == pool
         )
-        return promised <= sum(self._devices_by_node(pool).values()) * WHOLE_DEVICE
+        return promised + above <= sum(self._devices_by_node(pool).values()) * WHOLE_DEVICE
+
+    def _promised_to_jobs(self, key: ProjectPool, amounts: Amounts) -> int:
+        wanted = self._use[key] + sum(job.gpu_milli * job.ranks for job in self._waiting[key].values())
+        return min(amounts.training_milli, wanted)
 
     def _fits_empty_pool(self, job: Job) -> bool:
         """Whether a job fits in its pool while that is empty."""

@@ -357,6 +357,31 @@ def test_a_simulation_with_a_calendar_ends_though_a_job_can_never_start() -> Non
     assert [run[0] for run in runs_of(replay)] == ["b1"]
 
 
+FAR = """
+calendar:
+  - name: far
+    when: {dates: ["2027-03-12"], timezone: UTC}
+    projects: {vision: {train: {training: 4}}, speech: {train: {training: 0}}}
+"""
+
+
+def test_a_window_more_than_two_months_ahead_is_played() -> None:
+    """A job that may not be preempted needs the quota of 4 that day 70 brings; time jumps there."""
+    replay = Replay(
+        trace(job("x", 0, 100, gpu=3, preemptible=False), begins_at="2027-01-01T00:00:00Z"), quota(QUOTA + FAR)
+    )
+    replay.run(until=replay.trace.begins_at + 90 * 86_400_000)
+    assert runs_of(replay) == [("x", 70 * 86_400, 70 * 86_400 + 100, 0)]
+
+
+def test_a_wait_for_work_above_a_lowered_quota_breaks_no_guarantee() -> None:
+    """At 20:00 vision has 3 and speech 1 GPU; at 6:00 two each, and speech waits for the third job until it ends."""
+    fixed = [job(f"v{at}", 0, 12 * 3600, preemptible=False) for at in range(3)]
+    waiting = [job(f"s{at}", 0, 20 * 3600, "speech") for at in range(2)]
+    outcome = simulate_trace(trace(*fixed, *waiting, begins_at="2027-01-01T20:00:00Z"), quota(QUOTA + NIGHTS))
+    assert outcome.violations == [] and outcome.reduced == {"train"}
+
+
 def test_a_state_that_breaks_an_invariant_fails_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = Replay(trace(job("b1", 0, 100)), quota())
     replay.run(until=replay.trace.begins_at + 5_000)
