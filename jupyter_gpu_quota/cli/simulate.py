@@ -69,14 +69,14 @@ def simulate(trace: str, mode: str | None, report: Path | None, html: Path | Non
     """Replay TRACE in virtual time under the given quotas and GPUs, and print its figures.
 
     TRACE is a JSON document (`schema trace`), a CSV of work, a recorded `audit --json`, a folder with nodes.csv and
-    pods_*.csv, or a generated trace: bank:calm, bank:usual, bank:deadline, each also with :lending or :baseline. The
-    tasks of a folder fill its empty nodes and never end. Quotas that do not fit the GPUs are refused, as by
-    `quota preview`.
+    pods_*.csv (or one of several such files in it), or a generated trace: bank:calm, bank:usual, bank:deadline, each
+    also with :lending or :baseline. The tasks of a folder fill its empty nodes and never end. Quotas that do not fit
+    the GPUs are refused, as by `quota preview`.
     """
     if not trace.strip():
         raise click.UsageError("no trace was given; give a file, a folder, or bank:calm, bank:usual or bank:deadline")
     path = Path(trace)
-    mode = mode or ("fill" if path.is_dir() else "replay")
+    mode = mode or ("fill" if path.is_dir() or path.match("pods_*.csv") else "replay")
     inputs = [path, *path.glob("*.csv"), *filter(None, [options["quotas"]])]
     check_outputs({"--report": report, "--html": html}, inputs)
     if html is not None:
@@ -173,7 +173,7 @@ def _progress_printer(what: str, begins_at: int) -> Callable[[int], None]:
 
 # --- fill -----------------------------------------------------------------------------------------------------------
 def _fill(
-    folder: Path,
+    path: Path,
     *,
     demand: float,
     seeds: tuple[int, ...] | None,
@@ -187,10 +187,10 @@ def _fill(
     if quotas or gpus or days or accept_overcommit:
         options = "--quotas, --gpus, --days and --accept-overcommit do not apply"
         raise click.UsageError(f"--mode fill uses the folder's own nodes: {options}")
-    found = document(folder, demand=demand, seeds=seeds or FILL_SEEDS, progress=print_stderr)
+    found = document(path, demand=demand, seeds=seeds or FILL_SEEDS, progress=print_stderr)
     if isinstance(found, str):
-        fail(f"{folder} is not a trace to fill: {found}")
-    return found | {"trace": str(folder) if folder.name else folder.resolve().name}
+        fail(f"{path} is not a trace to fill: {found}")
+    return found | {"trace": str(path) if path.name else path.resolve().name}
 
 
 # --- results --------------------------------------------------------------------------------------------------------

@@ -223,8 +223,8 @@ def duration_ms(text: str) -> int | AmountRefusal:
 
 
 def duration_text(seconds: int) -> str:
-    """The shortest duration that reads back as so many seconds: 5400 is "90m", 86400 is "24h"."""
-    for size, unit in ((3600, "h"), (60, "m")):
+    """A duration that reads back as so many seconds, in one unit: 5400 is "90m", 86400 is "24h", two of these "2d"."""
+    for size, unit in ((86_400, "d") if seconds > 86_400 else (3600, "h"), (3600, "h"), (60, "m")):
         if seconds and seconds % size == 0:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"

@@ -238,6 +238,13 @@ def test_a_folder_is_filled_seed_by_seed_and_the_report_has_the_same_keys(folder
     assert (folder / "p.html").read_text().count("<svg") == 2, "wide and narrow"
 
 
+def test_one_of_several_files_of_a_folder_is_filled(folder: Path) -> None:
+    (folder / "pods_other.csv").write_text(TASKS_CSV)
+    done = run(folder, "--seeds", "1")
+    assert done.exit_code == 1 and "name one pods_*.csv of it instead" in done.stderr
+    assert run(folder / "pods_other.csv", "--seeds", "1", "--demand", "0.5").exit_code == 0
+
+
 def test_the_default_mode_of_a_folder_is_fill(folder: Path) -> None:
     assert run(folder, "--seeds", "1", "--demand", "0.5", "--report", folder / "r.json").exit_code == 0
     report = json.loads((folder / "r.json").read_text())
@@ -422,7 +429,7 @@ def test_accepted_quotas_that_do_not_fit_are_reported_without_a_claim_about_guar
     done = run(*words, "--report", seven / "r.json", "--html", seven / "p.html")
     assert done.exit_code == 0 and "accepted: The quotas of pool all add up to 7" in done.stderr, done.output
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("guarantee_violations"))
-    assert line.endswith("0, not counted in all: the quotas do not fit, so they are reduced")
+    assert line.endswith("0, not counted in all: the quotas did not fit, and were reduced")
     assert json.loads((seven / "r.json").read_text())["guarantees_reduced_in"] == ["all"]
     assert "where violations were not counted</th><td>all</td>" in (seven / "p.html").read_text()
 

@@ -287,6 +287,13 @@ def test_a_tick_is_shown_in_milliseconds() -> None:
     assert duration_ms("1s") == 1000
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (90, "90s"), (5400, "90m"), (86_400, "24h"), (604_800, "7d"), (90_000, "25h")]
+)
+def test_a_duration_is_written_in_its_largest_unit(seconds: int, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
 @given(st.integers(0, 10**8))
 def test_a_duration_reads_back_as_itself(seconds: int) -> None:
     assert duration_s(duration_text(seconds)) == seconds

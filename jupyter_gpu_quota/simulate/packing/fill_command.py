@@ -18,13 +18,14 @@ MAX_TASKS = 1_000_000
 
 
 def document(
-    folder: Path, *, demand: float, seeds: Sequence[int], progress: Callable[[str], None]
+    path: Path, *, demand: float, seeds: Sequence[int], progress: Callable[[str], None]
 ) -> dict[str, object] | str:
     """Fill the cluster of a folder for each seed. Returns the report, or a sentence about the fault of the folder.
 
-    ``demand``: the requested GPU as a multiple of the cluster's; ``progress`` is called after each seed.
+    ``path``: the folder, or the one of its files of tasks to use. ``demand``: the requested GPU as a multiple of the
+    cluster's. ``progress`` is called after each seed.
     """
-    trace = read_folder(folder)
+    trace = read_folder(path) if path.is_dir() else read_folder(path.parent, path.name)
     if isinstance(trace, Unreadable):
         return trace.sentence
     percent = max(1, round(demand * 100))

@@ -17,7 +17,9 @@ MAX_LINES = 1_000_000
 MAX_NUMBER = 1 << 40
 MAX_GPUS = 64
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-TASK_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")
+TASK_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+OPTIONAL_COLUMNS = ("gpu_spec",)
+"""Columns that a file need not have; each task then accepts any model. Others, such as times, are not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ def _pods_file(folder: Path, name: str | None) -> Path:
         return folder / name
     if len(found) != 1:
         there = ", ".join(found) or "none"
-        raise _InvalidTrace(f"{folder} must hold one pods_*.csv, or one must be named; there: {there}.")
+        raise _InvalidTrace(f"name one pods_*.csv of it instead of the folder; there: {there}.")
     return folder / found[0]
 
 
@@ -102,8 +104,8 @@ class _Row:
         return text
 
     def optional(self, column: str) -> str:
-        """A text that may be empty."""
-        return self.text(column) if self._fields[column] else ""
+        """A text that may be empty, of a column that may be absent."""
+        return self.text(column) if self._fields.get(column) else ""
 
     def number(self, column: str, least: int = 0, most: int = MAX_NUMBER) -> int:
         """A whole number."""
@@ -148,9 +150,9 @@ def _lines_of_text(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file, strict=True)
         header = next(rows, [])
-        missing = [column for column in columns if header.count(column) != 1]
-        if missing:
-            raise _InvalidTrace(f"{path.name}, line 1: the column {missing[0]} must be there once.")
+        for column in (*columns, *OPTIONAL_COLUMNS):
+            if header.count(column) > 1 or (column in columns and column not in header):
+                raise _InvalidTrace(f"{path.name}, line 1: the column {column} must be there once.")
         for fields in rows:
             where = f"{path.name}, line {rows.line_num}"
             if rows.line_num > MAX_LINES:

@@ -89,7 +89,7 @@ def changes(old: str | None, new: str) -> list[str]:
         pytest.param(
             "calendar:",
             "policy: {patience: 2d}\ncalendar:",
-            ["policy: patience 48h instead of 24h."],
+            ["policy: patience 2d instead of 24h."],
             id="the patience",
         ),
         pytest.param("days: [mon]", "days: [tue]", [], id="the calendar has sentences of its own"),

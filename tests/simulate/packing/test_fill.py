@@ -332,6 +332,17 @@ def test_a_folder_with_two_task_files_needs_a_file_name(tmp_path: Path) -> None:
     assert isinstance(read_folder(tmp_path, "pods_other.csv"), ClusterTrace)
 
 
+def test_a_file_without_the_optional_columns_has_tasks_for_any_model(tmp_path: Path) -> None:
+    found = read_folder(wrote(tmp_path, pods="name,cpu_milli,memory_mib,num_gpu,gpu_milli\none,4000,2000,1,460\n"))
+    assert isinstance(found, ClusterTrace)
+    assert found.tasks == (TraceTask(name="one", cpu_milli=4000, memory_mib=2000, gpu_milli=460),)
+
+
+def test_an_optional_column_may_not_be_there_twice(tmp_path: Path) -> None:
+    found = read_folder(wrote(tmp_path, pods=PODS.replace(",qos", ",gpu_spec")))
+    assert isinstance(found, Unreadable) and "line 1: the column gpu_spec must be there once" in found.sentence
+
+
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert isinstance(read_folder(tmp_path / "gone", "pods_default.csv"), Unreadable)
 
