@@ -16,6 +16,7 @@ from ..core.enforcement.levels import DeviceShare, EnforcementLabel, Enforcement
 from ..core.facts import DeviceFact, RankFact
 from ..core.frozen import fast_frozen
 from ..core.model import Allocation, Device, Node, Placement
+from ..core.recovery.differences import AttemptRecord
 from ..core.samples import DeviceSample
 
 Inventory = tuple[tuple[Node, ...], tuple[Device, ...]]
@@ -97,6 +98,22 @@ class JobBackend(Protocol):
 
     def fence(self, fencing: int) -> None:
         """Refuse orders of older leaders from now on; returns when that is durable. A lower number changes nothing."""
+
+
+class AttemptRecords(Protocol):
+    """What a backend recorded of attempts, for a database that may be older. Its calls change nothing."""
+
+    def newest_fence(self) -> int:
+        """The highest number that ``fence`` was called with; 0 before the first."""
+
+    def unsettled(self) -> Collection[tuple[str, int]]:
+        """Every (job, attempt) that was ordered and is not settled."""
+
+    def newest(self, jobs: Collection[str]) -> Sequence[AttemptRecord]:
+        """The newest attempt of each of these jobs, and of each job with an attempt that is not settled.
+
+        A job without a claimed rank is left out. A record that cannot be read is one of a running attempt.
+        """
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from ...core.facts import DeviceFact
 from ...core.samples import DeviceSample
 from ..protocol import DeviceUsers
 from .enforcement_backend import LocalEnforcement
+from .jobs.attempt_records import LocalAttempts
 from .jobs.executor import LocalJobs
 from .jobs.outputs import LocalOutputs
 from .sampling.machine import MachineSampler, open_sampler
@@ -45,6 +46,7 @@ class LocalBackend:
         self.samples = LocalSamples(sampler, self.jobs)
         self.enforcement = LocalEnforcement(state_dir, cgroup=cgroup, mps=mps)
         self.outputs = LocalOutputs(state_dir)
+        self.attempts = LocalAttempts(state_dir)
 
     def close(self) -> None:
         """Release threads and the device reader; jobs continue."""

@@ -23,6 +23,7 @@ from typing import Any
 
 from ....core.facts import RankFact
 from ....core.job_ends import EndCause
+from ....core.model import Placement
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.variables import rank_environment, without_ours
 from ..enforcement.cgroup import Cgroups
@@ -40,7 +41,8 @@ from ..host.processes import (
 )
 from ..host.record_files import file_lock, raise_fence, read_fence, read_record, write_record
 from ..sampling.machine import MachineSampler, open_sampler
-from .paths import RankPaths, active_directory, active_marker, bundle_file, fence_file, job_directory, rank_paths
+from .attempt_records import paths_of_ranks, unsettled_attempts
+from .paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from .prefork import PreforkedSupervisor
 from .rank_enforcement import RankEnforcement
 from .rank_facts import rank_fact
@@ -219,8 +221,7 @@ class LocalJobs:
 
     def _marked(self) -> dict[Attempt, None]:
         """The attempts that any leader started or stopped, and that are not settled, from their markers on the disk."""
-        markers = sorted(path.name.rpartition(".") for path in Path(active_directory(self.state_dir)).iterdir())
-        return {(job, int(attempt)): None for job, _, attempt in markers}
+        return dict.fromkeys(unsettled_attempts(self.state_dir))
 
     # --- starting -------------------------------------------------------------------------------------------------
     def _start(self, order: StartOrder) -> None:
@@ -249,6 +250,7 @@ class LocalJobs:
             bundle=None if order.bundle is None else bundle_file(self.bundles_dir, order.bundle), wake=self.wake,
             log_limit_bytes=self._log_limit_mib * MIB, work_limit_bytes=self._work_limit_mib * MIB,
             outputs_limit_bytes=(order.outputs_limit_mib or self._outputs_limit_mib) * MIB, cgroup=settings.cgroup,
+            ranks=order.ranks, placements=[_fields(part) for part in order.placements],
         )  # fmt: skip
 
     def _sweep(self) -> None:
@@ -323,7 +325,8 @@ class LocalJobs:
                 return False
             rank = {"job": order.job, "attempt": order.attempt, "rank": int(Path(paths.control).name[len("rank-") :])}
             ended = {"claimed_at": _now_ms(), "ended_at": _now_ms(), "exit_status": -15, "tree_gone": True}
-            write_record(paths.status, {**rank, **ended, "pause_requested": True, "fencing": order.fencing})
+            why = {"pause_requested": True, "pause_reason": order.reason}
+            write_record(paths.status, {**rank, **ended, **why, "fencing": order.fencing})
         return True
 
     # --- lost supervisors -----------------------------------------------------------------------------------------
@@ -411,13 +414,7 @@ class LocalJobs:
                 yield paths, status
 
     def _paths_of(self, job: str, attempt: int) -> list[RankPaths]:
-        """The ranks of an attempt that have a control folder."""
-        try:
-            names = os.listdir(os.path.join(job_directory(self.state_dir, job), "attempts", str(attempt)))
-        except FileNotFoundError:
-            return []
-        ranks = sorted(int(name[len("rank-") :]) for name in names if name.startswith("rank-"))
-        return [rank_paths(self.state_dir, job, attempt, rank) for rank in ranks]
+        return paths_of_ranks(self.state_dir, job, attempt)
 
     def _empty_trash(self) -> None:
         """Remove the folders of forgotten jobs, after a change of permissions that their owners had removed."""
@@ -445,6 +442,10 @@ def make_control(paths: RankPaths) -> None:
         home.chmod(0o711)
     for folder in (control.parents[1], control.parents[0], control):
         folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _fields(part: Placement) -> tuple[int, str, int, int]:
+    return part.rank, part.device, part.gpu_milli, part.memory_mib
 
 
 def _send_order(paths: RankPaths, order: Mapping[str, Any]) -> dict[str, Any] | None:

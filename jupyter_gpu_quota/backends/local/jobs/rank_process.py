@@ -26,6 +26,7 @@ class RankOrder(TypedDict):
     """The order on a supervisor's standard input. ``bundle`` is the path of the code, ``account`` a name.
 
     ``cgroup`` is the path of the cgroup that the rank starts in, if it has one. ``secrets`` are written to no disk.
+    ``ranks`` and ``placements`` (rank, device, milli-GPU, MiB) are those of the whole attempt; the status has them too.
     """
 
     state_dir: str
@@ -44,6 +45,8 @@ class RankOrder(TypedDict):
     log_limit_bytes: int
     outputs_limit_bytes: int
     work_limit_bytes: int
+    ranks: int
+    placements: list[tuple[int, str, int, int]]
     cgroup: NotRequired[str | None]
 
 

@@ -3,7 +3,7 @@
 :mod:`.supervise` starts it. It waits for a ``RankOrder`` as JSON on standard input, and ends if there is none. It
 detaches itself, takes the rank's lock, and writes every fact to ``status.json`` before it acts on it:
 
-    claimed          this rank of this attempt was started, and is never started again
+    claimed          this rank of this attempt was started, and is never started again; with the devices of the attempt
     pid              its process exists
     pause_intended   the pause file will be written
     pause_requested  the pause file existed before the process ended
@@ -99,6 +99,7 @@ class Supervisor:
         """Start the rank, unless there is a newer leader, and stay until no process of it is left."""
         supervisor = {**_identity(process(os.getpid())), "boot": boot_id(), "guard": _identity(self.guard)}
         self.status.update(claimed_at=now_ms(), supervisor=supervisor, mark=new_mark(), fencing=self.fencing)
+        self.status.update(ranks=self.order["ranks"], placements=self.order["placements"])
         write_record(self.paths.status, self.status)  # without a record it does not start
         # The claim is on disk before the fence is read. A new leader raises the fence before it reads claims. So either
         # this supervisor reads the new fence, or the leader reads this claim.
