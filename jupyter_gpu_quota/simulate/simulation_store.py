@@ -28,11 +28,11 @@ class SimulationStore(MemoryStore):
         self._ids += 1
         return f"{self._ids:012d}"
 
-    def acquire_lease(self, holder: str, *, now: int, ttl_ms: int) -> Lease | None:
+    def acquire_lease(self, holder: str, *, now: int, ttl_ms: int, above: int = 0) -> Lease | None:
         with self._writing(now) as work:
             if work.head.holder == holder:
                 work.head = replace(work.head, expires_at=now + 1)
-            return leases.acquire(work, holder, ttl_ms=ttl_ms)
+            return leases.acquire(work, holder, ttl_ms=ttl_ms, above=above)
 
     def add_reports(self, rows: Iterable[NotebookReport]) -> None:
         """Add reports of notebook servers, in the order of their arrival."""

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 from ..core.model import NotebookState
 from ..core.samples import DeviceSample
 from .database import tables
+from .database.position import Position, has_position, position_of
 from .database.tables import Head, Rows, Scope, Table, Where
 from .records.activity import Note, NotebookReport, NoteKind
 from .records.calls import FIRST_PAGE, JobFilter, Lease, Page
 from .records.commands import AllocationLabel
 from .records.notifications import NotificationRecord
+from .records.recovery import Hold, UnknownWork, unknown_from
 from .records.rows import (
     AuditRow,
     Changes,
@@ -62,8 +64,27 @@ class StoreQueries:
         with self._rows.reading() as scope:
             head = head_of(scope)
             if head.version == since:
-                return Changes(version=since)
+                return Changes(version=since, fencing=head.fencing)
             return _changes(scope, head, since, ended=ended)
+
+    def position(self) -> Position:
+        """The newest row of the audit chain."""
+        return position_of(self._head())
+
+    def has_position(self, position: Position) -> bool:
+        """Whether the audit chain contains this row: a restored backup may lack it."""
+        with self._rows.reading() as scope:
+            return has_position(scope, position)
+
+    def hold(self) -> Hold | None:
+        """Why no decision is made, since the database is older than the running work; None: decisions are made."""
+        found = self.notes("recovery")
+        return Hold.from_note(found[0]) if found else None
+
+    def unknown_work(self) -> list[UnknownWork]:
+        """The attempts that run without a job here, as an admin accepted them."""
+        found = self.notes("unknown_work")
+        return unknown_from(found[0]) if found else []
 
     def lease(self) -> Lease | None:
         """The lease as it was last taken, expired or not; None where no process holds it."""
@@ -221,6 +242,7 @@ def _changes(scope: Scope, head: Head, since: int, *, ended: bool) -> Changes:
     live = is_first and not ended
     return Changes(
         version=head.version,
+        fencing=head.fencing,
         jobs=tuple(scope.changed(tables.JOBS, since, live=live)),
         notebooks=tuple(scope.changed(tables.NOTEBOOKS, since, live=live)),
         nodes=tuple(row.node for row in scope.changed(tables.NODES, since, live=False)),

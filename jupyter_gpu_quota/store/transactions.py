@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..core.facts import Fact, RankFact
 from ..core.model import Policy
 from ..core.plan import Plan
+from ..core.recovery.differences import AttemptRecord
 from ..core.samples import DeviceSample
 from .database.tables import BATCHES, LATEST, SAMPLES, SECRETS, USERS, BatchRow, Rows, UserRow
 from .database.unit_of_work import UnitOfWork
@@ -22,6 +23,7 @@ from .records.plan_chunks import PlanChunk, whole
 from .writes import lease as leases
 from .writes.commit import commit_chunk
 from .writes.observe import observe_facts
+from .writes.recovery import recover
 from .writes.requests import record_all
 from .writes.retention import forget_jobs, forget_samples
 from .writes.usage import Tally, add_use
@@ -108,14 +110,27 @@ class Store(StoreQueries):
         return version
 
     # --- the lease --------------------------------------------------------------------------------------------------
-    def acquire_lease(self, holder: str, *, now: int, ttl_ms: int) -> Lease | None:
-        """Take or renew the lease; None while another holder's has not expired. A new holder gets a higher fencing."""
+    def acquire_lease(self, holder: str, *, now: int, ttl_ms: int, above: int = 0) -> Lease | None:
+        """Take or renew the lease; None while another holder's has not expired. A new holder gets a higher fencing.
+
+        ``above``: the fencing number is above this one, also where the holder is the same.
+        """
         with self._writing(now) as work:
-            return leases.acquire(work, holder, ttl_ms=ttl_ms)
+            return leases.acquire(work, holder, ttl_ms=ttl_ms, above=above)
 
     def release_lease(self, lease: Lease) -> None:
         with self._writing(0) as work:
             leases.release(work, lease)
+
+    # --- recovery ---------------------------------------------------------------------------------------------------
+    def recover(self, attempts: Sequence[AttemptRecord], *, lease: Lease, now: int) -> bool:
+        """End an accepted hold: bring every job that differs to what its backend recorded. One transaction.
+
+        ``attempts`` are the newest of each job that has not ended, and those without a job. False where the lease is
+        lost, no hold is accepted, or a job runs on devices that are not known: nothing is written.
+        """
+        with self._writing(now) as work:
+            return not leases.why_lost(work, lease) and recover(work, attempts, lease)
 
     # --- people -----------------------------------------------------------------------------------------------------
     def user_id(self, name: str, *, now: int) -> str:

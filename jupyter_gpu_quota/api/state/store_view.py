@@ -124,7 +124,8 @@ class StoreView:
         quota = self.quota
         boundary = last_change_at(quota.policy, self.now()) if quota else None
         revision = quota.revision if quota else 0
-        return self.mirror.version, revision, boundary or 0, self.mirror.past_use.news
+        mirror = self.mirror
+        return mirror.version, mirror.fencing, revision, boundary or 0, mirror.past_use.news
 
     @property
     def quota_file(self) -> QuotaFile | None:
@@ -176,14 +177,15 @@ class StoreView:
     async def _refresh(self) -> None:
         started, before = self._clock(), self.mirror.version
         changes = await self.read(self.store.changes, before, ended=False)
-        if changes.version < before:  # a backup was restored
+        is_replaced = self.mirror.is_replaced_by(changes)
+        if is_replaced:
             changes = await self.read(self.store.changes, 0, ended=False)
             self._forget_all()
         if changes.quota is not None:  # before any caller sees this refresh as done
             changes = await self._readable(changes, changes.quota)
         if not self._notified:  # changes during this refresh are not in it
             self._read_at = started
-        if changes.version != before:
+        if changes.version != before or is_replaced:
             await self._apply(changes)
         await self._follow_use()
         await self._follow_notes()

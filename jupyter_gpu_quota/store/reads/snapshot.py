@@ -89,7 +89,7 @@ class Mirror:
         self._clear()
 
     def _clear(self) -> None:
-        self.version = 0
+        self.version = self.fencing = 0
         self.policy: Policy | None = None
         self.past_use = PastUse()
         self._ahead: PolicyAhead | None = None
@@ -113,15 +113,19 @@ class Mirror:
         Raises StoreUnavailable, with the mirror as it was.
         """
         changes = store.changes(self.version, ended=False)
-        if changes.version < self.version:  # a backup was restored
+        if self.is_replaced_by(changes):
             changes = store.changes(0, ended=False)
             self._clear()
         return self.apply(changes)
 
+    def is_replaced_by(self, changes: Changes) -> bool:
+        """Whether these may be changes of another history: a backup was restored, which also raises the fencing."""
+        return changes.version < self.version or (self.latest is not None and changes.fencing != self.fencing)
+
     def apply(self, changes: Changes) -> bool:
         """Apply changes since ``version``; whether they changed a snapshot or the policy."""
         self.some_began, first = False, self.latest is None
-        self.version, self.latest = changes.version, changes
+        self.version, self.fencing, self.latest = changes.version, changes.fencing, changes
         return any([*self._apply(changes), first])
 
     def _apply(self, changes: Changes) -> Iterator[bool]:

@@ -14,6 +14,7 @@ from ...core.model import Device, Job, Node, Policy
 from ...core.reasons import Reason
 from .activity import KeepNotes, PostponeWarning, RecordReport, WakeNotebook
 from .notifications import ChangeNotification, NewNotification
+from .recovery import AcceptRecovery, ForgetUnknownWork, HoldDecisions
 
 MAX_NUMBER = 2**31 - 1
 """The largest number in a request: every database can hold it."""
@@ -278,6 +279,9 @@ Request = (
     | SetInventory
     | ChangeNode
     | KeepBundle
+    | HoldDecisions
+    | AcceptRecovery
+    | ForgetUnknownWork
 )
 
 

@@ -145,9 +145,13 @@ class UsageHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The present rows that changed since a version, ended ones included."""
+    """The present rows that changed since a version, ended ones included. ``fencing`` is that of the leader.
+
+    Changes since a version of an earlier leader may lack rows that a restored backup removed: read all again.
+    """
 
     version: int
+    fencing: int = 0
     jobs: tuple[JobRecord, ...] = ()
     notebooks: tuple[NotebookRecord, ...] = ()
     nodes: tuple[Node, ...] = ()

@@ -79,6 +79,8 @@ def _placements(action: Action) -> tuple[Placement, ...]:
 
 
 def _why_stale(work: UnitOfWork, plan: Plan, policy: Policy, named: Iterable[str]) -> str | None:
+    if plan.seen_version > work.head.version:
+        return f"The plan was made for version {plan.seen_version} of another database; this one is a restored backup."
     present = work.head.quota_revision
     if present != policy.revision:
         return f"The plan was made for quota revision {policy.revision}, but revision {present} is in force."

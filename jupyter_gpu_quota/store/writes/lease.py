@@ -8,9 +8,10 @@ from ..database.unit_of_work import UnitOfWork
 from ..records.calls import CLOCK_TOLERANCE_MS, MAX_LEASE_MS, Lease
 
 
-def acquire(work: UnitOfWork, holder: str, *, ttl_ms: int) -> Lease | None:
+def acquire(work: UnitOfWork, holder: str, *, ttl_ms: int, above: int = 0) -> Lease | None:
     """Take or renew the lease; None while another holder's is in force. Raises ValueError for a wrong time to live.
 
+    ``above``: a fencing number that was used already, by a leader that this database may not know.
     A lease that ends later than any can, also by a clock that is CLOCK_TOLERANCE_MS ahead, was taken before the clock
     was set back, and counts as expired.
     """
@@ -21,7 +22,7 @@ def acquire(work: UnitOfWork, holder: str, *, ttl_ms: int) -> Lease | None:
     is_in_force = head.holder is not None and work.now < head.expires_at <= latest
     if is_in_force and head.holder != holder:
         return None
-    fencing = head.fencing if is_in_force else head.fencing + 1
+    fencing = head.fencing if is_in_force and head.fencing > above else max(head.fencing, above) + 1
     lease = Lease(holder=holder, fencing=fencing, expires_at=work.now + ttl_ms)
     work.head = replace(head, holder=holder, fencing=fencing, expires_at=lease.expires_at)
     return lease

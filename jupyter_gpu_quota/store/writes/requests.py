@@ -13,6 +13,7 @@ from ..records import activity, commands
 from ..records.calls import Page
 from ..records.commands import Recorded, Refusal, Refused, Request
 from ..records.notifications import ChangeNotification
+from ..records.recovery import AcceptRecovery, ForgetUnknownWork, HoldDecisions
 from ..records.rows import QuotaRevision
 from .activity import keep_notes, postpone_warning, record_idle_state, record_report, wake_notebook
 from .allocations import record_labels
@@ -20,6 +21,7 @@ from .inventory import change_node, set_inventory
 from .jobs import change_job, submit_job
 from .notebooks import record_memory_enforcement, request_notebook, request_slice_again, return_notebook
 from .notification_queue import change_notification
+from .recovery import accept_recovery, forget_unknown_work, hold_decisions
 
 
 def record_all(work: UnitOfWork, requests: Sequence[Request]) -> list[Recorded | Refusal]:
@@ -115,6 +117,9 @@ HANDLERS: Mapping[type, Callable[[UnitOfWork, Any], Recorded]] = {
     activity.WakeNotebook: wake_notebook,
     activity.KeepNotes: keep_notes,
     ChangeNotification: change_notification,
+    HoldDecisions: hold_decisions,
+    AcceptRecovery: accept_recovery,
+    ForgetUnknownWork: forget_unknown_work,
     commands.ApplyQuota: _apply_quota,
     commands.SetInventory: set_inventory,
     commands.ChangeNode: change_node,
