@@ -1,0 +1,64 @@
+"""Backup and restore of the SQLite database at a URL, while the service runs or is stopped."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from .database.copies import copy_database
+from .database.db_errors import openable
+from .database.restore import check_backup, copy_of_backup, replace_rows
+from .open import open_store
+from .records.calls import StoreUnavailable
+
+
+def backup(url: str, file: Path) -> None:
+    """Write a copy of the database with the state of one instant. Raises StoreUnavailable."""
+    source = _file_of(url, "pg_dump")
+    if not source.exists():
+        raise StoreUnavailable(f"There is no database {source}; name its state folder with --state-dir.")
+    if file.exists():
+        raise StoreUnavailable(f"{file} exists already; give another name.")
+    try:
+        check_backup(source)
+        copy_database(source, file)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(f"The backup cannot be written to {file}: {error}.") from error
+
+
+def restore(url: str, file: Path, *, now: int) -> Path:
+    """Put a backup in place of the database; decisions are held until an admin accepts the differences.
+
+    A backup of an older release is migrated. Returns the copy of the database as it was. Raises StoreUnavailable, with
+    the database as it was.
+    """
+    target, file = _file_of(url, "pg_restore, into an empty database and with the hub stopped"), file.absolute()
+    if not file.exists():
+        raise StoreUnavailable(f"There is no file {file}; nothing was restored.")
+    if target.exists() and target.samefile(file):
+        raise StoreUnavailable(f"{file} is the database itself; nothing was restored.")
+    check_backup(file)
+    try:
+        with copy_of_backup(file, target) as copy:
+            _migrate(copy, file)
+            open_store(url).close()
+            return replace_rows(target, copy, file=file.name, now=now)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is as before.") from error
+
+
+def _migrate(copy: Path, file: Path) -> None:
+    try:
+        open_store(f"sqlite:///{copy}").close()
+    except StoreUnavailable as error:
+        raise StoreUnavailable(str(error).replace(str(copy), str(file)), error.detail) from error
+
+
+def _file_of(url: str, program: str) -> Path:
+    with openable(url):
+        parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        raise StoreUnavailable(f"This command is for SQLite; for the database of this service use {program}.")
+    return Path(parsed.database).absolute()

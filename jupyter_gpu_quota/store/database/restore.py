@@ -1,0 +1,106 @@
+"""A backup put in place of an SQLite database that is in use.
+
+All rows are replaced in one transaction of SQLite, so that each other process has the rows before or after it, and a
+kill leaves those before. The transaction ends the lease, raises the fencing number and holds all decisions: what a
+leader decided on the earlier rows cannot be committed.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from ...core.recovery.evidence import BackupRestored
+from ..records.calls import StoreUnavailable
+from ..records.recovery import Hold
+from .copies import copy_database
+from .schema import metadata
+
+LOCK_TIMEOUT_S = 30.0
+BEFORE, RESTORING = "before-restore", "restoring"
+"""Ends of the names of the copy that is kept, and of the backup while it is read."""
+
+
+def check_backup(file: Path) -> None:
+    """Raise StoreUnavailable for a file that is no database of this service, or is damaged."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as connection:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise StoreUnavailable(f"{file} is damaged ({found}); nothing was restored.")
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            tables = {name for (name,) in rows}
+            if not {"alembic_version", "head", "audit", "jobs"} <= tables:
+                raise StoreUnavailable(f"{file} is not a database of this service; nothing was restored.")
+            if connection.execute("SELECT count(*) FROM head").fetchone() != (1,):
+                raise StoreUnavailable(f"{file} is not complete: it has no head row; nothing was restored.")
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"{file} cannot be read as a database ({error}); nothing was restored.") from error
+
+
+@contextmanager
+def copy_of_backup(file: Path, target: Path) -> Iterator[Path]:
+    """A copy of the backup beside the database, which may be migrated; it is removed at the end."""
+    copy = target.with_name(f"{target.name}.{RESTORING}")
+    _remove(copy)
+    try:
+        copy_database(file, copy)
+        yield copy
+    finally:
+        _remove(copy)
+
+
+def _remove(copy: Path) -> None:
+    for path in [copy, *copy.parent.glob(f"{copy.name}*")]:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def replace_rows(target: Path, copy: Path, *, file: str, now: int) -> Path:
+    """Replace all rows of a database by those of a copy with the same schema. Returns the copy of the rows before.
+
+    ``file`` is the name of the backup. Raises StoreUnavailable where the database is locked for too long.
+    """
+    before = target.with_name(f"{target.name}.{BEFORE}")
+    try:
+        with closing(_connection(target)) as connection:
+            connection.execute("ATTACH DATABASE ? AS backup", (str(copy),))
+            connection.execute("BEGIN IMMEDIATE")
+            copy_database(target, before)  # the transaction has the write lock, so these are the rows it replaces
+            _replace(connection, Hold(since=now, why=(BackupRestored(file=file, at=now),)), now)
+            connection.execute("COMMIT")
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is as before.") from error
+    return before
+
+
+def _connection(target: Path) -> sqlite3.Connection:
+    """A connection that waits for the write lock; foreign keys are not checked, since all tables are replaced."""
+    address = f"file:{quote(str(target))}?mode=rw"
+    connection = sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+    for pragma in ("foreign_keys=OFF", "synchronous=FULL", "secure_delete=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _replace(connection: sqlite3.Connection, hold: Hold, now: int) -> None:
+    (fencing,) = connection.execute("SELECT fencing FROM head").fetchone()
+    for table in metadata.tables.values():
+        columns = ", ".join(f'"{column.name}"' for column in table.columns)
+        connection.execute(f'DELETE FROM main."{table.name}"')  # noqa: S608 - the names are those of the schema
+        connection.execute(
+            f'INSERT INTO main."{table.name}" ({columns}) SELECT {columns} FROM backup."{table.name}"'  # noqa: S608
+        )
+    connection.execute(
+        "UPDATE head SET holder = NULL, expires_at = 0, fencing = max(fencing, ?) + 1", (fencing,)
+    )  # fmt: skip
+    note = hold.note(now)
+    connection.execute("DELETE FROM controller_notes WHERE kind = ?", (note.kind,))
+    connection.execute(
+        "INSERT INTO controller_notes (kind, subject, slot, at, document) VALUES (?, ?, ?, ?, ?)",
+        (note.kind, note.subject, note.slot, note.at, json.dumps(note.document)),
+    )

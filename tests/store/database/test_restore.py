@@ -1,0 +1,189 @@
+"""Backup and restore of an SQLite database while other connections are open: all rows or none, and a hold."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.store.backup import backup, restore
+from jupyter_gpu_quota.store.database import restore as steps
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.reads.snapshot import Mirror
+from jupyter_gpu_quota.store.records.calls import Stale, StoreUnavailable
+from tests.store.worlds import T0, World
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "release-0010.sqlite.xz"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite"
+
+
+@pytest.fixture
+def world(path: Path) -> World:
+    return World(open_store(f"sqlite:///{path}", cache_rows=True))
+
+
+def dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return [*connection.iterdump()]
+
+
+def test_a_backup_comes_back_while_connections_are_open(world: World, path: Path, tmp_path: Path) -> None:
+    reader, mirror = open_store(f"sqlite:///{path}"), Mirror()
+    world.submit("kept")
+    file = tmp_path / "b.sqlite"
+    backup(f"sqlite:///{path}", file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    world.submit("lost")
+    mirror.update(reader)
+    version, fencing = world.store.version(), world.lease.fencing
+    before = dump(path)
+    kept = restore(f"sqlite:///{path}", file, now=T0)
+    assert dump(kept) == before, "the rows that were replaced are kept"
+    for store in (reader, world.store):
+        assert store.job("lost") is None and store.job("kept") is not None
+    while reader.version() <= version:  # a reader that was away for long does not compare the versions alone
+        world.submit(f"new-{reader.version()}")
+    mirror.update(reader)
+    assert "lost" not in mirror.jobs and "kept" in mirror.jobs
+    hold = reader.hold()
+    assert hold is not None and [each.code for each in hold.why] == ["backup_restored"]
+    lease = reader.acquire_lease("next", now=T0, ttl_ms=3_000)
+    assert lease is not None and lease.fencing > fencing + 1
+    assert isinstance(reader.audit_verify(), int)
+    assert not [each for each in tmp_path.iterdir() if "restoring" in each.name]
+
+
+def test_a_leader_that_decided_on_the_rows_before_cannot_commit(world: World, path: Path, tmp_path: Path) -> None:
+    world.submit("j")
+    file = tmp_path / "b.sqlite"
+    backup(f"sqlite:///{path}", file)
+    restore(f"sqlite:///{path}", file, now=T0)
+    assert isinstance(world.store.observe([], lease=world.lease, now=T0), Stale)
+
+
+def test_a_backup_of_an_older_release_is_migrated(world: World, path: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.sqlite"
+    old.write_bytes(lzma.decompress(RECORDED.read_bytes()))
+    world.submit("lost")
+    restore(f"sqlite:///{path}", old, now=T0)
+    assert world.store.job("lost") is None and world.store.hold() is not None
+    assert isinstance(world.store.audit_verify(), int)
+
+
+def other_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE notes (n)")
+
+
+def newer_database(path: Path) -> None:
+    open_store(f"sqlite:///{path}").close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+
+
+def damaged_database(path: Path) -> None:
+    open_store(f"sqlite:///{path}").close()
+    data = bytearray(path.read_bytes())
+    data[4096 * 2 : 4096 * 40] = b"x" * (4096 * 38)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        pytest.param(lambda path: None, "There is no file", id="no file"),
+        pytest.param(lambda path: path.write_text("text"), "cannot be read|is not a database", id="a text"),
+        pytest.param(other_database, "is not a database of this service", id="a database of another program"),
+        pytest.param(newer_database, r"b.sqlite is at schema 9999, which this release does not", id="a newer release"),
+        pytest.param(damaged_database, "damaged|cannot be read", id="a damaged file"),
+    ],
+)
+def test_another_file_is_refused_and_changes_nothing(
+    world: World, path: Path, tmp_path: Path, make: object, why: str
+) -> None:
+    world.submit("j")
+    file = tmp_path / "b.sqlite"
+    make(file)  # type: ignore[operator]
+    before = dump(path)
+    with pytest.raises(StoreUnavailable, match=why):
+        restore(f"sqlite:///{path}", file, now=T0)
+    assert dump(path) == before
+    assert not [each for each in tmp_path.iterdir() if "restoring" in each.name]
+
+
+def test_a_restore_of_the_database_itself_and_a_backup_over_a_file_are_refused(world: World, path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="is the database itself"):
+        restore(f"sqlite:///{path}", path, now=T0)
+    with pytest.raises(StoreUnavailable, match="exists already"):
+        backup(f"sqlite:///{path}", path)
+
+
+def test_the_commands_of_postgresql_are_named() -> None:
+    with pytest.raises(StoreUnavailable, match="use pg_dump"):
+        backup("postgresql://h/d", Path("b"))
+    with pytest.raises(StoreUnavailable, match="use pg_restore"):
+        restore("postgresql://h/d", Path("b"), now=T0)
+
+
+def test_a_locked_database_is_reported(
+    world: World, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "b.sqlite"
+    backup(f"sqlite:///{path}", file)
+    monkeypatch.setattr(steps, "LOCK_TIMEOUT_S", 0.05)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="was not restored"):
+            restore(f"sqlite:///{path}", file, now=T0)
+        other.execute("ROLLBACK")
+    assert world.store.hold() is None
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from jupyter_gpu_quota.store import backup
+from jupyter_gpu_quota.store.database import restore as steps
+
+def kill(frame, event, arg):
+    if frame.f_code.co_filename in (steps.__file__, backup.__file__) and event == "line":
+        kill.left -= 1
+        if not kill.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return kill
+
+kill.left = int(sys.argv[3])
+sys.settrace(kill)
+backup.restore(f"sqlite:///{sys.argv[1]}", Path(sys.argv[2]), now=1)
+"""
+
+
+def test_a_restore_that_is_killed_at_any_line_leaves_all_rows_or_none(world: World, path: Path, tmp_path: Path) -> None:
+    world.submit("kept")
+    file = tmp_path / "b.sqlite"
+    backup(f"sqlite:///{path}", file)
+    world.submit("lost")
+    outcomes = set()
+    for line in (*range(1, 60, 6), *range(60, 200, 20), 10_000):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(path), str(file), str(line)], env=dict(os.environ), timeout=60
+        )  # fmt: skip
+        was_restored = world.store.hold() is not None
+        outcomes.add(was_restored)
+        assert was_restored == (world.store.job("lost") is None), "all rows or none"
+        assert isinstance(world.store.audit_verify(), int)
+        if was_restored:
+            assert done.returncode in (0, -signal.SIGKILL)
+            break
+    assert outcomes == {False, True}
