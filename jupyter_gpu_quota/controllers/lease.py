@@ -31,12 +31,19 @@ class Leadership:
     def __init__(self, store: Store, clock: Callable[[], int], *, holder: str, lease_ms: int = 3_000) -> None:
         self._store, self._clock, self.holder, self.lease_ms = store, clock, holder, lease_ms
         self.lease: Lease | None = None
+        self.checks_database = False
+        """Whether only scheduling acts in a new term, until it has set ``checked``: its database may be older."""
+        self.checked: int | None = None
+        """The fencing number of the term whose database was checked; None while decisions are held."""
         self._warned_at: int | None = None
 
-    def renew(self, now: int) -> Lease | None:
-        """Take or renew the lease; None while another process holds it. Raises StoreUnavailable."""
+    def renew(self, now: int, *, above: int = 0) -> Lease | None:
+        """Take or renew the lease; None while another process holds it. Raises StoreUnavailable.
+
+        ``above``: the fencing number must be above this one.
+        """
         before, stored = self.lease, self._store.lease()
-        self.lease = self._store.acquire_lease(self.holder, now=now, ttl_ms=self.lease_ms)
+        self.lease = self._store.acquire_lease(self.holder, now=now, ttl_ms=self.lease_ms, above=above)
         if self.lease is not None and (before is None or before.fencing != self.lease.fencing):
             log.info("this process is the leader now, fencing number %d", self.lease.fencing)
             if stored is not None and stored.holder != self.holder:
@@ -66,8 +73,10 @@ class Leadership:
         return self.lease is not None and self.lease_ms // 2 < self.lease.expires_at - now <= self.lease_ms
 
     def current(self) -> Lease | None:
-        """The lease, while it is in force by this process's clock."""
+        """The lease, while it is in force by this process's clock, and no decision is held."""
         lease, now = self.lease, self._clock()
+        if self.checks_database and lease is not None and lease.fencing != self.checked:
+            return None
         return lease if lease is not None and now < lease.expires_at <= now + self.lease_ms else None
 
     def check(self) -> Lease:

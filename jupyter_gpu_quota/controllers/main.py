@@ -26,6 +26,7 @@ from ..notifications.channels import channels_of
 from ..quotafile.from_path import HOW_TO_APPLY, read_path
 from ..settings import GPUQuota, database_url, settings_from_environment
 from ..store import wakeup
+from ..store.history_mark import MARK, HistoryMark
 from ..store.open import open_both
 from ..store.reads.quota_revision import with_readable_quota
 from ..store.records.calls import StoreUnavailable
@@ -35,6 +36,7 @@ from .external_services import ChannelList, HubCalls
 from .factory import ControllerFactory
 from .lease import FencedStore, Leadership, unique_holder
 from .loop import Loop, LoopStatusRecorder, LoopThread
+from .recovery.guard import RecoveryGuard
 from .retention import DAY_MS, HOUR_MS, Retention, RetentionTimes
 from .scheduling import Intervals, SchedulingController
 
@@ -162,6 +164,7 @@ def _scheduling(config: GPUQuota, store: Store, backend: LocalBackend, leadershi
         outputs_limit_mib=config.outputs_limit_mib,
         notify=lambda version: wakeup.notify(Path(config.state_dir) / "web.sock", b'{"version":%d}' % version),
         validate=config.validate_state,
+        guard=RecoveryGuard(store, backend.attempts, HistoryMark(Path(config.state_dir) / MARK)),
     )
 
 

@@ -41,6 +41,7 @@ from ..store.records.plan_chunks import PlanChunk, chunks_of
 from ..store.records.rows import JobRecord
 from ..store.transactions import Store
 from .lease import Leadership
+from .recovery.guard import RecoveryGuard
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ class SchedulingController:
 
     ``clock`` gives milliseconds since 1970. ``notify`` is called with the store's version whenever it changed.
     ``leadership`` is the lease of this process: this controller takes and renews it. ``validate``: check the invariants
-    of each snapshot that a plan is made for, and log every violation.
+    of each snapshot that a plan is made for, and log every violation. ``guard`` holds all decisions while the database
+    is older than the running work; None: that is not checked.
     """
 
     name = "scheduling"
@@ -88,10 +90,12 @@ class SchedulingController:
         outputs_limit_mib: int | None = None,
         notify: Callable[[int], object] = lambda version: None,
         validate: bool = False,
+        guard: RecoveryGuard | None = None,
     ) -> None:
         self.clock, self.store, self.executor, self.sampler = clock, store, executor, sampler
         self.leadership, self.intervals, self.notify = leadership, intervals, notify
-        self.outputs_limit_mib, self.validate = outputs_limit_mib, validate
+        self.outputs_limit_mib, self.validate, self.guard = outputs_limit_mib, validate, guard
+        leadership.checks_database = guard is not None
         self.mirror, self.decision_cache = Mirror(), DecisionCache()
         self.policy: Policy | None = None
         self.changed = True
@@ -112,6 +116,8 @@ class SchedulingController:
         Raises LeaseLost where another process is the leader, StoreUnavailable.
         """
         before = self.mirror.version
+        if self._is_held(self._leader(), now):
+            return self._next_run(now)
         self._observe(self._leader(), now)
         committed = self._decide(self._leader(), now)
         self._apply(self._leader(), now)
@@ -145,19 +151,62 @@ class SchedulingController:
         lease = self.lease if self.leadership.is_fresh(self.clock()) else None
         lease = lease or self._renew_lease()
         if lease.fencing != self.fenced:
+            lease = self._checked(lease)
             self.executor.fence(lease.fencing)
             self.fenced = lease.fencing
             self.ordered_at.clear()
             self.due.clear()
         return lease
 
-    def _renew_lease(self) -> Lease:
-        lease = self.leadership.renew(self.clock())
+    def _renew_lease(self, *, above: int = 0) -> Lease:
+        lease = self.leadership.renew(self.clock(), above=above)
         if lease is None:
             self.unsettled.clear()
             raise LeaseLost("Another controllers process holds the lease.")
+        if lease.fencing == self.fenced:
+            self._note_position(lease)
         self._settle()
         return lease
+
+    # --- a database that is older than the work ------------------------------------------------------------------
+    def _checked(self, lease: Lease) -> Lease:
+        """The lease of a new term after the database was checked; its number is above every one in use."""
+        if self.guard is None:
+            return lease
+        used = self.guard.begin(lease, self.clock())
+        return self._renew_lease(above=used) if used >= lease.fencing else lease
+
+    def _is_held(self, lease: Lease, now: int) -> bool:
+        """Whether no decision is made now: the database is older than the running work, and no admin accepted that."""
+        guard = self.guard
+        if guard is None:
+            return False
+        if guard.hold is not None:
+            self.leadership.checked = None
+            self._refresh(now)
+            self._run_if_due("inventory", self.intervals.inventory_ms, now, self._take_inventory)
+            guard.follow(self.executor, lease, now)
+            self.notify(self.mirror.version)
+        if guard.hold is None and self.leadership.checked != lease.fencing:
+            self._note_position(lease)
+            self.leadership.checked = lease.fencing
+        return guard.hold is not None
+
+    def _note_position(self, lease: Lease) -> None:
+        if self.guard is not None:
+            self.guard.note(lease)
+
+    def _follow_unknown(self, facts: Sequence[RankFact], lease: Lease, now: int) -> None:
+        """Compare the running attempts with the jobs. Raises LeaseLost where one is missing: the check begins again."""
+        if self.guard is None:
+            return
+        running = {(fact.job, fact.attempt) for fact in facts if not fact.tree_gone and self._is_unknown(fact)}
+        if not self.guard.follow_unknown(self.executor, running, lease, now):
+            raise LeaseLost("Jobs run that the database does not have; this leader ends its term.")
+
+    def _is_unknown(self, fact: RankFact) -> bool:
+        record = self.mirror.jobs.get(fact.job)
+        return record is None or record.job.attempt < fact.attempt
 
     # --- observe --------------------------------------------------------------------------------------------------
     def _observe(self, lease: Lease, now: int) -> None:
@@ -169,6 +218,7 @@ class SchedulingController:
             self.store.observe(facts, lease=lease, now=now)
         self.unstored.clear()  # only now: a backend may report a fact once, and the database may be unavailable
         self._refresh(now)
+        self._follow_unknown(facts, lease, now)
         self.unsettled |= {(fact.job, fact.attempt) for fact in facts if self._is_settled(fact)}
 
     def _settle(self) -> None:
@@ -282,6 +332,7 @@ class SchedulingController:
                 return
             alone, version = alone and outcome.version == version + 1, outcome.version
         self.changed = False
+        self._note_position(self._leader())
         self._decide_within_interval(now)
         self._refresh(now, own=version if alone else None)
 
@@ -396,6 +447,8 @@ class SchedulingController:
             return
         self.store.add_samples(self.leadership.holder, now, rows, now=now)
         facts = self.sampler.device_facts()
+        if facts and self.guard is not None:
+            facts = self.guard.with_unknown_use(facts)
         if facts:
             self.store.observe(facts, lease=self.lease, now=now)
 

@@ -239,6 +239,15 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "node.cordon": _node_change("cordoned"),
     "node.uncordon": _node_change("uncordoned"),
     "node.drain": _node_change("began to drain"),
+    "recovery.hold": lambda _one: "held all decisions, because the database is older than the running work",
+    "recovery.accept": lambda one: (
+        "let the scheduler continue with the restored database"
+        + (", and stop unknown jobs" if one.payload["stop_unknown"] else "")
+    ),
+    "recovery.done": lambda one: (
+        f"brought {counted(len(one.payload['differences']), 'job')} to what the nodes recorded, and ended the hold"
+    ),
+    "recovery.unknown_ended": lambda one: f"reported that {one.thing}, which the database does not have, ended",
     "retention": lambda one: f"deleted {counted(one.payload['jobs'], 'job')} that had ended long ago",
     "user.erase_name": lambda _one: "erased the name of a user",
 }

@@ -228,7 +228,8 @@ def test_a_second_controller_waits_for_the_lease_and_a_thawed_first_one_changes_
     world.submit("bob", "b2")
     before = world.store.version()
     held = frozen.lease
-    frozen._observe(held, world.now)
+    with pytest.raises(LeaseLost):
+        frozen._observe(held, world.now)
     with pytest.raises(LeaseLost):
         frozen._decide(held, world.now)
     frozen._apply(held, world.now)

@@ -1,0 +1,1 @@
+"""The hold of a leader whose database is older than the running work."""
