@@ -45,6 +45,11 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "ready", S.OPEN, status.ready, "The service is ready for work.", gives=service.ReadyView),
     Route("GET", "version", S.OPEN, status.version, "Release and API.", gives=service.VersionView),
     Route("GET", "openapi.json", S.OPEN, _openapi, "This table as OpenAPI 3.1."),
+    Route("GET", "recovery", S.ADMIN, status.recovery, "The hold after an older database was restored.",
+          gives=service.RecoveryView, operation="read the recovery"),
+    Route("POST", "recovery/actions/accept", S.APPLY, status.accept_recovery,
+          "End the hold: bring the jobs to what their supervisors recorded.", takes=service.RecoveryEdit,
+          gives=service.RecoveryView, operation="end the hold of decisions"),
     # --- people
     Route("GET", "me", S.READ_OR_HUB, cluster.me, "The sender of the request.", gives=service.MeView, query=("user",)),
     # --- jobs

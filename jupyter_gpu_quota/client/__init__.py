@@ -36,7 +36,7 @@ from ..wire import (
     VerifiedView,
 )
 from ..wire.quota import PreviewView, QuotaEdit, QuotaView
-from ..wire.status import MeView, ReadyView, VersionView
+from ..wire.status import MeView, ReadyView, RecoveryEdit, RecoveryView, VersionView
 from . import arguments
 from .arguments import WrongArgument
 from .connection import (
@@ -418,6 +418,14 @@ class Client:
         """The version of the service, and of its REST API."""
         return self._get(VersionView, "version")
 
+    def recovery(self) -> RecoveryView:
+        """Whether all decisions are held, because the database is older than the running work; for admins."""
+        return self._get(RecoveryView, "recovery")
+
+    def accept_recovery(self, *, stop_unknown: bool = False) -> RecoveryView:
+        """End the hold; ``stop_unknown`` also stops jobs that the database does not have."""
+        return self._post(RecoveryView, "recovery/actions/accept", RecoveryEdit(stop_unknown=stop_unknown))
+
     def ready(self) -> ReadyView:
         """Whether the service is ready; raises Refused with the missing parts while it is not."""
         return self._get(ReadyView, "ready")
@@ -426,7 +434,9 @@ class Client:
     def _get(self, model: type[WireModel], path: str) -> WireModel:
         return self._connection.ask(model, Call(path=path))
 
-    def _post(self, model: type[WireModel], path: str, body: JobRequest | CloneRequest | NodeEdit) -> WireModel:
+    def _post(
+        self, model: type[WireModel], path: str, body: JobRequest | CloneRequest | NodeEdit | RecoveryEdit
+    ) -> WireModel:
         return self._connection.ask(model, Call(method="POST", path=path, body=body))
 
     def _list(self, model: type[WireModel], path: str, query: Query, limit: int = 100_000) -> list[WireModel]:

@@ -60,6 +60,28 @@ class MeView(Wire):
     stopped: list[StopView] = []
 
 
+class RecoveryView(Wire):
+    """``GET recovery``: whether all decisions are held, because the database is older than the running work.
+
+    ``why``: the evidence; ``differences``: the jobs that differ, and what follows when an admin continues.
+    ``accepted``: an admin has continued, and the scheduler changes the jobs. ``unknown_work``: jobs that run without a
+    row in the database, which the admin let run.
+    """
+
+    held: bool
+    since: datetime | None = None
+    why: list[str] = []
+    differences: list[str] = []
+    accepted: bool = False
+    unknown_work: list[str] = []
+
+
+class RecoveryEdit(Wire):
+    """``POST recovery/actions/accept``. ``stop_unknown``: stop jobs that the database does not have."""
+
+    stop_unknown: bool = False
+
+
 class HealthView(Wire):
     """``GET health``: the API is alive."""
 
@@ -70,6 +92,7 @@ class ReadyView(Wire):
     """``GET ready``: the conditions for the service's work; status 503 while one is false.
 
     ``quota``: whether a quota file is in force, without which no GPU is allocated; 503 if the settings name one.
+    ``held``: no decision is made, because the database is older than the running work.
     ``failing``: the control loops whose last run failed; the service works without them, and tries them again.
     """
 
@@ -78,6 +101,7 @@ class ReadyView(Wire):
     lease: bool
     observed: bool
     controller: bool
+    held: bool = False
     quota: bool = True
     failing: list[str] = []
     message: str

@@ -491,6 +491,20 @@ class Words(Fake):
             self.answer(wire.ExplainView(id=id_, state="queued", reason=why, would_start=[would], **fields))
 
 
+class Recovery(Fake):
+    def get(self) -> None:
+        self.answer(self._held(accepted=False))
+
+    def post(self) -> None:
+        self.answer(self._held(accepted=True))
+
+    @staticmethod
+    def _held(*, accepted: bool) -> wire_status.RecoveryView:
+        why = ["The leader's fencing number is 3, and 7 was used already."]
+        differences = ["Job J1 runs on d1 and is not in the database; it keeps its devices until it ends."]
+        return wire_status.RecoveryView(held=True, since=AT, why=why, differences=differences, accepted=accepted)
+
+
 class Events(Fake):
     async def get(self) -> None:
         since = int(self.request.headers.get("Last-Event-ID", 0))
@@ -517,6 +531,7 @@ def application(world: World) -> web.Application:
         ("audit(?:/verify)?", Audit),
         ("(me|version|ready|snapshot)", Words),
         ("(explain)/(.+)", Words),
+        ("recovery(?:/actions/accept)?", Recovery),
         ("events", Events),
     ]
     return web.Application([(PREFIX + path, resource, {"world": world}) for path, resource in rows])

@@ -1,4 +1,4 @@
-"""Open routes: health, readiness and version of the service."""
+"""The service's health, readiness and version, and its recovery after an older database was restored."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from functools import lru_cache
 from pathlib import Path
 
 from ... import __version__
+from ...messages.recovery import COMMAND, difference_text, evidence_text
 from ...quotafile.from_path import HOW_TO_APPLY, read_path
 from ...store.records.activity import LOOP_STATUS_EVERY_MS, Note
 from ...store.records.calls import StoreUnavailable
-from ...wire.status import HealthView, ReadyView, VersionView
+from ...store.records.recovery import AcceptRecovery
+from ...wire.status import HealthView, ReadyView, RecoveryEdit, RecoveryView, VersionView
 from ..requests.call import Answer, Call
 from ..requests.services import Services
+from ..views.records import instant
 
 API = "v1"
+HOW_TO_RECOVER = f"an admin continues with {COMMAND}"
 
 
 async def health(call: Call) -> HealthView:
@@ -32,10 +36,11 @@ async def ready(call: Call) -> Answer:
 
 
 async def ready_view(services: Services) -> ReadyView:
-    store_view, store, lease, failing = services.store_view, True, None, list[str]()
+    store_view, store, lease, hold, failing = services.store_view, True, None, None, list[str]()
     try:
         await store_view.refresh_if_stale()
         lease = await store_view.read(store_view.store.lease)
+        hold = await store_view.read(store_view.store.hold)
         failing = _failing(await store_view.read(store_view.store.notes, "loop"), services.clock())
     except StoreUnavailable:
         store = False
@@ -51,6 +56,7 @@ async def ready_view(services: Services) -> ReadyView:
             (controller, "the scheduler's process is being restarted"),
             (led, "no scheduler holds the lease"),
             (observed, "no node has been seen yet"),
+            (hold is None, f"the database is older than the running work, so no decision is made: {HOW_TO_RECOVER}"),
             (not store_view.quota_fault, store_view.quota_fault),
             (not wrong, f"no quota file is in force, so no GPU is allocated: {wrong}"),
         )
@@ -62,10 +68,35 @@ async def ready_view(services: Services) -> ReadyView:
         lease=led,
         observed=observed,
         controller=controller,
+        held=hold is not None,
         quota=in_force,
         failing=failing,
         message=_message(lacks, failing, in_force=in_force),
     )
+
+
+async def recovery(call: Call) -> RecoveryView:
+    """The hold with its reasons and differences; not held where decisions are made."""
+    view, store = call.store_view, call.store_view.store
+    hold, unknown = await view.read(store.hold), await view.read(store.unknown_work)
+    running = [f"{each.job} (attempt {each.attempt})" for each in unknown]
+    if hold is None:
+        return RecoveryView(held=False, unknown_work=running)
+    return RecoveryView(
+        held=True,
+        since=instant(hold.since),
+        why=[evidence_text(each) for each in hold.why],
+        differences=[difference_text(each) for each in hold.differences],
+        accepted=hold.accepted is not None,
+        unknown_work=running,
+    )
+
+
+async def accept_recovery(call: Call) -> RecoveryView:
+    """Record that an admin continues. The scheduler changes the jobs at once; until then the answer is still held."""
+    edit: RecoveryEdit = call.body
+    await call.services.record(AcceptRecovery(actor=call.person.id, stop_unknown=edit.stop_unknown))
+    return await recovery(call)
 
 
 def _failing(loops: Sequence[Note], now: int) -> list[str]:

@@ -38,6 +38,8 @@ EXPECTED = {
     "GET ready": EVERYBODY,
     "GET version": EVERYBODY,
     "GET openapi.json": EVERYBODY,
+    "GET recovery": "401 403 403 403 403 403 200 403 403",
+    "POST recovery/actions/accept": "401 403 403 403 403 403 409 403 403",
     "GET me": "401 200 200 200 200 200 200 200 200",
     "GET jobs": READERS,
     "POST jobs": "401 403 403 201 201 201 403 403 403",
@@ -134,6 +136,7 @@ BODIES = {
     "POST notebooks/{id}/actions/wake": {"kernel": "k1"},
     "POST samples": {"node": "node-9", "sequence": 1, "samples": []},
     "POST nodes/{id}/actions/{change:cordon|uncordon|drain}": {"dry_run": True},
+    "POST recovery/actions/accept": {},
     "PUT quota": {"text": QUOTA},
     "POST quota/preview": {"text": QUOTA},
 }

@@ -1,0 +1,1 @@
+"""``backup``, ``restore`` and ``recover``."""

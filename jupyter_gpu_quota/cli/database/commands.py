@@ -1,0 +1,128 @@
+"""``backup`` and ``restore`` of the database on the hub's machine, and ``recover`` after it through the service."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...client import Client, GPUQuotaError
+from ...settings import GPUQuota, database_url
+from ..doctor import hub_settings
+from ..prose import wrapped
+from ..session import as_json, calls_service, fail, service_address
+from ..tables import plain_text, print_json
+
+
+def _of_database(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose first argument are the settings of the hub on this machine."""
+
+    @click.option(
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False, exists=True, path_type=Path),
+        metavar="FILE",
+        help="The hub's jupyterhub_config.py; it is run to get the settings.",
+    )
+    @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: from the settings.")
+    @service_address
+    @functools.wraps(command)
+    def run(
+        config_file: Path | None, state_dir: Path | None, url: str | None, token: str | None, **options: Any
+    ) -> None:
+        from ...store.records.calls import StoreUnavailable
+
+        try:
+            command(_settings(config_file, state_dir, url, token), **options)
+        except StoreUnavailable as error:
+            fail(error.log_text())
+
+    return run
+
+
+def _settings(config_file: Path | None, state_dir: Path | None, url: str | None, token: str | None) -> GPUQuota:
+    if config_file is not None:
+        known = hub_settings.settings_in_config_file(config_file)
+    else:
+        known = hub_settings.settings_in_environment(dict(os.environ))
+        if not known.whole and state_dir is None:
+            known = hub_settings.settings_at_service(_client(url, token), known)
+    if state_dir is not None:
+        known.config.state_dir = str(state_dir)
+    elif not known.whole:
+        fail(f"The database was not found: {hub_settings.UNKNOWN}, or --state-dir.")
+    return known.config
+
+
+def _client(url: str | None, token: str | None) -> Client | None:
+    try:
+        return Client(url, token)
+    except GPUQuotaError:
+        return None
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@_of_database
+def backup(config: GPUQuota, file: Path) -> None:
+    """Write a copy of the database to FILE, with the state of one instant.
+
+    The service may run. Run it on the hub's machine, under the service's account. The file has the secrets of queued
+    jobs; only its owner can read it.
+    """
+    from ...store.backup import backup as write_backup
+
+    write_backup(database_url(config), file)
+    click.echo(wrapped(f"The backup is {file}."))
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@_of_database
+def restore(config: GPUQuota, file: Path) -> None:
+    """Put the backup FILE in place of the database.
+
+    The service may run; it then makes no decision until `recover --accept`. Running jobs continue. Run it on the hub's
+    machine, under the service's account. The database is kept beside it, with the ending before-restore.
+    """
+    from ...store import wakeup
+    from ...store.backup import restore as restore_backup
+
+    before = restore_backup(database_url(config), file, now=time.time_ns() // 1_000_000)
+    for name in ("controller.sock", "web.sock"):
+        wakeup.notify(Path(config.state_dir) / name)
+    then = "When the service runs, see the differences with `jupyter gpu-quota recover`."
+    click.echo(wrapped(f"{file} is restored; the database as it was is {before}. {then}"))
+
+
+@click.command()
+@click.option("--accept", is_flag=True, help="Continue: bring the jobs to what their supervisors recorded.")
+@click.option("--stop-unknown", is_flag=True, help="With --accept: stop jobs that the database does not have.")
+@as_json
+@calls_service
+def recover(client: Client, accept: bool, stop_unknown: bool, json_: bool) -> None:
+    """Show how a restored database differs from the running work; --accept continues. For admins."""
+    if stop_unknown and not accept:
+        raise click.UsageError("--stop-unknown needs --accept; nothing was changed")
+    found = client.accept_recovery(stop_unknown=stop_unknown) if accept else client.recovery()
+    if json_:
+        print_json(found.model_dump(mode="json"))
+        return
+    for sentence in (*found.why, *found.differences):
+        click.echo(wrapped(plain_text(sentence)))
+    for job in found.unknown_work:
+        click.echo(wrapped(plain_text(f"Job {job} runs and is not in the database.")))
+    click.echo(wrapped(_outcome(held=found.held, accepted=found.accepted)))
+
+
+def _outcome(*, held: bool, accepted: bool) -> str:
+    if not held:
+        return "Decisions are made; nothing is held."
+    if accepted:
+        return "Accepted: the scheduler changes these jobs now, and then makes decisions again."
+    return "No decision is made until `jupyter gpu-quota recover --accept`."

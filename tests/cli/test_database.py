@@ -1,0 +1,45 @@
+"""``backup``, ``restore`` and ``recover``."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from jupyter_gpu_quota.store.open import open_store
+from tests.cli.commands import run
+from tests.client.fake_service import World
+
+
+def test_a_backup_is_written_and_restored(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/gpu-quota.sqlite")
+    store.user_id("bob", now=1)
+    options, file = ("--state-dir", str(tmp_path)), str(tmp_path / "b.sqlite")
+    assert run("backup", *options, file).stdout == f"The backup is {file}.\n"
+    again = run("backup", *options, file)
+    assert (again.exit_code, again.stderr) == (1, f"{file} exists already; give another name.\n")
+    store.user_id("patty", now=2)
+    done = run("restore", *options, file)
+    assert done.exit_code == 0 and "gpu-quota.sqlite.before-restore" in done.stdout
+    with closing(sqlite3.connect(tmp_path / "gpu-quota.sqlite")) as connection:
+        assert connection.execute("SELECT name FROM users").fetchall() == [("bob",)]
+    assert store.hold() is not None
+    store.close()
+
+
+def test_without_a_database_the_state_folder_is_asked_for(tmp_path: Path) -> None:
+    done = run("backup", "--state-dir", str(tmp_path), str(tmp_path / "b"))
+    assert (done.exit_code, "There is no database" in done.stderr) == (1, True)
+
+
+def test_recover_shows_the_differences_and_continues(world: World) -> None:
+    shown = run("recover")
+    assert shown.stdout.splitlines() == [
+        "The leader's fencing number is 3, and 7 was used already.",
+        "Job J1 runs on d1 and is not in the database; it keeps its devices until it ends.",
+        "No decision is made until `jupyter gpu-quota recover --accept`.",
+    ]
+    done = run("recover", "--accept", "--stop-unknown", "--json")
+    assert json.loads(done.stdout)["accepted"] is True
+    assert run("recover", "--stop-unknown").exit_code == 2
