@@ -30,6 +30,14 @@ def spawn_error(message: str, *, reason: str, status: int = 409) -> HTTPError:
     return _JupyterHub5Refusal(status, message)
 
 
+def start_failure(message: str) -> HTTPError:
+    """The exception of a server that failed to start: the hub shows its sentence and counts a failure."""
+    failure: Any = HTTPError(500, message)
+    failure.jupyterhub_message = message
+    found: HTTPError = failure
+    return found
+
+
 class _JupyterHub5Refusal(HTTPError):
     """An HTTP error whose sentence JupyterHub 5 shows unchanged."""
 

@@ -28,7 +28,8 @@ from traitlets.utils.importstring import import_item
 from ..notifications.settings import mistakes
 from ..settings import SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, new_api_token, service_settings
 from .local_spawner import GPUQuotaLocalSpawner, GPUQuotaMixin
-from .ports import free_ports
+from .own_port import OwnPortMixin
+from .ports import ReservedPort, reserve_ports
 
 ACCESS_SCOPE = f"access:services!service={SERVICE_NAME}"
 SCOPE_PREFIX = f"custom:{SERVICE_NAME}:"
@@ -51,6 +52,8 @@ SERVICE_SCOPES = ("list:users", "read:users:name", "read:users:groups", "read:se
 """The service's rights at the hub: list users, groups and servers, and stop a server."""
 
 ADMIN_ROLE = f"{SERVICE_NAME}-admin"
+_SERVICE_PORTS: dict[str, ReservedPort] = {}
+"""The reserved port of the service, by its state folder."""
 
 
 class SetupError(ValueError):
@@ -102,10 +105,15 @@ def _complete_settings(c: Config) -> GPUQuota:
 
 
 def _service_url(c: Config, settings: GPUQuota) -> str:
-    """A free loopback port, usually the same at each start, and not one that the configuration names."""
+    """A free loopback port, usually the same at each start, and not one that the configuration names.
+
+    It stays reserved for the service while this process runs.
+    """
     named = frozenset(int(number) for number in re.findall(r":(\d{2,5})\b", repr(c)))
-    (port,) = free_ports(str(Path(settings.state_dir).absolute()), taken=named)
-    return f"http://127.0.0.1:{port}"
+    folder = str(Path(settings.state_dir).absolute())
+    if folder not in _SERVICE_PORTS or _SERVICE_PORTS[folder].port in named:
+        (_SERVICE_PORTS[folder],) = reserve_ports(folder, taken=named)
+    return f"http://127.0.0.1:{_SERVICE_PORTS[folder].port}"
 
 
 def spawner_drops_to_accounts(spawner: type[Spawner]) -> bool:
@@ -133,7 +141,7 @@ def wrapped_spawner(given: type[Spawner] | str) -> type[Spawner]:
         )
     if spawner is LocalProcessSpawner:
         return GPUQuotaLocalSpawner
-    return type(f"GPUQuota{spawner.__name__}", (GPUQuotaMixin, spawner), {"__module__": __name__})
+    return type(f"GPUQuota{spawner.__name__}", (GPUQuotaMixin, OwnPortMixin, spawner), {"__module__": __name__})
 
 
 def _spawner_class(given: type[Spawner] | str) -> type[Spawner]:

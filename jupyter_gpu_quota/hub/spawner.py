@@ -33,7 +33,7 @@ RETURN_TASKS: set[asyncio.Task[None]] = set()
 
 ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104
 POST_WAIT_S = 10
-"""Time that the hub's own time limit gets beyond the wait for a slice, to return the slice."""
+"""Time that the hub's own time limit gets beyond the waits for a slice and for the server, to return the slice."""
 
 
 class GPUQuotaMixin(Spawner):  # type: ignore[misc]
@@ -74,16 +74,19 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
                 self._slice = await self._book_slice(self._options)
                 await self._enforcement.prepare(self._slice)
             self._end_wait()
-            address = await maybe_future(super().start())
-            pid = getattr(self, "pid", 0)  # recorded before the server can use a GPU
-            if self._notebook is not None and pid and (why := self._enforcement.record_start(self._notebook, pid)):
-                self.log.warning("%s: the server's process is not recorded: %s", self._log_name, why)
-            return address
+            return await maybe_future(super().start())
         except BaseException as error:
             self._end_wait()
             exclude_from_failures(error, self.handler)
             await self._return_slice()
             raise
+
+    def process_started(self) -> None:
+        """Record the server's process before it can use a GPU."""
+        self._end_wait()
+        super().process_started()
+        if self._notebook is not None and (why := self._enforcement.record_start(self._notebook, self.pid)):
+            self.log.warning("%s: the server's process is not recorded: %s", self._log_name, why)
 
     async def stop(self, now: bool = False) -> None:
         """Stop the server, then return its slice; a repeated call has no effect."""
@@ -100,10 +103,12 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         return await maybe_future(super().run_post_stop_hook())
 
     async def run_pre_spawn_hook(self) -> Any:
-        """The hub's own hook; then the hub's time limit is extended by the wait for a slice."""
+        """The hub's own hook; then the hub's time limit is extended by the waits of a start."""
         result = await maybe_future(super().run_pre_spawn_hook())
         if self.start_timeout != self._extended_timeout_s:
-            self._extended_timeout_s = self.start_timeout + self.gpu_quota.spawn_timeout_s + POST_WAIT_S
+            self._extended_timeout_s = (
+                self.start_timeout + self.gpu_quota.spawn_timeout_s + POST_WAIT_S + self.http_timeout
+            )
             self.start_timeout = self._extended_timeout_s
         return result
 

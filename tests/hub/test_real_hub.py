@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.local.host.processes import find_marked
 from tests.hub.real_hub import RealHub, real_hub
 from tests.patience import Stopwatch, until
 
@@ -169,6 +171,27 @@ def test_a_killed_hub_continues_with_its_servers_and_slices(hub: RealHub) -> Non
         assert [booked["id"] for booked in hub.slices("dan")] == [before["gpu_quota_notebook"]]
     hub.stop("dan")
     assert hub.slices("dan") == []
+
+
+def test_a_hub_killed_during_a_start_continues_with_the_server_and_its_slice(hub: RealHub) -> None:
+    wait = hub.stage.home("dan") / "wait"
+    wait.touch()
+    hub.begin("dan", EIGHTH)
+    (pid,) = until(lambda: list(find_marked(("JUPYTERHUB_USER=dan",))))
+    (booked,) = hub.slices("dan")
+    until(lambda: _saved_pid(hub, "dan") == pid)
+    wait.unlink()
+    hub.restart_after_kill()
+    until(lambda: hub.server("dan").get("ready"))
+    slices = [each["id"] for each in hub.slices("dan")]
+    assert (hub.server("dan")["state"]["pid"], slices) == (pid, [booked["id"]])
+
+
+def _saved_pid(hub: RealHub, user: str) -> object:
+    query = "SELECT spawners.state FROM spawners JOIN users ON users.id = spawners.user_id WHERE users.name = ?"
+    with contextlib.closing(sqlite3.connect(hub.stage.folder / "jupyterhub.sqlite")) as database:
+        rows = database.execute(query, (user,)).fetchall()
+    return json.loads(rows[0][0] or "{}").get("pid") if rows else None
 
 
 def test_with_the_service_away_servers_without_a_gpu_start_and_others_are_refused_soon(hub: RealHub) -> None:

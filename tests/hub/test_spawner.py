@@ -238,7 +238,7 @@ async def test_the_hubs_own_time_out_is_extended_by_the_wait_once(make: Make) ->
     ann.start_timeout = 60
     await ann.run_pre_spawn_hook()
     await ann.run_pre_spawn_hook()
-    assert ann.start_timeout == 60 + 300 + mixin_room.POST_WAIT_S
+    assert ann.start_timeout == 60 + 300 + mixin_room.POST_WAIT_S + ann.http_timeout
 
 
 # Refusals

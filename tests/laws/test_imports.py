@@ -69,6 +69,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "client",
             "backends.rendering",
             "backends.local.enforcement",
+            "backends.local.host.listeners",
+            "backends.local.host.processes",
             "backends.local.host.servers",
             "notifications.settings",
         }
