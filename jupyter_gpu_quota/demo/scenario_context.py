@@ -64,9 +64,13 @@ class ScenarioContext:
 
     # --- waiting --------------------------------------------------------------------------------------------------
     async def wait_for(
-        self, read_processes: Callable[[], Found | None], what: str, within_s: float = STEP_WITHIN_S
+        self, read_processes: Callable[[], Found | None], what: str, within_s: float | None = None
     ) -> Found:
-        """Read until there is a result. Raises NotObserved after ``within_s``, or where a job failed meanwhile."""
+        """Read until there is a result. Raises NotObserved after ``within_s``, or where a job failed meanwhile.
+
+        The default of ``within_s`` is ``STEP_WITHIN_S``.
+        """
+        within_s = STEP_WITHIN_S if within_s is None else within_s
         deadline, next_check = time.monotonic() + within_s, time.monotonic() + 1
         while (found := read_processes()) is None:
             if time.monotonic() > deadline:

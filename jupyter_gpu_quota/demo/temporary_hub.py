@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +21,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from ..hub.ports import free_ports
+from ..hub.ports import reserve_ports
 from ..settings import SERVICE_NAME
 from .proxy import find_or_install_proxy
 
@@ -34,24 +36,21 @@ ENDS_WITHIN_S = 20.0
 """How long a hub may take to stop its servers and its service before it is killed."""
 
 POLL_S = 0.1
+LEAST_FREE = 1 << 20
+"""Bytes: a hub whose disk has less fails in ways that do not name the disk."""
 
 
 class HubFailed(RuntimeError):
-    """The hub or its proxy did not start; the message ends with the last lines of its log."""
+    """The hub or its proxy did not start; the message is a sentence, a note has the last lines of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Free ports of the loopback: the public one, the hub's own, and the proxy's API."""
+    """Ports of the loopback: the public one, the hub's own, and the proxy's API."""
 
     public: int
     hub: int
     proxy: int
-
-    @staticmethod
-    def free(folder: Path) -> Ports:
-        public, hub, proxy = free_ports(str(folder), 3)
-        return Ports(public=public, hub=hub, proxy=proxy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,10 @@ class TemporaryHub:
 
     def __init__(self, folder: Path, *, users: HubUsers, extra_config: str = "", python: str = sys.executable) -> None:
         self.folder, self.users, self.extra_config, self.python = folder.absolute(), users, extra_config, python
-        self.ports, self._proxy_token, self._tokens = Ports.free(self.folder), secrets.token_hex(32), dict[str, str]()
+        self._proxy_token, self._tokens = secrets.token_hex(32), dict[str, str]()
+        self._reserved = reserve_ports(str(self.folder), 3)
+        public, hub, proxy = (each.port for each in self._reserved)
+        self.ports = Ports(public=public, hub=hub, proxy=proxy)
         self.url = f"http://127.0.0.1:{self.ports.public}"
         self.hub_api = f"{self.url}/hub/api"
         self.service_api = f"{self.url}/services/{SERVICE_NAME}/api/v1"
@@ -189,24 +191,53 @@ class TemporaryHub:
         kept["PATH"] = os.pathsep.join([str(Path(self.python).parent), kept.get("PATH", os.defpath)])
         return kept
 
-    def wait_until_ready(self, within_s: float = READY_WITHIN_S) -> None:
-        """Wait until the service answers through the proxy that it is ready."""
+    def wait_until_ready(self, within_s: float | None = None) -> None:
+        """Wait, ``READY_WITHIN_S`` by default, until the service of this hub answers through the proxy."""
+        within_s = READY_WITHIN_S if within_s is None else within_s
         deadline = time.monotonic() + within_s
-        while not self.is_ready():
+        while not (ready := self.is_ready()) or not self._is_own_hub():
             for name, process in (("hub", self.hub), ("proxy", self.proxy)):
                 if process is not None and process.poll() is not None:
-                    raise HubFailed(f"the {name} ended with status {process.returncode}.\n{self.log_tail(name)}")
+                    raise self._failure(f"the {name} ended with status {process.returncode}", name)
             if time.monotonic() > deadline:
-                raise HubFailed(f"the service was not ready after {within_s:.0f} s.\n{self.log_tail('hub')}")
+                what = "another hub answers at its address" if ready else f"the service was not ready: {self._lacks()}"
+                raise self._failure(f"after {within_s:.0f} s {what}", "hub")
             time.sleep(POLL_S)
+
+    def _failure(self, what: str, log: str) -> HubFailed:
+        cause = error_in(self.log_tail(log, 200))
+        if shutil.disk_usage(self.folder).free < LEAST_FREE:
+            cause = f"no space left on the disk of {self.folder.parent}"
+        failure = HubFailed(f"{what}: {cause}" if cause else what)
+        failure.add_note(self.log_tail(log))
+        return failure
 
     def is_ready(self) -> bool:
         """Whether the service says, through the proxy, that it is."""
         try:
             with urllib.request.urlopen(f"{self.service_api}/ready", timeout=5) as answer:  # noqa: S310
                 return bool(answer.status == 200)
-        except (OSError, ValueError):
+        except (OSError, ValueError, HTTPException):
             return False
+
+    def _is_own_hub(self) -> bool:
+        """Whether the hub that answers has this hub's passwords, which no other has."""
+        try:
+            return bool(self.admin_token)
+        except (OSError, ValueError, HTTPException):
+            return False
+
+    def _lacks(self) -> str:
+        """Why the service is not ready, in its own words where it answers."""
+        try:
+            with urllib.request.urlopen(f"{self.service_api}/ready", timeout=5):  # noqa: S310
+                return "it became ready too late"
+        except urllib.error.HTTPError as error:
+            with contextlib.suppress(ValueError, LookupError, TypeError, OSError):
+                return str(json.loads(error.read())["message"])
+            return f"it answers {error.code}"
+        except (OSError, HTTPException) as error:
+            return f"it does not answer ({error})"
 
     def log_tail(self, name: str, lines: int = 25) -> str:
         """The end of a log: ``hub`` (the service writes there too) or ``proxy``."""
@@ -221,10 +252,15 @@ class TemporaryHub:
         for process in (self.hub, self.proxy):
             if process is not None:
                 end_process(process, ENDS_WITHIN_S)
-        return end_processes_of(self.folder)
+        killed = end_processes_of(self.folder)
+        for each in self._reserved:
+            each.release()
+        return killed
 
     def _cancel_jobs(self) -> None:
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        if self.hub is None or self.hub.poll() is not None:
+            return
+        with contextlib.suppress(OSError, ValueError, KeyError, HTTPException):
             token = self.admin_token
             for job in self.ask("GET", f"{self.service_api}/jobs?limit=1000", token)["items"]:
                 if job["ended_at"] is None:
@@ -251,6 +287,16 @@ class TemporaryHub:
         request = urllib.request.Request(url, method=method, headers=headers, data=data)  # noqa: S310
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
             return json.loads(answer.read() or b"{}")
+
+
+_END_OF_TRACEBACK = re.compile(r"^ *[\w.]*(?:Error|Exception|Exit|Interrupt): (?P<what>\S.*)", re.MULTILINE)
+_ERROR_LINE = re.compile(r"^\[[EC] [^]]*\] (?P<what>\S.*)", re.MULTILINE)
+
+
+def error_in(log: str) -> str:
+    """The error in the log of a hub or a proxy: the end of its last traceback, or its last line of an error."""
+    found = list(_END_OF_TRACEBACK.finditer(log)) or list(_ERROR_LINE.finditer(log))
+    return found[-1]["what"] if found else ""
 
 
 def end_process(process: subprocess.Popen[bytes], within_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import uuid
@@ -12,17 +13,19 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from tornado.httpclient import HTTPRequest
+from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 CALL_TIMEOUT_S = 30.0
 SPAWN_TIMEOUT_S = 120.0
 CODE_TIMEOUT_S = 60.0
+NO_ANSWER = 599
+"""Tornado's code for a request without an answer, such as after a time-out."""
 
 
 class Unexpected(RuntimeError):
-    """An unexpected answer; the message contains it."""
+    """An unexpected answer, or none; the message says which, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +42,28 @@ class User:
 
 
 async def call(method: str, url: str, token: str | None, body: object = None, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-    """One JSON call. Returns the answer, None for an empty one. Raises Unexpected for 4xx and 5xx."""
+    """One JSON call. Returns the answer, None for an empty one. Raises Unexpected for no answer, 4xx and 5xx."""
     headers = {"Authorization": f"token {token}"} if token else {}
     payload = None if body is None and method in ("GET", "DELETE") else json.dumps(body if body is not None else {})
     request = HTTPRequest(url, method, headers, body=payload, request_timeout=timeout_s, allow_nonstandard_methods=True)
-    answer = await SimpleAsyncHTTPClient(force_instance=True, max_body_size=1 << 30).fetch(request, raise_error=False)
+    client = SimpleAsyncHTTPClient(force_instance=True, max_body_size=1 << 30)
+    try:
+        answer = await client.fetch(request, raise_error=False)
+    except OSError as error:
+        raise Unexpected(f"{method} {url} got no answer: {error}") from error
     text = answer.body.decode(errors="replace") if answer.buffer else ""
     if answer.code >= 400:
-        raise Unexpected(f"{method} {url} answered {answer.code}: {text[:500]}")
+        raise Unexpected(f"{method} {url} {_refusal(answer, text)}")
     return json.loads(text) if text.strip() else None
+
+
+def _refusal(answer: HTTPResponse, text: str) -> str:
+    """What a 4xx or 5xx says: the sentence of the hub or the service; of a page, only its status."""
+    if answer.code == NO_ANSWER:
+        return f"got no answer: {answer.error}"
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return f"answered {answer.code}: {json.loads(text)['message']}"
+    return f"answered {answer.code} {answer.reason}"
 
 
 async def log_in(url: str, name: str, password: str) -> User:
@@ -105,14 +121,20 @@ class Kernel:
         kernel = await call("POST", f"{user.server_url}/api/kernels", user.token, {"name": name})
         address = f"{user.server_url}/api/kernels/{kernel['id']}/channels".replace("http", "ws", 1)
         request = HTTPRequest(address, headers={"Authorization": f"token {user.token}"}, request_timeout=CALL_TIMEOUT_S)
-        return Kernel(await websocket_connect(request), str(kernel["id"]))
+        try:
+            return Kernel(await websocket_connect(request), str(kernel["id"]))
+        except (HTTPClientError, OSError) as error:
+            raise Unexpected(f"the socket to a kernel of {user.name} was not opened: {error}") from error
 
     async def run(self, code: str, timeout_s: float = CODE_TIMEOUT_S) -> str:
         """Run one cell. Returns what it printed. Raises Unexpected with the traceback where it failed."""
         message = execute_request(code)
         await self.socket.write_message(json.dumps(message))
-        async with asyncio.timeout(timeout_s):
-            return await self._output_of(message["header"]["msg_id"])
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._output_of(message["header"]["msg_id"])
+        except TimeoutError:
+            raise Unexpected(f"a cell in kernel {self.name} did not end within {timeout_s:.0f} s") from None
 
     async def _output_of(self, request: str) -> str:
         printed: list[str] = []

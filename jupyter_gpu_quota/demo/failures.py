@@ -1,0 +1,53 @@
+"""A failed demo in words: one sentence for what failed, one for what to do, without HTML or tracebacks."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+
+from .proxy import ProxyError
+from .scenario_context import NotObserved
+from .temporary_hub import HubFailed
+from .users import Unexpected
+
+LONGEST = 400
+"""Characters of one sentence."""
+
+KEEP_LOGS = "Run it again with --logs FOLDER to keep the logs"
+ADVICE = f"{KEEP_LOGS}; `jupyter gpu-quota doctor` checks this machine."
+FULL = "Free some space, or set TMPDIR to a folder on another disk."
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_EXPECTED = (HubFailed, ProxyError, NotObserved, Unexpected)
+
+
+def describe(error: BaseException) -> str:
+    """What failed and what to do, in two sentences on one line; of a group of errors, its first."""
+    first = next(_single_errors(error))
+    if isinstance(first, _EXPECTED):
+        what = str(first)
+    elif isinstance(first, OSError) and first.strerror:
+        what = f"{first.strerror}: {first.filename}" if first.filename else first.strerror
+    else:
+        what = f"{type(first).__name__}: {first}"
+    return f"{_sentence(what)} {_advice(first, what)}".rstrip()
+
+
+def _single_errors(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _single_errors(each)
+    else:
+        yield error
+
+
+def _sentence(text: str) -> str:
+    line = " ".join(re.sub(r"<[^<>]*>", " ", text).split())
+    line = line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
+    return f"{line.rstrip('.')}."
+
+
+def _advice(error: BaseException, what: str) -> str:
+    if getattr(error, "errno", None) in NO_SPACE or re.search(r"disk is full|no space left", what, re.IGNORECASE):
+        return FULL
+    return "" if isinstance(error, ProxyError) else ADVICE
