@@ -121,6 +121,9 @@ class GPUQuota(Configurable):
         **SERVICE
     )
     keep_usage_days = Int(90, min=1, help="Retention of the hourly usage, in days.").tag(**SERVICE)
+    keep_gone_days = Int(
+        7, min=1, help="Retention of nodes and devices that are gone and that no work holds, in days."
+    ).tag(**SERVICE)
     notification_events = List(
         Enum(["warned", "freed", "stopping", "notified", "reported", "over_share", "too_weak", "stopped"]),
         default_value=["warned", "freed", "stopping", "notified", "over_share", "too_weak", "stopped"],

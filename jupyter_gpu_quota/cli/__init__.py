@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "notebooks": ("listings", "List running notebooks and their slices."),
     "keep": ("listings", "Postpone an idle warning of a notebook."),
     "devices": ("listings", "List devices and their allocations."),
-    "nodes": ("listings", "List, cordon, uncordon and drain nodes."),
+    "nodes": ("listings", "List, cordon, uncordon, drain and remove nodes."),
     "pools": ("listings", "List pools."),
     "usage": ("listings", "Print allocated and used GPU hours."),
     "quota": ("quota", "Export, preview, apply and revert the quota file."),

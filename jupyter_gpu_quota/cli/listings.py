@@ -10,7 +10,7 @@ import click
 
 from ..client import Client
 from ..core.amounts import counted, gpu_hours_text
-from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
+from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, RemovedView, UsageView
 from .amounts import parse_duration, parse_instant
 from .prose import print_prose
 from .session import as_json, calls_service, print_stderr, service_address
@@ -81,14 +81,38 @@ def keep(client: Client, notebook: str | None) -> None:
     print_prose(f"{kept.message} It can be kept {counted(kept.keeps_left, 'more time')} before it is used again.")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--why", is_flag=True, help="Explain why the use of a device is unknown.")
+@click.option("--gone", is_flag=True, help="List the devices that are gone, too.")
 @all_columns
 @as_json
+@service_address
+@click.pass_context
+def devices(ctx: click.Context, /, **options: Any) -> None:
+    """List devices by pool, node and number, with their allocations and use; remove one that is gone."""
+    if ctx.invoked_subcommand is None:
+        _list_devices(**options)
+
+
+@devices.command("remove")
+@click.argument("device")
+@as_json
 @calls_service
-def devices(client: Client, why: bool, wide: bool, json_: bool) -> None:
-    """List devices by pool, node and number, with their allocations and use."""
-    found = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
+def remove_device(client: Client, device: str, json_: bool) -> None:
+    """Remove a device that its node no longer reports and that no work holds."""
+    _print_removed("device", client.remove_device(device), json_)
+
+
+def _print_removed(kind: str, found: RemovedView, json_: bool) -> None:
+    print_json(found.model_dump(mode="json")) if json_ else print_stderr(f"{kind} {found.id} was removed")
+
+
+@calls_service
+def _list_devices(client: Client, why: bool, gone: bool, wide: bool, json_: bool) -> None:
+    every = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
+    found = [each for each in every if gone or json_ or each.gone_at is None or each.holders]
+    if len(found) < len(every):
+        print_stderr(f"not listed: {counted(len(every) - len(found), 'device')} that are gone; --gone lists them")
     columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
     empty = "No node has reported a device; each is listed here with its allocations and use."
     if is_narrow(wide=wide):
@@ -105,7 +129,8 @@ def devices(client: Client, why: bool, wide: bool, json_: bool) -> None:
 
 
 def _narrow_device_row(each: DeviceView) -> tuple[object, ...]:
-    health = each.health if each.upkeep == "none" else f"{each.health}, node {each.upkeep}"
+    health = "gone" if each.gone_at else each.health
+    health += "" if each.upkeep == "none" else f", node {each.upkeep}"
     return each.id, each.pool, health, gpu_or_none(each.free_milli), _percent_used(each)
 
 
@@ -117,6 +142,7 @@ def _device_row(each: DeviceView) -> tuple[object, ...]:
     kind = "simulated" if each.simulated else "real"
     percent = _percent_used(each)
     health = f"{each.health}: {each.trouble}" if each.trouble else each.health
+    health = f"gone since {each.gone_at:%Y-%m-%d %H:%M:%SZ}" if each.gone_at else health
     health += "" if each.upkeep == "none" else f", node {each.upkeep}"
     holders = ", ".join(map(_allocation_text, each.holders))
     free, foreign = gpu_or_none(each.free_milli), gpu_or_none(each.foreign_milli)
@@ -142,7 +168,7 @@ def _allocation_text(each: HolderView) -> str:
 @service_address
 @click.pass_context
 def nodes(ctx: click.Context, /, **options: Any) -> None:
-    """List nodes; cordon, uncordon or drain one."""
+    """List nodes; cordon, uncordon or drain one, or remove one that is gone."""
     if ctx.invoked_subcommand is None:
         _list_nodes(**options)
 
@@ -160,8 +186,10 @@ def _node_row(each: NodeView) -> tuple[object, ...]:
 
 
 def _node_state(each: NodeView) -> str:
+    if each.gone_at is not None:
+        return f"gone since {each.gone_at:%Y-%m-%d %H:%M:%SZ}"
     if each.upkeep == "none":
-        return "open" if each.schedulable else "gone"
+        return "open" if each.schedulable else "not read"
     by = each.drain_by
     return each.upkeep if by is None else f"{each.upkeep} by {by:%Y-%m-%d %H:%M:%SZ}"
 
@@ -197,6 +225,15 @@ def uncordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
 def drain(client: Client, node: str, deadline: str | None, dry_run: bool, json_: bool) -> None:
     """Empty a node: preemptible jobs are paused and queued again; other work stays until it ends."""
     _print_change(client.drain(node, deadline=deadline, dry_run=dry_run), json_, dry_run=dry_run)
+
+
+@nodes.command("remove")
+@click.argument("node")
+@as_json
+@calls_service
+def remove_node(client: Client, node: str, json_: bool) -> None:
+    """Remove a node that is gone, with its devices, if no work holds them."""
+    _print_removed("node", client.remove_node(node), json_)
 
 
 def _print_change(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:

@@ -32,6 +32,7 @@ from ..wire import (
     OutputView,
     PoolView,
     ProjectView,
+    RemovedView,
     UsageView,
     VerifiedView,
 )
@@ -315,6 +316,16 @@ class Client:
     def nodes(self) -> list[NodeView]:
         """The nodes, and whether new work may start on them."""
         return self._list(NodeView, "nodes", {})
+
+    def remove_device(self, device: str) -> RemovedView:
+        """Remove a device that is gone; refused while its node reports it, or work holds it."""
+        part = arguments.quoted_id(device, "device", arguments.DEVICE)
+        return self._connection.ask(RemovedView, Call(method="POST", path=f"devices/{part}/actions/remove"))
+
+    def remove_node(self, node: str) -> RemovedView:
+        """Remove a node that is gone, with its devices."""
+        part = arguments.quoted_id(node, "node", arguments.NODE)
+        return self._connection.ask(RemovedView, Call(method="POST", path=f"nodes/{part}/actions/remove"))
 
     def cordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
         """Start no new work on a node; running work stays."""

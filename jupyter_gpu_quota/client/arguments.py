@@ -21,6 +21,7 @@ JOB = "a job's id, as jobs() lists them"
 NOTEBOOK = "a notebook's id, as notebooks() lists them"
 WORKLOAD = "the id of a job or notebook, as jobs() and notebooks() list them"
 NODE = "a node's id, as nodes() lists them"
+DEVICE = "a device's id, as devices() lists them"
 
 ADVICE = {
     "command": 'give a program and its arguments, such as "python train.py" or ["python", "train.py"]',

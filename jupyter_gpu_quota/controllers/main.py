@@ -174,6 +174,7 @@ def _retention(config: GPUQuota, store: Store, backend: LocalBackend, leadership
         jobs_ms=config.keep_jobs_days * DAY_MS,
         samples_ms=config.keep_samples_hours * HOUR_MS,
         usage_ms=config.keep_usage_days * DAY_MS,
+        gone_ms=config.keep_gone_days * DAY_MS,
     )
     return Retention(store, leadership, backend.jobs, bundles, times)
 

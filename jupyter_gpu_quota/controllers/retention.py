@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..backends.protocol import JobBackend
+from ..store.records.commands import ForgetGone
 from ..store.transactions import Store
 from .lease import Leadership
 
@@ -28,6 +29,7 @@ class RetentionTimes:
     jobs_ms: int = 30 * DAY_MS
     samples_ms: int = 2 * HOUR_MS
     usage_ms: int = 90 * DAY_MS
+    gone_ms: int = 7 * DAY_MS
 
 
 class Retention:
@@ -57,6 +59,7 @@ class Retention:
             samples_before=now - self.times.samples_ms,
             usage_before=now - self.times.usage_ms,
         )
+        self.store.record([ForgetGone(gone_before=now - self.times.gone_ms)], now=now, lease=self.leadership.lease)
         if now >= self._bundles_at:
             self.bundles.sweep(self.store.bundles_in_use())
             self._bundles_at = now + BUNDLES_EVERY_MS

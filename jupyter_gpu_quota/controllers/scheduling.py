@@ -268,10 +268,10 @@ class SchedulingController:
         """The inventory of the last reading. Running work continues; after UNREAD_MS nothing new starts there."""
         self.due["inventory"] = now + READ_AGAIN_MS
         self.unreadable_since = now if self.unreadable_since is None else self.unreadable_since
-        known = list(self.mirror.nodes().values())
+        known = [node for node in self.mirror.nodes().values() if node.id not in self.mirror.gone_nodes]
         if now - self.unreadable_since >= UNREAD_MS:
             known = [replace(node, schedulable=False) for node in known]
-        return tuple(known), tuple(self.mirror.devices.values())
+        return tuple(known), tuple(self.mirror.reported_devices())
 
     def _with_missing_devices(
         self, nodes: Sequence[Node], devices: Sequence[Device], now: int

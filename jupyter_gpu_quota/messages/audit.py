@@ -248,6 +248,8 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
         f"brought {counted(len(one.payload['differences']), 'job')} to what the nodes recorded, and ended the hold"
     ),
     "recovery.unknown_ended": lambda one: f"reported that {one.thing}, which the database does not have, ended",
+    "device.remove": lambda one: f"removed device {one.subject}, which its node no longer reported",
+    "node.remove": lambda one: f"removed node {one.subject}, which no reading reported any longer",
     "retention": lambda one: f"deleted {counted(one.payload['jobs'], 'job')} that had ended long ago",
     "user.erase_name": lambda _one: "erased the name of a user",
 }

@@ -240,13 +240,19 @@ def _changes(scope: Scope, head: Head, since: int, *, ended: bool) -> Changes:
     allocations = scope.changed(tables.ALLOCATIONS, since, live=is_first)
     reservations = scope.changed(tables.RESERVATIONS, since, live=is_first)
     live = is_first and not ended
+    nodes = {row.node.id: row for row in scope.changed(tables.NODES, since, live=False)}
+    devices = {row.device.id: row for row in scope.changed(tables.DEVICES, since, live=False)}
     return Changes(
         version=head.version,
         fencing=head.fencing,
         jobs=tuple(scope.changed(tables.JOBS, since, live=live)),
         notebooks=tuple(scope.changed(tables.NOTEBOOKS, since, live=live)),
-        nodes=tuple(row.node for row in scope.changed(tables.NODES, since, live=False)),
-        devices=tuple(row.device for row in scope.changed(tables.DEVICES, since, live=False)),
+        nodes=tuple(row.node for row in nodes.values() if row.removed_at is None),
+        devices=tuple(row.device for row in devices.values() if row.removed_at is None),
+        gone_nodes={id: row.gone_at for id, row in nodes.items() if row.gone_at is not None},
+        gone_devices={id: row.gone_at for id, row in devices.items() if row.gone_at is not None},
+        removed_nodes=tuple(id for id, row in nodes.items() if row.removed_at is not None),
+        removed_devices=tuple(id for id, row in devices.items() if row.removed_at is not None),
         allocations=tuple(row.allocation for row in allocations if row.released_at is None),
         released=tuple(row.allocation.id for row in allocations if row.released_at is not None),
         reservations=tuple(row.reservation for row in reservations if row.dropped_at is None),

@@ -66,7 +66,10 @@ class PoolView(Wire):
 
 
 class NodeView(Wire):
-    """A node. ``schedulable``: new work may start there; ``upkeep`` is set by an admin."""
+    """A node. ``schedulable``: new work may start there; ``upkeep`` is set by an admin.
+
+    ``gone_at``: since when no reading reports it, null while one does. ``devices`` are those that are reported.
+    """
 
     id: str
     name: str
@@ -75,6 +78,7 @@ class NodeView(Wire):
     schedulable: bool
     upkeep: str = "none"
     drain_by: datetime | None = None
+    gone_at: datetime | None = None
     devices: int
     cluster: str
     hub: str
@@ -94,6 +98,12 @@ class NodeChangeView(Wire):
     changed: bool
     affected: list[AffectedView]
     guarantees: list[str]
+
+
+class RemovedView(Wire):
+    """A node or device that was removed."""
+
+    id: str
 
 
 class HolderView(Wire):
@@ -120,7 +130,7 @@ class DeviceView(Wire):
     """One device. ``trouble`` is the cause of its bad health, ``utilisation_unknown`` that of an unknown use.
 
     ``foreign_why`` explains foreign use. ``upkeep`` is that of its node: no new work starts while it is cordoned or
-    draining.
+    draining. ``gone_at``: since when its node does not report it, null while it does; a gone device is in no sum.
     """
 
     id: str
@@ -133,6 +143,7 @@ class DeviceView(Wire):
     health: str
     trouble: str | None = None
     upkeep: str = "none"
+    gone_at: datetime | None = None
     simulated: bool
     foreign_milli: int
     foreign_why: str | None = None

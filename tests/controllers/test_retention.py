@@ -8,10 +8,11 @@ import pytest
 
 from jupyter_gpu_quota.controllers.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import BUNDLES_EVERY_MS, DAY_MS, EVERY_MS, Retention, RetentionTimes
+from jupyter_gpu_quota.core.model import Node
 from jupyter_gpu_quota.store.records.calls import LeaseLost
-from jupyter_gpu_quota.store.records.commands import ChangeJob
+from jupyter_gpu_quota.store.records.commands import ChangeJob, SetInventory
 from tests.backends.fake_executor import FakeJobs
-from tests.controllers.test_scheduling import World
+from tests.controllers.test_scheduling import DEVICES, World
 
 
 class Killed(Exception):
@@ -49,6 +50,19 @@ def test_old_jobs_and_their_bundles_are_removed_from_backend_and_store() -> None
     assert site.world.executor.forgotten == ["old"]
     assert site.world.store.job("old") is None and site.world.store.job("new") is not None
     assert site.bundles.kept == [{"b" * 64}]
+
+
+def test_devices_that_are_gone_for_a_week_are_forgotten() -> None:
+    site = Site()
+    store, (kept, *others) = site.world.store, DEVICES
+    node = Node(id=kept.node, name=kept.node, cpu_milli=1000, memory_mib=1000)
+    store.record([SetInventory(nodes=(node,), devices=(kept, *others))], now=site.world.now)
+    store.record([SetInventory(nodes=(node,), devices=(kept,))], now=site.world.now)
+    for days, listed in ((7, 1 + len(others)), (0, 1)):
+        site.world.now += days * DAY_MS + 1 - bool(days)
+        site.leadership.renew(site.world.now)
+        site.retention().run_once(site.world.now)
+        assert len(store.changes(0).devices) == listed
 
 
 def test_unused_bundles_are_removed_once_an_hour() -> None:

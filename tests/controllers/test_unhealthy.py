@@ -214,6 +214,19 @@ def test_no_work_starts_on_devices_that_stay_unreadable() -> None:
     assert world.state("b2") is JobState.RUNNING
 
 
+def test_a_device_that_is_gone_stays_so_while_the_devices_cannot_be_read() -> None:
+    world = World()
+    world.turn(2)
+    world.executor.devices = DEVICES[:-1]
+    world.controller.due["inventory"] = world.now
+    world.turn(1)
+    gone = dict(world.controller.mirror.gone_devices)
+    assert set(gone) == {DEVICES[-1].id}
+    found = unreadable(world)
+    world.turn(20)
+    assert found.asked > 5 and world.controller.mirror.gone_devices == gone
+
+
 def test_a_new_controller_ends_no_work_on_unreadable_devices() -> None:
     world = World()
     world.submit("bob", "b1")

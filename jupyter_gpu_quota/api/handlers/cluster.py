@@ -197,9 +197,9 @@ def pool_views(services: Services) -> list[PoolView]:
 
 async def nodes(call: Call) -> Answer:
     store_view, where = call.store_view, call.services.where
-    count = Counter(device.node for device in store_view.mirror.devices.values())
+    count = Counter(device.node for device in store_view.mirror.reported_devices())
     order = sorted(store_view.nodes.values(), key=lambda node: (node.name, node.id))
-    return call.listing(order, lambda node: node_view(node, count[node.id], where))
+    return call.listing(order, lambda node: node_view(node, count[node.id], store_view, where))
 
 
 async def devices(call: Call) -> Answer:

@@ -1,4 +1,4 @@
-"""The route to cordon, uncordon or drain a node, with a preview of the affected work."""
+"""The routes to cordon, uncordon or drain a node, with a preview, and to remove nodes and devices that are gone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ...core.amounts import AmountRefusal, duration_s, gpu_text
 from ...core.eviction.unavailable_devices import evictions
 from ...core.model import Job, Node, Notebook, Policy, Snapshot, Upkeep
 from ...core.quota.fair_share import Share
-from ...store.records.commands import ChangeNode
+from ...store.records.commands import ChangeNode, RemoveGone
 from ...store.writes.inventory import UPKEEP
-from ...wire import AffectedView, NodeChangeView, NodeEdit
+from ...wire import AffectedView, NodeChangeView, NodeEdit, RemovedView
 from ..access.refusals import Refused, not_found
 from ..requests.call import Call
 from ..requests.services import Services
@@ -34,6 +34,22 @@ async def change(call: Call) -> NodeChangeView:
         recorded = await services.record(request)
         preview = preview.model_copy(update={"changed": not recorded.existed})
     return preview
+
+
+async def remove_node(call: Call) -> RemovedView:
+    """Remove a node that is gone, and its devices; refused while one of them is reported or held."""
+    node = _node(call.services, call.names["id"])
+    recorded = await call.services.record(RemoveGone(node=node.id, actor=call.person.id))
+    return RemovedView(id=recorded.id)
+
+
+async def remove_device(call: Call) -> RemovedView:
+    """Remove a device that is gone; refused while it is reported or held."""
+    device = call.services.store_view.mirror.devices.get(call.names["id"])
+    if device is None:
+        raise not_found("device", call.names["id"])
+    recorded = await call.services.record(RemoveGone(device=device.id, actor=call.person.id))
+    return RemovedView(id=recorded.id)
 
 
 def _node(services: Services, name: str) -> Node:
@@ -63,9 +79,9 @@ async def _preview(services: Services, wanted: Node) -> NodeChangeView:
     policy = quota.policy if quota else Policy(revision=0)
     people = {one.user for one in before.jobs} | {one.user for one in before.notebooks}
     await services.store_view.learn_names(sorted(people))
-    count = sum(device.node == wanted.id for device in before.devices)
+    count = sum(device.node == wanted.id for device in services.store_view.mirror.reported_devices())
     return NodeChangeView(
-        node=node_view(wanted, count, services.where),
+        node=node_view(wanted, count, services.store_view, services.where),
         changed=False,
         affected=[*_affected_work(services, after, policy, wanted)] if wanted.upkeep is Upkeep.DRAINING else [],
         guarantees=await services.store_view.compute(_reduced, before, after, policy),

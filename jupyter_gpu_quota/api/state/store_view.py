@@ -234,6 +234,8 @@ class StoreView:
         """Index what the mirror keeps private: nodes, quota, and allocations by workload."""
         self._quota = changes.quota or self._quota
         self.nodes |= {node.id: node for node in changes.nodes}
+        for name in changes.removed_nodes:
+            self.nodes.pop(name, None)
         for name in changes.released:
             part = self.allocations.pop(name, None)
             if part is not None and name in self._held.get(part.workload, {}):
@@ -359,7 +361,7 @@ class StoreView:
         return sorted(self._held.get(workload, {}).values(), key=lambda part: (part.rank, part.device, part.id))
 
     def devices_in(self, pool: str) -> list[Device]:
-        return [device for device in self.mirror.devices.values() if device.pool == pool]
+        return [device for device in self.mirror.reported_devices() if device.pool == pool]
 
     def removal_reason_of(self, work: Job | Notebook) -> Reason | None:
         file = self.quota_file

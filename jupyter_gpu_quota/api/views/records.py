@@ -241,6 +241,7 @@ def device_view(
     return DeviceView(
         **copied(DeviceView, device),
         upkeep=node.upkeep if node else Upkeep.NONE,
+        gone_at=maybe_instant(store_view.mirror.gone_devices.get(device.id)),
         foreign_why=sample.why.get("foreign") if sample else None,
         free_milli=max(0, WHOLE_DEVICE - used) if device.health is Health.HEALTHY else 0,
         holders=[holder_view(part, person, store_view) for part in held],
@@ -276,8 +277,10 @@ def holder_view(part: Allocation, person: Person, store_view: StoreView) -> Hold
     )
 
 
-def node_view(node: Node, devices: int, where: tuple[str, str]) -> NodeView:
+def node_view(node: Node, devices: int, store_view: StoreView, where: tuple[str, str]) -> NodeView:
+    """One node with the number of its devices that are reported. ``where`` is (cluster, hub)."""
     found = copied(NodeView, node) | {"schedulable": node.is_open, "drain_by": maybe_instant(node.drain_by_at)}
+    found |= {"gone_at": maybe_instant(store_view.mirror.gone_nodes.get(node.id))}
     return NodeView(**found, devices=devices, cluster=where[0], hub=where[1])
 
 

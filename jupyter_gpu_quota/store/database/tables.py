@@ -53,18 +53,28 @@ class UserRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
+    """``gone_at``: since when no reading reports it. A removed node stays as a row; a reading brings it back."""
+
     node: Node
     changed: int
+    gone_at: int | None = None
+    removed_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """``fault`` is a fatal error under the driver ``fault_loaded``; another driver or an admin clears it."""
+    """``fault`` is a fatal error under the driver ``fault_loaded``; another driver or an admin clears it.
+
+    ``gone_at``: since when no reading reports it. A removed device stays as a row, which past allocations refer to; a
+    reading brings it back.
+    """
 
     device: Device
     changed: int
     fault: str | None = None
     fault_loaded: str | None = None
+    gone_at: int | None = None
+    removed_at: int | None = None
 
 
 @fast_frozen

@@ -80,7 +80,8 @@ class _Part(Generic[V]):
 class Mirror:
     """The store's live work in memory.
 
-    ``jobs``, ``notebooks`` and ``devices`` are the present records of live work by id; ``in_motion`` the ids of jobs
+    ``jobs``, ``notebooks`` and ``devices`` are the present records of live work by id; ``gone_nodes`` and
+    ``gone_devices`` tell since when no reading reports those; ``in_motion`` the ids of jobs
     that are starting or pausing. ``latest`` are the changes of the last :meth:`update`, which include work that has
     just ended. ``some_began``: jobs that a plan had started were reported as running, which changes no plan.
     """
@@ -99,6 +100,8 @@ class Mirror:
         self.in_motion: dict[str, None] = {}
         self.notebooks: dict[str, NotebookRecord] = {}
         self.devices: dict[str, Device] = {}
+        self.gone_nodes: dict[str, int] = {}
+        self.gone_devices: dict[str, int] = {}
         self._nodes: _Part[Node] = _Part()
         self._devices: _Part[Device] = _Part()
         self._jobs: _Part[Job] = _Part()
@@ -131,16 +134,30 @@ class Mirror:
     def _apply(self, changes: Changes) -> Iterator[bool]:
         if changes.quota is not None:
             yield self._set_policy(changes.quota)
-        for node in changes.nodes:
-            yield self._nodes.put(node.id, node)
-        for device in changes.devices:
-            self.devices[device.id] = device
-            yield self._devices.put(device.id, device)
+        yield from self._apply_inventory(changes)
         for job in changes.jobs:
             yield self._put_job(job)
         for notebook in changes.notebooks:
             yield self._put_notebook(notebook)
         yield from self._apply_holdings(changes)
+
+    def _apply_inventory(self, changes: Changes) -> Iterator[bool]:
+        for node in changes.nodes:
+            self.gone_nodes.pop(node.id, None)
+            yield self._nodes.put(node.id, node)
+        for device in changes.devices:
+            self.gone_devices.pop(device.id, None)
+            self.devices[device.id] = device
+            yield self._devices.put(device.id, device)
+        self.gone_nodes |= changes.gone_nodes
+        self.gone_devices |= changes.gone_devices
+        for id in changes.removed_devices:
+            self.gone_devices.pop(id, None)
+            self.devices.pop(id, None)
+            yield self._devices.drop(id)
+        for id in changes.removed_nodes:
+            self.gone_nodes.pop(id, None)
+            yield self._nodes.drop(id)
 
     def _apply_holdings(self, changes: Changes) -> Iterator[bool]:
         for id in changes.released:
@@ -211,6 +228,10 @@ class Mirror:
     def allocations(self) -> tuple[Allocation, ...]:
         """Every live allocation, in the order of their ids."""
         return self._allocations.all()
+
+    def reported_devices(self) -> list[Device]:
+        """The devices that are not gone."""
+        return [device for device in self.devices.values() if device.id not in self.gone_devices]
 
     def nodes(self) -> Mapping[str, Node]:
         """The nodes by id."""

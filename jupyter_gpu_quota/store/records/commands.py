@@ -240,6 +240,22 @@ class SetInventory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveGone:
+    """Remove a device that is gone, or a node that is gone with its devices; refused while work holds one of them."""
+
+    actor: str
+    node: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetGone:
+    """Remove the nodes and devices that are gone since before an instant, but those that work holds."""
+
+    gone_before: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeNode:
     """Cordon, uncordon or drain a node. Repeating a change that is already so changes nothing.
 
@@ -278,6 +294,8 @@ Request = (
     | ApplyQuota
     | SetInventory
     | ChangeNode
+    | RemoveGone
+    | ForgetGone
     | KeepBundle
     | HoldDecisions
     | AcceptRecovery

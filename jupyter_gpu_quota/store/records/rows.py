@@ -148,6 +148,8 @@ class Changes:
     """The present rows that changed since a version, ended ones included. ``fencing`` is that of the leader.
 
     Changes since a version of an earlier leader may lack rows that a restored backup removed: read all again.
+    ``gone_nodes`` and ``gone_devices``: of those, since when no reading reports them. Removed ones are only in
+    ``removed_nodes`` and ``removed_devices``.
     """
 
     version: int
@@ -156,6 +158,10 @@ class Changes:
     notebooks: tuple[NotebookRecord, ...] = ()
     nodes: tuple[Node, ...] = ()
     devices: tuple[Device, ...] = ()
+    gone_nodes: Mapping[str, int] = field(default_factory=dict)
+    gone_devices: Mapping[str, int] = field(default_factory=dict)
+    removed_nodes: tuple[str, ...] = ()
+    removed_devices: tuple[str, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     released: tuple[str, ...] = ()
     reservations: tuple[Reservation, ...] = ()

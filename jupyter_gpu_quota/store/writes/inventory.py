@@ -16,28 +16,28 @@ from ..records.commands import ChangeNode, Recorded, Refused, SetInventory
 def set_inventory(work: UnitOfWork, request: SetInventory) -> Recorded:
     """Replace the nodes and devices by those of the request.
 
-    A node that the request does not name becomes unschedulable, such a device unhealthy. Known nodes keep the orders
+    A node that the request does not name becomes unschedulable, such a device unhealthy; both are gone from then on,
+    until a reading reports them again. Known nodes keep the orders
     of an admin. Known devices keep quarantine, foreign use and UUID: only a DeviceFact changes those.
     """
     _check_names(request)
-    nodes = {row.node.id: row.node for row in work.every(NODES)}
-    wanted_nodes = {node.id: _with_upkeep(node, nodes.get(node.id)) for node in request.nodes}
-    wanted_nodes |= {id: replace(node, schedulable=False) for id, node in nodes.items() if id not in wanted_nodes}
-    rows = {row.device.id: row for row in work.every(DEVICES)}
-    wanted = {device.id: _with_known_state(device, rows.get(device.id)) for device in request.devices}
-    wanted |= {id: _without_report(row.device) for id, row in rows.items() if id not in wanted}
-    if nodes == wanted_nodes and {id: row.device for id, row in rows.items()} == wanted:
+    nodes = {row.node.id: row for row in work.every(NODES)}
+    devices = {row.device.id: row for row in work.every(DEVICES)}
+    wanted_nodes = {node.id: _reported_node(node, nodes.get(node.id)) for node in request.nodes}
+    wanted_nodes |= {id: _gone_node(row, work.now) for id, row in nodes.items() if id not in wanted_nodes}
+    wanted = {device.id: _reported_device(device, devices.get(device.id)) for device in request.devices}
+    wanted |= {id: _gone_device(row, work.now) for id, row in devices.items() if id not in wanted}
+    if nodes == wanted_nodes and devices == wanted:
         return work.recorded("inventory", existed=True)
     for id, node in wanted_nodes.items():
         if nodes.get(id) != node:
-            work.put(NODES, NodeRow(node=node, changed=work.stamp()))
+            work.put(NODES, replace(node, changed=work.stamp()))
     for id, device in wanted.items():
-        row = rows.get(id)
-        if row is None:
-            work.put(DEVICES, DeviceRow(device=device, changed=work.stamp()))
-        elif row.device != device:
-            work.put(DEVICES, replace(row, device=device, changed=work.stamp()))
-    payload = {"nodes": _by_id(wanted_nodes), "devices": _by_id(wanted)}
+        if devices.get(id) != device:
+            work.put(DEVICES, replace(device, changed=work.stamp()))
+    listed_nodes = {id: row.node for id, row in wanted_nodes.items() if row.removed_at is None}
+    listed = {id: row.device for id, row in wanted.items() if row.removed_at is None}
+    payload = {"nodes": _by_id(listed_nodes), "devices": _by_id(listed)}
     work.audit("system:controller", "inventory", "inventory", payload, None)
     return work.recorded("inventory")
 
@@ -60,11 +60,32 @@ def _check_names(request: SetInventory) -> None:
             raise Refused("invalid", message)
 
 
-def _with_upkeep(node: Node, known: Node | None) -> Node:
-    return node if known is None else replace(node, upkeep=known.upkeep, drain_by_at=known.drain_by_at)
+def _reported_node(node: Node, row: NodeRow | None) -> NodeRow:
+    if row is None:
+        return NodeRow(node=node, changed=0)
+    known = replace(node, upkeep=row.node.upkeep, drain_by_at=row.node.drain_by_at)
+    return replace(row, node=known, gone_at=None, removed_at=None)
+
+
+def _gone_node(row: NodeRow, now: int) -> NodeRow:
+    if row.removed_at is not None:
+        return row
+    return replace(row, node=replace(row.node, schedulable=False), gone_at=row.gone_at or now)
 
 
 GONE = "no longer reported by its node"
+
+
+def _reported_device(device: Device, row: DeviceRow | None) -> DeviceRow:
+    if row is None:
+        return DeviceRow(device=device, changed=0)
+    return replace(row, device=_with_known_state(device, row), gone_at=None, removed_at=None)
+
+
+def _gone_device(row: DeviceRow, now: int) -> DeviceRow:
+    if row.removed_at is not None:
+        return row
+    return replace(row, device=_without_report(row.device), gone_at=row.gone_at or now)
 
 
 def _without_report(device: Device) -> Device:
@@ -72,9 +93,9 @@ def _without_report(device: Device) -> Device:
     return device if quarantined else replace(device, health=Health.UNHEALTHY, trouble=GONE)
 
 
-def _with_known_state(device: Device, row: DeviceRow | None) -> Device:
+def _with_known_state(device: Device, row: DeviceRow) -> Device:
     """The device as a reading reports it; a quarantine and a recorded fault stay, since a driver may omit them."""
-    if row is None or row.device == device:
+    if row.device == device:
         return device
     known = row.device
     kept = known if known.health is Health.QUARANTINED or row.fault is not None else device
@@ -100,7 +121,7 @@ def change_node(work: UnitOfWork, request: ChangeNode) -> Recorded:
     devices, also where the node was not cordoned.
     """
     row = work.get(NODES, (request.node,))
-    if row is None:
+    if row is None or row.removed_at is not None:
         raise Refused("unknown", f"There is no node {request.node}; nothing was changed.")
     if request.change not in UPKEEP:
         raise ValueError(f"a node can be cordoned, uncordoned or drained, not {request.change!r}")
@@ -109,7 +130,7 @@ def change_node(work: UnitOfWork, request: ChangeNode) -> Recorded:
     faulty = [each for each in devices if each.fault is not None] if node.upkeep is Upkeep.NONE else []
     if node == row.node and not faulty:
         return work.recorded(node.id, existed=True)
-    work.put(NODES, NodeRow(node=node, changed=work.stamp()))
+    work.put(NODES, replace(row, node=node, changed=work.stamp()))
     for each in devices:
         work.put(DEVICES, replace(_cleared(each) if each in faulty else each, changed=work.stamp()))
     payload: dict[str, object] = {"was": row.node.upkeep, "is": node.upkeep, "drain_by_at": node.drain_by_at}

@@ -17,6 +17,7 @@ from ..records.recovery import AcceptRecovery, ForgetUnknownWork, HoldDecisions
 from ..records.rows import QuotaRevision
 from .activity import keep_notes, postpone_warning, record_idle_state, record_report, wake_notebook
 from .allocations import record_labels
+from .gone import forget_gone, remove_gone
 from .inventory import change_node, set_inventory
 from .jobs import change_job, submit_job
 from .notebooks import record_memory_enforcement, request_notebook, request_slice_again, return_notebook
@@ -123,6 +124,8 @@ HANDLERS: Mapping[type, Callable[[UnitOfWork, Any], Recorded]] = {
     commands.ApplyQuota: _apply_quota,
     commands.SetInventory: set_inventory,
     commands.ChangeNode: change_node,
+    commands.RemoveGone: remove_gone,
+    commands.ForgetGone: forget_gone,
     commands.KeepBundle: _keep_bundle,
 }
 """The function that records each request. It raises Refused, or ValueError for an illegal transition."""

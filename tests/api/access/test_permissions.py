@@ -61,6 +61,8 @@ EXPECTED = {
     "GET pools": READERS,
     "GET nodes": READERS,
     "POST nodes/{id}/actions/{change:cordon|uncordon|drain}": "401 403 403 403 403 403 200 403 403",
+    "POST nodes/{id}/actions/remove": "401 403 403 403 403 403 409 403 403",
+    "POST devices/{id}/actions/remove": "401 403 403 403 403 403 404 403 403",
     "GET devices": READERS,
     "GET samples": READERS,
     "GET usage": READERS,

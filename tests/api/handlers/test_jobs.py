@@ -518,7 +518,5 @@ def test_a_time_limit_above_the_maximum_is_refused_with_the_maximum(tmp_path: Pa
         assert world.call("PUT", "quota", "ann", {"text": text}).status == 200
         refused = world.post("jobs", "bob", {"command": ["x"], "time_limit": "900d"})
         assert (refused.status, refused.json["reason"]) == (400, "too_large")
-        assert (
-            refused.json["message"] == "time_limit was '900d'; the maximum of pool train is 7d. Nothing was stored."
-        )
+        assert refused.json["message"] == "time_limit was '900d'; the maximum of pool train is 7d. Nothing was stored."
         assert world.post("jobs", "bob", {"command": ["x"], "time_limit": "7d"}).status == 201

@@ -1,0 +1,94 @@
+"""Remove nodes and devices that no reading reports any longer: by an admin, or after the time of retention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...core.lifecycle import NOTEBOOK_FINAL
+from ..database.tables import ALLOCATIONS, DEVICES, NODES, NOTEBOOKS, RESERVATIONS, DeviceRow, NodeRow
+from ..database.unit_of_work import UnitOfWork
+from ..records.commands import ForgetGone, Recorded, Refused, RemoveGone
+
+CONTROLLER = "system:controller"
+
+
+def remove_gone(work: UnitOfWork, request: RemoveGone) -> Recorded:
+    """Remove a gone device, or a gone node with its devices. Refused while it is reported, or held by work."""
+    if request.device is not None:
+        device = _listed_device(work, request.device)
+        _check_removable(work, [device], f"Device {request.device}", reported=device.gone_at is None)
+        _remove_device(work, device, request.actor)
+        return work.recorded(request.device)
+    assert request.node is not None, "a request names a node or a device"
+    node = work.get(NODES, (request.node,))
+    if node is None or node.removed_at is not None:
+        raise Refused("unknown", f"There is no node {request.node}; nothing was removed.")
+    devices = [each for each in _listed_devices(work) if each.device.node == request.node]
+    reported = node.gone_at is None or any(each.gone_at is None for each in devices)
+    _check_removable(work, devices, f"Node {request.node}", reported=reported)
+    for each in devices:
+        _remove_device(work, each, request.actor)
+    _remove_node(work, node, request.actor)
+    return work.recorded(request.node)
+
+
+def forget_gone(work: UnitOfWork, request: ForgetGone) -> Recorded:
+    """Remove what is gone for long; a node stays as long as one of its devices is listed."""
+    due = [each for each in _listed_devices(work) if each.gone_at is not None and each.gone_at < request.gone_before]
+    if due:
+        held = {device for each in due for device, _ in _holders(work, each)}
+        for each in due:
+            if each.device.id not in held:
+                _remove_device(work, each, CONTROLLER)
+    with_devices = {each.device.node for each in _listed_devices(work)}
+    for node in work.every(NODES):
+        is_due = node.gone_at is not None and node.gone_at < request.gone_before
+        if is_due and node.removed_at is None and node.node.id not in with_devices:
+            _remove_node(work, node, CONTROLLER)
+    return work.recorded("gone")
+
+
+def _listed_devices(work: UnitOfWork) -> list[DeviceRow]:
+    return [each for each in work.every(DEVICES) if each.removed_at is None]
+
+
+def _listed_device(work: UnitOfWork, name: str) -> DeviceRow:
+    row = work.get(DEVICES, (name,))
+    if row is None or row.removed_at is not None:
+        raise Refused("unknown", f"There is no device {name}; nothing was removed.")
+    return row
+
+
+def _check_removable(work: UnitOfWork, devices: list[DeviceRow], what: str, *, reported: bool) -> None:
+    if reported:
+        advice = "only what is gone can be removed; cordon its node to keep new work from it"
+        raise Refused("in_use", f"{what} is not gone, so it was not removed: {advice}.")
+    for each in devices:
+        for device, workload in _holders(work, each):
+            advice = "stop that work, or wait until it ended"
+            raise Refused("in_use", f"{what} was not removed: {workload} holds device {device}; {advice}.")
+
+
+def _holders(work: UnitOfWork, row: DeviceRow) -> Iterator[tuple[str, str]]:
+    """(device, workload) of the live allocations, reservations and notebooks of a device."""
+    id = row.device.id
+    for allocation in work.find(ALLOCATIONS, "device", [id]):
+        if allocation.released_at is None:
+            yield id, allocation.allocation.workload
+    for kept in work.every(RESERVATIONS):
+        if kept.dropped_at is None and any(place.device == id for place in kept.reservation.placements):
+            yield id, kept.reservation.workload
+    for record in work.every(NOTEBOOKS):
+        if record.notebook.device == id and record.notebook.state not in NOTEBOOK_FINAL:
+            yield id, record.notebook.id
+
+
+def _remove_device(work: UnitOfWork, row: DeviceRow, actor: str) -> None:
+    work.put(DEVICES, replace(row, gone_at=None, removed_at=work.now, changed=work.stamp()))
+    work.audit(actor, "device.remove", row.device.id, {"gone_at": row.gone_at, "uuid": row.device.uuid}, None)
+
+
+def _remove_node(work: UnitOfWork, row: NodeRow, actor: str) -> None:
+    work.put(NODES, replace(row, gone_at=None, removed_at=work.now, changed=work.stamp()))
+    work.audit(actor, "node.remove", row.node.id, {"gone_at": row.gone_at, "name": row.node.name}, None)
