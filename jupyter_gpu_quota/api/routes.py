@@ -105,8 +105,9 @@ ROUTES: tuple[Route, ...] = (
           gives=wire.DeviceView, query=PAGED),
     Route("GET", "samples", S.READ, cluster.samples, "The newest reading of each device.", gives=samples.SampleView,
           query=PAGED),
-    Route("POST", "samples", S.ADMIN_OR_HUB, cluster.ingest, "Ingest one node's readings.", takes=samples.SampleBatch,
-          gives=samples.IngestedView, operation="send readings of devices"),
+    Route("POST", "samples", S.ADMIN_OR_HUB, cluster.ingest,
+          "Ingest one node's readings; 409 unknown_device if one is not recorded: keep the batch and send it again.",
+          takes=samples.SampleBatch, gives=samples.IngestedView, operation="send readings of devices"),
     Route("GET", "usage", S.READ, usage.show, "Allocated and used GPU hours, by project or another key.",
           gives=wire.UsageView, query=("since", "until", "by", *PAGED)),
     # --- policy

@@ -23,7 +23,11 @@ class SampleIn(Wire):
 
 
 class SampleBatch(Wire):
-    """``POST samples``: one node's readings; a repeated sequence number is accepted and ignored."""
+    """``POST samples``: one node's readings; a repeated sequence number is accepted and ignored.
+
+    A batch with a device that is not recorded on the node is refused as a whole (409, ``unknown_device``), and its
+    sequence number stays free: the node sends it again, or newer readings alone.
+    """
 
     node: Label
     sequence: Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)]

@@ -10,13 +10,14 @@ import os
 import socket
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.world import PREFIX, ServiceWorld, service_world
+from tests.api.world import PREFIX, ServiceWorld, build_devices, service_world, train_devices
 from tests.patience import until
 
 
@@ -245,13 +246,44 @@ def test_readings_that_cannot_be_kept_are_refused(world: ServiceWorld, wrong: di
 def test_a_sample_with_an_impossible_date_is_refused_and_the_next_is_accepted(
     world: ServiceWorld, at: str, when: str
 ) -> None:
-    batch = {"node": "node-9", "sequence": 1, "samples": [READING | {"at": at}]}
+    batch = {"node": "node-1", "sequence": 1, "samples": [READING | {"at": at}]}
     answer = world.post("samples", "hub", batch)
     assert (answer.status, answer.json["reason"]) == (400, "invalid"), answer.body
-    assert f"s {when} this service's clock" in answer.json["message"] and "node-9" in answer.json["message"]
+    assert f"s {when} this service's clock" in answer.json["message"] and "node-1" in answer.json["message"]
     now = datetime.now(UTC).isoformat()
     assert world.post("samples", "hub", batch | {"samples": [READING | {"at": now}]}).status == 200
     assert world.get("samples").status == world.get("devices").status == 200
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"samples": [READING, READING | {"device": "gpu-7"}]}, id="a device beside known ones"),
+        pytest.param({"node": "node-9", "samples": [READING]}, id="a device of another node"),
+    ],
+)
+def test_readings_of_an_unknown_device_are_refused_whole_and_named(world: ServiceWorld, wrong: dict[str, Any]) -> None:
+    now = datetime.now(UTC).isoformat()
+    samples = [each | {"at": now} for each in wrong["samples"]]
+    before = world.store.latest_samples()
+    answer = world.post("samples", "hub", {"node": "node-1", "sequence": 70} | wrong | {"samples": samples})
+    assert (answer.status, answer.json["reason"]) == (409, "unknown_device"), answer.body
+    assert f"{samples[-1]['device']} of node {wrong.get('node', 'node-1')} is not" in answer.json["message"]
+    assert int(answer.headers["retry-after"]) > 0
+    assert world.store.latest_samples() == before
+
+
+def test_a_refused_batch_is_accepted_once_its_device_is_recorded(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        world.apply()
+        device = replace(build_devices()[0], id="gpu-7", index=7)
+        reading = READING | {"device": device.id, "at": datetime.now(UTC).isoformat()}
+        batch = {"node": "node-1", "sequence": 1, "samples": [reading]}
+        assert world.post("samples", "hub", batch).status == 409
+        world.inventory((*train_devices(), *build_devices(), device))
+        answers = [world.post("samples", "hub", batch) for _ in range(2)]
+        assert [(each.status, each.json["accepted"]) for each in answers] == [(200, True), (200, False)]
+        assert world.store.latest_samples()[device.id].utilisation_percent == 1
 
 
 def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:

@@ -21,6 +21,9 @@ from ..views.records import device_view, instant, node_view, reason_view, sample
 from .notebooks import person_named
 
 HOUR_MS = 3_600_000
+NAMED_DEVICES = 5
+"""Unknown devices that a refusal names."""
+RETRY_AFTER_S = 2
 
 
 def device_views(services: Services, person: Person, names: Iterable[str] | None = None) -> list[DeviceView]:
@@ -214,13 +217,38 @@ async def samples(call: Call) -> Answer:
 
 
 async def ingest(call: Call) -> IngestedView:
-    """Store one node's readings; a repeated batch is accepted and ignored."""
+    """Store one node's readings; a repeated batch is accepted and ignored, one with an unknown device is refused."""
     batch: SampleBatch = call.body
+    await _check_devices(call.services, batch)
     now, keep_ms = call.services.clock(), call.services.settings.keep_samples_hours * HOUR_MS
     rows = [_row(batch.node, sample, now, keep_ms=keep_ms) for sample in batch.samples]
     store_view = call.store_view
     new = await store_view.read(store_view.store.add_samples, batch.node, batch.sequence, rows, now=now)
     return IngestedView(accepted=new)
+
+
+async def _check_devices(services: Services, batch: SampleBatch) -> None:
+    """Refuse a batch as a whole if one of its devices is not recorded on its node.
+
+    Nothing of it is kept, its sequence number neither: the node sends the same batch again once the device is observed,
+    and no later than the readings are kept.
+    """
+    named = {sample.device for sample in batch.samples}
+    if not named <= _devices_of(services, batch.node):
+        await services.store_view.refresh()  # a device that was recorded since the last one
+    unknown = sorted(named - _devices_of(services, batch.node))
+    if not unknown:
+        return
+    more = f" and {len(unknown) - NAMED_DEVICES} more" if len(unknown) > NAMED_DEVICES else ""
+    sentence = (
+        f"samples: {', '.join(unknown[:NAMED_DEVICES])}{more} of node {batch.node} is not recorded. Nothing of the"
+        " batch was kept: send it again with the same sequence number once the controllers have observed the device."
+    )
+    raise Refused(409, "unknown_device", sentence, {"Retry-After": str(RETRY_AFTER_S)})
+
+
+def _devices_of(services: Services, node: str) -> set[str]:
+    return {device.id for device in services.store_view.mirror.devices.values() if device.node == node}
 
 
 def _row(node: str, sample: SampleIn, now: int, *, keep_ms: int) -> DeviceSample:
