@@ -71,17 +71,6 @@ def test_killing_one_of_bobs_trainers_is_noticed(tmp_path: Path) -> None:
     assert list(processes_of(tmp_path)) == [], "the demo left processes behind"
 
 
-def test_two_demos_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        folder.mkdir()
-    runs = [DemoRun(folder) for folder in folders]
-    for run in runs:
-        code, report, printed = run.end()
-        assert (code, report["ok"]) == (0, True), printed
-        assert list(processes_of(run.folder)) == [], "the demo left processes behind"
-
-
 def test_ctrl_c_ends_all_started_processes(tmp_path: Path) -> None:
     run = DemoRun(tmp_path)
     first_trainer(run)
