@@ -22,7 +22,7 @@ from .scenario_context import NotObserved, ScenarioContext, rank_of
 from .temporary_hub import TemporaryHub
 from .users import Kernel, User, log_in, start_server
 
-SCENARIO_WITHIN_S = 240.0
+SCENARIO_WITHIN_S = 900.0
 """After this time the scenario ends, even if facts are missing."""
 
 AT_ONCE_S = 12.0

@@ -15,7 +15,7 @@ from .observer import Observation, ProcessObserver, RankId
 from .temporary_hub import TemporaryHub
 from .users import Kernel, Unexpected, User, call
 
-STEP_WITHIN_S = 60.0
+STEP_WITHIN_S = 180.0
 POLL_S = 0.1
 
 Found = TypeVar("Found")
