@@ -60,9 +60,10 @@ def test_a_boundary_without_demand_triggers_no_decision(monkeypatch: pytest.Monk
     world.apply_quota(QUOTA + NIGHTS)
     world.submit("bob", "b1")
     world.turn(3)
+    world.now = HALF_PAST - 5000
+    world.turn(1)  # the lease has expired; its new fencing number makes the controller read all again
     calls = []
     monkeypatch.setattr("jupyter_gpu_quota.controllers.scheduling.decide", lambda *given: calls.append(given))
-    world.now = HALF_PAST - 5000
     world.turn(20)
     assert calls == []
 

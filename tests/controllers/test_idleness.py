@@ -41,7 +41,9 @@ class Watched:
         world.clock = lambda: self.now
         with world.stepping():
             asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
-            self.id = world.post("notebooks", "hub", asked).json["id"]
+            answer = world.post("notebooks", "hub", asked)
+            assert answer.status == 201, answer.json
+            self.id = answer.json["id"]
         self.percent: int | None = 0
         self.memory_mib: int | None = None
         self.kernels = [self.kernel("k1"), self.kernel("k2", asks_gpu=False)]

@@ -65,6 +65,8 @@ class StoreView:
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
         self._forget_all()
+        self.quota_fault = ""
+        """Why the newest quota file is not in force, and which one is; empty without a fault."""
         self.names: dict[str, str] = {}
         self.waits: Mapping[str, Reason] = {}
         """The reasons of waiting work and of the next starts, by the last decision."""
@@ -87,8 +89,6 @@ class StoreView:
     def _forget_all(self) -> None:
         self.mirror = Mirror()
         self._quota: QuotaRevision | None = None
-        self.quota_fault = ""
-        """Why the newest quota file is not in force, and which one is; empty without a fault."""
         self.nodes: dict[str, Node] = {}
         self.allocations: dict[str, Allocation] = {}
         self._held: dict[str, dict[str, Allocation]] = {}
@@ -180,11 +180,12 @@ class StoreView:
         is_replaced = self.mirror.is_replaced_by(changes)
         if is_replaced:
             changes = await self.read(self.store.changes, 0, ended=False)
-            self._forget_all()
         if changes.quota is not None:  # before any caller sees this refresh as done
             changes = await self._readable(changes, changes.quota)
         if not self._notified:  # changes during this refresh are not in it
             self._read_at = started
+        if is_replaced:  # without an await before the changes are applied: no request sees an empty view
+            self._forget_all()
         if changes.version != before or is_replaced:
             await self._apply(changes)
         await self._follow_use()
