@@ -49,13 +49,18 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubUsers:
-    """The names of all users of the hub, and of their groups; a group without users is missing.
+    """The names of all users of the hub, and the groups of each.
 
-    ``groups`` is None if this service's token may not read them.
+    ``groups_of`` is None if this service's token may not read them.
     """
 
     users: frozenset[str]
-    groups: frozenset[str] | None
+    groups_of: Mapping[str, frozenset[str]] | None
+
+    @property
+    def groups(self) -> frozenset[str] | None:
+        """All groups, without those that have no user; None where they may not be read."""
+        return None if self.groups_of is None else frozenset().union(*self.groups_of.values())
 
 
 class Hub(Protocol):
@@ -99,7 +104,9 @@ class RestHub:
         has_groups = all("groups" in user for user in users)
         return HubUsers(
             users=frozenset(str(user["name"]) for user in users),
-            groups=frozenset(str(group) for user in users for group in user["groups"]) if has_groups else None,
+            groups_of={str(user["name"]): frozenset(map(str, user["groups"])) for user in users}
+            if has_groups
+            else None,
         )
 
     async def servers(self) -> list[Server]:

@@ -108,8 +108,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "samples", S.ADMIN_OR_HUB, cluster.ingest,
           "Ingest one node's readings; 409 unknown_device if one is not recorded: keep the batch and send it again.",
           takes=samples.SampleBatch, gives=samples.IngestedView, operation="send readings of devices"),
-    Route("GET", "usage", S.READ, usage.show, "Allocated and used GPU hours, by project or another key.",
-          gives=wire.UsageView, query=("since", "until", "by", *PAGED)),
+    Route("GET", "usage", S.READ, usage.show,
+          "Allocated and used GPU hours, and waits, by one key, in the hours that begin in a period.",
+          gives=wire.UsageView, query=("from", "to", "by", *PAGED)),
     # --- policy
     Route("GET", "quota", S.READ, quota.current, "The quota file in force; leads, admins and auditors.",
           gives=policy.QuotaView),

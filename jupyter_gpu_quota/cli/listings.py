@@ -14,9 +14,13 @@ from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookVie
 from .amounts import parse_duration, parse_instant
 from .prose import print_prose
 from .session import as_json, calls_service, print_stderr, service_address
-from .tables import all_columns, gpu_or_none, is_narrow, print_json, share_text, show, use_text
+from .tables import all_columns, gpu_or_none, is_narrow, print_csv, print_json, share_text, show, use_text
 
-USAGE_GROUPS = ("project", "user", "pool", "device", "workload", "hour")
+USAGE_KEYS = ("user", "group", "project", "department", "pool", "job", "device", "workload", "hour")
+USAGE_CSV_COLUMNS = (
+    "by", "name", "begins_at", "ends_at", "allocated_milli_s", "used_milli_s", "utilisation_percent",
+    "coverage_percent", "used_unknown", "started_jobs", "wait_mean_s", "wait_max_s", "simulated",
+)  # fmt: skip
 NARROW_NOTEBOOK_COLUMNS = ("ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY")
 NARROW_DEVICE_COLUMNS = ("DEVICE", "POOL", "HEALTH", "FREE", "USED")
 
@@ -270,25 +274,39 @@ def _pool_row(each: PoolView) -> tuple[object, ...]:
 
 
 @click.command()
-@click.option("--by", type=click.Choice(USAGE_GROUPS), default="project", help="Default: project.")
+@click.option("--by", type=click.Choice(USAGE_KEYS), default="project", help="Default: project.")
 @click.option(
-    "--since",
+    "--from",
+    "since",
     callback=parse_instant,
-    metavar="INSTANT",
-    help="Such as 2027-01-01T00:00:00Z. Default: a day before the end.",
+    metavar="T",
+    help="An instant such as 2027-01-01T00:00:00Z. Default: a day before the end.",
 )
-@click.option(
-    "--until", callback=parse_instant, metavar="INSTANT", help="Default: now. Both are rounded to whole hours."
-)
+@click.option("--to", "until", callback=parse_instant, metavar="T", help="The end, not included. Default: now.")
+@click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values; what is unknown is empty.")
 @all_columns
 @as_json
 @calls_service
-def usage(client: Client, by: str, since: str | None, until: str | None, wide: bool, json_: bool) -> None:
-    """Print allocated and used GPU hours, and for how much of the time the use is known."""
+def usage(client: Client, by: str, since: str | None, until: str | None, csv_: bool, wide: bool, json_: bool) -> None:
+    """Print allocated and used GPU hours, for how much of the time the use is known, and waits.
+
+    The hours are those that begin in the period, at most 31 days. A wait is from the submit of a job to its first
+    start. Work of a user in several groups is counted in each, and a job that retention removed is in no row by job.
+    """
     found = client.usage(by=by, since=since, until=until)
-    columns = (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN")
+    if csv_ and not json_:
+        print_csv(USAGE_CSV_COLUMNS, ({"by": by, **each.model_dump(mode="json")} for each in found))
+        return
+    narrow = is_narrow(wide=wide)
+    columns = (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN", "STARTED", "MEAN WAIT", "MAX WAIT")
+    rows = ((_usage_row(each) if narrow else (*_usage_row(each), *_waits(each))) for each in found)
     empty = f"No visible work had a GPU in this time; each {by} whose work had one is listed here."
-    show(found, columns, map(_usage_row, found), empty=empty, json_=json_, wide=wide)
+    show(found, columns[:5] if narrow else columns, rows, empty=empty, json_=json_, wide=wide)
+
+
+def _waits(each: UsageView) -> tuple[object, ...]:
+    mean, most = (None if wait_s is None else f"{wait_s} s" for wait_s in (each.wait_mean_s, each.wait_max_s))
+    return (each.started_jobs, mean, most)
 
 
 def _usage_row(each: UsageView) -> tuple[object, ...]:

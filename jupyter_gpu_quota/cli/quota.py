@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from ..wire.quota import PreviewView
 from .amounts import parse_instant
 from .prose import print_prose, shell_command
 from .session import FAILED, as_json, calls_service, fail, print_stderr, service_address
-from .tables import all_columns, print_json, show
+from .tables import all_columns, print_csv, print_json, show
 
 REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are removed.")
 OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
@@ -223,15 +222,10 @@ def _list_audit(client: Client, since: str | None, csv_: bool, hashes: bool, wid
 
 
 def _print_audit_csv(found: list[AuditView]) -> None:
-    """Print CSV; an apostrophe protects cells that a spreadsheet would run as a formula."""
-    out = csv.writer(sys.stdout, lineterminator="\n")
     fields = ("seq", "at", "who", "what", "actor", "kind", "subject", "project", "payload", "previous", "hash")
-    out.writerow(fields)
-    for each in found:
-        row = each.model_dump(mode="json")
-        row["payload"] = json.dumps(each.payload, sort_keys=True, ensure_ascii=False)
-        cells = ["" if row[name] is None else str(row[name]) for name in fields]
-        out.writerow([f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell for cell in cells])
+    payloads = (json.dumps(each.payload, sort_keys=True, ensure_ascii=False) for each in found)
+    rows = (each.model_dump(mode="json") | {"payload": text} for each, text in zip(found, payloads, strict=True))
+    print_csv(fields, rows)
 
 
 @audit.command()

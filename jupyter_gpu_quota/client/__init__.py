@@ -348,8 +348,12 @@ class Client:
         return self._list(PoolView, "pools", {})
 
     def usage(self, *, by: str = "project", since: str | None = None, until: str | None = None) -> list[UsageView]:
-        """Allocated and used GPU hours in whole hours, by default of the last day; instants are ISO 8601."""
-        return self._list(UsageView, "usage", {"by": by, "since": since, "until": until})
+        """Allocated and used GPU in the hours that begin from ``since`` up to ``until``, which are ISO 8601.
+
+        The default is the last day, to now; ``by`` is project, department, group, user, pool, device, job, workload or
+        hour.
+        """
+        return self._list(UsageView, "usage", {"by": by, "from": since, "to": until})
 
     def projects(self) -> list[ProjectView]:
         """The user's projects with their quotas, use and fair share."""

@@ -20,6 +20,7 @@ from .records.rows import (
     Changes,
     Holding,
     JobRecord,
+    JobStart,
     NotebookRecord,
     QuotaRevision,
     RankRecord,
@@ -27,7 +28,7 @@ from .records.rows import (
 )
 from .writes.audit_chain import verify
 from .writes.retention import JOBS_AT_A_TIME
-from .writes.usage import usage_between
+from .writes.usage import job_starts, usage_between
 
 R = TypeVar("R")
 ALL = Page(limit=2**31 - 1)
@@ -209,6 +210,11 @@ class StoreQueries:
         """
         with self._rows.reading() as scope:
             return usage_between(scope, begin, end, now=now)
+
+    def job_starts(self, workloads: Sequence[str]) -> dict[str, JobStart]:
+        """The first start of each of these workloads that is a job, without those that retention removed."""
+        with self._rows.reading() as scope:
+            return job_starts(scope, workloads)
 
     def labels(self, allocations: Sequence[str]) -> dict[str, AllocationLabel]:
         """How each allocation is enforced; those that were never read back are left out."""

@@ -158,11 +158,14 @@ class DeviceView(Wire):
 
 
 class UsageView(Wire):
-    """``GET usage``: allocated and used GPU of a project, user, pool, device or workload, or of an hour.
+    """``GET usage``: allocated and used GPU by one key, in the hours that begin from ``begins_at`` up to ``ends_at``.
 
-    Amounts are milli-GPU hours. ``coverage_percent`` is the part of the allocated time with readings;
+    ``name`` is "" for work whose owner has no department or group; the work of a user is counted in each of their
+    groups. Amounts are milli-GPU hours. ``coverage_percent`` is the part of the allocated time with readings;
     ``used_milli_h`` and ``utilisation_percent`` are of that part, and null with the cause in ``used_unknown`` without
-    readings. Milli-GPU seconds are exact, where hours round small amounts to 0; null from an older service.
+    readings. Milli-GPU seconds are exact, where hours round small amounts to 0. ``wait_mean_s`` and ``wait_max_s`` are
+    of the jobs that started for the first time in these hours, from submit to start; null if there are none. An older
+    service leaves out the fields with a default.
     """
 
     name: str
@@ -174,3 +177,8 @@ class UsageView(Wire):
     simulated: bool
     allocated_milli_s: int | None = None
     used_milli_s: int | None = None
+    started_jobs: int | None = None
+    wait_mean_s: int | None = None
+    wait_max_s: int | None = None
+    begins_at: datetime | None = None
+    ends_at: datetime | None = None

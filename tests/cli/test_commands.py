@@ -19,7 +19,7 @@ from tests.client.fake_service import World
     [
         pytest.param(["clone", "J1", "--gpu", "one"], "'--gpu'", id="an amount of a clone"),
         pytest.param(["usage", "--by", "weekday"], "'--by'", id="usage by what is not recorded"),
-        pytest.param(["usage", "--since", "monday"], "'--since'", id="no instant"),
+        pytest.param(["usage", "--from", "monday"], "'--from'", id="no instant"),
         pytest.param(["audit", "--since", "2027-01-01T00:00:00"], "'--since'", id="an instant without a time zone"),
         pytest.param(["nodes", "drain", "n1", "--deadline", "soon"], "'--deadline'", id="a drain without a duration"),
     ],

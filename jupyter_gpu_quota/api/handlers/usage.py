@@ -1,54 +1,74 @@
-"""The route of usage: allocated and used GPU hours by project, user, pool, device, workload or hour."""
+"""The route of usage: allocated and used GPU hours, and waits, by one of KEYS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ...store.records.rows import UsageHour
+from ...core.frozen import fast_frozen
+from ...hub_api import HubUnavailable
+from ...store.records.rows import JobStart, UsageHour
 from ...wire import UsageView
 from ..access.permissions import Person, may_see_project
 from ..access.refusals import Refused
 from ..requests.call import Answer, Call
+from ..views.records import instant
 
 HOUR_MS, DAY_H, MAX_HOURS = 3_600_000, 24, 31 * 24
 HOUR_S = 3_600
 UNREAD = "none of its devices was read in this time"
+NO_GROUPS = "the hub does not show its groups to this service's token, which needs the scope read:users:groups"
 
-KEYS: Mapping[str, Callable[[UsageHour], str]] = {
-    "project": lambda row: row.project,
-    "user": lambda row: row.user,
-    "pool": lambda row: row.pool,
-    "device": lambda row: row.device,
-    "workload": lambda row: row.workload,
-    "hour": lambda row: f"{datetime.fromtimestamp(row.hour_at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}",
+Names = Callable[[UsageHour], Collection[str]]
+"""The names under which an hour is counted; "" is that of work whose owner has none."""
+
+STORED: Mapping[str, Names] = {
+    "project": lambda row: (row.project,),
+    "user": lambda row: (row.user,),
+    "pool": lambda row: (row.pool,),
+    "device": lambda row: (row.device,),
+    "workload": lambda row: (row.workload,),
+    "hour": lambda row: (f"{datetime.fromtimestamp(row.hour_at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}",),
 }
-PERSONAL = frozenset({"user", "workload"})
+"""Keys that the rows have."""
+
+KEYS = ("project", "department", "group", "user", "pool", "device", "job", "workload", "hour")
+PERSONAL = frozenset({"group", "user", "job", "workload"})
 """Keys that concern single people: shown to themselves, to leads of the project and to admins."""
 
 
-@dataclass(slots=True)
+@fast_frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """The hours that begin from ``begin`` up to ``end``, which is not in it; both are whole hours."""
+
+    begin: int
+    end: int
+
+
 class _Sum:
     """The hours of one key. ``seen_milli_s``: its allocation in the time that readings cover."""
 
-    allocated_milli_s: int = 0
-    allocated_s: int = 0
-    used_milli_s: int = 0
-    seen_s: int = 0
-    seen_milli_s: int = 0
-    simulated: bool = False
+    def __init__(self) -> None:
+        self.allocated_milli_s = self.allocated_s = self.used_milli_s = self.seen_s = self.seen_milli_s = 0
+        self.simulated = False
+        self.waits_ms: dict[str, int] = {}
+        """The wait of each job that started, by its id."""
 
-    def add(self, row: UsageHour) -> None:
+    def add(self, row: UsageHour, start: JobStart | None, *, simulated: bool) -> None:
         seen_s = min(row.seen_s, row.allocated_s)
         self.allocated_milli_s += row.allocated_milli_s
         self.allocated_s += row.allocated_s
         self.used_milli_s += row.used_milli_s
         self.seen_s += seen_s
         self.seen_milli_s += row.allocated_milli_s * seen_s // row.allocated_s if row.allocated_s else 0
+        self.simulated |= simulated
+        if start is not None and start.started_at is not None and start.started_at // HOUR_MS * HOUR_MS == row.hour_at:
+            self.waits_ms[row.workload] = max(0, start.started_at - start.submitted_at)
 
-    def view(self, name: str) -> UsageView:
-        known = self.seen_milli_s > 0
+    def view(self, name: str, period: Period) -> UsageView:
+        known, waits = self.seen_milli_s > 0, self.waits_ms.values()
         return UsageView(
             name=name,
             allocated_milli_h=self.allocated_milli_s // HOUR_S,
@@ -59,33 +79,66 @@ class _Sum:
             simulated=self.simulated,
             allocated_milli_s=self.allocated_milli_s,
             used_milli_s=self.used_milli_s if known else None,
+            started_jobs=len(waits),
+            wait_mean_s=sum(waits) // len(waits) // 1000 if waits else None,
+            wait_max_s=max(waits) // 1000 if waits else None,
+            begins_at=instant(period.begin),
+            ends_at=instant(period.end),
         )
 
 
 async def show(call: Call) -> Answer:
-    """Sums over whole hours, by default of the last day; at most 31 days."""
+    """Sums of the hours that begin in a period, by default the last day; at most 31 days."""
     store_view, now = call.store_view, call.services.clock()
     by = call.text("by") or "project"
     if by not in KEYS:
         raise Refused(400, "invalid", f"by was {by[:40]!r}; it is one of {', '.join(KEYS)}.")
-    begin, end = _whole_hours(call, now)
-    found = await store_view.read(store_view.store.usage, begin, end, now=now)
+    period = _period(call, now)
+    found = await store_view.read(store_view.store.usage, period.begin, period.end, now=now)
+    rows = [row for row in found if _is_seen(call.person, row, by)]
+    starts = await store_view.read(store_view.store.job_starts, sorted({row.workload for row in rows}))
     simulated = frozenset(device.id for device in store_view.mirror.devices.values() if device.simulated)
-    sums = summed((row for row in found if _is_seen(call.person, row, by)), by, simulated)
+    sums = summed(rows, await _names_by(call, by, rows, starts), starts, simulated)
     if by == "user":
         await store_view.learn_names(sums)
         sums = {store_view.name_of(user): each for user, each in sums.items()}
-    return call.listing(sorted(sums), lambda name: sums[name].view(name))
+    return call.listing(sorted(sums), lambda name: sums[name].view(name, period))
 
 
-def summed(rows: Iterable[UsageHour], by: str, simulated: Set[str] = frozenset()) -> dict[str, _Sum]:
-    """The sums of hours by one of KEYS; ``simulated`` are devices."""
-    sums, key_of = dict[str, _Sum](), KEYS[by]
+def summed(
+    rows: Iterable[UsageHour], names_of: Names, starts: Mapping[str, JobStart], simulated: Set[str] = frozenset()
+) -> dict[str, _Sum]:
+    """The sums of hours by name; ``simulated`` are devices."""
+    sums = dict[str, _Sum]()
     for row in rows:
-        each = sums.setdefault(key_of(row), _Sum())
-        each.add(row)
-        each.simulated |= row.device in simulated
+        for name in names_of(row):
+            sums.setdefault(name, _Sum()).add(row, starts.get(row.workload), simulated=row.device in simulated)
     return sums
+
+
+async def _names_by(call: Call, by: str, rows: Iterable[UsageHour], starts: Mapping[str, JobStart]) -> Names:
+    """The names of a key. Raises HubUnavailable where the groups of users cannot be read."""
+    match by:
+        case "group":
+            return await _groups(call, {row.user for row in rows})
+        case "department":
+            quota = call.store_view.quota
+            departments = {each.name: each.department or "" for each in (quota.policy.projects if quota else ())}
+            return lambda row: (departments.get(row.project, ""),)
+        case "job":
+            return lambda row: (row.workload,) if row.workload in starts else ()
+        case _:
+            return STORED[by]
+
+
+async def _groups(call: Call, users: Set[str]) -> Names:
+    """The groups that the users have in the hub now."""
+    groups_of = (await call.services.people.accounts.hub_users()).groups_of
+    if groups_of is None:
+        raise HubUnavailable(NO_GROUPS)
+    await call.store_view.learn_names(users)
+    known = {user: groups_of.get(call.store_view.name_of(user)) or ("",) for user in users}
+    return lambda row: known[row.user]
 
 
 def _is_seen(person: Person, row: UsageHour, by: str) -> bool:
@@ -94,11 +147,12 @@ def _is_seen(person: Person, row: UsageHour, by: str) -> bool:
     return person.roles.get(row.project) == "lead" or (by not in PERSONAL and may_see_project(person, row.project))
 
 
-def _whole_hours(call: Call, now: int) -> tuple[int, int]:
-    """The hours from ``since`` to ``until``, rounded to whole hours that contain both."""
-    until, since = call.instant("until"), call.instant("since")
-    end = -(-(now if until is None else until) // HOUR_MS)
-    begin = end - DAY_H if since is None else since // HOUR_MS
-    if not begin < end <= begin + MAX_HOURS:
-        raise Refused(400, "invalid", "since and until are in this order, and 31 days apart at most.")
-    return begin * HOUR_MS, end * HOUR_MS
+def _period(call: Call, now: int) -> Period:
+    """The hours that begin from ``from`` up to ``to``: each hour is in one of two consecutive periods."""
+    end_at, begin_at = call.instant("to"), call.instant("from")
+    end = -(-(now if end_at is None else end_at) // HOUR_MS)
+    begin = end - DAY_H if begin_at is None else -(-begin_at // HOUR_MS)
+    if begin > end - 1 or end - begin > MAX_HOURS:
+        sentence = "the beginning of a whole hour is between from and to, which are at most 31 days apart."
+        raise Refused(400, "invalid", f"No such period: {sentence}")
+    return Period(begin=begin * HOUR_MS, end=end * HOUR_MS)

@@ -143,6 +143,15 @@ class UsageHour:
     seen_s: int = 0
 
 
+@fast_frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStart:
+    """When a job was submitted, and when its first process started; None: it never did."""
+
+    submitted_at: int
+    started_at: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """The present rows that changed since a version, ended ones included. ``fencing`` is that of the leader.

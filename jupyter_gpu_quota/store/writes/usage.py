@@ -13,9 +13,9 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from ...core.samples import DeviceSample
-from ..database.tables import ALLOCATIONS, HOURS, JOBS, NOTEBOOKS, AllocationRow, Scope, Table, Where
+from ..database.tables import ALLOCATIONS, HOURS, JOBS, NOTEBOOKS, RANKS, AllocationRow, Scope, Table, Where
 from ..database.unit_of_work import UnitOfWork
-from ..records.rows import UsageHour
+from ..records.rows import JobStart, UsageHour
 
 HOUR_MS = 3_600_000
 WRITE_EVERY_MS = 60_000
@@ -179,8 +179,24 @@ def _by_hour(parts: Iterable[tuple[str, str, int, int, int]]) -> dict[Hour, list
 
 def _owners_of(scope: Scope, workloads: Sequence[str]) -> dict[str, Owner]:
     found = dict[str, Owner]()
-    for start in range(0, len(workloads), KEYS_PER_QUERY):
-        where = Where(among={"id": workloads[start : start + KEYS_PER_QUERY]})
+    for ids in _parts(workloads):
         for table in OWNED:
-            found |= {id: Owner(*owner) for id, *owner in scope.pick(table, OWNERS, where)}
+            found |= {id: Owner(*owner) for id, *owner in scope.pick(table, OWNERS, Where(among={"id": ids}))}
     return found
+
+
+def job_starts(scope: Scope, workloads: Sequence[str]) -> dict[str, JobStart]:
+    """The first start of each workload that is a job."""
+    found, first = dict[str, JobStart](), dict[str, int]()
+    for ids in _parts(workloads):
+        for job, started_at in scope.pick(RANKS, ("job", "started_at"), Where(among={"job": ids})):
+            if started_at is not None:
+                first[job] = min(started_at, first.get(job, started_at))
+        for job, submitted_at in scope.pick(JOBS, ("id", "submitted_at"), Where(among={"id": ids})):
+            found[job] = JobStart(submitted_at=submitted_at, started_at=first.get(job))
+    return found
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Ids divided into those of one query each."""
+    return (ids[start : start + KEYS_PER_QUERY] for start in range(0, len(ids), KEYS_PER_QUERY))

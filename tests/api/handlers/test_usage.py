@@ -7,15 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from jupyter_gpu_quota.cli import listings
+from jupyter_gpu_quota.api.handlers import usage
+from jupyter_gpu_quota.cli import listings, main
 from jupyter_gpu_quota.core.amounts import gpu_hours_text
 from jupyter_gpu_quota.core.samples import DeviceSample
+from jupyter_gpu_quota.hub_api import HubUsers
+from jupyter_gpu_quota.store.records.commands import RequestNotebook
 from jupyter_gpu_quota.wire import UsageView
-from tests.api.world import QUOTA, ServiceWorld, service_world
+from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 BEGIN = 1_800_000_000_000 // HOUR_MS * HOUR_MS
+
+
+DEPARTMENT = """\
+departments:
+  - {name: risk, quota: {train: {training: 2}, build: {notebook: 0.5}}}
+  - {name: retail, quota: {train: {training: 2}, build: {notebook: 0.5}}}
+"""
+QUOTA_WITH_DEPARTMENTS = (
+    QUOTA.replace("name: vision\n", "name: vision\n    department: risk\n").replace(
+        "name: speech\n", "name: speech\n    department: retail\n"
+    )
+    + DEPARTMENT
+)
 
 
 class Metered:
@@ -24,7 +41,7 @@ class Metered:
     def __init__(self, world: ServiceWorld) -> None:
         self.world, self.now = world, BEGIN
         world.clock = lambda: self.now
-        world.apply(QUOTA)
+        world.apply(QUOTA_WITH_DEPARTMENTS)
         self.job = str(world.submit()["id"])
         world.step()
         world.see_running(self.job)
@@ -69,9 +86,10 @@ def test_a_project_s_hours(metered: Metered) -> None:
     assert 480 <= row["used_milli_h"] <= 500 and row["utilisation_percent"] in (49, 50, 51)
 
 
-@pytest.mark.parametrize("by", ["pool", "device", "workload", "user", "hour"])
+@pytest.mark.parametrize("by", ["pool", "device", "workload", "job", "user", "hour", "department", "group"])
 def test_the_same_hours_by_another_key(metered: Metered, by: str) -> None:
     names = {"pool": ["train"], "device": [metered.device], "workload": [metered.job], "user": ["bob"],
+             "job": [metered.job], "department": ["risk"], "group": [""],
              "hour": ["2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z"]}  # fmt: skip
     rows = metered.usage(by=by)
     assert [row["name"] for row in rows] == names[by]
@@ -145,7 +163,11 @@ def test_gpu_time_as_it_is_printed(milli_s: int, text: str) -> None:
     [
         pytest.param("olga", "project", True, id="a member sees what their project used"),
         pytest.param("olga", "user", False, id="a member does not see what another used"),
-        pytest.param("olga", "workload", False, id="nor by job"),
+        pytest.param("olga", "workload", False, id="nor by workload"),
+        pytest.param("olga", "job", False, id="nor by job"),
+        pytest.param("olga", "group", False, id="nor by a group that may be one person"),
+        pytest.param("olga", "department", True, id="but the part of a department that they may see"),
+        pytest.param("patty", "department", False, id="another project's member sees nothing of its department"),
         pytest.param("lea", "user", True, id="a lead does"),
         pytest.param("root", "user", True, id="an admin does"),
         pytest.param("patty", "project", False, id="another project's member sees nothing of it"),
@@ -157,16 +179,117 @@ def test_usage_is_limited_to_visible_work(metered: Metered, who: str, by: str, s
 
 
 def test_only_the_hours_that_are_asked_for(metered: Metered) -> None:
-    rows = metered.usage(since="2027-01-15T09:00:00Z", until="2027-01-15T10:00:00Z")
-    assert [row["allocated_milli_h"] for row in rows] == [1_000]
+    (row,) = metered.usage(**{"from": "2027-01-15T09:00:00Z", "to": "2027-01-15T10:00:00Z"})
+    assert row["allocated_milli_h"] == 1_000
+    assert (row["begins_at"], row["ends_at"]) == ("2027-01-15T09:00:00Z", "2027-01-15T10:00:00Z")
+
+
+@pytest.mark.parametrize("edge", ["08:00:00Z", "08:00:01Z", "08:30:00Z", "08:59:59Z", "09:00:00Z"])
+def test_each_hour_is_in_one_of_two_consecutive_periods(metered: Metered, edge: str) -> None:
+    first = metered.usage(**{"from": "2027-01-15T07:00:00Z", "to": f"2027-01-15T{edge}"})
+    second = metered.usage(**{"from": f"2027-01-15T{edge}", "to": "2027-01-15T11:00:00Z"})
+    assert sum(row["allocated_milli_h"] for row in (*first, *second)) == 2_000
+    assert sum(row["started_jobs"] for row in (*first, *second)) == 1
+
+
+def test_work_is_counted_in_each_group_of_its_owner(metered: Metered) -> None:
+    metered.world.hub.users["bob"].groups[:] = ["vision-team", "night-shift"]
+    rows = metered.usage(by="group")
+    assert [(row["name"], row["allocated_milli_h"]) for row in rows] == [("night-shift", 2_000), ("vision-team", 2_000)]
+
+
+def test_without_the_hub_s_groups_no_sum_by_group_is_shown(metered: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hub_users() -> HubUsers:
+        return HubUsers(users=frozenset({"bob"}), groups_of=None)
+
+    monkeypatch.setattr(metered.world.services.people.accounts, "hub_users", hub_users)
+    refused = metered.world.get("usage?by=group")
+    assert (refused.status, "read:users:groups" in refused.json["message"]) == (503, True)
+
+
+def test_a_wait_is_from_the_submit_to_the_first_start(metered: Metered) -> None:
+    world = metered.world
+    metered.now = BEGIN + 2 * HOUR_MS
+    waiting = str(world.submit()["id"])
+    metered.now += 90_000
+    world.step()
+    metered.now += 30_000
+    world.see_running(waiting)
+    metered.now += MINUTE_MS
+    assert waits(metered.usage(by="job")) == {metered.job: (1, 0, 0), waiting: (1, 120, 120)}
+    assert waits(metered.usage()) == {"vision": (2, 60, 120)}
+    later = metered.usage(**{"from": "2027-01-15T09:00:00Z", "to": "2027-01-15T10:00:00Z"})
+    assert waits(later) == {"vision": (0, None, None)}
+
+
+def waits(rows: list[dict[str, Any]]) -> dict[str, tuple[int | None, ...]]:
+    return {row["name"]: (row["started_jobs"], row["wait_mean_s"], row["wait_max_s"]) for row in rows}
+
+
+def test_a_notebook_is_no_job(metered: Metered) -> None:
+    metered.world.record(
+        RequestNotebook(
+            notebook="N1", user=metered.world.store.user_id("bob", now=metered.now), server="", project="vision",
+            pool="build", gpu_milli=250,
+        )
+    )  # fmt: skip
+    metered.world.step()
+    metered.now += MINUTE_MS
+    assert [row["name"] for row in metered.usage(by="job")] == [metered.job]
+    assert [row["name"] for row in metered.usage(by="workload")] == sorted([metered.job, "N1"])
 
 
 @pytest.mark.parametrize(
     "query",
-    ["by=colour", "since=yesterday", "since=2027-01-15T09:00:00",
-     "since=2027-01-16T00:00:00Z&until=2027-01-15T00:00:00Z", "since=2026-01-01T00:00:00Z"],
-    ids=["a key that there is not", "no instant", "no time zone", "the wrong order", "more than a month"],
+    ["by=colour", "from=yesterday", "from=2027-01-15T09:00:00",
+     "from=2027-01-16T00:00:00Z&to=2027-01-15T00:00:00Z", "from=2026-01-01T00:00:00Z",
+     "from=2027-01-15T09:01:00Z&to=2027-01-15T09:59:00Z"],
+    ids=["a key that there is not", "no instant", "no time zone", "the wrong order", "over a month", "no whole hour"],
 )  # fmt: skip
 def test_invalid_queries_are_refused(metered: Metered, query: str) -> None:
     refused = metered.world.get(f"usage?{query}")
     assert (refused.status, refused.json["reason"]) == (400, "invalid")
+
+
+# --- on the command line --------------------------------------------------------------------------------------------
+CSV_HEADER = (
+    "by,name,begins_at,ends_at,allocated_milli_s,used_milli_s,utilisation_percent,coverage_percent,used_unknown,"
+    "started_jobs,wait_mean_s,wait_max_s,simulated"
+)
+
+
+def printed(metered: Metered, *words: str) -> str:
+    url = f"http://127.0.0.1:{metered.world.port}{PREFIX}"
+    done = CliRunner().invoke(main, ["usage", "--url", url, "--token", "token-lea", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("by", [*listings.USAGE_KEYS])
+def test_every_key_is_a_table_of_80_columns(metered: Metered, by: str) -> None:
+    metered.world.hub.users["bob"].groups[:] = ["the-group-of-all-who-look-at-pictures-at-night"]
+    lines = printed(metered, "--by", by).splitlines()
+    assert lines[0].split() == [by.upper(), "GPU", "HOURS", "USED", "UTILISED", "KNOWN"]
+    assert len(lines) > 1 and max(map(len, lines)) <= 80
+
+
+def test_a_wide_table_has_the_waits(metered: Metered) -> None:
+    header, row = printed(metered, "--wide").splitlines()
+    assert header.split()[-5:] == ["STARTED", "MEAN", "WAIT", "MAX", "WAIT"]
+    assert row.split()[-5:] == ["1", "0", "s", "0", "s"]
+
+
+def test_csv_has_the_same_header_for_every_key_and_no_zero_for_what_is_unknown(metered: Metered) -> None:
+    header, first, second = printed(metered, "--by", "hour", "--csv", "--from", "2027-01-15T08:00:00Z").splitlines()
+    assert header == CSV_HEADER
+    assert second == (
+        "hour,2027-01-15T09:00:00Z,2027-01-15T08:00:00Z,2027-01-15T10:00:00Z,3600000,,,0,"
+        "none of its devices was read in this time,0,,,True"
+    )
+    assert first.split(",")[4] == "3600000" and first.split(",")[9:] == ["1", "0", "0", "True"]
+    empty = printed(metered, "--csv", "--by", "job", "--from", "2027-01-10T08:00:00Z", "--to", "2027-01-11T08:00:00Z")
+    assert empty == f"{CSV_HEADER}\n"
+
+
+def test_the_keys_of_the_command_are_those_of_the_service() -> None:
+    assert set(listings.USAGE_KEYS) == set(usage.KEYS)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from jupyter_gpu_quota.api.handlers.usage import summed
+from jupyter_gpu_quota.api.handlers.usage import STORED, summed
 from jupyter_gpu_quota.core.model import Amounts, Device, Node, Placement, Policy, Project
 from jupyter_gpu_quota.core.plan import Plan, Start
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
@@ -166,7 +166,7 @@ def figures(quick: bool) -> list[Figure]:
 
 def _asked(store: Store, begin: int, now: int) -> float:
     began = time.perf_counter()
-    found = summed(store.usage(begin, begin + DAY, now=now), "project")
+    found = summed(store.usage(begin, begin + DAY, now=now), STORED["project"], {})
     took = time.perf_counter() - began
     assert len(found) == PROJECTS, "a project has no use"
     assert all(each.used_milli_s and each.allocated_s for each in found.values())
