@@ -92,6 +92,8 @@ ROUTES: tuple[Route, ...] = (
     # --- what there is
     Route("GET", "projects", S.READ, cluster.projects, "One's projects: quota, use, fair share.",
           gives=wire.ProjectView, query=PAGED),
+    Route("GET", "environments", S.READ, quota.environments, "The environments that one's jobs may name.",
+          gives=wire.EnvironmentView, query=PAGED),
     Route("GET", "pools", S.READ, cluster.pools, "The pools.", gives=wire.PoolView, query=PAGED),
     Route("GET", "nodes", S.READ, cluster.nodes, "The nodes.", gives=wire.NodeView, query=PAGED),
     Route("POST", "nodes/{id}/actions/{change:cordon|uncordon|drain}", S.APPLY, nodes.change,

@@ -20,6 +20,7 @@ from ..wire import (
     CloneRequest,
     DeviceView,
     DryRunView,
+    EnvironmentView,
     ExplainView,
     IdleView,
     JobDetail,
@@ -358,6 +359,10 @@ class Client:
     def projects(self) -> list[ProjectView]:
         """The user's projects with their quotas, use and fair share."""
         return self._list(ProjectView, "projects", {})
+
+    def environments(self) -> list[EnvironmentView]:
+        """The environments that the user's jobs may name, each with those of their projects that may use it."""
+        return self._list(EnvironmentView, "environments", {})
 
     def events(self) -> Iterator[Event]:
         """Changes of all visible objects, as they happen, without an end."""

@@ -157,6 +157,20 @@ class DeviceView(Wire):
     hub: str
 
 
+class EnvironmentView(Wire):
+    """An environment of the quota file: the interpreter of jobs that name it.
+
+    ``projects`` are the sender's that may use it; jobs of those in ``default_of`` use it if they name none. ``image``
+    is that of pods, null on one machine.
+    """
+
+    name: str
+    image: str | None
+    python: str | None
+    projects: list[str]
+    default_of: list[str]
+
+
 class UsageView(Wire):
     """``GET usage``: allocated and used GPU by one key, in the hours that begin from ``begins_at`` up to ``ends_at``.
 

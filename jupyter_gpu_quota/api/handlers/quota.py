@@ -1,4 +1,4 @@
-"""The quota file over REST: read, preview, apply, history, revert."""
+"""The quota file over REST: read, preview, apply, history, revert; and the environments that it names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ...quotafile import QuotaFile
 from ...store.records.calls import Page
 from ...store.records.commands import ApplyQuota
 from ...store.records.rows import QuotaRevision
+from ...wire import EnvironmentView
 from ...wire.quota import QuotaEdit
-from ..access.permissions import may_read_policy
+from ..access.permissions import Person, may_read_policy, may_submit_to
 from ..access.refusals import Refused
 from ..quota_edits.arithmetic import amounts_in_force
 from ..quota_edits.edit import Edit
@@ -242,3 +243,29 @@ async def revert(call: Call) -> Answer:
     found = await objections_to(call.services, Edit.of(call.services, file))
     found = await _without_work(call, file, text, found, call.flag("accept_removal"), call.flag("accept_stops"))
     return await _put(call, file, text, present, f"back to revision {old.revision}", found)
+
+
+# --- environments -----------------------------------------------------------------------------------------------------
+async def environments(call: Call) -> Answer:
+    """Those that the person's projects may use, in the order of the file."""
+    file = call.store_view.quota_file
+    return call.listing([] if file is None else environment_views(file, call.person))
+
+
+def environment_views(file: QuotaFile, person: Person) -> list[EnvironmentView]:
+    """Each environment with the projects of this person that may use it; without those that none of them may."""
+    projects_of = dict[str, list[str]]()
+    for project in file.projects:
+        for name in file.environments_of(project.name) if may_submit_to(person, project.name) else ():
+            projects_of.setdefault(name, []).append(project.name)
+    return [
+        EnvironmentView(
+            name=each.name,
+            image=each.image,
+            python=each.python,
+            projects=projects_of[each.name],
+            default_of=[name for name in projects_of[each.name] if file.default_environment(name) == each.name],
+        )
+        for each in file.environments
+        if each.name in projects_of
+    ]

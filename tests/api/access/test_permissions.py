@@ -58,6 +58,7 @@ EXPECTED = {
     "POST notebooks/{id}/actions/keep": "401 404 404 403 409 409 409 403 403",
     "POST notebooks/{id}/actions/wake": "401 404 404 403 200 403 403 403 403",
     "GET projects": READERS,
+    "GET environments": READERS,
     "GET pools": READERS,
     "GET nodes": READERS,
     "POST nodes/{id}/actions/{change:cordon|uncordon|drain}": "401 403 403 403 403 403 200 403 403",
