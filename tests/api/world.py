@@ -228,6 +228,13 @@ class ServiceWorld:
         self._servers += [hub, main.start_server(services, sockets)]
         return services, int(sockets[0].getsockname()[1])
 
+    @property
+    def patterns(self) -> list[str]:
+        """The patterns of the paths that the application routes."""
+        app = self._servers[-1].request_callback
+        assert isinstance(app, Application)
+        return [rule.matcher.regex.pattern for rule in app.wildcard_router.rules]
+
     def clock_now(self) -> int:
         return self.clock()
 
