@@ -32,7 +32,7 @@ from .tables import (
     show,
     use_text,
 )
-from .waiting import exit_code, interrupted
+from .waiting import INTERRUPTED, exit_code, interrupted, wait_for
 
 JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED")
 NARROW_JOB_COLUMNS = ("ID", "NAME", "GPU", "STATE")
@@ -186,6 +186,22 @@ def _change_command(name: str, about: str, change: Callable[[Client, str], JobVi
             print_stderr(f"{found.id} {describe(found)}")
 
     return command
+
+
+@click.command()
+@click.argument("ids", metavar="JOB...", nargs=-1, required=True)
+@calls_service
+def wait(client: Client, ids: tuple[str, ...]) -> None:
+    """Wait until jobs have ended.
+
+    Changes go to stderr. The exit code is 0 if all succeeded and 1 otherwise.
+    """
+    code = DONE
+    for job in [job_of(client, each) for each in ids]:
+        code = max(code, wait_for(client, job))
+        if code == INTERRUPTED:
+            break
+    sys.exit(code)
 
 
 hold = _change_command("hold", "Hold a job until it is released.", lambda client, id_: client.hold(id_))

@@ -9,20 +9,86 @@ from typing import Any
 import click
 
 from ..client import Client
-from ..core.amounts import counted, gpu_hours_text
-from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, RemovedView, UsageView
+from ..core.amounts import counted, gpu_hours_text, gpu_text
+from ..wire import (
+    ChoiceView,
+    DeviceView,
+    HolderView,
+    NodeChangeView,
+    NodeView,
+    NotebookView,
+    PoolView,
+    ProjectPoolView,
+    ProjectView,
+    RemovedView,
+    UsageView,
+)
 from .amounts import parse_duration, parse_instant
 from .prose import print_prose
 from .session import as_json, calls_service, print_stderr, service_address
-from .tables import all_columns, gpu_or_none, is_narrow, print_csv, print_json, share_text, show, use_text
+from .tables import all_columns, gpu_or_none, is_narrow, print_csv, print_facts, print_json, share_text, show, use_text
 
 USAGE_KEYS = ("user", "group", "project", "department", "pool", "job", "device", "workload", "hour")
 USAGE_CSV_COLUMNS = (
     "by", "name", "begins_at", "ends_at", "allocated_milli_s", "used_milli_s", "utilisation_percent",
     "coverage_percent", "used_unknown", "started_jobs", "wait_mean_s", "wait_max_s", "simulated",
 )  # fmt: skip
+NARROW_PROJECT_COLUMNS = 5
 NARROW_NOTEBOOK_COLUMNS = ("ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY")
 NARROW_DEVICE_COLUMNS = ("DEVICE", "POOL", "HEALTH", "FREE", "USED")
+
+
+@click.command()
+@as_json
+@calls_service
+def me(client: Client, json_: bool) -> None:
+    """Show who you are, your projects, and the notebook slices that you can start."""
+    found = client.me()
+    if json_:
+        print_json(found.model_dump(mode="json"))
+        return
+    rows: list[tuple[str, object]] = [("user", f"{found.name} (admin)" if found.admin else found.name)]
+    rows += [("project", f"{name} ({role})") for name, role in sorted(found.projects.items())]
+    rows += [("notebook", _choice_text(each)) for each in found.notebook_choices]
+    print_facts(rows)
+
+
+def _choice_text(each: ChoiceView) -> str:
+    left = max(0, each.quota_milli - each.used_milli)
+    left = left if each.user_left_milli is None else min(left, each.user_left_milli)
+    return f"{gpu_text(left)} GPU left in pool {each.pool} for project {each.project}, of {gpu_text(each.quota_milli)}"
+
+
+@click.command()
+@all_columns
+@as_json
+@calls_service
+def projects(client: Client, wide: bool, json_: bool) -> None:
+    """List your projects by pool: quota and use of notebooks and training."""
+    found = client.projects()
+    columns = ("PROJECT", "POOL", "NOTEBOOKS", "TRAINING", "QUEUED", "ROLE", "LIMIT", "FAIR SHARE", "USED")
+    narrow = is_narrow(wide=wide)
+    rows = (
+        _project_row(project, pool)[: NARROW_PROJECT_COLUMNS if narrow else None]
+        for project in found
+        for pool in project.pools
+    )
+    empty = "You are in no project; those of the quota file in force that name you or your groups are listed here."
+    show(found, columns[: NARROW_PROJECT_COLUMNS if narrow else None], rows, empty=empty, json_=json_, wide=wide)
+
+
+def _project_row(project: ProjectView, each: ProjectPoolView) -> tuple[object, ...]:
+    return (
+        project.name,
+        each.pool,
+        f"{gpu_text(each.notebook_used_milli)} of {gpu_text(each.notebook_milli)}",
+        f"{gpu_text(each.training_used_milli)} of {gpu_text(each.training_milli)}",
+        each.queued_jobs,
+        project.role,
+        gpu_or_none(each.limit_milli),
+        gpu_text(each.fair_share_milli),
+        use_text(each.utilised_milli, each.utilised_unknown),
+    )
 
 
 @click.command()

@@ -13,7 +13,7 @@ import pytest
 from jupyter_gpu_quota.cli import waiting
 from jupyter_gpu_quota.client import Client
 from jupyter_gpu_quota.wire import RankView
-from tests.cli.commands import NEW, run, two_jobs
+from tests.cli.commands import NEW, OLD, run, two_jobs
 from tests.client.fake_service import AT, World, job_view, reason
 
 
@@ -214,3 +214,22 @@ def test_a_change_that_the_reason_names_is_printed_once(world: World) -> None:
 def test_only_a_bound_is_printed_as_the_latest_start(world: World) -> None:
     world.estimate_is_bound = True
     assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in run("explain", "J1").stdout
+
+
+@pytest.mark.parametrize(("last", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 1)])
+def test_wait_ends_when_the_last_job_has_ended(world: World, last: str, code: int) -> None:
+    world.jobs = two_jobs()
+    world.script[NEW] = [{"state": "queued"}, {"state": "running"}, {"state": last, "reason": None}]
+    done = run("wait", NEW, OLD)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert f"{NEW} {last}" in done.stderr and f"{OLD} succeeded" in done.stderr
+
+
+def test_an_interrupt_ends_the_wait_for_all_jobs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    world.jobs = two_jobs()
+    monkeypatch.setattr(waiting, "_watch_and_print", interrupt)
+    done = run("wait", NEW, OLD)
+    assert (done.exit_code, f"{NEW} continues" in done.stderr, OLD in done.stderr) == (130, True, False)

@@ -423,3 +423,33 @@ def test_events_tell_of_a_new_job(world: ServiceWorld) -> None:
         return bool(set(seen) & set(known))
 
     until(reported)
+
+
+# --- one's projects -------------------------------------------------------------------------------------------------
+def test_me_says_what_one_can_start(world: ServiceWorld) -> None:
+    code, out, _ = run(world, "bob", "me")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "user      bob",
+            "project   vision (member)",
+            "notebook  0.5 GPU left in pool build for project vision, of 0.5",
+        ],
+    )
+    assert json.loads(run(world, "bob", "me", "--json")[1])["projects"] == {"vision": "member"}
+
+
+def test_projects_are_one_s_own_with_quota_and_use(world: ServiceWorld, code: Path) -> None:
+    client(world).submit("true", gpu=1, dir=code)
+    world.step()
+    client(world).submit("true", gpu=1, dir=code)
+    status, out, _ = run(world, "bob", "projects", "--wide")
+    assert (status, [" ".join(line.split()) for line in out.splitlines()]) == (
+        0,
+        [
+            "PROJECT POOL NOTEBOOKS TRAINING QUEUED ROLE LIMIT FAIR SHARE USED",
+            "vision build 0 of 0.5 0 of 0 0 member - 0 0",
+            "vision train 0 of 0 1 of 2 1 member - 2 unknown",
+        ],
+    )
+    assert [each["name"] for each in json.loads(run(world, "bob", "projects", "--json")[1])] == ["vision"]
