@@ -444,7 +444,8 @@ class Client:
 
     def accept_recovery(self, *, stop_unknown: bool = False) -> RecoveryView:
         """End the hold; ``stop_unknown`` also stops jobs that the database does not have."""
-        return self._post(RecoveryView, "recovery/actions/accept", RecoveryEdit(stop_unknown=stop_unknown))
+        edit = arguments.build_message(RecoveryEdit, {"stop_unknown": stop_unknown})
+        return self._post(RecoveryView, "recovery/actions/accept", edit)
 
     def ready(self) -> ReadyView:
         """Whether the service is ready; raises Refused with the missing parts while it is not."""

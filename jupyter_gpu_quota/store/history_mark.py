@@ -56,6 +56,8 @@ class HistoryMark:
         text = json.dumps({**asdict(mark.position), "holder": mark.holder, "fencing": mark.fencing})
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
+            part.unlink(missing_ok=True)
+            part.touch(mode=0o600)  # jobs of others may not read how old the database is
             part.write_text(text)
             part.replace(self._path)
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from ..model import Job, Owner, State, is_protected, total
 from ..places import fits_empty
@@ -143,11 +143,20 @@ def _by_project(step: Step, claim: Claim) -> dict[str, Victims]:
             items.setdefault(job.project, []).append(state.held_milli(job.id))
             jobs.setdefault(job.project, []).append(job)
     for job, given in claim.shrunk:
+        given -= min(given - job.gpu_milli, _given_to_later(step, claim, job))
         items.setdefault(job.project, []).extend([job.gpu_milli] * (given // job.gpu_milli))
     return {
         name: Victims(state.policy.project(name), claim.use.get(name, 0), tuple(one), tuple(jobs.get(name, ())))
         for name, one in items.items()
     }
+
+
+def _given_to_later(step: Step, claim: Claim, victim: Job) -> int:
+    """What an elastic job gives up for later claims of its own project, in the same action as for this one (R40)."""
+    jobs, after = step.before.jobs, dropwhile(lambda one: one.claimer != claim.claimer, step.claims)
+    later = [one for one in after if one.claimer in jobs and jobs[one.claimer].project == victim.project]
+    devices = {part.device for one in later if one.claimer != claim.claimer for part in one.placements}
+    return sum(part.gpu_milli for part in step.before.held[victim.id] if part.device in devices)
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
