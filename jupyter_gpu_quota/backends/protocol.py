@@ -101,7 +101,7 @@ class JobBackend(Protocol):
 
 
 class AttemptRecords(Protocol):
-    """What a backend recorded of attempts, for a database that may be older. Its calls change nothing."""
+    """The attempts that a backend recorded, for a database that may be older. Its calls change nothing."""
 
     def newest_fence(self) -> int:
         """The highest number that ``fence`` was called with; 0 before the first."""

@@ -22,7 +22,7 @@ _EXPECTED = (HubFailed, ProxyError, NotObserved, Unexpected)
 
 
 def describe(error: BaseException) -> str:
-    """What failed and what to do, in two sentences on one line; of a group of errors, its first."""
+    """The failure and its remedy, in two sentences on one line; of a group of errors, its first."""
     first = next(_single_errors(error))
     if isinstance(first, _EXPECTED):
         what = str(first)

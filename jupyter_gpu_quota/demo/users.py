@@ -58,7 +58,7 @@ async def call(method: str, url: str, token: str | None, body: object = None, ti
 
 
 def _refusal(answer: HTTPResponse, text: str) -> str:
-    """What a 4xx or 5xx says: the sentence of the hub or the service; of a page, only its status."""
+    """The message of a 4xx or 5xx: the sentence of the hub or the service; of a page, only its status."""
     if answer.code == NO_ANSWER:
         return f"got no answer: {answer.error}"
     with contextlib.suppress(ValueError, TypeError, KeyError):

@@ -101,7 +101,7 @@ def _in_force_text(quotas: Iterable[QuotaInForce]) -> str:
 
 
 def _ended_early_text(explanation: Explanation) -> str:
-    """What was not tried, because it takes too long."""
+    """The changes that were not tried, because that takes too long."""
     kinds = [_KINDS[kind] for kind in explanation.ended_early]
     if kinds:
         *first, last = kinds
