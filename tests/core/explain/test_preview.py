@@ -6,11 +6,12 @@ import dataclasses as dc
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.explain.preview import Effect, Preview, preview
 from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.plan import CONTINUES, Pause
 from jupyter_gpu_quota.core.reason_figures import exceeds_bound_alone, max_use_milli
 from tests.core.eviction.test_removal import without
 from tests.core.world import World, world
@@ -66,11 +67,18 @@ def compared(made: World, edit: Edit) -> tuple[Preview, set[str], World]:
     made.settle()
     old, snapshot = made.policy, made.snapshot()
     runs = {job.id for job in snapshot.jobs if job.state in RUNS}
-    counted = {job.id: len(job.paused_at) for job in snapshot.jobs}
     edit(made)
     found = preview(snapshot, old, made.policy, moved=made.snapshot())
-    made.settle()
-    return found, {name for name in runs if len(made.jobs[name].paused_at) > counted[name]}, made
+    return found, runs & paused_until_at_rest(made), made
+
+
+def paused_until_at_rest(made: World) -> set[str]:
+    """The jobs that ticks pause until a plan is empty; a job that is moved or resized continues."""
+    paused = set[str]()
+    while (plan := made.tick()).actions or made.leaves_at:
+        asked = [action for action in plan.actions if isinstance(action, Pause)]
+        paused |= {action.workload for action in asked if action.reason.code not in CONTINUES}
+    return paused
 
 
 # R65
@@ -96,6 +104,11 @@ QUOTAS = st.tuples(*[st.sampled_from(["0", "1", "2"])] * 3)
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(quotas=QUOTAS, work=WORK, edit=st.sampled_from(list(EDITS)))
+@example(
+    quotas=("1", "0", "1"),
+    work=["a queues 1", "a queues 0.5", "a queues 0.25 priority 70", "b queues 1", "b queues 1", "c queues 0.5"],
+    edit="b is given more",  # a3 is moved, and continues
+)
 def test_in_random_states_the_preview_lists_the_jobs_that_ticks_pause(
     quotas: tuple[str, ...], work: list[str], edit: str
 ) -> None:
