@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-in-one test-others test-slow test-gpu check soak bench mutants clean docs
+.PHONY: help lab demo test test-in-one test-others test-slow test-gpu check soak bench mutants clean docs
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -31,11 +31,28 @@ $(CACHE)/proxy/.ready: $(VENV)/.demo
 	$(BIN)/python -m jupyter_gpu_quota.demo.proxy $(CACHE)/proxy
 	touch $@
 
+# The JupyterLab extension. npm and the builder come from the environment where the machine has no Node.
+LAB := jupyter_gpu_quota/labextension/package.json
+LAB_SOURCES := $(shell find labextension -type f -not -path '*/node_modules/*' -not -path '*/lib/*' -not -name '*.tsbuildinfo' \
+  -not -path '*/__pycache__/*')
+
+labextension/node_modules/.ready: labextension/package-lock.json $(VENV)/.demo
+	@echo 'Installing what builds the JupyterLab extension: half a minute, most of it downloads.'
+	cd labextension && PATH=$(abspath $(BIN)):$$PATH npm ci --ignore-scripts --no-fund --no-audit
+	touch $@
+
+$(LAB): labextension/node_modules/.ready $(LAB_SOURCES)
+	cd labextension && PATH=$(abspath $(BIN)):$$PATH npm run build
+	mkdir -p $(VENV)/share/jupyter/labextensions
+	ln -sfn $(abspath $(dir $(LAB))) $(VENV)/share/jupyter/labextensions/jupyter-gpu-quota
+
+lab: $(LAB)  ## build the JupyterLab extension
+
 # exec: make sends SIGTERM to the process that it started; a shell in between would not pass it on.
-demo: $(VENV)/.demo $(CACHE)/proxy/.ready  ## run the demo on a real hub; ONCE=1 ends after the story
+demo: $(VENV)/.demo $(CACHE)/proxy/.ready $(LAB)  ## run the demo on a real hub; ONCE=1 ends after the story
 	exec env GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once)
 
-TEST_READY := $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready
+TEST_READY := $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready $(LAB)
 PYTEST = GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \
   $(BIN)/python -m pytest --durations 25
 
@@ -89,4 +106,4 @@ docs: $(VENV)/.ready  ## generate the reference pages and the pictures, build th
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
 clean:  ## remove everything that make created
-	rm -rf $(VENV) $(HUB5) $(CACHE) build dist docs/_build
+	rm -rf $(VENV) $(HUB5) $(CACHE) jupyter_gpu_quota/labextension labextension/node_modules build dist docs/_build

@@ -1,0 +1,32 @@
+"""Adds the built JupyterLab extension to a wheel, below ``share/jupyter/labextensions``.
+
+``make lab`` builds it. An editable install works without it, and has no sidebar. A wheel without it is refused, unless
+the variable GPU_QUOTA_WITHOUT_LAB is set: a release without the sidebar would be a mistake.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+BUILT = "jupyter_gpu_quota/labextension"
+INSTALLED = "share/jupyter/labextensions/jupyter-gpu-quota"
+
+
+class LabExtension(BuildHookInterface):  # type: ignore[misc]
+    """The hook; ``version`` is "standard" for a wheel, "editable" for an editable install."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        built = Path(self.root, BUILT)
+        if (built / "package.json").is_file():
+            build_data["shared_data"][str(built)] = INSTALLED
+        elif version != "editable" and not os.environ.get("GPU_QUOTA_WITHOUT_LAB"):
+            raise FileNotFoundError(
+                f"{BUILT} does not exist: run `make lab` first, which builds the JupyterLab sidebar, or set "
+                "GPU_QUOTA_WITHOUT_LAB=1 to install without it"
+            )

@@ -1,0 +1,7 @@
+export type { components, paths } from './schema';
+export * from './service';
+export * from './events';
+export * from './shared';
+export * from './state';
+export * from './model';
+export * from './log';

@@ -1,0 +1,137 @@
+/** The service's REST API: typed calls that throw the service's reason. */
+
+import createClient, { type Client } from 'openapi-fetch';
+
+import type { components, paths } from './schema';
+
+type Schemas = components['schemas'];
+export type Job = Schemas['JobView'];
+export type JobDetail = Schemas['JobDetail'];
+export type JobRequest = Partial<Schemas['JobRequest']> & { command: string[] };
+export type Me = Schemas['MeView'];
+export type Project = Schemas['ProjectView'];
+export type ProjectPool = Schemas['ProjectPoolView'];
+export type Notebook = Schemas['NotebookView'];
+export type Idle = Schemas['IdleView'];
+export type Explanation = Schemas['ExplainView'];
+export type DryRun = Schemas['DryRunView'];
+export type Output = Schemas['OutputView'];
+export type Environment = Schemas['EnvironmentView'];
+export type Changed = Schemas['ChangedView'];
+export type Change = 'hold' | 'release' | 'cancel';
+export type Fetch = (request: Request) => Promise<Response>;
+
+/** The service or a server on the way refused; `status` is HTTP's, 0 without an answer, `reason` a short code. */
+export class ServiceError extends Error {
+  constructor(
+    readonly status: number,
+    readonly reason: string,
+    message: string,
+  ) {
+    super(message);
+    this.name = 'ServiceError';
+  }
+}
+
+const AWAY = 'The GPU service cannot be reached. What is shown may be outdated.';
+
+/** The error of an answer that is not ok, whoever sent it. */
+export function errorOf(status: number, body: unknown): ServiceError {
+  const said = (typeof body === 'object' && body !== null ? body : {}) as Record<string, unknown>;
+  const message = typeof said.message === 'string' && said.message ? said.message : `${AWAY} (status ${status})`;
+  return new ServiceError(status, typeof said.reason === 'string' ? said.reason : '', message);
+}
+
+interface Answered<T> {
+  data?: T;
+  error?: unknown;
+  response: Response;
+}
+
+async function answerOf<T>(call: Promise<Answered<T>>): Promise<T> {
+  let answered: Answered<T>;
+  try {
+    answered = await call;
+  } catch (error) {
+    if (error instanceof DOMException && error.name === 'AbortError') {
+      throw error;
+    }
+    throw error instanceof ServiceError ? error : new ServiceError(0, 'service_away', AWAY);
+  }
+  if (!answered.response.ok) {
+    throw errorOf(answered.response.status, answered.error);
+  }
+  return answered.data as T;
+}
+
+const PAGE = 200;
+
+/** One person's view of the service. `base` is the address below which the paths of openapi.json lie. */
+export class Service {
+  private readonly client: Client<paths>;
+
+  constructor(
+    readonly base: string,
+    fetch: Fetch,
+  ) {
+    this.client = createClient<paths>({ baseUrl: base.replace(/\/$/, ''), fetch });
+  }
+
+  me(): Promise<Me> {
+    return answerOf(this.client.GET('/me'));
+  }
+
+  async projects(): Promise<Project[]> {
+    return (await answerOf(this.client.GET('/projects', { params: { query: { limit: String(PAGE) } } }))).items;
+  }
+
+  async environments(): Promise<Environment[]> {
+    return (await answerOf(this.client.GET('/environments', { params: { query: { limit: String(PAGE) } } }))).items;
+  }
+
+  notebook(id: string): Promise<Notebook> {
+    return answerOf(this.client.GET('/notebooks/{id}', { params: { path: { id } } }));
+  }
+
+  /** The newest jobs of one's projects, at most `most`, and how many there are. */
+  async jobs(most: number): Promise<{ jobs: Job[]; total: number }> {
+    const jobs: Job[] = [];
+    for (;;) {
+      const query = { offset: String(jobs.length), limit: String(Math.min(PAGE, most - jobs.length)) };
+      const page = await answerOf(this.client.GET('/jobs', { params: { query } }));
+      jobs.push(...page.items);
+      const total = page._pagination.total;
+      if (page.items.length === 0 || jobs.length >= Math.min(most, total)) {
+        return { jobs, total };
+      }
+    }
+  }
+
+  job(id: string): Promise<JobDetail> {
+    return answerOf(this.client.GET('/jobs/{id}', { params: { path: { id } } }));
+  }
+
+  explain(id: string): Promise<Explanation> {
+    return answerOf(this.client.GET('/explain/{id}', { params: { path: { id } } }));
+  }
+
+  async outputs(id: string): Promise<Output[]> {
+    const params = { path: { id }, query: { limit: String(PAGE) } };
+    return (await answerOf(this.client.GET('/jobs/{id}/outputs', { params }))).items;
+  }
+
+  change(id: string, change: Change): Promise<Job> {
+    return answerOf(this.client.POST('/jobs/{id}/actions/{change}', { params: { path: { id, change } } }));
+  }
+
+  repeat(id: string, again: 'clone' | 'rerun'): Promise<Job> {
+    const params = { path: { id, again } };
+    return answerOf(this.client.POST('/jobs/{id}/actions/{again}', { params, body: {} as Schemas['CloneRequest'] }));
+  }
+
+  /** What would happen to such a job now; nothing is stored. */
+  async dryRun(request: JobRequest, signal?: AbortSignal): Promise<DryRun> {
+    const body = { ...request, dry_run: true } as Schemas['JobRequest'];
+    return (await answerOf(this.client.POST('/jobs', { body, signal }))) as unknown as DryRun;
+  }
+}

@@ -1,0 +1,152 @@
+/** What a front end knows, as one readonly value that pure functions change. */
+
+import type { Changed, Environment, Idle, Job, Me, Notebook, Project } from './service';
+
+/** `loading`: not read yet; `live`: changes arrive; `away`: shown as last known; `none`: this server has no service. */
+export type Connection = 'loading' | 'live' | 'away' | 'none';
+
+export interface WaitingKernel {
+  readonly kernel: string;
+  readonly message: string;
+}
+
+export interface Countdown {
+  readonly idle: Idle;
+  /** When the GPU is freed, in milliseconds of Date.now(); null without a countdown. */
+  readonly freeAt: number | null;
+}
+
+export interface State {
+  readonly connection: Connection;
+  /** Why the service is away. */
+  readonly message: string;
+  readonly me: Me | null;
+  readonly projects: readonly Project[];
+  readonly environments: readonly Environment[];
+  readonly jobs: ReadonlyMap<string, Job>;
+  readonly jobsTotal: number;
+  readonly notebookId: string | null;
+  readonly notebook: Notebook | null;
+  readonly countdown: Countdown | null;
+  readonly waiting: readonly WaitingKernel[];
+}
+
+export const NOTHING_YET: State = {
+  connection: 'loading',
+  message: '',
+  me: null,
+  projects: [],
+  environments: [],
+  jobs: new Map(),
+  jobsTotal: 0,
+  notebookId: null,
+  notebook: null,
+  countdown: null,
+  waiting: [],
+};
+
+export const WAITS: ReadonlySet<string> = new Set(['queued', 'paused']);
+export const RUNS: ReadonlySet<string> = new Set(['starting', 'running', 'pausing']);
+export const ENDED: ReadonlySet<string> = new Set(['succeeded', 'failed', 'cancelled']);
+
+/** The countdown of an idle state that arrived at `now`. */
+export function countdownOf(idle: Idle | null | undefined, now: number): Countdown | null {
+  return idle ? { idle, freeAt: idle.free_in_ms === null ? null : now + idle.free_in_ms } : null;
+}
+
+/** The state after the event `changed`: complete views of what changed, of which some may be new. */
+export function afterChange(state: State, change: Changed, now: number): State {
+  const jobs = new Map(state.jobs);
+  for (const job of change.jobs) {
+    jobs.set(job.id, job);
+  }
+  const grown = jobs.size - state.jobs.size;
+  const notebook = change.notebooks.find(one => one.id === state.notebookId);
+  return {
+    ...state,
+    connection: 'live',
+    message: '',
+    jobs: change.jobs.length > 0 ? jobs : state.jobs,
+    jobsTotal: state.jobsTotal + grown,
+    notebook: notebook ?? state.notebook,
+    countdown: notebook?.idle ? countdownOf(notebook.idle, now) : state.countdown,
+  };
+}
+
+export function afterJob(state: State, job: Job): State {
+  const jobs = new Map(state.jobs).set(job.id, job);
+  return { ...state, jobs, jobsTotal: state.jobsTotal + jobs.size - state.jobs.size };
+}
+
+export interface JobNotice {
+  readonly job: Job;
+  readonly kind: 'started' | 'paused' | 'resumed' | 'succeeded' | 'failed' | 'cancelled';
+}
+
+/** What happened to the jobs of `user` between two states that their owner wants to know. */
+export function noticesOf(before: State, change: Changed, user: string): JobNotice[] {
+  return change.jobs.flatMap(job => {
+    const was = before.jobs.get(job.id);
+    const kind = job.user === user && was && was.state !== job.state ? kindOf(was, job) : null;
+    return kind ? [{ job, kind }] : [];
+  });
+}
+
+function kindOf(was: Job, job: Job): JobNotice['kind'] | null {
+  switch (job.state) {
+    case 'paused':
+    case 'succeeded':
+    case 'failed':
+    case 'cancelled':
+      return job.state;
+    case 'running':
+      return was.attempt < job.attempt || was.state === 'starting' ? (job.attempt > 1 ? 'resumed' : 'started') : null;
+    default:
+      return null;
+  }
+}
+
+export interface JobFilter {
+  readonly mine: boolean;
+  readonly project: string;
+  readonly state: '' | 'waiting' | 'running' | 'ended' | 'held';
+  readonly text: string;
+  readonly order: 'newest' | 'name' | 'state' | 'priority';
+}
+
+export const ALL_MINE: JobFilter = { mine: true, project: '', state: '', text: '', order: 'newest' };
+
+const IN: Record<Exclude<JobFilter['state'], ''>, ReadonlySet<string>> = {
+  waiting: WAITS,
+  running: RUNS,
+  ended: ENDED,
+  held: new Set(['held']),
+};
+
+const STATE_ORDER = ['running', 'starting', 'pausing', 'queued', 'paused', 'held', 'failed', 'succeeded', 'cancelled'];
+
+const ORDERS: Record<JobFilter['order'], (a: Job, b: Job) => number> = {
+  newest: (a, b) => compare(b.submitted_at, a.submitted_at),
+  name: (a, b) => compare(a.name, b.name),
+  state: (a, b) => STATE_ORDER.indexOf(a.state) - STATE_ORDER.indexOf(b.state),
+  priority: (a, b) => b.priority - a.priority,
+};
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+/** The jobs that a filter shows, in its order; equal ones newest first, then by id. */
+export function jobsShown(state: State, filter: JobFilter): Job[] {
+  const text = filter.text.trim().toLowerCase();
+  const states = filter.state ? IN[filter.state] : null;
+  const shown = [...state.jobs.values()].filter(
+    job =>
+      (!filter.mine || job.user === state.me?.name) &&
+      (!filter.project || job.project === filter.project) &&
+      (!states || states.has(job.state)) &&
+      (!text || `${job.name} ${job.id} ${job.user} ${job.project} ${job.command.join(' ')}`.toLowerCase().includes(text)),
+  );
+  const order = ORDERS[filter.order];
+  return shown.sort((a, b) => order(a, b) || ORDERS.newest(a, b) || compare(a.id, b.id));
+}

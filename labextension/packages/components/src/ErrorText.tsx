@@ -1,0 +1,8 @@
+/** The reason of a failure, read out by screen readers. */
+export function ErrorText({ error }: { error: string }): JSX.Element | null {
+  return error ? (
+    <p className="jgq-error" role="alert">
+      {error}
+    </p>
+  ) : null;
+}

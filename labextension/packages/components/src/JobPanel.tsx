@@ -1,0 +1,188 @@
+/** One job: its state and reason, what may be done with it, its log, metrics and outputs. */
+
+import { useEffect, useState } from 'react';
+
+import { ENDED, RUNS, WAITS, type Explanation, type Job, type Output } from '@jupyter-gpu-quota/api';
+
+import { age, bytes, duration, gpus, localTime } from './amounts';
+import { useAction, useGpuState, useNow, useSurroundings, useText } from './context';
+import { ErrorText } from './ErrorText';
+import { LogView } from './LogView';
+
+export function JobPanel({ id, onBack }: { id: string; onBack(): void }): JSX.Element {
+  const text = useText();
+  const job = useGpuState().jobs.get(id);
+  return (
+    <div className="jgq-job-panel">
+      <button className="jgq-button jgq-back" onClick={onBack} autoFocus>
+        ← {text('All jobs')}
+      </button>
+      {job ? <JobBody job={job} /> : <p className="jgq-quiet">{text('This job is no longer there, or you may not see it.')}</p>}
+    </div>
+  );
+}
+
+function JobBody({ job }: { job: Job }): JSX.Element {
+  const text = useText();
+  return (
+    <>
+      <h3 className="jgq-job-title">
+        {job.name} <span className={`jgq-state jgq-state-${job.state}`}>{text(job.state)}</span>
+      </h3>
+      <Why job={job} />
+      <Actions job={job} />
+      <Facts job={job} />
+      <Metrics metrics={job.metrics} />
+      {job.attempt > 0 && <LogView id={job.id} />}
+      <Outputs job={job} />
+    </>
+  );
+}
+
+/** The reason of its state, and for a waiting job what would start it. */
+function Why({ job }: { job: Job }): JSX.Element {
+  const { model } = useSurroundings();
+  const text = useText();
+  const now = useNow(10_000);
+  const [found, setFound] = useState<Explanation | null>(null);
+  const waits = WAITS.has(job.state);
+  useEffect(() => {
+    let current = true;
+    setFound(null);
+    if (waits) {
+      model.transport.service.explain(job.id).then(
+        answer => current && setFound(answer),
+        () => undefined, // The reason of the job itself is shown.
+      );
+    }
+    return () => {
+      current = false;
+    };
+  }, [model, job.id, job.reason?.message, waits]);
+  return (
+    <div className="jgq-why">
+      {job.reason && <p>{found?.reason.message ?? job.reason.message}</p>}
+      {found?.estimate_at && (
+        <p>
+          {found.estimate_is_bound ? text('Starts at the latest') : text('Estimated start')}: {localTime(found.estimate_at, now)}
+        </p>
+      )}
+      {found && found.would_start.length > 0 && (
+        <ul>
+          {found.would_start.map(change => (
+            <li key={change.kind}>{change.message}</li>
+          ))}
+        </ul>
+      )}
+    </div>
+  );
+}
+
+function Actions({ job }: { job: Job }): JSX.Element {
+  const { model, openJob, text, confirm } = useSurroundings();
+  const { busy, error, run } = useAction();
+  const live = !ENDED.has(job.state);
+  const cancel = async (): Promise<void> => {
+    if (await confirm(text('Cancel %1?', job.name), text('It ends now. Its outputs and log stay.'), text('Cancel job'))) {
+      await model.change(job.id, 'cancel');
+    }
+  };
+  const again = async (what: 'clone' | 'rerun'): Promise<void> => openJob((await model.repeat(job.id, what)).id);
+  return (
+    <div className="jgq-row" role="toolbar" aria-label={text('Actions')}>
+      {live && job.state !== 'held' && (
+        <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.change(job.id, 'hold'))}>
+          {text('Hold')}
+        </button>
+      )}
+      {job.state === 'held' && (
+        <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.change(job.id, 'release'))}>
+          {text('Release')}
+        </button>
+      )}
+      {live && (
+        <button className="jgq-button" disabled={busy} onClick={() => void run(cancel)}>
+          {text('Cancel')}
+        </button>
+      )}
+      <button className="jgq-button" disabled={busy} onClick={() => void run(() => again('clone'))}>
+        {text('Clone')}
+      </button>
+      {!live && (
+        <button className="jgq-button" disabled={busy} onClick={() => void run(() => again('rerun'))}>
+          {text('Run again')}
+        </button>
+      )}
+      <ErrorText error={error} />
+    </div>
+  );
+}
+
+function Facts({ job }: { job: Job }): JSX.Element {
+  const text = useText();
+  const now = useNow(5_000);
+  const done = job.progress;
+  const ran = job.started_at && (job.ended_at ? Date.parse(job.ended_at) : now) - Date.parse(job.started_at);
+  const facts: [string, string | null][] = [
+    [text('Command'), job.command.join(' ')],
+    [text('GPUs'), `${gpus(job.gpu_milli * (job.held_ranks ?? job.ranks))} · ${job.pool} · ${job.project}`],
+    [text('Owner'), job.user],
+    [text('Submitted'), text('%1 ago', age(job.submitted_at, now))],
+    [RUNS.has(job.state) ? text('Runs for') : text('Ran for'), ran ? duration(ran) : null],
+    [text('Pauses'), job.pauses > 0 ? String(job.pauses) : null],
+    [text('Paused because'), job.paused_because?.message ?? null],
+    [text('GPU use'), job.utilised_milli == null ? job.utilised_unknown ?? null : `${gpus(job.utilised_milli)} GPU`],
+    [text('Id'), job.id],
+  ];
+  return (
+    <>
+      {done && (
+        <p className="jgq-progress">
+          <progress value={done.done} max={Math.max(1, done.total)} aria-label={text('Progress')} /> {done.done} / {done.total}
+        </p>
+      )}
+      <dl className="jgq-facts">
+        {facts.map(([name, value]) => value !== null && [<dt key={name}>{name}</dt>, <dd key={`${name}-`}>{value}</dd>])}
+      </dl>
+    </>
+  );
+}
+
+function Metrics({ metrics }: { metrics: Record<string, number> }): JSX.Element | null {
+  const names = Object.keys(metrics).sort();
+  return names.length === 0 ? null : (
+    <dl className="jgq-facts">
+      {names.map(name => [<dt key={name}>{name}</dt>, <dd key={`${name}-`}>{Number(metrics[name]?.toPrecision(6))}</dd>])}
+    </dl>
+  );
+}
+
+function Outputs({ job }: { job: Job }): JSX.Element | null {
+  const { model, text, download } = useSurroundings();
+  const [files, setFiles] = useState<Output[]>([]);
+  useEffect(() => {
+    let current = true;
+    model.transport.service.outputs(job.id).then(
+      found => current && setFiles(found),
+      () => current && setFiles([]),
+    );
+    return () => {
+      current = false;
+    };
+  }, [model, job.id, job.state, job.progress?.done]);
+  return files.length === 0 ? null : (
+    <>
+      <h4>{text('Outputs')}</h4>
+      <ul className="jgq-outputs">
+        {files.map(file => (
+          <li key={file.path}>
+            <button className="jgq-link" onClick={() => download(job.id, file.path)}>
+              {file.path}
+            </button>{' '}
+            <span className="jgq-quiet">{bytes(file.size_bytes)}</span>
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+}

@@ -1,0 +1,11 @@
+export * from './amounts';
+export * from './context';
+export * from './draft';
+export { JobList } from './JobList';
+export { JobPanel } from './JobPanel';
+export { LogView } from './LogView';
+export { ProjectCards } from './ProjectCard';
+export { QuotaBar } from './QuotaBar';
+export { ShareCard } from './ShareCard';
+export { Sidebar } from './Sidebar';
+export { SubmitForm } from './SubmitForm';

@@ -1,0 +1,88 @@
+/** GPU quotas and jobs in JupyterLab and Jupyter Notebook. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
+import { ILauncher } from '@jupyterlab/launcher';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { Model, type JobNotice } from '@jupyter-gpu-quota/api';
+
+import { addCommands, OPEN } from './commands';
+import { Notices } from './notices';
+import { GpuPanel } from './panel';
+import { GpuStatus } from './status';
+import { labTransport } from './transport';
+
+const PLUGIN_ID = 'jupyter-gpu-quota:plugin';
+const DEFAULT_NOTICES = ['paused', 'resumed', 'succeeded', 'failed'];
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: PLUGIN_ID,
+  description: 'A sidebar with the GPU share, the quota and the jobs of a JupyterHub user.',
+  autoStart: true,
+  optional: [ITranslator, ICommandPalette, ILauncher, IFileBrowserFactory, INotebookTracker, IStatusBar, ISettingRegistry],
+  activate,
+};
+
+function activate(
+  app: JupyterFrontEnd,
+  translator: ITranslator | null,
+  palette: ICommandPalette | null,
+  launcher: ILauncher | null,
+  files: IFileBrowserFactory | null,
+  notebooks: INotebookTracker | null,
+  statusBar: IStatusBar | null,
+  settings: ISettingRegistry | null,
+): void {
+  const trans = (translator ?? nullTranslator).load('jupyter_gpu_quota');
+  let wanted = DEFAULT_NOTICES;
+  let notices: Notices | null = null;
+  const onNotice = (notice: JobNotice): void => void (wanted.includes(notice.kind) && notices?.job(notice));
+  const model = new Model(labTransport(app.serviceManager.serverSettings), onNotice);
+  const panel = new GpuPanel(model, trans);
+  const openJob = (id: string): void => {
+    panel.showJob(id);
+    void app.commands.execute(OPEN);
+  };
+  notices = new Notices(trans, {
+    keep: () => model.keep(),
+    openJob,
+    restart: async kernel => {
+      const session = [...app.serviceManager.sessions.running()].find(one => one.kernel?.id === kernel);
+      await (session ? app.serviceManager.kernels.connectTo({ model: session.kernel! }).restart() : Promise.resolve());
+    },
+    onWaiting: event => {
+      const others = model.state.waiting.filter(one => one.kernel !== event.kernel);
+      model.setWaiting(event.state === 'waiting' ? [...others, event] : others);
+    },
+  });
+  app.serviceManager.events.stream.connect((_, event) => notices?.take(event));
+
+  app.shell.add(panel, 'left', { rank: 600 });
+  addCommands(app, panel, () => model.keep(), trans, { files, notebooks, palette, launcher });
+  const status = statusBar && new GpuStatus(model, trans, () => void app.commands.execute(OPEN));
+  let registered: { dispose(): void } | null = null;
+  const showStatus = (show: boolean): void => {
+    registered?.dispose();
+    registered = status && show ? statusBar.registerStatusItem(PLUGIN_ID, { item: status, align: 'right', rank: 30 }) : null;
+  };
+  showStatus(true);
+  settings?.load(PLUGIN_ID).then(
+    found => {
+      const apply = (): void => {
+        wanted = found.get('notifications').composite as string[];
+        showStatus(found.get('statusBar').composite as boolean);
+      };
+      found.changed.connect(apply);
+      apply();
+    },
+    reason => console.warn(`jupyter-gpu-quota: the settings cannot be read: ${reason}`),
+  );
+  void model.start();
+}
+
+export default plugin;

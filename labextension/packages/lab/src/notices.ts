@@ -1,0 +1,94 @@
+/** Notifications of Lab: an idle warning, a kernel that was shut down, a slice that is waited for, one's jobs. */
+
+import { Notification } from '@jupyterlab/apputils';
+import type { Event } from '@jupyterlab/services';
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { Idle, JobNotice, WaitingKernel } from '@jupyter-gpu-quota/api';
+
+const EVENTS = 'https://events.jupyter.org/jupyter_gpu_quota/';
+
+type Stage = Idle['stage'];
+
+interface IdleEvent {
+  stage: Stage;
+  message: string;
+  kernels: string[];
+  keeps_left?: number;
+}
+
+interface WaitingEvent extends WaitingKernel {
+  state: 'waiting' | 'ready' | 'refused' | 'given_up';
+}
+
+export interface NoticeActions {
+  keep(): Promise<void>;
+  openJob(id: string): void;
+  restart(kernel: string): Promise<void>;
+  onWaiting(event: WaitingEvent): void;
+}
+
+/** Shows what this server emits, one notification per warning, which changes as the warning does. */
+export class Notices {
+  private warning: string | null = null;
+
+  constructor(
+    private readonly trans: TranslationBundle,
+    private readonly actions: NoticeActions,
+  ) {}
+
+  take(event: Event.Emission): void {
+    if (event.schema_id === `${EVENTS}idle/v1`) {
+      this.idle(event as unknown as IdleEvent);
+    } else if (event.schema_id === `${EVENTS}kernel_waiting/v1`) {
+      this.waiting(event as unknown as WaitingEvent);
+    }
+  }
+
+  job({ job, kind }: JobNotice): void {
+    const why = kind === 'started' || kind === 'resumed' ? '' : job.reason?.message ?? '';
+    const message = `${this.trans.__('Job %1: %2.', job.name, this.trans.__(kind))} ${why}`.trim();
+    const actions = [{ label: this.trans.__('Open'), callback: () => this.actions.openJob(job.id) }];
+    Notification.emit(message, kind === 'failed' ? 'error' : kind === 'succeeded' ? 'success' : 'info', {
+      autoClose: kind === 'failed' ? false : 8_000,
+      actions,
+    });
+  }
+
+  private idle(event: IdleEvent): void {
+    if (event.stage === 'in_use' || event.stage === 'reported') {
+      this.dismiss();
+      return;
+    }
+    const { trans, actions } = this;
+    const keep = { label: trans.__('Keep my GPU'), callback: () => void actions.keep() };
+    const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart(event.kernels[0] ?? '') };
+    const shown = {
+      warned: event.keeps_left ? [keep] : [],
+      freeing: [],
+      freed: event.kernels.length > 0 ? [restart] : [],
+      stopping: [],
+    }[event.stage];
+    this.show(event.message, shown);
+  }
+
+  private show(message: string, actions: Notification.IAction[]): void {
+    if (this.warning === null || !Notification.update({ id: this.warning, message, type: 'warning', actions, autoClose: false })) {
+      this.warning = Notification.warning(message, { autoClose: false, actions });
+    }
+  }
+
+  private dismiss(): void {
+    if (this.warning !== null) {
+      Notification.dismiss(this.warning);
+      this.warning = null;
+    }
+  }
+
+  private waiting(event: WaitingEvent): void {
+    this.actions.onWaiting(event);
+    if (event.state === 'waiting' || event.state === 'refused') {
+      Notification.info(event.message, { autoClose: 10_000 });
+    }
+  }
+}

@@ -1,0 +1,39 @@
+/** The status bar's item: the notebook's GPU, and the countdown of a warning. */
+
+import { ReactWidget } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { useSyncExternalStore } from 'react';
+
+import type { Model } from '@jupyter-gpu-quota/api';
+import { duration, gpus, useNow } from '@jupyter-gpu-quota/components';
+
+export class GpuStatus extends ReactWidget {
+  constructor(
+    private readonly model: Model,
+    private readonly trans: TranslationBundle,
+    private readonly open: () => void,
+  ) {
+    super();
+    this.addClass('jp-mod-highlighted');
+  }
+
+  protected override render(): JSX.Element {
+    return <Item model={this.model} trans={this.trans} open={this.open} />;
+  }
+}
+
+function Item({ model, trans, open }: { model: Model; trans: TranslationBundle; open: () => void }): JSX.Element | null {
+  const { notebook, countdown } = useSyncExternalStore(model.subscribe, model.snapshot);
+  const now = useNow(1_000);
+  if (notebook === null) {
+    return null;
+  }
+  const freeAt = countdown?.idle.stage === 'warned' ? countdown.freeAt : null;
+  const left = freeAt === null ? '' : ` · ${trans.__('freed in %1', duration(freeAt - now))}`;
+  return (
+    <button className={freeAt === null ? 'jgq-status' : 'jgq-status jgq-warn'} onClick={open} title={trans.__('GPU quota')}>
+      GPU {gpus(notebook.gpu_milli)}
+      {left}
+    </button>
+  );
+}

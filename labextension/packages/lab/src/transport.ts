@@ -1,0 +1,67 @@
+/** The service as the notebook's server passes it on: the hub's token stays in the server. */
+
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+
+import { errorOf, Service, ServiceError, type Idle, type Job, type ServerStatus, type Transport, type WaitingKernel } from '@jupyter-gpu-quota/api';
+
+const WITHIN_MS = 30_000;
+const NO_EXTENSION: ServerStatus = { configured: false, notebook: null, version: '', project: null };
+
+export function labTransport(settings: ServerConnection.ISettings): Transport {
+  const base = URLExt.join(settings.baseUrl, 'gpu-quota');
+
+  const send = async (url: string, init: RequestInit): Promise<Response> => {
+    try {
+      return await ServerConnection.makeRequest(url, init, settings);
+    } catch (error) {
+      throw init.signal?.aborted ? error : new ServiceError(0, 'server_away', 'Your Jupyter server cannot be reached.');
+    }
+  };
+
+  const ask = async <T>(path: string, body?: unknown, signal?: AbortSignal): Promise<T> => {
+    const post = body === undefined ? {} : { method: 'POST', body: JSON.stringify(body) };
+    const answer = await send(URLExt.join(base, path), { ...post, signal: signal ?? AbortSignal.timeout(WITHIN_MS) });
+    const found: unknown = await answer.json().catch(() => null);
+    if (!answer.ok) {
+      throw errorOf(answer.status, found);
+    }
+    return found as T;
+  };
+
+  const stream = (path: string, query: Record<string, string>, signal: AbortSignal): Promise<Response> =>
+    send(URLExt.join(base, 'api', path) + URLExt.objectToQueryString(query), {
+      signal,
+      cache: 'no-store',
+      headers: { Accept: 'text/event-stream' },
+    });
+
+  const fetch = async (request: Request): Promise<Response> => {
+    const body = request.method === 'GET' ? undefined : await request.text();
+    const signal = AbortSignal.any([request.signal, AbortSignal.timeout(WITHIN_MS)]);
+    return send(request.url, { method: request.method, body, signal });
+  };
+
+  return {
+    service: new Service(URLExt.join(base, 'api'), fetch),
+    status: () =>
+      ask<ServerStatus>('status').catch(error => {
+        if (error instanceof ServiceError && error.status === 404) {
+          return NO_EXTENSION;
+        }
+        throw error;
+      }),
+    idle: () =>
+      ask<{ idle: Idle | null; waiting: WaitingKernel[] }>('idle').catch(error => {
+        if (error instanceof ServiceError && error.status === 404) {
+          return { idle: null, waiting: [] };
+        }
+        throw error;
+      }),
+    keep: () => ask<Idle>('keep', {}),
+    giveUp: kernel => ask<void>('give-up', { kernel }),
+    submit: (request, folder, signal) => ask<Job>('jobs', { request, folder }, signal),
+    openEvents: (since, signal) => stream('events', since ? { since } : {}, signal),
+    openLog: (id, query, signal) => stream(`jobs/${encodeURIComponent(id)}/logs`, query, signal),
+  };
+}
