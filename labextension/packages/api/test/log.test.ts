@@ -1,0 +1,59 @@
+import { expect, test } from 'vitest';
+
+import { followLog, MOST_CHARACTERS, NO_LOG, withPart, type LogState } from '../src/log';
+import type { Transport } from '../src/model';
+
+const part = (text: string, more = {}): { text: string; attempt: number; begins: number; offset: number } => ({
+  text,
+  attempt: 1,
+  begins: 0,
+  offset: text.length,
+  ...more,
+});
+
+test('a log of any length keeps its newest lines and says that it is cut', () => {
+  let log = NO_LOG;
+  for (let number = 0; number < 100; number++) {
+    log = withPart(log, part('x'.repeat(9_999) + '\n'));
+  }
+  expect(log.text.length).toBeLessThanOrEqual(MOST_CHARACTERS);
+  expect(log.text.startsWith('x'.repeat(9_999) + '\n')).toBe(true);
+  expect(log.cut).toBe(true);
+});
+
+test('a log that begins in its middle is cut', () => {
+  expect(withPart(NO_LOG, part('end\n', { begins: 7 })).cut).toBe(true);
+});
+
+function stream(...events: [string, object][]): Response {
+  const body = events.map(([name, data]) => `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`).join('');
+  return new Response(body);
+}
+
+/** A transport whose log answers with these, one after the other, and what it was asked for. */
+function logs(...answers: Response[]): { transport: Transport; asked: Record<string, string>[] } {
+  const asked: Record<string, string>[] = [];
+  const openLog = (_: string, query: Record<string, string>): Promise<Response> => {
+    asked.push(query);
+    return Promise.resolve(answers.shift() ?? new Response(null, { status: 500 }));
+  };
+  return { transport: { openLog } as unknown as Transport, asked };
+}
+
+test('a paused job continues with the next attempt, from its beginning', async () => {
+  const { transport, asked } = logs(
+    stream(['log', part('first\n')], ['end', { state: 'paused' }]),
+    stream(['log', part('second\n', { attempt: 2 })], ['end', { state: 'succeeded' }]),
+  );
+  let shown: LogState = NO_LOG;
+  await followLog(transport, 'id', 0, 0, log => (shown = log), new AbortController().signal);
+  expect(shown.text).toBe('first\n\n── attempt 2 ──\nsecond\n');
+  expect(shown.status).toBe('succeeded');
+  expect(asked.map(query => [query.attempt, query.offset])).toEqual([[undefined, '-262144'], ['2', '0']]);
+});
+
+test('a stream that breaks continues where it ended', async () => {
+  const { transport, asked } = logs(stream(['log', part('first\n', { offset: 600 })]), stream(['end', { state: 'failed' }]));
+  await followLog(transport, 'id', 0, 0, () => undefined, new AbortController().signal);
+  expect(asked[1]).toMatchObject({ offset: '600', attempt: '1' });
+});

@@ -1,0 +1,21 @@
+import { expect, test } from 'vitest';
+
+import { bytes, duration, gpus, mebibytes } from '../src/amounts';
+
+test.each([
+  [250, '0.25'],
+  [1000, '1'],
+  [333, '0.333'],
+])('%i milli-GPU', (milli, text) => expect(gpus(milli)).toBe(text));
+
+test.each([
+  [0, '0 s'],
+  [61_000, '1 min 1 s'],
+  [3_600_000, '1 h'],
+  [90_061_000, '1 d 1 h'],
+  [-5, '0 s'],
+])('%i ms', (ms, text) => expect(duration(ms)).toBe(text));
+
+test('sizes', () => {
+  expect([mebibytes(512), mebibytes(10_137), bytes(0), bytes(1536)]).toEqual(['512 MiB', '9.9 GiB', '0 B', '1.5 KiB']);
+});
