@@ -287,11 +287,17 @@ def python_of(release: str) -> str:
 
 @contextmanager
 def real_hub(
-    folder: Path, *, release: str = "6", fake_service: bool = False, before: str = "", after: str = ""
+    folder: Path,
+    *,
+    release: str = "6",
+    fake_service: bool = False,
+    before: str = "",
+    after: str = "",
+    users: HubUsers | None = None,
 ) -> Iterator[RealHub]:
     """A hub that is up, and its end. ``before`` and ``after`` are lines of its file before and behind ours."""
     python = python_of(release)
-    cast = HubUsers(groups={"builders": ("ann", "ben", "cat", "dan", "eve", "fay")}, users=("outsider",))
+    builders = HubUsers(groups={"builders": ("ann", "ben", "cat", "dan", "eve", "fay")}, users=("outsider",))
     here = Path(__file__).parent
     settings = SETTINGS.format(
         token=SERVICE_TOKEN,
@@ -301,7 +307,7 @@ def real_hub(
         python=python,
         small=str(here / "small_server.py"),
     )
-    stage = _TestStage(folder, users=cast, python=python, extra_config=settings + before)
+    stage = _TestStage(folder, users=users or builders, python=python, extra_config=settings + before)
     fake = str(here / "fake_service.py")
     stage.after = (FAKE_SERVICE.format(python=python, fake=fake) if fake_service else "") + after
     folder.mkdir(parents=True, exist_ok=True)

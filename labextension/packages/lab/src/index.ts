@@ -1,6 +1,6 @@
 /** GPU quotas and jobs in JupyterLab and Jupyter Notebook. */
 
-import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
@@ -24,7 +24,16 @@ const plugin: JupyterFrontEndPlugin<void> = {
   id: PLUGIN_ID,
   description: 'A sidebar with the GPU share, the quota and the jobs of a JupyterHub user.',
   autoStart: true,
-  optional: [ITranslator, ICommandPalette, ILauncher, IFileBrowserFactory, INotebookTracker, IStatusBar, ISettingRegistry],
+  optional: [
+    ITranslator,
+    ICommandPalette,
+    ILauncher,
+    IFileBrowserFactory,
+    INotebookTracker,
+    IStatusBar,
+    ISettingRegistry,
+    ILayoutRestorer,
+  ],
   activate,
 };
 
@@ -37,6 +46,7 @@ function activate(
   notebooks: INotebookTracker | null,
   statusBar: IStatusBar | null,
   settings: ISettingRegistry | null,
+  restorer: ILayoutRestorer | null,
 ): void {
   const trans = (translator ?? nullTranslator).load('jupyter_gpu_quota');
   let wanted = DEFAULT_NOTICES;
@@ -63,6 +73,7 @@ function activate(
   app.serviceManager.events.stream.connect((_, event) => notices?.take(event));
 
   app.shell.add(panel, 'left', { rank: 600 });
+  restorer?.add(panel, panel.id);
   addCommands(app, panel, () => model.keep(), trans, { files, notebooks, palette, launcher });
   const status = statusBar && new GpuStatus(model, trans, () => void app.commands.execute(OPEN));
   let registered: { dispose(): void } | null = null;

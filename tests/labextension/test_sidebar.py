@@ -1,0 +1,188 @@
+"""The sidebar in JupyterLab, on a real hub, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hub.real_hub import RealHub
+from tests.labextension.lab import PANEL, chromium, lab_hub, logged_in, needs_lab, open_lab, submit
+from tests.patience import until
+
+__all__ = ["chromium"]
+
+pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.timeout(600)]
+
+THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHub]:
+    with lab_hub(tmp_path_factory.mktemp("lab")) as made:
+        yield made
+
+
+@pytest.fixture
+def bob(hub: RealHub, chromium: Any) -> Iterator[Any]:
+    context = logged_in(hub, chromium, "bob")
+    yield context
+    context.close()
+
+
+def test_a_job_is_submitted_and_watched_by_clicking(hub: RealHub, bob: Any) -> None:
+    page = open_lab(hub, bob, "bob")
+    panel = page.locator(PANEL)
+    panel.get_by_label("Command", exact=True).fill("python train.py 15")
+    panel.get_by_text("Starts now.").wait_for()
+    submit(page, "python train.py 15")
+    panel.locator(".jgq-log").get_by_text("step 0 <img src=x onerror=alert(1)>").wait_for()
+    panel.get_by_text("15 / 15").wait_for()
+    panel.get_by_text("Log: succeeded").wait_for()
+    assert panel.locator(".jgq-log img").count() == 0
+    page.locator(".jp-toast-message, .Toastify__toast").filter(has_text="succeeded").first.wait_for()
+
+
+def test_what_was_typed_is_there_after_a_reload(hub: RealHub, bob: Any) -> None:
+    page = open_lab(hub, bob, "bob")
+    page.locator(PANEL).get_by_label("Command", exact=True).fill("python other.py")
+    page.reload()
+    command = page.locator(PANEL).get_by_label("Command", exact=True)
+    command.wait_for(state="attached", timeout=60_000)
+    assert command.input_value() == "python other.py"
+
+
+def test_a_refusal_has_the_reason_of_the_service(hub: RealHub, bob: Any) -> None:
+    page = open_lab(hub, bob, "bob")
+    panel = page.locator(PANEL)
+    panel.get_by_label("Command", exact=True).fill("python train.py 1")
+    panel.get_by_label("GPUs", exact=True).fill("9")
+    panel.locator(".jgq-outcome").get_by_text("9 GPU").first.wait_for()
+    panel.get_by_label("GPUs", exact=True).fill("1")
+
+
+def test_a_file_is_run_from_its_context_menu(hub: RealHub, bob: Any) -> None:
+    page = open_lab(hub, bob, "bob", "/tree/work/train.py")
+    page.locator('.lm-TabBar-tab[data-id="filebrowser"]').click()
+    page.locator(".jp-DirListing-item", has_text="train.py").click(button="right")
+    page.get_by_role("menuitem", name="Run as GPU Job").click()
+    panel = page.locator(PANEL)
+    assert panel.get_by_label("Command", exact=True).input_value() == "python train.py"
+    assert panel.get_by_label("Folder", exact=True).input_value() == "work"
+
+
+def test_several_jobs_are_cancelled_at_once(hub: RealHub, bob: Any) -> None:
+    page = open_lab(hub, bob, "bob")
+    panel = page.locator(PANEL)
+    for name in ("first", "second"):
+        submit(page, "sleep 600", {"Name": name} if panel.get_by_label("Name", exact=True).is_visible() else {})
+        panel.get_by_role("button", name="All jobs").click()
+    for box in panel.locator(".jgq-job", has_text="sleep 600").get_by_role("checkbox").all()[:2]:
+        box.check()
+    panel.get_by_role("toolbar", name="Selected jobs").get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel jobs").click()
+    until(lambda: panel.locator(".jgq-job", has_text="cancelled").count() == 2)
+
+
+def test_bob_and_patty_share_four_gpus_by_clicking(hub: RealHub, bob: Any, chromium: Any) -> None:
+    bobs, pattys = open_lab(hub, bob, "bob"), logged_in(hub, chromium, "patty")
+    for _ in range(4):
+        submit(bobs, "sleep 600")
+        bobs.locator(PANEL).get_by_role("button", name="All jobs").click()
+    running = bobs.locator(f"{PANEL} .jgq-job", has_text="sleep 600").locator(".jgq-state-running")
+    until(lambda: running.count() == 4)
+    patty = open_lab(hub, pattys, "patty")
+    for _ in range(2):
+        submit(patty, "sleep 600")
+        patty.locator(PANEL).get_by_role("button", name="All jobs").click()
+    until(lambda: patty.locator(f"{PANEL} .jgq-state-running").count() == 2)
+    paused = bobs.locator(f"{PANEL} .jgq-job", has_text="sleep 600").locator(".jgq-state-paused")
+    until(lambda: paused.count() == 2)
+    patty.locator(f"{PANEL} .jgq-job").get_by_role("checkbox").first.check()
+    patty.locator(f"{PANEL} .jgq-job").get_by_role("checkbox").last.check()
+    patty.locator(PANEL).get_by_role("toolbar", name="Selected jobs").get_by_role("button", name="Cancel").click()
+    patty.get_by_role("button", name="Cancel jobs").click()
+    until(lambda: running.count() == 4)
+    pattys.close()
+    cancel_all(hub, "bob")
+
+
+def cancel_all(hub: RealHub, name: str) -> None:
+    token = hub.person(name).token
+    for job in hub.service("GET", "/jobs?mine=1&live=1&limit=100", token=token).body["items"]:
+        hub.service("POST", f"/jobs/{job['id']}/actions/cancel", {}, token=token)
+
+
+def test_the_token_reaches_no_page(hub: RealHub, bob: Any) -> None:
+    seen: list[str] = []
+    bob.on("response", lambda answer: seen.append(answer.url))
+    bob.on("requestfinished", lambda request: seen.append(text_of(request)))
+    page = open_lab(hub, bob, "bob")
+    submit(page, "python train.py 1")
+    page.locator(PANEL).get_by_text("Log: succeeded").wait_for()
+    storage = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+    found = "\n".join([*seen, page.content(), storage])
+    assert "gpu-quota/api/me" in found
+    assert server_token(hub, "bob") not in found
+
+
+def text_of(request: Any) -> str:
+    """What a request and its answer say, but for streams, which do not end."""
+    if "/events" in request.url or "follow=1" in request.url:
+        return json.dumps(request.headers)
+    try:
+        return json.dumps(request.headers) + (request.response().text() or "")
+    except Exception:  # the browser keeps no body of redirects, fonts and workers
+        return ""
+
+
+def server_token(hub: RealHub, name: str) -> str:
+    """The token in the environment of a user's server."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                variables = hub.environment(int(folder.name))
+            except OSError:
+                continue
+            if variables.get("JUPYTERHUB_USER") == name and "JUPYTERHUB_API_TOKEN" in variables:
+                return variables["JUPYTERHUB_API_TOKEN"]
+    raise AssertionError(f"{name} has no server")
+
+
+def test_all_tabs_of_a_browser_read_one_stream(hub: RealHub, bob: Any) -> None:
+    streams: list[str] = []
+    bob.on("request", lambda request: "gpu-quota/api/events" in request.url and streams.append(request.url))
+    pages = [open_lab(hub, bob, "bob") for _ in range(3)]
+    token = hub.person("bob").token
+    hub.service("POST", "/jobs", {"command": ["sleep", "600"], "name": "seen by all"}, token=token)
+    for page in pages:
+        page.locator(PANEL).get_by_text("seen by all").wait_for()
+    assert len(streams) == 1
+    cancel_all(hub, "bob")
+
+
+SET_THEME = """async theme => {
+  const {baseUrl} = JSON.parse(document.getElementById("jupyter-config-data").textContent);
+  const headers = {"X-XSRFToken": document.cookie.match(/_xsrf=([^;]+)/)[1]};
+  const body = JSON.stringify({raw: JSON.stringify({theme})});
+  const path = "lab/api/settings/@jupyterlab/apputils-extension:themes";
+  return (await fetch(baseUrl + path, {method: "PUT", headers, body})).status;
+}"""
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_sidebar_passes_axe(hub: RealHub, bob: Any, theme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    assert open_lab(hub, bob, "bob").evaluate(SET_THEME, theme) == 204
+    page = open_lab(hub, bob, "bob")
+    page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for()
+    page.locator(f"{PANEL} summary").get_by_text("More").click()
+    if folder := os.environ.get("GPU_QUOTA_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/{theme}.png")
+    results = axe.run(page, context=PANEL, options={"resultTypes": ["violations"]})
+    serious = [one["id"] for one in results.response["violations"] if one["impact"] in ("serious", "critical")]
+    assert serious == [], results.generate_report()
