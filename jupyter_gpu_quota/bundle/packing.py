@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +27,17 @@ class Bundle:
 
 
 def pack(
-    directory: str | os.PathLike[str], into: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS
+    directory: str | os.PathLike[str],
+    into: str | os.PathLike[str],
+    limits: BundleLimits = DEFAULT_LIMITS,
+    *,
+    on_file: Callable[[str], object] | None = None,
 ) -> Bundle:
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
     It leaves out the files that ``.gpuquotaignore`` names (:mod:`.ignore`), and links, sockets and pipes, which
-    ``skipped`` lists. Raises BundleRefused for a missing folder, a size or a number of files above the limit, and a
-    name or a file that cannot be packed.
+    ``skipped`` lists. ``on_file`` is called with each name before it is packed. Raises BundleRefused for a missing
+    folder, a size or a number of files above the limit, and a name or a file that cannot be packed.
     """
     root, skipped = Path(directory), list[str]()
     if not root.is_dir():
@@ -45,6 +49,8 @@ def pack(
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for path, name in _files_to_pack(root, "", Ignored.of(root), skipped):
+            if on_file is not None:
+                on_file(name)
             _add_entry(archive, path, name)
             count += 1
             _check_limits(raw.tell(), count, limits, root)

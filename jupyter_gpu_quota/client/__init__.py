@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -160,21 +160,22 @@ class Client:
         arguments.check_option_names(options)
         given = {name: value for name, value in options.items() if value is not None}
         words = arguments.split_command(command)
-        if live:  # the service resolves a relative folder against the user's home
-            folder = arguments.checked_path("." if dir is None else dir, "dir").expanduser().resolve()
-            home = Path.home().resolve()
-            given["directory"] = str(folder.relative_to(home) if folder.is_relative_to(home) else folder)
+        if live:
+            given["directory"] = arguments.live_directory(arguments.checked_path("." if dir is None else dir, "dir"))
         if self._project:
             given.setdefault("project", self._project)
         return arguments.build_message(
             JobRequest, {"command": words, "gpu": arguments.gpu_text(gpu), "live": live, **given}
         )
 
-    def put_bundle(self, directory: str | Path) -> str:
-        """Pack a folder, send it unless this user has sent it before, and return its digest."""
+    def put_bundle(self, directory: str | Path, *, on_file: Callable[[str], object] | None = None) -> str:
+        """Pack a folder, send it unless this user has sent it before, and return its digest.
+
+        ``on_file`` is called with the name of each file before it is packed; what it raises ends the call.
+        """
         with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
             try:
-                bundle = pack(arguments.checked_path(directory, "dir"), Path(folder) / "bundle.tar.gz")
+                bundle = pack(arguments.checked_path(directory, "dir"), Path(folder) / "bundle.tar.gz", on_file=on_file)
             except BundleRefused as error:
                 raise Refused(413, "bundle", str(error)) from None
             path = f"bundles/{bundle.digest}"

@@ -111,6 +111,12 @@ def checked_path(value: object, where: str) -> Path:
     raise WrongArgument(where, f"{shown(value)} is not a path of a folder; give one, such as '.'")
 
 
+def live_directory(folder: Path) -> str:
+    """The folder of a live job: the service resolves a relative one against the user's home."""
+    found, home = folder.expanduser().resolve(), Path.home().resolve()
+    return str(found.relative_to(home) if found.is_relative_to(home) else found)
+
+
 def checked_query(values: Mapping[str, object]) -> dict[str, str | int | bool | None]:
     """The parameters of a listing: texts, numbers, true, false or None."""
     checked: dict[str, str | int | bool | None] = {}
