@@ -16,14 +16,20 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    """In a server with a GPU quota, make our provisioner the default; a kernelspec can name another one."""
+    """Add the routes of the front end, and report the activity.
+
+    In a server with a GPU quota our provisioner becomes the default; a kernelspec can name another one.
+    """
     from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
-    if "JUPYTER_GPU_QUOTA_URL" not in os.environ:
-        return
-    KernelProvisionerFactory.instance(parent=server).default_provisioner_name = PROVISIONER
-    server.log.info("jupyter_gpu_quota: kernels get this notebook's GPU share")
+    if "JUPYTER_GPU_QUOTA_URL" in os.environ:
+        KernelProvisionerFactory.instance(parent=server).default_provisioner_name = PROVISIONER
+        server.log.info("jupyter_gpu_quota: kernels get this notebook's GPU share")
     if getattr(server, "web_app", None) is not None:
+        from .service import Service
+        from .service.routes import add_routes
+
+        add_routes(server, Service(os.environ))
         server.io_loop.add_callback(_watch_activity, server)
 
 

@@ -81,7 +81,7 @@ class GPUQuotaActivity(LoggingConfigurable):
 
     def start(self) -> None:
         """Begin, if this server has a slice."""
-        if self.enabled and self.service.is_configured:
+        if self.enabled and self.service.has_slice:
             for name in SCHEMAS:
                 self.server.event_logger.register_event_schema(Path(__file__).with_name(name))
             install(self.server, self.suspension)

@@ -14,6 +14,9 @@ from tornado.httpclient import HTTPClientError
 from .activity import GPUQuotaActivity
 
 MESSAGE = "The GPU service cannot be reached, so nothing was postponed. Try again; this server continues to run."
+NO_SLICE = json.dumps(
+    {"status": 404, "message": "This server has no slice of a GPU, so there is nothing to keep.", "reason": "no_slice"}
+)
 AWAY = json.dumps({"status": 503, "message": MESSAGE, "reason": "service_away"})
 
 
@@ -61,6 +64,10 @@ class Keep(ActivityHandler):
     @web.authenticated
     @authorized
     async def post(self) -> None:
+        if not self.activity.service.has_slice:
+            self.set_status(404)
+            self.finish(NO_SLICE)
+            return
         try:
             self.finish(await self.activity.keep())
         except HTTPClientError as error:

@@ -89,7 +89,7 @@ class SliceRequester:
 
         ``starts``: the kernel will be started; otherwise it was suspended. Raises NoGpuNow.
         """
-        if not self.service.is_configured:
+        if not self.service.has_slice:
             return {}
         wait = Waiting(kernel, self.clock())
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import socket
@@ -141,6 +142,15 @@ class JupyterServer:
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"null")
 
+    def send(
+        self, method: str, path: str, body: bytes | None = None, *, token: str = SERVER_TOKEN, **headers: str
+    ) -> http.client.HTTPResponse:
+        """One request as it is, without an escape or a redirect; the answer is open for reading."""
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=PATIENCE_S)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, {"Authorization": f"token {token}", **sent} if token else sent)
+        return connection.getresponse()
+
     def start_kernel(self) -> str:
         return str(self.call("POST", "/api/kernels", {"name": "python3"})[1]["id"])
 
@@ -161,11 +171,11 @@ subprocess.Popen([sys.executable, "-c", "import os; os.read(0, 1)"], stdin=subpr
 
 
 @contextmanager
-def jupyter_server(folder: Path, service_port: int, *options: str, **variables: str) -> Iterator[JupyterServer]:
-    """A real ``jupyter server`` whose environment is what the hub's spawner sets."""
+def jupyter_server(folder: Path, service_port: int, *options: str, **variables: str | None) -> Iterator[JupyterServer]:
+    """A real ``jupyter server`` whose environment is what the hub's spawner sets; a variable of None is not set."""
     port, config = free_port(), folder / "jupyter_server_config.py"
     config.write_text(CONFIG % SERVER_TOKEN)
-    environment = {
+    environment: dict[str, str | None] = {
         **os.environ,
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
@@ -182,10 +192,11 @@ def jupyter_server(folder: Path, service_port: int, *options: str, **variables: 
         f"--ServerApp.root_dir={folder}",
         *options,
     ]
+    given = {name: value for name, value in environment.items() if value is not None}
     with (folder / "server.log").open("wb") as log:
         running = subprocess.Popen(
             [sys.executable, "-m", "jupyter_server", *arguments, "--allow-root"],
-            env=environment, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            env=given, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         try:
             server = JupyterServer(port)

@@ -9,15 +9,18 @@ from urllib.parse import quote
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
-from ..backends.rendering.variables import SHARE_VARIABLE
+from ...backends.rendering.variables import SHARE_VARIABLE
 
 CONNECT_S = 5.0
+URL_VARIABLE = "JUPYTER_GPU_QUOTA_URL"
+"""The variable of a server that a hub with the service started."""
 
 
 class Service:
     """The slice of this server and the service's address, from the server's ``variables``.
 
-    ``notebook`` is the id of the slice, None for a server without one.
+    ``notebook`` is the id of the slice, None for a server without one; ``project`` the default project, if any.
+    ``root`` is the service's address; empty in a server of another hub, or of none.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -26,13 +29,28 @@ class Service:
             self.notebook = str(json.loads(variables.get(SHARE_VARIABLE, ""))["notebook"])
         except (ValueError, KeyError, TypeError):
             self.notebook = None
-        self._api = variables.get("JUPYTER_GPU_QUOTA_URL", "").rstrip("/") + "/api/v1"
-        self._token = variables.get("JUPYTERHUB_API_TOKEN", "")
+        self.root = variables.get(URL_VARIABLE, "").rstrip("/")
+        self.project = variables.get("JUPYTER_GPU_QUOTA_PROJECT") or None
+        self.token = variables.get("JUPYTERHUB_API_TOKEN", "")
 
     @property
     def is_configured(self) -> bool:
+        """Whether this server has a service."""
+        return bool(self.root and self.token)
+
+    @property
+    def has_slice(self) -> bool:
         """Whether this server has a slice and a token."""
-        return bool(self.notebook and self._token)
+        return bool(self.notebook and self.token)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        return {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+
+    def url(self, path: str) -> str:
+        """The address of a path below ``api/v1``."""
+        return f"{self.root}/api/v1/{path}"
 
     def path(self, action: str) -> str:
         """The path of an action on the slice."""
@@ -41,9 +59,9 @@ class Service:
     async def post(self, path: str, body: str, within_s: float) -> bytes:
         """The answer to a POST of JSON; raises HTTPClientError or OSError."""
         request = HTTPRequest(
-            f"{self._api}/{path}",
+            self.url(path),
             method="POST",
-            headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
+            headers=self.headers,
             body=body,
             connect_timeout=CONNECT_S,
             request_timeout=within_s,

@@ -1,0 +1,85 @@
+"""A job from a folder of this server: the folder is packed and sent in a thread, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .connection import Service
+
+
+class NotSubmitted(Exception):
+    """No job was queued; the message is a sentence, with a status and a reason as the service has them."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+class _Cancelled(Exception):
+    """The browser closed the request."""
+
+
+class Submissions:
+    """Prepares job requests. ``root``: the folder of this server's contents; None if they are no files."""
+
+    def __init__(self, service: Service, root: str | None) -> None:
+        self.service = service
+        self.root = None if root is None else Path(os.path.abspath(Path(root).expanduser()))  # noqa: PTH100 - links stay
+        self._thread = ThreadPoolExecutor(1, "gpu-quota-pack")
+
+    async def prepare(self, request: Mapping[str, Any], folder: str) -> dict[str, Any]:
+        """The job request with the digest of the packed folder, or with the folder of a live job.
+
+        A request that is cancelled ends the packing at the next file. Raises NotSubmitted.
+        """
+        cancelled = threading.Event()
+        work = asyncio.get_running_loop().run_in_executor(self._thread, self._prepared, request, folder, cancelled)
+        try:
+            return await work
+        finally:
+            cancelled.set()
+
+    def _prepared(self, request: Mapping[str, Any], folder: str, cancelled: threading.Event) -> dict[str, Any]:
+        from ...client import Client, Refused, Unreachable, WrongArgument
+        from ...client.arguments import build_message, live_directory
+        from ...wire import JobRequest
+
+        def go_on(_: str) -> None:
+            if cancelled.is_set():
+                raise _Cancelled
+
+        given = {"project": self.service.project, **request} if self.service.project else dict(request)
+        try:
+            checked = build_message(JobRequest, given)
+            if checked.dry_run or checked.bundle is not None:
+                return given
+            path = self.path_of(folder)
+            if checked.live:
+                return {**given, "directory": live_directory(path)}
+            client = Client(self.service.root, self.service.token, environment={})
+            return {**given, "bundle": client.put_bundle(path, on_file=go_on)}
+        except WrongArgument as error:
+            raise NotSubmitted(400, "invalid", error.message) from None
+        except Refused as error:
+            raise NotSubmitted(error.status, error.reason, error.message) from None
+        except Unreachable as error:
+            raise NotSubmitted(503, "service_away", f"{error.message} No job was queued.") from None
+
+    def path_of(self, folder: str) -> Path:
+        """A folder of the contents API on this machine. Raises NotSubmitted."""
+        if self.root is None:
+            sentence = "The contents of this server are no files of its machine, so no folder can be packed."
+            raise NotSubmitted(409, "no_files", sentence)
+        shown = folder[:80]
+        if not folder.isprintable() or ".." in folder.split("/"):
+            raise NotSubmitted(400, "bad_path", f"{shown!r} is not a folder of this server's contents.")
+        path = self.root / folder.strip("/")
+        if not path.is_dir():
+            raise NotSubmitted(404, "no_such_folder", f"There is no folder {shown!r} below {self.root}.")
+        return path
