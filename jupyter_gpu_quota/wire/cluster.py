@@ -16,7 +16,9 @@ class ProjectPoolView(Wire):
     ``in_force_training_milli`` is its training quota, reduced while the quotas do not fit the pool.
     ``fair_share_milli`` is the amount that its jobs may claim: the quota in force and its part of the surplus.
     ``utilised_milli`` is the use of its devices by the newest readings; null with the cause in ``utilised_unknown`` if
-    a part of it is unknown.
+    a part of it is unknown. ``user_jobs_milli`` and ``user_notebook_milli`` are the ceilings of each user, null without
+    one; ``own_jobs_milli`` and ``own_notebook_milli`` are the reader's use. An older service leaves out the fields with
+    a default.
     """
 
     pool: str
@@ -32,6 +34,10 @@ class ProjectPoolView(Wire):
     queued_jobs: int
     utilised_milli: int | None = None
     utilised_unknown: str | None = None
+    user_jobs_milli: int | None = None
+    user_notebook_milli: int | None = None
+    own_jobs_milli: int = 0
+    own_notebook_milli: int = 0
 
 
 class DepartmentView(Wire):
@@ -42,14 +48,58 @@ class DepartmentView(Wire):
     pools: list[ProjectPoolView]
 
 
+class ModelView(Wire):
+    """The reported devices of one model in a pool; ``memory_mib`` is that of one device."""
+
+    model: str
+    memory_mib: int
+    devices: int
+
+
+class SubmitPoolView(Wire):
+    """A pool in which jobs of a project may run; ``time_limit_s`` is that of jobs that name none.
+
+    ``quota_left_milli`` is what may still start within the training quota in force, ``limit_left_milli`` within the
+    limit, and ``user_left_milli`` within the reader's ceiling, each of the project and of its department; null: without
+    limit or ceiling. A dry run says whether that much is free.
+    """
+
+    pool: str
+    models: list[ModelView]
+    simulated: bool
+    time_limit_s: int
+    max_time_limit_s: int | None
+    quota_left_milli: int
+    limit_left_milli: int | None
+    user_left_milli: int | None
+
+
+class SubmitView(Wire):
+    """The choices of a job in a project, for the reader. A default is null where the request must name one.
+
+    ``priority`` is that of jobs that name none, ``max_priority`` the greatest that the reader may request.
+    """
+
+    pools: list[SubmitPoolView]
+    default_pool: str | None
+    environments: list[str]
+    default_environment: str | None
+    priority: int
+    max_priority: int
+
+
 class ProjectView(Wire):
-    """A project; ``department`` is null if the quota file has none."""
+    """A project; ``department`` is null if the quota file has none.
+
+    ``submit`` is null for readers who are no members, and from an older service.
+    """
 
     name: str
     priority: int
     pools: list[ProjectPoolView]
     role: str | None
     department: DepartmentView | None = None
+    submit: SubmitView | None = None
 
 
 class PoolView(Wire):

@@ -14,6 +14,9 @@ from ...store.records.rows import JobRecord, NotebookRecord
 
 Role = Literal["member", "lead"]
 
+USUAL_PRIORITY, MAX_PRIORITY = 50, 100
+"""The priority of a job that names none, which is the greatest for members; and the greatest of all."""
+
 
 class Scope(StrEnum):
     """The requirement of a route. The hub's spawner passes only where ``hub`` is named."""
@@ -135,7 +138,7 @@ def may_submit_to(person: Person, project: str) -> bool:
 
 
 def may_raise_priority(person: Person, project: str) -> bool:
-    """Only leads and admins may request a priority above 50. Source: docs/scheduling.md, section 1. Rule R11."""
+    """Whether a person may request more than the usual priority. Source: docs/scheduling.md, section 1. Rule R11."""
     return person.admin or person.roles.get(project) == "lead"
 
 

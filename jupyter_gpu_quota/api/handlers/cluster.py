@@ -17,6 +17,7 @@ from ..access.refusals import Refused
 from ..requests.call import Answer, Call
 from ..requests.services import Services
 from ..state.utilisation import AHEAD_MS, of_devices
+from ..views.choices import with_choices
 from ..views.records import device_view, instant, node_view, reason_view, sample_view
 from .notebooks import person_named
 
@@ -152,22 +153,23 @@ async def project_views(services: Services, person: Person) -> list[ProjectView]
     revision = services.store_view.quota
     if revision is None:
         return []
-    states = await services.decisions.quota_states()
+    of_projects, of_departments = await services.decisions.quota_states()
     departments = {
-        one.name: DepartmentView(name=one.name, priority=one.priority, pools=states.departments.get(one.name, []))
+        one.name: DepartmentView(name=one.name, priority=one.priority, pools=of_departments.of(one.name, person.id))
         for one in revision.policy.departments
     }
-    return [
+    views = [
         ProjectView(
             name=project.name,
             priority=project.priority,
             role=person.roles.get(project.name),
-            pools=states.projects.get(project.name, []),
+            pools=of_projects.of(project.name, person.id),
             department=departments.get(project.department or ""),
         )
         for project in sorted(revision.policy.projects, key=lambda project: project.name)
         if may_see_project(person, project.name)
     ]
+    return [with_choices(view, person, services.store_view) for view in views]
 
 
 async def pools(call: Call) -> Answer:

@@ -14,13 +14,21 @@ from ...store.records.calls import JobFilter, Page
 from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
 from ...store.records.rows import JobRecord
 from ...wire import CloneRequest, JobDetail, JobRequest, JobView
-from ..access.permissions import Person, may_change_work, may_raise_priority, may_see, may_see_project, may_submit_to
+from ..access.permissions import (
+    USUAL_PRIORITY,
+    Person,
+    may_change_work,
+    may_raise_priority,
+    may_see,
+    may_see_project,
+    may_submit_to,
+)
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
 from ..views.explanations import dry_run
 from ..views.records import job_detail, job_view
 from .bundles import bundle_size, refuse_over_limit
-from .submission import REQUESTED, USUAL_PRIORITY, quota_in_force, spec_of
+from .submission import REQUESTED, quota_in_force, spec_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

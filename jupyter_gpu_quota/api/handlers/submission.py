@@ -17,14 +17,13 @@ from ...core.model import Device
 from ...quotafile import QuotaFile
 from ...store.records.commands import JobSpec
 from ...wire import JobRequest
-from ..access.permissions import Person, may_raise_priority, may_submit_to
+from ..access.permissions import USUAL_PRIORITY, Person, may_raise_priority, may_submit_to
 from ..access.refusals import Refused
 from ..quota_edits.arithmetic import empty_pools
 from ..state.store_view import StoreView
 from .host_resources import host_of
 from .ranks import gang_of
 
-USUAL_PRIORITY = 50
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 MAX_NAME_LENGTH = 60
 REQUESTED = [field.name for field in fields(JobSpec) if field.name in JobRequest.model_fields]

@@ -75,8 +75,8 @@ class DecisionCache:
         self._explained[workload] = (key, now, found)
         return found
 
-    async def quota_states(self) -> QuotaStates:
-        """Each project and department in each of its pools now; guarantees and fair shares at most a second old."""
+    async def quota_states(self) -> tuple[QuotaStates, QuotaStates]:
+        """Each project, and each department, in each of its pools; guarantees and fair shares at most a second old."""
         quota = self._store_view.quota
         if quota is None:
             return NO_QUOTA_STATES

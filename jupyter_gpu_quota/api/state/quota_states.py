@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...core.lifecycle import HOLDS_GPU, WAITING
+from ...core.lifecycle import HOLDS_GPU, HOLDS_SLICE, WAITING
 from ...core.model import Department, Job, Notebook, NotebookState, Policy, Project, Snapshot
 from ...core.quota.fair_share import Share
 from ...core.scheduling.cycle import SchedulingCycle
@@ -30,17 +30,6 @@ class Shares:
     departments: Mapping[OwnerPool, Share]
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaStates:
-    """The rows of each owner by pool; a project and a department may have the same name."""
-
-    projects: Mapping[str, list[ProjectPoolView]]
-    departments: Mapping[str, list[ProjectPoolView]]
-
-
-NO_QUOTA_STATES = QuotaStates({}, {})
-
-
 @dataclass(slots=True)
 class _Use:
     """The use of one project or department in one pool."""
@@ -49,7 +38,34 @@ class _Use:
     training_milli: int = 0
     borrowed_milli: int = 0
     queued_jobs: int = 0
+    jobs_by: Counter[str] = field(default_factory=Counter)
+    notebooks_by: Counter[str] = field(default_factory=Counter)
+    """By user; a requested slice counts too, as it does for the ceiling."""
     utilised: list[Utilised] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStates:
+    """The rows of each project or department by pool, and the use of each person."""
+
+    rows: Mapping[str, list[ProjectPoolView]] = field(default_factory=dict)
+    uses: Mapping[OwnerPool, _Use] = field(default_factory=dict)
+
+    def of(self, owner: str, user: str) -> list[ProjectPoolView]:
+        """The rows of one project or department, with the use of this user."""
+        return [self._with_own(owner, row, user) for row in self.rows.get(owner, ())]
+
+    def _with_own(self, owner: str, row: ProjectPoolView, user: str) -> ProjectPoolView:
+        use = self.uses.get((owner, row.pool))
+        if use is None or (user not in use.jobs_by and user not in use.notebooks_by):
+            return row
+        return row.model_copy(
+            update={"own_jobs_milli": use.jobs_by[user], "own_notebook_milli": use.notebooks_by[user]}
+        )
+
+
+NO_QUOTA_STATES = QuotaStates(), QuotaStates()
+"""Those of projects and of departments without a quota file; both kinds may have the same name."""
 
 
 def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
@@ -69,8 +85,8 @@ def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
     return Shares(projects, departments)
 
 
-def quota_states_of(store_view: StoreView, policy: Policy, shares: Shares) -> QuotaStates:
-    """The quota states under the amounts of this policy."""
+def quota_states_of(store_view: StoreView, policy: Policy, shares: Shares) -> tuple[QuotaStates, QuotaStates]:
+    """The quota states of the projects and of the departments under the amounts of this policy."""
     department_of = {project.name: project.department for project in policy.projects}
     projects, departments = defaultdict[OwnerPool, _Use](_Use), defaultdict[OwnerPool, _Use](_Use)
 
@@ -81,23 +97,27 @@ def quota_states_of(store_view: StoreView, policy: Policy, shares: Shares) -> Qu
     for record in mirror.jobs.values():
         job = record.job
         for use in uses(job):
-            if job.state in HOLDS_GPU and job.borrower:
-                use.borrowed_milli += job.held_milli
-            elif job.state in HOLDS_GPU:
-                use.training_milli += job.held_milli
+            if job.state in HOLDS_GPU:
+                use.jobs_by[job.user] += job.held_milli
+                use.borrowed_milli += job.held_milli if job.borrower else 0
+                use.training_milli += 0 if job.borrower else job.held_milli
             use.queued_jobs += job.state in WAITING
     for slice_ in mirror.notebooks.values():
-        if slice_.notebook.state in (NotebookState.BOOKED, NotebookState.LENT):
-            for use in uses(slice_.notebook):
-                use.notebook_milli += slice_.notebook.gpu_milli
+        one = slice_.notebook
+        for use in uses(one):
+            use.notebook_milli += one.gpu_milli if one.state in HOLDS_SLICE else 0
+            if one.state in HOLDS_SLICE or one.state is NotebookState.REQUESTED:
+                use.notebooks_by[one.user] += one.gpu_milli
     for part in store_view.allocations.values():
         running, notebook = mirror.jobs.get(part.workload), mirror.notebooks.get(part.workload)
         work = running.job if running else notebook.notebook if notebook else None
         for use in uses(work) if work else ():
             use.utilised.append(of_share(store_view.samples.get(part.device), part.workload, now))
-    return QuotaStates(
-        {one.name: _rows(one, projects, shares.projects) for one in policy.projects},
-        {one.name: _rows(one, departments, shares.departments) for one in policy.departments},
+    return (
+        QuotaStates({each.name: _rows(each, projects, shares.projects) for each in policy.projects}, projects),
+        QuotaStates(
+            {each.name: _rows(each, departments, shares.departments) for each in policy.departments}, departments
+        ),
     )
 
 
@@ -124,4 +144,6 @@ def _row(owner: Project | Department, pool: str, use: _Use, share: Share | None)
         queued_jobs=use.queued_jobs,
         utilised_milli=utilised.milli,
         utilised_unknown=utilised.why,
+        user_jobs_milli=amounts.user_jobs_milli,
+        user_notebook_milli=amounts.user_notebook_milli,
     )
