@@ -53,8 +53,10 @@ ROUTES: tuple[Route, ...] = (
     # --- people
     Route("GET", "me", S.READ_OR_HUB, cluster.me, "The sender of the request.", gives=service.MeView, query=("user",)),
     # --- jobs
-    Route("GET", "jobs", S.READ, jobs.listing, "Jobs of one's projects, newest first.", gives=wire.JobView,
-          query=("project", "mine", "state", "live", *PAGED)),
+    Route("GET", "jobs", S.READ, jobs.listing,
+          "Jobs of one's projects, newest first; search: in name, command and id; sort: a column, - for descending.",
+          gives=wire.JobView,
+          query=("project", "mine", "user", "state", "live", "since", "search", "sort", *PAGED)),
     Route("POST", "jobs", S.SUBMIT, jobs.submit, "Queue a job; with dry_run say what would happen (200, DryRunView).",
           takes=wire.JobRequest, gives=wire.JobView, status=201, rate_limited=True),
     Route("GET", "jobs/{id}", S.READ, jobs.show, "One job with its ranks.", gives=wire.JobDetail),

@@ -191,12 +191,22 @@ class Client:
         all: bool = False,
         project: str | None = None,
         mine: bool = False,
+        user: str | None = None,
         state: str | None = None,
+        since: str | None = None,
+        search: str | None = None,
+        sort: str | None = None,
         limit: int = 1000,
     ) -> list[JobView]:
-        """Jobs of the user's projects, newest first; ended ones only with ``all`` or ``state``."""
-        live = None if all or state else True
-        query: Query = {"live": live, "project": project, "mine": mine or None, "state": state}
+        """Jobs of the user's projects, newest first; ended ones only with ``all``, ``state``, ``since`` or ``search``.
+
+        ``state``: one or several, with commas between. ``since``: submitted at this instant or later. ``search``: in
+        name and command, or the beginning of an id. ``sort``: submitted_at, state, user, project, priority or duration,
+        with "-" before it for descending.
+        """
+        live = None if all or state or since or search else True
+        of: Query = {"live": live, "project": project, "mine": mine or None, "user": user, "state": state}
+        query: Query = {**of, "since": since, "search": search, "sort": sort}
         return self._list(JobView, "jobs", query, limit)
 
     def job(self, job: str) -> JobDetail:

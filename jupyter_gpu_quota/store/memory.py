@@ -127,7 +127,12 @@ def _matches(table: Table[R], where: Where, row: R) -> bool:
         and all(any(value[column](row) in values for column, values in one.items()) for one in where.either)
         and all((at := value[column](row)) is not None and at >= least for column, least in where.at_least.items())
         and all((at := value[column](row)) is not None and at < bound for column, bound in where.below.items())
+        and (not where.text or any(_has_text(value[column](row), *text) for column, text in where.text.items()))
     )
+
+
+def _has_text(value: str, text: str, at_start: bool) -> bool:
+    return value.startswith(text) if at_start else text in value
 
 
 class MemoryRows:

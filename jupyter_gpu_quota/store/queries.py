@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from ..core.model import NotebookState
@@ -10,8 +10,9 @@ from ..core.samples import DeviceSample
 from .database import tables
 from .database.position import Position, has_position, position_of
 from .database.tables import Head, Rows, Scope, Table, Where
+from .job_listing import jobs_where, ordered_jobs
 from .records.activity import Note, NotebookReport, NoteKind
-from .records.calls import FIRST_PAGE, JobFilter, Lease, Page
+from .records.calls import FIRST_PAGE, NEWEST_FIRST, JobFilter, JobOrder, Lease, Page
 from .records.commands import AllocationLabel
 from .records.notifications import NotificationRecord
 from .records.recovery import Hold, UnknownWork, unknown_from
@@ -113,6 +114,12 @@ class StoreQueries:
         with self._rows.reading() as scope:
             return verify(head_of(scope), scope.scan(tables.AUDIT))
 
+    def user_named(self, name: str) -> str | None:
+        """The id of a person who was seen before."""
+        with self._rows.reading() as scope:
+            found = scope.find(tables.USERS, "name", [name])
+        return found[0].id if found else None
+
     def user_names(self, ids: Sequence[str]) -> dict[str, str]:
         with self._rows.reading() as scope:
             rows = scope.get_many(tables.USERS, [(id,) for id in ids])
@@ -122,15 +129,14 @@ class StoreQueries:
     def job(self, job: str) -> JobRecord | None:
         return self._get(tables.JOBS, job)
 
-    def jobs(self, which: JobFilter, page: Page) -> tuple[list[JobRecord], int]:
-        among: dict[str, Sequence[str]] = {}
-        if which.projects is not None:
-            among["project"] = which.projects
-        if which.user is not None:
-            among["user"] = [which.user]
-        if which.states:
-            among["state"] = [state.value for state in which.states]
-        return self._list(tables.JOBS, page, Where(among=among, either=_visible_to(which), live=which.live))
+    def jobs(self, which: JobFilter, page: Page, order: JobOrder = NEWEST_FIRST) -> tuple[list[JobRecord], int]:
+        if order == NEWEST_FIRST:
+            return self._list(tables.JOBS, page, jobs_where(which))
+        with self._rows.reading() as scope:
+            ids = ordered_jobs(scope, jobs_where(which), order)
+            some = [(id,) for id in ids[page.offset : page.offset + page.limit]]
+            records = scope.get_many(tables.JOBS, some)
+            return [records[key] for key in some], len(ids)
 
     def ended_jobs(self, before: int) -> list[str]:
         """The ids of at most 1,000 jobs that ended before an instant: those that the next ``forget`` removes."""
@@ -229,16 +235,6 @@ def head_of(scope: Scope) -> Head:
 
 def _quota(scope: Scope, revision: int) -> QuotaRevision | None:
     return scope.get_many(tables.QUOTA, [(revision,)]).get((revision,))
-
-
-def _visible_to(which: JobFilter) -> list[Mapping[str, Sequence[str]]]:
-    """Conditions on the jobs that a reader sees: their own in any project; private ones of others only as a lead."""
-    if which.reader is None:
-        return []
-    conditions: list[Mapping[str, Sequence[str]]] = [{"private_to": ["", which.reader], "project": which.led}]
-    if which.member_of is not None:
-        conditions.append({"user": [which.reader], "project": which.member_of})
-    return conditions
 
 
 def _changes(scope: Scope, head: Head, since: int, *, ended: bool) -> Changes:

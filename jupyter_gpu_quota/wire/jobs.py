@@ -118,6 +118,10 @@ class JobView(Wire):
     explains the present state; ``paused_because`` is the cause of a pause, independent of the present reason.
     ``utilised_milli`` is the use of its devices by the newest readings; null with the cause in ``utilised_unknown`` if
     it is unknown, and null without devices.
+
+    ``stopped_by``: the person who held or cancelled it, by name. ``queue_position``: its position, from 1, in the order
+    in which its pool's waiting jobs are served; null for other jobs, and until the next decision. ``estimate_at``: its
+    planned start, where the last decision has one. An older service leaves out the fields with a default.
     """
 
     id: str
@@ -152,6 +156,7 @@ class JobView(Wire):
     attempt: int
     pauses: int
     submitted_at: datetime
+    first_started_at: datetime | None = None
     started_at: datetime | None
     ended_at: datetime | None
     exit_status: int | None
@@ -166,6 +171,9 @@ class JobView(Wire):
     hub: str
     utilised_milli: int | None = None
     utilised_unknown: str | None = None
+    stopped_by: str | None = None
+    queue_position: int | None = None
+    estimate_at: datetime | None = None
 
     @property
     def whole_milli(self) -> int:

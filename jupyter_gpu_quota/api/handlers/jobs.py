@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast, get_args
 
 from ...backends.protocol import JobRefused
 from ...core.lifecycle import WAITING
 from ...core.model import JobState
-from ...store.records.calls import JobFilter, Page
+from ...store.records.calls import JobColumn, JobFilter, JobOrder, Page
 from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
 from ...store.records.rows import JobRecord
 from ...wire import CloneRequest, JobDetail, JobRequest, JobView
@@ -153,21 +153,26 @@ async def seen_job(call: Call) -> JobRecord:
 async def show(call: Call) -> JobDetail:
     record, store_view = await seen_job(call), call.store_view
     ranks = await store_view.read(store_view.store.ranks, record.job.id)
-    if record.job.state in WAITING:
-        await call.services.decisions.latest()
+    await _decide_about(call, [record])
     return job_detail(record, ranks, store_view)
 
 
 async def listing(call: Call, limit: int = 100) -> Answer:
     """A person's own jobs and those of their projects, for admins all, newest first; ``live=1``: only live ones."""
-    page, wanted, store_view = call.page(limit), _filter(call), call.store_view
-    records, total = await store_view.read(store_view.store.jobs, wanted, page)
+    page, wanted, store_view = call.page(limit), await _filter(call), call.store_view
+    records, total = await store_view.read(store_view.store.jobs, wanted, page, _order(call))
     if not total and wanted.projects is not None:
         await _refuse_unknown_project(call, wanted, wanted.projects[0])
     await store_view.learn_names([user for record in records for user in record.people])
+    await _decide_about(call, records)
+    return listed([job_view(record, store_view) for record in records], total, page)
+
+
+async def _decide_about(call: Call, records: Sequence[JobRecord]) -> None:
+    """Bring the reasons and the positions of waiting jobs up to date."""
     if any(record.job.state in WAITING for record in records):
         await call.services.decisions.latest()
-    return listed([job_view(record, store_view) for record in records], total, page)
+        await call.services.decisions.shares()
 
 
 async def _refuse_unknown_project(call: Call, wanted: JobFilter, project: str) -> None:
@@ -176,13 +181,13 @@ async def _refuse_unknown_project(call: Call, wanted: JobFilter, project: str) -
     exists = quota is not None and any(each.name == project for each in quota.projects)
     if exists and may_see_project(call.person, project):
         return
-    any_state = replace(wanted, user=None, live=False, states=())
+    any_state = replace(wanted, user=None, live=False, states=(), since=None, search=None)
     _, ever = await store_view.read(store_view.store.jobs, any_state, Page(offset=0, limit=1))
     if not ever:
         raise not_found("project", project)
 
 
-def _filter(call: Call) -> JobFilter:
+async def _filter(call: Call) -> JobFilter:
     """The requested jobs, limited to those that this person may see: always their own, of any project."""
     person, project = call.person, call.text("project")
     words = [word for word in (call.text("state") or "").split(",") if word]
@@ -193,13 +198,35 @@ def _filter(call: Call) -> JobFilter:
         raise Refused(400, "invalid", f"state was {','.join(words)[:80]!r}; it is one or more of {known}.") from None
     return JobFilter(
         projects=None if project is None else (project,),
-        user=person.id if call.flag("mine") else None,
+        user=await _owner(call),
         live=call.flag("live"),
         states=states,
         reader=None if person.admin else person.id,
         member_of=tuple(sorted(person.roles)),
         led=person.leads,
+        since=call.instant("since"),
+        search=call.text("search"),
     )
+
+
+async def _owner(call: Call) -> str | None:
+    """The id of the only owner of the requested jobs; "" for one who was never seen; None for all owners."""
+    mine, name = call.flag("mine"), call.text("user")
+    if mine and name not in (None, call.person.name):
+        raise Refused(400, "invalid", f"mine and user={(name or '')[:80]!r} were given; give one of the two.")
+    if mine or name is None:
+        return call.person.id if mine else None
+    return await call.store_view.read(call.store_view.store.user_named, name) or ""
+
+
+def _order(call: Call) -> JobOrder:
+    """The requested order, such as "-duration"."""
+    word = call.text("sort") or "-submitted_at"
+    by = word.removeprefix("-")
+    if by not in get_args(JobColumn):
+        known = ", ".join(get_args(JobColumn))
+        raise Refused(400, "invalid", f"sort was {word[:40]!r}; it is one of {known}, with - before it for descending.")
+    return JobOrder(by=cast("JobColumn", by), descending=word.startswith("-"), now=call.services.clock())
 
 
 # --- change -----------------------------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ class DecisionCache:
         decision = await self._store_view.compute(_decided, snapshot, quota.policy)
         self._last = _Decided(moment, now, decision)
         self._store_view.waits = {**decision.waits, **_next_to_start(decision.plan)}
+        self._store_view.estimates = {one.workload: one.starts_at for one in decision.backfill}
         return decision
 
     def snapshot(self) -> Snapshot:
@@ -77,14 +78,21 @@ class DecisionCache:
 
     async def quota_states(self) -> tuple[QuotaStates, QuotaStates]:
         """Each project, and each department, in each of its pools; guarantees and fair shares at most a second old."""
+        quota, shares = self._store_view.quota, await self.shares()
+        if quota is None or shares is None:
+            return NO_QUOTA_STATES
+        return quota_states_of(self._store_view, in_force(quota.policy, self._store_view.now()), shares)
+
+    async def shares(self) -> Shares | None:
+        """The division of every pool and the order of its queue, at most a second old; None without a quota file."""
         quota = self._store_view.quota
         if quota is None:
-            return NO_QUOTA_STATES
+            return None
         now, key = asyncio.get_running_loop().time(), self._store_view.moment()
         if self._shares is None or (self._shares[0] != key and now - self._shares[1] >= FRESH_S):
             shares = await self._store_view.compute(shares_of, self.snapshot(), quota.policy)
-            self._shares = (key, now, shares)
-        return quota_states_of(self._store_view, in_force(quota.policy, self._store_view.now()), self._shares[2])
+            self._shares, self._store_view.positions = (key, now, shares), shares.positions
+        return self._shares[2]
 
 
 def _decided(snapshot: Snapshot, policy: Policy) -> Decision:

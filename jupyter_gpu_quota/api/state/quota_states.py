@@ -13,6 +13,7 @@ from ...core.quota.fair_share import Share
 from ...core.scheduling.cycle import SchedulingCycle
 from ...core.scheduling.read_pool import read_pools
 from ...wire import ProjectPoolView
+from .queue_positions import queue_order
 from .utilisation import Utilised, of_share, total_use
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ OwnerPool = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Guarantees and fair shares."""
+    """Guarantees and fair shares, and the positions of waiting jobs."""
 
     projects: Mapping[OwnerPool, Share]
     departments: Mapping[OwnerPool, Share]
+    positions: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -70,9 +72,10 @@ NO_QUOTA_STATES = QuotaStates(), QuotaStates()
 
 def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
     """The division that ``decide`` makes of every pool."""
-    pools = read_pools(snapshot, policy)
+    pools, positions = read_pools(snapshot, policy), dict[str, int]()
     for pool in pools:
-        SchedulingCycle(pool).run()
+        plan = SchedulingCycle(pool).run().actions()
+        positions |= {job: at for at, job in enumerate(queue_order(pool, [each.workload for each in plan]), 1)}
     levels = [(pool.name, pool.projects) for pool in pools], [(pool.name, pool.departments) for pool in pools]
     projects, departments = (
         {
@@ -82,7 +85,7 @@ def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
         }
         for level in levels
     )
-    return Shares(projects, departments)
+    return Shares(projects, departments, positions)
 
 
 def quota_states_of(store_view: StoreView, policy: Policy, shares: Shares) -> tuple[QuotaStates, QuotaStates]:

@@ -70,6 +70,10 @@ class StoreView:
         self.names: dict[str, str] = {}
         self.waits: Mapping[str, Reason] = {}
         """The reasons of waiting work and of the next starts, by the last decision."""
+        self.positions: Mapping[str, int] = {}
+        """The position of each waiting job in its pool's queue, from 1."""
+        self.estimates: Mapping[str, int] = {}
+        """The planned start of each job that has a backfill reservation, by the last decision."""
         self.samples: Mapping[str, DeviceSample] = {}
         self.idle: dict[str, IdleState] = {}
         """The last classification of each notebook."""

@@ -195,11 +195,28 @@ def _utilised(held: Sequence[Allocation], store_view: StoreView) -> dict[str, An
     return {"utilised_milli": found.milli, "utilised_unknown": found.why}
 
 
+def stopped_by(record: JobRecord, store_view: StoreView) -> str | None:
+    """The name of the person who held or cancelled a job."""
+    by = record.reason.by if isinstance(record.reason, ByPerson) else None
+    is_stopped = record.job.target in (JobTarget.HELD, JobTarget.CANCELLED)
+    return store_view.name_of(by) if by is not None and is_stopped else None
+
+
+def _of_queue(record: JobRecord, store_view: StoreView) -> dict[str, Any]:
+    """The position and the planned start of a waiting job, by the last decision."""
+    if record.job.state not in WAITING:
+        return {}
+    position, at = store_view.positions.get(record.job.id), store_view.estimates.get(record.job.id)
+    return {"queue_position": position, "estimate_at": maybe_instant(at)}
+
+
 def _job_fields(view: type[JobView], record: JobRecord, store_view: StoreView) -> dict[str, Any]:
     job, spec, done, total = record.job, record.spec, record.done, record.total
     return {
         **copied(view, job, record, spec),
         **_of_allocations(store_view.allocations_of(job.id), store_view),
+        **_of_queue(record, store_view),
+        "stopped_by": stopped_by(record, store_view),
         "user": store_view.name_of(job.user),
         "command": list(spec.command),
         "secret_names": list(spec.secret_names),

@@ -193,7 +193,14 @@ def _conditions(table: Table[Any], where: Where) -> list[ColumnElement[bool]]:
     conditions += [or_(*(columns[name].in_(list(values)) for name, values in one.items())) for one in where.either]
     conditions += [columns[name] >= least for name, least in where.at_least.items()]
     conditions += [columns[name] < bound for name, bound in where.below.items()]
+    if where.text:
+        conditions.append(or_(*(_has_text(columns[name], *text) for name, text in where.text.items())))
     return [*conditions, _is_live(table)] if where.live and table.ended else conditions
+
+
+def _has_text(column: Any, text: str, at_start: bool) -> ColumnElement[bool]:
+    has = column.startswith if at_start else column.contains
+    return cast("ColumnElement[bool]", has(text, autoescape=True))
 
 
 class SqlRows:

@@ -194,6 +194,15 @@ class Table(Generic[R]):
         return tuple_of([column for name in self.keys for column in self.columns if column.name == name])
 
 
+MAX_SEARCHED = 4_000
+"""Characters of a job's name and command that a search reads."""
+
+
+def searched(row: JobRecord) -> str:
+    """The text of a job that a search reads, in small letters."""
+    return "\n".join([row.spec.name, *row.spec.command])[:MAX_SEARCHED].lower()
+
+
 def private_to(row: JobRecord) -> str:
     """The owner of a private job, "" for one that its whole project sees."""
     return row.job.user if row.spec.private else ""
@@ -217,11 +226,15 @@ JOBS: Table[JobRecord] = Table(
     nested=("job",),
     keys=("id",),
     codecs={"gpu_models": NAMES, "reason": REASON},
-    computed={"bundle": (str, True, lambda row: row.spec.bundle), "private_to": (str, False, private_to)},
+    computed={
+        "bundle": (str, True, lambda row: row.spec.bundle),
+        "private_to": (str, False, private_to),
+        "searched": (str, False, searched),
+    },
     changing=(
         "state", "target", "attempt", "started_at", "checkpoint_at", "pausing_since_at", "paused_for", "paused_at",
         "borrower", "held_ranks", "reason", "retries_left", "ended_at", "exit_status", "done", "total", "metrics",
-        "pauses", "changed",
+        "pauses", "first_started_at", "changed",
     ),
     ended="ended_at",
     order=("submitted_at", "id"),
@@ -319,7 +332,8 @@ class TableWrites:
 class Where:
     """Conditions that must all hold: a field is one of some values; a field is at least, or below, an instant.
 
-    Each of ``either`` is one condition: one of the fields it names must be one of its values.
+    Each of ``either`` is one condition: one of the fields it names must be one of its values. ``text`` is one, too: one
+    of its fields contains the text, or begins with it where the second value is True.
     """
 
     among: Mapping[str, Sequence[Value]] = field(default_factory=dict)
@@ -327,6 +341,7 @@ class Where:
     at_least: Mapping[str, int] = field(default_factory=dict)
     below: Mapping[str, int] = field(default_factory=dict)
     live: bool = False
+    text: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
 class Scope(Protocol):

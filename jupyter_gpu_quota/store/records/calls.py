@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ...core.model import JobState
 
@@ -49,6 +50,8 @@ FIRST_PAGE = Page()
 class JobFilter:
     """Which jobs to list. ``projects`` None means all; ``user`` narrows to one owner; ``live`` to unfinished ones.
 
+    ``since``: those submitted at that instant or later; ``search``: those whose name or command contains the text,
+    whatever its case, or whose id begins with it.
     ``reader`` sees every job of their own, those of the projects in ``member_of`` (None: of all) that are not private,
     and private ones of the projects in ``led``.
     """
@@ -60,6 +63,27 @@ class JobFilter:
     reader: str | None = None
     member_of: tuple[str, ...] | None = None
     led: tuple[str, ...] = ()
+    since: int | None = None
+    search: str | None = None
+
+
+JobColumn = Literal["submitted_at", "state", "user", "project", "priority", "duration"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOrder:
+    """The order of a listing of jobs; equal ones are listed newest first.
+
+    ``state`` is in the order of a job's life, ``user`` by name. ``duration`` is from the first start to the end, or to
+    ``now``; jobs that never started are last.
+    """
+
+    by: JobColumn = "submitted_at"
+    descending: bool = True
+    now: int = 0
+
+
+NEWEST_FIRST = JobOrder()
 
 
 class StoreUnavailable(Exception):

@@ -43,7 +43,10 @@ class RankRecord:
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job in every state, ended ones included. ``job`` is its part that the core schedules."""
+    """A job in every state, ended ones included. ``job`` is its part that the core schedules.
+
+    ``first_started_at``: the first start of its first attempt that started.
+    """
 
     job: Job
     spec: JobSpec
@@ -57,6 +60,7 @@ class JobRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     clone_of: str | None = None
     pauses: int = 0
+    first_started_at: int | None = None
     changed: int = 0
     cluster: str = "local"
     hub: str = "local"

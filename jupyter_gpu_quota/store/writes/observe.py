@@ -107,11 +107,13 @@ def _progressed(work: UnitOfWork, record: JobRecord, fact: RankFact, counts: _Ra
     saved_at = None if fact.saved_at is None else min(fact.saved_at, work.now)  # a job sets any time on its files
     if saved_at is not None and saved_at > (job.checkpoint_at or 0):
         job = with_changes(job, checkpoint_at=saved_at)
+    first_at = record.first_started_at or job.started_at
     if fact.rank != 0 or (fact.done is None and fact.total is None and not fact.metrics):
-        return record if job is record.job else with_changes(record, job=job)
+        return record if job is record.job else with_changes(record, job=job, first_started_at=first_at)
     return with_changes(
         record,
         job=job,
+        first_started_at=first_at,
         done=record.done if _number(fact.done) is None else fact.done,
         total=record.total if _number(fact.total) is None else fact.total,
         metrics=_metrics(fact.metrics) or record.metrics,

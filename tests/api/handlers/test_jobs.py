@@ -496,7 +496,7 @@ def test_a_job_without_a_name_is_called_by_its_command(command: list[str], name:
         pytest.param("bob", "project=speech", 404, "no project 'speech', or", id="a project that is another's"),
         pytest.param("bob", "project=vision", 200, None, id="one's own, without jobs"),
         pytest.param("bob", "stat=running", 400, "'stat' is not a parameter of GET jobs", id="a misspelt filter"),
-        pytest.param("bob", "stat=running", 400, "project, mine, state, live", id="the filters that there are"),
+        pytest.param("bob", "stat=running", 400, "project, mine, user, state, live", id="the filters that there are"),
     ],
 )
 def test_a_filter_by_an_unknown_project_is_refused(

@@ -314,6 +314,17 @@ def test_no_row_is_lost(store: Store, database: Path) -> None:
     assert counts_of(database, EXPECTS["tables"]) == EXPECTS["tables"]
 
 
+def test_each_job_has_its_first_start_and_can_be_searched(store: Store) -> None:
+    jobs = list(every(lambda page: store.jobs(JobFilter(), page)))
+    starts = store.job_starts([record.job.id for record in jobs])
+    assert {record.first_started_at for record in jobs} > {None}
+    assert all(record.first_started_at == starts[record.job.id].started_at for record in jobs)
+    name = jobs[0].spec.name
+    found = [record.job.id for record in every(lambda page: store.jobs(JobFilter(search=name.upper()), page))]
+    text = {record.job.id: " ".join([record.spec.name, *record.spec.command]).lower() for record in jobs}
+    assert found == [record.job.id for record in jobs if name.lower() in text[record.job.id]]
+
+
 def test_the_audit_chain_is_intact_and_unchanged(store: Store) -> None:
     assert store.audit_verify() == EXPECTS["audit"]["rows"]
     [last], total = store.audit(page=Page(limit=1))

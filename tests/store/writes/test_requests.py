@@ -452,12 +452,16 @@ def test_bundles_that_kept_jobs_name_are_in_use(world: World) -> None:
         pytest.param(JobFilter(projects=()), [], id="of no project"),
         pytest.param(JobFilter(live=True), ["j4", "j2", "j1", "patty's job"], id="unfinished"),
         pytest.param(JobFilter(states=(JobState.CANCELLED, JobState.HELD)), ["j3", "j2"], id="held or cancelled"),
+        pytest.param(JobFilter(since=T0 + 2), ["j4", "j3", "j2"], id="submitted since"),
+        pytest.param(JobFilter(search="J_1 100%"), ["j1"], id="with a text in the name"),
+        pytest.param(JobFilter(search="TRAIN.py"), ["j4", "j3", "j2", "j1", "patty's job"], id="or in the command"),
+        pytest.param(JobFilter(search="J_1 100%", user="ann"), [], id="of another user"),
     ],
 )
 def test_jobs_are_listed(world: World, which: JobFilter, expected: list[str]) -> None:
     world.now += 1
     for job, user, project in [("j1", "bob", "bob-lab"), ("j2", "ann", "bob-lab"), ("j3", "bob", "bob-lab")]:
-        world.submit(job, user, project=project)
+        world.submit(job, user, project=project, name=f"{job[0]}_{job[1]} 100% done")
         world.now += 1
     world.submit("j4", "patty", project="patty-lab")
     world.change("j3", "cancel")
