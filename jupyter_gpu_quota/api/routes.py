@@ -27,6 +27,7 @@ from .handlers import (
     status,
     usage,
 )
+from .requests import tags
 from .requests.call import PAGED, Answer, Call, Route
 from .requests.openapi import openapi
 
@@ -51,12 +52,13 @@ ROUTES: tuple[Route, ...] = (
           "End the hold: bring the jobs to what their supervisors recorded.", takes=service.RecoveryEdit,
           gives=service.RecoveryView, operation="end the hold of decisions"),
     # --- people
-    Route("GET", "me", S.READ_OR_HUB, cluster.me, "The sender of the request.", gives=service.MeView, query=("user",)),
+    Route("GET", "me", S.READ_OR_HUB, cluster.me, "The sender of the request.", gives=service.MeView, query=("user",),
+          tag=tags.of_me),
     # --- jobs
     Route("GET", "jobs", S.READ, jobs.listing,
           "Jobs of one's projects, newest first; search: in name, command and id; sort: a column, - for descending.",
           gives=wire.JobView,
-          query=("project", "mine", "user", "state", "live", "since", "search", "sort", *PAGED)),
+          query=("project", "mine", "user", "state", "live", "since", "search", "sort", *PAGED), tag=tags.of_jobs),
     Route("POST", "jobs", S.SUBMIT, jobs.submit, "Queue a job; with dry_run say what would happen (200, DryRunView).",
           takes=wire.JobRequest, gives=wire.JobView, status=201, rate_limited=True),
     Route("GET", "jobs/{id}", S.READ, jobs.show, "One job with its ranks.", gives=wire.JobDetail),
@@ -76,7 +78,7 @@ ROUTES: tuple[Route, ...] = (
     # --- notebooks
     Route("GET", "notebooks", S.READ_OR_HUB, notebooks.listing,
           "Live slices of one's projects; stopped=1: and recently stopped ones.", gives=wire.NotebookView,
-          query=("stopped", *PAGED)),
+          query=("stopped", *PAGED), tag=tags.of_notebooks),
     Route("POST", "notebooks", S.HUB, notebooks.request, "Request a slice; only for the hub's spawner.",
           takes=wire.NotebookRequest, gives=wire.NotebookView, status=201, operation="request a slice"),
     Route("GET", "notebooks/{id}", S.READ_OR_HUB, notebooks.show, "One slice; wait_s waits for a change.",
@@ -93,7 +95,7 @@ ROUTES: tuple[Route, ...] = (
           gives=activity.WakeAnswer),
     # --- what there is
     Route("GET", "projects", S.READ, cluster.projects, "One's projects: quota, use, fair share.",
-          gives=wire.ProjectView, query=PAGED),
+          gives=wire.ProjectView, query=PAGED, tag=tags.of_projects),
     Route("GET", "environments", S.READ, quota.environments, "The environments that one's jobs may name.",
           gives=wire.EnvironmentView, query=PAGED),
     Route("GET", "pools", S.READ, cluster.pools, "The pools.", gives=wire.PoolView, query=PAGED),

@@ -118,6 +118,9 @@ def listed(items: Sequence[object], total: int, page: Page, **more: bool) -> Ans
 Handler = Callable[[Call], Awaitable[Answer | BaseModel | None]]
 """Answers one request. A model is sent with the route's status; None: the handler wrote the response itself."""
 
+Tag = Callable[[Call], Awaitable[str | None]]
+"""The tag of the present answer; None: it has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -125,8 +128,8 @@ class Route:
 
     ``path`` is below api/v1, with {name} for one part and {name...} for the rest. ``takes`` and ``gives`` are wire
     models; ``query`` names the allowed parameters; with those of ``PAGED``, ``gives`` comes as items with a pagination.
-    ``rate_limited``: it counts for the person's rate limit. ``operation`` names it in refusals, with the names of the
-    path.
+    ``tag``: a read whose reader has the answer with this tag is answered 304, without the handler. ``rate_limited``: it
+    counts for the person's rate limit. ``operation`` names it in refusals, with the names of the path.
     """
 
     method: str
@@ -141,6 +144,7 @@ class Route:
     rate_limited: bool = False
     operation: str = "do this"
     media_type: str = "application/json"
+    tag: Tag | None = None
 
     @property
     def is_listing(self) -> bool:

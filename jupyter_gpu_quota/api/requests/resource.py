@@ -74,6 +74,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.received, self.chunks = 0, list[bytes]()
         self.fault: Exception | None = None
         self.body_is_read = False
+        self.tag: str | None = None
 
     def set_default_headers(self) -> None:
         for name, value in DEFAULT_HEADERS.items():
@@ -157,11 +158,28 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if route.takes is not None:
             body = _body_of(route.takes, b"".join(self.chunks))
         call = Call(services=self.services, resource=self, names=names, body=body, maybe_person=self.person)
+        if route.tag is not None and self._is_known(await route.tag(call)):
+            return
         answer = await route.handler(call)
         if isinstance(answer, BaseModel):
             answer = Answer(body=answer, status=route.status)
         if answer is not None:
             self._send(answer)
+
+    def _is_known(self, tag: str | None) -> bool:
+        """Answer 304 if the reader has the answer with this tag; whether it was."""
+        self.tag = tag
+        if tag is None:
+            return False
+        self.set_etag_header()
+        if self.check_etag_header():
+            self.set_status(HTTPStatus.NOT_MODIFIED)
+            self.finish()
+        return self._finished
+
+    def compute_etag(self) -> str | None:
+        """The tag of the route, else tornado's, of the rendered answer."""
+        return self.tag or super().compute_etag()
 
     def _refuse_over_rate_limit(self) -> None:
         """Refuse a change above the person's rate limit; nothing of it is read."""

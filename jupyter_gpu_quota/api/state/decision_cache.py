@@ -59,6 +59,7 @@ class DecisionCache:
         self._last = _Decided(moment, now, decision)
         self._store_view.waits = {**decision.waits, **_next_to_start(decision.plan)}
         self._store_view.estimates = {one.workload: one.starts_at for one in decision.backfill}
+        self._store_view.edition += 1
         return decision
 
     def snapshot(self) -> Snapshot:
@@ -92,6 +93,7 @@ class DecisionCache:
         if self._shares is None or (self._shares[0] != key and now - self._shares[1] >= FRESH_S):
             shares = await self._store_view.compute(shares_of, self.snapshot(), quota.policy)
             self._shares, self._store_view.positions = (key, now, shares), shares.positions
+            self._store_view.edition += 1
         return self._shares[2]
 
 

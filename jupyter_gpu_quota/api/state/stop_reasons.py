@@ -22,12 +22,14 @@ class StopReasons:
 
     def __init__(self, store_view: StoreView) -> None:
         self.store_view = store_view
+        self.edition = 0
+        """It grows when the stops that the store has are others."""
         self._known: Sequence[NotebookRecord] = ()
         self._read_s, self._live = float("-inf"), frozenset[str]()
 
     async def recent(self) -> list[NotebookRecord]:
         """The stopped slices, the last stop first, of servers that have had no slice since."""
-        ended, live = await self._ended(), self.store_view.mirror.notebooks.values()
+        ended, live = await self.refresh(), self.store_view.mirror.notebooks.values()
         newest: dict[tuple[str, str], NotebookRecord] = {}
         for record in sorted([*ended, *live], key=lambda each: (each.notebook.requested_at, each.notebook.id)):
             newest[record.notebook.user, record.server] = record
@@ -35,10 +37,12 @@ class StopReasons:
         await self.store_view.learn_names([each.notebook.user for each in found])
         return sorted(found, key=lambda each: (each.ended_at or 0, each.notebook.id), reverse=True)
 
-    async def _ended(self) -> Sequence[NotebookRecord]:
+    async def refresh(self) -> Sequence[NotebookRecord]:
+        """The slices that ended lately."""
         store_view, live, now_s = self.store_view, frozenset(self.store_view.mirror.notebooks), time.monotonic()
         if live != self._live or now_s - self._read_s >= REFRESH_INTERVAL_S:
             since, states = store_view.now() - SHOWN_MS, (NotebookState.RETURNED,)
             rows, _ = await store_view.read(store_view.store.notebooks, states=states, ended_since=since, page=MAX_READ)
+            self.edition += rows != self._known
             self._known, self._live, self._read_s = rows, live, now_s
         return self._known

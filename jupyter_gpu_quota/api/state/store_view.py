@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -67,6 +68,11 @@ class StoreView:
         self._forget_all()
         self.quota_fault = ""
         """Why the newest quota file is not in force, and which one is; empty without a fault."""
+        self.origin = secrets.token_hex(8)
+        """It tells this view from those of other processes."""
+        self.edition = 0
+        """It grows with every change of what is read from this view, other than by time alone."""
+        self._use: Mapping[str, Utilised] = {}
         self.names: dict[str, str] = {}
         self.waits: Mapping[str, Reason] = {}
         """The reasons of waiting work and of the next starts, by the last decision."""
@@ -208,6 +214,7 @@ class StoreView:
     async def _apply(self, changes: Changes) -> None:
         """Apply changes to the mirror and the indexes, and notify the listeners."""
         touched = self._devices_of(changes)
+        self.edition += 1
         self.mirror.apply(changes)
         self._index(changes)
         touched |= self._devices_of(changes)
@@ -227,13 +234,14 @@ class StoreView:
         """Read the controllers' notes: the newest classifications, and the present warnings."""
         if not self.mirror.notebooks and not self.idle and not self.warnings:
             return
-        since = max((state.at for state in self.idle.values()), default=0)
+        since, before = max((state.at for state in self.idle.values()), default=0), (self.idle, self.warnings)
         idle = await self.read(self.store.notes, "idle", since=since if since <= self.now() else 0)
         live = self.mirror.notebooks
         known = self.idle | {note.subject: IdleState.from_note(note) for note in idle}
         self.idle = {name: state for name, state in known.items() if name in live}
         notes = await self.read(self.store.notes, "enforcement")
         self.warnings = {note.subject: _warnings_of(note) for note in notes}
+        self.edition += before != (self.idle, self.warnings)
 
     def _index(self, changes: Changes) -> None:
         """Index what the mirror keeps private: nodes, quota, and allocations by workload."""
@@ -314,7 +322,7 @@ class StoreView:
     async def _read_samples(self) -> None:
         """Read the newest utilisation and labels, and notify listeners of devices whose reading changed."""
         self._samples_at = self._clock()
-        before, found = self.samples, await self.read(self.store.latest_samples)
+        before, labels, found = self.samples, self.labels, await self.read(self.store.latest_samples)
         self.labels = await self.read(self.store.labels, list(self.allocations))
         reported = {
             name: Reported(percent, at)
@@ -328,6 +336,8 @@ class StoreView:
             if part.workload in self.mirror.notebooks:
                 notebooks[part.device].append(part.workload)
         self.samples = {name: with_reports(row, notebooks[name], reported) for name, row in found.items()}
+        before_use, self._use = self._use, {name: self.utilised(self.allocations_of(name)) for name in self._held}
+        self.edition += (before_use, labels) != (self._use, self.labels)
         changed = {device for device, row in self.samples.items() if before.get(device) != row}
         known = sorted(changed & self.mirror.devices.keys())
         if known:
