@@ -22,14 +22,19 @@ import json
 import math
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 CHECKPOINTED = 75
 """Exit status after a checkpoint: the job is queued again and continues from it."""
 
+Function = TypeVar("Function", bound=Callable[[], object])
+
 _progress: dict[str, object] = {}
+_on_pause: dict[str, Callable[[], object]] = {}
 _sigterm = {"handled": False, "received": False}
 
 
@@ -70,6 +75,32 @@ def _ignore_sigterm() -> None:
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
     _sigterm["received"] = True
+
+
+def pause_seconds_left() -> float | None:
+    """Seconds until a requested pause is enforced by a kill; None without a request, or if the time is unknown."""
+    try:
+        ends_at = int(Path(os.environ["GPU_QUOTA_PAUSE_FILE"]).read_text().splitlines()[-1])
+    except (KeyError, OSError, ValueError, IndexError):
+        return None
+    return max(0.0, ends_at / 1000 - time.time())
+
+
+def on_pause(function: Function) -> Function:
+    """Register a function of a notebook that saves a checkpoint; a notebook job calls it when a pause is requested.
+
+    It is called in the kernel, between cells or after the running cell was interrupted. A function of the same name
+    replaces the earlier one. A script calls :func:`pause_requested` instead.
+    """
+    _on_pause[getattr(function, "__qualname__", repr(function))] = function
+    return function
+
+
+def call_on_pause() -> int:
+    """Call the registered functions, in their order; returns their number. A notebook job does so in the kernel."""
+    for function in _on_pause.values():
+        function()
+    return len(_on_pause)
 
 
 def checkpoint_path(name: str = "") -> Path:

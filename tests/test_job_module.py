@@ -66,6 +66,32 @@ def test_a_pause_is_requested_by_its_file(tmp_path: Path) -> None:
     assert said(script("print(job.pause_requested())", tmp_path, inside=True)) == "True"
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        pytest.param(None, "None", id="no request"),
+        pytest.param("", "None", id="an empty file"),
+        pytest.param("reclaimed", "None", id="a reason alone, of an older service"),
+        pytest.param("reclaimed\n1000\n", "0.0", id="a grace that is over"),
+        pytest.param("reclaimed\n32503680000000\n", "True", id="a grace that lasts"),
+    ],
+)
+def test_the_rest_of_the_grace_is_in_the_pause_file(tmp_path: Path, text: str | None, left: str) -> None:
+    if text is not None:
+        (tmp_path / "pause").write_text(text)
+    code = "left = job.pause_seconds_left(); print(left > 1e9 if left else left)"
+    assert said(script(code, tmp_path, inside=True)) == left
+
+
+def test_functions_for_a_pause_are_called_in_order_and_each_name_once(tmp_path: Path) -> None:
+    code = (
+        "def define(text):\n"
+        "    @job.on_pause\n    def save(): print(text)\n"
+        "define('old'); job.on_pause(lambda: print('second')); define('new'); print(job.call_on_pause())"
+    )
+    assert said(script(code, tmp_path, inside=False)).split() == ["new", "second", "2"]
+
+
 def test_a_pause_is_requested_by_sigterm_which_no_longer_ends_the_script(tmp_path: Path) -> None:
     code = "job.pause_requested()\nprint('asks', flush=True)\nwhile not job.pause_requested(): pass\nprint('saved')"
     running = script(code, tmp_path, inside=True)
