@@ -129,10 +129,11 @@ class Client:
     ) -> Job:
         """Queue a job; it is stored before this returns.
 
-        ``command`` is split as a shell would, without running one. ``gpu`` is 0.5, "1/3", 2 or "8GiB". ``dir`` is
-        packed and sent; None sends nothing, and with ``live`` the job runs in the folder itself. ``options`` are the
-        other fields of :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, WrongArgument for a
-        wrong value, and TypeError for an unknown option or a command that is neither text nor a list.
+        ``command`` is split as a shell would, without running one; "train.ipynb -p epochs 3" runs a notebook with
+        parameters. ``gpu`` is 0.5, "1/3", 2 or "8GiB". ``dir`` is packed and sent; None sends nothing, and with
+        ``live`` the job runs in the folder itself. ``options`` are the other fields of
+        :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, WrongArgument for a wrong value, and
+        TypeError for an unknown option or a command that is neither text nor a list.
         """
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         request = arguments.with_changes(
@@ -159,7 +160,7 @@ class Client:
         """The message that ``submit`` sends; the default project is this notebook's."""
         arguments.check_option_names(options)
         given = {name: value for name, value in options.items() if value is not None}
-        words = arguments.split_command(command)
+        words = arguments.runnable(arguments.split_command(command))
         if live:
             given["directory"] = arguments.live_directory(arguments.checked_path("." if dir is None else dir, "dir"))
         if self._project:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from ..messages.validation import error_text, path_text, shown
 from ..wire import MAX_TEXT, CloneRequest, JobRequest, OutputView
+from ..wire.fields import NOTEBOOK_COMMAND
 from .connection import GPUQuotaError, Query, WireModel
 
 JOB = "a job's id, as jobs() lists them"
@@ -171,6 +172,12 @@ def split_command(command: object) -> list[str]:
     except ValueError as error:
         why = f"{shown(command)} cannot be split into words ({str(error).lower()}); give a list of words"
         raise WrongArgument("command", why) from None
+
+
+def runnable(words: list[str]) -> list[str]:
+    """The command that runs these words: a notebook, as the first of them, is run by a module of this package."""
+    is_notebook = bool(words) and isinstance(words[0], str) and words[0].endswith(".ipynb")
+    return [*NOTEBOOK_COMMAND, *words] if is_notebook else words
 
 
 def gpu_text(gpu: object) -> str:

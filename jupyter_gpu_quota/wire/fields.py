@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from .reason_schema import reasons_schema
 
+NOTEBOOK_COMMAND = ("python", "-m", "jupyter_gpu_quota.notebook_job")
+"""The beginning of the command of a job that runs a notebook; the notebook and its parameters follow."""
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
 Models = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$")]
 """One or several device models, separated by commas."""

@@ -62,6 +62,29 @@ def test_a_job_is_submitted_with_its_code(world: World, client: Client, code: Pa
         assert archive.getnames() == ["train.py"]
 
 
+@pytest.mark.parametrize(
+    ("command", "sent"),
+    [
+        pytest.param(
+            "train.ipynb -p epochs 3",
+            ["python", "-m", "jupyter_gpu_quota.notebook_job", "train.ipynb", "-p", "epochs", "3"],
+            id="a notebook with a parameter",
+        ),
+        pytest.param(["a b.ipynb"], ["python", "-m", "jupyter_gpu_quota.notebook_job", "a b.ipynb"], id="as a list"),
+        pytest.param(
+            "python run.py train.ipynb", ["python", "run.py", "train.ipynb"], id="a notebook that a script has"
+        ),
+    ],
+)
+def test_a_notebook_is_run_by_its_module(
+    world: World, client: Client, command: str | list[str], sent: list[str]
+) -> None:
+    client.submit(command, dir=None)
+    assert submitted(world)["command"] == sent
+    client.dry_run(command)
+    assert submitted(world)["command"] == sent
+
+
 def test_an_answer_before_the_end_of_the_upload_is_read(code: Path) -> None:
     """As from a service that closes the wire on a body which is far too large."""
     refusal = ErrorView(status=413, message="The limit is 256 MiB.", reason="too_large").model_dump_json().encode()

@@ -14,7 +14,7 @@ import click
 import pytest
 from traitlets.config import Config
 
-from jupyter_gpu_quota import job, quotafile
+from jupyter_gpu_quota import job, notebook_job, quotafile
 from jupyter_gpu_quota.api.quota_edits.arithmetic import arithmetic_of_file
 from jupyter_gpu_quota.backends.rendering.variables import OUR_VARIABLES
 from jupyter_gpu_quota.cli import main
@@ -174,12 +174,17 @@ def _options(command: click.Command) -> set[str]:
 
 
 def test_each_documented_option_belongs_to_a_command() -> None:
-    known = _all_options(main)
+    known = _all_options(main) | _options_of_notebook_jobs()
     for page in PAGES:
         for token in inline(page):
             word = token.content.partition(" ")[0]
             if token.type == "code_inline" and re.fullmatch(r"--?[a-z][a-z-]*", word):
                 assert word in known, f"{page.name}: no command has {word}"
+
+
+def _options_of_notebook_jobs() -> set[str]:
+    """The options of the module that runs a notebook: they follow its name, as those of any other program."""
+    return {name for action in notebook_job.parser_of_words()._actions for name in action.option_strings}
 
 
 def _all_options(command: click.Command) -> set[str]:

@@ -17,6 +17,7 @@ from ...core.model import Device
 from ...quotafile import QuotaFile
 from ...store.records.commands import JobSpec
 from ...wire import JobRequest
+from ...wire.fields import NOTEBOOK_COMMAND
 from ..access.permissions import USUAL_PRIORITY, Person, may_raise_priority, may_submit_to
 from ..access.refusals import Refused
 from ..quota_edits.arithmetic import empty_pools
@@ -155,7 +156,9 @@ def _check_variables(variables: Mapping[str, str], secrets: Mapping[str, str]) -
 
 
 def name_of(command: Sequence[str]) -> str:
-    """The name of a job without one: its command, shortened."""
+    """The name of a job without one: its command, shortened; of a notebook, without the module that runs it."""
+    if tuple(command[: len(NOTEBOOK_COMMAND)]) == NOTEBOOK_COMMAND:
+        command = command[len(NOTEBOOK_COMMAND) :]
     name = re.sub(r"[^A-Za-z0-9._ @+=:,;/%~#*?!(){}\[\]|'\"-]+", " ", " ".join(command)[: 4 * MAX_NAME_LENGTH])
     name = re.sub(r" +", " ", name).strip()
     if len(name) > MAX_NAME_LENGTH:  # whole words where possible: a number that is cut would be another number

@@ -469,6 +469,11 @@ def test_outputs_are_listed_and_given_as_downloads(world: ServiceWorld) -> None:
     [
         pytest.param(["python", "train.py"], "python train.py", id="plain"),
         pytest.param(["sh", "-c", "rm -rf /; echo <b>"], "sh -c rm -rf /; echo b", id="with signs a name cannot hold"),
+        pytest.param(
+            ["python", "-m", "jupyter_gpu_quota.notebook_job", "train.ipynb", "-p", "n", "3"],
+            "train.ipynb -p n 3",
+            id="a notebook",
+        ),
         pytest.param(["…"], "job", id="nothing that a name can hold"),
         pytest.param(["x" * 500], "x" * 59 + "…", id="one long word"),
         pytest.param(
