@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Client", "__version__", "setup_gpu_quota"]
 
-_LAZY = {"Client": ".client", "setup_gpu_quota": ".hub.setup"}
+_LAZY = {"Client": ".client", "setup_gpu_quota": ".hub.setup", "load_ipython_extension": ".magics"}
 
 
 def __getattr__(name: str) -> Any:

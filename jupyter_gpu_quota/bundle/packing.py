@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +33,14 @@ def pack(
     limits: BundleLimits = DEFAULT_LIMITS,
     *,
     on_file: Callable[[str], object] | None = None,
+    extra: Mapping[str, bytes] | None = None,
 ) -> Bundle:
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
     It leaves out the files that ``.gpuquotaignore`` names (:mod:`.ignore`), and links, sockets and pipes, which
-    ``skipped`` lists. ``on_file`` is called with each name before it is packed. Raises BundleRefused for a missing
-    folder, a size or a number of files above the limit, and a name or a file that cannot be packed.
+    ``skipped`` lists. ``on_file`` is called with each name before it is packed. ``extra`` are more files by name, which
+    replace those of the folder. Raises BundleRefused for a missing folder, a size or a number of files above the limit,
+    and a name or a file that cannot be packed.
     """
     root, skipped = Path(directory), list[str]()
     if not root.is_dir():
@@ -49,11 +52,18 @@ def pack(
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for path, name in _files_to_pack(root, "", Ignored.of(root), skipped):
+            if extra and name in extra:
+                continue
             if on_file is not None:
                 on_file(name)
             _add_entry(archive, path, name)
             count += 1
             _check_limits(raw.tell(), count, limits, root)
+        for name, content in sorted((extra or {}).items()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+            count += 1
     size = Path(into).stat().st_size
     _check_limits(size, count, limits, root)
     return Bundle(path=Path(into), digest=digest_of(into), size_bytes=size, files=count, skipped=tuple(skipped))

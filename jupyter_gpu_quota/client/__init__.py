@@ -53,7 +53,7 @@ from .connection import (
     service_root,
     token_of,
 )
-from .job import Job, describe, watch
+from .job import Job, Jobs, describe, watch
 from .streams import FINAL, follow_events, follow_log
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "Event",
     "GPUQuotaError",
     "Job",
+    "Jobs",
     "Outputs",
     "Refused",
     "Unreachable",
@@ -169,14 +170,22 @@ class Client:
             JobRequest, {"command": words, "gpu": arguments.gpu_text(gpu), "live": live, **given}
         )
 
-    def put_bundle(self, directory: str | Path, *, on_file: Callable[[str], object] | None = None) -> str:
+    def put_bundle(
+        self,
+        directory: str | Path,
+        *,
+        on_file: Callable[[str], object] | None = None,
+        extra: Mapping[str, bytes] | None = None,
+    ) -> str:
         """Pack a folder, send it unless this user has sent it before, and return its digest.
 
-        ``on_file`` is called with the name of each file before it is packed; what it raises ends the call.
+        ``on_file`` is called with the name of each file before it is packed; what it raises ends the call. ``extra``
+        are more files, by name; they replace those of the folder.
         """
         with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+            into = Path(folder) / "bundle.tar.gz"
             try:
-                bundle = pack(arguments.checked_path(directory, "dir"), Path(folder) / "bundle.tar.gz", on_file=on_file)
+                bundle = pack(arguments.checked_path(directory, "dir"), into, on_file=on_file, extra=extra)
             except BundleRefused as error:
                 raise Refused(413, "bundle", str(error)) from None
             path = f"bundles/{bundle.digest}"
@@ -198,7 +207,7 @@ class Client:
         search: str | None = None,
         sort: str | None = None,
         limit: int = 1000,
-    ) -> list[JobView]:
+    ) -> Jobs:
         """Jobs of the user's projects, newest first; ended ones only with ``all``, ``state``, ``since`` or ``search``.
 
         ``state``: one or several, with commas between. ``since``: submitted at this instant or later. ``search``: in
@@ -208,7 +217,7 @@ class Client:
         live = None if all or state or since or search else True
         of: Query = {"live": live, "project": project, "mine": mine or None, "user": user, "state": state}
         query: Query = {**of, "since": since, "search": search, "sort": sort}
-        return self._list(JobView, "jobs", query, limit)
+        return Jobs(self._list(JobView, "jobs", query, limit))
 
     def job(self, job: str) -> JobDetail:
         """One job, with its variables and every rank of every attempt."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.amounts import ranks_text
+from ..core.amounts import gpu_text, ranks_text
 from ..wire import ExplainView, JobDetail, JobView
 from .arguments import checked_timeout_s
 from .connection import Unreachable
+from .display import html_facts, html_table, shower_of, text_table
 from .streams import FINAL
 
 if TYPE_CHECKING:
@@ -23,6 +23,23 @@ RESTART_WAIT_S = 120.0
 """How long ``watch`` waits for a service that restarts."""
 
 
+COLUMNS = ("id", "name", "project", "user", "GPU", "state")
+
+
+class Jobs(list[JobView]):
+    """Jobs of a listing; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        return html_table(COLUMNS, map(_row, self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(text_table(COLUMNS, map(_row, self)))
+
+
+def _row(view: JobView) -> tuple[object, ...]:
+    return view.id, view.name, view.project, view.user, gpu_text(view.whole_milli), describe(view)
+
+
 class Job:
     """One job. ``view`` is its last known state; ``refresh`` and every change bring it up to date."""
 
@@ -32,6 +49,13 @@ class Job:
     def __repr__(self) -> str:
         why = f": {self.view.reason.message}" if self.view.reason and self.view.state != "running" else ""
         return f"<Job {self.id} {self.view.name!r} {self.view.state}{why}>"
+
+    def _repr_html_(self) -> str:
+        view = self.view
+        facts = {"job": view.id, "name": view.name, "project": view.project, "pool": view.pool}
+        more = {"GPU": gpu_text(view.whole_milli), "state": describe(view)}
+        progress = view.progress
+        return html_facts({**facts, **more}.items(), *((progress.done, progress.total) if progress else ()))
 
     @property
     def id(self) -> str:
@@ -52,14 +76,15 @@ class Job:
     def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> JobView:
         """Wait until the job has ended; returns its last view, whether it succeeded or not.
 
-        ``progress`` writes each change of state, reason and progress to standard error.
+        ``progress`` writes each change of state, reason and progress to standard error; in a notebook it keeps one
+        output up to date.
         Raises TimeoutError after ``timeout_s`` seconds; None waits without a limit.
         """
-        shown = ""
+        show, shown = shower_of(self) if progress else None, ""
         for view in watch(self._client, self.id, timeout_s=timeout_s):
             self.view = view
-            if progress and (line := describe(view)) != shown:
-                print(view.id, line, file=sys.stderr, flush=True)
+            if show is not None and (line := f"{view.id} {describe(view)}") != shown:
+                show(line)
                 shown = line
         return self.view
 

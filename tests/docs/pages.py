@@ -7,6 +7,7 @@ A block that users type or run has a mark, a comment in the line before it:
     <!-- not run: REASON -->     console that no test runs
     <!-- file: NAME -->          a file of the page; its console blocks run in the folder of that file
     <!-- cell: USER -->          Python in a notebook of this user; it shares names with the cells right before it
+                                (a text block: a cell with magics, in a kernel)
     <!-- config -->              lines of jupyterhub_config.py
     <!-- compile: REASON -->     Python that is only compiled
 """

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from jupyter_gpu_quota.demo.temporary_hub import HubUsers, TemporaryHub
@@ -30,6 +31,7 @@ c.GPUQuota.simulated_devices = [
 ]
 """
 BLOCK_TIMEOUT_S = 120
+CELL_ENDS = "\0"
 
 TYPED = [
     page for page in PAGES if any(block.kind in ("run", "cell") and block.argument != "make" for block in blocks(page))
@@ -61,6 +63,9 @@ def test_the_commands_of_a_page_work(page: Path, hub: TemporaryHub, tmp_path: Pa
         match block.kind:
             case "file":
                 (tmp_path / block.argument).write_text(block.text)
+            case "cell" if block.language == "text":
+                (tmp_path / "magics.ipynb").write_text(_notebook_file(block.text))
+                _works(block, [sys.executable, "-m", "jupyter_gpu_quota.notebook_job", "magics.ipynb"], hub, tmp_path)
             case "cell":
                 _works(block, [sys.executable, "-c", block.text], hub, tmp_path)
             case "run" if block.argument != "make":
@@ -72,7 +77,14 @@ def _notebooks(page: Path) -> Iterator[Block]:
     found = blocks(page)
     for _, group in groupby(found, key=lambda block: block.argument if block.kind == "cell" else block.line):
         first, *rest = group
-        yield replace(first, text="\n".join([first.text, *(each.text for each in rest)]))
+        between = CELL_ENDS if first.language == "text" else "\n"
+        yield replace(first, text=between.join([first.text, *(each.text for each in rest)]))
+
+
+def _notebook_file(text: str) -> str:
+    """A notebook with these cells, which have magics."""
+    cells = [nbformat.v4.new_code_cell(cell) for cell in text.split(CELL_ENDS)]
+    return nbformat.writes(nbformat.v4.new_notebook(cells=cells))
 
 
 def _script(block: Block, folder: Path) -> str:

@@ -22,6 +22,7 @@ from jupyter_gpu_quota.client import Job
 from jupyter_gpu_quota.core.model import Device, JobState
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.hub.setup import CUSTOM_SCOPES, setup_gpu_quota
+from jupyter_gpu_quota.magics.magics import GPUMagics
 from jupyter_gpu_quota.settings import GPUQuota
 from tests.docs.pages import (
     MARKED_LANGUAGES,
@@ -174,7 +175,7 @@ def _options(command: click.Command) -> set[str]:
 
 
 def test_each_documented_option_belongs_to_a_command() -> None:
-    known = _all_options(main) | _options_of_notebook_jobs()
+    known = _all_options(main) | _options_of_programs()
     for page in PAGES:
         for token in inline(page):
             word = token.content.partition(" ")[0]
@@ -182,9 +183,10 @@ def test_each_documented_option_belongs_to_a_command() -> None:
                 assert word in known, f"{page.name}: no command has {word}"
 
 
-def _options_of_notebook_jobs() -> set[str]:
-    """The options of the module that runs a notebook: they follow its name, as those of any other program."""
-    return {name for action in notebook_job.parser_of_words()._actions for name in action.option_strings}
+def _options_of_programs() -> set[str]:
+    """The options of the module that runs a notebook, and of the magics."""
+    parsers = (notebook_job.parser_of_words(), GPUMagics.gpu_submit.parser, GPUMagics.gpu_jobs.parser)
+    return {name for parser in parsers for action in parser._actions for name in action.option_strings}
 
 
 def _all_options(command: click.Command) -> set[str]:

@@ -77,6 +77,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "notebook": frozenset({"wire", "client", "backends.rendering"}),
+    "magics": frozenset({"client", "core.amounts", "wire"}),
     "simulate": frozenset({"core", "store", "controllers", "backends.simulated", "quotafile", "messages", "wire"}),
     "api.main": ANYTHING,
     "controllers.main": ANYTHING,
@@ -202,6 +203,7 @@ FORBIDDEN_EXAMPLES = [
     ("client", "from ..store.records.rows import Row"),
     ("hub", "from ..store.records.rows import Row"),
     ("notebook", "from ..store.records.rows import Row"),
+    ("magics", "from ..store.records.rows import Row"),
     ("simulate", "from ..backends.local.host.processes import process"),
     ("store", "from ..cli.quota import quota"),
 ]

@@ -1,0 +1,138 @@
+"""The magics. An error of the service is shown as its sentence, without a traceback."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from ..client import Client, GPUQuotaError, Job
+from ..client.job import Jobs
+from ..wire import DryRunView
+from .share import Share
+
+SCRIPT = "gpu_submit_cell.py"
+"""The cell's file in the folder of the job."""
+
+OPTIONS = ("gpu", "project", "pool", "gpu_model", "name", "environment", "time_limit", "priority", "retries", "private")
+"""Options of the magic that are options of ``Client.submit``."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def as_sentence(method: Method) -> Method:
+    """Show an error of the client or the service as its sentence."""
+
+    @functools.wraps(method)
+    def call(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except GPUQuotaError as error:
+            raise UsageError(error.message) from None
+
+    return call  # type: ignore[return-value]
+
+
+@magics_class
+class GPUMagics(Magics):
+    """``%gpu``, ``%gpu_jobs`` and ``%%gpu_submit``, with the rights of the notebook's token."""
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The variables of the notebook."""
+        assert self.shell is not None
+        found: dict[str, Any] = self.shell.user_ns
+        return found
+
+    @as_sentence
+    @line_magic
+    def gpu(self, line: str) -> Share:
+        """Show my GPU slices, their use, and the quotas of my projects."""
+        if line.strip():
+            raise UsageError("%gpu takes no arguments; %gpu_jobs lists jobs, and %%gpu_submit submits a cell.")
+        return Share.of(Client())
+
+    @as_sentence
+    @magic_arguments()
+    @argument("--all", action="store_true", help="Ended jobs, too.")
+    @argument("--mine", action="store_true", help="Only my jobs.")
+    @argument("--project", help="Only jobs of this project.")
+    @argument("--state", help="Only jobs in this state, such as running or failed.")
+    @line_magic
+    def gpu_jobs(self, line: str) -> Jobs:
+        """List the jobs of my projects, newest first."""
+        given = parse_argstring(self.gpu_jobs, line)
+        return Client().jobs(all=given.all, mine=given.mine, project=given.project, state=given.state)
+
+    @as_sentence
+    @magic_arguments()
+    @argument("--gpu", default="1", help="GPUs, such as 0.5, 1/3, 2 or 8GiB. Default: 1.")
+    @argument("--project", help="Default: this notebook's project, or your only one.")
+    @argument("--pool", help="Default: the project's pool for training.")
+    @argument("--gpu-model", help="Only devices of these models, such as H100.")
+    @argument("--name", help="Default: the command.")
+    @argument("--environment", help="A named environment. Default: the Python of this kernel.")
+    @argument("--time-limit", help="Running time per attempt, such as 90m or 24h.")
+    @argument("--priority", type=int, help="0 to 100. Default: 50.")
+    @argument("--retries", type=int, help="New attempts after a failure.")
+    @argument("--private", action="store_true", help="Visible only to you, leads and admins.")
+    @argument("--env", action="append", default=[], metavar="K=V", help="A variable of the job; repeatable.")
+    @argument("--dir", default=".", help="The folder to pack and send with the cell. Default: that of the notebook.")
+    @argument("--dry-run", action="store_true", help="Show the outcome and store nothing.")
+    @argument("--wait", action="store_true", help="Wait for the job's end, and show its progress.")
+    @argument("--job", metavar="NAME", help="Store the job in this variable.")
+    @cell_magic
+    def gpu_submit(self, line: str, cell: str) -> Job | DryRunView:
+        """Submit the cell as a job: its text is a script in the packed folder, without the variables of this kernel."""
+        given = parse_argstring(self.gpu_submit, line)
+        check_script(cell)
+        if given.job is not None and not given.job.isidentifier():
+            raise UsageError(f"--job {given.job[:80]!r} is not the name of a variable.")
+        client, options = Client(), options_of(given)
+        command = [sys.executable if is_kernel_python(given.environment) else "python", SCRIPT]
+        client.request(command, **options)  # checks the arguments before anything is packed
+        if given.dry_run:
+            return client.dry_run(command, **options)
+        bundle = client.put_bundle(given.dir, extra={SCRIPT: cell.encode()})
+        job = client.submit(command, dir=None, bundle=bundle, **options)
+        if given.job is not None:
+            self.variables[given.job] = job
+        if given.wait:
+            job.wait(progress=True)
+        return job
+
+
+def check_script(cell: str) -> None:
+    """Raises UsageError if the cell is empty, or not a Python script."""
+    if not cell.strip():
+        raise UsageError("%%gpu_submit: the cell is empty, and nothing was sent.")
+    try:
+        compile(cell, SCRIPT, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        where = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+        advice = "magics, shell commands and top-level await do not run in a job. Nothing was sent."
+        raise UsageError(f"%%gpu_submit: the cell is not a Python script: {why}{where}; {advice}") from None
+
+
+def options_of(given: Namespace) -> dict[str, Any]:
+    """The options of ``Client.submit``."""
+    variables = {}
+    for pair in given.env:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--env {pair[:80]!r} is not NAME=VALUE.")
+        variables[name] = value
+    return {**{name: getattr(given, name) for name in OPTIONS}, "variables": variables}
+
+
+def is_kernel_python(environment: str | None) -> bool:
+    """Whether the job runs the Python of this kernel: in a notebook of the hub, unless an environment is named."""
+    return environment is None and "JUPYTER_GPU_QUOTA_URL" in os.environ and "JUPYTERHUB_SERVICE_PREFIX" in os.environ
