@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,18 @@ from ..core.model import Policy
 from ..core.plan import Plan
 from ..core.recovery.differences import AttemptRecord
 from ..core.samples import DeviceSample
-from .database.tables import BATCHES, LATEST, SAMPLES, SECRETS, USERS, BatchRow, Rows, UserRow
+from .database.tables import (
+    BATCHES,
+    LATEST,
+    SAMPLES,
+    SECRETS,
+    SERVICE_KEYS,
+    USERS,
+    BatchRow,
+    Rows,
+    ServiceKeyRow,
+    UserRow,
+)
 from .database.unit_of_work import UnitOfWork
 from .queries import StoreQueries
 from .records.activity import KeepNotes, RecordReport
@@ -155,6 +167,18 @@ class Store(StoreQueries):
             work.put(USERS, replace(row, name=None))
             work.audit(actor, "user.erase_name", user, {}, None)
             return True
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+    def service_key(self, name: str, *, now: int) -> bytes:
+        """A random key of 32 bytes, made on the first call: the same for every process, also after a restart."""
+        row = self._get(SERVICE_KEYS, name)
+        if row is None:
+            with self._writing(now) as work:
+                row = work.get(SERVICE_KEYS, (name,))
+                if row is None:
+                    row = ServiceKeyRow(name=name, value=secrets.token_hex(32), made_at=now)
+                    work.put(SERVICE_KEYS, row)
+        return bytes.fromhex(row.value)
 
     # --- samples and retention --------------------------------------------------------------------------------------
     def add_samples(self, node: str, sequence: int, rows: Sequence[DeviceSample], *, now: int) -> bool:

@@ -108,6 +108,15 @@ class SecretsRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceKeyRow:
+    """A random key that all processes of the service share; ``value`` has 64 hexadecimal digits."""
+
+    name: str
+    value: str = field(repr=False)
+    made_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyRow:
     user: str
     key: str
@@ -279,6 +288,7 @@ RANKS: Table[RankRecord] = Table(
 SECRETS: Table[SecretsRow] = Table(
     name="secrets", record=SecretsRow, keys=("job",), in_cluster=False, parents={"job": "jobs.id"}
 )
+SERVICE_KEYS: Table[ServiceKeyRow] = Table(name="service_keys", record=ServiceKeyRow, keys=("name",), in_cluster=False)
 IDEMPOTENCY: Table[IdempotencyRow] = Table(
     name="idempotency", record=IdempotencyRow, keys=("user", "key"), in_cluster=False, indexes=("job",),
     sql_indexes=(("job",),), parents={"job": "jobs.id"},
@@ -312,7 +322,7 @@ NOTES: Table[Note] = Table(
 
 TABLES: tuple[Table[Any], ...] = (
     HEAD, USERS, NODES, DEVICES, JOBS, NOTEBOOKS, NOTIFICATIONS, ALLOCATIONS, RESERVATIONS, RANKS, SECRETS, IDEMPOTENCY,
-    BUNDLES, QUOTA, AUDIT, SAMPLES, LATEST, BATCHES, HOURS, LABELS, REPORTS, NOTES,
+    BUNDLES, QUOTA, AUDIT, SAMPLES, LATEST, BATCHES, HOURS, LABELS, REPORTS, NOTES, SERVICE_KEYS,
 )  # fmt: skip
 """In the order of their foreign keys: a row's parent is in a table before it."""
 
