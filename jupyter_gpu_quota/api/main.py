@@ -33,6 +33,7 @@ from ..store.records.calls import StoreUnavailable
 from ..store.records.ids import new_ulid
 from .access.people import Accounts, People
 from .access.rate_limit import RateLimit
+from .access.slice_secrets import SliceSecrets
 from .access.streams import Streams
 from .app import make_app
 from .requests.resource import BODY_GRACE_S, IDLE_S, MAX_DRAINED
@@ -132,6 +133,7 @@ def make_services(
             user_id=lambda name: store_view.read(slot().user_id, name, now=now_ms()),
             quota=lambda: store_view.quota_file,
         ),
+        slice_secrets=SliceSecrets(lambda name: store_view.read(slot().service_key, name, now=clock())),
         store_view=store_view,
         decisions=DecisionCache(store_view),
         writer=Writer(slot, clock, committed),

@@ -17,7 +17,7 @@ from tornado.httpclient import HTTPError, HTTPRequest, HTTPResponse
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from ..settings import SERVICE_NAME
-from ..wire import ErrorView, NotebookRequest, NotebookView
+from ..wire import ErrorView, NotebookRequest, NotebookView, RequestedSliceView
 from ..wire.status import MeView
 
 CONNECT_TIMEOUT_S = 2.0
@@ -71,10 +71,10 @@ class SliceClient:
         """The projects and sizes with which a user can start a notebook."""
         return await self._fetch_model(MeView, READ_TIMEOUT_S, "GET", f"me?{urlencode({'user': user})}")
 
-    async def request_slice(self, request: NotebookRequest) -> NotebookView | Refusal | Unavailable:
+    async def request_slice(self, request: NotebookRequest) -> RequestedSliceView | Refusal | Unavailable:
         """Request a slice; the answer is usually the decision."""
         body = request.model_dump_json(exclude_none=True)
-        return await self._fetch_model(NotebookView, self.request_timeout_s, "POST", "notebooks", body)
+        return await self._fetch_model(RequestedSliceView, self.request_timeout_s, "POST", "notebooks", body)
 
     async def wait(self, seen: NotebookView, wait_s: float) -> NotebookView | Refusal | Unavailable:
         """The notebook as soon as its state or reason changes, or after ``wait_s`` seconds."""

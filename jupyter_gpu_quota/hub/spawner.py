@@ -18,7 +18,7 @@ from jupyterhub.utils import maybe_future
 from ..backends.local.host.servers import Servers
 from ..backends.rendering.variables import notebook_environment, without_ours
 from ..settings import SERVICE_NAME, GPUQuota
-from ..wire import ChoiceView, NotebookRequest, NotebookView
+from ..wire import ChoiceView, NotebookRequest, NotebookView, RequestedSliceView
 from .form import FIELD, KEYS, BadOptions, Options, options_of_form, read_options, render, why_stopped
 from .refusal import exclude_from_failures, spawn_error
 from .server_enforcement import ServerEnforcement, enter_cgroup_first, limiter_of
@@ -47,6 +47,9 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
     _slice: NotebookView | None = None
     """The slice of the server that is being started."""
 
+    _secret: str | None = None
+    """The secret of that slice, for its server alone."""
+
     _options: Options = Options()
     _wait_is_over = False
     """Whether the start has its slice, or needs none."""
@@ -66,7 +69,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
 
     async def start(self) -> Any:
         """Book the chosen slice, then start the server; after any failure the slice is returned."""
-        self._slice = None
+        self._slice = self._secret = None
         try:
             self._options = self._chosen_options()
             await self._return_slice()
@@ -172,9 +175,9 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
             return answer
         raise self._spawn_error_of(answer)
 
-    def _remember(self, answer: NotebookView | Refusal | Unavailable) -> None:
-        if isinstance(answer, NotebookView):
-            self._notebook = answer.id
+    def _remember(self, answer: RequestedSliceView | Refusal | Unavailable) -> None:
+        if isinstance(answer, RequestedSliceView):
+            self._notebook, self._secret = answer.id, answer.secret
 
     async def _until_booked(self, view: NotebookView) -> NotebookView:
         """Wait by long polls; the request survives a restart of the service, in its database."""
@@ -338,7 +341,10 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         found = {
             **without_ours(env),
             **notebook_environment(
-                self._slice, limited=self._enforcement.limited, startup_before=env.get("PYTHONSTARTUP")
+                self._slice,
+                limited=self._enforcement.limited,
+                startup_before=env.get("PYTHONSTARTUP"),
+                secret=self._secret,
             ),
             "JUPYTER_GPU_QUOTA_URL": self.notebook_service_url,
             **({"JUPYTER_GPU_QUOTA_PROJECT": project} if project else {}),

@@ -13,7 +13,14 @@ from typing import Any
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Integer
 
-from ..backends.rendering.variables import NO_DEVICE, OUR_VARIABLES, SHARE_VARIABLE, kernel_environment, without_ours
+from ..backends.rendering.variables import (
+    NO_DEVICE,
+    OUR_VARIABLES,
+    SERVER_ONLY,
+    SHARE_VARIABLE,
+    kernel_environment,
+    without_ours,
+)
 from .slice_requests import requester
 
 OUR_HUB_VARIABLE = "JUPYTER_GPU_QUOTA_URL"
@@ -49,8 +56,8 @@ def kernel_variables(asked: Mapping[str, str], server: Mapping[str, str], *, wan
     Takes the kernel's variables without a share, and the server's own, which have the devices of the share.
     Returns the kernel's variables with the devices and amounts of the share, and no other variables of ours.
     """
-    others = {name: value for name, value in without_ours(asked).items() if name != SHARE_VARIABLE}
+    others = without_ours(asked)
     if not wants_gpu:
         return {**others, **NO_DEVICE}
-    devices = {name: server[name] for name in OUR_VARIABLES & server.keys() if name != SHARE_VARIABLE}
+    devices = {name: server[name] for name in (OUR_VARIABLES - SERVER_ONLY) & server.keys()}
     return {**others, **devices, **kernel_environment(server.get(SHARE_VARIABLE))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from .fields import AllocationView, Enforcement, Gpu, Name, NoNul, ReasonView, Wire
 
@@ -74,6 +74,15 @@ class NotebookView(Wire):
     utilised_milli: int | None = None
     utilised_unknown: str | None = None
     warning: str | None = None
+
+
+class RequestedSliceView(NotebookView):
+    """The answer to ``POST notebooks``: the slice with its secret, for the server alone.
+
+    With the secret the server reports its activity and requests its slice, and the service asks the hub for no token.
+    """
+
+    secret: Annotated[str | None, Field(repr=False)] = None
 
 
 class ChoiceView(Wire):

@@ -27,6 +27,7 @@ from jupyter_gpu_quota.wire import (
     NotebookRequest,
     NotebookView,
     ReasonView,
+    RequestedSliceView,
 )
 from jupyter_gpu_quota.wire.status import MeView
 
@@ -142,7 +143,7 @@ class Notebooks(Route):
         if self.books.mute:
             await asyncio.sleep(3600)
         if isinstance(answer, NotebookView):
-            self.say(answer, 201)
+            self.say(RequestedSliceView(**dict(answer), secret=f"secret-of-{answer.id}"), 201)
         else:
             self.refuse(*answer)
 

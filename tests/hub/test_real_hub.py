@@ -53,7 +53,8 @@ def test_a_notebook_starts_with_its_share_and_its_kernels_know_it(hub: RealHub) 
     assert (kernel["GPU_QUOTA_MILLI"], kernel["GPU_QUOTA_MEMORY_MIB"]) == ("125", "10176")
     assert kernel["JUPYTER_GPU_QUOTA_URL"] == f"{hub.stage.url}/services/gpu-quota/"
     assert kernel["JUPYTER_GPU_QUOTA_PROJECT"] == "build"
-    assert "JUPYTER_GPU_QUOTA_SHARE" not in kernel
+    assert server["JUPYTER_GPU_QUOTA_SLICE_SECRET"]
+    assert not {"JUPYTER_GPU_QUOTA_SHARE", "JUPYTER_GPU_QUOTA_SLICE_SECRET"} & kernel.keys()
 
 
 @pytest.mark.skipif(FAKE, reason="the fake service knows no people")

@@ -14,7 +14,7 @@ from jupyterhub.utils import format_exception
 from tornado.web import HTTPError
 from traitlets.config import Config
 
-from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
+from jupyter_gpu_quota.backends.rendering.variables import SECRET_VARIABLE, SHARE_VARIABLE
 from jupyter_gpu_quota.hub import refusal as refusal_room
 from jupyter_gpu_quota.hub import spawner as mixin_room
 from jupyter_gpu_quota.hub.local_spawner import GPUQuotaMixin
@@ -118,6 +118,8 @@ async def test_a_server_gets_the_slice_that_was_booked(make: Make, books: Books)
     assert (view.user, view.server, view.state, view.gpu_milli) == ("ann", "", "booked", 125)
     assert ann.variables["CUDA_VISIBLE_DEVICES"] == "GPU-fake-0"
     assert json.loads(ann.variables[SHARE_VARIABLE])["gpu_milli"] == 125
+    assert ann.variables[SECRET_VARIABLE] == f"secret-of-{view.id}"
+    assert "secret" not in json.dumps(ann.get_state())
     assert ann.variables["JUPYTER_GPU_QUOTA_PROJECT"] == "build"
     assert set(ann.slice_times_s) == {"ask", "render"}
 
@@ -156,7 +158,7 @@ async def test_no_variable_of_one_start_reaches_the_next(make: Make, books: Book
     ann.user_options = {"gpu_size": "cpu"}
     await ann.start()
     assert ann.variables["CUDA_VISIBLE_DEVICES"] == ""
-    assert not {SHARE_VARIABLE, "JUPYTER_GPU_QUOTA_PROJECT"} & ann.variables.keys()
+    assert not {SHARE_VARIABLE, SECRET_VARIABLE, "JUPYTER_GPU_QUOTA_PROJECT"} & ann.variables.keys()
     assert books.live == []
 
 
@@ -195,7 +197,7 @@ async def test_a_start_waits_until_its_slice_is_free(make: Make, books: Books) -
     assert not starting.done()
     books.decide()
     await starting
-    assert ann.running
+    assert ann.running and ann.variables[SECRET_VARIABLE] == f"secret-of-{books.live[0].id}"
 
 
 async def test_progress_reports_each_change_of_the_reason(make: Make, books: Books) -> None:

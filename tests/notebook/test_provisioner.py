@@ -11,7 +11,7 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from jupyter_server.serverapp import ServerApp
 
-from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
+from jupyter_gpu_quota.backends.rendering.variables import SECRET_VARIABLE, SHARE_VARIABLE
 from jupyter_gpu_quota.notebook import _load_jupyter_server_extension
 from jupyter_gpu_quota.notebook.provisioner import GPUQuotaProvisioner, kernel_variables
 
@@ -24,6 +24,7 @@ SERVER = {
     "JUPYTER_GPU_QUOTA_PROJECT": "fraud",
     "JUPYTERHUB_API_TOKEN": "t",
     SHARE_VARIABLE: SHARE,
+    SECRET_VARIABLE: "secret",
 }
 
 
@@ -56,7 +57,7 @@ def test_a_kernel_gets_devices_and_amounts_of_the_share(in_our_hub: None) -> Non
 def test_a_kernel_keeps_the_variables_for_submitting_and_no_server_variables(in_our_hub: None) -> None:
     env = finalized(dict(SERVER))
     assert {"JUPYTER_GPU_QUOTA_URL", "JUPYTER_GPU_QUOTA_PROJECT", "JUPYTERHUB_API_TOKEN", "HOME"} <= env.keys()
-    assert SHARE_VARIABLE not in env
+    assert not {SHARE_VARIABLE, SECRET_VARIABLE} & env.keys()
 
 
 def test_our_variables_set_by_a_kernelspec_or_a_user_are_replaced(in_our_hub: None) -> None:

@@ -9,7 +9,7 @@ from ...core.model import NotebookState
 from ...store.records.activity import WakeNotebook
 from ...store.records.commands import RequestNotebook, ReturnNotebook
 from ...store.records.rows import NotebookRecord
-from ...wire import NotebookRequest, NotebookView
+from ...wire import NotebookRequest, NotebookView, RequestedSliceView
 from ..access.permissions import Person, may_see
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call
@@ -48,7 +48,9 @@ async def request(call: Call) -> Answer:
     if lent is not None and lent.notebook.state is NotebookState.LENT:
         await services.record(WakeNotebook(notebook=recorded.id, actor=person.id))
     await store_view.wait_until(lambda: not waits_for_slice(call, recorded.id), DECISION_WAIT_S)
-    view = notebook_view(await record_of(call, recorded.id), store_view)
+    found = notebook_view(await record_of(call, recorded.id), store_view)
+    secret = await services.slice_secrets.secret_of(recorded.id)
+    view = RequestedSliceView.model_construct(**dict(found), secret=secret)
     return Answer(body=view, status=201, headers={"Location": services.url_of(f"notebooks/{recorded.id}")})
 
 

@@ -128,8 +128,9 @@ class Route:
 
     ``path`` is below api/v1, with {name} for one part and {name...} for the rest. ``takes`` and ``gives`` are wire
     models; ``query`` names the allowed parameters; with those of ``PAGED``, ``gives`` comes as items with a pagination.
-    ``tag``: a read whose reader has the answer with this tag is answered 304, without the handler. ``rate_limited``: it
-    counts for the person's rate limit. ``operation`` names it in refusals, with the names of the path.
+    ``tag``: a read whose reader has the answer with this tag is answered 304, without the handler. ``by_secret``: the
+    secret of the slice in the path is enough. ``rate_limited``: it counts for the person's rate limit. ``operation``
+    names it in refusals, with the names of the path.
     """
 
     method: str
@@ -142,6 +143,7 @@ class Route:
     status: int = 200
     query: tuple[str, ...] = ()
     rate_limited: bool = False
+    by_secret: bool = False
     operation: str = "do this"
     media_type: str = "application/json"
     tag: Tag | None = None

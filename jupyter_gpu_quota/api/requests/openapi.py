@@ -10,11 +10,21 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from ... import __version__
+from ...backends.rendering.variables import SECRET_HEADER
 from ...wire import DryRunView, ErrorView, Pagination
 from ..access.permissions import Scope
 from .call import Route
 
 REF = "#/components/schemas/{model}"
+SECURITY_SCHEMES = {
+    "token": {"type": "http", "scheme": "bearer", "description": "A token of the hub."},
+    "slice_secret": {
+        "type": "apiKey",
+        "in": "header",
+        "name": SECRET_HEADER,
+        "description": "The secret of the slice, from the answer to POST notebooks.",
+    },
+}
 
 
 @cache
@@ -40,7 +50,7 @@ def openapi(routes: tuple[Route, ...], base_url: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas.get("$defs", {}),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "A token of the hub."}},
+            "securitySchemes": SECURITY_SCHEMES,
         },
     }
 
@@ -76,6 +86,8 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["requestBody"] = {"required": True, "content": content}
     if route.scope is Scope.OPEN:
         operation["security"] = []
+    if route.by_secret:
+        operation["security"] = [{"token": []}, {"slice_secret": []}]
     return operation | {"x-scope": route.scope.value}
 
 

@@ -13,6 +13,7 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
+from ...backends.rendering.variables import SECRET_HEADER
 from ...core.amounts import counted
 from ...hub_api import HubUnavailable
 from ...messages.validation import error_text, numbers_only
@@ -21,6 +22,7 @@ from ...wire import ErrorView, json_input
 from ..access.people import NotAllowed
 from ..access.permissions import Person, Scope, may_enter, refusal
 from ..access.refusals import Refused
+from ..access.slice_secrets import owner_of
 from .call import Answer, Call, Route
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if route.scope is Scope.OPEN:
             return
         await self.services.store_view.refresh_if_stale()
-        self.person = await self.services.people.identify(self)
+        self.person = await self._slice_owner(route) or await self.services.people.identify(self)
         if self.person is None:
             advice = "This needs a token (header Authorization: token ...), or a login with its _xsrf token."
             if self.hub_auth.get_token(self, in_cookie=False):
@@ -118,6 +120,16 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             operation = route.operation.format(**self.path_kwargs)
             raise Refused(403, "not_allowed", refusal(self.person, route.scope, operation))
         self._refuse_unknown_parameters(route)
+
+    async def _slice_owner(self, route: Route) -> Person | None:
+        """The owner of the slice whose secret the request has; None without a valid one. Raises StoreUnavailable."""
+        secret, store_view = self.request.headers.get(SECRET_HEADER), self.services.store_view
+        record = store_view.mirror.notebooks.get(self.path_kwargs["id"]) if secret and route.by_secret else None
+        if not secret or record is None or not await self.services.slice_secrets.is_valid(record, secret):
+            return None
+        await store_view.learn_names([record.notebook.user])
+        self.request._token_authenticated = True  # type: ignore[attr-defined]
+        return owner_of(record, store_view.name_of(record.notebook.user))
 
     @property
     def route(self) -> Route:

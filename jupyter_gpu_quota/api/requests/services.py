@@ -17,6 +17,7 @@ from ...store.transactions import Store
 from ..access.people import People
 from ..access.rate_limit import RateLimit
 from ..access.refusals import refused
+from ..access.slice_secrets import SliceSecrets
 from ..access.streams import Streams
 from ..state.decision_cache import DecisionCache
 from ..state.offers import Offers
@@ -85,6 +86,7 @@ class Services:
     settings: ApiSettings
     slot: StoreSlot
     people: People
+    slice_secrets: SliceSecrets
     store_view: StoreView
     decisions: DecisionCache
     writer: Writer

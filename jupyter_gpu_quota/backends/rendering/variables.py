@@ -13,6 +13,15 @@ from ...core.model import WHOLE_DEVICE, Device, Placement
 SHARE_VARIABLE = "JUPYTER_GPU_QUOTA_SHARE"
 """In a notebook server: the share as one JSON object, from which the kernel provisioner renders kernels."""
 
+SECRET_VARIABLE = "JUPYTER_GPU_QUOTA_SLICE_SECRET"  # noqa: S105 - the name of a variable
+"""In a notebook server: the secret of its slice, with which it reports to the service without a look-up at the hub."""
+
+SECRET_HEADER = "GPU-Quota-Slice-Secret"  # noqa: S105
+"""The header of a request with that secret."""
+
+SERVER_ONLY = frozenset({SHARE_VARIABLE, SECRET_VARIABLE})
+"""Variables of a notebook server that its kernels do not get."""
+
 OUR_PREFIX = "GPU_QUOTA_"
 
 XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
@@ -28,6 +37,7 @@ OUR_VARIABLES = frozenset({
     "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH",
     "GPU_QUOTA_JOB_ID", "GPU_QUOTA_ATTEMPT", "GPU_QUOTA_MILLI", "GPU_QUOTA_MEMORY_MIB", "GPU_QUOTA_CHECKPOINT_DIR",
     "GPU_QUOTA_OUTPUT_DIR", "GPU_QUOTA_PAUSE_FILE", "GPU_QUOTA_PROGRESS_FILE", SHARE_VARIABLE,
+    SECRET_VARIABLE,
 })  # fmt: skip
 """Variables that only this service sets; values of users for these, or for any GPU_QUOTA_ name, are removed."""
 
@@ -178,13 +188,13 @@ def _gang(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def notebook_environment(
-    booked: Slice | None, *, limited: bool = False, startup_before: str | None = None
+    booked: Slice | None, *, limited: bool = False, startup_before: str | None = None, secret: str | None = None
 ) -> dict[str, str]:
     """The variables of a notebook server: its devices, and its share for the kernel provisioner.
 
     None, or a slice without a device, is a CPU-only notebook. GPU_QUOTA_ names are for kernels only. Frameworks cap a
     fraction, unless the driver limits it (``limited``): kernels run a start-up file of this package, after the one that
-    was named before (``startup_before``).
+    was named before (``startup_before``). ``secret`` is that of the slice.
     """
     if booked is None or not booked.allocations:
         return dict(NO_DEVICE)
@@ -200,7 +210,8 @@ def notebook_environment(
         startup["PYTHONSTARTUP"] = ours = str(Path(__file__).with_name("torch_hook.py"))
         if startup_before and startup_before != ours:
             startup[STARTUP_BEFORE] = startup_before
-    return {**shown, **caps, **startup, SHARE_VARIABLE: json.dumps(share, sort_keys=True)}
+    known = {SECRET_VARIABLE: secret} if secret else {}
+    return {**shown, **caps, **startup, **known, SHARE_VARIABLE: json.dumps(share, sort_keys=True)}
 
 
 def kernel_environment(share_json: str | None) -> dict[str, str]:

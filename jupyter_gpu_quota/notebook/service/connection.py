@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
-from ...backends.rendering.variables import SHARE_VARIABLE
+from ...backends.rendering.variables import SECRET_HEADER, SECRET_VARIABLE, SHARE_VARIABLE
 
 CONNECT_S = 5.0
 URL_VARIABLE = "JUPYTER_GPU_QUOTA_URL"
@@ -32,6 +32,7 @@ class Service:
         self.root = variables.get(URL_VARIABLE, "").rstrip("/")
         self.project = variables.get("JUPYTER_GPU_QUOTA_PROJECT") or None
         self.token = variables.get("JUPYTERHUB_API_TOKEN", "")
+        self._secret = variables.get(SECRET_VARIABLE, "")
 
     @property
     def is_configured(self) -> bool:
@@ -57,11 +58,14 @@ class Service:
         return f"notebooks/{quote(str(self.notebook), safe='')}/{action}"
 
     async def post(self, path: str, body: str, within_s: float) -> bytes:
-        """The answer to a POST of JSON; raises HTTPClientError or OSError."""
+        """The answer to a POST of JSON on the slice, with its secret; raises HTTPClientError or OSError.
+
+        The token is for a service that does not accept the secret, such as an older one.
+        """
         request = HTTPRequest(
             self.url(path),
             method="POST",
-            headers=self.headers,
+            headers={**self.headers, **({SECRET_HEADER: self._secret} if self._secret else {})},
             body=body,
             connect_timeout=CONNECT_S,
             request_timeout=within_s,

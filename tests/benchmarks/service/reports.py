@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from jupyter_gpu_quota.backends.rendering.variables import SECRET_HEADER
 from jupyter_gpu_quota.hub.ports import free_ports
 from tests.api.world import HUB_TOKEN, PREFIX, FakeAccount, FakeHub, serving, variables_of_service
 from tests.benchmarks.figures import Figure, print_plainly
@@ -50,6 +51,7 @@ class Server:
     user: str
     number: int
     notebook: str = ""
+    secret: str = ""
     sequence: int = 0
     began: float = field(default_factory=time.monotonic)
 
@@ -76,12 +78,13 @@ class Connection:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def send(self, method: str, path: str, token: str, body: bytes = b"") -> tuple[int, bytes]:
+    async def send(self, method: str, path: str, token: str, body: bytes = b"", secret: str = "") -> tuple[int, bytes]:
         """(status, body) of the answer."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         head = f"{method} {PREFIX}api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: token {token}\r\n"
+        head += f"{SECRET_HEADER}: {secret}\r\n" if secret else ""
         writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         head_read = await reader.readuntil(b"\r\n\r\n")
         length = int(head_read.lower().split(b"content-length:")[1].split(b"\r\n")[0])
@@ -103,9 +106,11 @@ class Load:
         self.took: dict[str, list[float]] = {}
         self.refused: dict[tuple[str, int], int] = {}
 
-    async def ask(self, kind: str, due: float, method: str, path: str, token: str, body: bytes = b"") -> bytes:
+    async def ask(
+        self, kind: str, due: float, method: str, path: str, token: str, body: bytes = b"", secret: str = ""
+    ) -> bytes:
         connection = await self._idle.get()
-        status, answer = await connection.send(method, path, token, body)
+        status, answer = await connection.send(method, path, token, body, secret)
         self._idle.put_nowait(connection)
         self.took.setdefault(kind, []).append(time.perf_counter() - due)
         if status >= 300:
@@ -136,7 +141,7 @@ async def measure(count: int = SERVERS, watched_s: float = WATCHED_S) -> list[Fi
             await _until_ready(port)
             await _booked(load, servers)
             await _reported_once(load, servers)
-            return await _watched(load, servers, watched_s, Path(folder) / "state", supervisor.pid)
+            return await _watched(load, servers, watched_s, Path(folder) / "state", supervisor.pid, hub)
         finally:
             load.close()
             supervisor.send_signal(signal.SIGTERM)
@@ -173,7 +178,8 @@ async def _booked(load: Load, servers: list[Server]) -> None:
         asked = json.dumps({"user": server.user, "project": "vision", "gpu": "1/8", "server": ""}).encode()
         async with starting:
             answer = await load.ask("slice", time.perf_counter(), "POST", "notebooks", HUB_TOKEN, asked)
-        server.notebook = json.loads(answer)["id"]
+        booked = json.loads(answer)
+        server.notebook, server.secret = booked["id"], booked["secret"]
 
     await asyncio.gather(*map(start, servers))
     deadline = time.monotonic() + 30
@@ -195,10 +201,12 @@ async def _reported_once(load: Load, servers: list[Server]) -> None:
 
 async def _report(load: Load, server: Server, due: float) -> None:
     path, token = f"notebooks/{server.notebook}/activity", f"token-{server.user}"
-    await load.ask("report", due, "POST", path, token, server.report())
+    await load.ask("report", due, "POST", path, token, server.report(), server.secret)
 
 
-async def _watched(load: Load, servers: list[Server], watched_s: float, state: Path, supervisor: int) -> list[Figure]:
+async def _watched(
+    load: Load, servers: list[Server], watched_s: float, state: Path, supervisor: int, hub: FakeHub
+) -> list[Figure]:
     children = json.loads((state / "service.json").read_text())["children"]
     pids = {
         "the API": children["api"]["pid"],
@@ -206,6 +214,7 @@ async def _watched(load: Load, servers: list[Server], watched_s: float, state: P
         "the supervisor": supervisor,
     }
     load.forget()
+    hub.asked.clear()
     before, began = {name: cpu_s(pid) for name, pid in pids.items()}, time.perf_counter()
     tasks = []
     for due, request in sorted(_requests(load, servers, watched_s), key=lambda each: each[0]):
@@ -215,7 +224,7 @@ async def _watched(load: Load, servers: list[Server], watched_s: float, state: P
     await asyncio.sleep(max(0.0, began + watched_s - time.perf_counter()))
     lasted = time.perf_counter() - began
     spent = {name: (cpu_s(pid) - before[name]) / lasted * 100 for name, pid in pids.items()}
-    return [*_costs(spent, len(servers), lasted), *_latencies(load)]
+    return [*_costs(spent, len(servers), lasted), *_latencies(load), *_asked(hub, lasted)]
 
 
 Request = Callable[[float], Awaitable[object]]
@@ -234,8 +243,8 @@ def _requests(load: Load, servers: list[Server], watched_s: float) -> Iterator[t
             path, token = f"notebooks/{server.notebook}/actions/{kind}", f"token-{server.user}"
             yield (
                 (at + 0.3) * every_s,
-                lambda due, kind=kind, path=path, token=token, body=body: load.ask(
-                    kind, due, "POST", path, token, body
+                lambda due, kind=kind, path=path, token=token, body=body, secret=server.secret: load.ask(
+                    kind, due, "POST", path, token, body, secret
                 ),
             )
     for at in range(int(watched_s / LIST_EVERY_S)):
@@ -255,6 +264,15 @@ def _costs(spent: dict[str, float], count: int, lasted: float) -> Iterator[Figur
                  timed=timed)  # fmt: skip
     for name, value in spent.items():
         yield Figure(name=f"CPU for {count} reporting notebooks, {name}", value=value, unit="% of a core", timed=timed)
+
+
+def _asked(hub: FakeHub, lasted: float) -> Iterator[Figure]:
+    """The requests to the hub: those of people, who list with their tokens, apart from all others."""
+    people = sum(path.startswith(("user", "users/")) and path != "users" for path in hub.asked)
+    timed = f"over {lasted:.0f} s; reports, wakes and keeps have the secrets of their slices"
+    for name, count in (("people who list", people), ("all other requests", len(hub.asked) - people)):
+        yield Figure(name=f"requests to the hub per second, {name}", value=count / lasted, unit="requests",
+                     timed=timed)  # fmt: skip
 
 
 def _latencies(load: Load) -> Iterator[Figure]:
