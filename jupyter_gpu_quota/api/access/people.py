@@ -12,7 +12,7 @@ from typing import Any
 from jupyterhub.services.auth import HubOAuth
 from tornado.web import HTTPError, RequestHandler
 
-from ...hub_api import Account, Hub, HubUnavailable, HubUsers
+from ...hub_api import PAGE_SIZE, Account, Hub, HubUnavailable, HubUsers
 from ...quotafile import QuotaFile
 from .permissions import Person, Role
 
@@ -20,6 +20,9 @@ SCOPE_PREFIX = "custom:gpu-quota:"
 FRESH_S = 10.0
 MAX_STALE_S = 600.0
 MAX_ACCOUNTS = 10_000
+FEW = 4
+"""For so few names more than a list has pages they are requested one by one."""
+
 HUB_TIMEOUT_S = 15.0
 RECHECK_S = 15.0
 """Interval at which the token and the roles of a stream's reader are checked at the hub.
@@ -41,20 +44,28 @@ class _CachedAccount:
 
 
 class Accounts:
-    """Accounts of the hub by name, cached for 10 s, and for up to 10 minutes while the hub does not answer."""
+    """Accounts of the hub by name, cached for 10 s, and for up to 10 minutes while the hub does not answer.
+
+    All users are listed at once where that is fewer requests than one for each name.
+    """
 
     def __init__(self, hub: Hub, clock: Callable[[], float] = time.monotonic) -> None:
         self._hub, self._clock = hub, clock
+        self._wanted: set[str] = set()
+        self._pages = 1
+        self._listing: asyncio.Future[None] | None = None
         self._known: dict[str, _CachedAccount] = {}
         self._pending: dict[str, asyncio.Future[Account | None]] = {}
 
     async def get(self, name: str) -> Account | None:
         """One account; None if the hub has no such user. Raises HubUnavailable without a recent answer."""
+        self._wanted.add(name)
+        if fresh := self._fresh(name):
+            return fresh
         known = self._known.get(name)
-        if known and self._clock() - known.at < FRESH_S:
-            return known.account
         try:
-            return await self._fetch(name)
+            await self._list_if_cheaper()
+            return self._fresh(name) or await self._fetch(name)
         except HubUnavailable:
             if known and self._clock() - known.at < MAX_STALE_S:
                 return known.account
@@ -63,6 +74,30 @@ class Accounts:
     async def hub_users(self) -> HubUsers:
         """All users of the hub and their groups, never cached. Raises HubUnavailable."""
         return await self._hub.hub_users()
+
+    def _fresh(self, name: str) -> Account | None:
+        known = self._known.get(name)
+        return known.account if known and self._clock() - known.at < FRESH_S else None
+
+    async def _list_if_cheaper(self) -> None:
+        """List all users if more names were wanted since the last list than a list has requests."""
+        if self._listing is None and len(self._wanted) > self._pages + FEW:
+            self._listing = asyncio.ensure_future(self._list())
+        if self._listing is not None:
+            await asyncio.shield(self._listing)
+
+    async def _list(self) -> None:
+        """Replace the known accounts; without an answer they stay, and each is requested by its name."""
+        self._wanted.clear()
+        at = self._clock()
+        try:
+            found = await self._hub.accounts()
+        except HubUnavailable:
+            return
+        finally:
+            self._listing = None
+        self._pages = -(-len(found) // PAGE_SIZE)
+        self._known = {account.name: _CachedAccount(account, at) for account in found[:MAX_ACCOUNTS]}
 
     async def _fetch(self, name: str) -> Account | None:
         """One request to the hub at a time for one name; concurrent callers share its answer."""
