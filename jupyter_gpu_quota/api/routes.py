@@ -68,6 +68,8 @@ ROUTES: tuple[Route, ...] = (
           takes=wire.CloneRequest, gives=wire.JobView, status=201, rate_limited=True),
     Route("GET", "jobs/{id}/logs", S.READ, logs.show, "A rank's log; follow=1 gives events.",
           query=("attempt", "rank", "offset", "limit", "follow"), media_type="text/plain"),
+    Route("GET", "jobs/{id}/metrics", S.READ, jobs.metrics, "A job's metrics and device use over time.",
+          gives=wire.MetricsView),
     Route("GET", "jobs/{id}/outputs", S.READ, logs.outputs, "The files in a job's outputs folder.",
           gives=wire.OutputView, query=PAGED),
     Route("GET", "jobs/{id}/outputs/{path...}", S.READ, logs.output, "One file of that folder.", media_type=BYTES),

@@ -26,6 +26,7 @@ from ..wire import (
     JobDetail,
     JobRequest,
     JobView,
+    MetricsView,
     NodeChangeView,
     NodeEdit,
     NodeView,
@@ -376,6 +377,10 @@ class Client:
         hour.
         """
         return self._list(UsageView, "usage", {"by": by, "from": since, "to": until})
+
+    def metrics(self, job: str) -> MetricsView:
+        """A job's metrics and the use of its devices over time, from its first report on."""
+        return self._get(MetricsView, f"{_job_path(job)}/metrics")
 
     def projects(self) -> list[ProjectView]:
         """The user's projects with their quotas, use and fair share."""

@@ -444,6 +444,7 @@ class SchedulingController:
         if rows is None:
             self.due["sample"] = now  # they are being read: the next run has them
         if not rows or self.lease is None:
+            self.store.add_series(now=now)
             return
         self.store.add_samples(self.leadership.holder, now, rows, now=now)
         facts = self.sampler.device_facts()

@@ -21,6 +21,7 @@ from .records.rows import (
     Changes,
     Holding,
     JobRecord,
+    JobSeries,
     JobStart,
     NotebookRecord,
     QuotaRevision,
@@ -146,6 +147,10 @@ class StoreQueries:
     def ranks(self, job: str) -> list[RankRecord]:
         with self._rows.reading() as scope:
             return sorted(scope.find(tables.RANKS, "job", [job]), key=lambda record: (record.attempt, record.rank))
+
+    def series(self, job: str) -> JobSeries | None:
+        """The series of a job; None before its first point."""
+        return self._get(tables.SERIES, job)
 
     def secrets(self, job: str) -> dict[str, str]:
         row = self._get(tables.SECRETS, job)

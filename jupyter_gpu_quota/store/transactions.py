@@ -26,6 +26,7 @@ from .database.tables import (
     UserRow,
 )
 from .database.unit_of_work import UnitOfWork
+from .job_series import Points, write_points
 from .queries import StoreQueries
 from .records.activity import KeepNotes, RecordReport
 from .records.calls import Committed, Lease, LeaseLost, Stale
@@ -52,7 +53,7 @@ class Store(StoreQueries):
         self._new_id = new_id
         self._writer = threading.Lock()
         self._unsettled = False
-        self._tally = Tally()
+        self._tally, self._points = Tally(), Points()
         self._observed: dict[tuple[str, int, int], RankFact] = {}
         self._observed_fencing = 0
 
@@ -114,6 +115,7 @@ class Store(StoreQueries):
                 return Stale(seen=work.version(), current=work.version(), why=why)
             seen = observe_facts(work, news)
             version = work.version()
+        self._points.take_facts([fact for fact in news if isinstance(fact, RankFact)], now)
         present = {_rank_of(fact) for fact in facts if isinstance(fact, RankFact)}
         # thousands of running jobs report the same facts each second, so those are not read again
         self._observed = {key: fact for key, fact in known.items() if key in present}
@@ -198,7 +200,19 @@ class Store(StoreQueries):
             add_use(work, due)
         self._tally.forget(due, now)
         self._tally.take(rows)
+        self._points.take_samples(rows)
+        self.add_series(now=now)
         return True
+
+    def add_series(self, *, now: int) -> None:
+        """Store what jobs reported, and the use of their devices, of the last ten seconds or longer.
+
+        It waits for no disk: after a loss of power, or where the database is not available, these points are missing.
+        """
+        due = self._points.take_due(now)
+        if due:
+            with self._writing(now, repeatable=True) as work:
+                write_points(work, due)
 
     def forget(self, *, jobs_ended_before: int, samples_before: int, usage_before: int = 0) -> list[str]:
         """Remove old jobs with their rows, samples and hours of use; returns the ids of the jobs. Audit rows stay.

@@ -205,6 +205,36 @@ class CloneRequest(Wire):
     idempotency_key: IdempotencyKey | None = None
 
 
+class PointView(Wire):
+    """The values in one slot of a series, which begins at ``at``: their mean, the least and the greatest."""
+
+    at: datetime
+    mean: float
+    min: float
+    max: float
+
+
+class DeviceSeriesView(Wire):
+    """The use of one device by a job, in thousandths of the device, and its memory there; unknown is left out."""
+
+    device: str
+    utilised_milli: list[PointView]
+    memory_mib: list[PointView]
+
+
+class MetricsView(Wire):
+    """``GET jobs/{id}/metrics``: what a job reported, and the use of its devices, from the first report on.
+
+    A slot without values is left out. ``width_s`` is the width of the slots, which grows with the job; null before the
+    first report. ``progress`` is the ``done`` that the job reported.
+    """
+
+    width_s: int | None
+    metrics: dict[str, list[PointView]]
+    progress: list[PointView]
+    devices: list[DeviceSeriesView]
+
+
 class OutputView(Wire):
     path: str
     size_bytes: int

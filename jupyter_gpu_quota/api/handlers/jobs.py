@@ -13,7 +13,7 @@ from ...core.model import JobState
 from ...store.records.calls import JobColumn, JobFilter, JobOrder, Page
 from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
 from ...store.records.rows import JobRecord
-from ...wire import CloneRequest, JobDetail, JobRequest, JobView
+from ...wire import CloneRequest, JobDetail, JobRequest, JobView, MetricsView
 from ..access.permissions import (
     USUAL_PRIORITY,
     Person,
@@ -27,6 +27,7 @@ from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
 from ..views.explanations import dry_run
 from ..views.records import job_detail, job_view
+from ..views.series import metrics_view
 from .bundles import bundle_size, refuse_over_limit
 from .submission import REQUESTED, quota_in_force, spec_of
 
@@ -155,6 +156,12 @@ async def show(call: Call) -> JobDetail:
     ranks = await store_view.read(store_view.store.ranks, record.job.id)
     await _decide_about(call, [record])
     return job_detail(record, ranks, store_view)
+
+
+async def metrics(call: Call) -> MetricsView:
+    """The series of one job."""
+    record, store_view = await seen_job(call), call.store_view
+    return metrics_view(await store_view.read(store_view.store.series, record.job.id))
 
 
 async def listing(call: Call, limit: int = 100) -> Answer:

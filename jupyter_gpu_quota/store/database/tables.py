@@ -19,7 +19,7 @@ from ..records.activity import Note, NotebookReport
 from ..records.calls import Page
 from ..records.commands import AllocationLabel
 from ..records.notifications import NotificationRecord
-from ..records.rows import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, UsageHour
+from ..records.rows import AuditRow, JobRecord, JobSeries, NotebookRecord, QuotaRevision, RankRecord, UsageHour
 from .codecs import NAMES, REASON, Codec, Coding, ColumnSpec, coding_of, columns_of, tuple_of
 
 R = TypeVar("R")
@@ -311,6 +311,9 @@ BATCHES: Table[BatchRow] = Table(
 HOURS: Table[UsageHour] = Table(
     name="usage_hours", record=UsageHour, keys=("hour_at", "workload", "device"), indexes=("hour_at",)
 )
+SERIES: Table[JobSeries] = Table(
+    name="job_series", record=JobSeries, keys=("job",), changing=("width_ms", "series"), parents={"job": "jobs.id"}
+)
 LABELS: Table[AllocationLabel] = Table(name="enforcement_labels", record=AllocationLabel, keys=("allocation",))
 REPORTS: Table[NotebookReport] = Table(
     name="notebook_reports", record=NotebookReport, keys=("notebook",), order=("at",), sql_indexes=(("at",),)
@@ -322,7 +325,7 @@ NOTES: Table[Note] = Table(
 
 TABLES: tuple[Table[Any], ...] = (
     HEAD, USERS, NODES, DEVICES, JOBS, NOTEBOOKS, NOTIFICATIONS, ALLOCATIONS, RESERVATIONS, RANKS, SECRETS, IDEMPOTENCY,
-    BUNDLES, QUOTA, AUDIT, SAMPLES, LATEST, BATCHES, HOURS, LABELS, REPORTS, NOTES, SERVICE_KEYS,
+    BUNDLES, QUOTA, AUDIT, SAMPLES, LATEST, BATCHES, HOURS, SERIES, LABELS, REPORTS, NOTES, SERVICE_KEYS,
 )  # fmt: skip
 """In the order of their foreign keys: a row's parent is in a table before it."""
 

@@ -147,6 +147,28 @@ class UsageHour:
     seen_s: int = 0
 
 
+Slot = tuple[int, int, float, float, float]
+"""The number of a slot, and of its points the count, the mean, the least and the greatest value."""
+
+
+METRIC, USE, MEMORY, DONE = "metric ", "use ", "memory ", "done"
+"""The names of series begin with these; then the metric or the device follows."""
+
+
+@fast_frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeries:
+    """The series of one job by name, as slots in order; a slot without points is left out.
+
+    Slot n covers ``width_ms`` from ``begins_at`` plus n widths.
+    """
+
+    job: str
+    begins_at: int
+    width_ms: int
+    series: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
+
+
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStart:

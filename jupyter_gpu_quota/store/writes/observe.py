@@ -114,9 +114,9 @@ def _progressed(work: UnitOfWork, record: JobRecord, fact: RankFact, counts: _Ra
         record,
         job=job,
         first_started_at=first_at,
-        done=record.done if _number(fact.done) is None else fact.done,
-        total=record.total if _number(fact.total) is None else fact.total,
-        metrics=_metrics(fact.metrics) or record.metrics,
+        done=record.done if whole_number(fact.done) is None else fact.done,
+        total=record.total if whole_number(fact.total) is None else fact.total,
+        metrics=finite(fact.metrics) or record.metrics,
     )
 
 
@@ -130,12 +130,12 @@ def _seen_running(work: UnitOfWork, job: Job, fact: RankFact, counts: _RankCount
     return transitions.seen_running(job, started_at)
 
 
-def _number(value: int | None) -> int | None:
+def whole_number(value: int | None) -> int | None:
     """A number of a job's progress file; None for one that no database can hold."""
     return value if value is not None and abs(value) < 2**63 else None
 
 
-def _metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     """The finite metrics: infinity and NaN have no JSON form, and NaN would differ from itself at every tick."""
     return {_text(name): float(value) for name, value in metrics.items() if -MAX_FLOAT <= value <= MAX_FLOAT}
 

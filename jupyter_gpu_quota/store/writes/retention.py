@@ -24,9 +24,11 @@ def forget_jobs(work: UnitOfWork) -> list[str]:
         work.delete(tables.IDEMPOTENCY, tables.IDEMPOTENCY.key(row))
     work.fetch(tables.RESERVATIONS, [(id,) for id in jobs + notebooks])
     work.fetch(tables.SECRETS, [(id,) for id in jobs])
+    work.fetch(tables.SERIES, [(id,) for id in jobs])
     for id in jobs + notebooks:
         work.delete(tables.RESERVATIONS, (id,))
         work.delete(tables.SECRETS, (id,))
+        work.delete(tables.SERIES, (id,))
     allocations = work.ended(tables.ALLOCATIONS, 10 * JOBS_AT_A_TIME)
     add_allocated(work, allocations)
     released = [tables.ALLOCATIONS.key(allocation) for allocation in allocations]

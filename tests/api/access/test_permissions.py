@@ -47,6 +47,7 @@ EXPECTED = {
     "POST jobs/{id}/actions/{change:hold|release|cancel}": "401 404 404 403 200 200 200 403 403",
     "POST jobs/{id}/actions/{again:clone|rerun}": "401 404 404 201 201 201 403 403 403",
     "GET jobs/{id}/logs": THE_PROJECT,
+    "GET jobs/{id}/metrics": THE_PROJECT,
     "GET jobs/{id}/outputs": THE_PROJECT,
     "GET jobs/{id}/outputs/{path...}": THE_PROJECT,
     "HEAD bundles/{digest}": "401 404 404 404 200 404 404 403 403",
@@ -86,6 +87,7 @@ EXPECTED = {
 PRIVATE = {
     "GET jobs/{id}": "401 404 404 404 200 200 200 404 403",
     "GET jobs/{id}/logs": "401 404 404 404 200 200 200 404 403",
+    "GET jobs/{id}/metrics": "401 404 404 404 200 200 200 404 403",
     "GET jobs/{id}/outputs": "401 404 404 404 200 200 200 404 403",
     "GET jobs/{id}/outputs/{path...}": "401 404 404 404 200 200 200 404 403",
     "GET explain/{id}": "401 404 404 404 200 200 200 404 403",
