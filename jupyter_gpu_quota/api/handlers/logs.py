@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote
 
 from tornado.iostream import StreamClosedError
 
-from ...backends.protocol import MAX_OUTPUTS, LogPart, OutputRefused
+from ...backends.protocol import MAX_OUTPUTS, LogPart, Output, OutputRefused
+from ...bundle import ArchivedFile, FileShrank, archive
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubUnavailable
 from ...store.records.calls import StoreUnavailable
@@ -23,6 +28,8 @@ from ..access.streams import HEARTBEAT_S, EventStream
 from ..requests.call import Answer, Call, listed
 from ..views.records import instant
 from .jobs import record_of, seen_job
+
+log = logging.getLogger(__name__)
 
 MAX_PART = 1 << 20
 CHUNK_BYTES = 1 << 16
@@ -176,11 +183,24 @@ class _Follower:
 
 
 # --- outputs ----------------------------------------------------------------------------------------------------------
-async def outputs(call: Call) -> Answer:
-    """The files of a job's outputs folder; ``truncated``: it has more than the limit of this list."""
+async def outputs(call: Call) -> Answer | None:
+    """The files of a job's outputs folder; ``archive=1``: all of them as one tar.gz."""
     record = await seen_job(call)
-    some = await call.store_view.read(call.services.backend.outputs.outputs, record.job.id, MAX_OUTPUTS + 1)
-    found, page = some[:MAX_OUTPUTS], call.page()
+    if not call.flag("archive"):
+        return await listed_outputs(call, record)
+    await _send_archive(call, record, await _files(call, record))
+    return None
+
+
+async def _files(call: Call, record: JobRecord) -> Sequence[Output]:
+    """The files, with one more than are listed where there are more."""
+    return await call.store_view.read(call.services.backend.outputs.outputs, record.job.id, MAX_OUTPUTS + 1)
+
+
+async def listed_outputs(call: Call, record: JobRecord) -> Answer:
+    """The requested part of the list of files; ``truncated``: there are more than the limit of this list."""
+    some, page = await _files(call, record), call.page()
+    found = some[:MAX_OUTPUTS]
     views = [
         OutputView(path=each.path, size_bytes=each.size_bytes, modified_at=instant(each.modified_at))
         for each in found[page.offset : page.offset + page.limit]
@@ -188,20 +208,50 @@ async def outputs(call: Call) -> Answer:
     return listed(views, len(found), page, truncated=len(some) > MAX_OUTPUTS)
 
 
+async def _send_archive(call: Call, record: JobRecord, files: Sequence[Output]) -> None:
+    """Send outputs as one archive. One that is removed meanwhile is left out; one that shrinks breaks the download."""
+    job = record.job.id
+    if len(files) > MAX_OUTPUTS:
+        raise Refused(
+            413,
+            "too_many_files",
+            f"Job {job} has more than {MAX_OUTPUTS} outputs, the most that one archive has. Download files by their"
+            " path, or let the job pack them.",
+        )
+    try:
+        await _send(call, f"{job}.tar.gz", "application/gzip", archive(_opened(call, job, files)))
+    except FileShrank as error:
+        log.warning("the archive of job %s was not sent to its end: %s", job, error)
+        call.resource.request.connection.close()  # type: ignore[union-attr]
+
+
+def _opened(call: Call, job: str, files: Sequence[Output]) -> Iterator[ArchivedFile]:
+    """Each output that can be opened, with the size that it has then."""
+    for each in files:
+        with contextlib.suppress(OutputRefused):
+            content = call.services.backend.outputs.open_output(job, each.path)
+            yield ArchivedFile(each.path, os.fstat(content.fileno()).st_size, each.modified_at, content)
+
+
 async def output(call: Call) -> None:
-    """One file, always as a download: a job's file is never shown as a page of this site."""
-    record = await seen_job(call)
-    path, resource = call.names["path"], call.resource
+    """One file."""
+    record, path = await seen_job(call), call.names["path"]
     try:
         file = await call.store_view.read(call.services.backend.outputs.open_output, record.job.id, path)
     except OutputRefused as error:
         raise Refused(404, "not_found", str(error)) from None
     with file:
-        resource.set_header("Content-Type", "application/octet-stream")
-        resource.set_header("Content-Security-Policy", "sandbox; default-src 'none'")
-        name = quote(path.rpartition("/")[2], safe="")
-        resource.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
-        with contextlib.suppress(StreamClosedError):
-            while piece := await call.store_view.read(file.read, CHUNK_BYTES):
-                resource.write(piece)
-                await resource.flush()
+        pieces = iter(partial(file.read, CHUNK_BYTES), b"")
+        await _send(call, path.rpartition("/")[2], "application/octet-stream", pieces)
+
+
+async def _send(call: Call, name: str, content_type: str, pieces: Iterator[bytes]) -> None:
+    """Send a file, always as a download: a job's file is never shown as a page of this site."""
+    resource = call.resource
+    resource.set_header("Content-Type", content_type)
+    resource.set_header("Content-Security-Policy", "sandbox; default-src 'none'")
+    resource.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{quote(name, safe='')}")
+    with contextlib.suppress(StreamClosedError):
+        while (piece := await call.store_view.read(next, pieces, None)) is not None:
+            resource.write(piece)
+            await resource.flush()

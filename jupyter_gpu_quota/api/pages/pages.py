@@ -131,7 +131,7 @@ async def job(call: Call) -> dict[str, Any]:
     parts = page_text.log_choices(detail)
     shown = log_shown(call, parts)
     tail = await logs.part_of(call, record, shown.attempt, shown.rank, -LOG_SHOWN, LOG_SHOWN)
-    outputs = await logs.outputs(call)
+    outputs = await logs.listed_outputs(call, record)
     return {
         "page_title": record.spec.name,
         "job": detail,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
+import io
+import os
+import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from jupyter_gpu_quota.api.handlers import logs
 from jupyter_gpu_quota.api.handlers.submission import name_of
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
@@ -447,6 +453,59 @@ def test_a_follower_who_loses_the_project_stops_receiving_the_log(
             if next(events, None) is None:
                 return
     pytest.fail("a stream that nobody may read any more went on")
+
+
+def archived(world: ServiceWorld, job: str) -> dict[str, bytes]:
+    """The files of the archive of a job's outputs."""
+    given = world.get(f"jobs/{job}/outputs?archive=1")
+    assert (given.status, given.headers["content-type"]) == (200, "application/gzip")
+    assert given.headers["content-disposition"] == f"attachment; filename*=UTF-8''{job}.tar.gz"
+    with tarfile.open(fileobj=io.BytesIO(given.body), mode="r:gz") as tar:
+        entries = tar.getmembers()
+        assert all(entry.isreg() for entry in entries)
+        return {entry.name: tar.extractfile(entry).read() for entry in entries}  # type: ignore[union-attr]
+
+
+def test_outputs_are_one_archive_without_links(world: ServiceWorld) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    assert archived(world, job) == {}
+    long_name = "n" * 120 + "/" + "é" * 60
+    files = {"a.txt": b"a", "empty": b"", long_name: b"b" * 512, "big/weights": os.urandom(3 << 20)}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "link").symlink_to("/etc/passwd")
+    assert archived(world, job) == files
+    assert world.get(f"jobs/{job}/outputs?archive=1", "patty").status == 404
+
+
+def test_an_archive_without_its_end_is_not_taken_for_a_whole_one(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    (folder / "a").write_bytes(os.urandom(2 << 20))
+    stated = logs.os.fstat
+
+    def longer(fd: int) -> object:
+        return SimpleNamespace(st_size=stated(fd).st_size + 1)
+
+    monkeypatch.setattr(logs, "os", SimpleNamespace(fstat=longer))
+    with pytest.raises(http.client.IncompleteRead):
+        world.get(f"jobs/{job}/outputs?archive=1")
+
+
+def test_an_archive_of_too_many_files_is_refused(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    for name in "abc":
+        (folder / name).touch()
+    monkeypatch.setattr(logs, "MAX_OUTPUTS", 2)
+    refused = world.get(f"jobs/{job}/outputs?archive=1")
+    assert (refused.status, refused.json["reason"]) == (413, "too_many_files")
 
 
 def test_outputs_are_listed_and_given_as_downloads(world: ServiceWorld) -> None:
