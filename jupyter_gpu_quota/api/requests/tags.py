@@ -39,7 +39,8 @@ async def of_jobs(call: Call) -> str | None:
     """Without one: jobs in the order of their duration, which time changes."""
     if "duration" in (call.text("sort") or ""):
         return None
-    if any(record.job.state in WAITING for record in call.store_view.mirror.jobs.values()):
+    records = call.store_view.mirror.jobs.values()
+    if any(record.job.state in WAITING and may_see(call.person, record) for record in records):
         await call.services.decisions.latest()
         await call.services.decisions.shares()
     return tag_of(call)
