@@ -287,10 +287,15 @@ class Run:
         if status == 0:
             say(f"{which} ended the notebook")
             return self.succeed()
-        is_pause = status == job.CHECKPOINTED
-        cell.metadata[KEY] = {"status": "interrupted" if is_pause else "failed"}
-        self.save("paused" if is_pause else "failed", f"{which}: {last}")
-        say(f"{which} saved a checkpoint and ended the attempt" if is_pause else f"failed in {which}: {last}")
+        if status == job.CHECKPOINTED:
+            cell.metadata[KEY] = {"status": "interrupted"}
+            self.save("paused", which)
+            self.keep_checkpoint()
+            say(f"{which} saved a checkpoint and ended the attempt")
+        else:
+            cell.metadata[KEY] = {"status": "failed"}
+            self.save("failed", f"{which}: {last}")
+            say(f"failed in {which}: {last}")
         return status
 
     async def kernel_died(self, cell: NotebookNode, which: str) -> int:
@@ -308,9 +313,8 @@ class Run:
         """End the attempt so that the queue resumes it; functions for a pause may save a checkpoint before."""
         called = await self.call_functions() if self.is_python else 0
         self.save("paused", where)
-        if called and self.checkpoint is not None:
-            with job.saving(self.checkpoint) as part:
-                nbformat.write(self.executor.nb, part)
+        if called:
+            self.keep_checkpoint()
         next_run = "runs again from its first cell, since the variables of its kernel are lost"
         if self.checkpoint is not None and self.checkpoint.exists():
             next_run = f"continues from the checkpoint: only cells tagged {SKIPPED} that had ended do not run again"
@@ -334,6 +338,12 @@ class Run:
         finally:
             cells.pop()
         return 0
+
+    def keep_checkpoint(self) -> None:
+        """Store which cells ended before a checkpoint was saved, with their outputs, for the next attempt."""
+        if self.checkpoint is not None:
+            with job.saving(self.checkpoint) as part:
+                nbformat.write(self.executor.nb, part)
 
     # --- files --------------------------------------------------------------------------------------------------------
     def cells_before_pause(self) -> dict[int, NotebookNode]:

@@ -246,6 +246,38 @@ def test_a_function_that_fails_saves_no_checkpoint(world: LocalWorld, tmp_path: 
     assert states(executed(world)) == ["ended"] * 3, "a tagged cell runs again without a checkpoint"
 
 
+def test_a_cell_that_saves_itself_ends_the_attempt_and_tagged_cells_are_skipped(
+    world: LocalWorld, tmp_path: Path
+) -> None:
+    loop = (
+        "from jupyter_gpu_quota import job\nsaved = job.checkpoint_path('n')\n"
+        "if not saved.exists():\n    saved.touch(); raise SystemExit(job.CHECKPOINTED)"
+    )
+    path = notebook(tmp_path, ("print('prepared')", "skip-on-resume"), loop, "print('evaluated')")
+    assert ran(world, path).exit_status == 75
+    start(world, path, attempt=2)
+    assert ended(world, 2).exit_status == 0, world.log("J", 2)
+    found = executed(world)
+    assert (states(found), texts(found)) == (["skipped", "ended", "ended"], ["prepared\n", "", "evaluated\n"])
+
+
+@pytest.mark.parametrize(
+    ("tag", "state", "source", "is_skipped"),
+    [
+        pytest.param("skip-on-resume", "ended", "1", True, id="a tagged cell that ended"),
+        pytest.param("skip-on-resume", "skipped", "1", True, id="a tagged cell that was skipped before"),
+        pytest.param("skip-on-resume", "interrupted", "1", False, id="a tagged cell that was interrupted"),
+        pytest.param("skip-on-resume", "ended", "2", False, id="a tagged cell that was edited"),
+        pytest.param("other", "ended", "1", False, id="a cell without the tag"),
+    ],
+)
+def test_which_cells_do_not_run_again(tag: str, state: str, source: str, is_skipped: bool) -> None:
+    before = nbformat.v4.new_code_cell("1", metadata={"gpu_quota": {"status": state}})
+    cell = nbformat.v4.new_code_cell(source, metadata={"tags": [tag]})
+    assert notebook_job.is_same_and_ended(cell, before) == is_skipped
+    assert not notebook_job.is_same_and_ended(cell, None)
+
+
 def test_a_pause_in_the_last_cell_that_ends_in_time_is_a_success(world: LocalWorld, tmp_path: Path) -> None:
     start(world, notebook(tmp_path, WAIT.format(go=str(tmp_path / "go"))))
     in_cell(world, 1)

@@ -54,7 +54,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND ...", type=click.UNPROCESSED)
 @calls_service
 def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: bool, **options: Any) -> None:
-    """Queue a job and print its id."""
+    """Queue a job and print its id. COMMAND may be a notebook with parameters: train.ipynb -p epochs 3."""
     if options["min_nodes"] is not None and options["min_nodes"] > options["nodes"]:
         raise click.UsageError(f"--min-nodes {options['min_nodes']} is more than --nodes {options['nodes']}")
     options["preemptible"] = not options.pop("non_preemptible")
