@@ -318,7 +318,7 @@ class Run:
         next_run = "runs again from its first cell, since the variables of its kernel are lost"
         if self.checkpoint is not None and self.checkpoint.exists():
             next_run = f"continues from the checkpoint: only cells tagged {SKIPPED} that had ended do not run again"
-        say(f"paused {where}; in the next attempt the notebook {next_run}")
+        say(f"stopped on request {where}; in a next attempt the notebook {next_run}")
         return job.CHECKPOINTED
 
     async def call_functions(self) -> int:

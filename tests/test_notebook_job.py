@@ -184,8 +184,8 @@ def test_a_pause_takes_effect_between_cells_and_the_next_attempt_runs_all_again(
     fact = ended(world)
     assert (fact.exit_status, fact.completed, fact.done) == (75, False, 2)
     assert last_line(world) == (
-        "[notebook] paused before cell 3 of 3; in the next attempt the notebook runs again from its first cell, "
-        "since the variables of its kernel are lost"
+        "[notebook] stopped on request before cell 3 of 3; in a next attempt the notebook runs again from its first "
+        "cell, since the variables of its kernel are lost"
     )
     found = executed(world)
     assert (states(found), found.metadata.gpu_quota.state) == (["ended", "ended", None], "paused")
@@ -215,7 +215,7 @@ def test_a_long_cell_is_interrupted_before_the_grace_ends_and_a_function_saves(
     assert (fact.exit_status, fact.completed, fact.done) == (75, False, 3), world.log("J")
     log = world.log("J")
     assert "cell 4 of 4 is interrupted" in log and "saved 7\n" in log and "KeyboardInterrupt" in log
-    assert "paused in cell 4 of 4; in the next attempt the notebook continues from the checkpoint" in last_line(world)
+    assert "in cell 4 of 4; in a next attempt the notebook continues from the checkpoint" in last_line(world)
     assert fact.saved_at is not None
     found = executed(world)
     assert states(found) == ["ended", "ended", "ended", "interrupted"] and len(found.cells) == 4

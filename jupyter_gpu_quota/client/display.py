@@ -27,14 +27,16 @@ def plain_text(value: object) -> str:
 def html_table(columns: Sequence[str], rows: Iterable[Row]) -> str:
     """A table as HTML, with at most MAX_ROWS rows."""
     shown, more = _shown(rows)
-    head = "".join(f"<th style='text-align:left'>{_cell(name)}</th>" for name in columns)
+    head = "".join(f"<th scope='col' style='text-align:left'>{_cell(name)}</th>" for name in columns)
     body = "".join("<tr>" + "".join(_td(cell) for cell in row) + "</tr>" for row in shown)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more and f'<p>{more}</p>'}"
 
 
 def html_facts(facts: Iterable[tuple[str, object]], done: int = 0, total: int = 0) -> str:
     """Names and values as HTML, with a progress bar if there is a ``total``."""
-    rows = "".join(f"<tr><th style='text-align:left'>{_cell(name)}</th>{_td(value)}</tr>" for name, value in facts)
+    rows = "".join(
+        f"<tr><th scope='row' style='text-align:left'>{_cell(name)}</th>{_td(value)}</tr>" for name, value in facts
+    )
     bar = f"<progress value='{done:d}' max='{total:d}' aria-label='progress'></progress>" if total > 0 else ""
     return f"<table><tbody>{rows}</tbody></table>{bar}"
 
