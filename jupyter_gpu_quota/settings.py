@@ -132,6 +132,12 @@ class GPUQuota(Configurable):
         "file asks for it), in mode report a GPU would be freed, the notebook uses more memory than its share, the "
         "enforcement of its share is too weak, and its server was stopped for one of the last two.",
     ).tag(**SERVICE)
+    notification_job_events = List(
+        Enum(["ended", "failed", "paused"]),
+        default_value=[],
+        help="Events of a job that send a notification to its owner, if a webhook or mail is configured and the owner "
+        "chose none with `submit --notify`: it ended in any way, it failed, it was paused.",
+    ).tag(**SERVICE)
     notification_webhook_url = Unicode(
         "", help="Webhook: it gets each notification as JSON in a POST; https, or this machine; empty: no webhook."
     ).tag(**SERVICE)

@@ -20,6 +20,19 @@ from .waiting import wait_for
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
+EVENTS = ("ended", "failed", "paused")
+
+
+def parse_events(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
+    """Events, separated by commas; an empty list for "none"."""
+    if text is None:
+        return None
+    found = [] if text == "none" else [event.strip() for event in text.split(",")]
+    if unknown := [event for event in found if event not in EVENTS]:
+        raise click.BadParameter(f"{unknown[0]!r:.40} is none of {', '.join(EVENTS)}; without messages, write none")
+    return found
+
+
 @click.command()
 @click.option("--project", metavar="P", help="Default: this notebook's project, or your only one.")
 @click.option(
@@ -47,6 +60,12 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 )
 @click.option("--retries", type=click.IntRange(0, 100), default=0, metavar="N", help="New attempts after a failure.")
 @click.option("--private", is_flag=True, help="Visible only to you, leads and admins.")
+@click.option(
+    "--notify",
+    callback=parse_events,
+    metavar="E,E|none",
+    help="Messages when it has ended, failed, paused. Default: the site's.",
+)
 @click.option("--idempotency-key", metavar="K", help="The same key returns the same job.")
 @click.option("--dry-run", is_flag=True, help="Show the outcome and store nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the job's end; the exit code is the job's.")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ..hub_api import Hub, HubUnavailable, Server
 from ..notifications.channel import Channel, Outcome
+from ..notifications.job_message import JobMessage
 from ..notifications.message import Message
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class _Channel:
         self._channel, self._events = channel, events
         self.name, self.where, self.width = channel.name, channel.where, channel.width
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Message | JobMessage) -> Outcome:
         return await asyncio.to_thread(self._events.run, self._channel.send(message))
 
     async def probe(self) -> Outcome:

@@ -20,7 +20,7 @@ from .enforcement_effects import Effects
 from .idleness import Idleness
 from .lease import FencedStore
 from .loop import Controller
-from .notifications import ChannelSender, NotificationQueue, give_up_unconfigured
+from .notifications import ChannelSender, JobNotifications, NotificationQueue, give_up_unconfigured
 from .reconciliation import Reconciliation
 
 
@@ -47,6 +47,7 @@ class ControllerFactory:
     events: Sequence[Event]
     hub_name: str = "local"
     page: str | None = None
+    job_events: Sequence[str] = ()
     new_id: Callable[[int], str] = field(default=new_ulid)
 
     def controllers(self) -> Mapping[str, Callable[[], Controller]]:
@@ -56,6 +57,7 @@ class ControllerFactory:
             "idleness": self.idleness,
             "enforcement": self.enforcement,
             "reconciliation": self.reconciliation,
+            **({"notifications.jobs": self.job_notifications} if self.channels else {}),
             **senders,
         }
 
@@ -75,6 +77,9 @@ class ControllerFactory:
 
     def reconciliation(self) -> Reconciliation:
         return Reconciliation(FollowedStore(self.store), self.fenced, self.hub.servers)
+
+    def job_notifications(self) -> JobNotifications:
+        return JobNotifications(self.store, self.fenced, self.queue.channels, self.job_events)
 
     def sender(self, channel: Channel) -> ChannelSender:
         return ChannelSender(channel, self.store, self.fenced, clock=self.clock, hub=self.hub_name, page=self.page)

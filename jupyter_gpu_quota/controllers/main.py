@@ -132,6 +132,7 @@ def build(config: GPUQuota, store: Store, shared: Store) -> Controllers:
         store=shared, fenced=fenced, hub=hub, enforcement_backend=backend.enforcement, channels=channels.all,
         clock=now_ms, events=config.notification_events, hub_name=config.hub,
         page=config.notification_page or os.environ.get("JUPYTERHUB_PUBLIC_URL") or None,
+        job_events=config.notification_job_events,
     )  # fmt: skip
     scheduling = Loop(
         "scheduling", partial(_scheduling, config, store, backend, leadership), leadership, now_ms,

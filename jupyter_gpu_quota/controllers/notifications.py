@@ -1,5 +1,7 @@
 """Notifications: queued in the transaction of their event, and sent through each channel until it accepts them.
 
+Those about jobs are queued by a loop that reads the jobs that changed.
+
 One loop for each channel empties its queue. A message that was being sent when a process ended is sent again, with the
 same id.
 """
@@ -8,22 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from ..core.idle.activity import IdlePolicy
 from ..core.idle.state_document import from_document
 from ..core.idle.state_machine import Freed, Freeing, MachineState, Stopping, Warned
+from ..core.lifecycle import FINAL
+from ..core.model import JobState
 from ..core.reason_codes import SERVER_STOPPED
 from ..core.reason_figures import code_of, figure_pairs, reason_from
-from ..core.reasons import EnforcementTooWeak, OverShare, Reason
+from ..core.reasons import CancelledByPerson, EnforcementTooWeak, OverShare, Reason
 from ..messages.reasons import sentence, warning
 from ..notifications.channel import Channel, Failed, Outcome, Sent
+from ..notifications.job_message import JOB_EVENTS, JobEvent, JobMessage
 from ..notifications.message import EVENTS, Event, Message
+from ..store.records.activity import KeepNotes, Note
 from ..store.records.calls import Page
 from ..store.records.commands import RecordIdleState, RecordMemoryEnforcement
-from ..store.records.notifications import ChangeNotification, NewNotification, NotificationRecord
-from ..store.records.rows import NotebookRecord
+from ..store.records.notifications import (
+    ChangeNotification,
+    NewNotification,
+    NotificationRecord,
+    QueueJobNotifications,
+)
+from ..store.records.rows import JobRecord, NotebookRecord
 from ..store.transactions import Store
 from .lease import FencedStore
 
@@ -42,6 +53,7 @@ FAILING_BATCH, BATCH = 2, 16
 CHECK_EVERY_MS = 2_000
 CHANNELS = ("webhook", "mail")
 PENDING_PAGE = Page(limit=1_000)
+CURSOR = "cursor"
 
 
 class NotificationQueue:
@@ -158,6 +170,100 @@ def _why(facts: Mapping[str, object]) -> str:
     return warning(reason) if isinstance(reason, OverShare | EnforcementTooWeak) else sentence(reason)
 
 
+# --- jobs -------------------------------------------------------------------------------------------------------------
+class JobNotifications:
+    """Queues the messages about jobs. ``defaults`` are the events of a job whose owner chose none.
+
+    It reads the jobs that changed. The id of a message names the job, the attempt and the event, so that a repeated run
+    queues nothing twice. The version up to which it has read is stored in the same transaction; a controller that takes
+    over continues there.
+    """
+
+    name = "notifications.jobs"
+
+    def __init__(self, view: Store, store: FencedStore, channels: Sequence[str], defaults: Sequence[str]) -> None:
+        self.view, self.store, self.channels, self.defaults = view, store, channels, defaults
+        self._read: int | None = None
+
+    def run_once(self, now: int) -> int:
+        """Queue the messages of the jobs that changed since the last run. Returns when to run again."""
+        if self._read is None:
+            self._read = self._stored()
+        changes = self.view.changes(self._read) if self._read else None
+        version = self.view.version() if changes is None else changes.version
+        requests = [] if changes is None else [*self._requests(changes.jobs, now)]
+        if requests or changes is None:
+            note = Note(kind="job_events", subject=CURSOR, at=now, document={"version": version})
+            self.store.record(*requests, KeepNotes(notes=(note,)))
+        self._read = version
+        return now + CHECK_EVERY_MS
+
+    def _stored(self) -> int:
+        """The version up to which jobs were read; 0 before the first run, which notifies of nothing in the past."""
+        notes = self.view.notes("job_events")
+        version = notes[0].document.get("version") if notes else 0
+        return version if isinstance(version, int) else 0
+
+    def _requests(self, records: Sequence[JobRecord], now: int) -> Iterator[QueueJobNotifications]:
+        for record in records:
+            event = event_of(record, self.defaults)
+            if event is not None and now - (record.ended_at or now) < USEFUL_MS:
+                yield QueueJobNotifications(job=record.job.id, notifications=self._messages(record, event, now))
+
+    def _messages(self, record: JobRecord, event: JobEvent, now: int) -> tuple[NewNotification, ...]:
+        return tuple(
+            NewNotification(
+                notification=f"{record.job.id}-{record.job.attempt}-{event}-{channel}",
+                event=event,
+                channel=channel,
+                facts={"attempt": record.job.attempt},
+                until=now + USEFUL_MS,
+            )
+            for channel in self.channels
+        )
+
+
+def event_of(record: JobRecord, defaults: Sequence[str]) -> JobEvent | None:
+    """The event of which the owner of a job is notified in its present state; None without one.
+
+    A failed job is a job that ended. An owner who cancelled the job knows.
+    """
+    state, chosen = record.job.state, record.spec.notify
+    wanted = set(defaults if chosen is None else chosen)
+    if state is JobState.PAUSED:
+        return "job_paused" if "paused" in wanted else None
+    if state is JobState.FAILED:
+        return "job_failed" if wanted & {"failed", "ended"} else None
+    if state not in FINAL or "ended" not in wanted:
+        return None
+    reason = record.reason
+    is_own = isinstance(reason, CancelledByPerson) and reason.by == record.job.user
+    return None if state is JobState.CANCELLED and is_own else "job_ended"
+
+
+def is_of_job(row: NotificationRecord) -> bool:
+    return row.event in JOB_EVENTS
+
+
+def job_message(row: NotificationRecord, view: Store, hub: str, page: str | None) -> JobMessage | str:
+    """A queued message about a job as it is sent, or why it is not sent."""
+    record = view.job(row.notebook)
+    if record is None:
+        return "its job was removed by retention"
+    job, event = record.job, next(each for each in JOB_EVENTS if each == row.event)
+    if event == "job_paused" and (job.state is not JobState.PAUSED or job.attempt != row.facts.get("attempt")):
+        return "its event was withdrawn"
+    name = view.user_names([job.user]).get(job.user)
+    if name is None:
+        return "its owner's name was erased"
+    why = "" if record.reason is None or event == "job_ended" else sentence(record.reason)
+    return JobMessage(
+        id=row.id, event=event, at=row.at, hub=hub, user=name, job=job.id, name=record.spec.name, project=job.project,
+        pool=job.pool, gpu_milli=job.gpu_milli * job.ranks, state=str(job.state), why=why, page=page,
+    )  # fmt: skip
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
 class ChannelSender:
     """The messages of one channel.
 
@@ -225,8 +331,10 @@ class ChannelSender:
             case _:
                 assert_never(outcome)
 
-    def message(self, row: NotificationRecord) -> Message | str:
+    def message(self, row: NotificationRecord) -> Message | JobMessage | str:
         """A queued message as it is sent, or why it is not sent."""
+        if is_of_job(row):
+            return job_message(row, self.view, self.hub, self.page)
         notebook = self.view.notebook(row.notebook)
         if notebook is None:
             return "its notebook was removed by retention"
@@ -239,7 +347,7 @@ class ChannelSender:
             return "its owner's name was erased"
         return _message(row, row.event, notebook, names[notebook.notebook.user], self.hub, self.page)
 
-    async def _outcome(self, message: Message) -> Outcome:
+    async def _outcome(self, message: Message | JobMessage) -> Outcome:
         try:
             return await self.channel.send(message)
         except Exception as error:  # one message must neither stop the others nor be tried for ever
@@ -255,7 +363,7 @@ class ChannelSender:
 
     def _end(self, row: NotificationRecord, change: str, why: str) -> None:
         if change == "given_up":
-            log.warning("a message of notebook %s by %s was given up: %s", row.notebook, self.channel.name, why)
+            log.warning("a message of %s by %s was given up: %s", row.notebook, self.channel.name, why)
         self._change(ChangeNotification(notification=row.id, change=change, why=why))
 
     def _change(self, change: ChangeNotification) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from .job_message import JobMessage
 from .message import Message
 
 
@@ -41,7 +42,7 @@ class Channel(Protocol):
     def width(self) -> int:
         """How many messages may be in transit at once."""
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Message | JobMessage) -> Outcome:
         """Send one message. The same id again is the same message."""
 
     async def probe(self) -> Outcome:

@@ -8,11 +8,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..core.amounts import gpu_text
+from .job_message import JobEvent, JobMessage
 from .message import Event, Lost, Message, subject, text
 
 Type = Literal[
     "notebook.warned", "notebook.freed", "notebook.stopping", "notebook.notified",
     "notebook.reported", "notebook.over_share", "notebook.too_weak", "notebook.stopped",
+    "job.ended", "job.failed", "job.paused",
 ]  # fmt: skip
 
 
@@ -51,6 +53,27 @@ class NotificationData(BaseModel):
     )
 
 
+class JobNotificationData(BaseModel):
+    """The event and its job. Format 1 may gain members and loses none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    id: str = Field(description="The same with every attempt to send it. Also the header webhook-id.")
+    event: JobEvent
+    hub: str = Field(description="The name of the hub, c.GPUQuota.hub.")
+    user: str = Field(description="The job's owner, by the hub's user name.")
+    job: str = Field(description="The id of the job, as in the REST API.")
+    name: str
+    project: str
+    pool: str
+    gpu: str = Field(description="The GPU of all its ranks, an exact decimal number.")
+    state: str = Field(description="The state of the job: succeeded, failed, cancelled or paused.")
+    why: str | None = Field(description="The cause as a sentence; of a failure or a pause.")
+    page: str | None = Field(description="The page GPU quota; null if the address is unknown.")
+    subject: str
+
+
 class NotificationDocument(BaseModel):
     """The whole body. Chat programs show ``text``."""
 
@@ -58,12 +81,14 @@ class NotificationDocument(BaseModel):
 
     type: Type
     timestamp: datetime = Field(description="Time of the event; the header webhook-timestamp is that of sending.")
-    data: NotificationData
+    data: NotificationData | JobNotificationData
     text: str
 
 
-def document(message: Message) -> NotificationDocument:
+def document(message: Message | JobMessage) -> NotificationDocument:
     """A message as the webhook's body."""
+    if isinstance(message, JobMessage):
+        return _of_job(message)
     same = ("id", "event", "hub", "user", "notebook", "server", "project", "pool", "lost", "keeps_left", "page")
     data = NotificationData(
         **{name: getattr(message, name) for name in same},
@@ -79,7 +104,19 @@ def document(message: Message) -> NotificationDocument:
     return NotificationDocument(timestamp=_instant(message.at), data=data, text=text(message), **kind)
 
 
-def body(message: Message) -> bytes:
+def _of_job(message: JobMessage) -> NotificationDocument:
+    same = ("id", "event", "hub", "user", "job", "name", "project", "pool", "state", "page")
+    data = JobNotificationData(
+        **{name: getattr(message, name) for name in same},
+        gpu=gpu_text(message.gpu_milli),
+        why=message.why or None,
+        subject=subject(message),
+    )
+    kind: dict[str, Any] = {"type": message.event.replace("_", ".")}
+    return NotificationDocument(timestamp=_instant(message.at), data=data, text=text(message), **kind)
+
+
+def body(message: Message | JobMessage) -> bytes:
     """The bytes that are signed and sent."""
     return document(message).model_dump_json().encode()
 

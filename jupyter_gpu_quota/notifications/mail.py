@@ -14,6 +14,7 @@ import aiosmtplib
 from aiosmtplib import SMTPException, SMTPRecipientsRefused, SMTPResponseException
 
 from .channel import Failed, Outcome, Sent
+from .job_message import JobMessage
 from .message import Message, subject, text
 from .settings import MailSettings, SecretUnreadable, tls_context
 
@@ -34,7 +35,7 @@ class Mail:
     def where(self) -> str:
         return self.settings.where
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Message | JobMessage) -> Outcome:
         address = self.settings.address_of(message.user)
         if address is None:
             return Failed(
@@ -94,7 +95,7 @@ class Mail:
         """No connection stays open."""
 
 
-def mail_message(message: Message, settings: MailSettings, address: str, now: int) -> EmailMessage:
+def mail_message(message: Message | JobMessage, settings: MailSettings, address: str, now: int) -> EmailMessage:
     """A message as mail. Its Message-ID is the same with every attempt."""
     mail = EmailMessage(policy=SMTP)
     mail["From"] = settings.sender

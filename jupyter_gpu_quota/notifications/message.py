@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple, get_args
 
 from ..core.amounts import gpu_text
+from .job_message import JobMessage, subject_of_job, text_of_job
 
 Event = Literal["warned", "freed", "stopping", "notified", "reported", "over_share", "too_weak", "stopped"]
 EVENTS: tuple[Event, ...] = get_args(Event)
@@ -123,13 +124,17 @@ TEXTS: Mapping[Event, Texts] = {
 }
 
 
-def subject(message: Message) -> str:
+def subject(message: Message | JobMessage) -> str:
     """One line, without a full stop."""
+    if isinstance(message, JobMessage):
+        return subject_of_job(message)
     return TEXTS[message.event].subject.format_map(_figures(message))
 
 
-def text(message: Message) -> str:
+def text(message: Message | JobMessage) -> str:
     """The whole message as plain text: a paragraph each for the event, the loss, and the advice."""
+    if isinstance(message, JobMessage):
+        return text_of_job(message)
     _, event, loss, advice = TEXTS[message.event]
     if message.suspends and message.event in ("warned", "freed"):
         loss = (

@@ -15,6 +15,7 @@ from tornado.iostream import UnsatisfiableReadError
 
 from .channel import Failed, Outcome, Sent
 from .document import body
+from .job_message import JobMessage
 from .message import Message
 from .settings import SecretUnreadable, WebhookSettings, tls_context
 
@@ -51,7 +52,7 @@ class Webhook:
     def where(self) -> str:
         return self.settings.where
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Message | JobMessage) -> Outcome:
         content, timestamp = body(message), self._clock() // 1000
         headers = {"Content-Type": "application/json", "webhook-id": message.id, "webhook-timestamp": str(timestamp)}
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -33,6 +33,10 @@ SHOWN = 40
 """Characters of a wrong command in the message."""
 
 
+NotifiedEvent = Literal["ended", "failed", "paused"]
+"""``ended``: in any way, a failure included."""
+
+
 class JobRequest(Wire):
     """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB"; a node's ``processes`` share it evenly.
 
@@ -41,6 +45,7 @@ class JobRequest(Wire):
     it is elastic: it runs with the ranks of at least so many nodes, and with more if GPUs are idle.
 
     ``project`` and ``pool`` default to the user's only or default ones. ``time_limit`` is seconds or "90m", "24h".
+    ``notify``: the events of which you are notified by the channels of the site; null: those of its settings.
     ``idempotency_key`` may also be the header ``Idempotency-Key``.
     """
 
@@ -66,6 +71,7 @@ class JobRequest(Wire):
     nodes: Count = 1
     processes: Count = 1
     min_nodes: Count | None = None
+    notify: Annotated[list[NotifiedEvent], Field(max_length=3)] | None = None
     idempotency_key: IdempotencyKey | None = None
     dry_run: Flag = False
 
@@ -145,6 +151,7 @@ class JobView(Wire):
     priority: int
     preemptible: bool
     private: bool
+    notify: list[str] | None = None
     live: bool
     bundle: str | None
     directory: str

@@ -26,7 +26,7 @@ def test_every_flag_of_submit_reaches_the_service(world: World, monkeypatch: pyt
         " --non-preemptible"
         " --env A=1 --env B=x=y "
         "--secret API_KEY --environment torch-2 --dir . --time-limit 90m --retries 2 --private"
-        " --idempotency-key k --nodes 1 "
+        " --notify failed,paused --idempotency-key k --nodes 1 "
         "--processes 1"
     )
     done = run("submit", *flags.split(), "--", "true")
@@ -53,9 +53,18 @@ def test_every_flag_of_submit_reaches_the_service(world: World, monkeypatch: pyt
         "private": True,
         "nodes": 1,
         "processes": 1,
+        "notify": ["failed", "paused"],
         "idempotency_key": "k",
     }
     assert "s3cret" not in done.output
+
+
+def test_no_messages_are_chosen_by_none_and_an_unknown_event_is_wrong_usage(world: World) -> None:
+    assert run("submit", "--notify", "none", "--", "true").exit_code == 0
+    assert submitted(world)["notify"] == []
+    done = run("submit", "--notify", "failed,started", "--", "true")
+    assert done.exit_code == 2 and "'started' is none of ended, failed, paused" in done.stderr
+    assert len(world.jobs) == 1
 
 
 def test_more_than_one_node_is_refused_by_the_service(world: World) -> None:

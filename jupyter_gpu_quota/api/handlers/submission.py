@@ -71,6 +71,7 @@ def spec_of(request: JobRequest, person: Person, store_view: StoreView) -> JobSp
         "secret_names": tuple(sorted(request.secrets)),
         "environment": _environment(request.environment, project, quota),
         "directory": _directory(request),
+        "notify": None if request.notify is None else tuple(sorted(set(request.notify))),
         "time_limit_s": _time_limit_s(request.time_limit, project, pool, quota),
     }
     return JobSpec(**{name: getattr(request, name) for name in REQUESTED} | checked)

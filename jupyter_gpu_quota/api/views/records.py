@@ -220,6 +220,7 @@ def _job_fields(view: type[JobView], record: JobRecord, store_view: StoreView) -
         "user": store_view.name_of(job.user),
         "command": list(spec.command),
         "secret_names": list(spec.secret_names),
+        "notify": None if spec.notify is None else list(spec.notify),
         "gpu": spec.gpu_asked,
         "metrics": dict(record.metrics),
         "reason": job_reason(record, store_view),

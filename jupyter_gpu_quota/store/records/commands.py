@@ -13,7 +13,7 @@ from ...core.frozen import fast_frozen
 from ...core.model import Device, Job, Node, Policy
 from ...core.reasons import Reason
 from .activity import KeepNotes, PostponeWarning, RecordReport, WakeNotebook
-from .notifications import ChangeNotification, NewNotification
+from .notifications import ChangeNotification, NewNotification, QueueJobNotifications
 from .recovery import AcceptRecovery, ForgetUnknownWork, HoldDecisions
 
 MAX_NUMBER = 2**31 - 1
@@ -29,7 +29,8 @@ class JobSpec:
     a path of the submitter's home. ``secret_names`` are the variables whose values are in the secrets table.
     ``gpu_milli`` is of one rank; ``gpu_asked`` is for one node, which has ``processes`` ranks. An elastic job runs
     with ``min_ranks`` to ``ranks`` of them; None: with all. ``gpu_model`` names one model, or several with commas
-    between; ``cpu_milli`` and ``memory_mib`` are of one rank, 0 where not stated.
+    between; ``cpu_milli`` and ``memory_mib`` are of one rank, 0 where not stated. ``notify``: the events of which its
+    owner is notified; None: those of the service's settings.
     """
 
     command: tuple[str, ...]
@@ -55,6 +56,7 @@ class JobSpec:
     private: bool = False
     cpu_milli: int = 0
     memory_mib: int = 0
+    notify: tuple[str, ...] | None = None
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
@@ -291,6 +293,7 @@ Request = (
     | WakeNotebook
     | KeepNotes
     | ChangeNotification
+    | QueueJobNotifications
     | ApplyQuota
     | SetInventory
     | ChangeNode

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNotification:
-    """A message for the owner of a notebook, to be sent by one channel before ``until``.
+    """A message for the owner of a notebook or job, to be sent by one channel before ``until``.
 
-    ``facts`` are its figures beside those of the notebook's record: ids and instants, never names.
+    ``facts`` are its figures beside those of the record of the notebook or job: ids and instants, never names.
     """
 
     notification: str
@@ -21,6 +21,14 @@ class NewNotification:
     channel: str
     facts: Mapping[str, object]
     until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueJobNotifications:
+    """Queue messages for the owner of a job. One that was queued before, by its id, is left unchanged."""
+
+    job: str
+    notifications: tuple[NewNotification, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +47,10 @@ class ChangeNotification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRecord:
-    """A message in every state. ``state``: pending, sent or given_up; ``fault``: how the newest attempt failed."""
+    """A message in every state. ``state``: pending, sent or given_up; ``fault``: how the newest attempt failed.
+
+    ``notebook`` is the id of the notebook; of an event of a job, the job's.
+    """
 
     id: str
     notebook: str

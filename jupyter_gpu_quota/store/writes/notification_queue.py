@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..database.tables import NOTEBOOKS, NOTIFICATIONS, Where
+from ..database.tables import JOBS, NOTEBOOKS, NOTIFICATIONS, Where
 from ..database.unit_of_work import UnitOfWork
 from ..records.commands import Recorded, Refused
-from ..records.notifications import ChangeNotification, NewNotification, NotificationRecord
+from ..records.notifications import (
+    ChangeNotification,
+    NewNotification,
+    NotificationRecord,
+    QueueJobNotifications,
+)
 from ..records.rows import NotebookRecord
 
 MAX_PENDING = 1_000
@@ -18,13 +23,27 @@ SENDER = "system:notices"
 
 
 def queue_notifications(work: UnitOfWork, notebook: NotebookRecord, notifications: Iterable[NewNotification]) -> None:
-    """Queue notifications for their channels, due now. One that exists already is left unchanged."""
+    """Queue notifications about a notebook for their channels, due now."""
+    _queue(work, notebook.notebook.id, notebook.notebook.project, notifications)
+
+
+def queue_job_notifications(work: UnitOfWork, request: QueueJobNotifications) -> Recorded:
+    """Queue notifications about a job for their channels, due now."""
+    record = work.get(JOBS, (request.job,))
+    if record is None:
+        raise Refused.unknown("job", request.job)
+    _queue(work, request.job, record.job.project, request.notifications)
+    return work.recorded(request.job)
+
+
+def _queue(work: UnitOfWork, workload: str, project: str, notifications: Iterable[NewNotification]) -> None:
+    """Queue each notification; one that exists already is left unchanged."""
     for each in notifications:
         if work.get(NOTIFICATIONS, (each.notification,)) is not None:
             continue
         row = NotificationRecord(
             id=each.notification,
-            notebook=notebook.notebook.id,
+            notebook=workload,
             event=each.event,
             channel=each.channel,
             facts=dict(each.facts),
@@ -35,7 +54,7 @@ def queue_notifications(work: UnitOfWork, notebook: NotebookRecord, notification
         if _pending(work, each.channel) < MAX_PENDING:
             work.put(NOTIFICATIONS, row)
         else:
-            _end(work, row, notebook, "given_up", SENDER, f"{MAX_PENDING} messages wait for this channel already")
+            _end(work, row, project, "given_up", SENDER, f"{MAX_PENDING} messages wait for this channel already")
 
 
 def _pending(work: UnitOfWork, channel: str) -> int:
@@ -54,17 +73,20 @@ def change_notification(work: UnitOfWork, request: ChangeNotification) -> Record
         case "retry":
             work.put(NOTIFICATIONS, replace(row, next_at=request.next_at or work.now, fault=request.why))
         case "sent" | "given_up":
-            _end(work, row, work.get(NOTEBOOKS, (row.notebook,)), request.change, request.actor, request.why)
+            _end(work, row, _project(work, row.notebook), request.change, request.actor, request.why)
         case _:
             raise Refused("invalid", f"{request.change!r} is no change of a notification.")
     return work.recorded(row.id)
 
 
-def _end(
-    work: UnitOfWork, row: NotificationRecord, notebook: NotebookRecord | None, state: str, actor: str, why: str
-) -> None:
+def _project(work: UnitOfWork, workload: str) -> str | None:
+    """The project of a notebook or job; None if retention removed it."""
+    notebook, job = work.get(NOTEBOOKS, (workload,)), work.get(JOBS, (workload,))
+    return notebook.notebook.project if notebook is not None else None if job is None else job.job.project
+
+
+def _end(work: UnitOfWork, row: NotificationRecord, project: str | None, state: str, actor: str, why: str) -> None:
     fault = why if state == "given_up" else ""
     work.put(NOTIFICATIONS, replace(row, state=state, ended_at=work.now, fault=fault))
     payload = {"notice": row.id, "event": row.event, "channel": row.channel, "attempts": row.attempts, "why": why}
-    project = None if notebook is None else notebook.notebook.project
     work.audit(actor, f"notice.{state}", row.notebook, payload, project)

@@ -12,7 +12,7 @@ from ..database.unit_of_work import UnitOfWork
 from ..records import activity, commands
 from ..records.calls import Page
 from ..records.commands import Recorded, Refusal, Refused, Request
-from ..records.notifications import ChangeNotification
+from ..records.notifications import ChangeNotification, QueueJobNotifications
 from ..records.recovery import AcceptRecovery, ForgetUnknownWork, HoldDecisions
 from ..records.rows import QuotaRevision
 from .activity import keep_notes, postpone_warning, record_idle_state, record_report, wake_notebook
@@ -21,7 +21,7 @@ from .gone import forget_gone, remove_gone
 from .inventory import change_node, set_inventory
 from .jobs import change_job, submit_job
 from .notebooks import record_memory_enforcement, request_notebook, request_slice_again, return_notebook
-from .notification_queue import change_notification
+from .notification_queue import change_notification, queue_job_notifications
 from .recovery import accept_recovery, forget_unknown_work, hold_decisions
 
 
@@ -118,6 +118,7 @@ HANDLERS: Mapping[type, Callable[[UnitOfWork, Any], Recorded]] = {
     activity.WakeNotebook: wake_notebook,
     activity.KeepNotes: keep_notes,
     ChangeNotification: change_notification,
+    QueueJobNotifications: queue_job_notifications,
     HoldDecisions: hold_decisions,
     AcceptRecovery: accept_recovery,
     ForgetUnknownWork: forget_unknown_work,
