@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_gpu_quota.client import Client
 from tests.hub.real_hub import RealHub, real_hub
+from tests.notifications.receivers import WebReceiver, web_receiver
 from tests.patience import PATIENCE_S, until
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
@@ -34,8 +35,16 @@ CELLS = (("total = 1", "parameters"), ("print('prepared')", "skip-on-resume"), (
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHub]:
-    with real_hub(tmp_path_factory.mktemp("hub")) as hub:
+def receiver() -> Iterator[WebReceiver]:
+    """What the hub sends its messages to."""
+    with web_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory, receiver: WebReceiver) -> Iterator[RealHub]:
+    settings = f"c.GPUQuota.notification_webhook_url = {receiver.url!r}\n"
+    with real_hub(tmp_path_factory.mktemp("hub"), before=settings) as hub:
         yield hub
 
 
@@ -62,6 +71,17 @@ def test_a_notebook_is_paused_and_resumed_by_the_queue(hub: RealHub, tmp_path: P
     found = nbformat.read(path, as_version=4)
     assert [cell.outputs[0]["text"] for cell in found.cells if "prepared" in cell.source] == ["prepared\n"]
     assert found.cells[-1].outputs[0].data["text/plain"] == "9"
+
+
+def test_the_owner_of_a_failed_notebook_is_notified(hub: RealHub, receiver: WebReceiver, tmp_path: Path) -> None:
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")]), tmp_path / "train.ipynb")
+    client = Client(hub.stage.url, hub.person("ann").token, environment={})
+    job = client.submit("train.ipynb", gpu="0.5", dir=tmp_path, notify=["failed"])
+    assert job.wait(timeout_s=PATIENCE_S).state == "failed"
+    until(lambda: receiver.posts)
+    found = json.loads(receiver.posts[0].body)
+    assert (found["type"], found["data"]["job"], found["data"]["user"]) == ("job.failed", job.id, "ann")
+    assert "exit status 1" in found["data"]["why"] and "ZeroDivisionError" in job.logs().splitlines()[-1]
 
 
 MAGICS = """\
