@@ -179,7 +179,7 @@ def test_the_sidebar_passes_axe(hub: RealHub, bob: Any, theme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
     assert open_lab(hub, bob, "bob").evaluate(SET_THEME, theme) == 204
     page = open_lab(hub, bob, "bob")
-    page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for()
+    page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
     page.locator(f"{PANEL} summary").get_by_text("More").click()
     if folder := os.environ.get("GPU_QUOTA_SCREENSHOTS"):
         page.screenshot(path=f"{folder}/{theme}.png")

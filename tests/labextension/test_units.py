@@ -17,6 +17,11 @@ VITEST = WORKSPACE / "node_modules" / ".bin" / "vitest"
 def test_the_tests_of_the_front_end_pass() -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        [str(VITEST), "run"], cwd=WORKSPACE, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=240
+        [str(VITEST), "run"],
+        cwd=WORKSPACE,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr

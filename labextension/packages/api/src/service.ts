@@ -15,6 +15,9 @@ export type Notebook = Schemas['NotebookView'];
 export type Idle = Schemas['IdleView'];
 export type Explanation = Schemas['ExplainView'];
 export type DryRun = Schemas['DryRunView'];
+export type Metrics = Schemas['MetricsView'];
+export type Point = Schemas['PointView'];
+export type SubmitChoices = Schemas['SubmitView'];
 export type Output = Schemas['OutputView'];
 export type Environment = Schemas['EnvironmentView'];
 export type Changed = Schemas['ChangedView'];
@@ -113,6 +116,10 @@ export class Service {
 
   explain(id: string): Promise<Explanation> {
     return answerOf(this.client.GET('/explain/{id}', { params: { path: { id } } }));
+  }
+
+  metrics(id: string): Promise<Metrics> {
+    return answerOf(this.client.GET('/jobs/{id}/metrics', { params: { path: { id } } }));
   }
 
   async outputs(id: string): Promise<Output[]> {

@@ -8,6 +8,7 @@ import { age, bytes, duration, gpus, localTime } from './amounts';
 import { useAction, useGpuState, useNow, useSurroundings, useText } from './context';
 import { ErrorText } from './ErrorText';
 import { LogView } from './LogView';
+import { MetricCharts } from './MetricCharts';
 
 export function JobPanel({ id, onBack }: { id: string; onBack(): void }): JSX.Element {
   const text = useText();
@@ -32,7 +33,7 @@ function JobBody({ job }: { job: Job }): JSX.Element {
       <Why job={job} />
       <Actions job={job} />
       <Facts job={job} />
-      <Metrics metrics={job.metrics} />
+      <MetricCharts job={job} />
       {job.attempt > 0 && <LogView id={job.id} />}
       <Outputs job={job} />
     </>
@@ -129,6 +130,9 @@ function Facts({ job }: { job: Job }): JSX.Element {
     [text('Owner'), job.user],
     [text('Submitted'), text('%1 ago', age(job.submitted_at, now))],
     [RUNS.has(job.state) ? text('Runs for') : text('Ran for'), ran ? duration(ran) : null],
+    [text('Position'), job.queue_position == null ? null : text('%1 in pool %2', job.queue_position, job.pool)],
+    [text('Planned start'), job.estimate_at == null ? null : localTime(job.estimate_at, now)],
+    [text('Stopped by'), job.stopped_by ?? null],
     [text('Pauses'), job.pauses > 0 ? String(job.pauses) : null],
     [text('Paused because'), job.paused_because?.message ?? null],
     [text('GPU use'), job.utilised_milli == null ? job.utilised_unknown ?? null : `${gpus(job.utilised_milli)} GPU`],
@@ -145,15 +149,6 @@ function Facts({ job }: { job: Job }): JSX.Element {
         {facts.map(([name, value]) => value !== null && [<dt key={name}>{name}</dt>, <dd key={`${name}-`}>{value}</dd>])}
       </dl>
     </>
-  );
-}
-
-function Metrics({ metrics }: { metrics: Record<string, number> }): JSX.Element | null {
-  const names = Object.keys(metrics).sort();
-  return names.length === 0 ? null : (
-    <dl className="jgq-facts">
-      {names.map(name => [<dt key={name}>{name}</dt>, <dd key={`${name}-`}>{Number(metrics[name]?.toPrecision(6))}</dd>])}
-    </dl>
   );
 }
 

@@ -2,9 +2,9 @@
 
 import { useEffect, useId, useRef, useState, useSyncExternalStore, type ReactNode } from 'react';
 
-import type { DryRun, Job, JobRequest } from '@jupyter-gpu-quota/api';
+import type { DryRun, Job, JobRequest, SubmitChoices } from '@jupyter-gpu-quota/api';
 
-import { gpus } from './amounts';
+import { duration, gpus } from './amounts';
 import { useGpuState, useSurroundings, useText } from './context';
 import { requestOf, type Draft, type DraftStore } from './draft';
 import { ErrorText } from './ErrorText';
@@ -87,47 +87,77 @@ interface Fields {
   drafts: DraftStore;
 }
 
+/** The choices of the project that the draft names, or of the person's only or first one. */
+function useChoices(draft: Draft): { projects: string[]; choices: SubmitChoices | null } {
+  const { projects } = useGpuState();
+  const mine = projects.filter(project => project.role !== null);
+  const chosen = mine.find(project => project.name === draft.project) ?? mine[0];
+  return { projects: mine.map(project => project.name), choices: chosen?.submit ?? null };
+}
+
 function Main({ draft, drafts }: Fields): JSX.Element {
   const text = useText();
-  const { projects, environments } = useGpuState();
-  const mine = projects.filter(project => project.role !== null);
-  const pools = (mine.find(project => project.name === draft.project) ?? mine[0])?.pools ?? [];
+  const { projects, choices } = useChoices(draft);
+  const pools = choices?.pools ?? [];
+  const pool = pools.find(one => one.pool === (draft.pool || choices?.default_pool)) ?? pools[0];
+  const limit = pool ? duration(pool.time_limit_s * 1000) : '90m, 24h';
   return (
-    <div className="jgq-grid">
-      <TextField draft={draft} drafts={drafts} of="folder" label={text('Folder')} placeholder="/" />
-      <TextField draft={draft} drafts={drafts} of="gpu" label={text('GPUs')} placeholder="1, 0.5, 1/3, 8GiB" />
-      {mine.length > 1 && (
-        <Choice draft={draft} drafts={drafts} of="project" label={text('Project')} options={mine.map(one => one.name)} />
+    <>
+      <div className="jgq-grid">
+        <TextField draft={draft} drafts={drafts} of="folder" label={text('Folder')} placeholder="/" />
+        <TextField draft={draft} drafts={drafts} of="gpu" label={text('GPUs')} placeholder="1, 0.5, 1/3, 8GiB" />
+        {projects.length > 1 && (
+          <Choice draft={draft} drafts={drafts} of="project" label={text('Project')} options={projects} chosen={projects[0]} />
+        )}
+        {pools.length > 1 && (
+          <Choice
+            draft={draft}
+            drafts={drafts}
+            of="pool"
+            label={text('Pool')}
+            options={pools.map(one => one.pool)}
+            chosen={choices?.default_pool}
+          />
+        )}
+        {choices !== null && choices.environments.length > 0 && (
+          <Choice
+            draft={draft}
+            drafts={drafts}
+            of="environment"
+            label={text('Environment')}
+            options={choices.environments}
+            chosen={choices.default_environment}
+          />
+        )}
+        <TextField draft={draft} drafts={drafts} of="timeLimit" label={text('Time limit')} placeholder={limit} />
+      </div>
+      {pool && (
+        <p className="jgq-quiet">
+          {text('%1: %2 GPU left of the quota', pool.pool, gpus(pool.quota_left_milli))}
+          {pool.limit_left_milli != null && text(', %1 of the limit', gpus(pool.limit_left_milli))}
+          {pool.user_left_milli != null && text(', %1 for you', gpus(pool.user_left_milli))}
+        </p>
       )}
-      {pools.length > 1 && (
-        <Choice draft={draft} drafts={drafts} of="pool" label={text('Pool')} options={pools.map(one => one.pool)} />
-      )}
-      {environments.length > 0 && (
-        <Choice
-          draft={draft}
-          drafts={drafts}
-          of="environment"
-          label={text('Environment')}
-          options={environments.map(one => one.name)}
-        />
-      )}
-      <TextField draft={draft} drafts={drafts} of="timeLimit" label={text('Time limit')} placeholder="90m, 24h" />
-    </div>
+    </>
   );
 }
 
 function Advanced({ draft, drafts }: Fields): JSX.Element {
   const text = useText();
+  const { choices } = useChoices(draft);
+  const models = [...new Set((choices?.pools ?? []).flatMap(pool => pool.models.map(one => one.model)))];
+  const most = choices?.max_priority ?? 100;
+  const fields = { draft, drafts };
   return (
     <>
       <div className="jgq-grid">
-        <TextField draft={draft} drafts={drafts} of="name" label={text('Name')} />
-        <TextField draft={draft} drafts={drafts} of="priority" label={text('Priority (0-100)')} placeholder="50" number />
-        <TextField draft={draft} drafts={drafts} of="nodes" label={text('Nodes')} placeholder="1" number />
-        <TextField draft={draft} drafts={drafts} of="minNodes" label={text('At least so many nodes')} number />
-        <TextField draft={draft} drafts={drafts} of="processes" label={text('Processes per node')} placeholder="1" number />
-        <TextField draft={draft} drafts={drafts} of="gpuModel" label={text('GPU models')} placeholder="H100,A100" />
-        <TextField draft={draft} drafts={drafts} of="retries" label={text('Retries after a failure')} placeholder="0" number />
+        <TextField {...fields} of="name" label={text('Name')} />
+        <TextField {...fields} of="priority" label={text('Priority (0-%1)', most)} placeholder={String(choices?.priority ?? 50)} number />
+        <TextField {...fields} of="nodes" label={text('Nodes')} placeholder="1" number />
+        <TextField {...fields} of="minNodes" label={text('At least so many nodes')} number />
+        <TextField {...fields} of="processes" label={text('Processes per node')} placeholder="1" number />
+        {models.length > 1 && <Choice {...fields} of="gpuModel" label={text('GPU model')} options={models} chosen={text('any')} />}
+        <TextField {...fields} of="retries" label={text('Retries after a failure')} placeholder="0" number />
       </div>
       <Check
         checked={!draft.preemptible}
@@ -183,17 +213,22 @@ function TextField(
   );
 }
 
-function Choice(props: Fields & { of: TextOf; label: string; options: string[] }): JSX.Element {
+/** A choice whose empty value is the service's default, which `chosen` names. */
+function Choice(
+  props: Fields & { of: TextOf; label: string; options: string[]; chosen: string | null | undefined },
+): JSX.Element {
   const text = useText();
-  const { draft, drafts, of, label, options } = props;
+  const { draft, drafts, of, label, options, chosen } = props;
   return (
     <Field label={label}>
       {id => (
         <select id={id} className="jgq-input" value={draft[of]} onChange={event => drafts.change({ [of]: event.target.value })}>
-          <option value="">{text('default')}</option>
-          {options.map(option => (
-            <option key={option}>{option}</option>
-          ))}
+          <option value="">{chosen ?? text('none')}</option>
+          {options
+            .filter(option => option !== chosen)
+            .map(option => (
+              <option key={option}>{option}</option>
+            ))}
         </select>
       )}
     </Field>

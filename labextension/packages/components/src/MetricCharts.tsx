@@ -1,0 +1,99 @@
+/** What a job reported over time, and the use of its GPUs: one small chart each, with its newest value in words. */
+
+import { useEffect, useRef, useState } from 'react';
+import uPlot from 'uplot';
+
+import { RUNS, type Job, type Metrics, type Point } from '@jupyter-gpu-quota/api';
+
+import { useNow, useSurroundings, useText } from './context';
+
+const HEIGHT_PX = 110;
+const EVERY_MS = 5_000;
+
+interface Series {
+  readonly name: string;
+  readonly points: readonly Point[];
+}
+
+export function MetricCharts({ job }: { job: Job }): JSX.Element | null {
+  const { model } = useSurroundings();
+  const text = useText();
+  const [found, setFound] = useState<Metrics | null>(null);
+  const now = useNow(EVERY_MS);
+  const tick = RUNS.has(job.state) ? now : 0;
+  useEffect(() => {
+    let current = true;
+    model.transport.service.metrics(job.id).then(
+      answer => current && setFound(answer),
+      () => undefined, // The newest values are shown with the job.
+    );
+    return () => {
+      current = false;
+    };
+  }, [model, job.id, job.state, tick]);
+  if (found === null) {
+    return null;
+  }
+  const series: Series[] = [
+    ...Object.keys(found.metrics)
+      .sort()
+      .map(name => ({ name, points: found.metrics[name] ?? [] })),
+    ...found.devices.map(one => ({
+      name: text('GPU use, thousandths of %1', one.device),
+      points: one.utilised_milli,
+    })),
+  ];
+  return (
+    <>
+      {series
+        .filter(one => one.points.length > 0)
+        .map(one => (
+          <Chart key={one.name} series={one} />
+        ))}
+    </>
+  );
+}
+
+function number(value: number): string {
+  return String(Number(value.toPrecision(5)));
+}
+
+function Chart({ series }: { series: Series }): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  const { name, points } = series;
+  const last = points[points.length - 1];
+  useEffect(() => {
+    const node = box.current;
+    if (node === null || points.length < 2) {
+      return;
+    }
+    const colour = (variable: string): string => getComputedStyle(node).getPropertyValue(variable).trim();
+    const axis = { stroke: colour('--jp-ui-font-color2'), grid: { stroke: colour('--jp-border-color3') }, size: 42 };
+    const data: uPlot.AlignedData = [points.map(one => Date.parse(one.at) / 1000), points.map(one => one.mean)];
+    const plot = new uPlot(
+      {
+        width: node.clientWidth,
+        height: HEIGHT_PX,
+        legend: { show: false },
+        cursor: { show: false },
+        axes: [{ ...axis, size: 28 }, axis],
+        series: [{}, { stroke: colour('--jp-brand-color1'), width: 1.5, points: { show: points.length < 20 } }],
+      },
+      data,
+      node,
+    );
+    const resized = new ResizeObserver(() => plot.setSize({ width: node.clientWidth, height: HEIGHT_PX }));
+    resized.observe(node);
+    return () => {
+      resized.disconnect();
+      plot.destroy();
+    };
+  }, [points]);
+  const label = last ? `${name}: ${number(last.mean)}` : name;
+  return (
+    <figure className="jgq-chart">
+      <figcaption>{label}</figcaption>
+      {points.length > 1 && <div ref={box} role="img" aria-label={label} />}
+    </figure>
+  );
+}
