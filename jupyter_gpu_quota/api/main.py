@@ -117,6 +117,9 @@ def make_services(
     """Put the parts together; needs a running event loop."""
     store_view = StoreView(slot, clock)
     state_dir = Path(settings.state_dir)
+    slice_secrets = SliceSecrets(
+        lambda name: store_view.read(slot().service_key, name, now=clock()), lambda: store_view.mirror.notebooks
+    )
     backend = local_readers(state_dir, cgroup=settings.cgroup, mps=settings.mps)
 
     def committed() -> None:
@@ -132,8 +135,9 @@ def make_services(
             accounts=Accounts(hub),
             user_id=lambda name: store_view.read(slot().user_id, name, now=now_ms()),
             quota=lambda: store_view.quota_file,
+            slices=slice_secrets,
         ),
-        slice_secrets=SliceSecrets(lambda name: store_view.read(slot().service_key, name, now=clock())),
+        slice_secrets=slice_secrets,
         store_view=store_view,
         decisions=DecisionCache(store_view),
         writer=Writer(slot, clock, committed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from tornado.web import HTTPError, RequestHandler
 from ...hub_api import PAGE_SIZE, Account, Hub, HubUnavailable, HubUsers
 from ...quotafile import QuotaFile
 from .permissions import Person, Role
+from .slice_secrets import SliceSecrets
 
 SCOPE_PREFIX = "custom:gpu-quota:"
 FRESH_S = 10.0
@@ -29,6 +31,9 @@ RECHECK_S = 15.0
 
 A quiet stream sends a heartbeat every 5 s, so a stream without access ends within 20 s."""
 
+SERVER_TOKEN_S = 1_200.0
+"""Longest time between two checks of the token of a server with a slice; they are spread over the second half."""
+
 HUB_PERSON = Person(name="hub", id="system:hub", is_hub=True)
 """The hub's spawner."""
 
@@ -41,6 +46,15 @@ class NotAllowed(Exception):
 class _CachedAccount:
     account: Account
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerToken:
+    """The hub's answer about a token, the id of its owner, and until when it is used."""
+
+    model: Mapping[str, Any]
+    user: str
+    until: float
 
 
 class Accounts:
@@ -115,7 +129,11 @@ class Accounts:
 
 
 class People:
-    """Identifies the sender of a request. ``user_id``: the ULID of a name; ``quota``: the file in force, if any."""
+    """Identifies the sender of a request. ``user_id``: the ULID of a name; ``quota``: the file in force, if any.
+
+    A token that comes with the secret of its owner's slice is that of the slice's server, which the hub revokes when
+    the server stops. So the hub is asked for it at most every 10 to 20 minutes.
+    """
 
     def __init__(
         self,
@@ -124,10 +142,14 @@ class People:
         accounts: Accounts,
         user_id: Callable[[str], Any],
         quota: Callable[[], QuotaFile | None],
+        slices: SliceSecrets,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.auth, self.accounts = auth, accounts
         self._user_id, self._quota = user_id, quota
+        self._slices, self._clock = slices, clock
         self._ids: dict[str, str] = {}
+        self._server_tokens: dict[str, _ServerToken] = {}
 
     async def identify(self, request: RequestHandler) -> Person | None:
         """The person of a request, None without a valid login. Raises HubUnavailable, NotAllowed, StoreUnavailable."""
@@ -135,8 +157,30 @@ class People:
         if token and hmac.compare_digest(token.encode(), self.auth.api_token.encode()):
             request._token_authenticated = True  # type: ignore[attr-defined]
             return HUB_PERSON
+        if model := await self._server_token(request, token):
+            request._token_authenticated = True  # type: ignore[attr-defined]
+            return await self._person(model)
         model = await self._ask_hub(self.auth.get_user(request, sync=False))
-        return await self._person(model) if model else None
+        return await self._remembered(request, token, model) if model else None
+
+    async def _server_token(self, request: RequestHandler, token: str | None) -> Mapping[str, Any] | None:
+        """The hub's recent answer about the token of a server whose slice has not ended; None without one."""
+        known = self._server_tokens.get(token or "")
+        if known is None or self._clock() >= known.until:
+            return None
+        record = await self._slices.slice_of(request.request)
+        return known.model if record is not None and record.notebook.user == known.user else None
+
+    async def _remembered(self, request: RequestHandler, token: str | None, model: Mapping[str, Any]) -> Person:
+        """The person of the hub's answer, which is remembered for the token of a server."""
+        asked_at, person = self._clock(), await self._person(model)
+        record = await self._slices.slice_of(request.request) if token else None
+        if token and record is not None and record.notebook.user == person.id:
+            if len(self._server_tokens) >= MAX_ACCOUNTS:
+                del self._server_tokens[next(iter(self._server_tokens))]
+            spread = zlib.crc32(person.id.encode()) / 2**32
+            self._server_tokens[token] = _ServerToken(model, person.id, asked_at + SERVER_TOKEN_S * (1 + spread) / 2)
+        return person
 
     async def _ask_hub(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
         """The hub's answer about a token, None for an unknown one. Raises HubUnavailable."""
@@ -174,16 +218,21 @@ class People:
     async def reauthenticate(self, request: RequestHandler, person: Person) -> Person:
         """The owner of an open request's token now, for streams that run for long.
 
-        The token is checked at the hub, without a cache.
+        The token is checked at the hub, without a cache, but that of a server with a slice less often.
         Raises NotAllowed, HubUnavailable, StoreUnavailable.
         """
         if person.is_hub:
             return person
         token, session = self.auth.get_token(request), self.auth.get_session_id(request)
-        model = await self._ask_hub(self.auth.user_for_token(token, use_cache=False, session_id=session, sync=False))
-        if not model:
-            raise NotAllowed(f"the hub no longer accepts this token of {person.name}.")
-        present = await self._person(model)
+        model = await self._server_token(request, token)
+        if model is not None:
+            present = await self._person(model)
+        else:
+            asked = self.auth.user_for_token(token, use_cache=False, session_id=session, sync=False)
+            model = await self._ask_hub(asked)
+            if not model:
+                raise NotAllowed(f"the hub no longer accepts this token of {person.name}.")
+            present = await self._remembered(request, token, model)
         if "read" not in present.scopes:
             raise NotAllowed(f"this token of {person.name} no longer has the scope custom:gpu-quota:read.")
         return present

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
+from tornado.httputil import HTTPServerRequest
+
+from ...backends.rendering.variables import SECRET_HEADER
 from ...core.lifecycle import NOTEBOOK_FINAL
 from ...store.records.rows import NotebookRecord
 from .permissions import Person
@@ -19,24 +22,34 @@ FRESH_S = 60.0
 
 
 class SliceSecrets:
-    """The secret of each slice: the HMAC-SHA256 of its id. ``key`` reads the service's key."""
+    """The secret of each slice: its id and the HMAC-SHA256 of the id. ``key`` reads the service's key.
 
-    def __init__(self, key: Callable[[str], Awaitable[bytes]], clock: Callable[[], float] = time.monotonic) -> None:
-        self._read, self._clock = key, clock
+    ``notebooks``: the present slices, by id.
+    """
+
+    def __init__(
+        self,
+        key: Callable[[str], Awaitable[bytes]],
+        notebooks: Callable[[], Mapping[str, NotebookRecord]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read, self._notebooks, self._clock = key, notebooks, clock
         self._key, self._read_at = b"", float("-inf")
 
     async def secret_of(self, notebook: str) -> str:
-        """The secret of a slice, as 64 hexadecimal digits. Raises StoreUnavailable."""
+        """The secret of a slice. Raises StoreUnavailable."""
         if self._clock() - self._read_at >= FRESH_S:
             self._key, self._read_at = await self._read(KEY), self._clock()
-        return hmac.new(self._key, notebook.encode(), hashlib.sha256).hexdigest()
+        return f"{notebook}.{hmac.new(self._key, notebook.encode(), hashlib.sha256).hexdigest()}"
 
-    async def is_valid(self, record: NotebookRecord, secret: str) -> bool:
-        """Whether this is the secret of a slice that has not ended. Raises StoreUnavailable."""
-        if record.notebook.state in NOTEBOOK_FINAL:
-            return False
+    async def slice_of(self, request: HTTPServerRequest) -> NotebookRecord | None:
+        """The slice whose secret a request has, and which has not ended; None otherwise. Raises StoreUnavailable."""
+        secret = request.headers.get(SECRET_HEADER, "")
+        record = self._notebooks().get(secret.rpartition(".")[0])
+        if record is None or record.notebook.state in NOTEBOOK_FINAL:
+            return None
         expected = await self.secret_of(record.notebook.id)
-        return hmac.compare_digest(expected.encode(), secret.encode())
+        return record if hmac.compare_digest(expected.encode(), secret.encode()) else None
 
 
 def owner_of(record: NotebookRecord, name: str) -> Person:

@@ -13,7 +13,6 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
-from ...backends.rendering.variables import SECRET_HEADER
 from ...core.amounts import counted
 from ...hub_api import HubUnavailable
 from ...messages.validation import error_text, numbers_only
@@ -122,13 +121,13 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self._refuse_unknown_parameters(route)
 
     async def _slice_owner(self, route: Route) -> Person | None:
-        """The owner of the slice whose secret the request has; None without a valid one. Raises StoreUnavailable."""
-        secret, store_view = self.request.headers.get(SECRET_HEADER), self.services.store_view
-        record = store_view.mirror.notebooks.get(self.path_kwargs["id"]) if secret and route.by_secret else None
-        if not secret or record is None or not await self.services.slice_secrets.is_valid(record, secret):
+        """The owner of the path's slice, if the request has its secret. Raises StoreUnavailable."""
+        record = await self.services.slice_secrets.slice_of(self.request) if route.by_secret else None
+        if record is None or record.notebook.id != self.path_kwargs["id"]:
             return None
+        store_view = self.services.store_view
         await store_view.learn_names([record.notebook.user])
-        self.request._token_authenticated = True  # type: ignore[attr-defined]
+        self._token_authenticated = True
         return owner_of(record, store_view.name_of(record.notebook.user))
 
     @property

@@ -46,8 +46,12 @@ class Service:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request."""
-        return {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        """The headers of every request.
+
+        With the secret the service need not ask the hub for the token each time; an older service ignores it.
+        """
+        secret = {SECRET_HEADER: self._secret} if self._secret else {}
+        return {"Authorization": f"token {self.token}", "Content-Type": "application/json", **secret}
 
     def url(self, path: str) -> str:
         """The address of a path below ``api/v1``."""
@@ -58,14 +62,11 @@ class Service:
         return f"notebooks/{quote(str(self.notebook), safe='')}/{action}"
 
     async def post(self, path: str, body: str, within_s: float) -> bytes:
-        """The answer to a POST of JSON on the slice, with its secret; raises HTTPClientError or OSError.
-
-        The token is for a service that does not accept the secret, such as an older one.
-        """
+        """The answer to a POST of JSON; raises HTTPClientError or OSError."""
         request = HTTPRequest(
             self.url(path),
             method="POST",
-            headers={**self.headers, **({SECRET_HEADER: self._secret} if self._secret else {})},
+            headers=self.headers,
             body=body,
             connect_timeout=CONNECT_S,
             request_timeout=within_s,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.api.access import slice_secrets
+from jupyter_gpu_quota.api import events
+from jupyter_gpu_quota.api.access import people, slice_secrets, streams
 from jupyter_gpu_quota.api.access.slice_secrets import KEY, SliceSecrets
 from jupyter_gpu_quota.backends.rendering.variables import SECRET_HEADER, SECRET_VARIABLE, SHARE_VARIABLE
 from jupyter_gpu_quota.settings import database_url
@@ -88,6 +89,69 @@ def test_a_notebook_server_reports_with_its_secret_while_the_hub_is_away(
     assert slice_["secret"] not in (tmp_path / "home" / "server.log").read_text()
 
 
+# --- the token of a server ------------------------------------------------------------------------------------------
+def reads(world: ServiceWorld, secret: str, who: str = "bob", *, times: int = 1, later_s: float = 0) -> int:
+    """How often the hub is asked for a token, by reads that come when its library remembers none any more."""
+    people, cache = world.services.people, world.services.people.auth.cache
+    people._clock = lambda at=people._clock: at() + later_s  # type: ignore[misc]
+    world.hub.asked.clear()
+    for _ in range(times):
+        cache.clear()
+        assert world.get("me", who, headers={SECRET_HEADER: secret}).json["name"] == who
+    return world.hub.asked.count("user")
+
+
+def test_the_token_of_a_server_is_verified_every_ten_to_twenty_minutes(
+    world: ServiceWorld, slice_: dict[str, Any]
+) -> None:
+    secret = slice_["secret"]
+    assert reads(world, secret, times=5) == 1
+    assert reads(world, secret, later_s=people.SERVER_TOKEN_S / 2 - 60) == 0
+    assert reads(world, secret, later_s=people.SERVER_TOKEN_S / 2 + 60) == 1
+
+
+def test_any_other_token_is_verified_each_time(world: ServiceWorld, slice_: dict[str, Any]) -> None:
+    reads(world, slice_["secret"])
+    assert reads(world, "", times=3) == 3
+    assert reads(world, f"{slice_['id']}.{'0' * 64}", times=3) == 3
+    assert reads(world, slice_["secret"], "olga", times=3) == 3
+    world.call("DELETE", f"notebooks/{slice_['id']}", "hub")
+    assert reads(world, slice_["secret"], times=3) == 3
+
+
+def test_the_roles_of_a_server_s_owner_are_those_at_the_hub(world: ServiceWorld) -> None:
+    world.add("gina", groups=["vision-team"])
+    secret = booked(world, "gina")["secret"]
+    assert reads(world, secret, "gina", times=2) == 1
+    world.hub.users["gina"].groups.clear()
+    accounts = world.services.people.accounts
+    accounts._clock = lambda at=accounts._clock: at() + people.FRESH_S  # type: ignore[misc]
+    assert world.get("me", "gina", headers={SECRET_HEADER: secret}).json["projects"] == {}
+    del world.hub.users["gina"]
+    accounts._clock = lambda at=accounts._clock: at() + people.FRESH_S  # type: ignore[misc]
+    assert world.get("me", "gina", headers={SECRET_HEADER: secret}).status == 403
+
+
+def test_a_stream_of_a_server_asks_the_hub_for_its_token_once(
+    world: ServiceWorld, slice_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(people, "RECHECK_S", 0.0)
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0.05)
+    world.hub.asked.clear()
+    with world.stream("events", headers={SECRET_HEADER: slice_["secret"]}) as seen:
+        for _ in range(3):
+            assert next(seen)[0] == "changed"
+            world.submit("bob")
+        asked = world.hub.asked.count("user")
+        world.hub.revoked.add("token-bob")
+        world.services.people.auth.cache.clear()
+        world.call("DELETE", f"notebooks/{slice_['id']}", "hub")
+        for _ in seen:
+            pass
+    assert asked <= 2
+
+
 # --- what it does not -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("method", "path"),
@@ -106,7 +170,8 @@ def test_it_is_of_one_slice(world: ServiceWorld, slice_: dict[str, Any]) -> None
     other = booked(world, "olga")
     assert other["secret"] != slice_["secret"]
     assert report(world, other["id"], slice_["secret"]).status == 401
-    for wrong in ("x", "0" * 64, slice_["secret"][:-1], slice_["secret"].upper(), "\xe4" * 64):
+    other_id = slice_["secret"].replace(slice_["id"], other["id"])
+    for wrong in ("x", "0" * 64, slice_["secret"][:-1], slice_["secret"].upper(), "\xe4" * 64, other_id, "."):
         assert report(world, slice_["id"], wrong).status == 401
     assert report(world, "01ARZ3NDEKTSV4RRFFQ69G5FAV", slice_["secret"]).status == 401
 
@@ -151,7 +216,7 @@ async def test_the_key_is_read_once_a_minute() -> None:
     async def read(name: str) -> bytes:
         return keys.pop(0)
 
-    secrets = SliceSecrets(read, lambda: now)
+    secrets = SliceSecrets(read, dict, lambda: now)
     first = await secrets.secret_of("nb")
     now = slice_secrets.FRESH_S - 1
     assert await secrets.secret_of("nb") == first

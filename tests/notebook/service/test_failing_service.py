@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import jupyter_gpu_quota
-from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
+from jupyter_gpu_quota.backends.rendering.variables import SECRET_HEADER, SECRET_VARIABLE, SHARE_VARIABLE
 from tests.notebook.jupyter_world import TOKEN, JupyterServer, free_port, jupyter_server
 from tests.notebook.service.raw_service import HANG, RawService, answer, beginning, raw_service
 from tests.patience import until
 
 EVENTS = "text/event-stream"
+SECRET = "nb-1.sliceofann"
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +29,16 @@ def raw() -> Iterator[RawService]:
 @pytest.fixture(scope="module")
 def server(raw: RawService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
     folder = tmp_path_factory.mktemp("server")
-    with jupyter_server(folder, raw.port, **{SHARE_VARIABLE: None}) as made:
+    with jupyter_server(folder, raw.port, **{SHARE_VARIABLE: None, SECRET_VARIABLE: SECRET}) as made:
         yield made
     log = (folder / "server.log").read_text()
-    assert TOKEN not in log and "Traceback" not in log and "never retrieved" not in log, log
+    assert TOKEN not in log and SECRET not in log and "Traceback" not in log and "never retrieved" not in log, log
 
 
 def ask(server: JupyterServer, path: str, method: str = "GET", body: bytes | None = None) -> tuple[int, Any]:
     found = server.send(method, f"/gpu-quota/{path}", body)
     text = found.read()
-    assert TOKEN.encode() not in text + str(found.headers).encode()
+    assert not any(hidden in text + str(found.headers).encode() for hidden in (TOKEN.encode(), SECRET.encode()))
     return found.status, json.loads(text or b"null")
 
 
@@ -80,6 +81,7 @@ def test_only_the_named_headers_pass_in_both_directions(raw: RawService, server:
     assert "a=b" not in str(found.headers) and "*" not in found.headers.get_all("Access-Control-Allow-Origin", [])
     lines = dict(line.split(": ", 1) for line in raw.head_of("me").strip().split("\r\n")[1:])
     assert (lines.pop("Authorization"), lines.pop("If-None-Match")) == (f"token {TOKEN}", '"6"')
+    assert lines.pop(SECRET_HEADER.title()) == SECRET
     assert lines.keys() == {"Host", "Connection", "Content-Type", "User-Agent"}
 
 
