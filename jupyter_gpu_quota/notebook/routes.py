@@ -32,6 +32,8 @@ class ActivityHandler(APIHandler):
 class IdleState(ActivityHandler):
     """``GET gpu-quota/idle``: the idle state of the notebook, null while unknown, and the waiting kernels."""
 
+    _track_activity = False  # a panel that refreshes is no activity of its user
+
     @web.authenticated
     @authorized
     async def get(self) -> None:

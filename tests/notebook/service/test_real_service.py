@@ -152,7 +152,9 @@ def test_reading_is_no_activity_of_the_user_and_a_change_is(lab: Lab) -> None:
     def last() -> str:
         return str(lab.server.call("GET", "/api/status?no_track_activity=1")[1]["last_activity"])
 
+    until(lambda: lab.server.send("GET", "/gpu-quota/idle?no_track_activity=1").status == 200)
     before = last()
+    lab.ask("GET", "idle")
     lab.ask("GET", "api/jobs")
     lab.ask("GET", "status")
     assert last() == before
