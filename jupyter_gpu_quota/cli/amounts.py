@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -44,6 +44,14 @@ def parse_instant(ctx: click.Context, parameter: click.Parameter, text: str | No
     if found is not None and found.tzinfo is None:
         raise click.BadParameter(f"{text!r:.40} has no time zone; write an instant such as 2027-01-01T00:00:00Z")
     return text
+
+
+def parse_since(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """An instant, unchanged, or a duration before now as an instant."""
+    seconds = None if text is None else duration_s(text)
+    if isinstance(seconds, int):
+        return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+    return parse_instant(ctx, parameter, text)
 
 
 def parse_cpu(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:

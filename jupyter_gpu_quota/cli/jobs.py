@@ -9,17 +9,17 @@ from typing import Any
 
 import click
 
-from ..client import FINAL, Client, describe
+from ..client import FINAL, Client, Refused, describe
 from ..core.amounts import counted, duration_text, host_text, ranks_text
 from ..messages.exit_status import ended_attempts, exit_text
 from ..messages.figures import label, value_text
 from ..messages.reasons import short_sentence
 from ..wire import JobDetail, JobView, ReasonView
-from .amounts import parse_cpu, parse_gpu, parse_memory, parse_time_limit
+from .amounts import parse_cpu, parse_gpu, parse_memory, parse_since, parse_time_limit
 from .dry_runs import print_dry_run
 from .prose import print_prose
-from .selection import JOB, job_of, workload_of
-from .session import DONE, as_json, calls_service, print_stderr
+from .selection import JOB, JOBS, job_of, short_ids, workload_of
+from .session import DONE, FAILED, as_json, calls_service, print_stderr
 from .tables import (
     all_columns,
     gpu_or_none,
@@ -35,24 +35,38 @@ from .tables import (
 from .waiting import INTERRUPTED, exit_code, interrupted, wait_for
 
 JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED")
-NARROW_JOB_COLUMNS = ("ID", "NAME", "GPU", "STATE")
+NARROW_JOB_COLUMNS = ("ID", "NAME", "USER", "GPU", "STATE")
+SORTED_BY = ("submitted_at", "state", "user", "project", "priority", "duration")
 
 
 @click.command()
 @click.option("--all", "all_", is_flag=True, help="Include ended jobs.")
 @click.option("--project", metavar="P", help="Only jobs of this project.")
 @click.option("--mine", is_flag=True, help="Only your jobs.")
+@click.option("--user", metavar="U", help="Only jobs of this user.")
+@click.option("--state", metavar="S", help="Only jobs in these states, such as running or failed,cancelled.")
+@click.option("--since", callback=parse_since, metavar="T", help="Only jobs submitted since, such as 2h or an instant.")
+@click.option("--search", metavar="TEXT", help="Only jobs with this text in the name or the command.")
+@click.option("--sort", metavar="COLUMN", help=f"One of {', '.join(SORTED_BY)}; descending: -COLUMN.")
 @all_columns
 @as_json
 @calls_service
-def jobs(client: Client, all_: bool, project: str | None, mine: bool, wide: bool, json_: bool) -> None:
-    """List the jobs of your projects, newest first."""
-    found = client.jobs(all=all_, project=project, mine=mine)
-    empty = _no_jobs_text(all_=all_, filtered=mine or project is not None)
+def jobs(client: Client, all_: bool, wide: bool, json_: bool, **filters: Any) -> None:
+    """List the jobs of your projects, newest first.
+
+    Ended jobs are listed with --all, --state, --since and --search. In a narrow terminal an id is its end, which every
+    command takes.
+    """
+    found = client.jobs(all=all_, **filters)
+    ended = all_ or any(filters[name] for name in ("state", "since", "search"))
+    empty = _no_jobs_text(all_=ended, filtered=any(value for name, value in filters.items() if name != "sort"))
     if is_narrow(wide=wide):
-        show(found, NARROW_JOB_COLUMNS, map(_narrow_job_row, found), empty=empty, json_=json_)
+        rows = [
+            (id, *_narrow_job_row(job)) for id, job in zip(short_ids([job.id for job in found]), found, strict=True)
+        ]
+        show(found, NARROW_JOB_COLUMNS, rows, empty=empty, json_=json_, states=True)
     else:
-        show(found, JOB_COLUMNS, map(_job_row, found), empty=empty, json_=json_, wide=wide)
+        show(found, JOB_COLUMNS, map(_job_row, found), empty=empty, json_=json_, wide=wide, states=True)
 
 
 def _no_jobs_text(*, all_: bool, filtered: bool) -> str:
@@ -73,7 +87,7 @@ def _narrow_job_row(job: JobView) -> tuple[object, ...]:
     short = _short_reason(job.reason, job.exit_status) if job.reason else None
     if job.reason and short:
         job = job.model_copy(update={"reason": job.reason.model_copy(update={"message": short})})
-    return job.id, job.name, share_text(job.whole_milli, job.simulated), describe(job)
+    return job.name, job.user, share_text(job.whole_milli, job.simulated), describe(job)
 
 
 def _short_reason(reason: ReasonView, exit_status: int | None) -> str | None:
@@ -144,18 +158,19 @@ def _job_facts(job: JobDetail) -> list[tuple[str, object]]:
 @click.option(
     "--rank", type=click.IntRange(0), default=0, metavar="N", help="Rank of a job with several processes. Default: 0."
 )
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines of the log; with -f first.")
 @calls_service
-def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int) -> None:
+def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int, tail: int | None) -> None:
     """Print a job's log; -f follows it to the job's end."""
     id = job_of(client, id)
     if not follow:
-        text = client.logs(id, attempt=attempt, rank=rank)
+        text = _log_text(client, id, attempt, rank, tail)
         click.echo(text, nl=False)
         if not text and not client.job(id).attempt:
             print_stderr(f"Job {id} has not started yet; logs -f waits for it.")
         return
     try:
-        for text in client.follow_logs(id, attempt=attempt, rank=rank):
+        for text in client.follow_logs(id, attempt=attempt, rank=rank, tail=tail):
             click.echo(text, nl=False)
             sys.stdout.flush()
         last = client.job(id)
@@ -164,32 +179,55 @@ def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int) 
     sys.exit(exit_code(last) if last.state in FINAL else DONE)
 
 
-def _change_command(name: str, about: str, change: Callable[[Client, str], JobView]) -> click.Command:
-    """A command that changes one job and prints its new state."""
+def _log_text(client: Client, id: str, attempt: int | None, rank: int, tail: int | None) -> str:
+    if tail is None:
+        return client.logs(id, attempt=attempt, rank=rank)
+    return "".join(f"{line}\n" for line in client.log_tail(id, lines=tail, attempt=attempt, rank=rank))
 
-    @click.command(name, help=about)
-    @JOB
+
+def _change_command(name: str, about: str, change: Callable[[Client, str], JobView]) -> click.Command:
+    """A command that changes jobs and prints the new state of each; a refusal of one does not stop the others."""
+
+    @click.command(name, help=f"{about} Several jobs: each outcome is a line; the exit code is 1 if one was refused.")
+    @JOBS
     @as_json
     @calls_service
-    def command(client: Client, id: str, json_: bool) -> None:
-        job_id = job_of(client, id, live=True)
-        before = client.job(job_id)
-        change(client, job_id)
-        found = client.job(job_id)
+    def command(client: Client, ids: tuple[str, ...], json_: bool) -> None:
+        views, refusals = list[JobDetail](), list[Refused]()
+        for job_id in [job_of(client, id, live=True) for id in ids]:
+            try:
+                views.append(_changed(client, job_id, change, json_=json_))
+            except Refused as refusal:
+                if len(ids) == 1:
+                    raise
+                refusals.append(refusal)
+                print_stderr(f"{job_id}: {refusal.message}")
         if json_:
-            print_json(found.model_dump(mode="json", exclude={"rank_records", "variables"}))
-        elif (found.state, found.target) == (before.state, before.target):
-            print_stderr(f"nothing was changed: {found.id} {describe(found)}")
-        elif found.target != "running" and found.state in ("starting", "running", "pausing"):
-            print_stderr(f"{found.id} {found.state}; it will be {found.target}")
-        else:
-            print_stderr(f"{found.id} {describe(found)}")
+            found = [view.model_dump(mode="json", exclude={"rank_records", "variables"}) for view in views]
+            print_json(found if len(ids) > 1 else found[0])
+        sys.exit(FAILED if refusals else DONE)
 
     return command
 
 
+def _changed(client: Client, job_id: str, change: Callable[[Client, str], JobView], *, json_: bool) -> JobDetail:
+    """Change one job, and print the outcome."""
+    before = client.job(job_id)
+    change(client, job_id)
+    found = client.job(job_id)
+    if json_:
+        return found
+    if (found.state, found.target) == (before.state, before.target):
+        print_stderr(f"nothing was changed: {found.id} {describe(found)}")
+    elif found.target != "running" and found.state in ("starting", "running", "pausing"):
+        print_stderr(f"{found.id} {found.state}; it will be {found.target}")
+    else:
+        print_stderr(f"{found.id} {describe(found)}")
+    return found
+
+
 @click.command()
-@click.argument("ids", metavar="JOB...", nargs=-1, required=True)
+@JOBS
 @calls_service
 def wait(client: Client, ids: tuple[str, ...]) -> None:
     """Wait until jobs have ended.
@@ -204,9 +242,9 @@ def wait(client: Client, ids: tuple[str, ...]) -> None:
     sys.exit(code)
 
 
-hold = _change_command("hold", "Hold a job until it is released.", lambda client, id_: client.hold(id_))
-release = _change_command("release", "Release a held job.", lambda client, id_: client.release(id_))
-cancel = _change_command("cancel", "Cancel a job.", lambda client, id_: client.cancel(id_))
+hold = _change_command("hold", "Hold jobs until they are released.", lambda client, id_: client.hold(id_))
+release = _change_command("release", "Release held jobs.", lambda client, id_: client.release(id_))
+cancel = _change_command("cancel", "Cancel jobs.", lambda client, id_: client.cancel(id_))
 
 
 @click.command()

@@ -37,14 +37,32 @@ def show(
     empty: str,
     json_: bool,
     wide: bool = False,
+    states: bool = False,
 ) -> None:
-    """Print a listing: the items as JSON, or the rows as a table; ``empty`` says what would be there."""
+    """Print a listing: the items as JSON, or the rows as a table; ``empty`` says what would be there.
+
+    ``states``: the column STATE begins with the state of a job, which has a colour on a terminal.
+    """
     if json_:
         print_json([item.model_dump(mode="json") for item in items])
     elif not items:
         print_stderr(empty)
     else:
-        print_table(columns, rows, wide=wide)
+        print_table(columns, rows, wide=wide, state_at=columns.index("STATE") if states else None)
+
+
+STATE_STYLES = {
+    "running": "green",
+    "starting": "green",
+    "pausing": "yellow",
+    "paused": "yellow",
+    "held": "magenta",
+    "queued": "cyan",
+    "failed": "bold red",
+    "cancelled": "dim",
+    "succeeded": "bold green",
+}
+"""The colours of a job's states; the variable NO_COLOR turns them off."""
 
 
 def print_json(value: Any) -> None:
@@ -63,8 +81,13 @@ def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> N
         out.writerow([f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell for cell in cells])
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wide: bool = False) -> None:
-    """Print rows under their columns. No header is split, and no cell of a first column of at most half the width."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, wide: bool = False, state_at: int | None = None
+) -> None:
+    """Print rows under their columns. No header is split, and no cell of a first column of at most half the width.
+
+    ``state_at``: the column of states, whose first word has the colour of its state.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -76,7 +99,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wid
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", min_width=len(column), no_wrap=index == 0 and fits)
     for row in cells:
-        table.add_row(*map(Text, row))
+        texts = [Text(cell) for cell in row]
+        if state_at is not None:
+            state = row[state_at].partition(" ")[0]
+            texts[state_at].stylize(STATE_STYLES.get(state, ""), 0, len(state))
+        table.add_row(*texts)
     Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False).print(table)
 
 

@@ -75,11 +75,19 @@ __all__ = [
 PAGE = 200
 """Items of one request for a listing."""
 
-TAIL_BYTES = 16_384
-"""The end of a log in which its last lines are looked for."""
+TAIL_BYTES, LINE_BYTES, MAX_TAIL_BYTES = 16_384, 1_024, 1 << 20
+"""The end of a log in which its last lines are looked for: at first, for each line, and at most."""
+
+MAX_CHARACTER_BYTES = 4
+"""The service begins a part of a log with a whole character."""
 
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 """Variables of a notebook with the service's address: the service's own, else the hub's public one."""
+
+
+def _last_lines(text: str, count: int) -> str:
+    """The last lines with their ends; only a line feed ends a line of a log."""
+    return "\n".join(text.removesuffix("\n").split("\n")[-count:]) + ("\n" if text.endswith("\n") else "")
 
 
 class Outputs(list[OutputView]):
@@ -276,16 +284,43 @@ class Client:
             offset = following
 
     def log_tail(self, job: str, *, lines: int = 10, attempt: int | None = None, rank: int = 0) -> list[str]:
-        """The last lines of the log of one attempt, as far as they are in its last 16 KiB; None means the newest."""
-        query: Query = {**arguments.log_query(attempt, rank), "offset": -TAIL_BYTES}
-        part, _ = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
-        found = part.decode(errors="replace").removesuffix("\n").split("\n")
-        return found[-arguments.whole_number(lines, "lines", least=1) :] if part else []
+        """The last lines of the log of one attempt; None means the newest.
 
-    def follow_logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> Iterator[str]:
-        """The log as it is written, until the job has ended; a broken connection continues at its position."""
+        Of long lines it gives fewer: a KiB for each is read, at least 16 KiB and at most 1 MiB.
+        """
+        text, _, _ = self._log_tail(job, lines, attempt, rank)
+        return text.removesuffix("\n").split("\n") if text else []
+
+    def _log_tail(self, job: str, lines: int, attempt: int | None, rank: int) -> tuple[str, int, int]:
+        """The last lines, their attempt (0: unknown), and the offset at which the log goes on."""
+        wanted, size = arguments.whole_number(lines, "lines", least=1), TAIL_BYTES
+        most = min(MAX_TAIL_BYTES, wanted * LINE_BYTES)
+        while True:
+            query: Query = {**arguments.log_query(attempt, rank), "offset": -size}
+            part, headers = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
+            is_whole = len(part) + MAX_CHARACTER_BYTES <= size
+            if is_whole or part.count(b"\n") > wanted or size >= most:
+                text = _last_lines(part.decode(errors="replace"), wanted)
+                return text, int(headers.get("X-Attempt", 0)), int(headers.get("X-Next-Offset", 0))
+            size *= 4
+
+    def follow_logs(
+        self, job: str, *, attempt: int | None = None, rank: int = 0, tail: int | None = None
+    ) -> Iterator[str]:
+        """The log as it is written, until the job has ended; a broken connection continues at its position.
+
+        ``tail``: it begins with so many of the last lines that there are.
+        """
         path, _ = f"{_job_path(job)}/logs", arguments.log_query(attempt, rank)
-        return follow_log(self._connection, path, attempt=attempt, rank=rank, newest=lambda: self.job(job).attempt)
+        after = None
+        if tail is not None:
+            text, of_attempt, offset = self._log_tail(job, tail, attempt, rank)
+            after = (of_attempt, offset) if of_attempt else None
+            if after is not None and text:
+                yield text
+        yield from follow_log(
+            self._connection, path, attempt=attempt, rank=rank, newest=lambda: self.job(job).attempt, after=after
+        )
 
     def outputs(self, job: str) -> Outputs:
         """The files in the job's outputs folder; ``truncated``: the folder has more than the service lists."""

@@ -17,14 +17,23 @@ MAX_ATTEMPTS = 8
 
 
 def follow_log(
-    connection: Connection, path: str, *, attempt: int | None, rank: int, newest: Callable[[], int]
+    connection: Connection,
+    path: str,
+    *,
+    attempt: int | None,
+    rank: int,
+    newest: Callable[[], int],
+    after: tuple[int, int] | None = None,
 ) -> Iterator[str]:
     """A job's log as it is written, each part once, until the job has ended, or the named ``attempt``.
 
     A stream that continues names its attempt and ends with it; ``newest`` is the job's newest attempt, which may be a
-    later one. Raises Unreachable when the service stays unreachable, and Refused.
+    later one. ``after``: the attempt and the offset at which to begin. Raises Unreachable when the service stays
+    unreachable, and Refused.
     """
     position: dict[str, str | int | None] = {"attempt": attempt, "rank": rank, "offset": 0, "follow": 1}
+    if after is not None:
+        position |= {"attempt": after[0], "offset": after[1]}
     while True:
         ended: dict[str, Any] = {}
         for event in _reconnected(connection, Call(path=path, query=position)):

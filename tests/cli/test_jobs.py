@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,54 @@ def test_filters_reach_the_service(world: World) -> None:
         "offset": "0",
         "limit": "200",
     }
+
+
+def test_each_filter_reaches_the_service_and_lists_ended_jobs_too(world: World) -> None:
+    words = ["--user", "ann", "--state", "failed,held", "--search", "tune", "--sort", "-duration"]
+    done = run("jobs", *words, "--since", "2027-01-01T00:00:00Z")
+    query = world.seen[-1][2]
+    names = ("user", "state", "search", "sort", "since")
+    assert [query[name] for name in names] == ["ann", "failed,held", "tune", "-duration", "2027-01-01T00:00:00Z"]
+    assert "live" not in query
+    assert done.stderr == "There is no job of these; `jupyter gpu-quota submit` queues one.\n"
+
+
+def test_since_is_an_instant_or_a_time_before_now(world: World) -> None:
+    before = datetime.now(UTC)
+    assert run("jobs", "--since", "2h").exit_code == 0
+    sent = datetime.fromisoformat(world.seen[-1][2]["since"])
+    assert before - timedelta(hours=2, milliseconds=1) <= sent <= datetime.now(UTC) - timedelta(hours=2)
+    assert run("jobs", "--since", "yesterday").exit_code == 2
+
+
+def test_a_narrow_table_has_the_ends_of_ids_that_commands_take(world: World) -> None:
+    world.jobs = two_jobs()
+    assert first_cells(run("jobs", "--all").stdout) == [OLD[-8:], NEW[-8:]]
+    assert run("job", NEW[-8:]).exit_code == 0
+    alike = [f"01K0A{number}AAAAAAAAAAAAB7XZAAAAA" for number in (1, 2)]
+    world.jobs = {id: job_view(id) for id in alike}
+    assert first_cells(run("jobs").stdout) == [id[5:] for id in alike]
+    assert [job["id"] for job in json.loads(run("jobs", "--json").stdout)] == alike
+
+
+def first_cells(table: str) -> list[str]:
+    """The first column of a table, without its header and without lines that continue a row."""
+    return [line.split()[0] for line in table.splitlines()[1:] if line[0] != " "]
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), ({}, False)],
+)
+def test_a_state_has_its_colour_on_a_terminal(
+    world: World, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], coloured: bool
+) -> None:
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", **variables}.items():
+        monkeypatch.setenv(name, value)
+    world.jobs = {"J1": job_view("J1", state="running", reason=None)}
+    assert ("\x1b[32mrunning" in run("jobs").stdout) == coloured
 
 
 def test_one_job_as_text_and_as_json(world: World) -> None:
@@ -120,6 +168,49 @@ def test_a_change_distinguishes_read_back_and_pending_values(world: World) -> No
     world.jobs = two_jobs(state="running", reason=None)
     world.script[NEW] = [{}, {}, {"state": "pausing", "target": "held"}]
     assert run("hold", NEW).stderr == f"{NEW} pausing; it will be held\n"
+
+
+@pytest.mark.parametrize(("command", "state"), [("hold", "held"), ("cancel", "cancelled")])
+def test_several_jobs_are_changed_and_each_outcome_is_a_line(world: World, command: str, state: str) -> None:
+    world.jobs = {name: job_view(name, reason=None) for name in ("J1", "J2")}
+    done = run(command, "J1", "nothing", "J2")
+    lines = done.stderr.splitlines()
+    assert (done.exit_code, lines[0], lines[-1]) == (1, f"J1 {state}", f"J2 {state}")
+    assert lines[1].startswith("nothing: There is no job 'nothing'")
+    assert [job.state for job in world.jobs.values()] == [state, state]
+    world.jobs = {name: job_view(name, reason=None) for name in ("J1", "J2")}
+    assert run(command, "J1", "J2").exit_code == 0
+
+
+def test_several_changed_jobs_are_one_document(world: World) -> None:
+    world.jobs = {name: job_view(name, reason=None) for name in ("J1", "J2")}
+    done = run("hold", "J1", "J2", "--json")
+    assert [(job["id"], job["state"]) for job in json.loads(done.stdout)] == [("J1", "held"), ("J2", "held")]
+
+
+@pytest.mark.parametrize(("lines", "expected"), [(1, "c\n"), (2, "b\nc\n"), (9, "a\nb\nc\n")])
+def test_the_last_lines_of_a_log(world: World, lines: int, expected: str) -> None:
+    world.jobs = {"J1": job_view("J1", state="succeeded", reason=None, attempt=1)}
+    world.logs = {("J1", 1): "a\nb\nc\n"}
+    assert run("logs", "J1", "--tail", str(lines)).stdout == expected
+    done = run("logs", "-f", "J1", "--tail", str(lines))
+    assert (done.exit_code, done.stdout) == (0, expected)
+
+
+def test_more_lines_than_the_first_part_of_a_log_has(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", state="succeeded", reason=None, attempt=1)}
+    log = [f"step {number:06d}" for number in range(10_000)]
+    world.logs = {("J1", 1): "\n".join(log)}
+    assert run("logs", "J1", "--tail", "5000").stdout.splitlines() == log[-5000:]
+    follow = "".join(Client().follow_logs("J1", tail=2))
+    assert follow == "\n".join(log[-2:]), "an unfinished line is not ended"
+
+
+def test_the_first_lines_of_a_job_that_waits_are_followed(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", attempt=0)}
+    world.script["J1"] = [{}, {"attempt": 1, "state": "succeeded", "reason": None}]
+    world.logs = {("J1", 1): "a\nb\n"}
+    assert run("logs", "-f", "J1", "--tail", "1").stdout == "a\nb\n"
 
 
 def test_logs_are_printed_and_followed(world: World) -> None:

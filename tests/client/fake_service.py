@@ -301,8 +301,9 @@ class Logs(Fake):
             await self.follow(id_, attempt, offset, only="attempt" in self.query)
             return
         log = self.world.logs.get((id_, attempt), "").encode()
-        part = log[offset:] if offset < 0 else log[offset : offset + self.PART]
-        self.set_header("X-Next-Offset", str(offset + len(part)))
+        part, begins = (log[offset:], max(0, len(log) + offset)) if offset < 0 else (log[offset:][: self.PART], offset)
+        self.set_header("X-Next-Offset", str(begins + len(part)))
+        self.set_header("X-Attempt", str(attempt if job.attempt else 0))
         self.finish(part)
 
     async def follow(self, id_: str, attempt: int, offset: int, *, only: bool) -> None:

@@ -123,7 +123,7 @@ def test_a_gang_is_charged_rank_by_rank_and_cloned_as_it_is(world: ServiceWorld)
     assert bob.job(job.id).held_ranks == 6
     for words in (["job", job.id], ["jobs"]):
         assert "6 of 3-6 ranks" in run(world, "bob", *words)[1]
-    [row] = [line for line in run(world, "bob", "jobs")[1].splitlines() if job.id in line]
+    [row] = [line for line in run(world, "bob", "jobs")[1].splitlines() if job.id[-8:] in line]
     assert " 3 " in row, "six ranks of half a GPU"
 
 
