@@ -1,4 +1,4 @@
-"""Files that a bundle excludes: a few defaults, and the lines of ``.gpuquotaignore``."""
+"""Files that a bundle excludes: a few defaults, and the lines of ``.gitignore`` and ``.gpuquotaignore``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-IGNORE_FILE = ".gpuquotaignore"
+IGNORE_FILE, GIT_IGNORE_FILE = ".gpuquotaignore", ".gitignore"
 
 DEFAULTS = (
     ".git/",
@@ -27,48 +27,73 @@ DEFAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One line. ``anchored``: it has a slash and matches whole paths; ``includes``: it begins with ``!``."""
+    """One line of the ignore file in the folder ``below``, which ends in / or is empty for the packed folder itself.
+
+    ``anchored``: it has a slash and matches whole paths below that folder; ``includes``: it begins with ``!``.
+    """
 
     text: str
     anchored: bool
     only_folders: bool
     includes: bool
+    below: str = ""
 
     @classmethod
-    def of(cls, line: str) -> Pattern:
+    def of(cls, line: str, below: str = "") -> Pattern:
         text = line.removeprefix("!")
-        bare = text.rstrip("/")
+        bare = text.rstrip("/").removeprefix("**/").removeprefix("\\")
         return cls(
-            text=bare.lstrip("/"), anchored="/" in bare, only_folders=text.endswith("/"), includes=line.startswith("!")
+            text=bare.lstrip("/"),
+            anchored="/" in bare,
+            only_folders=text.endswith("/"),
+            includes=line.startswith("!"),
+            below=below,
         )
 
     def matches(self, path: str, *, is_folder: bool) -> bool:
-        if self.only_folders and not is_folder:
+        if not path.startswith(self.below) or (self.only_folders and not is_folder):
             return False
-        return fnmatchcase(path if self.anchored else path.rpartition("/")[2], self.text)
+        return fnmatchcase(path.removeprefix(self.below) if self.anchored else path.rpartition("/")[2], self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """The patterns of one folder, mostly as in git: the last matching line decides.
+    """The patterns for one folder, mostly as in git: the last matching line decides.
 
-    ``*`` and ``?`` also match a slash, and a file in an excluded folder cannot be included again.
+    The lines of ``.gpuquotaignore`` (``own``) come after those of each ``.gitignore`` from the packed folder down to
+    this one, so that they can include what git leaves out. ``*`` and ``?`` also match a slash, and a file in an
+    excluded folder cannot be included again.
     """
 
     patterns: tuple[Pattern, ...]
+    own: tuple[Pattern, ...]
 
     @classmethod
     def of(cls, root: Path) -> Ignored:
-        """The defaults and the lines of the folder's ignore file."""
-        file = root / IGNORE_FILE
-        own = file.read_text().splitlines() if file.is_file() else []
-        lines = (line.strip() for line in (*DEFAULTS, *own))
-        return cls(tuple(Pattern.of(line) for line in lines if line and not line.startswith("#")))
+        """The defaults and the lines of the packed folder's ignore files."""
+        defaults = tuple(map(Pattern.of, DEFAULTS))
+        return cls(defaults, _patterns(root / IGNORE_FILE)).inside(root)
+
+    def inside(self, folder: Path, below: str = "") -> Ignored:
+        """The patterns for a folder, with the lines of its own ``.gitignore``."""
+        found = _patterns(folder / GIT_IGNORE_FILE, below)
+        return Ignored((*self.patterns, *found), self.own) if found else self
 
     def __call__(self, path: str, *, is_folder: bool) -> bool:
-        """Whether this path (relative, with /) is excluded."""
+        """Whether this path (relative to the packed folder, with /) is excluded."""
         verdict = False
-        for pattern in self.patterns:
+        for pattern in (*self.patterns, *self.own):
             if pattern.matches(path, is_folder=is_folder):
                 verdict = not pattern.includes
         return verdict
+
+    def by_git(self, path: str, *, is_folder: bool) -> bool:
+        """Whether an excluded path would not be without the ``.gitignore`` files."""
+        rest = Ignored(self.patterns[: len(DEFAULTS)], self.own)
+        return not rest(path, is_folder=is_folder)
+
+
+def _patterns(file: Path, below: str = "") -> tuple[Pattern, ...]:
+    """The lines of an ignore file; none where it does not exist."""
+    lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
+    return tuple(Pattern.of(line, below) for line in map(str.strip, lines) if line and not line.startswith("#"))

@@ -18,13 +18,14 @@ from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, path_parts
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
     """A packed folder. ``digest`` is the SHA-256 of the packed bytes; ``skipped`` has a sentence for each file that was
-    left out."""
+    left out, and ``ignored_by_git`` the paths that only ``.gitignore`` files leave out, folders with a slash."""
 
     path: Path
     digest: str
     size_bytes: int
     files: int
     skipped: tuple[str, ...] = ()
+    ignored_by_git: tuple[str, ...] = ()
 
 
 def pack(
@@ -37,12 +38,12 @@ def pack(
 ) -> Bundle:
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
-    It leaves out the files that ``.gpuquotaignore`` names (:mod:`.ignore`), and links, sockets and pipes, which
-    ``skipped`` lists. ``on_file`` is called with each name before it is packed. ``extra`` are more files by name, which
-    replace those of the folder. Raises BundleRefused for a missing folder, a size or a number of files above the limit,
-    and a name or a file that cannot be packed.
+    It leaves out the files that ``.gitignore`` and ``.gpuquotaignore`` name (:mod:`.ignore`), and links, sockets and
+    pipes, which ``skipped`` lists. ``on_file`` is called with each name before it is packed. ``extra`` are more files by
+    name, which replace those of the folder. Raises BundleRefused for a missing folder, a size or a number of files above
+    the limit, and a name or a file that cannot be packed.
     """
-    root, skipped = Path(directory), list[str]()
+    root, skipped, ignored_by_git = Path(directory), list[str](), list[str]()
     if not root.is_dir():
         raise BundleRefused(f"{root} is not a folder; --dir names the folder whose files the job needs.")
     count = 0
@@ -51,7 +52,7 @@ def pack(
         gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path, name in _files_to_pack(root, "", Ignored.of(root), skipped):
+        for path, name in _files_to_pack(root, "", Ignored.of(root), skipped, ignored_by_git):
             if extra and name in extra:
                 continue
             if on_file is not None:
@@ -66,18 +67,30 @@ def pack(
             count += 1
     size = Path(into).stat().st_size
     _check_limits(size, count, limits, root)
-    return Bundle(path=Path(into), digest=digest_of(into), size_bytes=size, files=count, skipped=tuple(skipped))
+    return Bundle(
+        path=Path(into),
+        digest=digest_of(into),
+        size_bytes=size,
+        files=count,
+        skipped=tuple(skipped),
+        ignored_by_git=tuple(ignored_by_git),
+    )
 
 
-def _files_to_pack(folder: Path, prefix: str, ignored: Ignored, skipped: list[str]) -> Iterator[tuple[Path, str]]:
+def _files_to_pack(
+    folder: Path, prefix: str, ignored: Ignored, skipped: list[str], ignored_by_git: list[str]
+) -> Iterator[tuple[Path, str]]:
     for path in sorted(folder.iterdir()):
         name = prefix + path.name
         is_folder = path.is_dir() and not path.is_symlink()
         if ignored(name, is_folder=is_folder):
+            if ignored.by_git(name, is_folder=is_folder):
+                ignored_by_git.append(f"{name}/" if is_folder else name)
             continue
         if is_folder:
             yield path, name
-            yield from _files_to_pack(path, name + "/", ignored, skipped)
+            below = f"{name}/"
+            yield from _files_to_pack(path, below, ignored.inside(path, below), skipped, ignored_by_git)
         elif path.is_symlink() or not path.is_file():
             skipped.append(f"{name} is {'a link' if path.is_symlink() else 'not a regular file'}, and was left out")
         else:

@@ -13,7 +13,7 @@ import click
 from ..client import Client
 from .amounts import parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
-from .session import as_json, calls_service
+from .session import as_json, calls_service, print_stderr
 from .tables import print_json
 from .waiting import wait_for
 
@@ -88,6 +88,8 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
     if not directory or not Path(directory).is_dir():
         raise click.UsageError(f"--dir {directory[:200]!r} is not a folder")
     job = client.submit(command, dir=directory, idempotency_key=key, **options)
+    for note in job.notes:
+        print_stderr(note)
     if json_:
         print_json(job.view.model_dump(mode="json"))
     else:

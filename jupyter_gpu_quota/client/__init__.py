@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from ..bundle import BundleRefused, pack
+from ..bundle import Bundle, BundleRefused, pack
 from ..wire import (
     AuditView,
     CloneRequest,
@@ -78,11 +78,27 @@ PAGE = 200
 TAIL_BYTES, LINE_BYTES, MAX_TAIL_BYTES = 16_384, 1_024, 1 << 20
 """The end of a log in which its last lines are looked for: at first, for each line, and at most."""
 
+NAMED_FILES = 5
+"""Files that are not sent which a note names."""
+
 MAX_CHARACTER_BYTES = 4
 """The service begins a part of a log with a whole character."""
 
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 """Variables of a notebook with the service's address: the service's own, else the hub's public one."""
+
+
+def _notes_of(bundle: Bundle) -> tuple[str, ...]:
+    """What the sender of a bundle should know: the files that are not in it."""
+    left_out = bundle.ignored_by_git
+    if not left_out:
+        return bundle.skipped
+    more = f" and {len(left_out) - NAMED_FILES} more" if len(left_out) > NAMED_FILES else ""
+    note = (
+        f"Not sent, because .gitignore names them: {', '.join(left_out[:NAMED_FILES])}{more}. A line !{left_out[0]} in"
+        " .gpuquotaignore includes the first."
+    )
+    return (*bundle.skipped, note)
 
 
 def _last_lines(text: str, count: int) -> str:
@@ -149,9 +165,11 @@ class Client:
         request = arguments.with_changes(
             self.request(command, gpu=gpu, dir=dir, live=live, **options), idempotency_key=key
         )
+        notes: tuple[str, ...] = ()
         if not live and request.bundle is None and dir is not None:
-            request = arguments.with_changes(request, bundle=self.put_bundle(dir))
-        return Job(self, self._post(JobView, "jobs", request))
+            bundle = self._put_bundle(dir)
+            request, notes = arguments.with_changes(request, bundle=bundle.digest), _notes_of(bundle)
+        return Job(self, self._post(JobView, "jobs", request), notes)
 
     def dry_run(self, command: str | Sequence[str], **options: Any) -> DryRunView:
         """Whether such a job would start now, which jobs it would pause, or why it would wait; nothing is stored."""
@@ -191,6 +209,15 @@ class Client:
         ``on_file`` is called with the name of each file before it is packed; what it raises ends the call. ``extra``
         are more files, by name; they replace those of the folder.
         """
+        return self._put_bundle(directory, on_file=on_file, extra=extra).digest
+
+    def _put_bundle(
+        self,
+        directory: str | Path,
+        *,
+        on_file: Callable[[str], object] | None = None,
+        extra: Mapping[str, bytes] | None = None,
+    ) -> Bundle:
         with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
             into = Path(folder) / "bundle.tar.gz"
             try:
@@ -202,7 +229,7 @@ class Client:
                 self._connection.bytes_of(Call(method="HEAD", path=path))
             except Refused:  # a HEAD has no sentence; the PUT is refused with one
                 self._connection.bytes_of(Call(method="PUT", path=path, body=bundle.path))
-            return bundle.digest
+            return bundle
 
     def jobs(
         self,

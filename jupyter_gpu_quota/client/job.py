@@ -41,10 +41,13 @@ def _row(view: JobView) -> tuple[object, ...]:
 
 
 class Job:
-    """One job. ``view`` is its last known state; ``refresh`` and every change bring it up to date."""
+    """One job. ``view`` is its last known state; ``refresh`` and every change bring it up to date.
 
-    def __init__(self, client: Client, view: JobView) -> None:
-        self._client, self.view = client, view
+    ``notes``: after a submission, sentences about the files of its folder that were not sent.
+    """
+
+    def __init__(self, client: Client, view: JobView, notes: tuple[str, ...] = ()) -> None:
+        self._client, self.view, self.notes = client, view, notes
 
     def __repr__(self) -> str:
         why = f": {self.view.reason.message}" if self.view.reason and self.view.state != "running" else ""

@@ -99,6 +99,49 @@ def test_the_ignore_file_is_obeyed(tmp_path: Path, lines: str, left: set[str]) -
 
 
 @pytest.mark.parametrize(
+    ("files", "left", "by_git"),
+    [
+        pytest.param({".gitignore": "*.bin"}, {"a.py"}, {"data/x.bin", "data/keep.bin", "sub/data/y.bin"}, id="obeyed"),
+        pytest.param({".gitignore": "data/"}, {"a.py"}, {"data/", "sub/data/"}, id="a folder is named once"),
+        pytest.param(
+            {".gitignore": "data/", ".gpuquotaignore": "!data/\n*.bin"},
+            {"a.py"},
+            set(),
+            id="ours is the last word",
+        ),
+        pytest.param(
+            {".gitignore": "*.bin", ".gpuquotaignore": "!x.bin"},
+            {"a.py", "data/x.bin"},
+            {"data/keep.bin", "sub/data/y.bin"},
+            id="our file includes what git leaves out",
+        ),
+        pytest.param(
+            {"sub/.gitignore": "/data\n*.py"},
+            EVERYTHING - {"sub/data/y.bin"},
+            {"sub/data/"},
+            id="a file in a folder is for that folder",
+        ),
+        pytest.param({".gitignore": "**/x.bin"}, EVERYTHING - {"data/x.bin"}, {"data/x.bin"}, id="at any depth"),
+        pytest.param({".gitignore": "# all\n*.bin\n!keep.bin"}, {"a.py", "data/keep.bin"}, None, id="taken back in"),
+    ],
+)
+def test_git_s_ignore_files_are_obeyed_and_noted(
+    tmp_path: Path, files: dict[str, str], left: set[str], by_git: set[str] | None
+) -> None:
+    root = tmp_path / "p"
+    for name in (*sorted(EVERYTHING), "__pycache__/c.txt", ".git/config"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    for name, lines in files.items():
+        (root / name).write_text(lines)
+    bundle = pack(root, tmp_path / "b")
+    with bundle.path.open("rb") as file:
+        unpack(file, tmp_path / "out")
+    assert set(tree(tmp_path / "out")) == left | files.keys()
+    assert by_git is None or set(bundle.ignored_by_git) == by_git
+
+
+@pytest.mark.parametrize(
     ("limits", "expected"),
     [
         pytest.param(BundleLimits(packed_bytes=1 << 20), "larger than 1 MiB", id="too large"),

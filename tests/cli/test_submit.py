@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -233,3 +234,17 @@ def test_submit_as_a_process_prints_only_the_id_on_stdout(world: World) -> None:
 def test_submit_as_a_process_with_the_same_key_is_one_job(world: World) -> None:
     first, second = (process("submit", "--idempotency-key", "k", "--", "true") for _ in range(2))
     assert first.stdout == second.stdout == "J1\n"
+
+
+def test_files_that_git_leaves_out_are_named_on_stderr(world: World, tmp_path: Path) -> None:
+    for name in ("train.py", "data/x", *(f"w{number}.pt" for number in range(7))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("data/\n*.pt\n")
+    done = run("submit", "--dir", str(tmp_path), "--", "true")
+    assert (done.exit_code, done.stdout) == (0, "J1\n")
+    said = " ".join(done.stderr.split())
+    assert said.startswith("Not sent, because .gitignore names them: data/, w0.pt, w1.pt, w2.pt, w3.pt and 3 more.")
+    assert said.endswith("A line !data/ in .gpuquotaignore includes the first.")
+    (tmp_path / ".gpuquotaignore").write_text("!data/\n!*.pt\n")
+    assert run("submit", "--dir", str(tmp_path), "--", "true").stderr == ""
