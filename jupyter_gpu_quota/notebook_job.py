@@ -57,6 +57,9 @@ INTERRUPT_SHARE = 4
 """A running cell is interrupted when this part of the grace is left, and at least INTERRUPT_S seconds."""
 
 START_TIMEOUT_S = 120
+MAX_SOCKET_FOLDER = 80
+"""Bytes of the path of a folder of sockets: the whole path of a socket has at most 107."""
+
 CALL_ON_PAUSE = """\
 import sys
 modules = [sys.modules.get(name) for name in ("jupyter_gpu_quota.job", "job")]
@@ -196,8 +199,9 @@ def kernel_spec(notebook: NotebookNode, asked: str | None) -> tuple[str, KernelS
 
 
 def manager_of(name: str, folder: str) -> AsyncKernelManager:
-    """A kernel on sockets in a private folder, so that it needs no free port."""
-    return AsyncKernelManager(kernel_name=name, connection_file=f"{folder}/kernel.json", transport="ipc")
+    """A kernel on sockets in a private folder, so that it needs no free port; on ports where the path is too long."""
+    transport = "ipc" if len(folder.encode()) <= MAX_SOCKET_FOLDER else "tcp"
+    return AsyncKernelManager(kernel_name=name, connection_file=f"{folder}/kernel.json", transport=transport)
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -419,7 +423,7 @@ async def run_notebook(source: Path, parameters: Mapping[str, object], asked: st
     rank = f".rank-{job.rank()}" if job.rank() else ""
     target = job.output_path(f"{source.stem}{rank}.ipynb")
     with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
-        executor = CellExecutor(notebook, km=manager_of(name, folder), timeout=None)
+        executor = CellExecutor(notebook, km=manager_of(name, folder), timeout=None, store_widget_state=False)
         run = Run(executor, target, Path(folder, "progress.json"), is_python=is_python)
         status = FAILED
         try:

@@ -328,6 +328,17 @@ def test_a_notebook_that_names_no_kernel_runs_outside_a_job(tmp_path: Path) -> N
     assert not (tmp_path / "checkpoint").exists()
 
 
+def test_a_temporary_folder_with_a_long_path_does_not_prevent_the_start(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    path = notebook(tmp_path, "6 * 7")
+    done = subprocess.run(
+        [*MODULE, str(path)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(long)},
+        capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
 def test_an_unknown_kernel_is_refused_with_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = notebook(tmp_path, "1", kernel="my-conda")
     assert notebook_job.main([str(path)]) == 1
