@@ -200,6 +200,11 @@ def _stay_open(hub: TemporaryHub, jobs: list[str], console: Console) -> None:
     console.print(
         f"Devices, queue and quotas: {hub.url}/services/gpu-quota/   Ctrl-C ends everything.", highlight=False
     )
+    if Path(sys.prefix, "share/jupyter/labextensions/jupyter-gpu-quota").exists():
+        console.print(
+            f"JupyterLab of Bob: {hub.url}/user/bob/lab   Click the GPU icon at the left; the form there submits a job.",
+            highlight=False,
+        )
     for job in jobs[:1]:
         console.print(
             f"In a terminal of Bob's notebook, with any job's last four letters: jupyter gpu-quota logs {job[-4:]}",

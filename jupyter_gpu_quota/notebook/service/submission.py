@@ -47,7 +47,7 @@ class Submissions:
 
     def _prepared(self, request: Mapping[str, Any], folder: str, cancelled: threading.Event) -> dict[str, Any]:
         from ...client import Client, Refused, Unreachable, WrongArgument
-        from ...client.arguments import build_message, live_directory
+        from ...client.arguments import build_message, live_directory, runnable
         from ...wire import JobRequest
 
         def go_on(_: str) -> None:
@@ -57,6 +57,7 @@ class Submissions:
         given = {"project": self.service.project, **request} if self.service.project else dict(request)
         try:
             checked = build_message(JobRequest, given)
+            given["command"] = runnable(checked.command)
             if checked.dry_run or checked.bundle is not None:
                 return given
             path = self.path_of(folder)

@@ -61,9 +61,17 @@ function activate(
   notices = new Notices(trans, {
     keep: () => model.keep(),
     openJob,
-    restart: async kernel => {
-      const session = [...app.serviceManager.sessions.running()].find(one => one.kernel?.id === kernel);
-      await (session ? app.serviceManager.kernels.connectTo({ model: session.kernel! }).restart() : Promise.resolve());
+    notebooksOf: kernels => {
+      const open: string[] = [];
+      notebooks?.forEach(panel => kernels.includes(panel.sessionContext.session?.kernel?.id ?? '') && open.push(panel.id));
+      return open;
+    },
+    restart: async ids => {
+      for (const id of ids) {
+        const context = notebooks?.find(panel => panel.id === id)?.sessionContext;
+        await context?.shutdown();
+        await context?.startKernel();
+      }
     },
     onWaiting: event => {
       const others = model.state.waiting.filter(one => one.kernel !== event.kernel);

@@ -24,13 +24,18 @@ interface WaitingEvent extends WaitingKernel {
 export interface NoticeActions {
   keep(): Promise<void>;
   openJob(id: string): void;
-  restart(kernel: string): Promise<void>;
+  /** The open notebooks that one of these kernels belongs to, by the widget's id. */
+  notebooksOf(kernels: readonly string[]): string[];
+  /** Start a kernel for these notebooks. */
+  restart(notebooks: readonly string[]): Promise<void>;
   onWaiting(event: WaitingEvent): void;
 }
 
 /** Shows what this server emits, one notification per warning, which changes as the warning does. */
 export class Notices {
   private warning: string | null = null;
+  /** The notebooks whose kernels a warning named. */
+  private warned: readonly string[] = [];
 
   constructor(
     private readonly trans: TranslationBundle,
@@ -61,12 +66,16 @@ export class Notices {
       return;
     }
     const { trans, actions } = this;
+    if (event.kernels.length > 0) {
+      this.warned = actions.notebooksOf(event.kernels);
+    }
+    const lost = this.warned;
     const keep = { label: trans.__('Keep my GPU'), callback: () => void actions.keep() };
-    const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart(event.kernels[0] ?? '') };
+    const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart(lost) };
     const shown = {
       warned: event.keeps_left ? [keep] : [],
       freeing: [],
-      freed: event.kernels.length > 0 ? [restart] : [],
+      freed: lost.length > 0 ? [restart] : [],
       stopping: [],
     }[event.stage];
     this.show(event.message, shown);
