@@ -19,7 +19,7 @@ WARNS = """
 policy:
   idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 20s}
 """
-LONG_MS = 180_000
+LONG_MS = 120_000
 
 
 @pytest.fixture
