@@ -65,6 +65,14 @@ function PoolRow({ pool, holders }: { pool: ProjectPool; holders: [string, numbe
     gpus(pool.notebook_milli),
   );
   const limit = pool.limit_milli == null ? '' : text(', limit %1', gpus(pool.limit_milli));
+  const notebooks = text('notebooks %1 of %2', gpus(pool.notebook_used_milli), gpus(pool.notebook_milli));
+  if (pool.training_milli === 0 && pool.training_used_milli === 0 && pool.fair_share_milli === 0) {
+    return (
+      <p className="jgq-pool">
+        <b>{pool.pool}</b> <span className="jgq-quiet">{notebooks}</span>
+      </p>
+    );
+  }
   return (
     <div className="jgq-pool">
       <p>
@@ -81,8 +89,7 @@ function PoolRow({ pool, holders }: { pool: ProjectPool; holders: [string, numbe
       />
       <p className="jgq-quiet">
         {text('fair share %1%2, %3 waiting', gpus(pool.fair_share_milli), limit, pool.queued_jobs)}
-        {pool.notebook_milli > 0 &&
-          ' · ' + text('notebooks %1 of %2', gpus(pool.notebook_used_milli), gpus(pool.notebook_milli))}
+        {pool.notebook_milli > 0 && ` · ${notebooks}`}
       </p>
       {holders.length > 0 && (
         <p className="jgq-quiet">{holders.map(([user, milli]) => `${user} ${gpus(milli)}`).join(' · ')}</p>

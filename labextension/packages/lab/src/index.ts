@@ -12,7 +12,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Model, type JobNotice } from '@jupyter-gpu-quota/api';
 
 import { addCommands, OPEN } from './commands';
-import { Notices } from './notices';
+import { Notices, type OpenNotebook } from './notices';
 import { GpuPanel } from './panel';
 import { GpuStatus } from './status';
 import { labTransport } from './transport';
@@ -62,12 +62,16 @@ function activate(
     keep: () => model.keep(),
     openJob,
     notebooksOf: kernels => {
-      const open: string[] = [];
-      notebooks?.forEach(panel => kernels.includes(panel.sessionContext.session?.kernel?.id ?? '') && open.push(panel.id));
+      const open: OpenNotebook[] = [];
+      notebooks?.forEach(({ id, title, sessionContext }) => {
+        if (kernels.includes(sessionContext.session?.kernel?.id ?? '')) {
+          open.push({ id, name: title.label });
+        }
+      });
       return open;
     },
-    restart: async ids => {
-      for (const id of ids) {
+    restart: async lost => {
+      for (const { id } of lost) {
         const context = notebooks?.find(panel => panel.id === id)?.sessionContext;
         await context?.shutdown();
         await context?.startKernel();

@@ -17,6 +17,12 @@ interface IdleEvent {
   keeps_left?: number;
 }
 
+/** A notebook by the id of its widget. */
+export interface OpenNotebook {
+  readonly id: string;
+  readonly name: string;
+}
+
 interface WaitingEvent extends WaitingKernel {
   state: 'waiting' | 'ready' | 'refused' | 'given_up';
 }
@@ -24,10 +30,10 @@ interface WaitingEvent extends WaitingKernel {
 export interface NoticeActions {
   keep(): Promise<void>;
   openJob(id: string): void;
-  /** The open notebooks that one of these kernels belongs to, by the widget's id. */
-  notebooksOf(kernels: readonly string[]): string[];
+  /** The open notebooks that one of these kernels belongs to. */
+  notebooksOf(kernels: readonly string[]): OpenNotebook[];
   /** Start a kernel for these notebooks. */
-  restart(notebooks: readonly string[]): Promise<void>;
+  restart(notebooks: readonly OpenNotebook[]): Promise<void>;
   onWaiting(event: WaitingEvent): void;
 }
 
@@ -35,7 +41,7 @@ export interface NoticeActions {
 export class Notices {
   private warning: string | null = null;
   /** The notebooks whose kernels a warning named. */
-  private warned: readonly string[] = [];
+  private warned: readonly OpenNotebook[] = [];
 
   constructor(
     private readonly trans: TranslationBundle,
@@ -78,7 +84,9 @@ export class Notices {
       freed: lost.length > 0 ? [restart] : [],
       stopping: [],
     }[event.stage];
-    this.show(event.message, shown);
+    const names = lost.map(one => one.name).join(', ');
+    const why = trans.__('The kernel of %1 was shut down, because it did not use its GPU. Its variables are lost.', names);
+    this.show(event.stage === 'freed' && names ? `${why} ${event.message}` : event.message, shown);
   }
 
   private show(message: string, actions: Notification.IAction[]): void {
