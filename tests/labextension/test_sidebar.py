@@ -180,7 +180,7 @@ def test_the_sidebar_passes_axe(hub: RealHub, bob: Any, theme: str) -> None:
     assert open_lab(hub, bob, "bob").evaluate(SET_THEME, theme) == 204
     page = open_lab(hub, bob, "bob")
     page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
-    page.locator(f"{PANEL} summary").get_by_text("More").click()
+    page.locator(f"{PANEL} summary").get_by_text("Advanced options").click()
     if folder := os.environ.get("GPU_QUOTA_SCREENSHOTS"):
         page.screenshot(path=f"{folder}/{theme}.png")
     results = axe.run(page, context=PANEL, options={"resultTypes": ["violations"]})

@@ -1,6 +1,8 @@
-/** An event stream that is opened again after an error, and closed while nobody looks. */
+/** A server-sent event stream that reconnects after errors. */
 
 import { createParser } from 'eventsource-parser';
+
+import { errorOf, ServiceError } from './service';
 
 export interface StreamEvent {
   readonly name: string;
@@ -15,20 +17,24 @@ export interface StreamHandlers {
 }
 
 /** A heartbeat comes every 5 s; a proxy may keep a connection open whose other end is gone. */
-const SILENT_TOO_LONG_MS = 15_000;
+const STREAM_TIMEOUT_MS = 15_000;
 const FIRST_PAUSE_MS = 1_000;
 const LONGEST_PAUSE_MS = 30_000;
 
-/** Sent in the name of the stream, not of the service, when the other end says that there is no more. */
-export class StreamOver extends Error {}
+/** Thrown by a handler to end the stream: the server has no more events. */
+export class EndOfStream extends Error {}
 
-/** Follow a stream until `signal` aborts it or a handler throws StreamOver. `open` gets the id of the last event. */
+/**
+ * Follow a stream until `signal` aborts it, a handler throws EndOfStream, or the server refuses it.
+ *
+ * `open` gets the id of the last event, at first `lastId`. Throws the ServiceError of a refusal (4xx but 408 and 429).
+ */
 export async function follow(
   open: (lastId: string | undefined, signal: AbortSignal) => Promise<Response>,
   handlers: StreamHandlers,
   signal: AbortSignal,
+  lastId?: string,
 ): Promise<void> {
-  let lastId: string | undefined;
   let pause = FIRST_PAUSE_MS;
   while (!signal.aborted) {
     const attempt = new AbortController();
@@ -36,8 +42,9 @@ export async function follow(
     signal.addEventListener('abort', stop, { once: true });
     try {
       const response = await open(lastId, attempt.signal);
-      if (!response.ok || response.body === null) {
-        throw new Error(`the stream answered ${response.status}`);
+      await refuse(response);
+      if (response.body === null) {
+        throw new Error('the stream has no body');
       }
       await readEvents(response.body, stop, event => {
         lastId = event.id ?? lastId;
@@ -46,8 +53,11 @@ export async function follow(
         handlers.onEvent(event);
       });
     } catch (error) {
-      if (error instanceof StreamOver) {
+      if (error instanceof EndOfStream) {
         return;
+      }
+      if (error instanceof ServiceError && !maySucceedLater(error.status)) {
+        throw error;
       }
     } finally {
       attempt.abort();
@@ -55,9 +65,19 @@ export async function follow(
     }
     if (!signal.aborted) {
       handlers.onAlive(false);
-      await waited(pause, signal);
+      await delay(pause, signal);
       pause = Math.min(LONGEST_PAUSE_MS, pause * 2);
     }
+  }
+}
+
+function maySucceedLater(status: number): boolean {
+  return status < 400 || status >= 500 || status === 408 || status === 429;
+}
+
+async function refuse(response: Response): Promise<void> {
+  if (!response.ok) {
+    throw errorOf(response.status, await response.json().catch(() => null));
   }
 }
 
@@ -71,7 +91,7 @@ async function readEvents(
   });
   const decoder = new TextDecoder();
   const reader = body.getReader();
-  let silence = setTimeout(stop, SILENT_TOO_LONG_MS);
+  let silence = setTimeout(stop, STREAM_TIMEOUT_MS);
   try {
     for (;;) {
       const { done, value } = await reader.read();
@@ -79,7 +99,7 @@ async function readEvents(
         return;
       }
       clearTimeout(silence);
-      silence = setTimeout(stop, SILENT_TOO_LONG_MS);
+      silence = setTimeout(stop, STREAM_TIMEOUT_MS);
       parser.feed(decoder.decode(value, { stream: true }));
     }
   } finally {
@@ -88,9 +108,14 @@ async function readEvents(
   }
 }
 
-function waited(ms: number, signal: AbortSignal): Promise<void> {
+function delay(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise(resolve => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true });
+    const end = (): void => {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal.addEventListener('abort', end);
   });
 }

@@ -4,4 +4,5 @@ export * from './events';
 export * from './shared';
 export * from './state';
 export * from './model';
+export * from './transport';
 export * from './log';

@@ -1,47 +1,30 @@
-/** The state of one front end, kept current: read once, then changed by the event stream. */
+/** The state of one front end: read once, then changed by the event stream. */
 
-import { StreamOver, type StreamEvent } from './events';
-import type { Change, Changed, Idle, Job, JobRequest, Service } from './service';
+import type { StreamEvent } from './events';
+import type { Change, Changed, Job, JobRequest } from './service';
 import { ServiceError } from './service';
 import { followShared } from './shared';
-import { afterChange, afterJob, countdownOf, NOTHING_YET, noticesOf } from './state';
-import type { JobNotice, State, WaitingKernel } from './state';
+import { applyChange, applyJob, countdownOf, INITIAL_STATE, MAX_JOBS, notificationsOf } from './state';
+import type { JobNotification, State, WaitingKernel } from './state';
+import type { ServerStatus, Transport } from './transport';
 
-export interface ServerStatus {
-  readonly configured: boolean;
-  readonly notebook: string | null;
-  readonly version: string;
-  readonly project: string | null;
-}
-
-/** How a front end reaches the service: through a notebook's server, or as a page of the hub. */
-export interface Transport {
-  readonly service: Service;
-  status(): Promise<ServerStatus>;
-  idle(): Promise<{ idle: Idle | null; waiting: WaitingKernel[] }>;
-  keep(): Promise<Idle>;
-  giveUp(kernel: string): Promise<void>;
-  /** Pack the folder, send it and queue the job. */
-  submit(request: JobRequest, folder: string, signal: AbortSignal): Promise<Job>;
-  openEvents(since: string | undefined, signal: AbortSignal): Promise<Response>;
-  openLog(id: string, query: Record<string, string>, signal: AbortSignal): Promise<Response>;
-}
-
-/** Jobs that a front end keeps; older ones are found on the hub's page. */
-export const MOST_JOBS = 1_000;
 const PROJECTS_EVERY_MS = 3_000;
 const RETRY_MS = 10_000;
 
 export class Model {
-  private current: State = NOTHING_YET;
+  private current: State = INITIAL_STATE;
   private readonly listeners = new Set<() => void>();
   private readonly ending = new AbortController();
   private projectsDue: ReturnType<typeof setTimeout> | undefined;
+  private refreshing: Promise<void> | null = null;
+  /** Changes that arrived while the listings were read. */
+  private arrived: Changed[] = [];
+  private following = false;
   status: ServerStatus | null = null;
 
   constructor(
     readonly transport: Transport,
-    private readonly onNotice: (notice: JobNotice) => void = () => undefined,
+    private readonly onNotification: (notification: JobNotification) => void = () => undefined,
   ) {}
 
   get state(): State {
@@ -55,17 +38,11 @@ export class Model {
 
   readonly snapshot = (): State => this.current;
 
-  /** Read everything, then follow the stream; repeated until the service answers. */
+  /** Follow the stream and read everything, until the service has answered. */
   async start(): Promise<void> {
-    try {
+    while (!this.ending.signal.aborted && this.current.connection !== 'live' && this.current.connection !== 'none') {
       await this.refresh();
-    } catch (error) {
-      this.away(error);
-      setTimeout(() => !this.ending.signal.aborted && void this.start(), RETRY_MS);
-      return;
-    }
-    if (this.current.connection !== 'none') {
-      this.follow();
+      await new Promise(resolve => setTimeout(resolve, this.current.connection === 'unavailable' ? RETRY_MS : 0));
     }
   }
 
@@ -75,38 +52,18 @@ export class Model {
     this.listeners.clear();
   }
 
-  async refresh(): Promise<void> {
-    const { service } = this.transport;
-    const status = (this.status = await this.transport.status());
-    if (!status.configured) {
-      this.set({ ...this.current, connection: 'none', message: '' });
-      return;
-    }
-    const [me, projects, environments, listed, kernels] = await Promise.all([
-      service.me(),
-      service.projects(),
-      service.environments(),
-      service.jobs(MOST_JOBS),
-      this.transport.idle(),
-    ]);
-    const notebook = status.notebook === null ? null : await service.notebook(status.notebook).catch(() => null);
-    this.set({
-      connection: 'live',
-      message: '',
-      me,
-      projects,
-      environments,
-      jobs: new Map(listed.jobs.map(job => [job.id, job])),
-      jobsTotal: listed.total,
-      notebookId: status.notebook,
-      notebook,
-      countdown: countdownOf(kernels.idle ?? notebook?.idle, Date.now()),
-      waiting: kernels.waiting,
-    });
+  /** Read everything again; one read at a time. A failure is a state, with its message. */
+  refresh(): Promise<void> {
+    this.refreshing ??= this.read()
+      .catch(error => this.unavailable(error))
+      .finally(() => {
+        this.refreshing = null;
+      });
+    return this.refreshing;
   }
 
   async change(id: string, change: Change): Promise<void> {
-    this.set(afterJob(this.current, await this.transport.service.change(id, change)));
+    this.set(applyJob(this.current, await this.transport.service.change(id, change)));
   }
 
   async repeat(id: string, again: 'clone' | 'rerun'): Promise<Job> {
@@ -122,8 +79,8 @@ export class Model {
     this.set({ ...this.current, countdown });
   }
 
-  async giveUp(kernel: string): Promise<void> {
-    await this.transport.giveUp(kernel);
+  async cancelWait(kernel: string): Promise<void> {
+    await this.transport.cancelWait(kernel);
     this.setWaiting(this.current.waiting.filter(one => one.kernel !== kernel));
   }
 
@@ -131,61 +88,106 @@ export class Model {
     this.set({ ...this.current, waiting });
   }
 
+  private async read(): Promise<void> {
+    const { service } = this.transport;
+    const status = (this.status = await this.transport.status());
+    if (!status.configured) {
+      this.set({ ...this.current, connection: 'none', message: '' });
+      return;
+    }
+    this.follow();
+    this.arrived = [];
+    const [me, projects, environments, listed, kernels] = await Promise.all([
+      service.me(),
+      service.projects(),
+      service.environments(),
+      service.jobs(MAX_JOBS),
+      this.transport.idle(),
+    ]);
+    const notebook = status.notebook === null ? null : await service.notebook(status.notebook).catch(() => null);
+    const state: State = {
+      connection: 'live',
+      message: '',
+      me,
+      projects,
+      environments,
+      jobs: new Map(listed.jobs.map(job => [job.id, job])),
+      jobsTotal: listed.total,
+      notebookId: status.notebook,
+      notebook,
+      countdown: countdownOf(kernels.idle ?? notebook?.idle, Date.now()),
+      waiting: kernels.waiting,
+    };
+    this.set(this.arrived.reduce((before, change) => applyChange(before, change, Date.now()), state));
+  }
+
   private withJob(job: Job): Job {
-    this.set(afterJob(this.current, job));
+    this.set(applyJob(this.current, job));
     return job;
   }
 
   private follow(): void {
+    if (this.following) {
+      return;
+    }
+    this.following = true;
     const handlers = {
       onEvent: (event: StreamEvent) => this.take(event),
       onAlive: (alive: boolean) => this.onAlive(alive),
     };
-    const name = `jupyter-gpu-quota:${this.transport.service.base}`;
-    followShared(name, (since, signal) => this.transport.openEvents(since, signal), handlers, this.ending.signal);
+    followShared(
+      `jupyter-gpu-quota:${this.transport.service.base}`,
+      (since, signal) => this.transport.openEvents(since, signal),
+      handlers,
+      error => this.unavailable(error),
+      this.ending.signal,
+    );
   }
 
   private take(event: StreamEvent): void {
     if (event.name === 'reset') {
-      this.refresh().catch(error => this.away(error));
+      void this.refresh();
       return;
     }
     if (event.name !== 'changed') {
       return;
     }
     const change = JSON.parse(event.data) as Changed;
+    if (this.refreshing !== null) {
+      this.arrived.push(change);
+    }
     const before = this.current;
-    this.set(afterChange(before, change, Date.now()));
-    noticesOf(before, change, before.me?.name ?? '').forEach(this.onNotice);
+    this.set(applyChange(before, change, Date.now()));
+    notificationsOf(before, change, before.me?.name ?? '').forEach(this.onNotification);
     if (change.jobs.length > 0 || change.notebooks.length > 0) {
       this.projectsDue ??= setTimeout(() => void this.readProjects(), PROJECTS_EVERY_MS);
     }
   }
 
+  /** The stream shows whether the service is there; quotas that cannot be read now are read with the next change. */
   private async readProjects(): Promise<void> {
     this.projectsDue = undefined;
     try {
       const projects = await this.transport.service.projects();
       this.set({ ...this.current, projects });
     } catch (error) {
-      this.away(error);
+      console.warn('jupyter-gpu-quota: the projects cannot be read:', error);
     }
   }
 
   private onAlive(alive: boolean): void {
     if (!alive) {
-      this.away(new ServiceError(0, 'service_away', 'The connection to the GPU service is lost. Trying again.'));
-    } else if (this.current.connection === 'away') {
-      this.refresh().catch(error => this.away(error));
+      this.unavailable(new ServiceError(0, 'service_away', 'The connection to the GPU service is lost. Trying again.'));
+    } else if (this.current.connection === 'unavailable' && this.current.me !== null) {
+      void this.refresh();
     }
   }
 
-  private away(error: unknown): void {
-    if (error instanceof StreamOver || this.ending.signal.aborted) {
-      return;
+  private unavailable(error: unknown): void {
+    if (!this.ending.signal.aborted) {
+      const message = error instanceof Error ? error.message : String(error);
+      this.set({ ...this.current, connection: 'unavailable', message });
     }
-    const message = error instanceof Error ? error.message : String(error);
-    this.set({ ...this.current, connection: 'away', message });
   }
 
   private set(state: State): void {

@@ -36,12 +36,18 @@ export class ServiceError extends Error {
   }
 }
 
-const AWAY = 'The GPU service cannot be reached. What is shown may be outdated.';
+const UNAVAILABLE = 'The GPU service cannot be reached. The data shown may be out of date.';
 
-/** The error of an answer that is not ok, whoever sent it. */
+const BY_STATUS: Record<number, string> = {
+  401: 'Your session has expired. Log in again.',
+  403: 'Your session has expired, or you may not do this. Log in again.',
+  404: 'The Jupyter server does not know this address. Is its extension jupyter_gpu_quota enabled?',
+};
+
+/** The error of a response that is not ok, from the service or from a proxy. */
 export function errorOf(status: number, body: unknown): ServiceError {
   const said = (typeof body === 'object' && body !== null ? body : {}) as Record<string, unknown>;
-  const message = typeof said.message === 'string' && said.message ? said.message : `${AWAY} (status ${status})`;
+  const message = typeof said.message === 'string' && said.message ? said.message : (BY_STATUS[status] ?? `${UNAVAILABLE} (status ${status})`);
   return new ServiceError(status, typeof said.reason === 'string' ? said.reason : '', message);
 }
 
@@ -56,10 +62,10 @@ async function answerOf<T>(call: Promise<Answered<T>>): Promise<T> {
   try {
     answered = await call;
   } catch (error) {
-    if (error instanceof DOMException && error.name === 'AbortError') {
+    if (error instanceof ServiceError || (error instanceof DOMException && error.name === 'AbortError')) {
       throw error;
     }
-    throw error instanceof ServiceError ? error : new ServiceError(0, 'service_away', AWAY);
+    throw new ServiceError(0, 'service_away', UNAVAILABLE);
   }
   if (!answered.response.ok) {
     throw errorOf(answered.response.status, answered.error);

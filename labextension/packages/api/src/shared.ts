@@ -1,78 +1,105 @@
-/** One stream for all tabs of a browser: one tab reads it and repeats its events to the others. */
+/** One stream for all tabs of a browser: the tab that has the lock reads it and broadcasts its events. */
 
 import { follow, type StreamEvent, type StreamHandlers } from './events';
 
-type Told = { event: StreamEvent } | { alive: boolean };
+type BroadcastMessage = { event: StreamEvent } | { alive: boolean };
 export type Open = (lastId: string | undefined, signal: AbortSignal) => Promise<Response>;
 
-/** After so long in the background a tab that reads the stream leaves it to another tab. */
+/** A hidden tab that reads the stream releases the lock after this time. */
 const REST_WHEN_HIDDEN_MS = 60_000;
+const RETRY_MS = 30_000;
 
 /**
  * Follow the stream called `name` until `signal` aborts.
  *
- * Browsers allow six connections to a host, so the tab that holds the lock reads for all. Without locks (a page that is
- * not served by https or from this machine) each tab reads its own.
+ * Browsers allow six connections to a host, so one tab reads for all. A tab that takes over continues after the last
+ * event that it has seen. Without the Web Locks API (a page that is served neither by https nor from localhost) each tab
+ * reads its own stream. A refused stream is reported by `onRefused`, and opened again after a while.
  */
-export function followShared(name: string, open: Open, handlers: StreamHandlers, signal: AbortSignal): void {
+export function followShared(
+  name: string,
+  open: Open,
+  handlers: StreamHandlers,
+  onRefused: (error: unknown) => void,
+  signal: AbortSignal,
+): void {
+  let lastId: string | undefined;
   const others = new BroadcastChannel(name);
-  others.onmessage = (message: MessageEvent<Told>) => {
-    'event' in message.data ? handlers.onEvent(message.data.event) : handlers.onAlive(message.data.alive);
+  const take = (event: StreamEvent): void => {
+    lastId = event.id ?? lastId;
+    handlers.onEvent(event);
+  };
+  others.onmessage = ({ data }: MessageEvent<BroadcastMessage>) => {
+    if ('event' in data) {
+      take(data.event);
+    } else {
+      handlers.onAlive(data.alive);
+    }
   };
   signal.addEventListener('abort', () => others.close(), { once: true });
-  const repeating: StreamHandlers = {
-    onEvent: event => (handlers.onEvent(event), others.postMessage({ event } satisfies Told)),
-    onAlive: alive => (handlers.onAlive(alive), others.postMessage({ alive } satisfies Told)),
+  const broadcasting: StreamHandlers = {
+    onEvent: event => {
+      take(event);
+      others.postMessage({ event } satisfies BroadcastMessage);
+    },
+    onAlive: alive => {
+      handlers.onAlive(alive);
+      others.postMessage({ alive } satisfies BroadcastMessage);
+    },
   };
-  void followWhileVisible(
-    turn => (navigator.locks ? readInTurn(name, open, repeating, turn) : follow(open, handlers, turn)),
-    signal,
-  );
-}
-
-async function readInTurn(name: string, open: Open, handlers: StreamHandlers, turn: AbortSignal): Promise<void> {
-  try {
-    await navigator.locks.request(name, { signal: turn }, () => follow(open, handlers, turn));
-  } catch (error) {
-    if (!turn.aborted) {
-      throw error;
+  const read = async (turn: AbortSignal): Promise<void> => {
+    const stream = (): Promise<void> => follow(open, broadcasting, turn, lastId);
+    try {
+      await (navigator.locks ? navigator.locks.request(name, { signal: turn }, stream) : stream());
+    } catch (error) {
+      if (!turn.aborted) {
+        onRefused(error);
+        await new Promise(resolve => setTimeout(resolve, RETRY_MS));
+      }
     }
-  }
+  };
+  void readWhileVisible(read, signal);
 }
 
-async function followWhileVisible(read: (turn: AbortSignal) => Promise<void>, signal: AbortSignal): Promise<void> {
+async function readWhileVisible(read: (turn: AbortSignal) => Promise<void>, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     await visible(signal);
     const turn = new AbortController();
     const end = (): void => turn.abort();
-    signal.addEventListener('abort', end, { once: true });
+    signal.addEventListener('abort', end);
     const unwatch = whenLongHidden(end);
-    await read(turn.signal).finally(unwatch);
+    await read(turn.signal);
+    unwatch();
     signal.removeEventListener('abort', end);
   }
 }
 
+/** Resolves when the page is visible, or `signal` aborted. */
 function visible(signal: AbortSignal): Promise<void> {
   return new Promise(resolve => {
-    const look = (): void => {
+    const check = (): void => {
       if (!document.hidden || signal.aborted) {
-        document.removeEventListener('visibilitychange', look);
+        document.removeEventListener('visibilitychange', check);
+        signal.removeEventListener('abort', check);
         resolve();
       }
     };
-    document.addEventListener('visibilitychange', look);
-    signal.addEventListener('abort', look, { once: true });
-    look();
+    document.addEventListener('visibilitychange', check);
+    signal.addEventListener('abort', check);
+    check();
   });
 }
 
 function whenLongHidden(then: () => void): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
-  const look = (): void => {
+  const check = (): void => {
     clearTimeout(timer);
     timer = document.hidden ? setTimeout(then, REST_WHEN_HIDDEN_MS) : undefined;
   };
-  document.addEventListener('visibilitychange', look);
-  look();
-  return () => (clearTimeout(timer), document.removeEventListener('visibilitychange', look));
+  document.addEventListener('visibilitychange', check);
+  check();
+  return () => {
+    clearTimeout(timer);
+    document.removeEventListener('visibilitychange', check);
+  };
 }

@@ -2,8 +2,8 @@
 
 import type { Changed, Environment, Idle, Job, Me, Notebook, Project } from './service';
 
-/** `loading`: not read yet; `live`: changes arrive; `away`: shown as last known; `none`: this server has no service. */
-export type Connection = 'loading' | 'live' | 'away' | 'none';
+/** `loading`: not read yet; `live`: changes arrive; `unavailable`: the last known state; `none`: not configured. */
+export type Connection = 'loading' | 'live' | 'unavailable' | 'none';
 
 export interface WaitingKernel {
   readonly kernel: string;
@@ -18,7 +18,7 @@ export interface Countdown {
 
 export interface State {
   readonly connection: Connection;
-  /** Why the service is away. */
+  /** StateReason the service is away. */
   readonly message: string;
   readonly me: Me | null;
   readonly projects: readonly Project[];
@@ -31,7 +31,10 @@ export interface State {
   readonly waiting: readonly WaitingKernel[];
 }
 
-export const NOTHING_YET: State = {
+/** Jobs that a front end keeps; the hub's page lists all. */
+export const MAX_JOBS = 1_000;
+
+export const INITIAL_STATE: State = {
   connection: 'loading',
   message: '',
   me: null,
@@ -45,8 +48,8 @@ export const NOTHING_YET: State = {
   waiting: [],
 };
 
-export const WAITS: ReadonlySet<string> = new Set(['queued', 'paused']);
-export const RUNS: ReadonlySet<string> = new Set(['starting', 'running', 'pausing']);
+export const WAITING: ReadonlySet<string> = new Set(['queued', 'paused']);
+export const RUNNING: ReadonlySet<string> = new Set(['starting', 'running', 'pausing']);
 export const ENDED: ReadonlySet<string> = new Set(['succeeded', 'failed', 'cancelled']);
 
 /** The countdown of an idle state that arrived at `now`. */
@@ -55,36 +58,45 @@ export function countdownOf(idle: Idle | null | undefined, now: number): Countdo
 }
 
 /** The state after the event `changed`: complete views of what changed, of which some may be new. */
-export function afterChange(state: State, change: Changed, now: number): State {
+export function applyChange(state: State, change: Changed, now: number): State {
   const jobs = new Map(state.jobs);
   for (const job of change.jobs) {
     jobs.set(job.id, job);
   }
-  const grown = jobs.size - state.jobs.size;
+  const added = jobs.size - state.jobs.size;
   const notebook = change.notebooks.find(one => one.id === state.notebookId);
   return {
     ...state,
     connection: 'live',
     message: '',
-    jobs: change.jobs.length > 0 ? jobs : state.jobs,
-    jobsTotal: state.jobsTotal + grown,
+    jobs: change.jobs.length > 0 ? limited(jobs, MAX_JOBS) : state.jobs,
+    jobsTotal: state.jobsTotal + added,
     notebook: notebook ?? state.notebook,
     countdown: notebook?.idle ? countdownOf(notebook.idle, now) : state.countdown,
   };
 }
 
-export function afterJob(state: State, job: Job): State {
+export function applyJob(state: State, job: Job): State {
   const jobs = new Map(state.jobs).set(job.id, job);
   return { ...state, jobs, jobsTotal: state.jobsTotal + jobs.size - state.jobs.size };
 }
 
-export interface JobNotice {
-  readonly job: Job;
-  readonly kind: 'started' | 'paused' | 'resumed' | 'succeeded' | 'failed' | 'cancelled';
+/** The jobs without the oldest ended ones above `most`. */
+export function limited(jobs: Map<string, Job>, most: number): Map<string, Job> {
+  if (jobs.size > most) {
+    const ended = [...jobs.values()].filter(job => ENDED.has(job.state)).sort((a, b) => -ORDERS.newest(a, b));
+    ended.slice(0, jobs.size - most).forEach(job => jobs.delete(job.id));
+  }
+  return jobs;
 }
 
-/** What happened to the jobs of `user` between two states that their owner wants to know. */
-export function noticesOf(before: State, change: Changed, user: string): JobNotice[] {
+export interface JobNotification {
+  readonly job: Job;
+  readonly kind: 'started' | 'paused' | 'resumed' | 'retried' | 'succeeded' | 'failed' | 'cancelled';
+}
+
+/** The changes of the jobs of `user` that notify their owner. */
+export function notificationsOf(before: State, change: Changed, user: string): JobNotification[] {
   return change.jobs.flatMap(job => {
     const was = before.jobs.get(job.id);
     const kind = job.user === user && was && was.state !== job.state ? kindOf(was, job) : null;
@@ -92,7 +104,7 @@ export function noticesOf(before: State, change: Changed, user: string): JobNoti
   });
 }
 
-function kindOf(was: Job, job: Job): JobNotice['kind'] | null {
+function kindOf(was: Job, job: Job): JobNotification['kind'] | null {
   switch (job.state) {
     case 'paused':
     case 'succeeded':
@@ -100,10 +112,14 @@ function kindOf(was: Job, job: Job): JobNotice['kind'] | null {
     case 'cancelled':
       return job.state;
     case 'running':
-      return was.attempt < job.attempt || was.state === 'starting' ? (job.attempt > 1 ? 'resumed' : 'started') : null;
+      return was.attempt < job.attempt || was.state === 'starting' ? startOf(job) : null;
     default:
       return null;
   }
+}
+
+function startOf(job: Job): JobNotification['kind'] {
+  return job.attempt === 1 ? 'started' : job.pauses > 0 ? 'resumed' : 'retried';
 }
 
 export interface JobFilter {
@@ -114,11 +130,11 @@ export interface JobFilter {
   readonly order: 'newest' | 'name' | 'state' | 'priority';
 }
 
-export const ALL_MINE: JobFilter = { mine: true, project: '', state: '', text: '', order: 'newest' };
+export const MY_JOBS: JobFilter = { mine: true, project: '', state: '', text: '', order: 'newest' };
 
 const IN: Record<Exclude<JobFilter['state'], ''>, ReadonlySet<string>> = {
-  waiting: WAITS,
-  running: RUNS,
+  waiting: WAITING,
+  running: RUNNING,
   ended: ENDED,
   held: new Set(['held']),
 };
@@ -137,7 +153,7 @@ function compare(a: string, b: string): number {
 }
 
 /** The jobs that a filter shows, in its order; equal ones newest first, then by id. */
-export function jobsShown(state: State, filter: JobFilter): Job[] {
+export function filterJobs(state: State, filter: JobFilter): Job[] {
   const text = filter.text.trim().toLowerCase();
   const states = filter.state ? IN[filter.state] : null;
   const shown = [...state.jobs.values()].filter(

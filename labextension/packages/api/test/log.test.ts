@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 
-import { followLog, MOST_CHARACTERS, NO_LOG, withPart, type LogState } from '../src/log';
-import type { Transport } from '../src/model';
+import { followLog, MAX_CHARACTERS, EMPTY_LOG, appendPart, type LogState } from '../src/log';
+import type { Transport } from '../src/transport';
 
 const part = (text: string, more = {}): { text: string; attempt: number; begins: number; offset: number } => ({
   text,
@@ -12,17 +12,29 @@ const part = (text: string, more = {}): { text: string; attempt: number; begins:
 });
 
 test('a log of any length keeps its newest lines and says that it is cut', () => {
-  let log = NO_LOG;
+  let log = EMPTY_LOG;
   for (let number = 0; number < 100; number++) {
-    log = withPart(log, part('x'.repeat(9_999) + '\n'));
+    log = appendPart(log, part('x'.repeat(9_999) + '\n'));
   }
-  expect(log.text.length).toBeLessThanOrEqual(MOST_CHARACTERS);
+  expect(log.text.length).toBeLessThanOrEqual(MAX_CHARACTERS);
   expect(log.text.startsWith('x'.repeat(9_999) + '\n')).toBe(true);
   expect(log.cut).toBe(true);
 });
 
+test('a progress bar is shown once, as in a terminal', () => {
+  const log = [' 10 %\r 20 %\r', ' 30 %\r', ' 40 %\ndone\r\n'].reduce((before, text) => appendPart(before, part(text)), EMPTY_LOG);
+  expect(log.text).toBe(' 40 %\ndone\r\n');
+});
+
+test('a refused log shows the reason and is not asked for again', async () => {
+  const { transport, asked } = logs(new Response('{"message": "You may not see it.", "reason": "x"}', { status: 403 }));
+  let shown: LogState = EMPTY_LOG;
+  await followLog(transport, 'id', 0, 0, log => (shown = log), new AbortController().signal);
+  expect([shown.status, shown.text, asked.length]).toEqual(['refused', 'You may not see it.\n', 1]);
+});
+
 test('a log that begins in its middle is cut', () => {
-  expect(withPart(NO_LOG, part('end\n', { begins: 7 })).cut).toBe(true);
+  expect(appendPart(EMPTY_LOG, part('end\n', { begins: 7 })).cut).toBe(true);
 });
 
 function stream(...events: [string, object][]): Response {
@@ -45,7 +57,7 @@ test('a paused job continues with the next attempt, from its beginning', async (
     stream(['log', part('first\n')], ['end', { state: 'paused' }]),
     stream(['log', part('second\n', { attempt: 2 })], ['end', { state: 'succeeded' }]),
   );
-  let shown: LogState = NO_LOG;
+  let shown: LogState = EMPTY_LOG;
   await followLog(transport, 'id', 0, 0, log => (shown = log), new AbortController().signal);
   expect(shown.text).toBe('first\n\n── attempt 2 ──\nsecond\n');
   expect(shown.status).toBe('succeeded');

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 
 import type { Changed, Job, Me } from '../src/service';
-import { afterChange, ALL_MINE, jobsShown, NOTHING_YET, noticesOf, type State } from '../src/state';
+import { applyChange, MY_JOBS, filterJobs, INITIAL_STATE, notificationsOf, type State } from '../src/state';
 
 function job(id: string, changes: Partial<Job> = {}): Job {
   const some = { id, name: `job ${id}`, user: 'ann', project: 'p', state: 'queued', attempt: 0, priority: 50 };
@@ -10,7 +10,7 @@ function job(id: string, changes: Partial<Job> = {}): Job {
 
 function world(...jobs: Job[]): State {
   const me = { name: 'ann' } as Me;
-  return { ...NOTHING_YET, me, jobs: new Map(jobs.map(one => [one.id, one])), jobsTotal: jobs.length };
+  return { ...INITIAL_STATE, me, jobs: new Map(jobs.map(one => [one.id, one])), jobsTotal: jobs.length };
 }
 
 function change(...jobs: Job[]): Changed {
@@ -18,14 +18,14 @@ function change(...jobs: Job[]): Changed {
 }
 
 test('a change replaces a job and adds a new one', () => {
-  const state = afterChange(world(job('1')), change(job('1', { state: 'running' }), job('2')), 0);
+  const state = applyChange(world(job('1')), change(job('1', { state: 'running' }), job('2')), 0);
   expect([...state.jobs.values()].map(one => one.state)).toEqual(['running', 'queued']);
   expect(state.jobsTotal).toBe(2);
 });
 
 test('a change without jobs keeps the same map, so that nothing is drawn again', () => {
   const before = world(job('1'));
-  expect(afterChange(before, change(), 0).jobs).toBe(before.jobs);
+  expect(applyChange(before, change(), 0).jobs).toBe(before.jobs);
 });
 
 test.each([
@@ -33,21 +33,23 @@ test.each([
   ['paused', 'running', 2, 'resumed'],
   ['pausing', 'paused', 1, 'paused'],
   ['running', 'failed', 1, 'failed'],
+  ['queued', 'running', 2, 'retried'],
   ['running', 'running', 1, undefined],
   ['queued', 'held', 0, undefined],
 ])('a job that was %s and is %s', (was, is, attempt, kind) => {
   const before = world(job('1', { state: was, attempt: is === 'running' && was !== 'running' ? attempt - 1 : attempt }));
-  expect(noticesOf(before, change(job('1', { state: is, attempt })), 'ann').at(0)?.kind).toBe(kind);
+  const after = job('1', { state: is, attempt, pauses: was === 'paused' ? 1 : 0 });
+  expect(notificationsOf(before, change(after), 'ann').at(0)?.kind).toBe(kind);
 });
 
 test("nobody is notified of others' jobs, and of no job that was not there before", () => {
   const before = world(job('1', { user: 'bob' }));
-  expect(noticesOf(before, change(job('1', { user: 'bob', state: 'failed' }), job('2', { state: 'failed' })), 'ann')).toEqual([]);
+  expect(notificationsOf(before, change(job('1', { user: 'bob', state: 'failed' }), job('2', { state: 'failed' })), 'ann')).toEqual([]);
 });
 
 test('the list shows mine first, newest first, and what a search finds in name, id and command', () => {
   const state = world(job('1'), job('2', { user: 'bob', name: 'other' }), job('3', { state: 'succeeded' }));
-  const ids = (filter = {}): string[] => jobsShown(state, { ...ALL_MINE, ...filter }).map(one => one.id);
+  const ids = (filter = {}): string[] => filterJobs(state, { ...MY_JOBS, ...filter }).map(one => one.id);
   expect(ids()).toEqual(['3', '1']);
   expect(ids({ mine: false })).toEqual(['3', '2', '1']);
   expect(ids({ mine: false, text: 'OTHER' })).toEqual(['2']);

@@ -3,57 +3,61 @@
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { useMemo, useRef, useState } from 'react';
 
-import { ALL_MINE, ENDED, jobsShown, RUNS, type Change, type Job, type JobFilter } from '@jupyter-gpu-quota/api';
+import { MY_JOBS, ENDED, filterJobs, RUNNING, type Change, type Job, type JobFilter } from '@jupyter-gpu-quota/api';
 
 import { age, duration, gpus } from './amounts';
-import { useAction, useGpuState, useNow, useSurroundings, useText } from './context';
+import { useAction, useGpuState, useNow, usePanelContext, useTrans } from './context';
 import { ErrorText } from './ErrorText';
 
 const ROW_PX = 58;
 
 export function JobList(): JSX.Element {
   const state = useGpuState();
-  const text = useText();
-  const [filter, setFilter] = useState<JobFilter>(ALL_MINE);
-  const [marked, setMarked] = useState<ReadonlySet<string>>(new Set());
-  const jobs = useMemo(() => jobsShown(state, filter), [state, filter]);
+  const trans = useTrans();
+  const [filter, setFilter] = useState<JobFilter>(MY_JOBS);
+  const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
+  const jobs = useMemo(() => filterJobs(state, filter), [state, filter]);
   const toggle = (id: string): void => {
-    const next = new Set(marked);
+    const next = new Set(selected);
     next.delete(id) || next.add(id);
-    setMarked(next);
+    setSelected(next);
   };
   return (
     <>
       <Filter filter={filter} onChange={setFilter} />
-      {marked.size > 0 && <Bulk marked={marked} onDone={() => setMarked(new Set())} />}
+      {selected.size > 0 && <BulkActions selected={selected} onDone={() => setSelected(new Set())} />}
       {jobs.length === 0 ? (
         <Empty filtered={state.jobs.size > 0} />
       ) : (
-        <Rows jobs={jobs} marked={marked} onToggle={toggle} />
+        <Rows jobs={jobs} selected={selected} onToggle={toggle} />
       )}
       {state.jobsTotal > state.jobs.size && (
-        <p className="jgq-quiet">{text('The newest %1 of %2 jobs; the hub page has all.', state.jobs.size, state.jobsTotal)}</p>
+        <p className="jgq-quiet">{trans.__(
+            'Showing the newest %1 of %2 jobs. The GPU quota page of the hub lists all.',
+            state.jobs.size,
+            state.jobsTotal,
+          )}</p>
       )}
     </>
   );
 }
 
 function Empty({ filtered }: { filtered: boolean }): JSX.Element {
-  const text = useText();
+  const trans = useTrans();
   return filtered ? (
-    <p className="jgq-quiet">{text('No job matches.')}</p>
+    <p className="jgq-quiet">{trans.__('No job matches.')}</p>
   ) : (
     <div className="jgq-empty">
-      <p>{text('No jobs yet.')}</p>
+      <p>{trans.__('No jobs yet.')}</p>
       <p className="jgq-quiet">
-        {text('Type a command under Submit, or right-click a script or notebook in the file browser and choose "Run as GPU job". It is queued, and runs on any idle GPU while you continue.')}
+        {trans.__('Type a command under Submit, or right-click a script or notebook in the file browser and choose "Run as GPU job". It is queued, and runs on any idle GPU while you continue.')}
       </p>
     </div>
   );
 }
 
 function Filter({ filter, onChange }: { filter: JobFilter; onChange(filter: JobFilter): void }): JSX.Element {
-  const text = useText();
+  const trans = useTrans();
   const { projects } = useGpuState();
   const mine = projects.filter(project => project.role !== null);
   const set = (changes: Partial<JobFilter>): void => onChange({ ...filter, ...changes });
@@ -62,45 +66,45 @@ function Filter({ filter, onChange }: { filter: JobFilter; onChange(filter: JobF
       <input
         className="jgq-input"
         type="search"
-        placeholder={text('Search jobs')}
-        aria-label={text('Search jobs')}
+        placeholder={trans.__('Search jobs')}
+        aria-label={trans.__('Search jobs')}
         value={filter.text}
         onChange={event => set({ text: event.target.value })}
       />
       <select
         className="jgq-input"
-        aria-label={text('Whose jobs')}
+        aria-label={trans.__('Owner or project')}
         value={filter.mine ? 'mine' : filter.project}
         onChange={event => set(event.target.value === 'mine' ? { mine: true, project: '' } : { mine: false, project: event.target.value })}
       >
-        <option value="mine">{text('mine')}</option>
-        <option value="">{text('all projects')}</option>
+        <option value="mine">{trans.__('mine')}</option>
+        <option value="">{trans.__('all projects')}</option>
         {mine.map(project => (
           <option key={project.name}>{project.name}</option>
         ))}
       </select>
       <select
         className="jgq-input"
-        aria-label={text('State')}
+        aria-label={trans.__('State')}
         value={filter.state}
         onChange={event => set({ state: event.target.value as JobFilter['state'] })}
       >
-        <option value="">{text('any state')}</option>
-        <option value="running">{text('running')}</option>
-        <option value="waiting">{text('waiting')}</option>
-        <option value="held">{text('held')}</option>
-        <option value="ended">{text('ended')}</option>
+        <option value="">{trans.__('any state')}</option>
+        <option value="running">{trans.__('running')}</option>
+        <option value="waiting">{trans.__('waiting')}</option>
+        <option value="held">{trans.__('held')}</option>
+        <option value="ended">{trans.__('ended')}</option>
       </select>
       <select
         className="jgq-input"
-        aria-label={text('Order')}
+        aria-label={trans.__('Order')}
         value={filter.order}
         onChange={event => set({ order: event.target.value as JobFilter['order'] })}
       >
-        <option value="newest">{text('newest first')}</option>
-        <option value="state">{text('by state')}</option>
-        <option value="name">{text('by name')}</option>
-        <option value="priority">{text('by priority')}</option>
+        <option value="newest">{trans.__('newest first')}</option>
+        <option value="state">{trans.__('by state')}</option>
+        <option value="name">{trans.__('by name')}</option>
+        <option value="priority">{trans.__('by priority')}</option>
       </select>
     </div>
   );
@@ -108,12 +112,12 @@ function Filter({ filter, onChange }: { filter: JobFilter; onChange(filter: JobF
 
 interface RowsProps {
   jobs: readonly Job[];
-  marked: ReadonlySet<string>;
+  selected: ReadonlySet<string>;
   onToggle(id: string): void;
 }
 
-function Rows({ jobs, marked, onToggle }: RowsProps): JSX.Element {
-  const text = useText();
+function Rows({ jobs, selected, onToggle }: RowsProps): JSX.Element {
+  const trans = useTrans();
   const now = useNow(5_000);
   const scroller = useRef<HTMLDivElement>(null);
   const rows = useVirtualizer({
@@ -124,13 +128,13 @@ function Rows({ jobs, marked, onToggle }: RowsProps): JSX.Element {
   });
   return (
     <div className="jgq-list" ref={scroller}>
-      <ul style={{ height: rows.getTotalSize() }} aria-label={text('Jobs')}>
+      <ul style={{ height: rows.getTotalSize() }} aria-label={trans.__('Jobs')}>
         {rows.getVirtualItems().map(row => {
           const job = jobs[row.index];
           return (
             job && (
               <li key={job.id} style={{ height: ROW_PX, transform: `translateY(${row.start}px)` }}>
-                <Row job={job} now={now} marked={marked.has(job.id)} onToggle={() => onToggle(job.id)} />
+                <Row job={job} now={now} selected={selected.has(job.id)} onToggle={() => onToggle(job.id)} />
               </li>
             )
           );
@@ -140,21 +144,21 @@ function Rows({ jobs, marked, onToggle }: RowsProps): JSX.Element {
   );
 }
 
-function Row({ job, now, marked, onToggle }: { job: Job; now: number; marked: boolean; onToggle(): void }): JSX.Element {
-  const { openJob, text } = useSurroundings();
+function Row({ job, now, selected, onToggle }: { job: Job; now: number; selected: boolean; onToggle(): void }): JSX.Element {
+  const { openJob, trans } = usePanelContext();
   const done = job.progress ? Math.round((100 * job.progress.done) / Math.max(1, job.progress.total)) : null;
   return (
     <div className="jgq-job">
-      <input type="checkbox" checked={marked} onChange={onToggle} aria-label={text('Select %1', job.name)} />
+      <input type="checkbox" checked={selected} onChange={onToggle} aria-label={trans.__('Select %1', job.name)} />
       <button className="jgq-job-open" onClick={() => openJob(job.id)}>
         <span className="jgq-job-name">{job.name}</span>
-        <span className={`jgq-state jgq-state-${job.state}`}>{text(job.state)}</span>
+        <span className={`jgq-state jgq-state-${job.state}`}>{trans.__(job.state)}</span>
         <span className="jgq-quiet jgq-job-more">
           {gpus(job.gpu_milli * (job.held_ranks ?? job.ranks))} GPU · {job.project} · {timeOf(job, now)}
           {done !== null && ` · ${done} %`}
         </span>
       </button>
-      {done !== null && RUNS.has(job.state) && <progress value={done} max={100} aria-label={text('Progress')} />}
+      {done !== null && RUNNING.has(job.state) && <progress value={done} max={100} aria-label={trans.__('Progress')} />}
     </div>
   );
 }
@@ -167,15 +171,15 @@ function timeOf(job: Job, now: number): string {
   return age(job.started_at ?? job.submitted_at, now);
 }
 
-function Bulk({ marked, onDone }: { marked: ReadonlySet<string>; onDone(): void }): JSX.Element {
-  const { model, text, confirm } = useSurroundings();
+function BulkActions({ selected, onDone }: { selected: ReadonlySet<string>; onDone(): void }): JSX.Element {
+  const { model, trans, confirm } = usePanelContext();
   const { jobs } = useGpuState();
   const { busy, error, run } = useAction();
-  const chosen = [...marked].flatMap(id => jobs.get(id) ?? []);
+  const chosen = [...selected].flatMap(id => jobs.get(id) ?? []);
   const change = (verb: Change, of: (job: Job) => boolean): void =>
     void run(async () => {
       const ids = chosen.filter(of).map(job => job.id);
-      if (verb === 'cancel' && !(await confirm(text('Cancel %1 jobs?', ids.length), text('They end now.'), text('Cancel jobs')))) {
+      if (verb === 'cancel' && !(await confirm(trans._n('Cancel %1 job?', 'Cancel %1 jobs?', ids.length), trans.__('Running jobs are stopped. Their logs and outputs are kept.'), trans.__('Cancel jobs')))) {
         return;
       }
       const outcomes = await Promise.allSettled(ids.map(id => model.change(id, verb)));
@@ -187,19 +191,19 @@ function Bulk({ marked, onDone }: { marked: ReadonlySet<string>; onDone(): void 
     });
   const live = (job: Job): boolean => !ENDED.has(job.state);
   return (
-    <div className="jgq-row jgq-bulk" role="toolbar" aria-label={text('Selected jobs')}>
-      <span>{text('%1 selected', chosen.length)}</span>
+    <div className="jgq-row jgq-bulk" role="toolbar" aria-label={trans.__('Selected jobs')}>
+      <span>{trans.__('%1 selected', chosen.length)}</span>
       <button className="jgq-button" disabled={busy} onClick={() => change('hold', live)}>
-        {text('Hold')}
+        {trans.__('Hold')}
       </button>
       <button className="jgq-button" disabled={busy} onClick={() => change('release', job => job.state === 'held')}>
-        {text('Release')}
+        {trans.__('Release')}
       </button>
       <button className="jgq-button" disabled={busy} onClick={() => change('cancel', live)}>
-        {text('Cancel')}
+        {trans.__('Cancel')}
       </button>
       <button className="jgq-button" onClick={onDone}>
-        {text('Clear')}
+        {trans.__('Clear')}
       </button>
       <ErrorText error={error} />
     </div>

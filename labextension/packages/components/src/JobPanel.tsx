@@ -2,37 +2,37 @@
 
 import { useEffect, useState } from 'react';
 
-import { ENDED, RUNS, WAITS, type Explanation, type Job, type Output } from '@jupyter-gpu-quota/api';
+import { ENDED, RUNNING, WAITING, type Explanation, type Job, type Output } from '@jupyter-gpu-quota/api';
 
 import { age, bytes, duration, gpus, localTime } from './amounts';
-import { useAction, useGpuState, useNow, useSurroundings, useText } from './context';
+import { useAction, useGpuState, useNow, usePanelContext, useTrans } from './context';
 import { ErrorText } from './ErrorText';
 import { LogView } from './LogView';
 import { MetricCharts } from './MetricCharts';
 
 export function JobPanel({ id, onBack }: { id: string; onBack(): void }): JSX.Element {
-  const text = useText();
+  const trans = useTrans();
   const job = useGpuState().jobs.get(id);
   return (
     <div className="jgq-job-panel">
       <button className="jgq-button jgq-back" onClick={onBack} autoFocus>
-        ← {text('All jobs')}
+        ← {trans.__('All jobs')}
       </button>
-      {job ? <JobBody job={job} /> : <p className="jgq-quiet">{text('This job is no longer there, or you may not see it.')}</p>}
+      {job ? <JobBody job={job} /> : <p className="jgq-quiet">{trans.__('Job not found, or you do not have permission to view it.')}</p>}
     </div>
   );
 }
 
 function JobBody({ job }: { job: Job }): JSX.Element {
-  const text = useText();
+  const trans = useTrans();
   return (
     <>
       <h3 className="jgq-job-title">
-        {job.name} <span className={`jgq-state jgq-state-${job.state}`}>{text(job.state)}</span>
+        {job.name} <span className={`jgq-state jgq-state-${job.state}`}>{trans.__(job.state)}</span>
       </h3>
-      <Why job={job} />
+      <StateReason job={job} />
       <Actions job={job} />
-      <Facts job={job} />
+      <JobDetails job={job} />
       <MetricCharts job={job} />
       {job.attempt > 0 && <LogView id={job.id} />}
       <Outputs job={job} />
@@ -41,12 +41,12 @@ function JobBody({ job }: { job: Job }): JSX.Element {
 }
 
 /** The reason of its state, and for a waiting job what would start it. */
-function Why({ job }: { job: Job }): JSX.Element {
-  const { model } = useSurroundings();
-  const text = useText();
+function StateReason({ job }: { job: Job }): JSX.Element {
+  const { model } = usePanelContext();
+  const trans = useTrans();
   const now = useNow(10_000);
   const [found, setFound] = useState<Explanation | null>(null);
-  const waits = WAITS.has(job.state);
+  const waits = WAITING.has(job.state);
   useEffect(() => {
     let current = true;
     setFound(null);
@@ -65,13 +65,13 @@ function Why({ job }: { job: Job }): JSX.Element {
       {job.reason && <p>{found?.reason.message ?? job.reason.message}</p>}
       {found?.estimate_at && (
         <p>
-          {found.estimate_is_bound ? text('Starts at the latest') : text('Estimated start')}: {localTime(found.estimate_at, now)}
+          {found.estimate_is_bound ? trans.__('Starts no later than') : trans.__('Estimated start')}: {localTime(found.estimate_at, now)}
         </p>
       )}
       {found && found.would_start.length > 0 && (
         <ul>
           {found.would_start.map(change => (
-            <li key={change.kind}>{change.message}</li>
+            <li key={change.message}>{change.message}</li>
           ))}
         </ul>
       )}
@@ -80,38 +80,38 @@ function Why({ job }: { job: Job }): JSX.Element {
 }
 
 function Actions({ job }: { job: Job }): JSX.Element {
-  const { model, openJob, text, confirm } = useSurroundings();
+  const { model, openJob, trans, confirm } = usePanelContext();
   const { busy, error, run } = useAction();
   const live = !ENDED.has(job.state);
   const cancel = async (): Promise<void> => {
-    if (await confirm(text('Cancel %1?', job.name), text('It ends now. Its outputs and log stay.'), text('Cancel job'))) {
+    if (await confirm(trans.__('Cancel %1?', job.name), trans.__('It is stopped. Its log and outputs are kept.'), trans.__('Cancel job'))) {
       await model.change(job.id, 'cancel');
     }
   };
   const again = async (what: 'clone' | 'rerun'): Promise<void> => openJob((await model.repeat(job.id, what)).id);
   return (
-    <div className="jgq-row" role="toolbar" aria-label={text('Actions')}>
+    <div className="jgq-row" role="toolbar" aria-label={trans.__('Actions')}>
       {live && job.state !== 'held' && (
         <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.change(job.id, 'hold'))}>
-          {text('Hold')}
+          {trans.__('Hold')}
         </button>
       )}
       {job.state === 'held' && (
         <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.change(job.id, 'release'))}>
-          {text('Release')}
+          {trans.__('Release')}
         </button>
       )}
       {live && (
         <button className="jgq-button" disabled={busy} onClick={() => void run(cancel)}>
-          {text('Cancel')}
+          {trans.__('Cancel')}
         </button>
       )}
       <button className="jgq-button" disabled={busy} onClick={() => void run(() => again('clone'))}>
-        {text('Clone')}
+        {trans.__('Clone')}
       </button>
       {!live && (
         <button className="jgq-button" disabled={busy} onClick={() => void run(() => again('rerun'))}>
-          {text('Run again')}
+          {trans.__('Run again')}
         </button>
       )}
       <ErrorText error={error} />
@@ -119,30 +119,30 @@ function Actions({ job }: { job: Job }): JSX.Element {
   );
 }
 
-function Facts({ job }: { job: Job }): JSX.Element {
-  const text = useText();
+function JobDetails({ job }: { job: Job }): JSX.Element {
+  const trans = useTrans();
   const now = useNow(5_000);
   const done = job.progress;
   const ran = job.started_at && (job.ended_at ? Date.parse(job.ended_at) : now) - Date.parse(job.started_at);
   const facts: [string, string | null][] = [
-    [text('Command'), job.command.join(' ')],
-    [text('GPUs'), `${gpus(job.gpu_milli * (job.held_ranks ?? job.ranks))} · ${job.pool} · ${job.project}`],
-    [text('Owner'), job.user],
-    [text('Submitted'), text('%1 ago', age(job.submitted_at, now))],
-    [RUNS.has(job.state) ? text('Runs for') : text('Ran for'), ran ? duration(ran) : null],
-    [text('Position'), job.queue_position == null ? null : text('%1 in pool %2', job.queue_position, job.pool)],
-    [text('Planned start'), job.estimate_at == null ? null : localTime(job.estimate_at, now)],
-    [text('Stopped by'), job.stopped_by ?? null],
-    [text('Pauses'), job.pauses > 0 ? String(job.pauses) : null],
-    [text('Paused because'), job.paused_because?.message ?? null],
-    [text('GPU use'), job.utilised_milli == null ? job.utilised_unknown ?? null : `${gpus(job.utilised_milli)} GPU`],
-    [text('Id'), job.id],
+    [trans.__('Command'), job.command.join(' ')],
+    [trans.__('GPUs'), `${gpus(job.gpu_milli * (job.held_ranks ?? job.ranks))} · ${job.pool} · ${job.project}`],
+    [trans.__('Owner'), job.user],
+    [trans.__('Submitted'), trans.__('%1 ago', age(job.submitted_at, now))],
+    [RUNNING.has(job.state) ? trans.__('Runs for') : trans.__('Ran for'), ran ? duration(ran) : null],
+    [trans.__('Position'), job.queue_position == null ? null : trans.__('%1 in pool %2', job.queue_position, job.pool)],
+    [trans.__('Planned start'), job.estimate_at == null ? null : localTime(job.estimate_at, now)],
+    [job.state === 'held' ? trans.__('Held by') : trans.__('Cancelled by'), job.stopped_by ?? null],
+    [trans.__('Pauses'), job.pauses > 0 ? String(job.pauses) : null],
+    [trans.__('Paused because'), job.paused_because?.message ?? null],
+    [trans.__('GPU use'), job.utilised_milli == null ? job.utilised_unknown ?? null : `${gpus(job.utilised_milli)} GPU`],
+    [trans.__('ID'), job.id],
   ];
   return (
     <>
       {done && (
         <p className="jgq-progress">
-          <progress value={done.done} max={Math.max(1, done.total)} aria-label={text('Progress')} /> {done.done} / {done.total}
+          <progress value={done.done} max={Math.max(1, done.total)} aria-label={trans.__('Progress')} /> {done.done} / {done.total}
         </p>
       )}
       <dl className="jgq-facts">
@@ -153,7 +153,7 @@ function Facts({ job }: { job: Job }): JSX.Element {
 }
 
 function Outputs({ job }: { job: Job }): JSX.Element | null {
-  const { model, text, download } = useSurroundings();
+  const { model, trans, download } = usePanelContext();
   const [files, setFiles] = useState<Output[]>([]);
   useEffect(() => {
     let current = true;
@@ -167,7 +167,7 @@ function Outputs({ job }: { job: Job }): JSX.Element | null {
   }, [model, job.id, job.state, job.progress?.done]);
   return files.length === 0 ? null : (
     <>
-      <h4>{text('Outputs')}</h4>
+      <h4>{trans.__('Outputs')}</h4>
       <ul className="jgq-outputs">
         {files.map(file => (
           <li key={file.path}>

@@ -3,34 +3,47 @@
 import { AnsiUp } from 'ansi_up';
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
 
-import { followLog, NO_LOG, type LogState } from '@jupyter-gpu-quota/api';
+import { followLog, EMPTY_LOG, type LogState } from '@jupyter-gpu-quota/api';
 
-import { useSurroundings, useText } from './context';
+import { usePanelContext, useTrans } from './context';
 
 const NEAR_END_PX = 40;
+const DRAW_EVERY_MS = 200;
 
 export function LogView({ id, rank = 0, attempt = 0 }: { id: string; rank?: number; attempt?: number }): JSX.Element {
-  const { model } = useSurroundings();
-  const text = useText();
-  const [log, setLog] = useState<LogState>(NO_LOG);
+  const { model } = usePanelContext();
+  const trans = useTrans();
+  const [log, setLog] = useState<LogState>(EMPTY_LOG);
   useEffect(() => {
     const stop = new AbortController();
-    setLog(NO_LOG);
-    void followLog(model.transport, id, rank, attempt, setLog, stop.signal);
-    return () => stop.abort();
+    setLog(EMPTY_LOG);
+    let due: ReturnType<typeof setTimeout> | undefined;
+    let newest: LogState = EMPTY_LOG;
+    const show = (next: LogState): void => {
+      newest = next;
+      due ??= setTimeout(() => {
+        due = undefined;
+        setLog(newest);
+      }, DRAW_EVERY_MS);
+    };
+    void followLog(model.transport, id, rank, attempt, show, stop.signal);
+    return () => {
+      stop.abort();
+      clearTimeout(due);
+    };
   }, [model, id, rank, attempt]);
   return (
     <>
       <p className="jgq-quiet" role="status">
-        {text('Log')}: {text(log.status)}
-        {log.cut && ` · ${text('the beginning is not shown')}`}
+        {trans.__('Log')}: {trans.__(log.status)}
+        {log.cut && ` · ${trans.__('the beginning is not shown')}`}
       </p>
-      <LogText text={log.text} />
+      <LogText text={log.text} label={trans.__('Log')} />
     </>
   );
 }
 
-function LogText({ text }: { text: string }): JSX.Element {
+function LogText({ text, label }: { text: string; label: string }): JSX.Element {
   const box = useRef<HTMLPreElement>(null);
   const atEnd = useRef(true);
   const html = useMemo(() => {
@@ -49,5 +62,16 @@ function LogText({ text }: { text: string }): JSX.Element {
     atEnd.current = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
   };
   // ansi_up escapes the text; what it adds are spans with class names.
-  return <pre className="jgq-log" ref={box} tabIndex={0} onScroll={look} dangerouslySetInnerHTML={{ __html: html }} />;
+  return (
+    <pre
+      className="jgq-log"
+      ref={box}
+      tabIndex={0}
+      role="log"
+      aria-live="off"
+      aria-label={label}
+      onScroll={look}
+      dangerouslySetInnerHTML={{ __html: html }}
+    />
+  );
 }

@@ -3,9 +3,9 @@
 import { useEffect, useRef, useState } from 'react';
 import uPlot from 'uplot';
 
-import { RUNS, type Job, type Metrics, type Point } from '@jupyter-gpu-quota/api';
+import { RUNNING, type Job, type Metrics, type Point } from '@jupyter-gpu-quota/api';
 
-import { useNow, useSurroundings, useText } from './context';
+import { useNow, usePanelContext, useTrans } from './context';
 
 const HEIGHT_PX = 110;
 const EVERY_MS = 5_000;
@@ -16,11 +16,11 @@ interface Series {
 }
 
 export function MetricCharts({ job }: { job: Job }): JSX.Element | null {
-  const { model } = useSurroundings();
-  const text = useText();
+  const { model } = usePanelContext();
+  const trans = useTrans();
   const [found, setFound] = useState<Metrics | null>(null);
   const now = useNow(EVERY_MS);
-  const tick = RUNS.has(job.state) ? now : 0;
+  const tick = RUNNING.has(job.state) && !document.hidden ? now : 0;
   useEffect(() => {
     let current = true;
     model.transport.service.metrics(job.id).then(
@@ -39,8 +39,8 @@ export function MetricCharts({ job }: { job: Job }): JSX.Element | null {
       .sort()
       .map(name => ({ name, points: found.metrics[name] ?? [] })),
     ...found.devices.map(one => ({
-      name: text('GPU use, thousandths of %1', one.device),
-      points: one.utilised_milli,
+      name: trans.__('GPU utilization of %1 (%)', one.device),
+      points: one.utilised_milli.map(point => ({ ...point, mean: point.mean / 10 })),
     })),
   ];
   return (

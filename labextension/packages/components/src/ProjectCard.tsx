@@ -1,17 +1,17 @@
 /** One's projects: the quota of each pool, what is in use, and who holds the GPUs. */
 
-import { RUNS, type Job, type Project, type ProjectPool } from '@jupyter-gpu-quota/api';
+import { RUNNING, type Job, type Project, type ProjectPool } from '@jupyter-gpu-quota/api';
 
 import { gpus } from './amounts';
-import { useGpuState, useText } from './context';
+import { useGpuState, useTrans } from './context';
 import { QuotaBar } from './QuotaBar';
 
 export function ProjectCards(): JSX.Element {
   const { projects, me, jobs } = useGpuState();
-  const text = useText();
+  const trans = useTrans();
   const mine = projects.filter(project => project.role !== null);
   if (me !== null && mine.length === 0) {
-    return <p className="jgq-quiet">{text('You are in no project with GPUs. A hub admin adds members in the quota file.')}</p>;
+    return <p className="jgq-quiet">{trans.__('You are in no project with GPUs. A hub admin adds members in the quota file.')}</p>;
   }
   return (
     <>
@@ -23,7 +23,7 @@ export function ProjectCards(): JSX.Element {
 }
 
 function running(jobs: Iterable<Job>, project: string): Job[] {
-  return [...jobs].filter(job => job.project === project && RUNS.has(job.state));
+  return [...jobs].filter(job => job.project === project && RUNNING.has(job.state));
 }
 
 function ProjectCard({ project, running }: { project: Project; running: Job[] }): JSX.Element {
@@ -35,14 +35,14 @@ function ProjectCard({ project, running }: { project: Project; running: Job[] })
         {project.department && <span className="jgq-quiet"> · {project.department.name}</span>}
       </h4>
       {project.pools.map(pool => (
-        <PoolRow key={pool.pool} pool={pool} holders={holders(running.filter(job => job.pool === pool.pool))} />
+        <PoolRow key={pool.pool} pool={pool} usageByUser={usageByUser(running.filter(job => job.pool === pool.pool))} />
       ))}
     </section>
   );
 }
 
 /** Who holds how much in these jobs, the most first. */
-function holders(jobs: readonly Job[]): [string, number][] {
+function usageByUser(jobs: readonly Job[]): [string, number][] {
   const milli = new Map<string, number>();
   for (const job of jobs) {
     const held = job.gpu_milli * (job.held_ranks ?? job.ranks);
@@ -51,11 +51,11 @@ function holders(jobs: readonly Job[]): [string, number][] {
   return [...milli].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
 }
 
-function PoolRow({ pool, holders }: { pool: ProjectPool; holders: [string, number][] }): JSX.Element {
-  const text = useText();
+function PoolRow({ pool, usageByUser }: { pool: ProjectPool; usageByUser: [string, number][] }): JSX.Element {
+  const trans = useTrans();
   const within = Math.min(pool.training_used_milli, pool.training_milli);
   const over = pool.training_used_milli - within;
-  const label = text(
+  const label = trans.__(
     '%1: training %2 of %3 GPU quota, %4 over quota; notebooks %5 of %6',
     pool.pool,
     gpus(within),
@@ -64,8 +64,8 @@ function PoolRow({ pool, holders }: { pool: ProjectPool; holders: [string, numbe
     gpus(pool.notebook_used_milli),
     gpus(pool.notebook_milli),
   );
-  const limit = pool.limit_milli == null ? '' : text(', limit %1', gpus(pool.limit_milli));
-  const notebooks = text('notebooks %1 of %2', gpus(pool.notebook_used_milli), gpus(pool.notebook_milli));
+  const limit = pool.limit_milli == null ? '' : trans.__(', limit %1', gpus(pool.limit_milli));
+  const notebooks = trans.__('notebooks %1 of %2', gpus(pool.notebook_used_milli), gpus(pool.notebook_milli));
   if (pool.training_milli === 0 && pool.training_used_milli === 0 && pool.fair_share_milli === 0) {
     return (
       <p className="jgq-pool">
@@ -76,8 +76,8 @@ function PoolRow({ pool, holders }: { pool: ProjectPool; holders: [string, numbe
   return (
     <div className="jgq-pool">
       <p>
-        <b>{pool.pool}</b> {text('%1 in use of %2 quota', gpus(pool.training_used_milli), gpus(pool.training_milli))}
-        {over > 0 && <span className="jgq-over"> {text('(%1 over quota)', gpus(over))}</span>}
+        <b>{pool.pool}</b> {trans.__('%1 in use of %2 quota', gpus(pool.training_used_milli), gpus(pool.training_milli))}
+        {over > 0 && <span className="jgq-over"> {trans.__('(%1 over quota)', gpus(over))}</span>}
       </p>
       <QuotaBar
         parts={[
@@ -88,11 +88,11 @@ function PoolRow({ pool, holders }: { pool: ProjectPool; holders: [string, numbe
         label={label}
       />
       <p className="jgq-quiet">
-        {text('fair share %1%2, %3 waiting', gpus(pool.fair_share_milli), limit, pool.queued_jobs)}
+        {trans.__('fair share %1%2, %3 waiting', gpus(pool.fair_share_milli), limit, pool.queued_jobs)}
         {pool.notebook_milli > 0 && ` · ${notebooks}`}
       </p>
-      {holders.length > 0 && (
-        <p className="jgq-quiet">{holders.map(([user, milli]) => `${user} ${gpus(milli)}`).join(' · ')}</p>
+      {usageByUser.length > 0 && (
+        <p className="jgq-quiet">{usageByUser.map(([user, milli]) => `${user} ${gpus(milli)}`).join(' · ')}</p>
       )}
     </div>
   );

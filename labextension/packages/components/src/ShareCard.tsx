@@ -3,20 +3,20 @@
 import type { Countdown, Notebook, WaitingKernel } from '@jupyter-gpu-quota/api';
 
 import { duration, gpus, mebibytes } from './amounts';
-import { useAction, useGpuState, useNow, useSurroundings, useText } from './context';
+import { useAction, useGpuState, useNow, usePanelContext, useTrans } from './context';
 import { ErrorText } from './ErrorText';
 import { QuotaBar } from './QuotaBar';
 
 export function ShareCard(): JSX.Element {
   const state = useGpuState();
-  const text = useText();
+  const trans = useTrans();
   if (state.notebookId === null) {
-    return <p className="jgq-quiet">{text('This server was started without a GPU. Restart it from the hub to choose one.')}</p>;
+    return <p className="jgq-quiet">{trans.__('This server was started without a GPU. Restart it from the hub to choose one.')}</p>;
   }
   return (
     <>
       {state.notebook && <Slice notebook={state.notebook} />}
-      {state.countdown && <IdleNote countdown={state.countdown} />}
+      {state.countdown && <IdleWarning countdown={state.countdown} />}
       {state.waiting.map(one => (
         <Waiting key={one.kernel} waiting={one} />
       ))}
@@ -25,20 +25,20 @@ export function ShareCard(): JSX.Element {
 }
 
 function Slice({ notebook }: { notebook: Notebook }): JSX.Element {
-  const text = useText();
+  const trans = useTrans();
   const memory = notebook.allocations.reduce((sum, part) => sum + part.memory_mib, 0);
   const used = notebook.utilised_milli;
   const label =
     used == null
-      ? text('Use unknown: %1', notebook.utilised_unknown ?? text('no reading yet'))
-      : text('%1 of %2 GPU in use', gpus(used), gpus(notebook.gpu_milli));
+      ? trans.__('Use unknown: %1', notebook.utilised_unknown ?? trans.__('no measurement yet'))
+      : trans.__('%1 of %2 GPU in use', gpus(used), gpus(notebook.gpu_milli));
   return (
     <>
       <p className="jgq-figures">
         <b>{gpus(notebook.gpu_milli)}</b> GPU
         {memory > 0 && <span> · {mebibytes(memory)}</span>}
         <span className="jgq-quiet"> · {notebook.pool}</span>
-        {notebook.simulated && <span className="jgq-tag">{text('simulated')}</span>}
+        {notebook.simulated && <span className="jgq-tag">{trans.__('simulated')}</span>}
       </p>
       <QuotaBar parts={[{ milli: used ?? 0, kind: 'notebook' }]} quotaMilli={notebook.gpu_milli} label={label} />
       <p className="jgq-quiet">{label}</p>
@@ -46,16 +46,16 @@ function Slice({ notebook }: { notebook: Notebook }): JSX.Element {
       {notebook.warning && <p className="jgq-warn">{notebook.warning}</p>}
       {notebook.enforcement && (
         <p className="jgq-quiet" title={notebook.enforcement.why ?? ''}>
-          {text('Enforced: memory %1, compute %2', notebook.enforcement.memory, notebook.enforcement.compute)}
+          {trans.__('Enforced: memory %1, compute %2', notebook.enforcement.memory, notebook.enforcement.compute)}
         </p>
       )}
     </>
   );
 }
 
-function IdleNote({ countdown }: { countdown: Countdown }): JSX.Element | null {
-  const { model } = useSurroundings();
-  const text = useText();
+function IdleWarning({ countdown }: { countdown: Countdown }): JSX.Element | null {
+  const { model } = usePanelContext();
+  const trans = useTrans();
   const now = useNow(1_000);
   const { busy, error, run } = useAction();
   const { idle, freeAt } = countdown;
@@ -63,14 +63,14 @@ function IdleNote({ countdown }: { countdown: Countdown }): JSX.Element | null {
     return null;
   }
   return (
-    <div className={idle.stage === 'warned' ? 'jgq-note jgq-warn' : 'jgq-note'} role="status">
-      <p>{idle.message}</p>
+    <div className={idle.stage === 'warned' ? 'jgq-note jgq-warn' : 'jgq-note'}>
+      <p role="status">{idle.message}</p>
       {freeAt !== null && (
         <p>
-          <b className="jgq-countdown">{duration(freeAt - now)}</b>{' '}
+          <b className="jgq-countdown" role="timer">{duration(freeAt - now)}</b>{' '}
           {idle.keeps_left > 0 && (
             <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.keep())}>
-              {text('Keep my GPU')}
+              {trans.__('Keep my GPU')}
             </button>
           )}
         </p>
@@ -81,14 +81,14 @@ function IdleNote({ countdown }: { countdown: Countdown }): JSX.Element | null {
 }
 
 function Waiting({ waiting }: { waiting: WaitingKernel }): JSX.Element {
-  const { model } = useSurroundings();
-  const text = useText();
+  const { model } = usePanelContext();
+  const trans = useTrans();
   const { busy, error, run } = useAction();
   return (
     <div className="jgq-note" role="status">
       <p>{waiting.message}</p>
-      <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.giveUp(waiting.kernel))}>
-        {text('Do not start the kernel')}
+      <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.cancelWait(waiting.kernel))}>
+        {trans.__('Cancel the kernel start')}
       </button>
       <ErrorText error={error} />
     </div>

@@ -2,7 +2,7 @@
 
 import { useEffect, useState, type ReactNode } from 'react';
 
-import { useGpuState, useText } from './context';
+import { useGpuState, useTrans } from './context';
 import type { DraftStore } from './draft';
 import { JobList } from './JobList';
 import { JobPanel } from './JobPanel';
@@ -18,21 +18,21 @@ export interface SidebarProps {
 }
 
 export function Sidebar({ drafts, job, onBack }: SidebarProps): JSX.Element {
-  const text = useText();
+  const trans = useTrans();
   const { connection, message } = useGpuState();
   if (connection === 'none') {
     return (
       <div className="jgq-sidebar">
         <p className="jgq-quiet">
-          {text('This server has no GPU service. It is there when JupyterHub starts the server and its configuration calls setup_gpu_quota(c).')}
+          {trans.__('The GPU service is not configured for this server. Start the server from a JupyterHub whose configuration calls setup_gpu_quota(c).')}
         </p>
       </div>
     );
   }
   return (
     <div className="jgq-sidebar">
-      {connection === 'loading' && <p className="jgq-quiet">{text('Loading …')}</p>}
-      {connection === 'away' && (
+      {connection === 'loading' && <p className="jgq-quiet">{trans.__('Loading …')}</p>}
+      {connection === 'unavailable' && (
         <p className="jgq-error" role="alert">
           {message}
         </p>
@@ -41,16 +41,16 @@ export function Sidebar({ drafts, job, onBack }: SidebarProps): JSX.Element {
         <JobPanel id={job} onBack={onBack} />
       ) : (
         <>
-          <Section title={text('My share')}>
+          <Section name="share" title={trans.__('My share')}>
             <ShareCard />
           </Section>
-          <Section title={text('My project')}>
+          <Section name="project" title={trans.__('My project')}>
             <ProjectCards />
           </Section>
-          <Section title={text('Submit')}>
+          <Section name="submit" title={trans.__('Submit')}>
             <SubmitForm drafts={drafts} />
           </Section>
-          <Section title={text('Jobs')}>
+          <Section name="jobs" title={trans.__('Jobs')}>
             <JobList />
           </Section>
         </>
@@ -59,8 +59,8 @@ export function Sidebar({ drafts, job, onBack }: SidebarProps): JSX.Element {
   );
 }
 
-function Section({ title, children }: { title: string; children: ReactNode }): JSX.Element {
-  const key = `jupyter-gpu-quota:closed:${title}`;
+function Section({ name, title, children }: { name: string; title: string; children: ReactNode }): JSX.Element {
+  const key = `jupyter-gpu-quota:closed:${name}`;
   const [open, setOpen] = useState(() => window.localStorage.getItem(key) === null);
   useEffect(() => {
     open ? window.localStorage.removeItem(key) : window.localStorage.setItem(key, '1');

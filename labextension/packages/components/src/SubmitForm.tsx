@@ -1,11 +1,11 @@
 /** Submit a job: the command, its GPUs, and beneath it what would happen now. */
 
-import { useEffect, useId, useRef, useState, useSyncExternalStore, type ReactNode } from 'react';
+import { useEffect, useId, useState, useSyncExternalStore, type ReactNode } from 'react';
 
 import type { DryRun, Job, JobRequest, SubmitChoices } from '@jupyter-gpu-quota/api';
 
 import { duration, gpus } from './amounts';
-import { useGpuState, useSurroundings, useText } from './context';
+import { useGpuState, usePanelContext, useTrans } from './context';
 import { requestOf, type Draft, type DraftStore } from './draft';
 import { ErrorText } from './ErrorText';
 
@@ -14,11 +14,11 @@ const DRY_RUN_AFTER_MS = 500;
 type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal'; message: string } | null;
 
 export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
-  const { model, openJob } = useSurroundings();
-  const text = useText();
+  const { model, openJob } = usePanelContext();
+  const trans = useTrans();
   const state = useGpuState();
   const draft = useSyncExternalStore(drafts.subscribe, drafts.snapshot);
-  const request = requestOf(draft);
+  const request = requestOf({ ...draft, project: draft.project || model.status?.project || '' });
   const outcome = useDryRun(request);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
@@ -32,9 +32,10 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
     setError('');
     try {
       const job: Job = await model.submit(request, draft.folder, stop.signal);
+      drafts.change({});
       openJob(job.id);
     } catch (failure) {
-      setError(stop.signal.aborted ? text('Cancelled; no job was queued.') : (failure as Error).message);
+      setError(stop.signal.aborted ? trans.__('Cancelled. If the request was sent already, the job is in the list.') : (failure as Error).message);
     } finally {
       setSending(null);
     }
@@ -48,7 +49,7 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
         void send();
       }}
     >
-      <Field label={text('Command')} hint={text('Runs in a copy of the folder, without your notebook.')}>
+      <Field label={trans.__('Command')} hint={trans.__('Runs in a copy of the folder, without your notebook.')}>
         {id => (
           <input
             id={id}
@@ -63,18 +64,18 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
       </Field>
       <Main draft={draft} drafts={drafts} />
       <details>
-        <summary>{text('More')}</summary>
+        <summary>{trans.__('Advanced options')}</summary>
         <Advanced draft={draft} drafts={drafts} />
       </details>
-      <Note outcome={outcome} away={state.connection === 'away'} />
+      <DryRunResult outcome={outcome} unavailable={state.connection === 'unavailable'} />
       <ErrorText error={error} />
       <div className="jgq-row">
         <button className="jgq-button jgq-primary" type="submit" disabled={request === null || sending !== null}>
-          {sending ? text('Sending the folder …') : text('Submit')}
+          {sending ? trans.__('Uploading the folder…') : trans.__('Submit')}
         </button>
         {sending && (
           <button className="jgq-button" type="button" onClick={() => sending.abort()}>
-            {text('Cancel')}
+            {trans.__('Cancel')}
           </button>
         )}
       </div>
@@ -88,33 +89,35 @@ interface Fields {
 }
 
 /** The choices of the project that the draft names, or of the person's only or first one. */
-function useChoices(draft: Draft): { projects: string[]; choices: SubmitChoices | null } {
+function useChoices(draft: Draft): { projects: string[]; preset: string | undefined; choices: SubmitChoices | null } {
+  const { model } = usePanelContext();
   const { projects } = useGpuState();
   const mine = projects.filter(project => project.role !== null);
-  const chosen = mine.find(project => project.name === draft.project) ?? mine[0];
-  return { projects: mine.map(project => project.name), choices: chosen?.submit ?? null };
+  const preset = mine.find(project => project.name === model.status?.project) ?? mine[0];
+  const chosen = mine.find(project => project.name === draft.project) ?? preset;
+  return { projects: mine.map(project => project.name), preset: preset?.name, choices: chosen?.submit ?? null };
 }
 
 function Main({ draft, drafts }: Fields): JSX.Element {
-  const text = useText();
-  const { projects, choices } = useChoices(draft);
+  const trans = useTrans();
+  const { projects, preset, choices } = useChoices(draft);
   const pools = choices?.pools ?? [];
   const pool = pools.find(one => one.pool === (draft.pool || choices?.default_pool)) ?? pools[0];
   const limit = pool ? duration(pool.time_limit_s * 1000) : '90m, 24h';
   return (
     <>
       <div className="jgq-grid">
-        <TextField draft={draft} drafts={drafts} of="folder" label={text('Folder')} placeholder="/" />
-        <TextField draft={draft} drafts={drafts} of="gpu" label={text('GPUs')} placeholder="1, 0.5, 1/3, 8GiB" />
+        <TextField draft={draft} drafts={drafts} of="folder" label={trans.__('Folder')} placeholder="/" />
+        <TextField draft={draft} drafts={drafts} of="gpu" label={trans.__('GPUs')} placeholder="1, 0.5, 1/3, 8GiB" />
         {projects.length > 1 && (
-          <Choice draft={draft} drafts={drafts} of="project" label={text('Project')} options={projects} chosen={projects[0]} />
+          <Choice draft={draft} drafts={drafts} of="project" label={trans.__('Project')} options={projects} chosen={preset} />
         )}
         {pools.length > 1 && (
           <Choice
             draft={draft}
             drafts={drafts}
             of="pool"
-            label={text('Pool')}
+            label={trans.__('Pool')}
             options={pools.map(one => one.pool)}
             chosen={choices?.default_pool}
           />
@@ -124,18 +127,18 @@ function Main({ draft, drafts }: Fields): JSX.Element {
             draft={draft}
             drafts={drafts}
             of="environment"
-            label={text('Environment')}
+            label={trans.__('Environment')}
             options={choices.environments}
             chosen={choices.default_environment}
           />
         )}
-        <TextField draft={draft} drafts={drafts} of="timeLimit" label={text('Time limit')} placeholder={limit} />
+        <TextField draft={draft} drafts={drafts} of="timeLimit" label={trans.__('Time limit')} placeholder={limit} />
       </div>
       {pool && (
         <p className="jgq-quiet">
-          {text('%1: %2 GPU left of the quota', pool.pool, gpus(pool.quota_left_milli))}
-          {pool.limit_left_milli != null && text(', %1 of the limit', gpus(pool.limit_left_milli))}
-          {pool.user_left_milli != null && text(', %1 for you', gpus(pool.user_left_milli))}
+          {trans.__('Pool %1: %2 GPU of the quota is free', pool.pool, gpus(pool.quota_left_milli))}
+          {pool.limit_left_milli != null && ` · ${trans.__('%1 GPU of the limit', gpus(pool.limit_left_milli))}`}
+          {pool.user_left_milli != null && ` · ${trans.__('%1 GPU of your own limit', gpus(pool.user_left_milli))}`}
         </p>
       )}
     </>
@@ -143,7 +146,7 @@ function Main({ draft, drafts }: Fields): JSX.Element {
 }
 
 function Advanced({ draft, drafts }: Fields): JSX.Element {
-  const text = useText();
+  const trans = useTrans();
   const { choices } = useChoices(draft);
   const models = [...new Set((choices?.pools ?? []).flatMap(pool => pool.models.map(one => one.model)))];
   const most = choices?.max_priority ?? 100;
@@ -151,27 +154,27 @@ function Advanced({ draft, drafts }: Fields): JSX.Element {
   return (
     <>
       <div className="jgq-grid">
-        <TextField {...fields} of="name" label={text('Name')} />
-        <TextField {...fields} of="priority" label={text('Priority (0-%1)', most)} placeholder={String(choices?.priority ?? 50)} number />
-        <TextField {...fields} of="nodes" label={text('Nodes')} placeholder="1" number />
-        <TextField {...fields} of="minNodes" label={text('At least so many nodes')} number />
-        <TextField {...fields} of="processes" label={text('Processes per node')} placeholder="1" number />
-        {models.length > 1 && <Choice {...fields} of="gpuModel" label={text('GPU model')} options={models} chosen={text('any')} />}
-        <TextField {...fields} of="retries" label={text('Retries after a failure')} placeholder="0" number />
+        <TextField {...fields} of="name" label={trans.__('Name')} />
+        <TextField {...fields} of="priority" label={trans.__('Priority (0-%1)', most)} placeholder={String(choices?.priority ?? 50)} number />
+        <TextField {...fields} of="nodes" label={trans.__('Nodes')} placeholder="1" number />
+        <TextField {...fields} of="minNodes" label={trans.__('Minimum nodes (elastic)')} number />
+        <TextField {...fields} of="processes" label={trans.__('Processes per node')} placeholder="1" number />
+        {models.length > 1 && <Choice {...fields} of="gpuModel" label={trans.__('GPU model')} options={models} chosen={trans.__('any')} />}
+        <TextField {...fields} of="retries" label={trans.__('Retries after a failure')} placeholder="0" number />
       </div>
       <Check
         checked={!draft.preemptible}
-        label={text('Never pause it (only within the quota)')}
+        label={trans.__('Not preemptible (only within the quota)')}
         onChange={on => drafts.change({ preemptible: !on })}
       />
       <Check
         checked={draft.isPrivate}
-        label={text('Visible only to me, leads and admins')}
+        label={trans.__('Visible only to me, leads and admins')}
         onChange={on => drafts.change({ isPrivate: on })}
       />
       <Check
         checked={draft.live}
-        label={text('Run in the folder itself, not in a copy')}
+        label={trans.__('Run in place, without a copy of the folder')}
         onChange={on => drafts.change({ live: on })}
       />
     </>
@@ -217,13 +220,13 @@ function TextField(
 function Choice(
   props: Fields & { of: TextOf; label: string; options: string[]; chosen: string | null | undefined },
 ): JSX.Element {
-  const text = useText();
+  const trans = useTrans();
   const { draft, drafts, of, label, options, chosen } = props;
   return (
     <Field label={label}>
       {id => (
         <select id={id} className="jgq-input" value={draft[of]} onChange={event => drafts.change({ [of]: event.target.value })}>
-          <option value="">{chosen ?? text('none')}</option>
+          <option value="">{chosen ?? trans.__('none')}</option>
           {options
             .filter(option => option !== chosen)
             .map(option => (
@@ -246,11 +249,9 @@ function Check(props: { checked: boolean; label: string; onChange(on: boolean): 
 
 /** What the service says of this request, shortly after the last change to it. */
 function useDryRun(request: JobRequest | null): Outcome {
-  const { model } = useSurroundings();
+  const { model } = usePanelContext();
   const [outcome, setOutcome] = useState<Outcome>(null);
-  const asked = request === null ? '' : JSON.stringify(request);
-  const newest = useRef(asked);
-  newest.current = asked;
+  const asked = request === null ? '' : JSON.stringify({ ...request, idempotency_key: undefined });
   useEffect(() => {
     if (asked === '') {
       setOutcome(null);
@@ -271,22 +272,22 @@ function useDryRun(request: JobRequest | null): Outcome {
   return outcome;
 }
 
-function Note({ outcome, away }: { outcome: Outcome; away: boolean }): JSX.Element {
-  const text = useText();
+function DryRunResult({ outcome, unavailable }: { outcome: Outcome; unavailable: boolean }): JSX.Element {
+  const trans = useTrans();
   return (
     <div className="jgq-outcome" aria-live="polite">
-      {outcome?.of === 'refusal' && !away && <p className="jgq-error">{outcome.message}</p>}
+      {outcome?.of === 'refusal' && !unavailable && <p className="jgq-error">{outcome.message}</p>}
       {outcome?.of === 'dry run' && (
         <>
           <p>
-            <b>{outcome.found.starts_now ? text('Starts now.') : text('Would wait.')}</b> {outcome.found.reason.message}
+            <b>{outcome.found.starts_now ? trans.__('Starts now.') : trans.__('Would be queued.')}</b> {outcome.found.reason.message}
           </p>
           {outcome.found.pauses.map((one, at) => (
             <p key={at} className="jgq-quiet">
               {one.message}
             </p>
           ))}
-          <p className="jgq-quiet">{text('Charged: %1 GPU', gpus(outcome.found.charged_milli))}</p>
+          <p className="jgq-quiet">{trans.__('Counts as %1 GPU of the quota', gpus(outcome.found.charged_milli))}</p>
         </>
       )}
     </div>

@@ -1,15 +1,18 @@
-/** What every component needs: the model, and the translation of its texts. */
+/** The model, the translations and the actions of Lab, for all components of the panel. */
 
 import { createContext, useContext, useEffect, useState, useSyncExternalStore } from 'react';
 
 import type { Model, State } from '@jupyter-gpu-quota/api';
 
-/** Translates a text; `%1`, `%2` are the arguments. */
-export type Text = (message: string, ...given: unknown[]) => string;
+/** The part of JupyterLab's TranslationBundle that components use; `%1`, `%2` are the arguments. */
+export interface Translations {
+  __(message: string, ...args: unknown[]): string;
+  _n(singular: string, plural: string, count: number, ...args: unknown[]): string;
+}
 
-export interface Surroundings {
+export interface PanelContext {
   readonly model: Model;
-  readonly text: Text;
+  readonly trans: Translations;
   /** Open a job's own view, and a file among its outputs. */
   openJob(id: string): void;
   download(job: string, path: string): void;
@@ -17,23 +20,23 @@ export interface Surroundings {
   confirm(title: string, body: string, action: string): Promise<boolean>;
 }
 
-const Context = createContext<Surroundings | null>(null);
-export const SurroundingsProvider = Context.Provider;
+const Context = createContext<PanelContext | null>(null);
+export const PanelContextProvider = Context.Provider;
 
-export function useSurroundings(): Surroundings {
+export function usePanelContext(): PanelContext {
   const found = useContext(Context);
   if (found === null) {
-    throw new Error('SurroundingsProvider is missing');
+    throw new Error('PanelContextProvider is missing');
   }
   return found;
 }
 
-export function useText(): Text {
-  return useSurroundings().text;
+export function useTrans(): Translations {
+  return usePanelContext().trans;
 }
 
 export function useGpuState(): State {
-  const { model } = useSurroundings();
+  const { model } = usePanelContext();
   return useSyncExternalStore(model.subscribe, model.snapshot);
 }
 

@@ -23,6 +23,8 @@ export interface Draft {
   readonly preemptible: boolean;
   readonly isPrivate: boolean;
   readonly live: boolean;
+  /** The same until the job is queued, so that a repeated submission queues no second job. */
+  readonly key: string;
 }
 
 export const EMPTY_DRAFT: Draft = {
@@ -43,6 +45,7 @@ export const EMPTY_DRAFT: Draft = {
   preemptible: true,
   isPrivate: false,
   live: false,
+  key: '',
 };
 
 /** A command line as words. Where it needs a shell (variables, pipes, patterns) a shell runs it. */
@@ -80,11 +83,16 @@ export function requestOf(draft: Draft): JobRequest | null {
     preemptible: draft.preemptible ? undefined : false,
     private: draft.isPrivate || undefined,
     live: draft.live || undefined,
+    idempotency_key: draft.key || undefined,
   };
   return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)) as unknown as JobRequest;
 }
 
-/** The draft of this browser, and who shows it. */
+function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), byte => byte.toString(16).padStart(2, '0')).join('');
+}
+
+/** The draft of this browser, and its listeners. */
 export class DraftStore {
   private readonly listeners = new Set<() => void>();
   private draft: Draft;
@@ -104,8 +112,12 @@ export class DraftStore {
   };
 
   change(changes: Partial<Draft>): void {
-    this.draft = { ...this.draft, ...changes };
-    this.storage.setItem(this.key, JSON.stringify(this.draft));
+    this.draft = { ...this.draft, key: newKey(), ...changes };
+    try {
+      this.storage.setItem(this.key, JSON.stringify(this.draft));
+    } catch {
+      // The storage is full or blocked: the draft lasts until the page is closed.
+    }
     this.listeners.forEach(listener => listener());
   }
 

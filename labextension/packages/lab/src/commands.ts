@@ -1,6 +1,6 @@
 /** Commands, and the places of Lab where they are found. */
 
-import type { ILabShell, JupyterFrontEnd } from '@jupyterlab/application';
+import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { ICommandPalette } from '@jupyterlab/apputils';
 import { PathExt } from '@jupyterlab/coreutils';
 import type { IFileBrowserFactory } from '@jupyterlab/filebrowser';
@@ -15,16 +15,17 @@ export const RUN_FILE = 'jupyter-gpu-quota:run-file';
 export const RUN_NOTEBOOK = 'jupyter-gpu-quota:run-notebook';
 export const KEEP = 'jupyter-gpu-quota:keep';
 
-const PROGRAMS: Record<string, string> = { '.py': 'python ', '.sh': 'sh ', '.ipynb': '' };
+const PROGRAMS: Record<string, string> = { '.py': 'python ', '.sh': 'bash ', '.ipynb': '' };
 
 /** The command line that runs a file in its folder; null for other files. */
 export function commandOf(name: string): string | null {
   const program = PROGRAMS[PathExt.extname(name)];
-  const quoted = /^[\w.-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`;
+  const quoted = /^[\w.][\w.-]*$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`;
   return program === undefined ? null : program + quoted;
 }
 
-export interface Optional {
+/** The parts of Lab in which commands are found; null where an application does not have one. */
+export interface CommandTargets {
   files: IFileBrowserFactory | null;
   notebooks: INotebookTracker | null;
   palette: ICommandPalette | null;
@@ -36,14 +37,12 @@ export function addCommands(
   panel: GpuPanel,
   keep: () => Promise<void>,
   trans: TranslationBundle,
-  places: Optional,
+  targets: CommandTargets,
 ): void {
   const { commands } = app;
-  const open = (): void => {
-    app.shell.activateById(panel.id);
-    (app.shell as ILabShell).expandLeft?.();
-  };
-  const prepare = (path: string): void => {
+  const open = (): void => app.shell.activateById(panel.id);
+  const prepare = (drivePath: string): void => {
+    const path = app.serviceManager.contents.localPath(drivePath);
     const command = commandOf(PathExt.basename(path));
     if (command !== null) {
       panel.drafts.change({ command, folder: PathExt.dirname(path), name: '' });
@@ -51,30 +50,31 @@ export function addCommands(
       open();
     }
   };
-  const selected = (): string | undefined => places.files?.tracker.currentWidget?.selectedItems().next().value?.path;
+  const selected = (): string | undefined => targets.files?.tracker.currentWidget?.selectedItems().next().value?.path;
   commands.addCommand(OPEN, { label: trans.__('GPU Jobs'), caption: trans.__('Submit and watch GPU jobs'), icon: gpuIcon, execute: open });
   commands.addCommand(RUN_FILE, {
-    label: trans.__('Run as GPU Job …'),
+    label: trans.__('Run as GPU Job…'),
     icon: gpuIcon,
     isVisible: () => commandOf(selected() ?? '') !== null,
     execute: () => prepare(selected() ?? ''),
   });
   commands.addCommand(RUN_NOTEBOOK, {
-    label: trans.__('Run as GPU Job …'),
+    label: args => (args.toolbar ? '' : trans.__('Run Notebook as GPU Job…')),
     caption: trans.__('Run this notebook as a GPU job'),
     icon: gpuIcon,
-    isEnabled: () => places.notebooks?.currentWidget != null,
+    isEnabled: () => targets.notebooks?.currentWidget != null,
     execute: async () => {
-      const notebook = places.notebooks?.currentWidget;
+      const notebook = targets.notebooks?.currentWidget;
       if (notebook) {
         await notebook.context.save();
         prepare(notebook.context.path);
       }
     },
   });
+  targets.notebooks?.currentChanged.connect(() => commands.notifyCommandChanged(RUN_NOTEBOOK));
   commands.addCommand(KEEP, { label: trans.__('Keep My GPU'), execute: keep });
   for (const command of [OPEN, RUN_NOTEBOOK, KEEP]) {
-    places.palette?.addItem({ command, category: trans.__('GPU') });
+    targets.palette?.addItem({ command, category: trans.__('GPU') });
   }
-  places.launcher?.add({ command: OPEN, category: trans.__('Other'), rank: 1 });
+  targets.launcher?.add({ command: OPEN, category: trans.__('Other'), rank: 1 });
 }

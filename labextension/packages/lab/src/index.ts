@@ -1,7 +1,7 @@
 /** GPU quotas and jobs in JupyterLab and Jupyter Notebook. */
 
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ICommandPalette } from '@jupyterlab/apputils';
+import { ICommandPalette, Notification } from '@jupyterlab/apputils';
 import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker } from '@jupyterlab/notebook';
@@ -9,16 +9,16 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { Model, type JobNotice } from '@jupyter-gpu-quota/api';
+import { Model, type JobNotification } from '@jupyter-gpu-quota/api';
 
 import { addCommands, OPEN } from './commands';
-import { Notices, type OpenNotebook } from './notices';
+import { Notifications, type OpenNotebook } from './notifications';
 import { GpuPanel } from './panel';
 import { GpuStatus } from './status';
 import { labTransport } from './transport';
 
 const PLUGIN_ID = 'jupyter-gpu-quota:plugin';
-const DEFAULT_NOTICES = ['paused', 'resumed', 'succeeded', 'failed'];
+const DEFAULT_EVENTS = ['paused', 'resumed', 'retried', 'succeeded', 'failed'];
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: PLUGIN_ID,
@@ -49,17 +49,21 @@ function activate(
   restorer: ILayoutRestorer | null,
 ): void {
   const trans = (translator ?? nullTranslator).load('jupyter_gpu_quota');
-  let wanted = DEFAULT_NOTICES;
-  let notices: Notices | null = null;
-  const onNotice = (notice: JobNotice): void => void (wanted.includes(notice.kind) && notices?.job(notice));
-  const model = new Model(labTransport(app.serviceManager.serverSettings), onNotice);
+  let wanted = DEFAULT_EVENTS;
+  let notifications: Notifications | null = null;
+  const onNotification = (notice: JobNotification): void => void (wanted.includes(notice.kind) && notifications?.job(notice));
+  const model = new Model(labTransport(app.serviceManager.serverSettings), onNotification);
   const panel = new GpuPanel(model, trans);
+  const keep = (): Promise<void> =>
+    model.keep().catch((error: Error) => {
+      Notification.error(error.message);
+    });
   const openJob = (id: string): void => {
     panel.showJob(id);
     void app.commands.execute(OPEN);
   };
-  notices = new Notices(trans, {
-    keep: () => model.keep(),
+  notifications = new Notifications(trans, {
+    keep,
     openJob,
     notebooksOf: kernels => {
       const open: OpenNotebook[] = [];
@@ -73,7 +77,7 @@ function activate(
     restart: async lost => {
       for (const { id } of lost) {
         const context = notebooks?.find(panel => panel.id === id)?.sessionContext;
-        await context?.shutdown();
+        await context?.shutdown().catch(() => undefined); // The kernel is gone already.
         await context?.startKernel();
       }
     },
@@ -82,23 +86,18 @@ function activate(
       model.setWaiting(event.state === 'waiting' ? [...others, event] : others);
     },
   });
-  app.serviceManager.events.stream.connect((_, event) => notices?.take(event));
+  app.serviceManager.events.stream.connect((_, event) => notifications?.take(event));
 
   app.shell.add(panel, 'left', { rank: 600 });
   restorer?.add(panel, panel.id);
-  addCommands(app, panel, () => model.keep(), trans, { files, notebooks, palette, launcher });
-  const status = statusBar && new GpuStatus(model, trans, () => void app.commands.execute(OPEN));
-  let registered: { dispose(): void } | null = null;
-  const showStatus = (show: boolean): void => {
-    registered?.dispose();
-    registered = status && show ? statusBar.registerStatusItem(PLUGIN_ID, { item: status, align: 'right', rank: 30 }) : null;
-  };
-  showStatus(true);
+  addCommands(app, panel, keep, trans, { files, notebooks, palette, launcher });
+  const status = new GpuStatus(model, trans, () => void app.commands.execute(OPEN));
+  statusBar?.registerStatusItem(PLUGIN_ID, { item: status, align: 'right', rank: 30 });
   settings?.load(PLUGIN_ID).then(
     found => {
       const apply = (): void => {
         wanted = found.get('notifications').composite as string[];
-        showStatus(found.get('statusBar').composite as boolean);
+        status.setHidden(found.get('statusBar').composite !== true);
       };
       found.changed.connect(apply);
       apply();

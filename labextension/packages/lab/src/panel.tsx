@@ -6,7 +6,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { LabIcon } from '@jupyterlab/ui-components';
 
 import type { Model } from '@jupyter-gpu-quota/api';
-import { DraftStore, Sidebar, SurroundingsProvider, type Surroundings } from '@jupyter-gpu-quota/components';
+import { DraftStore, Sidebar, PanelContextProvider, type PanelContext } from '@jupyter-gpu-quota/components';
 
 import icon from '../style/icon.svg';
 
@@ -15,14 +15,14 @@ export const gpuIcon = new LabIcon({ name: 'jupyter-gpu-quota:icon', svgstr: ico
 export class GpuPanel extends ReactWidget {
   readonly drafts: DraftStore;
   private job: string | null = null;
-  private readonly surroundings: Surroundings;
+  private readonly context: PanelContext;
 
   constructor(model: Model, trans: TranslationBundle) {
     super();
     this.drafts = new DraftStore(`jupyter-gpu-quota:draft:${model.transport.service.base}`);
-    this.surroundings = {
+    this.context = {
       model,
-      text: (message, ...given) => trans.__(message, ...given),
+      trans,
       openJob: id => this.showJob(id),
       download: (job, path) => openOutput(model.transport.service.base, job, path),
       confirm: (title, body, action) => confirmed(trans, title, body, action),
@@ -42,9 +42,9 @@ export class GpuPanel extends ReactWidget {
 
   protected override render(): JSX.Element {
     return (
-      <SurroundingsProvider value={this.surroundings}>
+      <PanelContextProvider value={this.context}>
         <Sidebar drafts={this.drafts} job={this.job} onBack={() => this.showJob(null)} />
-      </SurroundingsProvider>
+      </PanelContextProvider>
     );
   }
 }
@@ -54,10 +54,13 @@ async function confirmed(trans: TranslationBundle, title: string, body: string, 
   return (await showDialog({ title, body, buttons })).button.accept;
 }
 
-/** The service always sends a file of a job as a download, never as a page. */
+/** The service sends a file of a job as an attachment, so that the page stays. */
 function openOutput(base: string, job: string, path: string): void {
   const link = document.createElement('a');
   link.href = URLExt.join(base, 'jobs', encodeURIComponent(job), 'outputs', ...path.split('/').map(encodeURIComponent));
-  link.download = path.split('/').pop() ?? path;
+  link.target = '_blank';
+  link.rel = 'noopener';
+  document.body.appendChild(link);
   link.click();
+  link.remove();
 }

@@ -24,16 +24,19 @@ export class GpuStatus extends ReactWidget {
 
 function Item({ model, trans, open }: { model: Model; trans: TranslationBundle; open: () => void }): JSX.Element | null {
   const { notebook, countdown } = useSyncExternalStore(model.subscribe, model.snapshot);
-  const now = useNow(1_000);
   if (notebook === null) {
     return null;
   }
   const freeAt = countdown?.idle.stage === 'warned' ? countdown.freeAt : null;
-  const left = freeAt === null ? '' : ` · ${trans.__('freed in %1', duration(freeAt - now))}`;
   return (
     <button className={freeAt === null ? 'jgq-status' : 'jgq-status jgq-warn'} onClick={open} title={trans.__('GPU quota')}>
       GPU {gpus(notebook.gpu_milli)}
-      {left}
+      {freeAt !== null && <Left freeAt={freeAt} trans={trans} />}
     </button>
   );
+}
+
+function Left({ freeAt, trans }: { freeAt: number; trans: TranslationBundle }): JSX.Element {
+  const now = useNow(1_000);
+  return <> · {trans.__('freed in %1', duration(freeAt - now))}</>;
 }

@@ -1,11 +1,21 @@
-/** The service as the notebook's server passes it on: the hub's token stays in the server. */
+/** The service through the Jupyter server, whose API token never reaches the browser. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import { errorOf, Service, ServiceError, type Idle, type Job, type ServerStatus, type Transport, type WaitingKernel } from '@jupyter-gpu-quota/api';
+import {
+  errorOf,
+  Service,
+  ServiceError,
+  type Idle,
+  type Job,
+  type ServerStatus,
+  type Transport,
+  type WaitingKernel,
+} from '@jupyter-gpu-quota/api';
 
-const WITHIN_MS = 30_000;
+const REQUEST_TIMEOUT_MS = 30_000;
+const SLOW = `The Jupyter server did not answer within ${REQUEST_TIMEOUT_MS / 1000} s. Try again.`;
 const NO_EXTENSION: ServerStatus = { configured: false, notebook: null, version: '', project: null };
 
 export function labTransport(settings: ServerConnection.ISettings): Transport {
@@ -15,13 +25,17 @@ export function labTransport(settings: ServerConnection.ISettings): Transport {
     try {
       return await ServerConnection.makeRequest(url, init, settings);
     } catch (error) {
-      throw init.signal?.aborted ? error : new ServiceError(0, 'server_away', 'Your Jupyter server cannot be reached.');
+      if (init.signal?.aborted) {
+        const { reason } = init.signal as { reason: unknown };
+        throw reason instanceof DOMException && reason.name === 'TimeoutError' ? new ServiceError(0, 'timeout', SLOW) : reason;
+      }
+      throw new ServiceError(0, 'server_away', 'The Jupyter server cannot be reached.');
     }
   };
 
   const ask = async <T>(path: string, body?: unknown, signal?: AbortSignal): Promise<T> => {
     const post = body === undefined ? {} : { method: 'POST', body: JSON.stringify(body) };
-    const answer = await send(URLExt.join(base, path), { ...post, signal: signal ?? AbortSignal.timeout(WITHIN_MS) });
+    const answer = await send(URLExt.join(base, path), { ...post, signal: signal ?? AbortSignal.timeout(REQUEST_TIMEOUT_MS) });
     const found: unknown = await answer.json().catch(() => null);
     if (!answer.ok) {
       throw errorOf(answer.status, found);
@@ -38,7 +52,7 @@ export function labTransport(settings: ServerConnection.ISettings): Transport {
 
   const fetch = async (request: Request): Promise<Response> => {
     const body = request.method === 'GET' ? undefined : await request.text();
-    const signal = AbortSignal.any([request.signal, AbortSignal.timeout(WITHIN_MS)]);
+    const signal = AbortSignal.any([request.signal, AbortSignal.timeout(REQUEST_TIMEOUT_MS)]);
     return send(request.url, { method: request.method, body, signal });
   };
 
@@ -59,7 +73,7 @@ export function labTransport(settings: ServerConnection.ISettings): Transport {
         throw error;
       }),
     keep: () => ask<Idle>('keep', {}),
-    giveUp: kernel => ask<void>('give-up', { kernel }),
+    cancelWait: kernel => ask<void>('give-up', { kernel }),
     submit: (request, folder, signal) => ask<Job>('jobs', { request, folder }, signal),
     openEvents: (since, signal) => stream('events', since ? { since } : {}, signal),
     openLog: (id, query, signal) => stream(`jobs/${encodeURIComponent(id)}/logs`, query, signal),

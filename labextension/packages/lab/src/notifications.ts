@@ -4,7 +4,7 @@ import { Notification } from '@jupyterlab/apputils';
 import type { Event } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import type { Idle, JobNotice, WaitingKernel } from '@jupyter-gpu-quota/api';
+import type { Idle, JobNotification, WaitingKernel } from '@jupyter-gpu-quota/api';
 
 const EVENTS = 'https://events.jupyter.org/jupyter_gpu_quota/';
 
@@ -27,7 +27,7 @@ interface WaitingEvent extends WaitingKernel {
   state: 'waiting' | 'ready' | 'refused' | 'given_up';
 }
 
-export interface NoticeActions {
+export interface NotificationActions {
   keep(): Promise<void>;
   openJob(id: string): void;
   /** The open notebooks that one of these kernels belongs to. */
@@ -38,14 +38,14 @@ export interface NoticeActions {
 }
 
 /** Shows what this server emits, one notification per warning, which changes as the warning does. */
-export class Notices {
+export class Notifications {
   private warning: string | null = null;
   /** The notebooks whose kernels a warning named. */
   private warned: readonly OpenNotebook[] = [];
 
   constructor(
     private readonly trans: TranslationBundle,
-    private readonly actions: NoticeActions,
+    private readonly actions: NotificationActions,
   ) {}
 
   take(event: Event.Emission): void {
@@ -56,8 +56,8 @@ export class Notices {
     }
   }
 
-  job({ job, kind }: JobNotice): void {
-    const why = kind === 'started' || kind === 'resumed' ? '' : job.reason?.message ?? '';
+  job({ job, kind }: JobNotification): void {
+    const why = kind === 'started' || kind === 'resumed' || kind === 'retried' ? '' : job.reason?.message ?? '';
     const message = `${this.trans.__('Job %1: %2.', job.name, this.trans.__(kind))} ${why}`.trim();
     const actions = [{ label: this.trans.__('Open'), callback: () => this.actions.openJob(job.id) }];
     Notification.emit(message, kind === 'failed' ? 'error' : kind === 'succeeded' ? 'success' : 'info', {
@@ -77,7 +77,7 @@ export class Notices {
     }
     const lost = this.warned;
     const keep = { label: trans.__('Keep my GPU'), callback: () => void actions.keep() };
-    const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart(lost) };
+    const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart(lost).catch((error: Error) => Notification.error(error.message)) };
     const shown = {
       warned: event.keeps_left ? [keep] : [],
       freeing: [],

@@ -1,0 +1,25 @@
+/** How a front end reaches the service. */
+
+import type { Idle, Job, JobRequest, Service } from './service';
+import type { WaitingKernel } from './state';
+
+export interface ServerStatus {
+  readonly configured: boolean;
+  readonly notebook: string | null;
+  readonly version: string;
+  /** The project of the notebook, which is the default of its jobs. */
+  readonly project: string | null;
+}
+
+/** Through a notebook's server, or as a page of the hub. Every call has a time-out and throws ServiceError. */
+export interface Transport {
+  readonly service: Service;
+  status(): Promise<ServerStatus>;
+  idle(): Promise<{ idle: Idle | null; waiting: WaitingKernel[] }>;
+  keep(): Promise<Idle>;
+  cancelWait(kernel: string): Promise<void>;
+  /** Pack the folder, send it and queue the job. */
+  submit(request: JobRequest, folder: string, signal: AbortSignal): Promise<Job>;
+  openEvents(since: string | undefined, signal: AbortSignal): Promise<Response>;
+  openLog(id: string, query: Record<string, string>, signal: AbortSignal): Promise<Response>;
+}
