@@ -1,7 +1,7 @@
 """Adds the built JupyterLab extension to a wheel, below ``share/jupyter/labextensions``.
 
-``make lab`` builds it. An editable install works without it, and has no sidebar. A wheel without it is refused, unless
-the variable GPU_QUOTA_WITHOUT_LAB is set: a release without the sidebar would be a mistake.
+``make lab`` builds it. Editable installs may omit it. Building a wheel without it fails,
+unless GPU_QUOTA_WITHOUT_LAB is set.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ class LabExtension(BuildHookInterface):  # type: ignore[misc]
         built = Path(self.root, BUILT)
         if (built / "package.json").is_file():
             build_data["shared_data"][str(built)] = INSTALLED
+            build_data["shared_data"][str(Path(self.root, "labextension", "install.json"))] = (
+                f"{INSTALLED}/install.json"
+            )
         elif version != "editable" and not os.environ.get("GPU_QUOTA_WITHOUT_LAB"):
             raise FileNotFoundError(
                 f"{BUILT} does not exist: run `make lab` first, which builds the JupyterLab sidebar, or set "

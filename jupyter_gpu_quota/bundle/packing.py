@@ -39,9 +39,9 @@ def pack(
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
     It leaves out the files that ``.gitignore`` and ``.gpuquotaignore`` name (:mod:`.ignore`), and links, sockets and
-    pipes, which ``skipped`` lists. ``on_file`` is called with each name before it is packed. ``extra`` are more files by
-    name, which replace those of the folder. Raises BundleRefused for a missing folder, a size or a number of files above
-    the limit, and a name or a file that cannot be packed.
+    pipes, which ``skipped`` lists. ``on_file`` is called with each name before it is packed. ``extra`` are more files
+    by name, which replace those of the folder. Raises BundleRefused for a missing folder, a size or a number of files
+    above the limit, and a name or a file that cannot be packed.
     """
     root, skipped, ignored_by_git = Path(directory), list[str](), list[str]()
     if not root.is_dir():

@@ -202,7 +202,7 @@ def _stay_open(hub: TemporaryHub, jobs: list[str], console: Console) -> None:
     )
     if Path(sys.prefix, "share/jupyter/labextensions/jupyter-gpu-quota").exists():
         console.print(
-            f"JupyterLab of Bob: {hub.url}/user/bob/lab   Click the GPU icon at the left; the form there submits a job.",
+            f"JupyterLab of Bob: {hub.url}/user/bob/lab   Click the GPU icon at the left: its form submits a job.",
             highlight=False,
         )
     for job in jobs[:1]:

@@ -44,6 +44,8 @@ def test_a_warning_is_shown_and_postponed_and_a_shutdown_is_explained(hub: RealH
     keep.wait_for(state="detached")
     notice.first.wait_for(state="detached")
 
-    page.locator(".Toastify__toast", has_text="The kernel of Untitled.ipynb was shut down").first.wait_for(timeout=LONG_MS)
+    page.locator(".Toastify__toast", has_text="The kernel of Untitled.ipynb was shut down").first.wait_for(
+        timeout=LONG_MS
+    )
     page.get_by_role("button", name="Restart kernel").first.click()
     page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=60_000)

@@ -18,8 +18,6 @@ __all__ = ["chromium"]
 
 pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.timeout(600)]
 
-THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
-
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHub]:
@@ -47,6 +45,7 @@ def test_a_job_is_submitted_and_watched_by_clicking(hub: RealHub, bob: Any) -> N
     page.locator(".jp-toast-message, .Toastify__toast").filter(has_text="succeeded").first.wait_for()
 
 
+@pytest.mark.slow
 def test_what_was_typed_is_there_after_a_reload(hub: RealHub, bob: Any) -> None:
     page = open_lab(hub, bob, "bob")
     page.locator(PANEL).get_by_label("Command", exact=True).fill("python other.py")
@@ -56,6 +55,7 @@ def test_what_was_typed_is_there_after_a_reload(hub: RealHub, bob: Any) -> None:
     assert command.input_value() == "python other.py"
 
 
+@pytest.mark.slow
 def test_a_refusal_has_the_reason_of_the_service(hub: RealHub, bob: Any) -> None:
     page = open_lab(hub, bob, "bob")
     panel = page.locator(PANEL)
@@ -69,12 +69,13 @@ def test_a_file_is_run_from_its_context_menu(hub: RealHub, bob: Any) -> None:
     page = open_lab(hub, bob, "bob", "/tree/work/train.py")
     page.locator('.lm-TabBar-tab[data-id="filebrowser"]').click()
     page.locator(".jp-DirListing-item", has_text="train.py").click(button="right")
-    page.get_by_role("menuitem", name="Run as GPU Job").click()
+    page.get_by_role("menuitem", name="Run as GPU Job…").click()
     panel = page.locator(PANEL)
     assert panel.get_by_label("Command", exact=True).input_value() == "python train.py"
     assert panel.get_by_label("Folder", exact=True).input_value() == "work"
 
 
+@pytest.mark.slow
 def test_several_jobs_are_cancelled_at_once(hub: RealHub, bob: Any) -> None:
     page = open_lab(hub, bob, "bob")
     panel = page.locator(PANEL)
@@ -88,6 +89,7 @@ def test_several_jobs_are_cancelled_at_once(hub: RealHub, bob: Any) -> None:
     until(lambda: panel.locator(".jgq-job", has_text="cancelled").count() == 2)
 
 
+@pytest.mark.slow
 def test_bob_and_patty_share_four_gpus_by_clicking(hub: RealHub, bob: Any, chromium: Any) -> None:
     bobs, pattys = open_lab(hub, bob, "bob"), logged_in(hub, chromium, "patty")
     for _ in range(4):
@@ -153,6 +155,7 @@ def server_token(hub: RealHub, name: str) -> str:
     raise AssertionError(f"{name} has no server")
 
 
+@pytest.mark.slow
 def test_all_tabs_of_a_browser_read_one_stream(hub: RealHub, bob: Any) -> None:
     streams: list[str] = []
     bob.on("request", lambda request: "gpu-quota/api/events" in request.url and streams.append(request.url))
@@ -174,7 +177,14 @@ SET_THEME = """async theme => {
 }"""
 
 
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(
+    "theme",
+    [
+        pytest.param("JupyterLab Light", id="light"),
+        pytest.param("JupyterLab Dark", id="dark", marks=pytest.mark.slow),
+        pytest.param("JupyterLab Dark High Contrast", id="high contrast", marks=pytest.mark.slow),
+    ],
+)
 def test_the_sidebar_passes_axe(hub: RealHub, bob: Any, theme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
     assert open_lab(hub, bob, "bob").evaluate(SET_THEME, theme) == 204

@@ -7,7 +7,6 @@ So this uses the connection below it: leaving the context closes the connection 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.iostream import IOStream, StreamClosedError
+from tornado.log import app_log
 from tornado.tcpclient import TCPClient
 
 CONNECT_S = 5.0
@@ -124,10 +124,13 @@ class Exchange(HTTPMessageDelegate):
         )
         connection = HTTP1Connection(stream, is_client=True, params=parameters)
         try:
-            with contextlib.suppress(StreamClosedError):
-                await connection.write_headers(self.request.start_line, self.request.all_headers, self.request.body)
-                connection.finish()
-                await connection.read_response(self)
+            await connection.write_headers(self.request.start_line, self.request.all_headers, self.request.body)
+            connection.finish()
+            await connection.read_response(self)
+        except StreamClosedError:
+            pass  # the answer broke off
+        except Exception:  # noqa: BLE001 - the reader must not wait for an answer that nothing reads
+            app_log.exception("jupyter_gpu_quota: an answer of the service cannot be read")
         finally:
             self._answered.set()
             stream.close()

@@ -25,7 +25,7 @@ JSON, EVENTS = "application/json", "text/event-stream"
 STREAMED = frozenset(
     {EVENTS, "text/plain", "text/csv", "application/octet-stream", "application/gzip", "application/zip"}
 )
-"""Content types that pass beside JSON. A page of the hub or of a proxy is none of the service's answers."""
+"""Content types that pass beside JSON. HTML pages of the hub or of a proxy are rejected."""
 
 SENT_HEADERS = ("If-None-Match", "If-Match", "Last-Event-ID", "Idempotency-Key")
 PASSED_HEADERS = (
@@ -35,7 +35,7 @@ MAX_REQUEST = 1 << 20
 MAX_JSON = 64 << 20
 NOT_MODIFIED = 304
 
-NOT_CONFIGURED = "This server has no GPU service: its hub did not start it with one."
+NOT_CONFIGURED = "The GPU service is not configured for this server."
 
 
 class ServiceHandler(APIHandler):
@@ -46,7 +46,9 @@ class ServiceHandler(APIHandler):
     def initialize(self, service: Service, submissions: Submissions) -> None:
         self.service, self.submissions = service, submissions
         self._work: asyncio.Task[None] | None = None
-        self._track_activity = self.request.method != "GET"  # a panel that refreshes is no activity of its user
+        self._track_activity = (
+            self.request.method != "GET"
+        )  # background reads of the sidebar are no activity of its user
 
     def compute_etag(self) -> None:
         """The entity tag is the service's own."""
@@ -74,7 +76,7 @@ class ServiceHandler(APIHandler):
             self.refuse(413, "too_large", f"The body is larger than {MAX_REQUEST} bytes, the limit.")
         return self._finished
 
-    async def pass_on(self, path: str, body: bytes = b"") -> None:
+    async def proxy_request(self, path: str, body: bytes = b"") -> None:
         """Send the request to a path below ``api/v1`` with this server's token, and pass the answer."""
         headers = {name: self.request.headers[name] for name in SENT_HEADERS if name in self.request.headers}
         sent = {**headers, **self.service.headers, "User-Agent": f"jupyter-gpu-quota/{__version__}"}
@@ -138,39 +140,39 @@ async def _whole(answer: Exchange) -> bytes:
     return bytes(body)
 
 
-class PassOn(ServiceHandler):
+class ServiceProxy(ServiceHandler):
     """``gpu-quota/api/<path>``: the service's ``api/v1/<path>``. Streams pass as they arrive."""
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        await self._pass_on()
+        await self._proxy()
 
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        await self._pass_on()
+        await self._proxy()
 
     @web.authenticated
     @authorized
     async def put(self) -> None:
-        await self._pass_on()
+        await self._proxy()
 
     @web.authenticated
     @authorized
     async def delete(self) -> None:
-        await self._pass_on()
+        await self._proxy()
 
-    async def _pass_on(self) -> None:
+    async def _proxy(self) -> None:
         if self.refuse_unusable():
             return
-        raw = self.request.path.partition("/gpu-quota/api/")[2]
+        raw = self.request.path.removeprefix(url_path_join(self.base_url, "gpu-quota/api/"))
         try:
             path = api_path(raw, self.request.query)
         except BadPath as error:
             self.refuse(400, "bad_path", str(error))
             return
-        await self.until_closed(self.pass_on(path, self.request.body))
+        await self.until_closed(self.proxy_request(path, self.request.body))
 
 
 class Status(ServiceHandler):
@@ -205,7 +207,7 @@ class Jobs(ServiceHandler):
         except NotSubmitted as error:
             self.refuse(error.status, error.reason, str(error))
         else:
-            await self.pass_on("jobs", json.dumps(ready).encode())
+            await self.proxy_request("jobs", json.dumps(ready).encode())
 
 
 def _submission_of(body: bytes) -> tuple[Mapping[str, Any], str]:
@@ -228,5 +230,5 @@ def add_routes(server: Any, service: Service) -> None:
     root = getattr(contents, "root_dir", None) if isinstance(contents, FileManagerMixin) else None
     given = {"service": service, "submissions": Submissions(service, root)}
     base = url_path_join(server.web_app.settings["base_url"], "gpu-quota")
-    routes = [(f"{base}/status", Status, given), (f"{base}/jobs", Jobs, given), (f"{base}/api/.*", PassOn, given)]
+    routes = [(f"{base}/status", Status, given), (f"{base}/jobs", Jobs, given), (f"{base}/api/.*", ServiceProxy, given)]
     server.web_app.add_handlers(".*$", routes)
