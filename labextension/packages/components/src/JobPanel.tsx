@@ -62,7 +62,7 @@ function StateReason({ job }: { job: Job }): JSX.Element {
   }, [model, job.id, job.reason?.message, waits]);
   return (
     <div className="jgq-why">
-      {job.reason && <p>{found?.reason.message ?? job.reason.message}</p>}
+      {job.reason && <p>{job.reason.message}</p>}
       {found?.estimate_at && (
         <p>
           {found.estimate_is_bound ? trans.__('Starts no later than') : trans.__('Estimated start')}: {localTime(found.estimate_at, now)}
