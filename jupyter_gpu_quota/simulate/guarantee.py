@@ -1,7 +1,7 @@
 """Checks the promises about waiting times, from the changes of the records alone.
 
 P10: a claim within its guarantee has its devices within grace + 2 ticks, unless an older job of its project precedes
-it by R24. A notebook within its quota, or one that wakes
+it. A notebook within its quota, or one that wakes
 while its slice is lent, has its slice within lent_grace + 2 ticks. Each quarantined device adds one grace. The amounts
 are those in force: a claim becomes owed, or is no longer owed, when a window of the calendar opens or closes, and when
 non-preemptible work above a lowered quota has ended, up to where a raised one is not in force.
@@ -201,7 +201,7 @@ class GuaranteeMonitor:
                 yield job.id
 
     def _preceded_at(self, job: Job, key: ProjectPool) -> float:
-        """The instant from which an older job of its project has precedence. Rule R24."""
+        """The instant from which an older job of its project has precedence, or infinity."""
         guarantee = self._amounts.get(key, NOTHING).training_milli
         first = min(
             (
