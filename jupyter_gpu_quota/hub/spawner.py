@@ -7,6 +7,7 @@ user's request again.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -153,7 +154,12 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         began = time.perf_counter()
         project = options.project or await self._only_project()
         request = NotebookRequest.model_construct(
-            user=self.user.name, server=self.name, project=project, pool=options.pool, gpu=options.size or ""
+            user=self.user.name,
+            server=self.name,
+            project=project,
+            pool=options.pool,
+            gpu=options.size or "",
+            token_digest=hashlib.sha256(self.api_token.encode()).hexdigest() if self.api_token else "",
         )
         view = await self._until_booked(await self._request_slice(request))
         self.slice_times_s["ask"] = time.perf_counter() - began

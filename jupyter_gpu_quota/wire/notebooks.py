@@ -13,7 +13,8 @@ from .fields import AllocationView, Enforcement, Gpu, Name, NoNul, ReasonView, W
 class NotebookRequest(Wire):
     """``POST notebooks``, only for the hub's spawner.
 
-    ``user`` is the hub's user name, ``server`` "" for the default server.
+    ``user`` is the hub's user name, ``server`` "" for the default server. ``token_digest``: the SHA-256 of the server's
+    token, to which the secret of the slice is bound; empty from an older spawner.
     """
 
     user: Annotated[str, StringConstraints(min_length=1, max_length=255)]
@@ -21,6 +22,7 @@ class NotebookRequest(Wire):
     project: Name
     pool: Name | None = None
     gpu: Gpu
+    token_digest: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")] = ""
 
 
 class IdleView(Wire):

@@ -131,8 +131,7 @@ class Accounts:
 class People:
     """Identifies the sender of a request. ``user_id``: the ULID of a name; ``quota``: the file in force, if any.
 
-    A token that comes with the secret of its owner's slice is that of the slice's server, which the hub revokes when
-    the server stops. So the hub is asked for it at most every 10 to 20 minutes.
+    The secret of a slice names the token of the slice's server, which the hub revokes when the server stops. So the hub is asked for it at most every 10 to 20 minutes.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class People:
     async def _remembered(self, request: RequestHandler, token: str | None, model: Mapping[str, Any]) -> Person:
         """The person of the hub's answer, which is remembered for the token of a server."""
         asked_at, person = self._clock(), await self._person(model)
-        record = await self._slices.slice_of(request.request) if token else None
+        record = await self._slices.slice_of_server(request.request, token) if token else None
         if token and record is not None and record.notebook.user == person.id:
             if len(self._server_tokens) >= MAX_ACCOUNTS:
                 del self._server_tokens[next(iter(self._server_tokens))]

@@ -22,7 +22,9 @@ FRESH_S = 60.0
 
 
 class SliceSecrets:
-    """The secret of each slice: its id and the HMAC-SHA256 of the id. ``key`` reads the service's key.
+    """The secret of each slice: its id, the SHA-256 of its server's token, and their HMAC-SHA256.
+
+    ``key`` reads the service's key.
 
     ``notebooks``: the present slices, by id.
     """
@@ -36,20 +38,29 @@ class SliceSecrets:
         self._read, self._notebooks, self._clock = key, notebooks, clock
         self._key, self._read_at = b"", float("-inf")
 
-    async def secret_of(self, notebook: str) -> str:
-        """The secret of a slice. Raises StoreUnavailable."""
+    async def secret_of(self, notebook: str, token_digest: str) -> str:
+        """The secret of a slice; the digest is empty for a server whose token is not known. Raises StoreUnavailable."""
         if self._clock() - self._read_at >= FRESH_S:
             self._key, self._read_at = await self._read(KEY), self._clock()
-        return f"{notebook}.{hmac.new(self._key, notebook.encode(), hashlib.sha256).hexdigest()}"
+        signed = f"{notebook}.{token_digest}"
+        return f"{signed}.{hmac.new(self._key, signed.encode(), hashlib.sha256).hexdigest()}"
 
     async def slice_of(self, request: HTTPServerRequest) -> NotebookRecord | None:
         """The slice whose secret a request has, and which has not ended; None otherwise. Raises StoreUnavailable."""
         secret = request.headers.get(SECRET_HEADER, "")
-        record = self._notebooks().get(secret.rpartition(".")[0])
+        notebook, _, digest = secret.rpartition(".")[0].partition(".")
+        record = self._notebooks().get(notebook)
         if record is None or record.notebook.state in NOTEBOOK_FINAL:
             return None
-        expected = await self.secret_of(record.notebook.id)
+        expected = await self.secret_of(record.notebook.id, digest)
         return record if hmac.compare_digest(expected.encode(), secret.encode()) else None
+
+    async def slice_of_server(self, request: HTTPServerRequest, token: str) -> NotebookRecord | None:
+        """The same, if the token is that of the slice's server. Raises StoreUnavailable."""
+        digest = request.headers.get(SECRET_HEADER, "").rpartition(".")[0].partition(".")[2]
+        if not hmac.compare_digest(digest.encode(), hashlib.sha256(token.encode()).hexdigest().encode()):
+            return None
+        return await self.slice_of(request)
 
 
 def owner_of(record: NotebookRecord, name: str) -> Person:

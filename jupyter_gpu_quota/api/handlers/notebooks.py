@@ -49,7 +49,7 @@ async def request(call: Call) -> Answer:
         await services.record(WakeNotebook(notebook=recorded.id, actor=person.id))
     await store_view.wait_until(lambda: not waits_for_slice(call, recorded.id), DECISION_WAIT_S)
     found = notebook_view(await record_of(call, recorded.id), store_view)
-    secret = await services.slice_secrets.secret_of(recorded.id)
+    secret = await services.slice_secrets.secret_of(recorded.id, body.token_digest)
     view = RequestedSliceView.model_construct(**dict(found), secret=secret)
     return Answer(body=view, status=201, headers={"Location": services.url_of(f"notebooks/{recorded.id}")})
 

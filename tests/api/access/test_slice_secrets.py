@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -35,9 +36,10 @@ def slice_(world: ServiceWorld) -> dict[str, Any]:
     return booked(world)
 
 
-def booked(world: ServiceWorld, user: str = "bob", server: str = "") -> dict[str, Any]:
+def booked(world: ServiceWorld, user: str = "bob", server: str = "", token: str = "token-bob") -> dict[str, Any]:
     with world.stepping():
-        asked = {"user": user, "project": "vision", "gpu": "1/8", "server": server}
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        asked = {"user": user, "project": "vision", "gpu": "1/8", "server": server, "token_digest": digest}
         reply = world.post("notebooks", "hub", asked)
     assert (reply.status, reply.json["state"]) == (201, "booked")
     return dict(reply.json)
@@ -114,6 +116,7 @@ def test_any_other_token_is_verified_each_time(world: ServiceWorld, slice_: dict
     reads(world, slice_["secret"])
     assert reads(world, "", times=3) == 3
     assert reads(world, f"{slice_['id']}.{'0' * 64}", times=3) == 3
+    assert reads(world, booked(world, server="other", token="another of bob's")["secret"], times=3) == 3
     assert reads(world, slice_["secret"], "olga", times=3) == 3
     world.call("DELETE", f"notebooks/{slice_['id']}", "hub")
     assert reads(world, slice_["secret"], times=3) == 3
@@ -217,8 +220,8 @@ async def test_the_key_is_read_once_a_minute() -> None:
         return keys.pop(0)
 
     secrets = SliceSecrets(read, dict, lambda: now)
-    first = await secrets.secret_of("nb")
+    first = await secrets.secret_of("nb", "")
     now = slice_secrets.FRESH_S - 1
-    assert await secrets.secret_of("nb") == first
+    assert await secrets.secret_of("nb", "") == first
     now = slice_secrets.FRESH_S
-    assert await secrets.secret_of("nb") != first
+    assert await secrets.secret_of("nb", "") != first
