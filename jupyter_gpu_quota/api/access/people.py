@@ -131,7 +131,8 @@ class Accounts:
 class People:
     """Identifies the sender of a request. ``user_id``: the ULID of a name; ``quota``: the file in force, if any.
 
-    The secret of a slice names the token of the slice's server, which the hub revokes when the server stops. So the hub is asked for it at most every 10 to 20 minutes.
+    The secret of a slice names the token of the slice's server, which the hub revokes when the server stops. So the hub
+    is asked for that token at most every 10 to 20 minutes.
     """
 
     def __init__(
@@ -165,9 +166,9 @@ class People:
     async def _server_token(self, request: RequestHandler, token: str | None) -> Mapping[str, Any] | None:
         """The hub's recent answer about the token of a server whose slice has not ended; None without one."""
         known = self._server_tokens.get(token or "")
-        if known is None or self._clock() >= known.until:
+        if known is None or token is None or self._clock() >= known.until:
             return None
-        record = await self._slices.slice_of(request.request)
+        record = await self._slices.slice_of_server(request.request, token)
         return known.model if record is not None and record.notebook.user == known.user else None
 
     async def _remembered(self, request: RequestHandler, token: str | None, model: Mapping[str, Any]) -> Person:

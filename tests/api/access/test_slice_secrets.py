@@ -36,9 +36,9 @@ def slice_(world: ServiceWorld) -> dict[str, Any]:
     return booked(world)
 
 
-def booked(world: ServiceWorld, user: str = "bob", server: str = "", token: str = "token-bob") -> dict[str, Any]:
+def booked(world: ServiceWorld, user: str = "bob", server: str = "", token: str = "") -> dict[str, Any]:
     with world.stepping():
-        digest = hashlib.sha256(token.encode()).hexdigest()
+        digest = hashlib.sha256((token or f"token-{user}").encode()).hexdigest()
         asked = {"user": user, "project": "vision", "gpu": "1/8", "server": server, "token_digest": digest}
         reply = world.post("notebooks", "hub", asked)
     assert (reply.status, reply.json["state"]) == (201, "booked")

@@ -37,7 +37,7 @@ PAUSE_LATE, PAUSE_EARLY, MOVE_EARLY = (
             id="borrowing and take-overs cost less than a move",
         ),
         pytest.param(
-            [operation(Kind.TAKE_OVER, 9)], [operation(Kind.END_BORROWING, 0)], id="a take-over costs less than a borrower"
+            [operation(Kind.TAKE_OVER, 9)], [operation(Kind.END_BORROWING, 0)], id="a take-over costs less than a loan"
         ),
         pytest.param([PAUSE_EARLY], [PAUSE_LATE], id="then the order decides"),
     ],
