@@ -10,6 +10,8 @@ import type { ServerStatus, Transport } from './transport';
 
 const PROJECTS_EVERY_MS = 3_000;
 const RETRY_MS = 10_000;
+/** Quotas and memberships change without an event. */
+const PROJECTS_AT_LEAST_EVERY_MS = 60_000;
 
 export class Model {
   private current: State = INITIAL_STATE;
@@ -20,6 +22,7 @@ export class Model {
   /** Changes that arrived while the listings were read. */
   private arrived: Changed[] = [];
   private following = false;
+  private rereading: ReturnType<typeof setInterval> | undefined;
   status: ServerStatus | null = null;
 
   constructor(
@@ -49,6 +52,7 @@ export class Model {
   dispose(): void {
     this.ending.abort();
     clearTimeout(this.projectsDue);
+    clearInterval(this.rereading);
     this.listeners.clear();
   }
 
@@ -131,6 +135,7 @@ export class Model {
       return;
     }
     this.following = true;
+    this.rereading = setInterval(() => document.hidden || void this.readProjects(), PROJECTS_AT_LEAST_EVERY_MS);
     const handlers = {
       onEvent: (event: StreamEvent) => this.take(event),
       onAlive: (alive: boolean) => this.onAlive(alive),

@@ -128,9 +128,11 @@ export class Service {
     return answerOf(this.client.GET('/jobs/{id}/metrics', { params: { path: { id } } }));
   }
 
-  async outputs(id: string): Promise<Output[]> {
+  /** The first outputs of a job, and how many there are. */
+  async outputs(id: string): Promise<{ files: Output[]; total: number }> {
     const params = { path: { id }, query: { limit: String(PAGE) } };
-    return (await answerOf(this.client.GET('/jobs/{id}/outputs', { params }))).items;
+    const page = await answerOf(this.client.GET('/jobs/{id}/outputs', { params }));
+    return { files: page.items, total: page._pagination.total };
   }
 
   change(id: string, change: Change): Promise<Job> {

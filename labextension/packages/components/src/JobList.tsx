@@ -25,7 +25,7 @@ export function JobList(): JSX.Element {
   return (
     <>
       <Filter filter={filter} onChange={setFilter} />
-      {selected.size > 0 && <BulkActions selected={selected} onDone={() => setSelected(new Set())} />}
+      {selected.size > 0 && <BulkActions chosen={jobs.filter(job => selected.has(job.id))} onDone={() => setSelected(new Set())} />}
       {jobs.length === 0 ? (
         <Empty filtered={state.jobs.size > 0} />
       ) : (
@@ -171,11 +171,9 @@ function timeOf(job: Job, now: number): string {
   return age(job.started_at ?? job.submitted_at, now);
 }
 
-function BulkActions({ selected, onDone }: { selected: ReadonlySet<string>; onDone(): void }): JSX.Element {
+function BulkActions({ chosen, onDone }: { chosen: readonly Job[]; onDone(): void }): JSX.Element {
   const { model, trans, confirm } = usePanelContext();
-  const { jobs } = useGpuState();
   const { busy, error, run } = useAction();
-  const chosen = [...selected].flatMap(id => jobs.get(id) ?? []);
   const change = (verb: Change, of: (job: Job) => boolean): void =>
     void run(async () => {
       const ids = chosen.filter(of).map(job => job.id);

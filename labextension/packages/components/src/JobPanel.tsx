@@ -34,7 +34,7 @@ function JobBody({ job }: { job: Job }): JSX.Element {
       <Actions job={job} />
       <JobDetails job={job} />
       <MetricCharts job={job} />
-      {job.attempt > 0 && <LogView id={job.id} />}
+      {job.attempt > 0 && <LogView id={job.id} state={job.state} />}
       <Outputs job={job} />
     </>
   );
@@ -154,12 +154,12 @@ function JobDetails({ job }: { job: Job }): JSX.Element {
 
 function Outputs({ job }: { job: Job }): JSX.Element | null {
   const { model, trans, download } = usePanelContext();
-  const [files, setFiles] = useState<Output[]>([]);
+  const [{ files, total }, setFound] = useState<{ files: Output[]; total: number }>({ files: [], total: 0 });
   useEffect(() => {
     let current = true;
     model.transport.service.outputs(job.id).then(
-      found => current && setFiles(found),
-      () => current && setFiles([]),
+      found => current && setFound(found),
+      () => current && setFound({ files: [], total: 0 }),
     );
     return () => {
       current = false;
@@ -178,6 +178,9 @@ function Outputs({ job }: { job: Job }): JSX.Element | null {
           </li>
         ))}
       </ul>
+      {total > files.length && (
+        <p className="jgq-quiet">{trans.__('Showing the first %1 of %2 files.', files.length, total)}</p>
+      )}
     </>
   );
 }

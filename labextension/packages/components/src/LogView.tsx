@@ -3,14 +3,25 @@
 import { AnsiUp } from 'ansi_up';
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
 
-import { followLog, EMPTY_LOG, type LogState } from '@jupyter-gpu-quota/api';
+import { EMPTY_LOG, followLog, RUNNING, type LogState } from '@jupyter-gpu-quota/api';
 
 import { usePanelContext, useTrans } from './context';
 
 const NEAR_END_PX = 40;
 const DRAW_EVERY_MS = 200;
+/** The control sequence of a link; its text is shown. */
+// eslint-disable-next-line no-control-regex
+const HYPERLINK = /\x1b\]8;[^\x07\x1b\n]*(?:\x07|\x1b\\)?/g;
 
-export function LogView({ id, rank = 0, attempt = 0 }: { id: string; rank?: number; attempt?: number }): JSX.Element {
+export interface LogViewProps {
+  id: string;
+  /** The state of the job, which is shown once it does not run. */
+  state: string;
+  rank?: number;
+  attempt?: number;
+}
+
+export function LogView({ id, state, rank = 0, attempt = 0 }: LogViewProps): JSX.Element {
   const { model } = usePanelContext();
   const trans = useTrans();
   const [log, setLog] = useState<LogState>(EMPTY_LOG);
@@ -35,7 +46,7 @@ export function LogView({ id, rank = 0, attempt = 0 }: { id: string; rank?: numb
   return (
     <>
       <p className="jgq-quiet" role="status">
-        {trans.__('Log')}: {trans.__(log.status)}
+        {trans.__('Log')}: {trans.__(RUNNING.has(state) || log.status !== 'live' ? log.status : state)}
         {log.cut && ` · ${trans.__('the beginning is not shown')}`}
       </p>
       <LogText text={log.text} label={trans.__('Log')} />
@@ -50,7 +61,7 @@ function LogText({ text, label }: { text: string; label: string }): JSX.Element 
     const colours = new AnsiUp();
     colours.use_classes = true;
     colours.url_allowlist = {};
-    return colours.ansi_to_html(text);
+    return colours.ansi_to_html(text.replace(HYPERLINK, ''));
   }, [text]);
   useLayoutEffect(() => {
     if (box.current && atEnd.current) {

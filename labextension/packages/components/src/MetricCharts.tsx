@@ -12,6 +12,8 @@ const EVERY_MS = 5_000;
 
 interface Series {
   readonly name: string;
+  /** The newest value; the last point may be a mean of several. */
+  readonly newest: number | undefined;
   readonly points: readonly Point[];
 }
 
@@ -31,14 +33,11 @@ export function MetricCharts({ job }: { job: Job }): JSX.Element | null {
       current = false;
     };
   }, [model, job.id, job.state, tick]);
-  if (found === null) {
-    return null;
-  }
+  const names = [...new Set([...Object.keys(job.metrics), ...Object.keys(found?.metrics ?? {})])].sort();
   const series: Series[] = [
-    ...Object.keys(found.metrics)
-      .sort()
-      .map(name => ({ name, points: found.metrics[name] ?? [] })),
-    ...found.devices.map(one => ({
+    ...names.map(name => ({ name, newest: job.metrics[name], points: found?.metrics[name] ?? [] })),
+    ...(found?.devices ?? []).map(one => ({
+      newest: undefined,
       name: trans.__('GPU utilization of %1 (%)', one.device),
       points: one.utilised_milli.map(point => ({ ...point, mean: point.mean / 10 })),
     })),
@@ -46,7 +45,7 @@ export function MetricCharts({ job }: { job: Job }): JSX.Element | null {
   return (
     <>
       {series
-        .filter(one => one.points.length > 0)
+        .filter(one => one.points.length > 0 || one.newest !== undefined)
         .map(one => (
           <Chart key={one.name} series={one} />
         ))}
@@ -60,7 +59,7 @@ function number(value: number): string {
 
 function Chart({ series }: { series: Series }): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
-  const { name, points } = series;
+  const { name, newest, points } = series;
   const last = points[points.length - 1];
   useEffect(() => {
     const node = box.current;
@@ -89,7 +88,8 @@ function Chart({ series }: { series: Series }): JSX.Element {
       plot.destroy();
     };
   }, [points]);
-  const label = last ? `${name}: ${number(last.mean)}` : name;
+  const value = newest ?? last?.mean;
+  const label = value === undefined ? name : `${name}: ${number(value)}`;
   return (
     <figure className="jgq-chart">
       <figcaption>{label}</figcaption>

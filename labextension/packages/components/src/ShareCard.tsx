@@ -10,6 +10,9 @@ import { QuotaBar } from './QuotaBar';
 export function ShareCard(): JSX.Element {
   const state = useGpuState();
   const trans = useTrans();
+  if (state.me === null) {
+    return <p className="jgq-quiet">{trans.__('Loading…')}</p>;
+  }
   if (state.notebookId === null) {
     return <p className="jgq-quiet">{trans.__('This server was started without a GPU. Restart it from the hub to choose one.')}</p>;
   }

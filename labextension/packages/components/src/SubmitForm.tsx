@@ -1,6 +1,6 @@
 /** Submit a job: the command, its GPUs, and beneath it what would happen now. */
 
-import { useEffect, useId, useState, useSyncExternalStore, type ReactNode } from 'react';
+import { useEffect, useId, useMemo, useState, useSyncExternalStore, type ReactNode } from 'react';
 
 import type { DryRun, Job, JobRequest, SubmitChoices } from '@jupyter-gpu-quota/api';
 
@@ -17,11 +17,13 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
   const { model, openJob } = usePanelContext();
   const trans = useTrans();
   const state = useGpuState();
-  const draft = useSyncExternalStore(drafts.subscribe, drafts.snapshot);
+  const draft = usePossible(useSyncExternalStore(drafts.subscribe, drafts.snapshot));
   const request = requestOf({ ...draft, project: draft.project || model.status?.project || '' });
   const outcome = useDryRun(request);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
+
+  useEffect(() => setError(''), [draft]);
 
   const send = async (): Promise<void> => {
     if (request === null || sending !== null) {
@@ -49,7 +51,7 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
         void send();
       }}
     >
-      <Field label={trans.__('Command')} hint={trans.__('Runs in a copy of the folder, without your notebook.')}>
+      <Field label={trans.__('Command')} hint={trans.__('Runs in a copy of the folder; variables of the notebook are not available.')}>
         {id => (
           <input
             id={id}
@@ -70,7 +72,7 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
       <DryRunResult outcome={outcome} unavailable={state.connection === 'unavailable'} />
       <ErrorText error={error} />
       <div className="jgq-row">
-        <button className="jgq-button jgq-primary" type="submit" disabled={request === null || sending !== null}>
+        <button className="jgq-button jgq-primary" type="submit" disabled={request === null || sending !== null || outcome?.of === 'refusal'}>
           {sending ? trans.__('Uploading the folder…') : trans.__('Submit')}
         </button>
         {sending && (
@@ -98,6 +100,17 @@ function useChoices(draft: Draft): { projects: string[]; preset: string | undefi
   return { projects: mine.map(project => project.name), preset: preset?.name, choices: chosen?.submit ?? null };
 }
 
+/** The draft without a project, pool or environment that the person may not use any more. */
+function usePossible(draft: Draft): Draft {
+  const { projects, choices } = useChoices(draft);
+  const pools = choices?.pools.map(one => one.pool) ?? [];
+  const kept = (value: string, possible: readonly string[]): string => (possible.includes(value) ? value : '');
+  const project = kept(draft.project, projects);
+  const pool = kept(draft.pool, pools);
+  const environment = kept(draft.environment, choices?.environments ?? []);
+  return useMemo(() => ({ ...draft, project, pool, environment }), [draft, project, pool, environment]);
+}
+
 function Main({ draft, drafts }: Fields): JSX.Element {
   const trans = useTrans();
   const { projects, preset, choices } = useChoices(draft);
@@ -107,7 +120,7 @@ function Main({ draft, drafts }: Fields): JSX.Element {
   return (
     <>
       <div className="jgq-grid">
-        <TextField draft={draft} drafts={drafts} of="folder" label={trans.__('Folder')} placeholder="/" />
+        <TextField draft={draft} drafts={drafts} of="folder" label={trans.__('Folder')} placeholder={trans.__('home folder')} />
         <TextField draft={draft} drafts={drafts} of="gpu" label={trans.__('GPUs')} placeholder="1, 0.5, 1/3, 8GiB" />
         {projects.length > 1 && (
           <Choice draft={draft} drafts={drafts} of="project" label={trans.__('Project')} options={projects} chosen={preset} />

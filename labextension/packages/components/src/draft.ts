@@ -48,11 +48,15 @@ export const EMPTY_DRAFT: Draft = {
   key: '',
 };
 
-/** A command line as words. Where it needs a shell (variables, pipes, patterns) a shell runs it. */
+/** What only a shell can run: variables, pipes, patterns, assignments, its own commands. */
+const NEEDS_SHELL = /[`$~*?[\]{}|&;<>()\n\\]|^\s*(\w+=|(cd|export|source|\.)\s)/;
+
+/** A command line as words; one that needs a shell is run by `sh -c`. */
 export function words(command: string): string[] {
-  const keepVariable = (name: string): { op: string } => ({ op: `$${name}` });
-  const found = parse(command, keepVariable);
-  return found.every((word): word is string => typeof word === 'string') ? found : ['sh', '-c', command];
+  if (NEEDS_SHELL.test(command)) {
+    return ['sh', '-c', command];
+  }
+  return parse(command).filter((word): word is string => typeof word === 'string');
 }
 
 function count(text: string): number | undefined {
@@ -123,7 +127,9 @@ export class DraftStore {
 
   private stored(): Partial<Draft> {
     try {
-      return JSON.parse(this.storage.getItem(this.key) ?? '{}') as Partial<Draft>;
+      const found = JSON.parse(this.storage.getItem(this.key) ?? '{}') as Record<string, unknown>;
+      const known = Object.entries(EMPTY_DRAFT).filter(([name, empty]) => typeof found[name] === typeof empty);
+      return Object.fromEntries(known.map(([name]) => [name, found[name]]));
     } catch {
       return {}; // Another program wrote it.
     }

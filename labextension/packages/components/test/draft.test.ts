@@ -8,6 +8,9 @@ test.each([
   ['echo $HOME', ['sh', '-c', 'echo $HOME']],
   ['cat a | wc > b', ['sh', '-c', 'cat a | wc > b']],
   ['ls *.py', ['sh', '-c', 'ls *.py']],
+  ['FOO=1 python train.py', ['sh', '-c', 'FOO=1 python train.py']],
+  ['cd work', ['sh', '-c', 'cd work']],
+  ['python ~/x.py', ['sh', '-c', 'python ~/x.py']],
   ['', []],
 ])('the command %s', (command, expected) => {
   expect(words(command)).toEqual(expected);
@@ -29,6 +32,8 @@ test('what was typed is there after a restart, and another program in the storag
   new DraftStore('key', storage as unknown as Storage).change({ command: 'python train.py' });
   const again = new DraftStore('key', storage as unknown as Storage).snapshot();
   expect([again.command, again.key.length]).toEqual(['python train.py', 32]);
+  kept.set('key', '{"command": 5, "gpu": null}');
+  expect(new DraftStore('key', storage as unknown as Storage).snapshot()).toEqual(EMPTY_DRAFT);
   kept.set('key', '{');
   expect(new DraftStore('key', storage as unknown as Storage).snapshot()).toEqual(EMPTY_DRAFT);
 });

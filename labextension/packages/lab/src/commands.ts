@@ -48,6 +48,7 @@ export function addCommands(
       panel.drafts.change({ command, folder: PathExt.dirname(path), name: '' });
       panel.showJob(null);
       open();
+      panel.showForm();
     }
   };
   const selected = (): string | undefined => targets.files?.tracker.currentWidget?.selectedItems().next().value?.path;

@@ -40,6 +40,15 @@ export class GpuPanel extends ReactWidget {
     this.update();
   }
 
+  /** Scroll to the form, and put the cursor into its command. */
+  showForm(): void {
+    void this.renderPromise?.then(() => {
+      const command = this.node.querySelector<HTMLInputElement>('input.jgq-code');
+      command?.closest('details')?.setAttribute('open', '');
+      command?.focus();
+    });
+  }
+
   protected override render(): JSX.Element {
     return (
       <PanelContextProvider value={this.context}>
