@@ -36,23 +36,26 @@ LAB := jupyter_gpu_quota/labextension/package.json
 LAB_SOURCES := $(shell find labextension -type f -not -path '*/node_modules/*' -not -path '*/lib/*' -not -name '*.tsbuildinfo' \
   -not -path '*/__pycache__/*')
 
-labextension/node_modules/.ready: labextension/package-lock.json $(VENV)/.demo
+labextension/node_modules/.ready: labextension/package-lock.json | $(VENV)/.demo
 	@echo 'Installing what builds the JupyterLab extension: half a minute, most of it downloads.'
 	cd labextension && PATH=$(abspath $(BIN)):$$PATH npm ci --ignore-scripts --no-fund --no-audit
 	touch $@
 
 $(LAB): labextension/node_modules/.ready $(LAB_SOURCES)
 	cd labextension && PATH=$(abspath $(BIN)):$$PATH npm run build
+
+$(VENV)/.lab: $(LAB) $(VENV)/.demo
 	mkdir -p $(VENV)/share/jupyter/labextensions
 	ln -sfn $(abspath $(dir $(LAB))) $(VENV)/share/jupyter/labextensions/jupyter-gpu-quota
+	touch $@
 
-lab: $(LAB)  ## build the JupyterLab extension
+lab: $(VENV)/.lab  ## build the JupyterLab extension
 
 # exec: make sends SIGTERM to the process that it started; a shell in between would not pass it on.
-demo: $(VENV)/.demo $(CACHE)/proxy/.ready $(LAB)  ## run the demo on a real hub; ONCE=1 ends after the story
+demo: $(VENV)/.demo $(CACHE)/proxy/.ready $(VENV)/.lab  ## run the demo on a real hub; ONCE=1 ends after the story
 	exec env GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once)
 
-TEST_READY := $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready $(LAB)
+TEST_READY := $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready $(VENV)/.lab
 PYTEST = GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \
   $(BIN)/python -m pytest --durations 25
 

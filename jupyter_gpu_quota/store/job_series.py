@@ -41,8 +41,8 @@ class Points:
         """Add what jobs reported: rank 0 reports for all."""
         for fact in facts:
             if fact.rank == 0:
-                names = sorted(name for name in finite(fact.metrics) if len(name) <= MAX_NAME)[:MAX_METRICS]
-                points: list[Point] = [(now, METRIC + name, fact.metrics[name]) for name in names]
+                kept = sorted((name, value) for name, value in finite(fact.metrics).items() if len(name) <= MAX_NAME)
+                points: list[Point] = [(now, METRIC + name, value) for name, value in kept[:MAX_METRICS]]
                 if (done := whole_number(fact.done)) is not None:
                     points.append((now, DONE, done))
                 if points:

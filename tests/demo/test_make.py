@@ -25,7 +25,7 @@ def test_sigterm_to_make_ends_the_demo(tmp_path: Path) -> None:
     program.write_text(STANDS_IN.format(python=sys.executable, folder=tmp_path))
     program.chmod(0o755)
     (tmp_path / "proxy").mkdir()
-    for made in ("venv/.demo", "proxy/.ready"):
+    for made in ("venv/.demo", "proxy/.ready", "venv/.lab"):
         (tmp_path / made).touch()
     make = subprocess.Popen(["make", "demo", f"VENV={tmp_path}/venv", f"CACHE={tmp_path}"], cwd=ROOT)
     try:
