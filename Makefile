@@ -69,7 +69,7 @@ test: $(TEST_READY)  ## run the tests, three processes at a time (TESTS=tests/co
 endif
 
 # The tests that start hubs, kill databases or are timed run one after another. The others take as long in two processes.
-IN_ONE := tests/hub tests/gpu tests/demo tests/soak tests/store
+IN_ONE := tests/hub tests/labextension tests/gpu tests/demo tests/soak tests/store
 SPREAD := --numprocesses 2 --dist loadfile
 
 test-in-one: $(TEST_READY)
