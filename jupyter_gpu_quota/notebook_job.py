@@ -49,7 +49,7 @@ PARAMETERS, INJECTED, SKIPPED = "parameters", "injected-parameters", "skip-on-re
 
 MAX_OUTPUT_BYTES = 8 << 20
 MESSAGE_BYTES = 200
-"""What one message counts at least, so that very many small ones are limited, too."""
+"""The least size that a message counts, so that very many small ones are limited, too."""
 
 POLL_S = 0.2
 INTERRUPT_S = 5.0

@@ -89,7 +89,7 @@ URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 
 
 def _notes_of(bundle: Bundle) -> tuple[str, ...]:
-    """What the sender of a bundle should know: the files that are not in it."""
+    """Notes for the sender of a bundle: the files that are not in it."""
     left_out = bundle.ignored_by_git
     if not left_out:
         return bundle.skipped

@@ -101,10 +101,9 @@ export class Model {
     }
     this.follow();
     this.arrived = [];
-    const [me, projects, environments, listed, kernels] = await Promise.all([
+    const [me, projects, listed, kernels] = await Promise.all([
       service.me(),
       service.projects(),
-      service.environments(),
       service.jobs(MAX_JOBS),
       this.transport.idle(),
     ]);
@@ -114,7 +113,6 @@ export class Model {
       message: '',
       me,
       projects,
-      environments,
       jobs: new Map(listed.jobs.map(job => [job.id, job])),
       jobsTotal: listed.total,
       notebookId: status.notebook,

@@ -19,7 +19,6 @@ export type Metrics = Schemas['MetricsView'];
 export type Point = Schemas['PointView'];
 export type SubmitChoices = Schemas['SubmitView'];
 export type Output = Schemas['OutputView'];
-export type Environment = Schemas['EnvironmentView'];
 export type Changed = Schemas['ChangedView'];
 export type Change = 'hold' | 'release' | 'cancel';
 export type Fetch = (request: Request) => Promise<Response>;
@@ -92,10 +91,6 @@ export class Service {
 
   async projects(): Promise<Project[]> {
     return (await answerOf(this.client.GET('/projects', { params: { query: { limit: String(PAGE) } } }))).items;
-  }
-
-  async environments(): Promise<Environment[]> {
-    return (await answerOf(this.client.GET('/environments', { params: { query: { limit: String(PAGE) } } }))).items;
   }
 
   notebook(id: string): Promise<Notebook> {

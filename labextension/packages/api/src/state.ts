@@ -1,6 +1,6 @@
 /** What a front end knows, as one readonly value that pure functions change. */
 
-import type { Changed, Environment, Idle, Job, Me, Notebook, Project } from './service';
+import type { Changed, Idle, Job, Me, Notebook, Project } from './service';
 
 /** `loading`: not read yet; `live`: changes arrive; `unavailable`: the last known state; `none`: not configured. */
 export type Connection = 'loading' | 'live' | 'unavailable' | 'none';
@@ -22,7 +22,6 @@ export interface State {
   readonly message: string;
   readonly me: Me | null;
   readonly projects: readonly Project[];
-  readonly environments: readonly Environment[];
   readonly jobs: ReadonlyMap<string, Job>;
   readonly jobsTotal: number;
   readonly notebookId: string | null;
@@ -39,7 +38,6 @@ export const INITIAL_STATE: State = {
   message: '',
   me: null,
   projects: [],
-  environments: [],
   jobs: new Map(),
   jobsTotal: 0,
   notebookId: null,
