@@ -164,8 +164,10 @@ def save():
 """
 
 
-def paused(world: LocalWorld, attempt: int = 1, *, grace_s: int = 600) -> None:
-    world.executor.stop(stop("J", attempt=attempt, grace_s=grace_s))
+def paused(world: LocalWorld, *, grace_s: int = 600) -> None:
+    """Request a pause; it has arrived. Each observation sends the order again while the supervisor does not answer."""
+    world.executor.stop(stop("J", grace_s=grace_s))
+    world.until(lambda fact: fact.pause_requested)
 
 
 def in_cell(world: LocalWorld, number: int, attempt: int = 1) -> None:
@@ -179,7 +181,6 @@ def test_a_pause_takes_effect_between_cells_and_the_next_attempt_runs_all_again(
     start(world, path)
     in_cell(world, 2)
     paused(world)
-    until(lambda: world.status("J").get("pause_requested"))
     (tmp_path / "go").touch()
     fact = ended(world)
     assert (fact.exit_status, fact.completed, fact.done) == (75, False, 2)
@@ -237,7 +238,6 @@ def test_a_function_that_fails_saves_no_checkpoint(world: LocalWorld, tmp_path: 
     start(world, path)
     in_cell(world, 2)
     paused(world)
-    until(lambda: world.status("J").get("pause_requested"))
     (tmp_path / "go").touch()
     assert ended(world).exit_status == 75
     assert "no checkpoint: a function for a pause failed: OSError: the disk is full" in world.log("J")
@@ -282,7 +282,6 @@ def test_a_pause_in_the_last_cell_that_ends_in_time_is_a_success(world: LocalWor
     start(world, notebook(tmp_path, WAIT.format(go=str(tmp_path / "go"))))
     in_cell(world, 1)
     paused(world)
-    until(lambda: world.status("J").get("pause_requested"))
     (tmp_path / "go").touch()
     fact = ended(world)
     assert (fact.exit_status, fact.completed) == (0, True)
