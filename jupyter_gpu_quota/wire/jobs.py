@@ -320,7 +320,8 @@ class DryRunView(Wire):
     """The answer to a job request with ``dry_run``.
 
     ``charged_milli`` is the charge with all ranks, ``charged_least_milli`` that with the fewest ranks of an elastic
-    job, null for other jobs.
+    job, null for other jobs. ``estimate_at``: the start of a job that would wait, by the time limits of running work;
+    null if they give none. ``estimate_is_bound``: it would start no later.
     """
 
     starts_now: bool
@@ -328,3 +329,5 @@ class DryRunView(Wire):
     reason: ReasonView
     charged_milli: int
     charged_least_milli: int | None = None
+    estimate_at: datetime | None = None
+    estimate_is_bound: bool = False

@@ -51,7 +51,8 @@ class NotebookView(Wire):
 
     ``state`` is requested, booked, lent (booked and idle), refused or returned; ``activity`` is busy, idle or unknown.
     ``idle`` is the idle state, null before the first classification. ``utilised_milli`` is the use of its slice by the
-    newest reading; null with the cause in ``utilised_unknown`` if unknown.
+    newest reading; null with the cause in ``utilised_unknown`` if unknown. ``memory_used_mib`` is its use of the
+    memory of its devices by the same reading; null if unknown.
     ``warning``: the warning of memory enforcement to a notebook that uses more memory than its share.
     """
 
@@ -75,6 +76,7 @@ class NotebookView(Wire):
     idle: IdleView | None = None
     utilised_milli: int | None = None
     utilised_unknown: str | None = None
+    memory_used_mib: int | None = None
     warning: str | None = None
 
 

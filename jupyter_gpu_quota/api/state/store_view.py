@@ -28,7 +28,7 @@ from ...store.records.idle_state import IdleState
 from ...store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
 from ...store.transactions import Store
 from .simulated_use import Reported, with_reports
-from .utilisation import Utilised, of_share, total_use
+from .utilisation import Utilised, memory_of_share, of_share, total_use
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -392,6 +392,13 @@ class StoreView:
         """The use of these allocations by the newest readings."""
         now = self.now()
         return total_use([of_share(self.samples.get(part.device), part.workload, now) for part in parts])
+
+    def memory_used_mib(self, parts: Sequence[Allocation]) -> int | None:
+        """The device memory that the workload of these allocations used at the newest readings; None is unknown."""
+        now = self.now()
+        used = [memory_of_share(self.samples.get(part.device), part.workload, now) for part in parts]
+        known = [mib for mib in used if mib is not None]
+        return sum(known) if parts and len(known) == len(parts) else None
 
     def is_simulated(self, pool: str) -> bool:
         return any(device.simulated for device in self.devices_in(pool))

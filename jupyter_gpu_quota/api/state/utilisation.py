@@ -42,6 +42,11 @@ def of_share(row: DeviceSample | None, workload: str, now: int) -> Utilised:
     return Utilised(min(WHOLE_MILLI, percent * MILLI_OF_PERCENT))
 
 
+def memory_of_share(row: DeviceSample | None, workload: str, now: int) -> int | None:
+    """A workload's use of one device's memory by its newest reading, in MiB; None is unknown."""
+    return None if row is None or _why_outdated(row, now) else row.workload_memory_mib.get(workload)
+
+
 def of_device(row: DeviceSample | None, now: int) -> Utilised:
     """The whole use of one device."""
     if (silent := _why_outdated(row, now)) is not None or row is None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from dataclasses import replace
 from typing import Literal
 
 from ...core.eviction.unavailable_devices import stay_reason
 from ...core.explain import projection
 from ...core.explain.explanation import Change
 from ...core.explain.rank_check import UncheckedRank
+from ...core.explain.why_waiting import explain
 from ...core.model import JobState, NotebookState
 from ...messages.changes import changes_sentence
 from ...messages.explanations import dry_run_sentence, explanation_sentence
@@ -28,7 +30,13 @@ async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunVi
     assert quota is not None, "a spec is only made under a quota file"
     job = spec.queued(services.new_id(now := services.clock()), person.id, now)
     await store_view.learn_names((person.id,))
-    found = await store_view.compute_slow(projection.dry_run, services.decisions.snapshot(), quota.policy, job)
+    snapshot = services.decisions.snapshot()
+    found = await store_view.compute_slow(projection.dry_run, snapshot, quota.policy, job)
+    starts_at, is_bound = None, False
+    if not found.starts_now and not found.pauses and not found.restarts:
+        with_job = replace(snapshot, jobs=(*snapshot.jobs, job))
+        explained = await store_view.compute_slow(explain, with_job, quota.policy, job.id)
+        starts_at, is_bound = explained.estimate_at, explained.is_bound
     reason = reason_view(found.reason, store_view)
     if found.reason.code in projection.NOT_YET:  # the core knows people by their ids
         message = dry_run_sentence(found).replace(person.id, store_view.name_of(person.id))
@@ -44,6 +52,8 @@ async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunVi
         reason=reason,
         charged_milli=spec.gpu_milli * spec.ranks,
         charged_least_milli=None if spec.min_ranks is None else spec.gpu_milli * spec.min_ranks,
+        estimate_at=maybe_instant(starts_at),
+        estimate_is_bound=is_bound,
     )
 
 

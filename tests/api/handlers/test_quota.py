@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,21 @@ def test_a_dry_run_shows_the_name_of_a_new_user(world: ServiceWorld) -> None:
     assert world.put_quota(text).status == 200
     dry = world.post("jobs", "bob", {"command": ["x"], "project": "vision", "gpu": "1", "dry_run": True}).json
     assert dry["reason"]["message"].startswith("bob asked for 1 GPU; ") and dry["reason"]["figures"]["user"] == "bob"
+
+
+def test_a_dry_run_estimates_the_start_of_a_job_that_waits(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)
+    assert world.put_quota(text).status == 200
+    asked = {"command": ["x"], "project": "vision", "gpu": "1", "dry_run": True}
+    assert world.post("jobs", "bob", asked).json["estimate_at"] is None
+    running = world.submit("bob", time_limit="2h")["id"]
+    world.step()
+    world.see_running(running)
+    world.run(world.services.store_view.refresh())
+    dry = world.post("jobs", "bob", asked).json
+    assert (dry["starts_now"], dry["reason"]["code"]) == (False, "above_user_ceiling")
+    began = datetime.fromisoformat(world.get("jobs").json["items"][0]["submitted_at"])
+    assert datetime.fromisoformat(dry["estimate_at"]) - began >= timedelta(hours=2)
 
 
 def test_a_revert_to_the_present_revision_reports_no_change(world: ServiceWorld) -> None:

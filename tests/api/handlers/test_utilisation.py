@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.api.state import store_view
-from jupyter_gpu_quota.api.state.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, total_use
+from jupyter_gpu_quota.api.state.utilisation import (
+    STALE_MS,
+    Utilised,
+    memory_of_share,
+    of_device,
+    of_devices,
+    of_share,
+    total_use,
+)
 from jupyter_gpu_quota.core.model import Device, Health
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.pages.test_pages import page
@@ -56,6 +65,23 @@ def test_the_use_of_a_share(found: DeviceSample | None, expected: Utilised) -> N
     assert of_share(found, "J", NOW) == expected
 
 
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(replace(row("d"), workload_memory_mib={"J": 0}), 0, id="no memory in use, and that is known"),
+        pytest.param(replace(row("d"), workload_memory_mib={"J": 900}), 900, id="as it was read"),
+        pytest.param(replace(row("d"), workload_memory_mib={"J": None}), None, id="unreadable memory is unknown"),
+        pytest.param(replace(row("d"), workload_memory_mib={"I": 900}), None, id="the memory of other work is not its"),
+        pytest.param(
+            replace(row("d", at=NOW - STALE_MS - 1_000), workload_memory_mib={"J": 900}), None, id="an old reading"
+        ),
+        pytest.param(None, None, id="memory of a device that was never read"),
+    ],
+)
+def test_the_memory_use_of_a_share(found: DeviceSample | None, expected: int | None) -> None:
+    assert memory_of_share(found, "J", NOW) == expected
+
+
 def test_a_sum_is_unknown_while_any_part_is() -> None:
     assert total_use([Utilised(100), Utilised(20)]) == Utilised(120)
     assert total_use([]) == Utilised(0)
@@ -98,7 +124,9 @@ class Busy:
         now = self.world.clock()
         rows = [row(device.id, at=now, percent=0) for device in train_devices() if device.id != self.device]
         rows.append(row(self.device, at=now, percent=job, why=why, **{self.job: job}))
-        rows.append(row("build-0", at=now, percent=notebook, why=why, **{self.notebook: notebook}))
+        held = {self.notebook: None if notebook is None else 700}
+        rows.append(replace(row("build-0", at=now, percent=notebook, why=why, **{self.notebook: notebook}),
+                            workload_memory_mib=held))  # fmt: skip
         assert self.world.store.add_samples("node-1", 1, rows, now=now)
 
     def read(self, job: int | None, notebook: int | None, **why: str) -> None:
@@ -160,6 +188,12 @@ def test_no_interface_shows_unknown_use_as_zero(busy: Busy) -> None:
     found = busy.shown()
     assert {milli for milli, _ in found.values()} == {None}
     assert all(why and WHY in why for _, why in found.values())
+
+
+@pytest.mark.parametrize(("percent", "mib"), [pytest.param(5, 700, id="read"), pytest.param(None, None, id="unknown")])
+def test_a_notebook_shows_its_device_memory(busy: Busy, percent: int | None, mib: int | None) -> None:
+    busy.read(60, percent)
+    assert busy.world.get(f"notebooks/{busy.notebook}").json["memory_used_mib"] == mib
 
 
 def test_workloads_without_devices_have_no_enforcement_text(busy: Busy) -> None:
