@@ -4,5 +4,6 @@ export * from './events';
 export * from './shared';
 export * from './state';
 export * from './model';
+export * from './permissions';
 export * from './transport';
 export * from './log';

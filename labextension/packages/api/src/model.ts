@@ -23,11 +23,14 @@ export class Model {
   private arrived: Changed[] = [];
   private following = false;
   private rereading: ReturnType<typeof setInterval> | undefined;
+  private readonly changeListeners = new Set<(change: Changed | null) => void>();
   status: ServerStatus | null = null;
 
+  /** `maxJobs`: the newest jobs that are read at the start; the changed ones are added. */
   constructor(
     readonly transport: Transport,
     private readonly onNotification: (notification: JobNotification) => void = () => undefined,
+    private readonly maxJobs = MAX_JOBS,
   ) {}
 
   get state(): State {
@@ -40,6 +43,12 @@ export class Model {
   };
 
   readonly snapshot = (): State => this.current;
+
+  /** Listen to the changes of the stream; null: some were missed, read everything again. */
+  readonly subscribeToChanges = (listener: (change: Changed | null) => void): (() => void) => {
+    this.changeListeners.add(listener);
+    return () => this.changeListeners.delete(listener);
+  };
 
   /** Follow the stream and read everything, until the service has answered. */
   async start(): Promise<void> {
@@ -54,6 +63,7 @@ export class Model {
     clearTimeout(this.projectsDue);
     clearInterval(this.rereading);
     this.listeners.clear();
+    this.changeListeners.clear();
   }
 
   /** Read everything again; one read at a time. A failure is a state, with its message. */
@@ -66,8 +76,8 @@ export class Model {
     return this.refreshing;
   }
 
-  async change(id: string, change: Change): Promise<void> {
-    this.set(applyJob(this.current, await this.transport.service.change(id, change)));
+  async change(id: string, change: Change): Promise<Job> {
+    return this.withJob(await this.transport.service.change(id, change));
   }
 
   async repeat(id: string, again: 'clone' | 'rerun'): Promise<Job> {
@@ -79,8 +89,8 @@ export class Model {
   }
 
   async keep(): Promise<void> {
-    const countdown = countdownOf(await this.transport.keep(), Date.now());
-    this.set({ ...this.current, countdown });
+    const idle = await this.transport.keep();
+    this.set({ ...this.current, countdown: countdownOf(idle, Date.now()) });
   }
 
   async cancelWait(kernel: string): Promise<void> {
@@ -104,7 +114,7 @@ export class Model {
     const [me, projects, listed, kernels] = await Promise.all([
       service.me(),
       service.projects(),
-      service.jobs(MAX_JOBS),
+      service.jobs(this.maxJobs),
       this.transport.idle(),
     ]);
     const notebook = status.notebook === null ? null : await service.notebook(status.notebook).catch(() => null);
@@ -139,7 +149,7 @@ export class Model {
       onAlive: (alive: boolean) => this.onAlive(alive),
     };
     followShared(
-      `jupyter-gpu-quota:${this.transport.service.base}`,
+      `jupyter-gpu-quota:${this.transport.stream ?? this.transport.service.base}`,
       (since, signal) => this.transport.openEvents(since, signal),
       handlers,
       error => this.unavailable(error),
@@ -150,6 +160,7 @@ export class Model {
   private take(event: StreamEvent): void {
     if (event.name === 'reset') {
       void this.refresh();
+      this.changeListeners.forEach(listener => listener(null));
       return;
     }
     if (event.name !== 'changed') {
@@ -161,6 +172,7 @@ export class Model {
     }
     const before = this.current;
     this.set(applyChange(before, change, Date.now()));
+    this.changeListeners.forEach(listener => listener(change));
     notificationsOf(before, change, before.me?.name ?? '').forEach(this.onNotification);
     if (change.jobs.length > 0 || change.notebooks.length > 0) {
       this.projectsDue ??= setTimeout(() => void this.readProjects(), PROJECTS_EVERY_MS);

@@ -20,6 +20,17 @@ export type Point = Schemas['PointView'];
 export type SubmitChoices = Schemas['SubmitView'];
 export type Output = Schemas['OutputView'];
 export type Changed = Schemas['ChangedView'];
+export type Pool = Schemas['PoolView'];
+export type Device = Schemas['DeviceView'];
+export type Holder = Schemas['HolderView'];
+export type Rank = Schemas['RankView'];
+export type Ready = Schemas['ReadyView'];
+export type Revision = Schemas['QuotaView'];
+export type QuotaEdit = Schemas['QuotaEdit'];
+export type Preview = Schemas['PreviewView'];
+export type AuditRow = Schemas['AuditView'];
+export type Verified = Schemas['VerifiedView'];
+export type Usage = Schemas['UsageView'];
 export type Change = 'hold' | 'release' | 'cancel';
 export type Fetch = (request: Request) => Promise<Response>;
 
@@ -73,6 +84,25 @@ async function answerOf<T>(call: Promise<Answered<T>>): Promise<T> {
 }
 
 const PAGE = 200;
+const LARGEST_PAGE = 1_000;
+
+/** A part of a listing, and how many items there are. */
+export interface Page<T> {
+  readonly items: T[];
+  readonly total: number;
+}
+
+interface Listed<T> {
+  items: T[];
+  _pagination: { total: number };
+}
+
+function pageOf<T>({ items, _pagination }: Listed<T>): Page<T> {
+  return { items, total: _pagination.total };
+}
+
+/** The query of GET jobs, as names and words. */
+export type JobsQuery = NonNullable<paths['/jobs']['get']['parameters']['query']>;
 
 /** One person's view of the service. `base` is the address below which the paths of openapi.json lie. */
 export class Service {
@@ -100,6 +130,9 @@ export class Service {
   /** The newest jobs of one's projects, at most `most`, and how many there are. */
   async jobs(most: number): Promise<{ jobs: Job[]; total: number }> {
     const jobs: Job[] = [];
+    if (most === 0) {
+      return { jobs, total: 0 };
+    }
     for (;;) {
       const query = { offset: String(jobs.length), limit: String(Math.min(PAGE, most - jobs.length)) };
       const page = await answerOf(this.client.GET('/jobs', { params: { query } }));
@@ -144,4 +177,69 @@ export class Service {
     const body = { ...request, dry_run: true } as Schemas['JobRequest'];
     return (await answerOf(this.client.POST('/jobs', { body, signal }))) as unknown as DryRun;
   }
+
+  async jobsPage(query: JobsQuery): Promise<Page<Job>> {
+    return pageOf(await answerOf(this.client.GET('/jobs', { params: { query } })));
+  }
+
+  ready(): Promise<Ready> {
+    return answerOf(this.client.GET('/ready'));
+  }
+
+  async pools(): Promise<Pool[]> {
+    return (await answerOf(this.client.GET('/pools', { params: { query: { limit: String(LARGEST_PAGE) } } }))).items;
+  }
+
+  async devices(offset: number): Promise<Page<Device>> {
+    const query = { offset: String(offset), limit: String(LARGEST_PAGE) };
+    return pageOf(await answerOf(this.client.GET('/devices', { params: { query } })));
+  }
+
+  /** The live slices, and the recently stopped ones. */
+  async notebooks(): Promise<Page<Notebook>> {
+    const query = { stopped: '1', limit: String(LARGEST_PAGE) };
+    return pageOf(await answerOf(this.client.GET('/notebooks', { params: { query } })));
+  }
+
+  keepNotebook(id: string): Promise<Idle> {
+    return answerOf(this.client.POST('/notebooks/{id}/actions/keep', { params: { path: { id } } }));
+  }
+
+  async usage(by: string, from: string): Promise<Page<Usage>> {
+    return pageOf(await answerOf(this.client.GET('/usage', { params: { query: { by, from } } })));
+  }
+
+  quota(): Promise<Revision> {
+    return answerOf(this.client.GET('/quota'));
+  }
+
+  async revisions(): Promise<Page<Revision>> {
+    return pageOf(await answerOf(this.client.GET('/quota/revisions', { params: { query: { limit: String(PAGE) } } })));
+  }
+
+  previewQuota(edit: QuotaEdit, base: number): Promise<Preview> {
+    return answerOf(this.client.POST('/quota/preview', { body: edit, headers: ifMatch(base) }));
+  }
+
+  applyQuota(edit: QuotaEdit, base: number): Promise<Revision> {
+    return answerOf(this.client.PUT('/quota', { body: edit, headers: ifMatch(base) }));
+  }
+
+  revertQuota(revision: number, accepted: { accept_removal?: string; accept_stops?: string }): Promise<Revision> {
+    const params = { path: { revision: String(revision) }, query: accepted };
+    return answerOf(this.client.POST('/quota/revisions/{revision}/actions/revert', { params }));
+  }
+
+  async audit(offset: number, limit: number): Promise<Page<AuditRow>> {
+    const query = { offset: String(offset), limit: String(limit) };
+    return pageOf(await answerOf(this.client.GET('/audit', { params: { query } })));
+  }
+
+  verifyAudit(): Promise<Verified> {
+    return answerOf(this.client.GET('/audit/verify'));
+  }
+}
+
+function ifMatch(revision: number): { 'If-Match': string } {
+  return { 'If-Match': `"${revision}"` };
 }

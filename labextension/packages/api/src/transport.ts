@@ -14,6 +14,8 @@ export interface ServerStatus {
 /** Through a notebook's server, or as a page of the hub. Every call has a time-out and throws ServiceError. */
 export interface Transport {
   readonly service: Service;
+  /** The name of the stream that the tabs of a browser share; by default the address of the service. */
+  readonly stream?: string;
   status(): Promise<ServerStatus>;
   idle(): Promise<{ idle: Idle | null; waiting: WaitingKernel[] }>;
   keep(): Promise<Idle>;

@@ -2,11 +2,11 @@
 
 import { useEffect, useState } from 'react';
 
-import { ENDED, RUNNING, WAITING, type Explanation, type Job, type Output } from '@jupyter-gpu-quota/api';
+import { RUNNING, WAITING, type Explanation, type Job, type Output } from '@jupyter-gpu-quota/api';
 
 import { age, bytes, duration, gpus, localTime } from './amounts';
-import { useAction, useGpuState, useNow, usePanelContext, useTrans } from './context';
-import { ErrorText } from './ErrorText';
+import { useGpuState, useNow, usePanelContext, useTrans } from './context';
+import { JobActions } from './JobActions';
 import { LogView } from './LogView';
 import { MetricCharts } from './MetricCharts';
 
@@ -31,7 +31,7 @@ function JobBody({ job }: { job: Job }): JSX.Element {
         {job.name} <span className={`jgq-state jgq-state-${job.state}`}>{trans.__(job.state)}</span>
       </h3>
       <StateReason job={job} />
-      <Actions job={job} />
+      <JobActions job={job} />
       <JobDetails job={job} />
       <MetricCharts job={job} />
       {job.attempt > 0 && <LogView id={job.id} state={job.state} />}
@@ -41,7 +41,7 @@ function JobBody({ job }: { job: Job }): JSX.Element {
 }
 
 /** The reason of its state, and for a waiting job what would start it. */
-function StateReason({ job }: { job: Job }): JSX.Element {
+export function StateReason({ job }: { job: Job }): JSX.Element {
   const { model } = usePanelContext();
   const trans = useTrans();
   const now = useNow(10_000);
@@ -79,46 +79,6 @@ function StateReason({ job }: { job: Job }): JSX.Element {
   );
 }
 
-function Actions({ job }: { job: Job }): JSX.Element {
-  const { model, openJob, trans, confirm } = usePanelContext();
-  const { busy, error, run } = useAction();
-  const live = !ENDED.has(job.state);
-  const cancel = async (): Promise<void> => {
-    if (await confirm(trans.__('Cancel %1?', job.name), trans.__('It is stopped. Its log and outputs are kept.'), trans.__('Cancel job'))) {
-      await model.change(job.id, 'cancel');
-    }
-  };
-  const again = async (what: 'clone' | 'rerun'): Promise<void> => openJob((await model.repeat(job.id, what)).id);
-  return (
-    <div className="jgq-row" role="toolbar" aria-label={trans.__('Actions')}>
-      {live && job.state !== 'held' && (
-        <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.change(job.id, 'hold'))}>
-          {trans.__('Hold')}
-        </button>
-      )}
-      {job.state === 'held' && (
-        <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.change(job.id, 'release'))}>
-          {trans.__('Release')}
-        </button>
-      )}
-      {live && (
-        <button className="jgq-button" disabled={busy} onClick={() => void run(cancel)}>
-          {trans.__('Cancel')}
-        </button>
-      )}
-      <button className="jgq-button" disabled={busy} onClick={() => void run(() => again('clone'))}>
-        {trans.__('Clone')}
-      </button>
-      {!live && (
-        <button className="jgq-button" disabled={busy} onClick={() => void run(() => again('rerun'))}>
-          {trans.__('Run again')}
-        </button>
-      )}
-      <ErrorText error={error} />
-    </div>
-  );
-}
-
 function JobDetails({ job }: { job: Job }): JSX.Element {
   const trans = useTrans();
   const now = useNow(5_000);
@@ -152,7 +112,7 @@ function JobDetails({ job }: { job: Job }): JSX.Element {
   );
 }
 
-function Outputs({ job }: { job: Job }): JSX.Element | null {
+export function Outputs({ job }: { job: Job }): JSX.Element | null {
   const { model, trans, download } = usePanelContext();
   const [{ files, total }, setFound] = useState<{ files: Output[]; total: number }>({ files: [], total: 0 });
   useEffect(() => {

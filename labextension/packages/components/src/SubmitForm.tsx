@@ -6,7 +6,7 @@ import type { DryRun, Job, JobRequest, SubmitChoices } from '@jupyter-gpu-quota/
 
 import { duration, gpus } from './amounts';
 import { useGpuState, usePanelContext, useTrans } from './context';
-import { requestOf, type Draft, type DraftStore } from './draft';
+import { inPlaceRequestOf, requestOf, type Draft, type DraftStore } from './draft';
 import { ErrorText } from './ErrorText';
 
 const DRY_RUN_AFTER_MS = 500;
@@ -14,11 +14,11 @@ const DRY_RUN_AFTER_MS = 500;
 type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal'; message: string } | null;
 
 export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
-  const { model, openJob } = usePanelContext();
+  const { model, openJob, inPlace } = usePanelContext();
   const trans = useTrans();
   const state = useGpuState();
   const draft = usePossible(useSyncExternalStore(drafts.subscribe, drafts.snapshot));
-  const request = requestOf({ ...draft, project: draft.project || model.status?.project || '' });
+  const request = (inPlace ? inPlaceRequestOf : requestOf)({ ...draft, project: draft.project || model.status?.project || '' });
   const outcome = useDryRun(request);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
@@ -51,7 +51,7 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
         void send();
       }}
     >
-      <Field label={trans.__('Command')} hint={trans.__('Runs in a copy of the folder; variables of the notebook are not available.')}>
+      <Field label={trans.__('Command')} hint={inPlace ? undefined : trans.__('Runs in a copy of the folder; variables of the notebook are not available.')}>
         {id => (
           <input
             id={id}
@@ -73,7 +73,7 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
       <ErrorText error={error} />
       <div className="jgq-row">
         <button className="jgq-button jgq-primary" type="submit" disabled={request === null || sending !== null || outcome?.of === 'refusal'}>
-          {sending ? trans.__('Uploading the folder…') : trans.__('Submit')}
+          {sending ? (inPlace ? trans.__('Submitting…') : trans.__('Uploading the folder…')) : trans.__('Submit')}
         </button>
         {sending && (
           <button className="jgq-button" type="button" onClick={() => sending.abort()}>
@@ -112,7 +112,7 @@ function usePossible(draft: Draft): Draft {
 }
 
 function Main({ draft, drafts }: Fields): JSX.Element {
-  const trans = useTrans();
+  const { inPlace, trans } = usePanelContext();
   const { projects, preset, choices } = useChoices(draft);
   const pools = choices?.pools ?? [];
   const pool = pools.find(one => one.pool === (draft.pool || choices?.default_pool)) ?? pools[0];
@@ -120,7 +120,13 @@ function Main({ draft, drafts }: Fields): JSX.Element {
   return (
     <>
       <div className="jgq-grid">
-        <TextField draft={draft} drafts={drafts} of="folder" label={trans.__('Folder')} placeholder={trans.__('home folder')} />
+        <TextField
+          draft={draft}
+          drafts={drafts}
+          of="folder"
+          label={inPlace ? trans.__('Run in folder of my home') : trans.__('Folder')}
+          placeholder={inPlace ? trans.__('without files') : trans.__('home folder')}
+        />
         <TextField draft={draft} drafts={drafts} of="gpu" label={trans.__('GPUs')} placeholder="1, 0.5, 1/3, 8GiB" />
         {projects.length > 1 && (
           <Choice draft={draft} drafts={drafts} of="project" label={trans.__('Project')} options={projects} chosen={preset} />
@@ -159,7 +165,7 @@ function Main({ draft, drafts }: Fields): JSX.Element {
 }
 
 function Advanced({ draft, drafts }: Fields): JSX.Element {
-  const trans = useTrans();
+  const { inPlace, trans } = usePanelContext();
   const { choices } = useChoices(draft);
   const models = [...new Set((choices?.pools ?? []).flatMap(pool => pool.models.map(one => one.model)))];
   const most = choices?.max_priority ?? 100;
@@ -185,11 +191,13 @@ function Advanced({ draft, drafts }: Fields): JSX.Element {
         label={trans.__('Visible only to me, leads and admins')}
         onChange={on => drafts.change({ isPrivate: on })}
       />
-      <Check
-        checked={draft.live}
-        label={trans.__('Run in place, without a copy of the folder')}
-        onChange={on => drafts.change({ live: on })}
-      />
+      {!inPlace && (
+        <Check
+          checked={draft.live}
+          label={trans.__('Run in place, without a copy of the folder')}
+          onChange={on => drafts.change({ live: on })}
+        />
+      )}
     </>
   );
 }

@@ -18,6 +18,10 @@ export interface PanelContext {
   download(job: string, path: string): void;
   /** Ask before something that cannot be undone. */
   confirm(title: string, body: string, action: string): Promise<boolean>;
+  /** Jobs run in a folder of one's home: a page of the hub has no files that it could copy. */
+  readonly inPlace?: boolean;
+  /** State the outcome of an action, where the front end has a place for that. */
+  say?(message: string): void;
 }
 
 const Context = createContext<PanelContext | null>(null);

@@ -92,6 +92,13 @@ export function requestOf(draft: Draft): JobRequest | null {
   return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)) as unknown as JobRequest;
 }
 
+/** The request of a job that runs in a folder of one's home, or without files where the draft names none. */
+export function inPlaceRequestOf(draft: Draft): JobRequest | null {
+  const folder = draft.folder.trim();
+  const request = requestOf({ ...draft, live: folder !== '' });
+  return request && folder !== '' ? { ...request, directory: folder } : request;
+}
+
 function newKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), byte => byte.toString(16).padStart(2, '0')).join('');
 }

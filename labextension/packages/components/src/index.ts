@@ -1,9 +1,14 @@
 export * from './amounts';
 export * from './context';
 export * from './draft';
+export * from './outcomes';
+export { ActionButton } from './ActionButton';
+export { ErrorText } from './ErrorText';
+export { ChangeButtons, JobActions } from './JobActions';
 export { JobList } from './JobList';
-export { JobPanel } from './JobPanel';
+export { JobPanel, Outputs, StateReason } from './JobPanel';
 export { LogView } from './LogView';
+export { MetricCharts } from './MetricCharts';
 export { ProjectCards } from './ProjectCard';
 export { QuotaBar } from './QuotaBar';
 export { ShareCard } from './ShareCard';

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { DraftStore, EMPTY_DRAFT, requestOf, words } from '../src/draft';
+import { DraftStore, EMPTY_DRAFT, inPlaceRequestOf, requestOf, words } from '../src/draft';
 
 test.each([
   ['python train.py', ['python', 'train.py']],
@@ -36,4 +36,11 @@ test('what was typed is there after a restart, and another program in the storag
   expect(new DraftStore('key', storage as unknown as Storage).snapshot()).toEqual(EMPTY_DRAFT);
   kept.set('key', '{');
   expect(new DraftStore('key', storage as unknown as Storage).snapshot()).toEqual(EMPTY_DRAFT);
+});
+
+test.each([
+  ['', { command: ['ls'], gpu: '1' }],
+  [' work/a ', { command: ['ls'], gpu: '1', live: true, directory: 'work/a' }],
+])('a job of the page in the folder %o', (folder, expected) => {
+  expect(inPlaceRequestOf({ ...EMPTY_DRAFT, command: 'ls', folder, live: true })).toEqual(expected);
 });

@@ -1,1 +1,1 @@
-import './base.css';
+import '@jupyter-gpu-quota/components/style/base.css';

@@ -1,0 +1,17 @@
+/** What a person may do with a job; the service checks again. */
+
+import type { Change, Job, Me } from './service';
+import { ENDED } from './state';
+
+/** Only the owner, leads of the project and admins change a job. */
+export function mayChange(me: Me | null, job: Job): boolean {
+  return me !== null && (me.admin || me.name === job.user || me.projects[job.project] === 'lead');
+}
+
+/** The changes that are possible in the job's state. */
+export function changesOf(job: Job): Change[] {
+  if (ENDED.has(job.state) || job.target === 'cancelled') {
+    return [];
+  }
+  return job.state === 'held' || job.target === 'held' ? ['release', 'cancel'] : ['hold', 'cancel'];
+}
