@@ -9,8 +9,15 @@ export const MAX_CHARACTERS = 400_000;
 /** Bytes of an earlier log that are read first, from its end. */
 const FIRST_BYTES = 262_144;
 
+/** Characters from which the newest block is closed at the end of its line, and where it ends without one. */
+const BLOCK = 8_192;
+const LONGEST_BLOCK = 65_536;
+
 export interface LogState {
-  readonly text: string;
+  /** The text in parts, of which only the last one changes. */
+  readonly blocks: readonly string[];
+  /** How many blocks before these were dropped. */
+  readonly dropped: number;
   /** Whether the beginning is not shown. */
   readonly cut: boolean;
   readonly attempt: number;
@@ -18,7 +25,7 @@ export interface LogState {
   readonly status: string;
 }
 
-export const EMPTY_LOG: LogState = { text: '', cut: false, attempt: 0, status: 'connecting' };
+export const EMPTY_LOG: LogState = { blocks: [], dropped: 0, cut: false, attempt: 0, status: 'connecting' };
 
 interface LogPart {
   text: string;
@@ -30,9 +37,34 @@ interface LogPart {
 /** The log after a part of it: the newest characters, whole lines where there are any. */
 export function appendPart(log: LogState, part: LogPart): LogState {
   const between = log.attempt > 0 && part.attempt !== log.attempt ? `\n── attempt ${part.attempt} ──\n` : '';
-  const whole = overwritten(log.text + between + part.text, log.text.lastIndexOf('\n') + 1);
-  const cut = log.cut || (log.text === '' && part.begins > 0) || whole.length > MAX_CHARACTERS;
-  return { text: newest(whole), cut, attempt: part.attempt, status: 'live' };
+  const text = withText(log, between + part.text);
+  return { ...text, cut: text.cut || (log.blocks.length === 0 && part.begins > 0), attempt: part.attempt, status: 'live' };
+}
+
+/** The log with more text at its end, and without the oldest blocks. */
+function withText(log: LogState, added: string): LogState {
+  const before = log.blocks[log.blocks.length - 1] ?? '';
+  const newest = overwritten(before + added, before.lastIndexOf('\n') + 1);
+  const blocks = [...log.blocks.slice(0, -1), ...divided(newest)];
+  let most = MAX_CHARACTERS;
+  const kept = blocks.reduceRight((count, block) => ((most -= block.length) >= 0 ? count + 1 : count), 0);
+  const dropped = blocks.length - Math.max(kept, 1);
+  return { ...log, blocks: blocks.slice(dropped), dropped: log.dropped + dropped, cut: log.cut || dropped > 0 };
+}
+
+function divided(text: string): string[] {
+  const blocks: string[] = [];
+  let start = 0;
+  while (text.length - start > BLOCK) {
+    const line = text.indexOf('\n', start + BLOCK - 1) + 1;
+    const end = line === 0 || line - start > LONGEST_BLOCK ? start + LONGEST_BLOCK : line;
+    if (end > text.length) {
+      break;
+    }
+    blocks.push(text.slice(start, end));
+    start = end;
+  }
+  return [...blocks, text.slice(start)];
 }
 
 /** Carriage returns of progress bars: of each line, from `start` on, what follows the last one. */
@@ -42,15 +74,6 @@ function overwritten(text: string, start: number): string {
     return line.slice(line.lastIndexOf('\r', end - 1) + 1);
   });
   return text.slice(0, start) + lines.join('\n');
-}
-
-function newest(text: string): string {
-  if (text.length <= MAX_CHARACTERS) {
-    return text;
-  }
-  const kept = text.slice(-MAX_CHARACTERS);
-  const line = kept.indexOf('\n');
-  return line < 0 ? kept : kept.slice(line + 1);
 }
 
 /** Follow the log of a job until `signal` aborts or the job ends. `rank` of the newest attempt, or of `attempt`. */
@@ -90,6 +113,6 @@ export function followLog(
     }
   };
   return follow(open, { onEvent: take, onAlive }, signal).catch(error => {
-    show({ ...log, status: 'refused', text: `${log.text}${error instanceof Error ? error.message : String(error)}\n` });
+    show({ ...withText(log, `${error instanceof Error ? error.message : String(error)}\n`), status: 'refused' });
   });
 }

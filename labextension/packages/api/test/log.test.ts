@@ -3,6 +3,8 @@ import { expect, test } from 'vitest';
 import { followLog, MAX_CHARACTERS, EMPTY_LOG, appendPart, type LogState } from '../src/log';
 import type { Transport } from '../src/transport';
 
+const textOf = (log: LogState): string => log.blocks.join('');
+
 const part = (text: string, more = {}): { text: string; attempt: number; begins: number; offset: number } => ({
   text,
   attempt: 1,
@@ -16,21 +18,21 @@ test('a log of any length keeps its newest lines and says that it is cut', () =>
   for (let number = 0; number < 100; number++) {
     log = appendPart(log, part('x'.repeat(9_999) + '\n'));
   }
-  expect(log.text.length).toBeLessThanOrEqual(MAX_CHARACTERS);
-  expect(log.text.startsWith('x'.repeat(9_999) + '\n')).toBe(true);
+  expect(textOf(log).length).toBeLessThanOrEqual(MAX_CHARACTERS);
+  expect(textOf(log).startsWith('x'.repeat(9_999) + '\n')).toBe(true);
   expect(log.cut).toBe(true);
 });
 
 test('a progress bar is shown once, as in a terminal', () => {
   const log = [' 10 %\r 20 %\r', ' 30 %\r', ' 40 %\ndone\r\n'].reduce((before, text) => appendPart(before, part(text)), EMPTY_LOG);
-  expect(log.text).toBe(' 40 %\ndone\r\n');
+  expect(textOf(log)).toBe(' 40 %\ndone\r\n');
 });
 
 test('a refused log shows the reason and is not asked for again', async () => {
   const { transport, asked } = logs(new Response('{"message": "You may not see it.", "reason": "x"}', { status: 403 }));
   let shown: LogState = EMPTY_LOG;
   await followLog(transport, 'id', 0, 0, log => (shown = log), new AbortController().signal);
-  expect([shown.status, shown.text, asked.length]).toEqual(['refused', 'You may not see it.\n', 1]);
+  expect([shown.status, textOf(shown), asked.length]).toEqual(['refused', 'You may not see it.\n', 1]);
 });
 
 test('a log that begins in its middle is cut', () => {
@@ -59,7 +61,7 @@ test('a paused job continues with the next attempt, from its beginning', async (
   );
   let shown: LogState = EMPTY_LOG;
   await followLog(transport, 'id', 0, 0, log => (shown = log), new AbortController().signal);
-  expect(shown.text).toBe('first\n\n── attempt 2 ──\nsecond\n');
+  expect(textOf(shown)).toBe('first\n\n── attempt 2 ──\nsecond\n');
   expect(shown.status).toBe('succeeded');
   expect(asked.map(query => [query.attempt, query.offset])).toEqual([[undefined, '-262144'], ['2', '0']]);
 });
@@ -68,4 +70,17 @@ test('a stream that breaks continues where it ended', async () => {
   const { transport, asked } = logs(stream(['log', part('first\n', { offset: 600 })]), stream(['end', { state: 'failed' }]));
   await followLog(transport, 'id', 0, 0, () => undefined, new AbortController().signal);
   expect(asked[1]).toMatchObject({ offset: '600', attempt: '1' });
+});
+
+test('only the newest part of a log changes, and its memory is bounded without line ends, too', () => {
+  let log = appendPart(EMPTY_LOG, part('line\n'.repeat(4_000)));
+  const [first] = log.blocks;
+  log = appendPart(log, part('more\n'));
+  expect(log.blocks[0]).toBe(first);
+  expect(log.blocks.length).toBeGreaterThan(1);
+  for (let number = 0; number < 20; number++) {
+    log = appendPart(log, part('x'.repeat(100_000)));
+  }
+  expect(textOf(log).length).toBeLessThanOrEqual(MAX_CHARACTERS);
+  expect(log.cut).toBe(true);
 });

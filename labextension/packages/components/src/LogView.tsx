@@ -1,7 +1,7 @@
 /** A job's log as it is written; colours of the terminal are shown, everything else of it is text. */
 
 import { AnsiUp } from 'ansi_up';
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
+import { memo, useEffect, useLayoutEffect, useRef, useState } from 'react';
 
 import { EMPTY_LOG, followLog, RUNNING, type LogState } from '@jupyter-gpu-quota/api';
 
@@ -49,40 +49,37 @@ export function LogView({ id, state, rank = 0, attempt = 0 }: LogViewProps): JSX
         {trans.__('Log')}: {trans.__(RUNNING.has(state) || log.status !== 'live' ? log.status : state)}
         {log.cut && ` · ${trans.__('the beginning is not shown')}`}
       </p>
-      <LogText text={log.text} label={trans.__('Log')} />
+      <LogText log={log} label={trans.__('Log')} />
     </>
   );
 }
 
-function LogText({ text, label }: { text: string; label: string }): JSX.Element {
+function LogText({ log, label }: { log: LogState; label: string }): JSX.Element {
   const box = useRef<HTMLPreElement>(null);
   const atEnd = useRef(true);
-  const html = useMemo(() => {
-    const colours = new AnsiUp();
-    colours.use_classes = true;
-    colours.url_allowlist = {};
-    return colours.ansi_to_html(text.replace(HYPERLINK, ''));
-  }, [text]);
   useLayoutEffect(() => {
     if (box.current && atEnd.current) {
       box.current.scrollTop = box.current.scrollHeight;
     }
-  }, [html]);
+  }, [log]);
   const look = (): void => {
     const { scrollHeight, scrollTop, clientHeight } = box.current!;
     atEnd.current = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
   };
-  // ansi_up escapes the text; what it adds are spans with class names.
   return (
-    <pre
-      className="jgq-log"
-      ref={box}
-      tabIndex={0}
-      role="log"
-      aria-live="off"
-      aria-label={label}
-      onScroll={look}
-      dangerouslySetInnerHTML={{ __html: html }}
-    />
+    <pre className="jgq-log" ref={box} tabIndex={0} role="log" aria-live="off" aria-label={label} onScroll={look}>
+      {log.blocks.map((text, at) => (
+        <LogBlock key={log.dropped + at} text={text} />
+      ))}
+    </pre>
   );
 }
+
+/** A part of a log, which is drawn again only when it changes. */
+const LogBlock = memo(function LogBlock({ text }: { text: string }): JSX.Element {
+  const colours = new AnsiUp();
+  colours.use_classes = true;
+  colours.url_allowlist = {};
+  // ansi_up escapes the text; what it adds are spans with class names.
+  return <div className="jgq-log-block" dangerouslySetInnerHTML={{ __html: colours.ansi_to_html(text.replace(HYPERLINK, '')) }} />;
+});
