@@ -1,15 +1,24 @@
 /** The jobs that a filter shows, as a list of which only the visible rows are drawn. */
 
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { useMemo, useRef, useState } from 'react';
+import { useLayoutEffect, useMemo, useRef, useState } from 'react';
 
-import { MY_JOBS, ENDED, filterJobs, RUNNING, type Change, type Job, type JobFilter } from '@jupyter-gpu-quota/api';
+import { MY_JOBS, ENDED, filterJobs, RUNNING, WAITING, type Change, type Job, type JobFilter } from '@jupyter-gpu-quota/api';
 
 import { age, duration, gpus } from './amounts';
 import { useAction, useGpuState, useNow, usePanelContext, useTrans } from './context';
 import { ErrorText } from './ErrorText';
+import { Sparkline, shownMetric } from './Sparkline';
 
-const ROW_PX = 58;
+const ROW_PX = 52;
+const REASON_PX = 16;
+
+/** States whose reason is shown in the list. */
+const EXPLAINED: ReadonlySet<string> = new Set([...WAITING, 'held', 'failed', 'pausing']);
+
+function heightOf(job: Job | undefined): number {
+  return job?.reason && EXPLAINED.has(job.state) ? ROW_PX + REASON_PX : ROW_PX;
+}
 
 export function JobList(): JSX.Element {
   const state = useGpuState();
@@ -123,9 +132,12 @@ function Rows({ jobs, selected, onToggle }: RowsProps): JSX.Element {
   const rows = useVirtualizer({
     count: jobs.length,
     getScrollElement: () => scroller.current,
-    estimateSize: () => ROW_PX,
+    estimateSize: index => heightOf(jobs[index]),
+    getItemKey: index => jobs[index]?.id ?? index,
     overscan: 6,
   });
+  const heights = jobs.map(heightOf).join();
+  useLayoutEffect(() => rows.measure(), [rows, heights]);
   return (
     <div className="jgq-list" ref={scroller}>
       <ul style={{ height: rows.getTotalSize() }} aria-label={trans.__('Jobs')}>
@@ -133,7 +145,7 @@ function Rows({ jobs, selected, onToggle }: RowsProps): JSX.Element {
           const job = jobs[row.index];
           return (
             job && (
-              <li key={job.id} style={{ height: ROW_PX, transform: `translateY(${row.start}px)` }}>
+              <li key={job.id} style={{ height: row.size, transform: `translateY(${row.start}px)` }}>
                 <Row job={job} now={now} selected={selected.has(job.id)} onToggle={() => onToggle(job.id)} />
               </li>
             )
@@ -147,6 +159,7 @@ function Rows({ jobs, selected, onToggle }: RowsProps): JSX.Element {
 function Row({ job, now, selected, onToggle }: { job: Job; now: number; selected: boolean; onToggle(): void }): JSX.Element {
   const { openJob, trans } = usePanelContext();
   const done = job.progress ? Math.round((100 * job.progress.done) / Math.max(1, job.progress.total)) : null;
+  const metric = RUNNING.has(job.state) ? shownMetric(job) : null;
   return (
     <div className="jgq-job">
       <input type="checkbox" checked={selected} onChange={onToggle} aria-label={trans.__('Select %1', job.name)} />
@@ -156,8 +169,15 @@ function Row({ job, now, selected, onToggle }: { job: Job; now: number; selected
         <span className="jgq-quiet jgq-job-more">
           {gpus(job.gpu_milli * (job.held_ranks ?? job.ranks))} GPU · {job.project} · {timeOf(job, now)}
           {done !== null && ` · ${done} %`}
+          {job.queue_position != null && ` · ${trans.__('position %1', job.queue_position)}`}
         </span>
+        {job.reason && EXPLAINED.has(job.state) && (
+          <span className="jgq-job-more" title={job.reason.message}>
+            {job.reason.message}
+          </span>
+        )}
       </button>
+      {metric !== null && <Sparkline job={job} name={metric} />}
       {done !== null && RUNNING.has(job.state) && <progress value={done} max={100} aria-label={trans.__('Progress')} />}
     </div>
   );

@@ -67,7 +67,7 @@ function Chart({ series }: { series: Series }): JSX.Element {
       return;
     }
     const colour = (variable: string): string => getComputedStyle(node).getPropertyValue(variable).trim();
-    const axis = { stroke: colour('--jp-ui-font-color2'), grid: { stroke: colour('--jp-border-color3') }, size: 42 };
+    const axis = { stroke: colour('--jp-ui-font-color2'), grid: { stroke: colour('--jp-border-color3'), width: 0.5 }, size: 42 };
     const data: uPlot.AlignedData = [points.map(one => Date.parse(one.at) / 1000), points.map(one => one.mean)];
     const plot = new uPlot(
       {

@@ -3,7 +3,7 @@
 import { RUNNING, type Job, type Project, type ProjectPool } from '@jupyter-gpu-quota/api';
 
 import { gpus } from './amounts';
-import { useGpuState, useTrans } from './context';
+import { useGpuState, useTrans, type Translations } from './context';
 import { QuotaBar } from './QuotaBar';
 
 export function ProjectCards(): JSX.Element {
@@ -27,11 +27,12 @@ function running(jobs: Iterable<Job>, project: string): Job[] {
 }
 
 function ProjectCard({ project, running }: { project: Project; running: Job[] }): JSX.Element {
+  const trans = useTrans();
   return (
     <section className="jgq-project">
       <h4>
         {project.name}
-        {project.role === 'lead' && <span className="jgq-tag">lead</span>}
+        {project.role === 'lead' && <span className="jgq-tag">{trans.__('lead')}</span>}
         {project.department && <span className="jgq-quiet"> · {project.department.name}</span>}
       </h4>
       {project.pools.map(pool => (
@@ -55,45 +56,56 @@ function PoolRow({ pool, usageByUser }: { pool: ProjectPool; usageByUser: [strin
   const trans = useTrans();
   const within = Math.min(pool.training_used_milli, pool.training_milli);
   const over = pool.training_used_milli - within;
-  const label = trans.__(
-    '%1: training %2 of %3 GPU quota, %4 over quota; notebooks %5 of %6',
-    pool.pool,
-    gpus(within),
-    gpus(pool.training_milli),
-    gpus(over),
-    gpus(pool.notebook_used_milli),
-    gpus(pool.notebook_milli),
-  );
-  const limit = pool.limit_milli == null ? '' : trans.__(', limit %1', gpus(pool.limit_milli));
-  const notebooks = trans.__('notebooks %1 of %2', gpus(pool.notebook_used_milli), gpus(pool.notebook_milli));
-  if (pool.training_milli === 0 && pool.training_used_milli === 0 && pool.fair_share_milli === 0) {
-    return (
-      <p className="jgq-pool">
-        <b>{pool.pool}</b> <span className="jgq-quiet">{notebooks}</span>
-      </p>
-    );
-  }
+  const notebooks = notebookFacts(pool, trans);
+  const isUsed = pool.training_milli + pool.training_used_milli + pool.fair_share_milli > 0 || notebooks.length === 0;
+  const facts = [...(isUsed ? trainingFacts(pool, trans) : []), ...notebooks].join(' · ');
   return (
     <div className="jgq-pool">
       <p>
-        <b>{pool.pool}</b> {trans.__('%1 in use of %2 quota', gpus(pool.training_used_milli), gpus(pool.training_milli))}
+        <b>{pool.pool}</b> {!isUsed && <span className="jgq-quiet">{facts}</span>}
+        {isUsed && trans.__('%1 GPU in use, quota %2', gpus(pool.training_used_milli), gpus(pool.training_milli))}
         {over > 0 && <span className="jgq-over"> {trans.__('(%1 over quota)', gpus(over))}</span>}
       </p>
-      <QuotaBar
-        parts={[
-          { milli: within, kind: 'used' },
-          { milli: over, kind: 'over' },
-        ]}
-        quotaMilli={pool.training_milli}
-        label={label}
-      />
-      <p className="jgq-quiet">
-        {trans.__('fair share %1%2, %3 waiting', gpus(pool.fair_share_milli), limit, pool.queued_jobs)}
-        {pool.notebook_milli > 0 && ` · ${notebooks}`}
-      </p>
+      {isUsed && (
+        <QuotaBar
+          parts={[
+            { milli: within, kind: 'used' },
+            { milli: over, kind: 'over' },
+          ]}
+          quotaMilli={pool.training_milli}
+          label={trans.__('%1: %2 GPU within the quota of %3, %4 over it', pool.pool, gpus(within), gpus(pool.training_milli), gpus(over))}
+        />
+      )}
+      {isUsed && <p className="jgq-quiet">{facts}</p>}
       {usageByUser.length > 0 && (
-        <p className="jgq-quiet">{usageByUser.map(([user, milli]) => `${user} ${gpus(milli)}`).join(' · ')}</p>
+        <p className="jgq-quiet">
+          {trans.__('In use by')} {usageByUser.map(([user, milli]) => `${user} ${gpus(milli)}`).join(' · ')}
+        </p>
       )}
     </div>
   );
+}
+
+function trainingFacts(pool: ProjectPool, trans: Translations): string[] {
+  const own = pool.user_jobs_milli;
+  const facts = [
+    pool.in_force_training_milli !== pool.training_milli &&
+      trans.__('%1 of the quota in force, because the pool has too few GPUs', gpus(pool.in_force_training_milli)),
+    trans.__('fair share %1', gpus(pool.fair_share_milli)),
+    pool.limit_milli != null && trans.__('limit %1', gpus(pool.limit_milli)),
+    pool.borrowed_milli > 0 && trans.__('%1 borrowed from idle notebooks', gpus(pool.borrowed_milli)),
+    trans._n('%1 job waits', '%1 jobs wait', pool.queued_jobs),
+    pool.utilised_milli != null && trans.__('measured use %1', gpus(pool.utilised_milli)),
+    own != null && trans.__('your jobs %1 of at most %2', gpus(pool.own_jobs_milli), gpus(own)),
+  ];
+  return facts.filter((fact): fact is string => fact !== false);
+}
+
+function notebookFacts(pool: ProjectPool, trans: Translations): string[] {
+  if (pool.notebook_milli === 0 && pool.notebook_used_milli === 0) {
+    return [];
+  }
+  const own = pool.user_notebook_milli;
+  const all = trans.__('notebooks %1 of %2', gpus(pool.notebook_used_milli), gpus(pool.notebook_milli));
+  return own == null ? [all] : [all, trans.__('yours %1 of at most %2', gpus(pool.own_notebook_milli), gpus(own))];
 }

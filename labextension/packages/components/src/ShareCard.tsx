@@ -3,7 +3,7 @@
 import type { Countdown, Notebook, WaitingKernel } from '@jupyter-gpu-quota/api';
 
 import { duration, gpus, mebibytes } from './amounts';
-import { useAction, useGpuState, useNow, usePanelContext, useTrans } from './context';
+import { useAction, useGpuState, useNow, usePanelContext, useTrans, type Translations } from './context';
 import { ErrorText } from './ErrorText';
 import { QuotaBar } from './QuotaBar';
 
@@ -19,7 +19,7 @@ export function ShareCard(): JSX.Element {
   return (
     <>
       {state.notebook && <Slice notebook={state.notebook} />}
-      {state.countdown && <IdleWarning countdown={state.countdown} />}
+      {state.countdown && state.notebook?.state !== 'lent' && <IdleWarning countdown={state.countdown} />}
       {state.waiting.map(one => (
         <Waiting key={one.kernel} waiting={one} />
       ))}
@@ -29,31 +29,74 @@ export function ShareCard(): JSX.Element {
 
 function Slice({ notebook }: { notebook: Notebook }): JSX.Element {
   const trans = useTrans();
-  const memory = notebook.allocations.reduce((sum, part) => sum + part.memory_mib, 0);
   const used = notebook.utilised_milli;
   const label =
     used == null
-      ? trans.__('Use unknown: %1', notebook.utilised_unknown ?? trans.__('no measurement yet'))
+      ? trans.__('GPU use unknown: %1', notebook.utilised_unknown ?? trans.__('no measurement yet'))
       : trans.__('%1 of %2 GPU in use', gpus(used), gpus(notebook.gpu_milli));
   return (
     <>
       <p className="jgq-figures">
-        <b>{gpus(notebook.gpu_milli)}</b> GPU
-        {memory > 0 && <span> · {mebibytes(memory)}</span>}
-        <span className="jgq-quiet"> · {notebook.pool}</span>
+        <b>{gpus(notebook.gpu_milli)} GPU</b> <span className="jgq-quiet">{trans.__('in pool %1', notebook.pool)}</span>
         {notebook.simulated && <span className="jgq-tag">{trans.__('simulated')}</span>}
       </p>
       <QuotaBar parts={[{ milli: used ?? 0, kind: 'notebook' }]} quotaMilli={notebook.gpu_milli} label={label} />
       <p className="jgq-quiet">{label}</p>
+      <MemoryUse notebook={notebook} />
       {notebook.reason && notebook.state !== 'booked' && <p>{notebook.reason.message}</p>}
-      {notebook.warning && <p className="jgq-warn">{notebook.warning}</p>}
-      {notebook.enforcement && (
-        <p className="jgq-quiet" title={notebook.enforcement.why ?? ''}>
-          {trans.__('Enforced: memory %1, compute %2', notebook.enforcement.memory, notebook.enforcement.compute)}
+      {notebook.warning && (
+        <p className="jgq-note jgq-warn" role="status">
+          {notebook.warning}
         </p>
       )}
+      {notebook.enforcement && <EnforcementText found={notebook.enforcement} />}
     </>
   );
+}
+
+function MemoryUse({ notebook }: { notebook: Notebook }): JSX.Element | null {
+  const trans = useTrans();
+  const memory = notebook.allocations.reduce((sum, part) => sum + part.memory_mib, 0);
+  const used = notebook.memory_used_mib;
+  if (memory === 0) {
+    return null;
+  }
+  const label =
+    used == null
+      ? trans.__('%1 of GPU memory, use unknown', mebibytes(memory))
+      : trans.__('%1 of %2 GPU memory in use', mebibytes(used), mebibytes(memory));
+  return (
+    <>
+      {used != null && <QuotaBar parts={[{ milli: used, kind: 'notebook' }]} quotaMilli={memory} label={label} />}
+      <p className="jgq-quiet">{label}</p>
+    </>
+  );
+}
+
+function EnforcementText({ found }: { found: NonNullable<Notebook['enforcement']> }): JSX.Element {
+  const trans = useTrans();
+  const text = trans.__('Memory limit: %1. Compute limit: %2.', limitText(found.memory, trans), limitText(found.compute, trans));
+  return found.why ? (
+    <details className="jgq-quiet">
+      <summary>{text}</summary>
+      <p>{found.why}</p>
+    </details>
+  ) : (
+    <p className="jgq-quiet">{text}</p>
+  );
+}
+
+/** An enforcement level in words, with the word of the API where one is known. */
+function limitText(level: string, trans: Translations): string {
+  const texts: Record<string, string> = {
+    hardware: trans.__('by the hardware'),
+    driver: trans.__('by the driver'),
+    mps: trans.__('by MPS'),
+    policed: trans.__('work above it is stopped'),
+    cooperative: trans.__('cooperative, a setting of the framework'),
+    none: trans.__('not enforced'),
+  };
+  return texts[level] ?? level;
 }
 
 function IdleWarning({ countdown }: { countdown: Countdown }): JSX.Element | null {
@@ -65,9 +108,13 @@ function IdleWarning({ countdown }: { countdown: Countdown }): JSX.Element | nul
   if (idle.stage === 'in_use') {
     return null;
   }
+  const warned = idle.stage === 'warned' && freeAt !== null;
+  const text = warned
+    ? trans.__('Your GPU is not used. When the countdown ends, the kernels that use it are shut down, and their variables are lost. Run a cell, or keep it.')
+    : idle.message;
   return (
-    <div className={idle.stage === 'warned' ? 'jgq-note jgq-warn' : 'jgq-note'}>
-      <p role="status">{idle.message}</p>
+    <div className={warned ? 'jgq-note jgq-warn' : 'jgq-note'}>
+      <p role="status">{text}</p>
       {freeAt !== null && (
         <p>
           <b className="jgq-countdown" role="timer">{duration(freeAt - now)}</b>{' '}
