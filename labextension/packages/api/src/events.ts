@@ -108,14 +108,17 @@ async function readEvents(
   }
 }
 
+/** Also ends when the browser has a network again. */
 function delay(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise(resolve => {
     const end = (): void => {
       clearTimeout(timer);
       signal.removeEventListener('abort', end);
+      globalThis.removeEventListener?.('online', end);
       resolve();
     };
     const timer = setTimeout(end, ms);
     signal.addEventListener('abort', end);
+    globalThis.addEventListener?.('online', end);
   });
 }

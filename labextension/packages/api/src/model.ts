@@ -111,11 +111,12 @@ export class Model {
     }
     this.follow();
     this.arrived = [];
-    const [me, projects, listed, kernels] = await Promise.all([
+    const [me, projects, listed, kernels, version] = await Promise.all([
       service.me(),
       service.projects(),
       service.jobs(this.maxJobs),
       this.transport.idle(),
+      service.version().catch(() => null),
     ]);
     const notebook = status.notebook === null ? null : await service.notebook(status.notebook).catch(() => null);
     const state: State = {
@@ -129,6 +130,7 @@ export class Model {
       notebook,
       countdown: countdownOf(kernels.idle ?? notebook?.idle, Date.now()),
       waiting: kernels.waiting,
+      releases: version && { server: status.version, service: version.version },
     };
     this.set(this.arrived.reduce((before, change) => applyChange(before, change, Date.now()), state));
   }

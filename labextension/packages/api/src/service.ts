@@ -115,6 +115,10 @@ export class Service {
     this.client = createClient<paths>({ baseUrl: base.replace(/\/$/, ''), fetch });
   }
 
+  version(): Promise<Schemas['VersionView']> {
+    return answerOf(this.client.GET('/version'));
+  }
+
   me(): Promise<Me> {
     return answerOf(this.client.GET('/me'));
   }

@@ -18,7 +18,7 @@ export interface Countdown {
 
 export interface State {
   readonly connection: Connection;
-  /** StateReason the service is away. */
+  /** Why the service is unavailable. */
   readonly message: string;
   readonly me: Me | null;
   readonly projects: readonly Project[];
@@ -28,6 +28,8 @@ export interface State {
   readonly notebook: Notebook | null;
   readonly countdown: Countdown | null;
   readonly waiting: readonly WaitingKernel[];
+  /** The releases of this front end's server and of the service; null while unknown. */
+  readonly releases: { readonly server: string; readonly service: string } | null;
 }
 
 /** Jobs that a front end keeps; the hub's page lists all. */
@@ -44,6 +46,7 @@ export const INITIAL_STATE: State = {
   notebook: null,
   countdown: null,
   waiting: [],
+  releases: null,
 };
 
 export const WAITING: ReadonlySet<string> = new Set(['queued', 'paused']);

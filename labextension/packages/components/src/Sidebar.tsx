@@ -14,12 +14,14 @@ export interface SidebarProps {
   drafts: DraftStore;
   /** The job that is shown instead of the list. */
   job: string | null;
+  /** How often the form was asked for; with each time it is opened, and its command gets the focus. */
+  formFocused: number;
   onBack(): void;
 }
 
-export function Sidebar({ drafts, job, onBack }: SidebarProps): JSX.Element {
+export function Sidebar({ drafts, job, formFocused, onBack }: SidebarProps): JSX.Element {
   const trans = useTrans();
-  const { connection, message } = useGpuState();
+  const { connection, message, releases } = useGpuState();
   if (connection === 'none') {
     return (
       <div className="jgq-sidebar">
@@ -37,6 +39,15 @@ export function Sidebar({ drafts, job, onBack }: SidebarProps): JSX.Element {
           {message}
         </p>
       )}
+      {releases !== null && releases.server !== releases.service && (
+        <p className="jgq-note" role="status">
+          {trans.__(
+            'This server has release %1 of jupyter-gpu-quota, the GPU service has %2. Reading works; an action may be refused until the server is restarted with that release.',
+            releases.server,
+            releases.service,
+          )}
+        </p>
+      )}
       {job !== null ? (
         <JobPanel id={job} onBack={onBack} />
       ) : (
@@ -47,8 +58,8 @@ export function Sidebar({ drafts, job, onBack }: SidebarProps): JSX.Element {
           <Section name="project" title={trans.__('My project')}>
             <ProjectCards />
           </Section>
-          <Section name="submit" title={trans.__('Submit')}>
-            <SubmitForm drafts={drafts} />
+          <Section name="submit" title={trans.__('Submit')} opened={formFocused}>
+            <SubmitForm drafts={drafts} focused={formFocused} />
           </Section>
           <Section name="jobs" title={trans.__('Jobs')}>
             <JobList />
@@ -59,9 +70,22 @@ export function Sidebar({ drafts, job, onBack }: SidebarProps): JSX.Element {
   );
 }
 
-function Section({ name, title, children }: { name: string; title: string; children: ReactNode }): JSX.Element {
+interface SectionProps {
+  name: string;
+  title: string;
+  /** How often something asked to open it. */
+  opened?: number;
+  children: ReactNode;
+}
+
+function Section({ name, title, opened = 0, children }: SectionProps): JSX.Element {
   const key = `jupyter-gpu-quota:closed:${name}`;
   const [open, setOpen] = useState(() => window.localStorage.getItem(key) === null);
+  useEffect(() => {
+    if (opened > 0) {
+      setOpen(true);
+    }
+  }, [opened]);
   useEffect(() => {
     open ? window.localStorage.removeItem(key) : window.localStorage.setItem(key, '1');
   }, [key, open]);

@@ -1,19 +1,21 @@
 /** Submit a job: the command, its GPUs, and beneath it what would happen now. */
 
-import { useEffect, useId, useMemo, useState, useSyncExternalStore, type ReactNode } from 'react';
+import { useEffect, useRef, useState, useSyncExternalStore } from 'react';
 
-import type { DryRun, Job, JobRequest, SubmitChoices } from '@jupyter-gpu-quota/api';
+import type { DryRun, Job, JobRequest } from '@jupyter-gpu-quota/api';
 
-import { duration, gpus } from './amounts';
-import { useGpuState, usePanelContext, useTrans } from './context';
-import { inPlaceRequestOf, requestOf, type Draft, type DraftStore } from './draft';
+import { gpus, localTime } from './amounts';
+import { useGpuState, useNow, usePanelContext, useTrans } from './context';
+import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
 import { ErrorText } from './ErrorText';
+import { AdvancedFields, Field, MainFields, ParameterFields, usePossible } from './SubmitFields';
 
 const DRY_RUN_AFTER_MS = 500;
 
 type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal'; message: string } | null;
 
-export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
+/** `focused`: how often the form was asked for; with each time the command gets the focus. */
+export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focused?: number }): JSX.Element {
   const { model, openJob, inPlace } = usePanelContext();
   const trans = useTrans();
   const state = useGpuState();
@@ -23,7 +25,14 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
 
+  const command = useRef<HTMLInputElement>(null);
+
   useEffect(() => setError(''), [draft]);
+  useEffect(() => {
+    if (focused > 0) {
+      command.current?.focus();
+    }
+  }, [focused]);
 
   const send = async (): Promise<void> => {
     if (request === null || sending !== null) {
@@ -55,6 +64,7 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
         {id => (
           <input
             id={id}
+            ref={command}
             className="jgq-input jgq-code"
             value={draft.command}
             placeholder="python train.py --epochs 10"
@@ -64,10 +74,13 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
           />
         )}
       </Field>
-      <Main draft={draft} drafts={drafts} />
+      {request !== null && isNotebook(request.command) && draft.parameters.length > 0 && (
+        <ParameterFields draft={draft} drafts={drafts} />
+      )}
+      <MainFields draft={draft} drafts={drafts} />
       <details>
         <summary>{trans.__('Advanced options')}</summary>
-        <Advanced draft={draft} drafts={drafts} />
+        <AdvancedFields draft={draft} drafts={drafts} />
       </details>
       <DryRunResult outcome={outcome} unavailable={state.connection === 'unavailable'} />
       <ErrorText error={error} />
@@ -82,189 +95,6 @@ export function SubmitForm({ drafts }: { drafts: DraftStore }): JSX.Element {
         )}
       </div>
     </form>
-  );
-}
-
-interface Fields {
-  draft: Draft;
-  drafts: DraftStore;
-}
-
-/** The choices of the project that the draft names, or of the person's only or first one. */
-function useChoices(draft: Draft): { projects: string[]; preset: string | undefined; choices: SubmitChoices | null } {
-  const { model } = usePanelContext();
-  const { projects } = useGpuState();
-  const mine = projects.filter(project => project.role !== null);
-  const preset = mine.find(project => project.name === model.status?.project) ?? mine[0];
-  const chosen = mine.find(project => project.name === draft.project) ?? preset;
-  return { projects: mine.map(project => project.name), preset: preset?.name, choices: chosen?.submit ?? null };
-}
-
-/** The draft without a project, pool or environment that the person may not use any more. */
-function usePossible(draft: Draft): Draft {
-  const { projects, choices } = useChoices(draft);
-  const pools = choices?.pools.map(one => one.pool) ?? [];
-  const kept = (value: string, possible: readonly string[]): string => (possible.includes(value) ? value : '');
-  const project = kept(draft.project, projects);
-  const pool = kept(draft.pool, pools);
-  const environment = kept(draft.environment, choices?.environments ?? []);
-  return useMemo(() => ({ ...draft, project, pool, environment }), [draft, project, pool, environment]);
-}
-
-function Main({ draft, drafts }: Fields): JSX.Element {
-  const { inPlace, trans } = usePanelContext();
-  const { projects, preset, choices } = useChoices(draft);
-  const pools = choices?.pools ?? [];
-  const pool = pools.find(one => one.pool === (draft.pool || choices?.default_pool)) ?? pools[0];
-  const limit = pool ? duration(pool.time_limit_s * 1000) : '90m, 24h';
-  return (
-    <>
-      <div className="jgq-grid">
-        <TextField
-          draft={draft}
-          drafts={drafts}
-          of="folder"
-          label={inPlace ? trans.__('Run in folder of my home') : trans.__('Folder')}
-          placeholder={inPlace ? trans.__('without files') : trans.__('home folder')}
-        />
-        <TextField draft={draft} drafts={drafts} of="gpu" label={trans.__('GPUs')} placeholder="1, 0.5, 1/3, 8GiB" />
-        {projects.length > 1 && (
-          <Choice draft={draft} drafts={drafts} of="project" label={trans.__('Project')} options={projects} chosen={preset} />
-        )}
-        {pools.length > 1 && (
-          <Choice
-            draft={draft}
-            drafts={drafts}
-            of="pool"
-            label={trans.__('Pool')}
-            options={pools.map(one => one.pool)}
-            chosen={choices?.default_pool}
-          />
-        )}
-        {choices !== null && choices.environments.length > 0 && (
-          <Choice
-            draft={draft}
-            drafts={drafts}
-            of="environment"
-            label={trans.__('Environment')}
-            options={choices.environments}
-            chosen={choices.default_environment}
-          />
-        )}
-        <TextField draft={draft} drafts={drafts} of="timeLimit" label={trans.__('Time limit')} placeholder={limit} />
-      </div>
-      {pool && (
-        <p className="jgq-quiet">
-          {trans.__('Pool %1: %2 GPU of the quota is free', pool.pool, gpus(pool.quota_left_milli))}
-          {pool.limit_left_milli != null && ` · ${trans.__('%1 GPU of the limit', gpus(pool.limit_left_milli))}`}
-          {pool.user_left_milli != null && ` · ${trans.__('%1 GPU of your own limit', gpus(pool.user_left_milli))}`}
-        </p>
-      )}
-    </>
-  );
-}
-
-function Advanced({ draft, drafts }: Fields): JSX.Element {
-  const { inPlace, trans } = usePanelContext();
-  const { choices } = useChoices(draft);
-  const models = [...new Set((choices?.pools ?? []).flatMap(pool => pool.models.map(one => one.model)))];
-  const most = choices?.max_priority ?? 100;
-  const fields = { draft, drafts };
-  return (
-    <>
-      <div className="jgq-grid">
-        <TextField {...fields} of="name" label={trans.__('Name')} />
-        <TextField {...fields} of="priority" label={trans.__('Priority (0-%1)', most)} placeholder={String(choices?.priority ?? 50)} number />
-        <TextField {...fields} of="nodes" label={trans.__('Nodes')} placeholder="1" number />
-        <TextField {...fields} of="minNodes" label={trans.__('Minimum nodes (elastic)')} number />
-        <TextField {...fields} of="processes" label={trans.__('Processes per node')} placeholder="1" number />
-        {models.length > 1 && <Choice {...fields} of="gpuModel" label={trans.__('GPU model')} options={models} chosen={trans.__('any')} />}
-        <TextField {...fields} of="retries" label={trans.__('Retries after a failure')} placeholder="0" number />
-      </div>
-      <Check
-        checked={!draft.preemptible}
-        label={trans.__('Not preemptible (only within the quota)')}
-        onChange={on => drafts.change({ preemptible: !on })}
-      />
-      <Check
-        checked={draft.isPrivate}
-        label={trans.__('Visible only to me, leads and admins')}
-        onChange={on => drafts.change({ isPrivate: on })}
-      />
-      {!inPlace && (
-        <Check
-          checked={draft.live}
-          label={trans.__('Run in place, without a copy of the folder')}
-          onChange={on => drafts.change({ live: on })}
-        />
-      )}
-    </>
-  );
-}
-
-type TextOf = { [K in keyof Draft]: Draft[K] extends string ? K : never }[keyof Draft];
-
-function Field(props: { label: string; hint?: string; children: (id: string) => ReactNode }): JSX.Element {
-  const id = useId();
-  return (
-    <div className="jgq-field">
-      <label htmlFor={id}>{props.label}</label>
-      {props.children(id)}
-      {props.hint && <small className="jgq-quiet">{props.hint}</small>}
-    </div>
-  );
-}
-
-function TextField(
-  props: Fields & { of: TextOf; label: string; placeholder?: string; number?: boolean },
-): JSX.Element {
-  const { draft, drafts, of, label, placeholder, number } = props;
-  return (
-    <Field label={label}>
-      {id => (
-        <input
-          id={id}
-          className="jgq-input"
-          type={number ? 'number' : 'text'}
-          min={number ? 0 : undefined}
-          value={draft[of]}
-          placeholder={placeholder}
-          spellCheck={false}
-          onChange={event => drafts.change({ [of]: event.target.value })}
-        />
-      )}
-    </Field>
-  );
-}
-
-/** A choice whose empty value is the service's default, which `chosen` names. */
-function Choice(
-  props: Fields & { of: TextOf; label: string; options: string[]; chosen: string | null | undefined },
-): JSX.Element {
-  const trans = useTrans();
-  const { draft, drafts, of, label, options, chosen } = props;
-  return (
-    <Field label={label}>
-      {id => (
-        <select id={id} className="jgq-input" value={draft[of]} onChange={event => drafts.change({ [of]: event.target.value })}>
-          <option value="">{chosen ?? trans.__('none')}</option>
-          {options
-            .filter(option => option !== chosen)
-            .map(option => (
-              <option key={option}>{option}</option>
-            ))}
-        </select>
-      )}
-    </Field>
-  );
-}
-
-function Check(props: { checked: boolean; label: string; onChange(on: boolean): void }): JSX.Element {
-  return (
-    <label className="jgq-check">
-      <input type="checkbox" checked={props.checked} onChange={event => props.onChange(event.target.checked)} />
-      {props.label}
-    </label>
   );
 }
 
@@ -295,6 +125,7 @@ function useDryRun(request: JobRequest | null): Outcome {
 
 function DryRunResult({ outcome, unavailable }: { outcome: Outcome; unavailable: boolean }): JSX.Element {
   const trans = useTrans();
+  const now = useNow(60_000);
   return (
     <div className="jgq-outcome" aria-live="polite">
       {outcome?.of === 'refusal' && !unavailable && <p className="jgq-error">{outcome.message}</p>}
@@ -303,6 +134,12 @@ function DryRunResult({ outcome, unavailable }: { outcome: Outcome; unavailable:
           <p>
             <b>{outcome.found.starts_now ? trans.__('Starts now.') : trans.__('Would be queued.')}</b> {outcome.found.reason.message}
           </p>
+          {outcome.found.estimate_at != null && (
+            <p>
+              {outcome.found.estimate_is_bound ? trans.__('Starts no later than') : trans.__('Estimated start')}:{' '}
+              {localTime(outcome.found.estimate_at, now)}
+            </p>
+          )}
           {outcome.found.pauses.map((one, at) => (
             <p key={at} className="jgq-quiet">
               {one.message}

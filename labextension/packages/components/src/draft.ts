@@ -4,6 +4,13 @@ import { parse } from 'shell-quote';
 
 import type { JobRequest } from '@jupyter-gpu-quota/api';
 
+/** A parameter of a notebook with its value in the file; an empty `value` leaves that. */
+export interface Parameter {
+  readonly name: string;
+  readonly preset: string;
+  readonly value: string;
+}
+
 export interface Draft {
   readonly command: string;
   /** The folder that is packed and sent, as a path of the file browser. */
@@ -20,6 +27,14 @@ export interface Draft {
   readonly processes: string;
   readonly gpuModel: string;
   readonly retries: string;
+  readonly cpus: string;
+  readonly memoryGib: string;
+  /** One NAME=value a line. */
+  readonly variables: string;
+  /** When the owner gets a message: a name of MESSAGES, or empty for the settings of the site. */
+  readonly notify: string;
+  /** Of the notebook that the command runs. */
+  readonly parameters: readonly Parameter[];
   readonly preemptible: boolean;
   readonly isPrivate: boolean;
   readonly live: boolean;
@@ -42,21 +57,70 @@ export const EMPTY_DRAFT: Draft = {
   processes: '',
   gpuModel: '',
   retries: '',
+  cpus: '',
+  memoryGib: '',
+  variables: '',
+  notify: '',
+  parameters: [],
   preemptible: true,
   isPrivate: false,
   live: false,
   key: '',
 };
 
+export const MESSAGES: Readonly<Record<string, NonNullable<JobRequest['notify']>>> = {
+  never: [],
+  failed: ['failed'],
+  ended: ['ended', 'failed'],
+  all: ['ended', 'failed', 'paused'],
+};
+
+/** Text that a shell leaves as it is. */
+const QUOTED = /'[^']*'|"[^"$`\\]*"|\\'/g;
 /** What only a shell can run: variables, pipes, patterns, assignments, its own commands. */
 const NEEDS_SHELL = /[`$~*?[\]{}|&;<>()\n\\]|^\s*(\w+=|(cd|export|source|\.)\s)/;
 
 /** A command line as words; one that needs a shell is run by `sh -c`. */
 export function words(command: string): string[] {
-  if (NEEDS_SHELL.test(command)) {
+  if (NEEDS_SHELL.test(command.replace(QUOTED, 'quoted'))) {
     return ['sh', '-c', command];
   }
   return parse(command).filter((word): word is string => typeof word === 'string');
+}
+
+/** Variables from lines NAME=value; a line without "=" is a name with an empty value, which the service refuses or takes. */
+function variablesOf(text: string): Record<string, string> | undefined {
+  const lines = text.split('\n').filter(line => line.trim() !== '');
+  const pairs = lines.map(line => {
+    const at = line.indexOf('=');
+    return at < 0 ? [line.trim(), ''] : [line.slice(0, at).trim(), line.slice(at + 1)];
+  });
+  return pairs.length === 0 ? undefined : (Object.fromEntries(pairs) as Record<string, string>);
+}
+
+/** The words that give a notebook its changed parameters. */
+function parameterWords(parameters: readonly Parameter[]): string[] {
+  return parameters.filter(one => one.value.trim() !== '').flatMap(one => ['-p', one.name, one.value.trim()]);
+}
+
+const ASSIGNMENT = /^([A-Za-z_]\w*)\s*(?::[^=]+)?=\s*([^=\s].*?)\s*(?:#.*)?$/;
+
+/** The assignments of a cell tagged `parameters`. */
+export function parametersOf(source: string): Parameter[] {
+  return source.split('\n').flatMap(line => {
+    const found = ASSIGNMENT.exec(line);
+    return found ? [{ name: found[1]!, preset: found[2]!, value: '' }] : [];
+  });
+}
+
+function isParameter(value: unknown): value is Parameter {
+  const one = value as Parameter | null;
+  return typeof one?.name === 'string' && typeof one.preset === 'string' && typeof one.value === 'string';
+}
+
+function scaled(text: string, by: number): number | undefined {
+  const value = count(text);
+  return value === undefined ? undefined : Math.round(value * by);
 }
 
 function count(text: string): number | undefined {
@@ -70,6 +134,7 @@ export function requestOf(draft: Draft): JobRequest | null {
   if (command.length === 0) {
     return null;
   }
+  command.push(...(isNotebook(command) ? parameterWords(draft.parameters) : []));
   const all = {
     command,
     gpu: draft.gpu.trim() || '1',
@@ -84,6 +149,10 @@ export function requestOf(draft: Draft): JobRequest | null {
     processes: count(draft.processes),
     gpu_model: draft.gpuModel.trim() || undefined,
     retries: count(draft.retries),
+    cpu_milli: scaled(draft.cpus, 1000),
+    memory_mib: scaled(draft.memoryGib, 1024),
+    variables: variablesOf(draft.variables),
+    notify: MESSAGES[draft.notify],
     preemptible: draft.preemptible ? undefined : false,
     private: draft.isPrivate || undefined,
     live: draft.live || undefined,
@@ -97,6 +166,10 @@ export function inPlaceRequestOf(draft: Draft): JobRequest | null {
   const folder = draft.folder.trim();
   const request = requestOf({ ...draft, live: folder !== '' });
   return request && folder !== '' ? { ...request, directory: folder } : request;
+}
+
+export function isNotebook(command: readonly string[]): boolean {
+  return command[0]?.endsWith('.ipynb') === true;
 }
 
 function newKey(): string {
@@ -135,7 +208,9 @@ export class DraftStore {
   private stored(): Partial<Draft> {
     try {
       const found = JSON.parse(this.storage.getItem(this.key) ?? '{}') as Record<string, unknown>;
-      const known = Object.entries(EMPTY_DRAFT).filter(([name, empty]) => typeof found[name] === typeof empty);
+      const known = Object.entries(EMPTY_DRAFT).filter(([name, empty]) =>
+        Array.isArray(empty) ? [found[name]].flat().every(isParameter) : typeof found[name] === typeof empty,
+      );
       return Object.fromEntries(known.map(([name]) => [name, found[name]]));
     } catch {
       return {}; // Another program wrote it.

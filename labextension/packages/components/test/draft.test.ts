@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { DraftStore, EMPTY_DRAFT, inPlaceRequestOf, requestOf, words } from '../src/draft';
+import { DraftStore, EMPTY_DRAFT, inPlaceRequestOf, parametersOf, requestOf, words } from '../src/draft';
 
 test.each([
   ['python train.py', ['python', 'train.py']],
@@ -43,4 +43,32 @@ test.each([
   [' work/a ', { command: ['ls'], gpu: '1', live: true, directory: 'work/a' }],
 ])('a job of the page in the folder %o', (folder, expected) => {
   expect(inPlaceRequestOf({ ...EMPTY_DRAFT, command: 'ls', folder, live: true })).toEqual(expected);
+});
+
+test('the parameters of a notebook are its assignments, and changed ones are given to the job', () => {
+  const found = parametersOf("# training\nepochs = 10\nrate: float = 0.1  # per step\nname = 'a = b'\nif epochs == 3:\n    x = 1\n");
+  expect(found.map(one => [one.name, one.preset])).toEqual([
+    ['epochs', '10'],
+    ['rate', '0.1'],
+    ['name', "'a = b'"],
+  ]);
+  const parameters = found.map(one => (one.name === 'epochs' ? { ...one, value: ' 30 ' } : one));
+  const asked = { ...EMPTY_DRAFT, command: 'train.ipynb', parameters };
+  expect(requestOf(asked)?.command).toEqual(['train.ipynb', '-p', 'epochs', '30']);
+  expect(requestOf({ ...asked, command: 'python train.py' })?.command).toEqual(['python', 'train.py']);
+});
+
+test.each([
+  ["'Untitled (1).ipynb'", ['Untitled (1).ipynb']],
+  ["'it'\\''s $HOME.ipynb'", ["it's $HOME.ipynb"]],
+  ['python "a (1).py" --x=1', ['python', 'a (1).py', '--x=1']],
+  ['echo "$HOME"', ['sh', '-c', 'echo "$HOME"']],
+])('%s needs a shell only for what a shell would change', (command, expected) => {
+  expect(words(command)).toEqual(expected);
+});
+
+test('variables, messages, processors and memory of the form', () => {
+  const draft = { ...EMPTY_DRAFT, command: 'x', variables: 'A=1=2\n\n B = c ', notify: 'never', cpus: '1.5', memoryGib: '2' };
+  expect(requestOf(draft)).toMatchObject({ variables: { A: '1=2', B: ' c ' }, notify: [], cpu_milli: 1500, memory_mib: 2048 });
+  expect(requestOf({ ...EMPTY_DRAFT, command: 'x' })).not.toHaveProperty('variables');
 });

@@ -6,7 +6,10 @@ import { PathExt } from '@jupyterlab/coreutils';
 import type { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import type { ILauncher } from '@jupyterlab/launcher';
 import type { INotebookTracker } from '@jupyterlab/notebook';
+import type { Contents } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
+
+import { parametersOf, type Parameter } from '@jupyter-gpu-quota/components';
 
 import { gpuIcon, type GpuPanel } from './panel';
 
@@ -22,6 +25,25 @@ export function commandOf(name: string): string | null {
   const program = PROGRAMS[PathExt.extname(name)];
   const quoted = /^[\w.][\w.-]*$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`;
   return program === undefined ? null : program + quoted;
+}
+
+/** Of nbformat's cells, the part that is read here. */
+interface Cell {
+  readonly cell_type: string;
+  readonly metadata: { readonly tags?: unknown };
+  readonly source: string | string[];
+}
+
+/** The parameters of a notebook's file; none if it cannot be read, which the job itself will say. */
+async function notebookParameters(contents: Contents.IManager, path: string): Promise<Parameter[]> {
+  try {
+    const { cells } = (await contents.get(path, { type: 'notebook', content: true })).content as { cells: Cell[] };
+    const tagged = cells.find(cell => cell.cell_type === 'code' && [cell.metadata.tags].flat().includes('parameters'));
+    return tagged ? parametersOf([tagged.source].flat().join('')) : [];
+  } catch (error) {
+    console.warn(`jupyter-gpu-quota: the parameters of ${path} cannot be read:`, error);
+    return [];
+  }
 }
 
 /** The parts of Lab in which commands are found; null where an application does not have one. */
@@ -41,12 +63,13 @@ export function addCommands(
 ): void {
   const { commands } = app;
   const open = (): void => app.shell.activateById(panel.id);
-  const prepare = (drivePath: string): void => {
-    const path = app.serviceManager.contents.localPath(drivePath);
+  const { contents } = app.serviceManager;
+  const prepare = async (drivePath: string): Promise<void> => {
+    const path = contents.localPath(drivePath);
     const command = commandOf(PathExt.basename(path));
     if (command !== null) {
-      panel.drafts.change({ command, folder: PathExt.dirname(path), name: '' });
-      panel.showJob(null);
+      const parameters = PathExt.extname(path) === '.ipynb' ? await notebookParameters(contents, drivePath) : [];
+      panel.drafts.change({ command, folder: PathExt.dirname(path), name: '', parameters });
       open();
       panel.showForm();
     }
@@ -68,7 +91,7 @@ export function addCommands(
       const notebook = targets.notebooks?.currentWidget;
       if (notebook) {
         await notebook.context.save();
-        prepare(notebook.context.path);
+        await prepare(notebook.context.path);
       }
     },
   });

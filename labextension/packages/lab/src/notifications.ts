@@ -86,7 +86,7 @@ export class Notifications {
     }[event.stage];
     const names = lost.map(one => one.name).join(', ');
     const why = trans.__('The kernel of %1 was shut down, because it did not use its GPU. Its variables are lost.', names);
-    this.show(event.stage === 'freed' && names ? `${why} ${event.message}` : event.message, shown);
+    this.show(event.stage === 'freed' && names ? why : event.message, shown); // Lab cuts a notification at 140 characters.
   }
 
   private show(message: string, actions: Notification.IAction[]): void {

@@ -15,6 +15,7 @@ export const gpuIcon = new LabIcon({ name: 'jupyter-gpu-quota:icon', svgstr: ico
 export class GpuPanel extends ReactWidget {
   readonly drafts: DraftStore;
   private job: string | null = null;
+  private formFocused = 0;
   private readonly context: PanelContext;
 
   constructor(model: Model, trans: TranslationBundle) {
@@ -40,19 +41,16 @@ export class GpuPanel extends ReactWidget {
     this.update();
   }
 
-  /** Scroll to the form, and put the cursor into its command. */
+  /** Show the form, with the cursor in its command. */
   showForm(): void {
-    void this.renderPromise?.then(() => {
-      const command = this.node.querySelector<HTMLInputElement>('input.jgq-code');
-      command?.closest('details')?.setAttribute('open', '');
-      command?.focus();
-    });
+    this.formFocused += 1;
+    this.showJob(null);
   }
 
   protected override render(): JSX.Element {
     return (
       <PanelContextProvider value={this.context}>
-        <Sidebar drafts={this.drafts} job={this.job} onBack={() => this.showJob(null)} />
+        <Sidebar drafts={this.drafts} job={this.job} formFocused={this.formFocused} onBack={() => this.showJob(null)} />
       </PanelContextProvider>
     );
   }
@@ -65,11 +63,6 @@ async function confirmed(trans: TranslationBundle, title: string, body: string, 
 
 /** The service sends a file of a job as an attachment, so that the page stays. */
 function openOutput(base: string, job: string, path: string): void {
-  const link = document.createElement('a');
-  link.href = URLExt.join(base, 'jobs', encodeURIComponent(job), 'outputs', ...path.split('/').map(encodeURIComponent));
-  link.target = '_blank';
-  link.rel = 'noopener';
-  document.body.appendChild(link);
-  link.click();
-  link.remove();
+  const url = URLExt.join(base, 'jobs', encodeURIComponent(job), 'outputs', ...path.split('/').map(encodeURIComponent));
+  window.open(url, '_blank', 'noopener');
 }
