@@ -6,7 +6,9 @@ Source: docs/scheduling.md, section 3.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from ..model import MS_PER_S, Job
 from ..placement.ledger import Ledger
@@ -143,7 +145,7 @@ def _first_fit(
     use = {level: level.use + request.size for level in project.levels}
     if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
         return drained_at, room.pieces()
-    for running in sorted(work, key=lambda one: (one.ends_at(pool.now), one.pieces, one.project.name)):
+    for running in _by_end(work, pool.now):
         for level in running.project.levels:
             if level in use:
                 use[level] -= running.size
@@ -152,6 +154,14 @@ def _first_fit(
         if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
             return max(drained_at, running.ends_at(pool.now) + grace_ms(pool)), room.pieces()
     return None
+
+
+def _by_end(work: Iterable[Running], now: int) -> Iterator[Running]:
+    """Work in the order of its time limits, then of its devices; only what is read is sorted by these."""
+    rows = sorted([(one.ends_at(now), at, one) for at, one in enumerate(work)])
+    for _, together in groupby(rows, key=itemgetter(0)):
+        ended = [one for _, _, one in together]
+        yield from sorted(ended, key=lambda one: (one.pieces, one.project.name)) if len(ended) > 1 else ended
 
 
 class _FutureRoom:

@@ -420,6 +420,10 @@ class Ledger:
         """The room of a node after all drains, for firm work or for borrowers."""
         return self._totals_after(borrowed).of[node]
 
+    def nodes_after(self, *, borrowed: bool) -> Sequence[int]:
+        """The room of every node after all drains."""
+        return self._totals_after(borrowed).of
+
     def ranks_after(self, milli: int, *, borrowed: bool) -> int:
         """An upper bound of the ranks of this size that fit after all drains."""
         return self._totals_after(borrowed).ranks(milli)
@@ -454,7 +458,7 @@ class Ledger:
 
     def most_after(self, *, borrowed: bool) -> int:
         """The room of the node with the most room after all drains."""
-        return max(self._totals_after(borrowed).of, default=0)
+        return max(self.nodes_after(borrowed=borrowed), default=0)
 
     def free_now(self, at: int) -> int:
         """The unoccupied part of a device now, reserved or not; below 0 on an overcommitted device."""

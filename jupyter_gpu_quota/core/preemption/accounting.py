@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..placement.place import reserve, vacate
-from ..queue.pool_state import PoolState, victim_list
+from ..queue.pool_state import PoolState, remove_victim
 from ..queue.quota_state import Victim
 
 
@@ -21,7 +21,7 @@ def mark_leaving(pool: PoolState, victim: Victim, *, sign: int = 1) -> None:
 def subtract_use(pool: PoolState, victim: Victim) -> None:
     project = victim.project
     pool.stopped.add(victim.key)
-    victim_list(pool, victim).remove(victim)
+    remove_victim(pool, victim)
     if victim.base is not None:
         project.shrink(victim.size, victim.user)
     elif victim.reserved:

@@ -172,6 +172,8 @@ class Candidates:
         Rule R48.
         """
         own, priority = self.preemptor.project, self.preemptor.priority
+        if own.lowest_priority >= priority and not self.pool.borrowers:
+            return ()
         borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
         firm = takewhile(lambda one: one.priority < priority, self._victims_of(own))
         candidates = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm

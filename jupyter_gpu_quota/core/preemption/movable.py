@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import nlargest, nsmallest
+from heapq import nlargest
 
 from ..placement.ledger import ANY_MODEL
 from ..placement.place import Request
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import ABOVE, Entitlement, QuotaState, Victim
+from ..queue.quota_state import ABOVE, Entitlement, QuotaState, Running, Victim
 from .rules import Preemptor
 from .victims import parts_of
 
@@ -42,15 +42,23 @@ def movable_on(pool: PoolState, devices: Iterable[int], *, protected: bool) -> l
 def _on_device(pool: PoolState, at: int, *, protected: bool) -> Iterator[Victim]:
     """The work with a part on a device that may move; victims are made of this work only."""
     if not pool.on_device:
-        for project in pool.projects.values():
-            for running in project.running if project.known else ():
-                for device in {piece.device for piece in running.pieces}:
-                    pool.on_device.setdefault(device, []).append(running)
+        pool.on_device = _by_device(pool)
     for running in pool.on_device.get(at, ()):
         whole = parts_of(pool.policy, pool.now, running)[0]
         is_stopped = whole.key in pool.stopped or whole.key + ABOVE in pool.stopped
         if not is_stopped and (protected or not whole.protected) and _is_movable(whole):
             yield whole
+
+
+def _by_device(pool: PoolState) -> dict[int, list[Running]]:
+    """The preemptible running work of the projects of the policy, by device."""
+    found: dict[int, list[Running]] = {}
+    for running in (one for project in pool.projects.values() if project.known for one in project.running):
+        for piece in running.pieces:
+            there = found.setdefault(piece.device, [])
+            if not there or there[-1] is not running:
+                there.append(running)
+    return found
 
 
 def _work_of(project: QuotaState, *, protected: bool) -> Iterable[Victim]:
@@ -85,11 +93,13 @@ def _with_most_room(pool: PoolState, request: Request) -> Iterator[Sequence[int]
     """The nodes, or for requests up to one device the devices, with most room."""
     ledger = pool.ledger
     if request.devices_per_rank > 1:
-        numbers = range(len(ledger.on_node))
-        best = nlargest(MAX_CONSIDERED, numbers, key=lambda node: (ledger.node_after(node, borrowed=False), -node))
-        return (ledger.on_node[node] for node in best)
-    rooms = ((-milli, at) for at, milli in enumerate(ledger.all_plain_after()))
-    return ([at] for _, at in nsmallest(MAX_CONSIDERED, rooms))
+        return (ledger.on_node[node] for node in _with_most(ledger.nodes_after(borrowed=False)))
+    return ([at] for at in _with_most(ledger.all_plain_after()))
+
+
+def _with_most(rooms: Sequence[int]) -> list[int]:
+    """The numbers with most room; of equal ones the lowest first."""
+    return [-number for _, number in nlargest(MAX_CONSIDERED, zip(rooms, range(0, -len(rooms), -1), strict=True))]
 
 
 def _least_moved(pool: PoolState, request: Request, devices: Sequence[int], *, protected: bool) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..placement.place import Piece
-from ..queue.pool_state import PoolState, victim_list
+from ..queue.pool_state import PoolState, remove_victim
 from ..queue.quota_state import Victim
 from .accounting import restart_in_place
 from .operations import split
@@ -34,7 +34,7 @@ def shrink(pool: PoolState, above: Victim) -> None:
     assert rest is not None, "a part that leaves has one that stays"
     if above.first_shrink is None:
         restart_in_place(pool, rest)
-        victim_list(pool, rest).remove(rest)
+        remove_victim(pool, rest)
     else:
         above.first_shrink.base = rest
     rest.above = None

@@ -66,6 +66,8 @@ def make_victims(policy: Policy, now: int, project: QuotaState) -> None:
     """Fill a project's lists of victims, each in order."""
     for running in project.running:
         for victim in parts_of(policy, now, running):
+            if victim.key in project.not_listed:
+                continue
             if victim.base is not None:
                 project.elastic_surplus.append(victim)
             elif victim.protected:

@@ -183,3 +183,12 @@ def victim_list(pool: PoolState, victim: Victim) -> list[Victim]:
     if victim.borrower:
         return pool.borrowers
     return victim.project.protected_victims if victim.protected else victim.project.victims
+
+
+def remove_victim(pool: PoolState, victim: Victim) -> None:
+    """Remove a victim from its list; one of running work that was not listed yet is left out of it."""
+    project = victim.project
+    if project.make_victims is None or victim.reserved or victim.borrower:
+        victim_list(pool, victim).remove(victim)
+    else:
+        project.not_listed.add(victim.key)

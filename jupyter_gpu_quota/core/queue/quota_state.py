@@ -133,6 +133,8 @@ class QuotaState:
     make_victims: Callable[[QuotaState], None] | None = None
     parts_by_job: dict[str, list[Victim]] = field(default_factory=dict)
     """The victims that were made of its running work so far."""
+    not_listed: set[str] = field(default_factory=set)
+    """The keys of those that left before the lists were made."""
     _preemptible_use: PreemptibleUse | None = None
     _victims: list[Victim] = field(default_factory=list)
     _surplus: list[Victim] = field(default_factory=list)

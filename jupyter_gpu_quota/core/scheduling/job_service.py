@@ -280,9 +280,11 @@ class JobService:
     def _claim_for_another(self, one: Candidate) -> bool:
         """Plan a preemption for another job of the class where R46 forbids one to the first."""
         paused_for = one.preemptor.excluded_victim
-        if not self._may_claim(one) or not any(running.job.id == paused_for for running in self.pool.running):
+        if paused_for is None or not self._may_claim(one):
             return False
-        other = one.queue.first_not_paused_for(paused_for or "")
+        if not any(running.job.id == paused_for for running in self.pool.running):
+            return False
+        other = one.queue.first_not_paused_for(paused_for)
         if other is None or self.patient_jobs.that_holds_back(one.project, one.queue, other) is not None:
             return False
         found = find_preemption(self.pool, preemptor_of(one.project, one.queue, one.entitlement, one.scope, other))

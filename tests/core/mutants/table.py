@@ -184,9 +184,9 @@ MUTANTS = (
     mutant(
         "of equal jobs the order of the input decides which ends first",
         edit(
-            "backfill/planning.py:_first_fit",
-            "sorted(work, key=lambda one: (one.ends_at(pool.now), one.pieces, one.project.name))",
-            "sorted(work, key=lambda one: (one.ends_at(pool.now), one.pieces))",
+            "backfill/planning.py:_by_end",
+            "sorted(ended, key=lambda one: (one.pieces, one.project.name))",
+            "sorted(ended, key=lambda one: one.pieces)",
         ),
     ),
     mutant(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from ...placement.place import reserve
-from ...queue.pool_state import PoolState, victim_list
+from ...queue.pool_state import PoolState, remove_victim
 from ...queue.quota_state import Entitlement, Victim
 from ..accounting import subtract_use
 from ..department_rules import department_slack, is_department_full
@@ -129,7 +129,7 @@ class _Search:
                 replace_parts(victim)
             subtract_use(self.pool, victim)
         for move in found.moves:
-            victim_list(self.pool, move.victim).remove(move.victim)
+            remove_victim(self.pool, move.victim)
             self.pool.stopped.add(move.victim.key)
         for victim in shrunk:
             shrink(self.pool, victim)
