@@ -15,7 +15,7 @@ from ..model import Job
 from ..placement.place import Request
 from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState, waiting_sizes
-from ..queue.quota_state import Entitlement, QuotaState, Victim
+from ..queue.quota_state import SURPLUS, Entitlement, QuotaState, Victim
 
 
 class Preemptor(NamedTuple):
@@ -104,14 +104,16 @@ class Loss:
 class PreemptionRules:
     """Which further victims one preemptor may take beside those picked so far.
 
-    ``below_guarantee``: a victim's project may end below its guarantee, where nothing else helps.
+    ``most_below``: the number of victims' projects that may end below their guarantee, where nothing else helps.
     """
 
-    def __init__(self, pool: PoolState, preemptor: Preemptor, *, below_guarantee: bool) -> None:
-        self.pool, self.preemptor, self.below_guarantee = pool, preemptor, below_guarantee
+    def __init__(self, pool: PoolState, preemptor: Preemptor, *, most_below: int) -> None:
+        self.pool, self.preemptor, self.most_below = pool, preemptor, most_below
         self.notebook = preemptor.entitlement is Entitlement.NOTEBOOK
         self.stopped_at_guarantee = False
-        """A set was refused only because a project would have ended below its guarantee."""
+        """A set was refused only because too many projects would have ended below their guarantee."""
+        self._below: set[QuotaState] = set()
+        """The projects that would end below it, of the set that was compared last."""
         self.picked: dict[str, Victim] = {}
         self.losses_so_far: dict[QuotaState, Loss] = defaultdict(Loss)
         self.allowed_alone: Victim | None = None
@@ -182,6 +184,15 @@ class PreemptionRules:
             self.allowed_alone = chosen[0]
         return True
 
+    def is_first_allowed(self, victim: Victim) -> bool:
+        """:meth:`is_allowed` for one victim with nothing picked, of a claim of a job in a pool without departments."""
+        project, entitlement = victim.project, self.preemptor.entitlement
+        if project is self.preemptor.project:
+            return True
+        losses = {project: Loss()}
+        losses[project].add(victim, for_slice=False)
+        return entitlement is not SURPLUS and self._is_level_loss_allowed(project, losses, entitlement, [victim])
+
     def may_be_allowed(self, chosen: Sequence[Victim]) -> bool:
         """Whether any set with these may be allowed.
 
@@ -207,6 +218,7 @@ class PreemptionRules:
     def losses(self, chosen: Sequence[Victim]) -> dict[QuotaState, Loss]:
         """The loss of each project by the picked victims and these."""
         losses: dict[QuotaState, Loss] = {}
+        self._below.clear()
         for project, loss in self.losses_so_far.items():
             kept = loss.firm, loss.largest_firm, loss.borrowed, loss.largest_borrowed, loss.reserved
             losses[project] = Loss(*kept)
@@ -252,9 +264,13 @@ class PreemptionRules:
 
     def _ends_below_guarantee(self, level: QuotaState, after: int) -> bool:
         """Whether a level may not end with this use. Rule R47."""
-        is_below = after < level.guarantee and not self.below_guarantee
-        self.stopped_at_guarantee |= is_below
-        return is_below
+        if after >= level.guarantee:
+            return False
+        if not level.is_department:
+            self._below.add(level)
+        is_one_too_many = max(1, len(self._below)) > self.most_below
+        self.stopped_at_guarantee |= is_one_too_many
+        return is_one_too_many
 
     def _could_reclaim(self, level: QuotaState, after: int, chosen: Sequence[Victim]) -> bool:
         """Whether work of the level could reclaim within its guarantee, now or when the rest of its work has ended.

@@ -301,6 +301,11 @@ HERE = Path(__file__).parent
             "claim_that_one_pause_serves_without_moves",
             id="a claim gets the one pause that serves it, whatever moves might serve beside another one",
         ),
+        # R40, R47
+        pytest.param(
+            "second_project_left_below_its_quota",
+            id="a claim that leaves a project below its quota leaves no second one there without need",
+        ),
         # R37
         pytest.param(
             "own_victim_smaller_than_its_claim",

@@ -229,8 +229,8 @@ PREEMPTION_MUTANTS = (
         "a victim may end below its quota at once",
         edit(
             "preemption/search/find.py:find_preemption",
-            "below_guarantee and (not stopped_at_guarantee)",
-            "not below_guarantee",
+            "(0, 1, NO_LIMIT)",
+            "(NO_LIMIT,)",
         ),
     ),
     mutant(

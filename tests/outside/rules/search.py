@@ -18,7 +18,7 @@ MOST_VICTIMS = 3
 MOST_SETS = 1500
 
 Cost = tuple[int, int, int, int]
-"""Protected jobs touched, projects left below their quota, pauses without borrowers, moves."""
+"""Protected jobs touched, projects left below their quota (2: or more), pauses without borrowers, moves."""
 
 
 class Part(NamedTuple):
@@ -146,4 +146,4 @@ def cost_of(case: Case) -> Cost:
     protected = sum(1 for job in (*claim.evicted, *claim.moved) if is_protected(job, case.state))
     below = sum(1 for rows in case.victims if rows.left < rows.project.of(pool).training)
     pauses = sum(1 for job in claim.evicted if not job.borrower)
-    return protected, below, pauses, len(claim.moved)
+    return protected, min(below, 2), pauses, len(claim.moved)

@@ -17,13 +17,11 @@ from .room import Found, RoomTest
 
 
 class Attempt:
-    """``below_guarantee``: a victim's project may end below its guarantee."""
+    """``most_below``: the number of victims' projects that may end below their guarantee."""
 
-    def __init__(
-        self, pool: PoolState, preemptor: Preemptor, *, include_protected: bool, below_guarantee: bool
-    ) -> None:
+    def __init__(self, pool: PoolState, preemptor: Preemptor, *, include_protected: bool, most_below: int) -> None:
         self.pool, self.preemptor, self.ledger = pool, preemptor, pool.ledger
-        self.include_protected, self.below_guarantee = include_protected, below_guarantee
+        self.include_protected, self.most_below = include_protected, most_below
         self.notebook = preemptor.entitlement is Entitlement.NOTEBOOK
         self.can_borrow = preemptor.can_borrow or self.notebook
         self.ended_early = False
@@ -32,7 +30,7 @@ class Attempt:
 
     def begin(self) -> None:
         """Begin again with nothing chosen; the caller undoes the ledger."""
-        self.rules = PreemptionRules(self.pool, self.preemptor, below_guarantee=self.below_guarantee)
+        self.rules = PreemptionRules(self.pool, self.preemptor, most_below=self.most_below)
         self.candidates = Candidates(self.pool, self.preemptor, self.rules, include_protected=self.include_protected)
         self.operations: list[Operation] = []
         self.pieces: list[Piece] = []

@@ -12,7 +12,7 @@ from itertools import islice
 
 from ...placement.place import reserve
 from ...queue.pool_state import PoolState, remove_victim
-from ...queue.quota_state import Entitlement, Victim
+from ...queue.quota_state import NO_LIMIT, Entitlement, Victim
 from ..accounting import subtract_use
 from ..department_rules import department_slack, is_department_full
 from ..feasibility import is_feasible
@@ -43,18 +43,18 @@ def find_preemption(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
         return found
     if not is_feasible(pool, preemptor):
         return None
-    stopped_at_guarantee = False
     protects = preemptor.entitlement <= Entitlement.GUARANTEE and has_protected(pool)
     for include_protected in (False, True) if protects else (False,):
-        for below_guarantee in (False, True):
-            if below_guarantee and not stopped_at_guarantee:
-                continue
+        for most_below in (0, 1, NO_LIMIT):
+            stopped_at_guarantee = False
             for claim in _scopes(pool, preemptor):
-                search = _Search(pool, claim, include_protected, below_guarantee)
+                search = _Search(pool, claim, include_protected, most_below)
                 found = search.run()
                 if found is not None:
                     return found
                 stopped_at_guarantee |= search.attempt.rules.stopped_at_guarantee
+            if not stopped_at_guarantee:
+                break
     return None
 
 
@@ -70,7 +70,7 @@ def find_shrinks(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
 
     If found, the pool is changed as by :func:`find_preemption`.
     """
-    return _Search(pool, preemptor, False, False, only_shrinks=True).run()
+    return _Search(pool, preemptor, False, 0, only_shrinks=True).run()
 
 
 def find_drain(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
@@ -78,19 +78,19 @@ def find_drain(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
 
     If found, the pool is changed as by :func:`find_preemption`.
     """
-    return _Search(pool, preemptor, False, False, only_drains=True).run() if pool.ledger.draining else None
+    return _Search(pool, preemptor, False, 0, only_drains=True).run() if pool.ledger.draining else None
 
 
 def would_need_protected(pool: PoolState, preemptor: Preemptor) -> bool:
     """Whether a preemptor without victims would find some if no job were protected; changes nothing."""
     mark = pool.ledger.mark()
-    found = _Search(pool, preemptor, True, True).find()
+    found = _Search(pool, preemptor, True, NO_LIMIT).find()
     pool.ledger.undo(mark)
     return found is not None
 
 
 class _Search:
-    """One search with one set of rules. ``below_guarantee``: a victim's project may end below its guarantee.
+    """One search with one set of rules. ``most_below``: the number of victims' projects that may end below quota.
 
     Rule R40.
     """
@@ -100,14 +100,14 @@ class _Search:
         pool: PoolState,
         preemptor: Preemptor,
         include_protected: bool,
-        below_guarantee: bool,
+        most_below: int,
         *,
         only_shrinks: bool = False,
         only_drains: bool = False,
     ) -> None:
         self.only_shrinks, self.only_drains = only_shrinks, only_drains
         self.pool, self.preemptor, self.ledger = pool, preemptor, pool.ledger
-        self.attempt = Attempt(pool, preemptor, include_protected=include_protected, below_guarantee=below_guarantee)
+        self.attempt = Attempt(pool, preemptor, include_protected=include_protected, most_below=most_below)
 
     def run(self) -> Preemption | None:
         """Search; apply the result to the pool."""

@@ -22,17 +22,22 @@ def find_first_candidate(pool: PoolState, preemptor: Preemptor) -> Preemption | 
     """
     if not _is_simple(pool, preemptor):
         return None
-    rules = PreemptionRules(pool, preemptor, below_guarantee=False)
+    rules = PreemptionRules(pool, preemptor, most_below=0)
     candidates = Candidates(pool, preemptor, rules, include_protected=False)
     victim = candidates.first_to_pause()
     device = None if victim is None else _freed_device(pool, preemptor, victim)
-    if victim is None or device is None or not (rules.is_allowed([victim]) and _ends_within(preemptor, victim)):
+    if victim is None or device is None or not (rules.is_first_allowed(victim) and _ends_within(preemptor, victim)):
         return None
     project, pieces = preemptor.project, tuple(rank_pieces(0, [device], preemptor.request))
     borrowed = preemptor.can_borrow and pool.ledger.plain_after(device, firm_gone=victim.size) < preemptor.request.size
     used = {project.name: project.use, victim.project.name: victim.project.use}
+    gains = pool.ledger.gains
     mark_leaving(pool, victim)
     reserve(pool.ledger, pieces, borrowed=borrowed)
+    if victim.size == preemptor.request.size and not (
+        borrowed or victim.request.cpu_milli or victim.request.memory_mib
+    ):
+        pool.ledger.gains = gains  # nothing else gets room
     subtract_use(pool, victim)
     project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
     return Preemption(preemptor=preemptor, pieces=pieces, victims=[victim], borrowed=borrowed, used=used)
