@@ -21,8 +21,8 @@ def queue_order(pool: PoolState, planned: Iterable[str]) -> list[str]:
     order = {job: None for job in planned if job in pool.waiting}
     for project in pool.projects.values():
         project.queue.reopen()
-    queue = QueueOrder(pool.projects.values())
-    while len(order) < MAX_ORDERED and (found := queue.first(Entitlement.SURPLUS)) is not None:
+    queue = QueueOrder(pool.projects.values(), Entitlement.SURPLUS)
+    while len(order) < MAX_ORDERED and (found := queue.first()) is not None:
         project, job_class = found
         job = job_class.take()
         project.add(job_class.size, job.user, fixed=not job_class.job_class.preemptible)

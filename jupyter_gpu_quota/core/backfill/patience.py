@@ -17,10 +17,14 @@ class PatientJobs:
     def __init__(self, pool: PoolState, backfill: BackfillState) -> None:
         self.pool, self.backfill = pool, backfill
         self._since = pool.now - pool.policy.patience_s * MS_PER_S
+        queues = (queue for project in pool.projects.values() for queue in project.queue.classes.values())
+        self._any_waited = any(queue.oldest_at <= self._since for queue in queues)
         self._known: dict[tuple[QuotaState, str], PatientJob | None] = {}
 
     def of(self, project: QuotaState) -> PatientJob | None:
         """The project's patient job that still waits; never the one with the backfill reservation."""
+        if not self._any_waited:
+            return None
         holder = self.backfill.current.job if self.backfill.current else ""
         if (project, holder) in self._known:
             known = self._known[project, holder]
@@ -31,7 +35,9 @@ class PatientJobs:
 
     def may_have_one(self, project: QuotaState) -> bool:
         """False only if no job of the project has waited long enough."""
-        return any(queue.count and queue.oldest_at <= self._since for queue in project.queue.classes.values())
+        return self._any_waited and any(
+            queue.count and queue.oldest_at <= self._since for queue in project.queue.classes.values()
+        )
 
     def that_holds_back(self, project: QuotaState, queue: ClassQueue, job: Job) -> PatientJob | None:
         """The patient job of the project, if a job of this class would overtake it and end after its planned start."""
@@ -53,6 +59,8 @@ class PatientJobs:
 
     def forget_served(self, project: QuotaState) -> bool:
         """Forget the jobs of a project that wait no more. Returns whether one was known."""
+        if not self._known:
+            return False
         served = [
             key
             for key, one in self._known.items()

@@ -283,7 +283,9 @@ class BackfillState:
 
     def is_on(self, pieces: Iterable[Piece]) -> bool:
         """Whether a device of these pieces is reserved."""
-        reserved = {one.device for one in self.current.pieces} if self.current else ()
+        if self.current is None:
+            return False
+        reserved = {one.device for one in self.current.pieces}
         return any(piece.device in reserved for piece in pieces)
 
     def has_room(self, milli: int = 1) -> bool:

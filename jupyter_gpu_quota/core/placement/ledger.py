@@ -194,7 +194,7 @@ class Ledger:
         self.reserved, self.reserved_borrowed = [0] * count, [0] * count
         self.unused_quota, self.lent, self.owed = [0] * count, [0] * count, [0] * count
         self.leaving_borrowed = [0] * count
-        self._draining: set[int] = set()
+        self._draining: set[int] | None = None
         self.node_resources = NodeResources(self._sizes)
         self._node_classes: dict[bool, NodeClasses] = {}
         self._rooms: dict[Models, tuple[FreeDevices, FreeDevices]] | None = None
@@ -203,7 +203,7 @@ class Ledger:
         self._log: list[int] = []
         """Each device that changed, in order, and the complement of each node that did. An index that follows from the
         columns remembers how much of the log it has read."""
-        self._rooms_read = self._node_classes_read = 0
+        self._rooms_read = self._node_classes_read = self._draining_read = 0
         self.gains = self._all_gains = 0
         """The number of the last change that may have freed room; put back where its room was taken again."""
         self.refused: dict[tuple[object, bool], int] = {}
@@ -300,14 +300,20 @@ class Ledger:
     @property
     def draining(self) -> set[int]:
         """Devices that work is leaving and that then have unreserved room."""
-        return self._draining if self._rooms_open else set()
+        found = self._draining
+        if found is None:
+            leaves = filter(self.leaving.__getitem__, range(len(self.devices)))
+            found = self._draining = {at for at in leaves if self.lendable_after(at) > 0}
+        elif self._draining_read < len(self._log):
+            for at in {at for at in self._log[self._draining_read :] if at >= 0}:
+                drains = self.leaving[at] and self.lendable_after(at) > 0
+                (found.add if drains else found.discard)(at)
+        self._draining_read = len(self._log)
+        return found
 
     @property
     def _rooms_open(self) -> dict[Models, tuple[FreeDevices, FreeDevices]]:
         if self._rooms is None:
-            numbers = range(len(self.devices))
-            leaves = filter(self.leaving.__getitem__, numbers)
-            self._draining = {at for at in leaves if self.lendable_after(at) > 0}
             self._rooms = {ANY_MODEL: self._rooms_for(ANY_MODEL)}
         elif self._rooms_read < len(self._log):
             self._refresh({at for at in self._log[self._rooms_read :] if at >= 0}, self._rooms)
@@ -315,10 +321,6 @@ class Ledger:
         return self._rooms
 
     def _refresh(self, moved: Collection[int], rooms: dict[Models, tuple[FreeDevices, FreeDevices]]) -> None:
-        if self._draining or any(map(self.leaving.__getitem__, moved)):
-            for at in moved:
-                drains = self.leaving[at] and self.lendable_after(at) > 0
-                (self._draining.add if drains else self._draining.discard)(at)
         plain = [(at, self.plain_now(at)) for at in moved]
         lendable = [(at, self.lendable_now(at)) for at in moved] if self.has_unused_quota else plain
         for key, (firm, borrowed) in rooms.items():

@@ -190,6 +190,8 @@ def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfil
     above their fair share are last: without any such a job would have reserved what is left over.
     """
     restored = set[QuotaState]()
+    if pool.ledger.all_after(borrowed=True) < _least_freed(preemptions, backfill):
+        return restored
     several = {victim.id for preemption in preemptions for victim in preemption.shrunk_further}
     in_order = sorted(enumerate(preemptions), key=lambda row: row[1].preemptor.entitlement is Entitlement.SURPLUS)
     for number, preemption in in_order:
@@ -204,6 +206,15 @@ def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfil
                 restored.add(project)
                 _count_restored(project, size, preemptions, number)
     return restored
+
+
+def _least_freed(preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> int:
+    """The least that any victim frees on schedulable devices, beside the backfill reservation."""
+    taken = Counter[int]()
+    for piece in backfill:
+        taken[piece.device] += piece.gpu_milli
+    victims = (one for preemption in preemptions for one in preemption.victims)
+    return min((sum([part.gpu_milli - taken[part.device] for part in one.pieces]) for one in victims), default=0)
 
 
 def _may_stay(

@@ -29,7 +29,10 @@ def victim_scope(project: QuotaState, queue: ClassQueue, entitlement: Entitlemen
         entitlement is Entitlement.FAIR and (project.weight == 0 or not queue.job_class.preemptible)
     ):
         return project
-    return next((one for one in project.levels if one.use + one.leaving + queue.size > one.ceiling), None)
+    for level in project.levels:
+        if level.use + level.leaving + queue.size > level.ceiling:
+            return level
+    return None
 
 
 def is_protected(policy: Policy, job: Job, started_at: int, now: int) -> bool:

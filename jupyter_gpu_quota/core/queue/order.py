@@ -46,12 +46,13 @@ class Row(NamedTuple):
 
 
 class QueueOrder:
-    """The best job of every project; :meth:`update` computes that of one project again.
+    """The best job of every project, down to one entitlement; :meth:`update` computes that of one project again.
 
     The entries of the heaps are numbered; only the last of a project or department counts.
     """
 
-    def __init__(self, projects: Iterable[QuotaState]) -> None:
+    def __init__(self, projects: Iterable[QuotaState], weakest: Entitlement) -> None:
+        self.weakest = weakest
         self._inside: dict[QuotaState, list[tuple[ServingKey, int, Row]]] = {}
         """A heap of projects for each department, and for each project without one."""
         self._between: list[tuple[ServingKey, int, QuotaState]] = []
@@ -63,8 +64,8 @@ class QueueOrder:
         for level in self._inside:
             self._offer(level)
 
-    def first(self, weakest: Entitlement) -> tuple[QuotaState, ClassQueue] | None:
-        """The class whose first job is next; None if the rest has a weaker entitlement than ``weakest``."""
+    def first(self) -> tuple[QuotaState, ClassQueue] | None:
+        """The class whose first job is next; None if the rest has a weaker entitlement."""
         while self._between:
             key, number, level = self._between[0]
             row = self._first_inside(level) if number == self._last_between[level] else None
@@ -72,7 +73,7 @@ class QueueOrder:
                 heappop(self._between)
             elif _between(row) != key:
                 self._offer(level)
-            elif key.entitlement > weakest:
+            elif key.entitlement > self.weakest:
                 break
             elif not _is_obsolete(row):
                 return row.project, row.queue
@@ -88,7 +89,8 @@ class QueueOrder:
     def _add(self, project: QuotaState) -> None:
         self._count += 1
         self._last_inside[project] = self._count
-        found = best_in_project(project)
+        is_weaker = self.weakest is GUARANTEE and project.use >= project.guarantee
+        found = None if is_weaker else best_in_project(project)
         if found is not None:
             heappush(self._inside.setdefault(project.levels[-1], []), (found[0], self._count, Row(*found, project)))
 

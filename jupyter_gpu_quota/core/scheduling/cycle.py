@@ -139,9 +139,9 @@ class SchedulingCycle:
 
         ``blocked``: the first of the jobs that are known not to start; its turn is to get the backfill reservation.
         """
-        order, offers = self._order(weakest), DrainOffers(self.pool, self.backfill, weakest)
+        order, offers = QueueOrder(self.pool.projects.values(), weakest), DrainOffers(self.pool, self.backfill, weakest)
         while self.watch is None or not self.watch.is_over(self.builder):
-            found = order.first(weakest)
+            found = order.first()
             if offers.first is not None and (found is None or not comes_before(*found, *offers.first)):
                 if offers.offer_to(self.jobs.take_drain):
                     self._drop_served_reservation()
@@ -170,10 +170,6 @@ class SchedulingCycle:
         held = self.backfill.current
         if held is not None and self.builder.serves(held.job):
             self.backfill.drop()
-
-    def _order(self, weakest: Entitlement) -> QueueOrder:
-        projects = self.pool.projects.values()
-        return QueueOrder(filter(_may_use_guarantee, projects) if weakest is Entitlement.GUARANTEE else projects)
 
     def _close_classes_without_room(self, project: QuotaState) -> None:
         """Close the job classes that could start on idle devices only and fit on none; their jobs are not sorted.
@@ -219,9 +215,3 @@ class SchedulingCycle:
             project.queue.reopen()
             self._close_classes_without_room(project)
         self._serve_in_order(Entitlement.SURPLUS)
-
-
-def _may_use_guarantee(project: QuotaState) -> bool:
-    """Whether any job of the project could start within its guarantee."""
-    left = project.guarantee - project.use
-    return left > 0 and any(queue.size <= left for queue in project.queue.open_classes())

@@ -6,8 +6,8 @@ Source: docs/scheduling.md, sections 3, 4 and 7.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from ..backfill.patience import PatientJobs
 from ..backfill.state import BackfillState
@@ -29,22 +29,24 @@ from .notebook_slices import slice_devices
 from .plan_builder import PlanBuilder
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A class of jobs whose turn it is."""
 
     project: QuotaState
     queue: ClassQueue
     entitlement: Entitlement
+    scope: QuotaState | None
+    """The project or department that all victims must belong to; None for any."""
+
+    @classmethod
+    def of(cls, project: QuotaState, queue: ClassQueue) -> Candidate:
+        """The class as it may use devices now."""
+        entitlement = project.entitlement(queue.size)
+        return cls(project, queue, entitlement, victim_scope(project, queue, entitlement))
 
     @property
     def size(self) -> int:
         return self.queue.size
-
-    @property
-    def scope(self) -> QuotaState | None:
-        """The project or department that all victims must belong to; None for any."""
-        return victim_scope(self.project, self.queue, self.entitlement)
 
     @property
     def preemptor(self) -> Preemptor:
@@ -62,7 +64,7 @@ class JobService:
 
     def serve(self, project: QuotaState, queue: ClassQueue) -> None:
         """Start the first job of the class, plan its claim, or close the class with the reason why it waits."""
-        one = Candidate(project, queue, project.entitlement(queue.size))
+        one = Candidate.of(project, queue)
         if (forbidden := reasons.why_forbidden(self.pool, project, queue, one.entitlement)) is not None:
             queue.blocked = forbidden
         elif self._waits_for_patient_job(one):
@@ -78,7 +80,7 @@ class JobService:
 
     def take_drain(self, project: QuotaState, queue: ClassQueue) -> bool:
         """Reserve devices that work is leaving for the first job of a class that could not start."""
-        one = Candidate(project, queue, project.entitlement(queue.size))
+        one = Candidate.of(project, queue)
         forbidden = reasons.why_forbidden(self.pool, project, queue, one.entitlement)
         if forbidden is not None or self._waits_for_patient_job(one) or project.at_limit(one.size):
             return False
@@ -102,16 +104,14 @@ class JobService:
         """Whether a class is closed because its jobs would overtake a patient job; it gets no reservation either."""
         if not self.patient_jobs.may_have_one(project):
             return False
-        return queue.first_key() is not None and self._waits_for_patient_job(
-            Candidate(project, queue, project.entitlement(queue.size))
-        )
+        return queue.first_key() is not None and self._waits_for_patient_job(Candidate.of(project, queue))
 
     def start_backfilled(self) -> None:
         """Start the job that has the backfill reservation, as soon as its devices, or others, are free."""
         held = self.backfill.current
         if held is None or held.project.at_limit(held.queue.size) or self.builder.serves(held.job):
             return
-        one = Candidate(held.project, held.queue, held.project.entitlement(held.queue.size))
+        one = Candidate.of(held.project, held.queue)
         forbidden = reasons.why_forbidden(self.pool, held.project, held.queue, one.entitlement)
         job = self.pool.waiting[held.job]
         if forbidden is not None or not held.queue.has_room_for(job.user):
