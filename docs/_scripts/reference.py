@@ -305,6 +305,8 @@ SECTIONS = {
                   "of work, or the only such pool in which the project has quota for it."),
     "EnvironmentSection": ("Environment", "An interpreter that jobs may name with `--environment`; without `projects` "
                            "every project may."),
+    "DataSection": ("Data", "A folder that jobs of users in some groups of the hub may use with `--data`: see [Give "
+                    "jobs data](../how-to/data.md)."),
     "CalendarSection": ("Calendar", "A window: its opening times, and the amounts in force meanwhile. Of several open "
                         "windows, the last in the file wins."),
     "WhenSection": ("When", "The days on which a window opens, and its hours. All given conditions must hold; "

@@ -101,6 +101,7 @@ ROUTES: tuple[Route, ...] = (
           gives=wire.ProjectView, query=PAGED, tag=tags.of_projects),
     Route("GET", "environments", S.READ, quota.environments, "The environments that one's jobs may name.",
           gives=wire.EnvironmentView, query=PAGED),
+    Route("GET", "data", S.READ, quota.data, "The data that one's jobs may use.", gives=wire.DataView, query=PAGED),
     Route("GET", "pools", S.READ, cluster.pools, "The pools.", gives=wire.PoolView, query=PAGED),
     Route("GET", "nodes", S.READ, cluster.nodes, "The nodes.", gives=wire.NodeView, query=PAGED),
     Route("POST", "nodes/{id}/actions/{change:cordon|uncordon|drain}", S.APPLY, nodes.change,

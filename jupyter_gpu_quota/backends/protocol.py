@@ -37,7 +37,8 @@ class StartOrder:
     """Start one attempt of a job on devices that it owns.
 
     ``devices`` are the records that the placements name. ``run_as`` is the name of the job's user; None: the service's
-    own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder.
+    own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder. ``data`` are the folders
+    of its data by the variables that name them.
     """
 
     job: str
@@ -55,6 +56,7 @@ class StartOrder:
     ranks: int = 1
     outputs_limit_mib: int | None = None
     project: str = ""
+    data: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

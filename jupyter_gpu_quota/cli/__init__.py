@@ -33,6 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("jobs", "Explain why a job waits, and which change would start it."),
     "me": ("listings", "Show your projects and what you can start."),
     "projects": ("listings", "List your projects with quota and use."),
+    "environments": ("listings", "List the environments of your jobs."),
+    "data": ("listings", "List the data that your jobs may use."),
     "notebooks": ("listings", "List running notebooks and their slices."),
     "keep": ("listings", "Postpone an idle warning of a notebook."),
     "devices": ("listings", "List devices and their allocations."),

@@ -1,12 +1,16 @@
-"""Amounts, durations and instants as options. A wrong one is wrong usage, and nothing is sent."""
+"""Amounts, durations, instants and names of data as options. A wrong one is wrong usage, and nothing is sent."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import click
 
 from ..core.amounts import AmountRefusal, duration_s, exact_milli, gpu_amount, memory_mib
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 NO_GPU_AMOUNT = ("not_an_amount", "not_memory", "negative", "too_small", "too_fine", "too_large")
 """Refusals that hold on all devices. The service decides about the others."""
@@ -70,3 +74,18 @@ def _parse_amount(found: int | AmountRefusal, text: str, kind: str) -> int:
     if isinstance(found, AmountRefusal) or not found:
         raise click.BadParameter(f"{text!r:.40} is not {kind}")
     return found
+
+
+NO_DATA = "none"
+"""``--data none``: a job without data."""
+
+
+def parse_data(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> list[str] | None:
+    """The names of data; an empty list for "none", None where the option is not given."""
+    if NO_DATA in names and len(names) > 1:
+        raise click.BadParameter(f"{NO_DATA} is for a job without data; leave it out, or the other names")
+    return None if not names else [] if names == (NO_DATA,) else list(names)
+
+
+def data_option(help_text: str) -> Callable[[F], F]:
+    return click.option("--data", multiple=True, callback=parse_data, metavar="NAME", help=help_text)

@@ -15,7 +15,7 @@ from ..messages.exit_status import ended_attempts, exit_text
 from ..messages.figures import label, value_text
 from ..messages.reasons import short_sentence
 from ..wire import JobDetail, JobView, ReasonView
-from .amounts import parse_cpu, parse_gpu, parse_memory, parse_since, parse_time_limit
+from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_since, parse_time_limit
 from .dry_runs import print_dry_run
 from .prose import print_prose
 from .selection import JOB, JOBS, job_of, short_ids, workload_of
@@ -142,6 +142,8 @@ def _job_facts(job: JobDetail) -> list[tuple[str, object]]:
         ),
         ("command", " ".join(job.command)),
         ("code", "in place" if job.live else job.bundle),
+        *([("environment", job.environment)] if job.environment else []),
+        *([("data", ", ".join(job.data))] if job.data else []),
         ("attempt", f"{job.attempt}, paused {paused}, {retries}"),
         ("ended attempts", ended_attempts(job.rank_records)),
         ("submitted", job.submitted_at),
@@ -255,6 +257,7 @@ cancel = _change_command("cancel", "Cancel jobs.", lambda client, id_: client.ca
 @click.option("--memory", "memory_mib", callback=parse_memory, metavar="64GiB", help="New host memory per node.")
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="New number of nodes.")
 @click.option("--priority", type=click.IntRange(0, 100), help="New priority inside the project.")
+@data_option("New data; repeatable, or none.")
 @click.option(
     "--time-limit", callback=parse_time_limit, metavar="T", help="New time limit per attempt, such as 90m or 24h."
 )

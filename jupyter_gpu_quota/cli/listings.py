@@ -12,7 +12,9 @@ from ..client import Client
 from ..core.amounts import counted, gpu_hours_text, gpu_text
 from ..wire import (
     ChoiceView,
+    DataView,
     DeviceView,
+    EnvironmentView,
     HolderView,
     NodeChangeView,
     NodeView,
@@ -393,3 +395,36 @@ def _hours_text(milli_s: int | None, milli_h: int) -> str:
 def _percent_text(percent: int | None, *, something: bool) -> str:
     """A percentage that was rounded down; ``something``: it is not really 0."""
     return "unknown" if percent is None else "<1 %" if something and not percent else f"{percent} %"
+
+
+@click.command()
+@all_columns
+@as_json
+@calls_service
+def environments(client: Client, wide: bool, json_: bool) -> None:
+    """List the environments that your jobs may name, with the Python of each."""
+    found = client.environments()
+    empty = "Your projects have no environments; those of the quota file that they may use are listed here."
+    columns = ("ENVIRONMENT", "PROJECTS", "DEFAULT OF", "PYTHON")
+    show(found, columns, map(_environment_row, found), empty=empty, json_=json_, wide=wide)
+
+
+def _environment_row(each: EnvironmentView) -> tuple[object, ...]:
+    return each.name, ", ".join(each.projects), ", ".join(each.default_of), each.python or each.image
+
+
+@click.command()
+@all_columns
+@as_json
+@calls_service
+def data(client: Client, wide: bool, json_: bool) -> None:
+    """List the data that your jobs may use, with the last day and the variable that has the path."""
+    found = client.data()
+    empty = "Your groups may use no data; that of the quota file for your groups is listed here."
+    columns = ("DATA", "LAST DAY", "PATH", "VARIABLE IN A JOB")
+    show(found, columns, map(_data_row, found), empty=empty, json_=json_, wide=wide)
+
+
+def _data_row(each: DataView) -> tuple[object, ...]:
+    last = f"{each.until} (over)" if each.has_ended else each.until
+    return each.name, last, each.path, each.variable

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..client import Client
-from .amounts import parse_cpu, parse_gpu, parse_memory, parse_time_limit
+from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
 from .session import as_json, calls_service, print_stderr
 from .tables import print_json
@@ -53,6 +53,7 @@ def parse_events(ctx: click.Context, parameter: click.Parameter, text: str | Non
 @click.option("--env", "variables", multiple=True, metavar="K=V", help="A variable of the job; repeatable.")
 @click.option("--secret", "secrets", multiple=True, metavar="K", help="A variable from your environment or a prompt.")
 @click.option("--environment", metavar="E", help="A named environment of the quota file.")
+@data_option("Data that the job uses; repeatable, or none. Default: all that you may use.")
 @click.option("--dir", "directory", default=".", show_default=True, metavar="D", help="Folder to pack and send.")
 @click.option("--live", is_flag=True, help="Run in the folder itself, in your home; nothing is packed.")
 @click.option(

@@ -18,6 +18,7 @@ from ..bundle import Bundle, BundleRefused, pack
 from ..wire import (
     AuditView,
     CloneRequest,
+    DataView,
     DeviceView,
     DryRunView,
     EnvironmentView,
@@ -451,6 +452,10 @@ class Client:
     def environments(self) -> list[EnvironmentView]:
         """The environments that the user's jobs may name, each with those of their projects that may use it."""
         return self._list(EnvironmentView, "environments", {})
+
+    def data(self) -> list[DataView]:
+        """The data of the quota file that the user's jobs may use."""
+        return self._list(DataView, "data", {})
 
     def events(self) -> Iterator[Event]:
         """Changes of all visible objects, as they happen, without an end."""

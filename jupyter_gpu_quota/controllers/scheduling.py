@@ -33,6 +33,7 @@ from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import decide
 from ..core.validate import Violation, violations
 from ..quotafile import QuotaFile
+from ..store.reads.data_access import holds_without_data
 from ..store.reads.past_use import next_update_at
 from ..store.reads.snapshot import Mirror
 from ..store.records.calls import Committed, Lease, LeaseLost
@@ -119,6 +120,7 @@ class SchedulingController:
         if self._is_held(self._leader(), now):
             return self._next_run(now)
         self._observe(self._leader(), now)
+        self._hold_without_data(self._leader(), now)
         committed = self._decide(self._leader(), now)
         self._apply(self._leader(), now)
         self._run_if_due("sample", self.intervals.sample_ms, now, self._sample)
@@ -288,6 +290,13 @@ class SchedulingController:
         lost = {device.node for device in kept} - {node.id for node in nodes}
         return (*nodes, *(self.mirror.nodes()[id] for id in sorted(lost))), (*devices, *kept)
 
+    def _hold_without_data(self, lease: Lease, now: int) -> None:
+        """Hold the waiting jobs that may not use their data any more, before anything is decided."""
+        holds = holds_without_data(self.mirror, self.quota_file, now) if self.quota_file else []
+        if holds:
+            self.store.record(holds, now=now, lease=lease)
+            self._refresh(now)
+
     # --- decide and commit ----------------------------------------------------------------------------------------
     def _decide(self, lease: Lease, now: int) -> bool:
         """Decide if any input of the decision changed. Returns whether a plan was committed or found stale."""
@@ -414,6 +423,7 @@ class SchedulingController:
             ranks=len({part.rank for part in held}),
             outputs_limit_mib=self.outputs_limit_mib,
             project=spec.project,
+            data=self.quota_file.data_variables(spec.data) if self.quota_file else {},
         )
 
     def _stop_order(self, record: JobRecord, lease: Lease) -> StopOrder:

@@ -35,6 +35,7 @@ class ReasonCode(StrEnum):
     OVER_SHARE = "over_share"
     ENFORCEMENT_TOO_WEAK = "enforcement_too_weak"
     ENFORCEMENT_UNAVAILABLE = "enforcement_unavailable"
+    DATA_UNAVAILABLE = "data_unavailable"
     STOPPED_OVER_SHARE = "stopped_over_share"
     STOPPED_TOO_WEAK = "stopped_too_weak"
     STOPPED_IDLE = "stopped_idle"

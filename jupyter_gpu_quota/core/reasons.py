@@ -184,6 +184,15 @@ class StoppedTooWeak(WeakEnforcement): __slots__ = ()
 
 
 @record
+class DataUnavailable:
+    """Data of the job, and its last day; None where the quota file does not give it to the job's user any more."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.DATA_UNAVAILABLE
+    data: str
+    last_day: str | None = None
+
+
+@record
 class StoppedIdle:
     code: ClassVar[ReasonCode] = ReasonCode.STOPPED_IDLE
     freed_s: int
@@ -491,6 +500,7 @@ Reason = (
     | WithinNotebookQuota | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | ReservationBegins
     | Moved | Shrunk | Grown | TimeLimit | RankFailed | HeldByPerson | CancelledByPerson | JobEnd
     | OverShare | StoppedOverShare | EnforcementTooWeak | EnforcementUnavailable | StoppedTooWeak | StoppedIdle
+    | DataUnavailable
     | DeviceUnhealthy | NodeDrained | DrainDeadline | ProjectGone | PoolGone | LentWhileIdle | SliceReleased
     | NoFreeGpu | WaitsForDrain | BehindOthers | BehindHigherPriority | BehindPatientJob | BackfillReserved
     | AboveFairShare | AboveLimit | AboveTrainingQuota | AboveNotebookQuota | AboveUserCeiling | VictimsProtected

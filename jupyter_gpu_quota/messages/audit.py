@@ -195,6 +195,12 @@ def _notified(words: str) -> Callable[[AuditEntry], str]:
     )
 
 
+def _data(words: str) -> Callable[[AuditEntry], str]:
+    return lambda entry: (
+        f"{words} the data {', '.join(entry.payload['data'])} in {entry.thing}, attempt {entry.payload['attempt']}"
+    )
+
+
 _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "job.submit": _submitted,
     "job.hold": _state_change("held"),
@@ -214,6 +220,8 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "lend": lambda one: f"lent the slice of {one.thing}. {one.action_reason()}",
     "release": lambda one: f"returned the slice of {one.thing} to its project. {one.action_reason()}",
     "plan": _plan,
+    "data.use": _data("began to use"),
+    "data.end": _data("no longer uses"),
     "share.enforcement": _enforcement,
     "notebook.request": lambda one: (
         f"requested a slice of {gpu_text(one.payload['gpu_milli'])} GPU in pool {one.payload['pool']} for {one.thing}"

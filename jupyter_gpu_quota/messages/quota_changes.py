@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from .quota_edits import AMOUNTS
 
-ITEMS = {"pools": "Pool", "departments": "Department", "projects": "Project", "environments": "Environment"}
+ITEMS = {
+    "pools": "Pool",
+    "departments": "Department",
+    "projects": "Project",
+    "environments": "Environment",
+    "data": "Data",
+}
 FIELDS = {
     "notebook": AMOUNTS["notebook_milli"],
     "training": AMOUNTS["training_milli"],

@@ -64,6 +64,10 @@ SENTENCES = {
         "policy.idle.suspend works only where a notebook's server can suspend: each server tests that itself, `jupyter "
         "gpu-quota notebooks` shows which cannot, and `jupyter gpu-quota doctor` why. There idle kernels are shut down."
     ),
+    "data": (
+        "The file no longer gives the data {data} to users whose jobs were submitted with it. Waiting jobs that will "
+        "be held: {waiting}. Running jobs that continue, and are held instead of starting again: {running}."
+    ),
     "suspend without reclaim": (
         "policy.idle.suspend has no effect in mode report: nothing is freed, so nothing is suspended."
     ),

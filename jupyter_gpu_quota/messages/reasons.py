@@ -127,6 +127,13 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "A rank of the job failed, so the other ranks were stopped.",
     ),
     **JOB_END_SENTENCES,
+    R.DATA_UNAVAILABLE: (
+        "The job was submitted with the data {data}, and {last_day} was the last day on which a job may start with it. "
+        "The job is held before it starts. Ask an admin to change the day in the quota file and release the job, or "
+        "clone it with other data (--data).",
+        "The job was submitted with data of the quota file that its user may not use any more, so it was held before "
+        "it started. Ask an admin to add the data again and release the job, or clone it with other data (--data).",
+    ),
     R.HELD_BY_PERSON: (
         "A user held {user}'s job. It has {grace_s:time} to save, and waits until it is released.",
         "A user held the job. It waits until it is released.",

@@ -50,13 +50,14 @@ def _first_and_last(value: object) -> tuple[date, date]:
         raise refuse(
             f'{text[:40]!r} is not a date; write "2027-01-11", or "2027-01-11/2027-01-29" for the first to the last'
         )
-    begins, ends = _date(first), _date(last or first)
+    begins, ends = read_date(first), read_date(last or first)
     if ends < begins:
         raise refuse(f"{text} ends before it begins; write the first day first")
     return begins, ends
 
 
-def _date(text: str) -> date:
+def read_date(text: str) -> date:
+    """A day that has the form of one; refuses one that no calendar has."""
     try:
         return date.fromisoformat(text)
     except ValueError:

@@ -10,13 +10,14 @@ from ..core.model import Change
 from ..messages.validation import nearest_name
 from .calendar import MINUTES_A_DAY
 from .calendar_section import AmountsChange, CalendarSection
+from .data_section import DataSection
 from .document import AmountsSection, DepartmentSection, Document, PoolSection, ProjectSection
 from .yaml_tree import Path
 
 Found = Iterator[tuple[Path, str]]
 MAX_COMPARED = 50
 """Names among which the nearest to a wrong one is searched."""
-NAMED = ("pools", "departments", "projects", "environments", "calendar")
+NAMED = ("pools", "departments", "projects", "environments", "data", "calendar")
 """The lists whose items have unique names; a department and a project may have the same one."""
 
 
@@ -31,6 +32,7 @@ def incoherences(file: Document) -> Found:
             if name not in projects:
                 words = f"environment {environment.name}: {_no_such('project', name, projects)}"
                 yield ("environments", i, "projects", j), words
+    yield from _incoherent_data(file.data)
     for i, department in enumerate(file.departments):
         yield from _incoherent_quota(file, f"department {department.name}", department.quota, ("departments", i))
         yield from _overcommitted_department(file, department, i)
@@ -61,6 +63,19 @@ def _hidden_pools(pools: list[PoolSection]) -> Found:
                 f"every one; give {greedy} a selector, or put it last"
             )
             yield ("pools", i), words
+
+
+def _incoherent_data(rows: list[DataSection]) -> Found:
+    """Mounts that one machine does not make, and names that give one variable."""
+    named: dict[str, str] = {}
+    for i, row in enumerate(rows):
+        if row.mount not in (None, row.path):
+            words = f"on one machine nothing is mounted, so a job finds it at its path {row.path}; leave mount out"
+            yield ("data", i, "mount"), f"data {row.name}: {words}"
+        other = named.setdefault(row.variable, row.name)
+        if other != row.name:
+            words = f"its variable would be {row.variable}, as that of {other}; choose another name"
+            yield ("data", i, "name"), f"data {row.name}: {words}"
 
 
 # --- projects -----------------------------------------------------------------------------------------------------

@@ -17,9 +17,11 @@ from ..core.amounts import matches_model
 from ..core.enforcement.levels import EnforcementLevel, RequiredEnforcement
 from ..core.idle.activity import IdleMode, IdlePolicy
 from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
+from ..core.reasons import DataUnavailable
 from ..messages.validation import MAX_NUMBER
 from .calendar import expand
 from .calendar_section import AmountsChange, CalendarSection, ChangedPerUser, WhenSection, core_amounts
+from .data_section import DataSection
 from .fields import (
     Amount,
     Ceiling,
@@ -262,7 +264,7 @@ class Document(Section):
     departments: list[DepartmentSection] = []
     projects: list[ProjectSection]
     environments: list[EnvironmentSection] = []
-    data: Unenforced = None
+    data: list[DataSection] = []
     calendar: list[CalendarSection] = []
     policy_section: Annotated[PolicySection, Field(alias="policy")] = PolicySection()
 
@@ -382,6 +384,29 @@ class Document(Section):
         """The interpreter of an environment; None for one that the file does not name."""
         return next((e.python for e in self.environments if e.name == environment), None)
 
+    # --- data ---------------------------------------------------------------------------------------------------------
+    def data_of(self, groups: Collection[str]) -> tuple[DataSection, ...]:
+        """The data that a user in these groups of the hub may use, ended ones included."""
+        return tuple(each for each in self.data if each.is_for(groups))
+
+    def usable_data(self, groups: Collection[str], now: int) -> list[str]:
+        """The names of the data with which a job of such a user may start at an instant (ms)."""
+        return [each.name for each in self.data_of(groups) if not each.has_ended(now)]
+
+    def data_named(self, name: str) -> DataSection | None:
+        return next((each for each in self.data if each.name == name), None)
+
+    def data_variables(self, names: Collection[str]) -> dict[str, str]:
+        """The variables of a job with the folders of its data."""
+        return {each.variable: each.path for each in self.data if each.name in names}
+
+    def data_refusal(self, name: str, groups: Collection[str], now: int) -> DataUnavailable | None:
+        """Why no job of such a user may start with this data at an instant (ms); None if it may."""
+        section = self.data_named(name)
+        if section is None or not section.is_for(groups):
+            return DataUnavailable(data=name)
+        return DataUnavailable(data=name, last_day=str(section.until)) if section.has_ended(now) else None
+
     def _project(self, name: str) -> ProjectSection | None:
         return next((project for project in self.projects if project.name == name), None)
 
@@ -390,4 +415,4 @@ def _amounts(quota: Mapping[str, AmountsSection]) -> dict[str, Amounts]:
     return {pool: section.amounts() for pool, section in quota.items()}
 
 
-__all__ = ["AmountsChange", "CalendarSection", "ChangedPerUser", "Document", "WhenSection"]
+__all__ = ["AmountsChange", "CalendarSection", "ChangedPerUser", "DataSection", "Document", "WhenSection"]

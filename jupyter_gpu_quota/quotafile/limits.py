@@ -17,6 +17,7 @@ MAX_LISTED = {
     "departments": 200,
     "projects": MAX_PROJECTS,
     "environments": 200,
+    "data": 200,
     "calendar": MAX_ENTRIES,
 }
 """Items of each list of the file."""

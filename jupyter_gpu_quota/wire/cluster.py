@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Literal
 
 from pydantic import StringConstraints
@@ -83,6 +83,7 @@ class SubmitView(Wire):
     pools: list[SubmitPoolView]
     default_pool: str | None
     environments: list[str]
+    data: list[str] = []
     default_environment: str | None
     priority: int
     max_priority: int
@@ -219,6 +220,22 @@ class EnvironmentView(Wire):
     python: str | None
     projects: list[str]
     default_of: list[str]
+
+
+class DataView(Wire):
+    """Data of the quota file that the sender's jobs may use, by some of their ``groups``.
+
+    ``until`` is the last day on which a job may start with it, in UTC. ``variable`` has the ``path`` in a job. On one
+    machine file permissions decide who can read and write there, whatever ``read_only`` is.
+    """
+
+    name: str
+    path: str
+    read_only: bool
+    groups: list[str]
+    until: date | None
+    has_ended: bool
+    variable: str
 
 
 class UsageView(Wire):

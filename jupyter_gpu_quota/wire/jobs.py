@@ -36,6 +36,8 @@ SHOWN = 40
 NotifiedEvent = Literal["ended", "failed", "paused"]
 """``ended``: in any way, a failure included."""
 
+DataNames = Annotated[list[Name], Field(max_length=200)]
+
 
 class JobRequest(Wire):
     """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB"; a node's ``processes`` share it evenly.
@@ -46,6 +48,7 @@ class JobRequest(Wire):
 
     ``project`` and ``pool`` default to the user's only or default ones. ``time_limit`` is seconds or "90m", "24h".
     ``notify``: the events of which you are notified by the channels of the site; null: those of its settings.
+    ``data``: names of data of the quota file; null: all that you may use, an empty list: none.
     ``idempotency_key`` may also be the header ``Idempotency-Key``.
     """
 
@@ -72,6 +75,7 @@ class JobRequest(Wire):
     processes: Count = 1
     min_nodes: Count | None = None
     notify: Annotated[list[NotifiedEvent], Field(max_length=3)] | None = None
+    data: DataNames | None = None
     idempotency_key: IdempotencyKey | None = None
     dry_run: Flag = False
 
@@ -152,6 +156,7 @@ class JobView(Wire):
     preemptible: bool
     private: bool
     notify: list[str] | None = None
+    data: list[str] = []
     live: bool
     bundle: str | None
     directory: str
@@ -198,7 +203,8 @@ class JobDetail(JobView):
 class CloneRequest(Wire):
     """``POST jobs/{id}/actions/clone`` and ``rerun``: the changes for the new job.
 
-    ``cpu_milli`` and ``memory_mib`` are per node, as in :class:`JobRequest`. With ``dry_run`` nothing is stored.
+    ``cpu_milli`` and ``memory_mib`` are per node, as in :class:`JobRequest`. ``data`` null: that of the old job. With
+    ``dry_run`` nothing is stored.
     """
 
     name: Name | None = None
@@ -207,6 +213,7 @@ class CloneRequest(Wire):
     cpu_milli: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
     memory_mib: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
     nodes: Count | None = None
+    data: DataNames | None = None
     time_limit: Duration | None = None
     dry_run: Flag = False
     idempotency_key: IdempotencyKey | None = None

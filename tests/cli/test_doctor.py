@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups
 from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.cli.doctor import data as data_probes
 from jupyter_gpu_quota.cli.doctor import devices as device_probes
 from jupyter_gpu_quota.cli.doctor import hub as hub_probes
 from jupyter_gpu_quota.cli.doctor import probes
@@ -387,3 +388,26 @@ def test_with_a_quota_file_only_that_file_is_checked(tmp_path: Path) -> None:
     file = tmp_path / "quota.yaml"
     file.write_text(QUOTA)
     assert list(doctor("--quota", str(file))) == ["quota file"]
+
+
+@pytest.mark.parametrize(
+    ("row", "mode", "accounts", "verdict", "said"),
+    [
+        pytest.param("", 0o750, True, "ok", "file permissions decide", id="a folder of its group"),
+        pytest.param("", 0o755, True, "warn", "is open to every account", id="a folder that everybody can read"),
+        pytest.param("", 0o770, True, "warn", "other accounts can write it", id="read-only, and its group writes"),
+        pytest.param(", read_only: false", 0o770, True, "ok", "(770)", id="a folder that its group may write"),
+        pytest.param("", 0o750, False, "warn", "all jobs run under one account", id="one account for all jobs"),
+        pytest.param("", None, True, "warn", "No such file", id="no such folder"),
+    ],
+)
+def test_the_folders_of_data_are_checked(
+    tmp_path: Path, row: str, mode: int | None, accounts: bool, verdict: str, said: str
+) -> None:
+    folder, file = tmp_path / "images", tmp_path / "quota.yaml"
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    file.write_text(QUOTA + f"data: [{{name: images, path: {folder}, groups: [a]{row}}}]\n")
+    (found,) = data_probes.data_of_file(file, accounts)
+    assert (found.verdict, said in found.found + found.advice) == (verdict, True), found

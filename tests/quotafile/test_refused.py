@@ -166,7 +166,6 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        pytest.param("data: [{name: transactions}]", "data cannot be enforced", id="data"),
         pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
     ],
 )
@@ -202,7 +201,6 @@ def test_the_example_of_the_contract_is_refused_only_for_unsupported_sections() 
         "cost_per_gpu_hour",
         "storage",
         "image",
-        "data",
     }
 
 
@@ -222,7 +220,8 @@ projects:
 environments:
   - {name: torch-2, image: "registry/torch:2", python: /opt/torch-2/bin/python, projects: [fraud]}
 data:
-  - {name: transactions, path: /data/transactions, mount: /data/transactions, read_only: true, until: 2027-01-31}
+  - {name: transactions, path: /data/transactions, mount: /data/transactions, read_only: true, groups: [fraud-ds],
+     until: 2027-01-31}
 calendar:
   - name: nights
     when: {from: "20:00", to: "06:00", days: [mon, tue], timezone: Europe/London, except_holidays: GB-ENG}

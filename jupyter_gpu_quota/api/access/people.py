@@ -213,7 +213,9 @@ class People:
         roles: dict[str, Role] = {
             project: "lead" if role == "lead" else "member" for project, role in membership.items()
         }
-        return Person(name=name, id=self._ids[name], hub_admin=account.admin, roles=roles)
+        return Person(
+            name=name, id=self._ids[name], hub_admin=account.admin, roles=roles, groups=frozenset(account.groups)
+        )
 
     async def reauthenticate(self, request: RequestHandler, person: Person) -> Person:
         """The owner of an open request's token now, for streams that run for long.

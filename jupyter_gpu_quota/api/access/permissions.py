@@ -34,7 +34,8 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """The sender of a request. ``scopes``: the last words of custom:gpu-quota:*; ``roles``: lead or member by project.
+    """The sender of a request. ``scopes``: the last words of custom:gpu-quota:*; ``roles``: lead or member by project,
+    ``groups`` those of the hub.
 
     ``hub_admin``: the hub's own admin flag. ``is_hub``: the hub's spawner, which presents the service's own token.
     """
@@ -45,6 +46,7 @@ class Person:
     hub_admin: bool = False
     is_hub: bool = False
     roles: Mapping[str, Role] = field(default_factory=dict)
+    groups: frozenset[str] = frozenset()
 
     @property
     def admin(self) -> bool:

@@ -169,7 +169,7 @@ async def project_views(services: Services, person: Person) -> list[ProjectView]
         for project in sorted(revision.policy.projects, key=lambda project: project.name)
         if may_see_project(person, project.name)
     ]
-    return [with_choices(view, person, services.store_view) for view in views]
+    return [with_choices(view, person, services.store_view, services.clock()) for view in views]
 
 
 async def pools(call: Call) -> Answer:

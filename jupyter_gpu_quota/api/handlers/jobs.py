@@ -29,7 +29,7 @@ from ..views.explanations import dry_run
 from ..views.records import job_detail, job_view
 from ..views.series import metrics_view
 from .bundles import bundle_size, refuse_over_limit
-from .submission import REQUESTED, quota_in_force, spec_of
+from .submission import REQUESTED, data_of_job, quota_in_force, spec_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,13 +59,16 @@ async def _checked_spec(call: Call, request: JobRequest) -> JobSpec:
     if spec.live:
         live_directory = services.backend.submissions.live_directory
         spec = replace(spec, directory=await _checked(live_directory, _run_as(call), spec.directory))
+    file = quota_in_force(store_view.quota_file)
+    data, groups = data_of_job(request.data, call.person, file, services.clock())
+    spec = replace(spec, data=data, data_groups=groups)
     devices = store_view.devices_in(spec.pool)
     await services.offers.check(
         call.person.name,
         pool=spec.pool,
         gpu_milli=spec.gpu_milli,
         devices=[device for device in devices if not spec.gpu_models or device.model in spec.gpu_models],
-        least=quota_in_force(store_view.quota_file).least,
+        least=file.least,
         project=spec.project,
     )
     return spec
@@ -246,6 +249,7 @@ async def change(call: Call) -> JobView:
         raise Refused(403, "not_yours", f"{sentence} {record.job.project} and admins may change it.")
     if name == "release":
         _check_release(call.person, record)
+        await _check_data(call, record)
     await call.services.record(ChangeJob(job=record.job.id, actor=call.person.id, change=name))
     return job_view(await record_of(call, record.job.id), call.store_view)
 
@@ -260,6 +264,16 @@ def _check_release(person: Person, record: JobRecord) -> None:
         f" released; a lead of {job.project} or an admin may release it, or cancel it and submit it to another project."
     )
     raise Refused(403, "not_a_member", sentence)
+
+
+async def _check_data(call: Call, record: JobRecord) -> None:
+    """Refuse a release if the job's owner may not use its data any more."""
+    if not record.spec.data:
+        return
+    owner = await call.services.people.by_name(call.store_view.name_of(record.job.user))
+    groups = owner.groups.intersection(record.spec.data_groups) if owner else frozenset[str]()
+    file = quota_in_force(call.store_view.quota_file)
+    data_of_job(record.spec.data, replace(owner or call.person, groups=groups), file, call.services.clock())
 
 
 # --- clone and rerun --------------------------------------------------------------------------------------------------
@@ -300,6 +314,7 @@ def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> 
         "memory_mib": overrides.memory_mib or (0 if overrides.gpu else old.memory_mib * old.processes),
         "priority": priority if overrides.priority is None else overrides.priority,
         "variables": dict(old.variables),
+        "data": list(old.data) if overrides.data is None else overrides.data,
         "time_limit": overrides.time_limit or f"{old.time_limit_s}s",
     }
     return JobRequest(**{name: getattr(old, name) for name in REQUESTED} | changed)

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from ... import quotafile
 from ...quotafile import QuotaFile
+from ...quotafile.document import DataSection
 from ...store.records.calls import Page
 from ...store.records.commands import ApplyQuota
 from ...store.records.rows import QuotaRevision
-from ...wire import EnvironmentView
+from ...wire import DataView, EnvironmentView
 from ...wire.quota import QuotaEdit
 from ..access.permissions import Person, may_read_policy, may_submit_to
 from ..access.refusals import Refused
@@ -269,3 +270,24 @@ def environment_views(file: QuotaFile, person: Person) -> list[EnvironmentView]:
         for each in file.environments
         if each.name in projects_of
     ]
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+async def data(call: Call) -> Answer:
+    """The data that the person's groups may use, ended ones included, in the order of the file."""
+    file, now = call.store_view.quota_file, call.services.clock()
+    return call.listing(
+        [] if file is None else [data_view(each, call.person, now) for each in file.data_of(call.person.groups)]
+    )
+
+
+def data_view(section: DataSection, person: Person, now: int) -> DataView:
+    return DataView(
+        name=section.name,
+        path=section.path,
+        read_only=section.read_only,
+        groups=sorted(person.groups.intersection(section.groups)),
+        until=section.until,
+        has_ended=section.has_ended(now),
+        variable=section.variable,
+    )

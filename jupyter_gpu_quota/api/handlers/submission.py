@@ -177,6 +177,25 @@ def _environment(asked: str | None, project: str, quota: QuotaFile) -> str | Non
     return name
 
 
+def data_of_job(
+    asked: Sequence[str] | None, person: Person, file: QuotaFile, now: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The data of a job, and the groups of its user that give it; ``asked`` None: all. Raises Refused."""
+    known = {each.name: each for each in file.data_of(person.groups)}
+    names = file.usable_data(person.groups, now) if asked is None else list(dict.fromkeys(asked))
+    for name in names:
+        if name not in known:
+            may = f"the data {', '.join(sorted(known))}" if known else "no data of the quota file"
+            sentence = f"{person.name} asked for the data {name!r}, and may use {may}, by their groups in the hub."
+            raise Refused(403, "no_such_data", f"{sentence} Nothing was stored.")
+        if known[name].has_ended(now):
+            sentence = f"{known[name].until} was the last day on which a job may start with the data {name}."
+            advice = "Leave it out, or ask an admin to change the day in the quota file."
+            raise Refused(409, "data_ended", f"{sentence} Nothing was stored. {advice}")
+    groups = {group for name in names for group in known[name].groups if group in person.groups}
+    return tuple(names), tuple(sorted(groups))
+
+
 def _time_limit_s(asked: str | None, project: str, pool: str, quota: QuotaFile) -> int:
     if asked is None:
         return quota.time_limit_s(project, pool)

@@ -20,6 +20,7 @@ from .arithmetic import Arithmetic, arithmetic_of_file
 from .calendar import calendar_edits
 from .ceilings import ceiling_edits
 from .changes import edit_changes
+from .data import data_edits
 from .edit import Edit
 from .enforcement import Ended, ended_by, stops_of, weak_pools
 from .idle import idle_edits
@@ -58,7 +59,12 @@ async def objections_to(services: Services, edit: Edit) -> Objections:
 
     removals = await store_view.compute_slow(_removals, edit)
     weak, ended = await weak_pools(services, edit), await ended_by(services, edit)
-    warnings = (*weak, *idle_edits(edit), *await store_view.compute_slow(ceilings))
+    warnings = (
+        *weak,
+        *idle_edits(edit),
+        *data_edits(edit, store_view.mirror),
+        *await store_view.compute_slow(ceilings),
+    )
     sums = await store_view.compute_slow(arithmetic_of_file, edit.file, edit.moved.devices, edit.now, edit.node_names)
     removed = {section: names for section in SECTIONS.values() if (names := _removed_names(edit, section))}
     return Objections(

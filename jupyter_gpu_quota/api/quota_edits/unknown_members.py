@@ -10,6 +10,7 @@ from ... import quotafile
 from ...hub_api import HubUnavailable, HubUsers
 from ...messages.validation import nearest_name
 from ...quotafile import QuotaFile
+from ...quotafile.yaml_tree import Path
 
 if TYPE_CHECKING:
     from ..requests.services import Services
@@ -23,12 +24,12 @@ GROUPS_UNKNOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """One name in a project's members; ``key``: groups, users or leads; ``place``: its place in the file."""
+    """A name in ``owner``, a project or data; ``key``: groups, users or leads; ``place``: its place in the file."""
 
-    project: str
+    owner: str
     key: str
     name: str
-    place: tuple[str | int, ...]
+    place: Path
 
     def is_known(self, hub_users: HubUsers) -> bool:
         """Whether the hub has such a user or group; also where the hub does not show its groups."""
@@ -45,7 +46,7 @@ class _Member:
         advice = f"; did you mean {near}?" if near else " as yet"
         if self.name in others:
             advice = f"; it has a {other} of this name"
-        return f"project {self.project}, {self.key}: {what} {self.name}{advice}"
+        return f"{self.owner}, {self.key}: {what} {self.name}{advice}"
 
 
 async def unknown_members(services: Services, file: QuotaFile, text: str) -> tuple[str, ...]:
@@ -67,7 +68,11 @@ def _members(file: QuotaFile) -> Iterator[_Member]:
     for number, project in enumerate(file.projects):
         for key, names in project.members:
             for at, name in enumerate(names):
-                yield _Member(project=project.name, key=key, name=name, place=("projects", number, "members", key, at))
+                place: Path = ("projects", number, "members", key, at)
+                yield _Member(owner=f"project {project.name}", key=key, name=name, place=place)
+    for number, row in enumerate(file.data):
+        for at, name in enumerate(row.groups):
+            yield _Member(owner=f"data {row.name}", key="groups", name=name, place=("data", number, "groups", at))
 
 
 def _sentences(members: Sequence[_Member], hub_users: HubUsers, text: str) -> tuple[str, ...]:

@@ -12,13 +12,15 @@ from ...core.lifecycle import WAITING
 from ..access.permissions import may_see
 from .call import Call
 
+DAY_MS = 86_400_000
 
-def tag_of(call: Call) -> str:
-    """The tag of the present answer; what it is made from must be up to date."""
+
+def tag_of(call: Call, *more: object) -> str:
+    """The tag of the present answer; what it is made from must be up to date. ``more`` is what else it is made from."""
     view, person = call.store_view, call.person
     reader = person.id, person.name, person.is_hub, person.admin, sorted(person.scopes), sorted(person.roles.items())
     state = view.origin, view.edition, view.moment(), call.services.stop_reasons.edition
-    parts = call.resource.request.uri, reader, state
+    parts = call.resource.request.uri, reader, state, more
     return f'"{hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()}"'
 
 
@@ -32,7 +34,7 @@ async def of_me(call: Call) -> str | None:
 
 async def of_projects(call: Call) -> str | None:
     await call.services.decisions.shares()
-    return tag_of(call)
+    return tag_of(call, sorted(call.person.groups), call.services.clock() // DAY_MS)  # by which data may be used
 
 
 async def of_jobs(call: Call) -> str | None:

@@ -11,7 +11,7 @@ from ..access.permissions import MAX_PRIORITY, USUAL_PRIORITY, Person, may_raise
 from ..state.store_view import StoreView
 
 
-def with_choices(view: ProjectView, person: Person, store_view: StoreView) -> ProjectView:
+def with_choices(view: ProjectView, person: Person, store_view: StoreView, now: int) -> ProjectView:
     """The project with the choices of this person, who must be a member to have any."""
     quota, name = store_view.quota_file, view.name
     if quota is None or not may_submit_to(person, name):
@@ -26,6 +26,7 @@ def with_choices(view: ProjectView, person: Person, store_view: StoreView) -> Pr
         pools=pools,
         default_pool=default if any(pool.pool == default for pool in pools) else None,
         environments=list(quota.environments_of(name)),
+        data=quota.usable_data(person.groups, now),
         default_environment=quota.default_environment(name),
         priority=USUAL_PRIORITY,
         max_priority=MAX_PRIORITY if may_raise_priority(person, name) else USUAL_PRIORITY,

@@ -163,6 +163,7 @@ _BY_PERSON = {
     ReasonCode.OVER_SHARE: JobTarget.HELD,
     ReasonCode.ENFORCEMENT_TOO_WEAK: JobTarget.HELD,
     ReasonCode.ENFORCEMENT_UNAVAILABLE: JobTarget.HELD,
+    ReasonCode.DATA_UNAVAILABLE: JobTarget.HELD,
     ReasonCode.CANCELLED_BY_PERSON: JobTarget.CANCELLED,
 }
 """The target of a job for as long as it has this reason."""
@@ -220,6 +221,7 @@ def _job_fields(view: type[JobView], record: JobRecord, store_view: StoreView) -
         "user": store_view.name_of(job.user),
         "command": list(spec.command),
         "secret_names": list(spec.secret_names),
+        "data": list(spec.data),
         "notify": None if spec.notify is None else list(spec.notify),
         "gpu": spec.gpu_asked,
         "metrics": dict(record.metrics),

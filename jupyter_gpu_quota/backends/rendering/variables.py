@@ -109,13 +109,14 @@ def rank_environment(
     port: int | None = None,
     limited: bool = False,
     mps: Mapping[str, str] | None = None,
+    data: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """All variables of a rank's process, except those of its account.
 
     ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs; ``port`` is
     that of the rendezvous of several ranks. ``limited``: the driver limits its memory, and frameworks then count their
-    fraction of that limit, so they get no cap. ``mps`` are the variables of a client of MPS. The caller's own variables
-    are not inherited. Source: docs/reference/variables.md.
+    fraction of that limit, so they get no cap. ``mps`` are the variables of a client of MPS, ``data`` those with the
+    folders of the job's data. The caller's own variables are not inherited. Source: docs/reference/variables.md.
     """
     own = [placement for placement in placements if placement.rank == rank]
     uuids = {device.id: device.uuid for device in devices}
@@ -133,6 +134,7 @@ def rank_environment(
         "GPU_QUOTA_OUTPUT_DIR": paths.outputs,
         "GPU_QUOTA_PAUSE_FILE": paths.pause,
         "GPU_QUOTA_PROGRESS_FILE": paths.progress,
+        **(data or {}),
         **(_gang(rank, ranks, port) if port is not None else {}),
     }
 

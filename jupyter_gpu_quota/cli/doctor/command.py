@@ -15,6 +15,7 @@ from ...client import Client, GPUQuotaError
 from ..prose import wrapped
 from ..session import DONE, FAILED, as_json, service_address
 from ..tables import plain_text, print_json, print_table
+from . import data as data_probes
 from . import devices as device_probes
 from . import hub as hub_probes
 from . import hub_settings, probes
@@ -102,7 +103,10 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
 
 
 def _quota_results(file: Path, known: KnownSettings) -> Iterator[Result]:
-    yield hub_probes.quota(file, known, here=not os.environ.get(NOTEBOOK_USER))
+    here = not os.environ.get(NOTEBOOK_USER)
+    yield hub_probes.quota(file, known, here=here)
+    if here:
+        yield from data_probes.data_of_file(file, known.own_accounts)
 
 
 def _state_folder_results(state: Path, folder_known: bool) -> Iterator[Result]:

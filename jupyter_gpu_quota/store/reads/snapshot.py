@@ -82,7 +82,8 @@ class Mirror:
 
     ``jobs``, ``notebooks`` and ``devices`` are the present records of live work by id; ``gone_nodes`` and
     ``gone_devices`` tell since when no reading reports those; ``in_motion`` the ids of jobs
-    that are starting or pausing. ``latest`` are the changes of the last :meth:`update`, which include work that has
+    that are starting or pausing; ``jobs_with_data`` the live jobs by the name of their data and the groups that may use
+    it. ``latest`` are the changes of the last :meth:`update`, which include work that has
     just ended. ``some_began``: jobs that a plan had started were reported as running, which changes no plan.
     """
 
@@ -98,6 +99,7 @@ class Mirror:
         self.some_began = False
         self.jobs: dict[str, JobRecord] = {}
         self.in_motion: dict[str, None] = {}
+        self.jobs_with_data: dict[tuple[str, tuple[str, ...]], dict[str, None]] = {}
         self.notebooks: dict[str, NotebookRecord] = {}
         self.devices: dict[str, Device] = {}
         self.gone_nodes: dict[str, int] = {}
@@ -184,6 +186,8 @@ class Mirror:
             self.in_motion[job.id] = None
         else:
             self.in_motion.pop(job.id, None)
+        for name in record.spec.data:
+            self._index_data((name, record.spec.data_groups), job)
         if job.state in FINAL:
             self.jobs.pop(job.id, None)
             return self._jobs.drop(job.id)
@@ -195,6 +199,14 @@ class Mirror:
         began = before is not None and _began(before.job, job)
         self.some_began |= began
         return self._jobs.put(job.id, job) and not began
+
+    def _index_data(self, key: tuple[str, tuple[str, ...]], job: Job) -> None:
+        if job.state not in FINAL:
+            self.jobs_with_data.setdefault(key, {})[job.id] = None
+        elif (jobs := self.jobs_with_data.get(key)) is not None:
+            jobs.pop(job.id, None)
+            if not jobs:
+                del self.jobs_with_data[key]
 
     def _put_notebook(self, record: NotebookRecord) -> bool:
         notebook = record.notebook

@@ -30,7 +30,8 @@ class JobSpec:
     ``gpu_milli`` is of one rank; ``gpu_asked`` is for one node, which has ``processes`` ranks. An elastic job runs
     with ``min_ranks`` to ``ranks`` of them; None: with all. ``gpu_model`` names one model, or several with commas
     between; ``cpu_milli`` and ``memory_mib`` are of one rank, 0 where not stated. ``notify``: the events of which its
-    owner is notified; None: those of the service's settings.
+    owner is notified; None: those of the service's settings. ``data``: names of the quota file; ``data_groups``: the
+    groups of the submitter by which they may be used.
     """
 
     command: tuple[str, ...]
@@ -57,6 +58,8 @@ class JobSpec:
     cpu_milli: int = 0
     memory_mib: int = 0
     notify: tuple[str, ...] | None = None
+    data: tuple[str, ...] = ()
+    data_groups: tuple[str, ...] = ()
 
     @property
     def gpu_models(self) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def _why_too_much(device: Device, milli: int, memory_mib: int) -> str | None:
 def _apply(work: UnitOfWork, action: Action, *, policy: Policy, lease: Lease) -> None:
     match action:
         case Start() | Resume():
-            project = _start(work, action, lease)
+            project = _start(work, action, policy, lease)
         case Pause():
             project = _pause(work, action, policy)
         case Stop():
@@ -171,14 +171,14 @@ def _project(work: UnitOfWork, id: str) -> str:
     return workload_project(work, id) or _notebook(work, id).notebook.project
 
 
-def _start(work: UnitOfWork, action: Start | Resume, lease: Lease) -> str:
+def _start(work: UnitOfWork, action: Start | Resume, policy: Policy, lease: Lease) -> str:
     _check_placements(action)
     drop_reservation(work, action.workload)
     allocate_devices(work, action.workload, action.attempt, action.placements)
     if work.get(JOBS, (action.workload,)) is None:
         booked = move_notebook(work, _notebook(work, action.workload), "book", action.reason)
         return booked.notebook.project
-    return _start_job(work, action, lease)
+    return _start_job(work, action, policy, lease)
 
 
 def _check_placements(action: Start | Resume) -> None:
@@ -189,7 +189,7 @@ def _check_placements(action: Start | Resume) -> None:
             raise ValueError(f"{action.workload} cannot start on {placement}")
 
 
-def _start_job(work: UnitOfWork, action: Start | Resume, lease: Lease) -> str:
+def _start_job(work: UnitOfWork, action: Start | Resume, policy: Policy, lease: Lease) -> str:
     record = _job(work, action.workload)
     if action.attempt != record.job.attempt + 1:
         raise ValueError(f"job {record.job.id} has had {record.job.attempt} attempts; {action.attempt} is not the next")
@@ -202,6 +202,9 @@ def _start_job(work: UnitOfWork, action: Start | Resume, lease: Lease) -> str:
         node = row.device.node if row else ""
         new = RankRecord(job=job.id, attempt=action.attempt, rank=rank, node=node, fencing=lease.fencing)
         work.put(RANKS, new)
+    if record.spec.data:
+        payload = {"attempt": job.attempt, "data": list(record.spec.data), "revision": policy.revision}
+        work.audit(job.user, "data.use", job.id, payload, job.project)
     return job.project
 
 

@@ -82,7 +82,7 @@ def _check_waiting(work: UnitOfWork, request: SubmitJob) -> None:
 
 AUDITED = (
     "pool", "gpu_asked", "gpu_milli", "gpu_model", "ranks", "min_ranks", "priority", "preemptible", "time_limit_s",
-    "bundle", "live", "private",
+    "bundle", "live", "private", "data",
 )  # fmt: skip
 """Fields of a specification that the audit shows; its digest covers the others."""
 

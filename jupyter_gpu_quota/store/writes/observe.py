@@ -339,6 +339,8 @@ def _end_attempt(work: UnitOfWork, record: JobRecord, rows: Sequence[RankRecord]
         exit_status=row.exit_status,
     )
     _audit_end(work, job, row, event=event, state=state, reason=reason)
+    if record.spec.data:
+        work.audit(job.user, "data.end", job.id, {"attempt": job.attempt, "data": list(record.spec.data)}, job.project)
 
 
 def _without_retry(event: JobEvent, target: JobTarget) -> JobEvent:

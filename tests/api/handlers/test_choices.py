@@ -74,7 +74,7 @@ def test_a_form_has_its_pools_defaults_and_limits(world: ServiceWorld) -> None:
             },
         ],
         "default_pool": "train",
-        "environments": ["torch-2", "shared"],
+        "environments": ["torch-2", "shared"], "data": [],
         "default_environment": "torch-2",
         "priority": 50,
         "max_priority": 50,

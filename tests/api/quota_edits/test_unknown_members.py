@@ -86,6 +86,13 @@ def test_a_preview_lists_an_unknown_member(world: ServiceWorld, old: str, new: s
     assert warned(world, QUOTA.replace(old, new)) == [said]
 
 
+def test_a_preview_lists_an_unknown_group_of_data(world: ServiceWorld) -> None:
+    row = "data: [{name: images, path: /data/images, groups: [vision-team, visoin-team]}]\n"
+    said = "data images, groups: no user of the hub is in a group visoin-team; did you mean vision-team?"
+    (found,) = warned(world, QUOTA + row)
+    assert found.endswith(said) and found.startswith("line ")
+
+
 def test_known_members_give_no_warning(world: ServiceWorld) -> None:
     assert warned(world, QUOTA) == []
 

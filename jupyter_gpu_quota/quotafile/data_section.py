@@ -1,0 +1,67 @@
+"""The data of the quota file: folders that the jobs of some groups may use, up to a day."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
+
+from .calendar_section import DATE, read_date
+from .fields import FIRST_YEAR, FORM, LAST_YEAR, ItemName, PersonName, Section, refuse
+
+FolderPath = Annotated[str, StringConstraints(strict=True, max_length=4096, pattern=r"^/[^\x00-\x1f\x7f]*$")]
+
+
+def _last_day(value: object) -> date:
+    if not isinstance(value, str) or not DATE.fullmatch(value):
+        raise refuse(f"{value!s:.40} is not a date; write the last day, such as 2027-01-31")
+    found = read_date(value)
+    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+        raise refuse(f"{value} is in the year {found.year:04}; write a day from {FIRST_YEAR} to {LAST_YEAR}")
+    return found
+
+
+LastDay = Annotated[
+    date,
+    BeforeValidator(_last_day),
+    PlainSerializer(date.isoformat),
+    WithJsonSchema({"type": "string", "pattern": f"^{DATE.pattern}$", FORM: "a day such as 2027-01-31, in UTC"}),
+]
+
+
+class DataSection(Section):
+    """A folder of data. On one machine nothing is mounted: ``mount`` is the path, and file permissions decide."""
+
+    name: ItemName
+    path: FolderPath
+    mount: FolderPath | None = None
+    read_only: Annotated[bool, Field(strict=True)] = True
+    groups: Annotated[list[PersonName], Field(min_length=1)]
+    until: LastDay | None = None
+
+    @property
+    def ends_at(self) -> int | None:
+        """The first instant (ms) at which no job may start with it; None: there is none."""
+        if self.until is None:
+            return None
+        after = datetime.combine(self.until + timedelta(days=1), datetime.min.time(), UTC)
+        return int(after.timestamp()) * 1000
+
+    def has_ended(self, now: int) -> bool:
+        return self.ends_at is not None and now >= self.ends_at
+
+    def is_for(self, groups: Collection[str]) -> bool:
+        """Whether a user in these groups of the hub may use it."""
+        return not set(self.groups).isdisjoint(groups)
+
+    @property
+    def variable(self) -> str:
+        """The variable of a job with its path."""
+        return data_variable(self.name)
+
+
+def data_variable(name: str) -> str:
+    return "GPU_QUOTA_DATA_" + re.sub(r"[^A-Z0-9]", "_", name.upper())

@@ -1,0 +1,23 @@
+"""Waiting jobs with data that they may not use any more: they are held before they start."""
+
+from __future__ import annotations
+
+from ...core.lifecycle import WAITING
+from ...core.model import JobTarget
+from ...quotafile import QuotaFile
+from ..records.commands import ChangeJob
+from .snapshot import Mirror
+
+ACTOR = "system:controller"
+
+
+def holds_without_data(mirror: Mirror, file: QuotaFile, now: int) -> list[ChangeJob]:
+    """The holds of all waiting jobs whose data ended, is not in the quota file, or has other groups there."""
+    found: dict[str, ChangeJob] = {}
+    for (name, groups), jobs in mirror.jobs_with_data.items():
+        why = file.data_refusal(name, groups, now)
+        for job in jobs if why is not None else ():
+            record = mirror.jobs[job]
+            if record.job.state in WAITING and record.job.target is JobTarget.RUNNING:
+                found[job] = ChangeJob(job=job, actor=ACTOR, change="hold", why=why)
+    return list(found.values())
