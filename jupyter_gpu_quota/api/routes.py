@@ -70,6 +70,8 @@ ROUTES: tuple[Route, ...] = (
           query=("attempt", "rank", "offset", "limit", "follow"), media_type="text/plain"),
     Route("GET", "jobs/{id}/metrics", S.READ, jobs.metrics, "A job's metrics and device use over time.",
           gives=wire.MetricsView),
+    Route("GET", "jobs/{id}/provenance", S.READ, jobs.provenance,
+          "The code, Python, distributions and data of an attempt.", gives=wire.ProvenanceView, query=("attempt",)),
     Route("GET", "jobs/{id}/outputs", S.READ, logs.outputs,
           "The files in a job's outputs folder; archive=1: all of them as one tar.gz.", gives=wire.OutputView,
           query=("archive", *PAGED)),

@@ -205,6 +205,35 @@ class OutputRefused(Exception):
     """This output cannot be read; the message is the reason."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataState:
+    """The state of a data folder at a start: the ``version`` that its owner wrote, else what its files were.
+
+    ``newest_at`` is the newest modification; ``is_complete``: every file was looked at.
+    """
+
+    path: str
+    version: str | None = None
+    files: int | None = None
+    bytes: int | None = None
+    newest_at: int | None = None
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """The conditions under which an attempt started. ``data`` is by the variable of the data.
+
+    ``python_from``: whether the command is this Python, or a script of it, or neither: then it is that of its PATH.
+    """
+
+    python: str | None
+    python_from: str
+    version: str | None
+    distributions: Mapping[str, str]
+    data: Mapping[str, DataState]
+
+
 MAX_OUTPUTS = 10_000
 """How many files of a job are listed at most."""
 
@@ -223,6 +252,9 @@ class OutputReader(Protocol):
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         """One output, open for reading. Raises OutputRefused with the reason."""
+
+    def provenance(self, job: str, attempt: int) -> Provenance | None:
+        """The conditions under which an attempt started; None where they were not recorded."""
 
 
 # --- submission -------------------------------------------------------------------------------------------------------

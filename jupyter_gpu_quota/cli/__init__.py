@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "submit": ("submit", "Queue a job and print its id."),
     "jobs": ("jobs", "List the jobs of your projects."),
     "job": ("jobs", "Show one job."),
+    "provenance": ("jobs", "Show the code, Python and data of a job."),
     "logs": ("jobs", "Print a job's log; -f follows it."),
     "wait": ("jobs", "Wait until jobs have ended."),
     "hold": ("jobs", "Hold a job until it is released."),

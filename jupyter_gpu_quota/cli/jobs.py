@@ -14,7 +14,7 @@ from ..core.amounts import counted, duration_text, host_text, ranks_text
 from ..messages.exit_status import ended_attempts, exit_text
 from ..messages.figures import label, value_text
 from ..messages.reasons import short_sentence
-from ..wire import JobDetail, JobView, ReasonView
+from ..wire import DataStateView, JobDetail, JobView, ReasonView
 from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_since, parse_time_limit
 from .dry_runs import print_dry_run
 from .prose import print_prose
@@ -112,6 +112,40 @@ def job(client: Client, id: str, json_: bool) -> None:
         print_json(found.model_dump(mode="json"))
     else:
         print_facts(_job_facts(found))
+
+
+@click.command()
+@JOB
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Default: the newest.")
+@as_json
+@calls_service
+def provenance(client: Client, id: str, attempt: int | None, json_: bool) -> None:
+    """Show what a job was made of: code, command, Python with its distributions, data."""
+    found = client.provenance(job_of(client, id), attempt=attempt)
+    if json_:
+        print_json(found.model_dump(mode="json"))
+        return
+    python = f"{found.python} ({found.python_version}), of the {found.python_from}" if found.python else None
+    print_facts(
+        [
+            ("attempt", found.attempt),
+            ("command", " ".join(found.command)),
+            ("code", "in place" if found.live else found.bundle),
+            ("environment", found.environment),
+            ("python", python),
+            ("digest", found.environment_digest),
+            *((f"data {each.name}", _data_state_text(each)) for each in found.data),
+        ]
+    )
+    if found.distributions:
+        print_table(("DISTRIBUTION", "VERSION"), sorted(found.distributions.items()))
+
+
+def _data_state_text(each: DataStateView) -> str:
+    if each.version is not None:
+        return f"{each.path}, version {each.version}"
+    files = f"{counted(each.files or 0, 'file')}, {each.bytes} bytes, newest {plain_text(each.newest_at)}"
+    return f"{each.path}, {files if each.is_complete else f'of the first files: {files}'}"
 
 
 def _job_facts(job: JobDetail) -> list[tuple[str, object]]:

@@ -35,6 +35,7 @@ from ..wire import (
     OutputView,
     PoolView,
     ProjectView,
+    ProvenanceView,
     RemovedView,
     UsageView,
     VerifiedView,
@@ -444,6 +445,11 @@ class Client:
     def metrics(self, job: str) -> MetricsView:
         """A job's metrics and the use of its devices over time, from its first report on."""
         return self._get(MetricsView, f"{_job_path(job)}/metrics")
+
+    def provenance(self, job: str, *, attempt: int | None = None) -> ProvenanceView:
+        """The code, Python, distributions and data of an attempt; None means the newest."""
+        named = None if attempt is None else arguments.whole_number(attempt, "attempt", least=1)
+        return self._connection.ask(ProvenanceView, Call(path=f"{_job_path(job)}/provenance", query={"attempt": named}))
 
     def projects(self) -> list[ProjectView]:
         """The user's projects with their quotas, use and fair share."""

@@ -21,7 +21,7 @@ from ..core.reasons import DataUnavailable
 from ..messages.validation import MAX_NUMBER
 from .calendar import expand
 from .calendar_section import AmountsChange, CalendarSection, ChangedPerUser, WhenSection, core_amounts
-from .data_section import DataSection
+from .data_section import DataSection, data_variable
 from .fields import (
     Amount,
     Ceiling,
@@ -415,4 +415,12 @@ def _amounts(quota: Mapping[str, AmountsSection]) -> dict[str, Amounts]:
     return {pool: section.amounts() for pool, section in quota.items()}
 
 
-__all__ = ["AmountsChange", "CalendarSection", "ChangedPerUser", "DataSection", "Document", "WhenSection"]
+__all__ = [
+    "AmountsChange",
+    "CalendarSection",
+    "ChangedPerUser",
+    "DataSection",
+    "Document",
+    "WhenSection",
+    "data_variable",
+]

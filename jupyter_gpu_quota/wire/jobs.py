@@ -249,6 +249,44 @@ class MetricsView(Wire):
     devices: list[DeviceSeriesView]
 
 
+class DataStateView(Wire):
+    """Data at a start: the first line of its file VERSION, else the number, size and newest time of its files.
+
+    ``is_complete``: every file was looked at; otherwise the figures are of the first ones.
+    """
+
+    name: str
+    path: str
+    version: str | None
+    files: int | None
+    bytes: int | None
+    newest_at: datetime | None
+    is_complete: bool
+
+
+class ProvenanceView(Wire):
+    """``GET jobs/{id}/provenance``: what an attempt was made of.
+
+    ``python`` is the interpreter of the command; with ``python_from`` "PATH" that of the job's PATH, because the
+    command is neither a Python nor a script of one. ``distributions`` are those of its site-packages folders, by name.
+    ``environment_digest`` is of the version and the distributions; equal ones are equal environments. All are null or
+    empty where they were not recorded.
+    """
+
+    attempt: int
+    command: list[str]
+    directory: str
+    bundle: str | None
+    live: bool
+    environment: str | None
+    python: str | None = None
+    python_from: str | None = None
+    python_version: str | None = None
+    distributions: dict[str, str] = {}
+    environment_digest: str | None = None
+    data: list[DataStateView]
+
+
 class OutputView(Wire):
     path: str
     size_bytes: int

@@ -13,7 +13,7 @@ from ...core.model import JobState
 from ...store.records.calls import JobColumn, JobFilter, JobOrder, Page
 from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
 from ...store.records.rows import JobRecord
-from ...wire import CloneRequest, JobDetail, JobRequest, JobView, MetricsView
+from ...wire import CloneRequest, JobDetail, JobRequest, JobView, MetricsView, ProvenanceView
 from ..access.permissions import (
     USUAL_PRIORITY,
     Person,
@@ -26,6 +26,7 @@ from ..access.permissions import (
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
 from ..views.explanations import dry_run
+from ..views.provenance import provenance_view
 from ..views.records import job_detail, job_view
 from ..views.series import metrics_view
 from .bundles import bundle_size, refuse_over_limit
@@ -165,6 +166,17 @@ async def metrics(call: Call) -> MetricsView:
     """The series of one job."""
     record, store_view = await seen_job(call), call.store_view
     return metrics_view(await store_view.read(store_view.store.series, record.job.id))
+
+
+async def provenance(call: Call) -> ProvenanceView:
+    """What an attempt was made of; by default the newest one."""
+    record = await seen_job(call)
+    attempt = call.integer("attempt", record.job.attempt, least=0, most=10**6)
+    if attempt > record.job.attempt:
+        sentence = f"Job {record.job.id} has no attempt {attempt}; it has had {record.job.attempt}."
+        raise Refused(404, "no_such_attempt", sentence)
+    found = await call.store_view.read(call.services.backend.outputs.provenance, record.job.id, attempt)
+    return provenance_view(record, attempt, found)
 
 
 async def listing(call: Call, limit: int = 100) -> Answer:

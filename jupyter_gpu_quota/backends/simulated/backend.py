@@ -102,6 +102,9 @@ class SimulatedOutputs:
             raise OutputRefused(f"{path!r} cannot be read: no such file.")
         return io.BytesIO(self._files(job)[path])
 
+    def provenance(self, job: str, attempt: int) -> None:
+        """Nothing is recorded."""
+
     def _files(self, job: str) -> Mapping[str, bytes]:
         return self.jobs.behaviour_of(job).outputs if self.jobs.has_begun(job, 1) else {}
 

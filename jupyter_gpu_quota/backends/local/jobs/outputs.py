@@ -9,13 +9,15 @@ account they can also copy each file that they can link.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from ...protocol import MAX_OUTPUTS, LogPart, Output, OutputRefused
+from ...protocol import MAX_OUTPUTS, DataState, LogPart, Output, OutputRefused, Provenance
+from ..host.record_files import read_record
 from .paths import rank_paths
 from .rank_log import end_offset, segments
 
@@ -55,8 +57,36 @@ class LocalOutputs:
             f"{path!r} belongs to another account than the job's; only the job's own files can be read."
         )
 
+    def provenance(self, job: str, attempt: int) -> Provenance | None:
+        """The start conditions of an attempt; None where they were not recorded."""
+        record = read_record(rank_paths(self._state_dir, job, attempt, 0).provenance)
+        return None if record is None else _provenance(record)
+
     def _outputs_of(self, job: str) -> str:
         return rank_paths(self._state_dir, job, 0, 0).outputs
+
+
+def _provenance(record: Mapping[str, Any]) -> Provenance:
+    """The record that a rank's process wrote. File names in it may be no UTF-8, which JSON cannot have."""
+    known = json.loads(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
+    return Provenance(
+        python=known["python"],
+        python_from=known["python_from"],
+        version=known["version"],
+        distributions=known["distributions"],
+        data={name: _data_state(state) for name, state in known["data"].items()},
+    )
+
+
+def _data_state(state: Mapping[str, Any]) -> DataState:
+    return DataState(
+        path=state["path"],
+        version=state.get("version"),
+        files=state.get("files"),
+        bytes=state.get("bytes"),
+        newest_at=state.get("newest_at"),
+        is_complete=state.get("complete", True),
+    )
 
 
 def _read_log(directory: str, offset: int, limit: int) -> LogPart:

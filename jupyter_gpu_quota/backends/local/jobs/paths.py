@@ -3,7 +3,8 @@
     fence                              newest leader seen (service)
     active/<job>.<attempt>             attempts that are not settled (service)
     jobs/<job>/                        0711: the submitter's account can enter it, and cannot list it
-        attempts/<n>/rank-<r>/         0700, the service's: lock, status, socket, log segments, errors of the supervisor
+        attempts/<n>/rank-<r>/         0700, the service's: lock, status, socket, log segments, provenance of
+                                       rank 0, errors of the supervisor
         attempts/<n>/rendezvous.json   0600, the service's: the port of the rendezvous of a gang
         work/ checkpoint/ outputs/     0700, the submitter's
         run/<n>/rank-<r>/              0700, the submitter's: pause file, progress file
@@ -30,6 +31,7 @@ class RankPaths(NamedTuple):
     forced: str
     watch: str
     log: str
+    provenance: str
     run: str
     progress: str
     pause: str
@@ -53,7 +55,8 @@ def rank_paths(state_dir: str, job: str, attempt: int, rank: int) -> RankPaths:
     return RankPaths(
         control=control, status=os.path.join(control, "status.json"), lock=os.path.join(control, "lock"),
         forced=os.path.join(control, "forced.json"), watch=os.path.join(control, "watch.json"),
-        log=os.path.join(control, "log"), run=run, progress=os.path.join(run, "progress.json"),
+        log=os.path.join(control, "log"), provenance=os.path.join(control, "provenance.json"),
+        run=run, progress=os.path.join(run, "progress.json"),
         pause=os.path.join(run, "pause"), work=work, code=os.path.join(work, "code"),
         checkpoint=os.path.join(home, "checkpoint"), outputs=os.path.join(home, "outputs"),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn, NotRequired, TypedDict
 
 from ..enforcement.cgroup_entry import join
 from ..host.processes import die_with_parent, take_mark
+from ..host.provenance import write_provenance
 from .paths import RankPaths
 
 CANNOT_RUN = 126
@@ -120,10 +121,14 @@ def _exec(order: RankOrder, paths: RankPaths, account: Account, output: int, sup
             with contextlib.suppress(OSError):  # then it starts outside the cgroup, and the read-back shows that
                 join(cgroup)
         code = _open_code(order, paths)
+        provenance = _open_provenance(paths) if order["rank"] == 0 else None
         _drop_to(account)
         if not die_with_parent(supervisor, signal.SIGKILL):  # after the change of account, which clears it
             os._exit(CANNOT_RUN)
         _enter_directory(order, paths, account, code)
+        if provenance is not None:
+            with contextlib.suppress(Exception):  # the job runs without it
+                write_provenance(provenance, order["command"], order["environment"])
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvpe(program, order["command"], _environment(order, account))  # noqa: S606 - it is the purpose
     except FileNotFoundError:
@@ -173,6 +178,13 @@ def _open_code(order: RankOrder, paths: RankPaths) -> int | None:
         return os.open(order["bundle"], os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise NotRunnable(f"its code bundle cannot be read: {error.strerror}") from error
+
+
+def _open_provenance(paths: RankPaths) -> int | None:
+    """A new file that the job's account cannot open again; None where it cannot be made."""
+    with contextlib.suppress(OSError):
+        return os.open(paths.provenance, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    return None
 
 
 def _enter_directory(order: RankOrder, paths: RankPaths, account: Account, code: int | None) -> None:
