@@ -22,8 +22,8 @@ SCOPE_PREFIX = "custom:gpu-quota:"
 FRESH_S = 10.0
 MAX_STALE_S = 600.0
 MAX_ACCOUNTS = 10_000
-FEW = 4
-"""For so few names more than a list has pages they are requested one by one."""
+MIN_SAVED_REQUESTS = 4
+"""All users are listed at once only where that saves more than this many requests."""
 
 HUB_TIMEOUT_S = 15.0
 RECHECK_S = 15.0
@@ -32,7 +32,7 @@ RECHECK_S = 15.0
 A quiet stream sends a heartbeat every 5 s, so a stream without access ends within 20 s."""
 
 SERVER_TOKEN_S = 1_200.0
-"""Longest time between two checks of the token of a server with a slice; they are spread over the second half."""
+"""The token of a server with a slice is verified at the hub after half of this time to all of it, spread by user."""
 
 HUB_PERSON = Person(name="hub", id="system:hub", is_hub=True)
 """The hub's spawner."""
@@ -94,14 +94,14 @@ class Accounts:
         return known.account if known and self._clock() - known.at < FRESH_S else None
 
     async def _list_if_cheaper(self) -> None:
-        """List all users if more names were wanted since the last list than a list has requests."""
-        if self._listing is None and len(self._wanted) > self._pages + FEW:
+        """List all users if that takes fewer requests than the names that were requested since the last list."""
+        if self._listing is None and len(self._wanted) > self._pages + MIN_SAVED_REQUESTS:
             self._listing = asyncio.ensure_future(self._list())
         if self._listing is not None:
             await asyncio.shield(self._listing)
 
     async def _list(self) -> None:
-        """Replace the known accounts; without an answer they stay, and each is requested by its name."""
+        """Replace the known accounts. Without an answer they are kept, and each account is requested by its name."""
         self._wanted.clear()
         at = self._clock()
         try:
@@ -131,8 +131,8 @@ class Accounts:
 class People:
     """Identifies the sender of a request. ``user_id``: the ULID of a name; ``quota``: the file in force, if any.
 
-    The secret of a slice names the token of the slice's server, which the hub revokes when the server stops. So the hub
-    is asked for that token at most every 10 to 20 minutes.
+    The secret of a slice names the token of the slice's server, which the hub revokes when the server stops. So that
+    token is verified at the hub every 10 to 20 minutes only.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class People:
             request._token_authenticated = True  # type: ignore[attr-defined]
             return await self._person(model)
         model = await self._ask_hub(self.auth.get_user(request, sync=False))
-        return await self._remembered(request, token, model) if model else None
+        return await self._person_of_answer(request, token, model) if model else None
 
     async def _server_token(self, request: RequestHandler, token: str | None) -> Mapping[str, Any] | None:
         """The hub's recent answer about the token of a server whose slice has not ended; None without one."""
@@ -171,8 +171,8 @@ class People:
         record = await self._slices.slice_of_server(request.request, token)
         return known.model if record is not None and record.notebook.user == known.user else None
 
-    async def _remembered(self, request: RequestHandler, token: str | None, model: Mapping[str, Any]) -> Person:
-        """The person of the hub's answer, which is remembered for the token of a server."""
+    async def _person_of_answer(self, request: RequestHandler, token: str | None, model: Mapping[str, Any]) -> Person:
+        """The person of the hub's answer, which is cached if the token is that of a server with a slice."""
         asked_at, person = self._clock(), await self._person(model)
         record = await self._slices.slice_of_server(request.request, token) if token else None
         if token and record is not None and record.notebook.user == person.id:
@@ -220,7 +220,7 @@ class People:
     async def reauthenticate(self, request: RequestHandler, person: Person) -> Person:
         """The owner of an open request's token now, for streams that run for long.
 
-        The token is checked at the hub, without a cache, but that of a server with a slice less often.
+        The token is verified at the hub without a cache; that of a server with a slice may be cached.
         Raises NotAllowed, HubUnavailable, StoreUnavailable.
         """
         if person.is_hub:
@@ -234,7 +234,7 @@ class People:
             model = await self._ask_hub(asked)
             if not model:
                 raise NotAllowed(f"the hub no longer accepts this token of {person.name}.")
-            present = await self._remembered(request, token, model)
+            present = await self._person_of_answer(request, token, model)
         if "read" not in present.scopes:
             raise NotAllowed(f"this token of {person.name} no longer has the scope custom:gpu-quota:read.")
         return present

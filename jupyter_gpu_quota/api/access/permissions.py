@@ -15,7 +15,7 @@ from ...store.records.rows import JobRecord, NotebookRecord
 Role = Literal["member", "lead"]
 
 USUAL_PRIORITY, MAX_PRIORITY = 50, 100
-"""The priority of a job that names none, which is the greatest for members; and the greatest of all."""
+"""The default priority, which is also the highest that a member may request; and the highest priority."""
 
 
 class Scope(StrEnum):

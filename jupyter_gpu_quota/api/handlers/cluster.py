@@ -232,8 +232,7 @@ async def ingest(call: Call) -> IngestedView:
 async def _check_devices(services: Services, batch: SampleBatch) -> None:
     """Refuse a batch as a whole if one of its devices is not recorded on its node.
 
-    Nothing of it is kept, its sequence number neither: the node sends the same batch again once the device is observed,
-    and no later than the readings are kept.
+    Nothing of it is stored, nor its sequence number: the node sends the same batch again once the device is recorded.
     """
     named = {sample.device for sample in batch.samples}
     if not named <= _devices_of(services, batch.node):
@@ -243,7 +242,7 @@ async def _check_devices(services: Services, batch: SampleBatch) -> None:
         return
     more = f" and {len(unknown) - NAMED_DEVICES} more" if len(unknown) > NAMED_DEVICES else ""
     sentence = (
-        f"samples: {', '.join(unknown[:NAMED_DEVICES])}{more} of node {batch.node} is not recorded. Nothing of the"
+        f"samples: {', '.join(unknown[:NAMED_DEVICES])}{more} of node {batch.node}: not recorded. Nothing of the"
         " batch was kept: send it again with the same sequence number once the controllers have observed the device."
     )
     raise Refused(409, "unknown_device", sentence, {"Retry-After": str(RETRY_AFTER_S)})

@@ -158,7 +158,7 @@ async def seen_job(call: Call) -> JobRecord:
 async def show(call: Call) -> JobDetail:
     record, store_view = await seen_job(call), call.store_view
     ranks = await store_view.read(store_view.store.ranks, record.job.id)
-    await _decide_about(call, [record])
+    await _refresh_decisions(call, [record])
     return job_detail(record, ranks, store_view)
 
 
@@ -186,12 +186,12 @@ async def listing(call: Call, limit: int = 100) -> Answer:
     if not total and wanted.projects is not None:
         await _refuse_unknown_project(call, wanted, wanted.projects[0])
     await store_view.learn_names([user for record in records for user in record.people])
-    await _decide_about(call, records)
+    await _refresh_decisions(call, records)
     return listed([job_view(record, store_view) for record in records], total, page)
 
 
-async def _decide_about(call: Call, records: Sequence[JobRecord]) -> None:
-    """Bring the reasons and the positions of waiting jobs up to date."""
+async def _refresh_decisions(call: Call, records: Sequence[JobRecord]) -> None:
+    """Update the reasons and the queue positions, if one of these jobs waits."""
     if any(record.job.state in WAITING for record in records):
         await call.services.decisions.latest()
         await call.services.decisions.shares()
@@ -232,7 +232,7 @@ async def _filter(call: Call) -> JobFilter:
 
 
 async def _owner(call: Call) -> str | None:
-    """The id of the only owner of the requested jobs; "" for one who was never seen; None for all owners."""
+    """The id of the owner that the request names; "" for an unknown user; None for all owners."""
     mine, name = call.flag("mine"), call.text("user")
     if mine and name not in (None, call.person.name):
         raise Refused(400, "invalid", f"mine and user={(name or '')[:80]!r} were given; give one of the two.")

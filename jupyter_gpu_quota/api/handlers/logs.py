@@ -193,7 +193,7 @@ async def outputs(call: Call) -> Answer | None:
 
 
 async def _files(call: Call, record: JobRecord) -> Sequence[Output]:
-    """The files, with one more than are listed where there are more."""
+    """The files of the outputs folder, at most one more than a listing has."""
     return await call.store_view.read(call.services.backend.outputs.outputs, record.job.id, MAX_OUTPUTS + 1)
 
 
@@ -209,19 +209,19 @@ async def listed_outputs(call: Call, record: JobRecord) -> Answer:
 
 
 async def _send_archive(call: Call, record: JobRecord, files: Sequence[Output]) -> None:
-    """Send outputs as one archive. One that is removed meanwhile is left out; one that shrinks breaks the download."""
+    """Send the outputs as one archive. A file that is removed meanwhile is left out; one that shrinks aborts it."""
     job = record.job.id
     if len(files) > MAX_OUTPUTS:
         raise Refused(
             413,
             "too_many_files",
-            f"Job {job} has more than {MAX_OUTPUTS} outputs, the most that one archive has. Download files by their"
+            f"Job {job} has more than {MAX_OUTPUTS} outputs, the maximum of one archive. Download files by their"
             " path, or let the job pack them.",
         )
     try:
         await _send(call, f"{job}.tar.gz", "application/gzip", archive(_opened(call, job, files)))
     except FileShrank as error:
-        log.warning("the archive of job %s was not sent to its end: %s", job, error)
+        log.warning("the archive of job %s was sent only in part: %s", job, error)
         call.resource.request.connection.close()  # type: ignore[union-attr]
 
 

@@ -119,7 +119,7 @@ Handler = Callable[[Call], Awaitable[Answer | BaseModel | None]]
 """Answers one request. A model is sent with the route's status; None: the handler wrote the response itself."""
 
 Tag = Callable[[Call], Awaitable[str | None]]
-"""The tag of the present answer; None: it has none."""
+"""Computes the ETag of the present answer; None: the answer has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class Route:
 
     ``path`` is below api/v1, with {name} for one part and {name...} for the rest. ``takes`` and ``gives`` are wire
     models; ``query`` names the allowed parameters; with those of ``PAGED``, ``gives`` comes as items with a pagination.
-    ``tag``: a read whose reader has the answer with this tag is answered 304, without the handler. ``by_secret``: the
-    secret of the slice in the path is enough. ``rate_limited``: it counts for the person's rate limit. ``operation``
-    names it in refusals, with the names of the path.
+    ``tag``: a request that names the present ETag is answered 304, without the handler. ``by_secret``: the secret of
+    the slice in the path authorises the request. ``rate_limited``: it counts for the person's rate limit.
+    ``operation`` names it in refusals, with the names of the path.
     """
 
     method: str

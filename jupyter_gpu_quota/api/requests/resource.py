@@ -104,7 +104,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         return int(stated)
 
     async def admit(self) -> None:
-        """Raises what the request is refused with, before its body is known."""
+        """Check the request before its body is read. Raises the refusal."""
         route = self.route
         if route.scope is Scope.OPEN:
             return
@@ -169,7 +169,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if route.takes is not None:
             body = _body_of(route.takes, b"".join(self.chunks))
         call = Call(services=self.services, resource=self, names=names, body=body, maybe_person=self.person)
-        if route.tag is not None and self._is_known(await route.tag(call)):
+        if route.tag is not None and self._is_not_modified(await route.tag(call)):
             return
         answer = await route.handler(call)
         if isinstance(answer, BaseModel):
@@ -177,8 +177,8 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if answer is not None:
             self._send(answer)
 
-    def _is_known(self, tag: str | None) -> bool:
-        """Answer 304 if the reader has the answer with this tag; whether it was."""
+    def _is_not_modified(self, tag: str | None) -> bool:
+        """Answer 304 if the request names this ETag. Returns whether it was answered."""
         self.tag = tag
         if tag is None:
             return False
@@ -189,7 +189,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         return self._finished
 
     def compute_etag(self) -> str | None:
-        """The tag of the route, else tornado's, of the rendered answer."""
+        """The ETag that the route computed, otherwise tornado's of the rendered answer."""
         return self.tag or super().compute_etag()
 
     def _refuse_over_rate_limit(self) -> None:

@@ -1,7 +1,7 @@
-"""The tags of reads (ETag): a read whose tag is the one that its reader has is answered 304, and not rendered.
+"""The ETags of reads: a request that names the present ETag is answered 304, without rendering the answer.
 
-A tag names all that an answer is made from: the reader, the query, the edition of the store view, and the moment of the
-decision. What changes with time alone has no tag: its answer is rendered each time.
+An ETag is a hash of everything that an answer depends on: the reader, the query, the edition of the store view, and the
+moment of the decision. An answer that changes with time alone has no ETag and is rendered for each request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 def tag_of(call: Call, *more: object) -> str:
-    """The tag of the present answer; what it is made from must be up to date. ``more`` is what else it is made from."""
+    """The ETag of the present answer; ``more``: what it depends on beside the store view, which must be up to date."""
     view, person = call.store_view, call.person
     reader = person.id, person.name, person.is_hub, person.admin, sorted(person.scopes), sorted(person.roles.items())
     state = view.origin, view.edition, view.moment(), call.services.stop_reasons.edition
@@ -25,7 +25,7 @@ def tag_of(call: Call, *more: object) -> str:
 
 
 async def of_me(call: Call) -> str | None:
-    """Without one: another person, whose rights the hub knows, and an admin, who sees the queues of notifications."""
+    """None for another user, whose rights are read from the hub, and for an admin, who sees the notification queues."""
     if call.text("user") is not None or call.person.admin:
         return None
     await call.services.stop_reasons.refresh()
@@ -38,7 +38,7 @@ async def of_projects(call: Call) -> str | None:
 
 
 async def of_jobs(call: Call) -> str | None:
-    """Without one: jobs in the order of their duration, which time changes."""
+    """None for jobs ordered by duration, which changes with time."""
     if "duration" in (call.text("sort") or ""):
         return None
     records = call.store_view.mirror.jobs.values()
@@ -49,7 +49,7 @@ async def of_jobs(call: Call) -> str | None:
 
 
 async def of_notebooks(call: Call) -> str | None:
-    """Without one: notebooks with a classification, which says for how long they are idle."""
+    """None if a notebook has a classification, because its idle time changes."""
     view = call.store_view
     if any(name in view.idle and may_see(call.person, record) for name, record in view.mirror.notebooks.items()):
         return None

@@ -9,7 +9,7 @@ from ...core.queue.pool_state import PoolState
 from ...core.queue.quota_state import Entitlement
 
 MAX_ORDERED = 5_000
-"""The order is exact for so many jobs; further ones follow by priority and age."""
+"""The order is exact for this many jobs; the others follow by priority and age."""
 
 
 def queue_order(pool: PoolState, planned: Iterable[str]) -> list[str]:

@@ -40,9 +40,9 @@ class _Use:
     training_milli: int = 0
     borrowed_milli: int = 0
     queued_jobs: int = 0
-    jobs_by: Counter[str] = field(default_factory=Counter)
-    notebooks_by: Counter[str] = field(default_factory=Counter)
-    """By user; a requested slice counts too, as it does for the ceiling."""
+    jobs_milli_by_user: Counter[str] = field(default_factory=Counter)
+    notebook_milli_by_user: Counter[str] = field(default_factory=Counter)
+    """A requested slice counts too, as it does for the ceiling."""
     utilised: list[Utilised] = field(default_factory=list)
 
 
@@ -59,11 +59,10 @@ class QuotaStates:
 
     def _with_own(self, owner: str, row: ProjectPoolView, user: str) -> ProjectPoolView:
         use = self.uses.get((owner, row.pool))
-        if use is None or (user not in use.jobs_by and user not in use.notebooks_by):
+        jobs_milli, notebook_milli = (use.jobs_milli_by_user[user], use.notebook_milli_by_user[user]) if use else (0, 0)
+        if not (jobs_milli or notebook_milli):
             return row
-        return row.model_copy(
-            update={"own_jobs_milli": use.jobs_by[user], "own_notebook_milli": use.notebooks_by[user]}
-        )
+        return row.model_copy(update={"own_jobs_milli": jobs_milli, "own_notebook_milli": notebook_milli})
 
 
 NO_QUOTA_STATES = QuotaStates(), QuotaStates()
@@ -101,7 +100,7 @@ def quota_states_of(store_view: StoreView, policy: Policy, shares: Shares) -> tu
         job = record.job
         for use in uses(job):
             if job.state in HOLDS_GPU:
-                use.jobs_by[job.user] += job.held_milli
+                use.jobs_milli_by_user[job.user] += job.held_milli
                 use.borrowed_milli += job.held_milli if job.borrower else 0
                 use.training_milli += 0 if job.borrower else job.held_milli
             use.queued_jobs += job.state in WAITING
@@ -110,7 +109,7 @@ def quota_states_of(store_view: StoreView, policy: Policy, shares: Shares) -> tu
         for use in uses(one):
             use.notebook_milli += one.gpu_milli if one.state in HOLDS_SLICE else 0
             if one.state in HOLDS_SLICE or one.state is NotebookState.REQUESTED:
-                use.notebooks_by[one.user] += one.gpu_milli
+                use.notebook_milli_by_user[one.user] += one.gpu_milli
     for part in store_view.allocations.values():
         running, notebook = mirror.jobs.get(part.workload), mirror.notebooks.get(part.workload)
         work = running.job if running else notebook.notebook if notebook else None

@@ -23,7 +23,7 @@ class StopReasons:
     def __init__(self, store_view: StoreView) -> None:
         self.store_view = store_view
         self.edition = 0
-        """It grows when the stops that the store has are others."""
+        """Incremented when the recently ended slices change."""
         self._known: Sequence[NotebookRecord] = ()
         self._read_s, self._live = float("-inf"), frozenset[str]()
 
@@ -38,7 +38,7 @@ class StopReasons:
         return sorted(found, key=lambda each: (each.ended_at or 0, each.notebook.id), reverse=True)
 
     async def refresh(self) -> Sequence[NotebookRecord]:
-        """The slices that ended lately."""
+        """Read the recently ended slices if they may have changed, and return them."""
         store_view, live, now_s = self.store_view, frozenset(self.store_view.mirror.notebooks), time.monotonic()
         if live != self._live or now_s - self._read_s >= REFRESH_INTERVAL_S:
             since, states = store_view.now() - SHOWN_MS, (NotebookState.RETURNED,)

@@ -69,9 +69,9 @@ class StoreView:
         self.quota_fault = ""
         """Why the newest quota file is not in force, and which one is; empty without a fault."""
         self.origin = secrets.token_hex(8)
-        """It tells this view from those of other processes."""
+        """Distinguishes this view from those of other processes."""
         self.edition = 0
-        """It grows with every change of what is read from this view, other than by time alone."""
+        """Incremented with every change of what is read from this view, other than by time alone."""
         self._use: Mapping[str, Utilised] = {}
         self.names: dict[str, str] = {}
         self.waits: Mapping[str, Reason] = {}

@@ -1,4 +1,4 @@
-"""The choices that a person has for a job in a project: pools, environments, time limits, priority, what is left."""
+"""The choices that a person has for a job in a project: pools, environments, time limits, priority, remaining quota."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.api.access.people import FEW, FRESH_S, MAX_STALE_S, Accounts
+from jupyter_gpu_quota.api.access.people import FRESH_S, MAX_STALE_S, MIN_SAVED_REQUESTS, Accounts
 from jupyter_gpu_quota.hub_api import PAGE_SIZE, Account, HubUnavailable, HubUsers, Server
 from tests.api.world import ServiceWorld, service_world
 
@@ -73,7 +73,9 @@ async def test_many_readers_cost_one_list_in_ten_seconds() -> None:
 async def test_a_few_readers_are_requested_by_name() -> None:
     readers = Readers(hub_of(MANY))
     for _ in range(3):
-        assert await readers.read(FEW, later_s=FRESH_S) == [f"user-{number}" for number in range(FEW)]
+        assert await readers.read(MIN_SAVED_REQUESTS, later_s=FRESH_S) == [
+            f"user-{number}" for number in range(MIN_SAVED_REQUESTS)
+        ]
 
 
 async def test_a_long_list_is_not_read_for_fewer_names_than_it_has_pages() -> None:

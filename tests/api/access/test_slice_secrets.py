@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_gpu_quota.api import events
 from jupyter_gpu_quota.api.access import people, slice_secrets, streams
-from jupyter_gpu_quota.api.access.slice_secrets import KEY, SliceSecrets
+from jupyter_gpu_quota.api.access.slice_secrets import KEY_NAME, SliceSecrets
 from jupyter_gpu_quota.backends.rendering.variables import SECRET_HEADER, SECRET_VARIABLE, SHARE_VARIABLE
 from jupyter_gpu_quota.settings import database_url
 from jupyter_gpu_quota.store.open import open_store
@@ -208,9 +208,9 @@ def test_only_the_answer_to_the_spawner_has_it(world: ServiceWorld, slice_: dict
 # --- the key ----------------------------------------------------------------------------------------------------------
 def test_every_process_has_the_same_key_also_after_a_restart(world: ServiceWorld, slice_: dict[str, Any]) -> None:
     with closing(open_store(database_url(world.settings))) as again:
-        assert again.service_key(KEY, now=1) == world.store.service_key(KEY, now=2)
-        assert again.service_key("another", now=1) != again.service_key(KEY, now=1)
-        assert len(again.service_key(KEY, now=1)) == 32
+        assert again.service_key(KEY_NAME, now=1) == world.store.service_key(KEY_NAME, now=2)
+        assert again.service_key("another", now=1) != again.service_key(KEY_NAME, now=1)
+        assert len(again.service_key(KEY_NAME, now=1)) == 32
 
 
 async def test_the_key_is_read_once_a_minute() -> None:
