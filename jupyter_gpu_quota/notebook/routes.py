@@ -32,7 +32,7 @@ class ActivityHandler(APIHandler):
 class IdleState(ActivityHandler):
     """``GET gpu-quota/idle``: the idle state of the notebook, null while unknown, and the waiting kernels."""
 
-    _track_activity = False  # a panel that refreshes is no activity of its user
+    _track_activity = False  # a refresh of the sidebar is not activity of the user
 
     @web.authenticated
     @authorized

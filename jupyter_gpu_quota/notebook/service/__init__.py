@@ -1,4 +1,4 @@
-"""The service as this server reaches it: its own requests, and those of the front end, with the server's token."""
+"""Requests of this server to the service with the server's token: its own, and those of the front end."""
 
 from .connection import Service, monotonic_ms
 

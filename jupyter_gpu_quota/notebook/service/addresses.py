@@ -5,13 +5,13 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 OWN_PARAMETERS = frozenset({"token", "_xsrf", "no_track_activity"})
-"""Parameters for this server. The service would read the first as a token of the hub."""
+"""Parameters for this server, which are not passed. The service would read ``token`` as a token of the hub."""
 
 MAX_LENGTH = 8_192
 
 
 class BadPath(ValueError):
-    """The path leads elsewhere, or is none; the message is a sentence."""
+    """The path is not one of the service's API; the message is a sentence."""
 
 
 def api_path(raw: str, query: str = "") -> str:
@@ -39,5 +39,5 @@ def _part(quoted: str) -> str:
 
 
 def _is_for_this_server(name: str, value: str) -> bool:
-    """Whether the service gets no such parameter; a bare number is JupyterLab's, against caches."""
+    """Whether a parameter is not passed to the service; JupyterLab adds a bare number to avoid caches."""
     return name in OWN_PARAMETERS or (name.isdigit() and not value)

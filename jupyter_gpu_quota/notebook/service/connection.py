@@ -11,9 +11,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
 from ...backends.rendering.variables import SECRET_HEADER, SECRET_VARIABLE, SHARE_VARIABLE
 
-CONNECT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 URL_VARIABLE = "JUPYTER_GPU_QUOTA_URL"
-"""The variable of a server that a hub with the service started."""
+"""The variable with the service's address, in a server that a hub with the service started."""
 
 
 class Service:
@@ -36,7 +36,7 @@ class Service:
 
     @property
     def is_configured(self) -> bool:
-        """Whether this server has a service."""
+        """Whether this server has the address of a service and a token."""
         return bool(self.root and self.token)
 
     @property
@@ -48,7 +48,7 @@ class Service:
     def headers(self) -> dict[str, str]:
         """The headers of every request.
 
-        With the secret the service need not ask the hub for the token each time; an older service ignores it.
+        With the secret the service need not verify the token at the hub each time; an older service ignores it.
         """
         secret = {SECRET_HEADER: self._secret} if self._secret else {}
         return {"Authorization": f"token {self.token}", "Content-Type": "application/json", **secret}
@@ -68,7 +68,7 @@ class Service:
             method="POST",
             headers=self.headers,
             body=body,
-            connect_timeout=CONNECT_S,
+            connect_timeout=CONNECT_TIMEOUT_S,
             request_timeout=within_s,
             follow_redirects=False,
         )

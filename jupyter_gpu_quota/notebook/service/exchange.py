@@ -1,7 +1,7 @@
-"""One request to the service and its answer, part by part as it arrives.
+"""One request to the service, and its answer in parts as they arrive.
 
-tornado's AsyncHTTPClient cannot end a request before its answer, and reads on while a slow browser has unsent data.
-So this uses the connection below it: leaving the context closes the connection at once.
+tornado's AsyncHTTPClient cannot end a request before its answer, and continues to read while a slow browser has unsent
+data. So this uses the connection below it. Leaving the context closes the connection at once.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from tornado.iostream import IOStream, StreamClosedError
 from tornado.log import app_log
 from tornado.tcpclient import TCPClient
 
-CONNECT_S = 5.0
-ANSWER_S = 90.0
-"""Longest wait for the beginning of an answer; an explanation in a large pool takes half a minute."""
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 90.0
+"""Time-out for the beginning of an answer; an explanation in a large pool takes half a minute."""
 
-SILENCE_S = 45.0
-"""Longest silence within an answer; the service sends a heartbeat every 5 s on a stream."""
+READ_TIMEOUT_S = 45.0
+"""Time-out for the next part of an answer; the service sends a heartbeat every 5 s on a stream."""
 
-MAX_HEADERS, MAX_BODY = 1 << 16, 1 << 60
+MAX_HEADER_BYTES, MAX_BODY_BYTES = 1 << 16, 1 << 60
 PART_BYTES = 1 << 16
 HTTPS_PORT, HTTP_PORT = 443, 80
 
 
-class ServiceAway(Exception):
-    """The service cannot be reached, or its answer broke off. ``may_be_processed``: it may have the request."""
+class ServiceUnavailable(Exception):
+    """The service cannot be reached, or its answer is incomplete. ``may_be_processed``: it may have got the request."""
 
     def __init__(self, why: str, *, may_be_processed: bool) -> None:
         super().__init__(why)
@@ -65,7 +65,7 @@ class Request:
 class Exchange(HTTPMessageDelegate):
     """One request and its answer, as a context. ``status`` and ``headers`` are those of the answer.
 
-    Entering it sends the request and waits for the beginning of the answer. Raises ServiceAway.
+    Entering it sends the request and waits for the beginning of the answer. Raises ServiceUnavailable.
     """
 
     def __init__(self, request: Request) -> None:
@@ -79,37 +79,39 @@ class Exchange(HTTPMessageDelegate):
 
     async def __aenter__(self) -> Self:
         try:
-            self._stream = await _connected(self.request.url)
+            self._stream = await _connect(self.request.url)
             self._reading = asyncio.create_task(self._exchange(self._stream))
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._answered.wait()
         except TimeoutError:
             self.close()
-            raise ServiceAway(f"it did not answer within {ANSWER_S:.0f} s", may_be_processed=True) from None
+            raise ServiceUnavailable(
+                f"it did not answer within {ANSWER_TIMEOUT_S:.0f} s", may_be_processed=True
+            ) from None
         except BaseException:
             self.close()
             raise
         if not self.status:
             self.close()
-            raise ServiceAway("it closed the connection without an answer", may_be_processed=True)
+            raise ServiceUnavailable("it closed the connection without an answer", may_be_processed=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The parts of the body. The next one is read when this one was taken. Raises ServiceAway if it breaks off."""
+        """The parts of the body, each read when the one before was taken. Raises ServiceUnavailable."""
         while True:
             try:
-                async with asyncio.timeout(SILENCE_S):
+                async with asyncio.timeout(READ_TIMEOUT_S):
                     part = await self._parts.get()
             except TimeoutError:
-                raise ServiceAway(f"it sent nothing for {SILENCE_S:.0f} s", may_be_processed=True) from None
+                raise ServiceUnavailable(f"it sent nothing for {READ_TIMEOUT_S:.0f} s", may_be_processed=True) from None
             if part is None:
                 break
             yield part
         if not self._complete:
-            raise ServiceAway("its answer broke off", may_be_processed=True)
+            raise ServiceUnavailable("its answer is incomplete", may_be_processed=True)
 
     def close(self) -> None:
         """Close the connection; a repeated call has no effect."""
@@ -120,7 +122,7 @@ class Exchange(HTTPMessageDelegate):
 
     async def _exchange(self, stream: IOStream) -> None:
         parameters = HTTP1ConnectionParameters(
-            no_keep_alive=True, chunk_size=PART_BYTES, max_header_size=MAX_HEADERS, max_body_size=MAX_BODY
+            no_keep_alive=True, chunk_size=PART_BYTES, max_header_size=MAX_HEADER_BYTES, max_body_size=MAX_BODY_BYTES
         )
         connection = HTTP1Connection(stream, is_client=True, params=parameters)
         try:
@@ -128,8 +130,8 @@ class Exchange(HTTPMessageDelegate):
             connection.finish()
             await connection.read_response(self)
         except StreamClosedError:
-            pass  # the answer broke off
-        except Exception:  # noqa: BLE001 - the reader must not wait for an answer that nothing reads
+            pass  # parts() reports the incomplete answer
+        except Exception:  # noqa: BLE001 - the reader must not wait for parts that do not arrive
             app_log.exception("jupyter_gpu_quota: an answer of the service cannot be read")
         finally:
             self._answered.set()
@@ -150,15 +152,15 @@ class Exchange(HTTPMessageDelegate):
         self._complete = True
 
 
-async def _connected(url: str) -> IOStream:
+async def _connect(url: str) -> IOStream:
     try:
         address = urlsplit(url)
         is_tls = address.scheme == "https"
         host, port = address.hostname or "", address.port or (HTTPS_PORT if is_tls else HTTP_PORT)
         options = _tls_options() if is_tls else None
-        return await TCPClient().connect(host, port, ssl_options=options, timeout=timedelta(seconds=CONNECT_S))
+        return await TCPClient().connect(host, port, ssl_options=options, timeout=timedelta(seconds=CONNECT_TIMEOUT_S))
     except (OSError, ValueError) as error:  # a time-out is an OSError, a bad port a ValueError
-        raise ServiceAway("there is no connection", may_be_processed=False) from error
+        raise ServiceUnavailable("there is no connection", may_be_processed=False) from error
 
 
 @functools.cache

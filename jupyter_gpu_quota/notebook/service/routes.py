@@ -1,4 +1,4 @@
-"""The routes of this server that lead to the service. The hub's token is added here, and never sent to the browser."""
+"""The routes of this server to the service. They add the server's token, which is never sent to the browser."""
 
 from __future__ import annotations
 
@@ -18,47 +18,46 @@ from tornado.iostream import StreamClosedError
 from ... import __version__
 from .addresses import BadPath, api_path
 from .connection import Service
-from .exchange import Exchange, Request, ServiceAway
+from .exchange import Exchange, Request, ServiceUnavailable
 from .submission import NotSubmitted, Submissions
 
 JSON, EVENTS = "application/json", "text/event-stream"
-STREAMED = frozenset(
+STREAMED_TYPES = frozenset(
     {EVENTS, "text/plain", "text/csv", "application/octet-stream", "application/gzip", "application/zip"}
 )
-"""Content types that pass beside JSON. HTML pages of the hub or of a proxy are rejected."""
+"""Content types that are passed in parts, beside JSON. HTML pages of the hub or of a proxy are rejected."""
 
-SENT_HEADERS = ("If-None-Match", "If-Match", "Last-Event-ID", "Idempotency-Key")
-PASSED_HEADERS = (
+REQUEST_HEADERS = ("If-None-Match", "If-Match", "Last-Event-ID", "Idempotency-Key")
+RESPONSE_HEADERS = (
     "Etag", "Retry-After", "Cache-Control", "Content-Disposition", "X-Next-Offset", "X-Attempt", "X-Accel-Buffering",
 )  # fmt: skip
-MAX_REQUEST = 1 << 20
-MAX_JSON = 64 << 20
+MAX_REQUEST_BYTES = 1 << 20
+MAX_JSON_BYTES = 64 << 20
 NOT_MODIFIED = 304
 
 NOT_CONFIGURED = "The GPU service is not configured for this server."
 
 
 class ServiceHandler(APIHandler):
-    """A handler with the service. ``auth_resource`` is its name for the server's authorizer."""
+    """A handler of requests to the service. ``auth_resource`` is its name for the server's authorizer."""
 
     auth_resource = "gpu_quota"
 
     def initialize(self, service: Service, submissions: Submissions) -> None:
         self.service, self.submissions = service, submissions
         self._work: asyncio.Task[None] | None = None
-        self._track_activity = (
-            self.request.method != "GET"
-        )  # background reads of the sidebar are no activity of its user
+        # background reads of the sidebar are not activity of the user
+        self._track_activity = self.request.method != "GET"
 
     def compute_etag(self) -> None:
-        """The entity tag is the service's own."""
+        """None: the ETag is the one that the service sent."""
 
     def on_connection_close(self) -> None:
         if self._work is not None:
             self._work.cancel()
 
     async def until_closed(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run some work; it ends when the browser closes the connection."""
+        """Run a coroutine, and cancel it when the browser closes the connection."""
         self._work = asyncio.ensure_future(work)
         with contextlib.suppress(asyncio.CancelledError, StreamClosedError):
             await self._work
@@ -72,37 +71,38 @@ class ServiceHandler(APIHandler):
         """Refuse the request if there is no service, or if its body is too large; returns whether it did."""
         if not self.service.is_configured:
             self.refuse(404, "not_configured", NOT_CONFIGURED)
-        elif len(self.request.body) > MAX_REQUEST:
-            self.refuse(413, "too_large", f"The body is larger than {MAX_REQUEST} bytes, the limit.")
+        elif len(self.request.body) > MAX_REQUEST_BYTES:
+            self.refuse(413, "too_large", f"The body is larger than {MAX_REQUEST_BYTES} bytes, the limit.")
         return self._finished
 
     async def proxy_request(self, path: str, body: bytes = b"") -> None:
         """Send the request to a path below ``api/v1`` with this server's token, and pass the answer."""
-        headers = {name: self.request.headers[name] for name in SENT_HEADERS if name in self.request.headers}
+        headers = {name: self.request.headers[name] for name in REQUEST_HEADERS if name in self.request.headers}
         sent = {**headers, **self.service.headers, "User-Agent": f"jupyter-gpu-quota/{__version__}"}
         request = Request(method=self.request.method or "", url=self.service.url(path), headers=sent, body=body)
         try:
             async with Exchange(request) as answer:
                 await self._send(answer)
-        except ServiceAway as error:
+        except ServiceUnavailable as error:
             self._end_without_answer(error)
 
     async def _send(self, answer: Exchange) -> None:
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         has_body = answer.status not in (204, NOT_MODIFIED)
-        if has_body and (kind not in {JSON, *STREAMED} or 300 <= answer.status < 400):
-            raise ServiceAway(f"something else answered, with HTTP {answer.status}", may_be_processed=False)
-        body = await _whole(answer) if kind == JSON or not has_body else b""
+        if has_body and (kind not in {JSON, *STREAMED_TYPES} or 300 <= answer.status < 400):
+            why = f"the answer with HTTP status {answer.status} is not the service's"
+            raise ServiceUnavailable(why, may_be_processed=False)
+        body = await _read_all(answer) if kind == JSON or not has_body else b""
         self.set_status(answer.status)
-        for name in PASSED_HEADERS:
+        for name in RESPONSE_HEADERS:
             if name in answer.headers:
                 self.set_header(name, answer.headers[name])
-        if kind in STREAMED and has_body:
+        if kind in STREAMED_TYPES and has_body:
             await self._stream(answer)
         self.finish(body or None, set_content_type=answer.headers.get("Content-Type", JSON))
 
     async def _stream(self, answer: Exchange) -> None:
-        """Pass the parts as they arrive; the next one is read when the browser has this one."""
+        """Pass the parts as they arrive. Each is read when the browser has the one before."""
         self.set_header("Content-Type", answer.headers["Content-Type"])
         self.set_header("Content-Security-Policy", "sandbox; default-src 'none'")
         await self.flush()
@@ -110,19 +110,19 @@ class ServiceHandler(APIHandler):
             self.write(part)
             await self.flush()
 
-    def _end_without_answer(self, error: ServiceAway) -> None:
-        """Refuse the request; where the answer has begun, end an event stream, and break off a file."""
+    def _end_without_answer(self, error: ServiceUnavailable) -> None:
+        """Refuse the request. If the answer has begun, end an event stream, or close the connection of a file."""
         self.log.debug("jupyter_gpu_quota: no answer of the service to %s: %s", self.request.path, error.why)
         if not self._headers_written:
-            self.refuse(503, "service_away", away_text(error, changes=self.request.method != "GET"))
+            self.refuse(503, "service_away", unavailable_text(error, changes=self.request.method != "GET"))
         elif EVENTS in self._headers.get("Content-Type", ""):
             self.finish(set_content_type=self._headers["Content-Type"])
         else:
             self.request.connection.close()  # type: ignore[union-attr]
 
 
-def away_text(error: ServiceAway, *, changes: bool) -> str:
-    """Why there is no answer, and what follows. ``changes``: the request was to change something."""
+def unavailable_text(error: ServiceUnavailable, *, changes: bool) -> str:
+    """Why there is no answer, and what to do. ``changes``: the request would have changed something."""
     stored = "The request may have been stored: look before you send it again." if error.may_be_processed else ""
     follows = stored or "Nothing was stored; try again."
     return (
@@ -130,18 +130,18 @@ def away_text(error: ServiceAway, *, changes: bool) -> str:
     )
 
 
-async def _whole(answer: Exchange) -> bytes:
-    """The whole body. Raises ServiceAway for one that breaks off or is too large."""
+async def _read_all(answer: Exchange) -> bytes:
+    """The whole body. Raises ServiceUnavailable if it is incomplete or too large."""
     body = bytearray()
     async for part in answer.parts():
         body += part
-        if len(body) > MAX_JSON:
-            raise ServiceAway(f"its answer is larger than {MAX_JSON} bytes", may_be_processed=True)
+        if len(body) > MAX_JSON_BYTES:
+            raise ServiceUnavailable(f"its answer is larger than {MAX_JSON_BYTES} bytes", may_be_processed=True)
     return bytes(body)
 
 
 class ServiceProxy(ServiceHandler):
-    """``gpu-quota/api/<path>``: the service's ``api/v1/<path>``. Streams pass as they arrive."""
+    """``gpu-quota/api/<path>``: the service's ``api/v1/<path>``. Streams are passed as they arrive."""
 
     @web.authenticated
     @authorized

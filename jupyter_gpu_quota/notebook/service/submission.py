@@ -26,7 +26,7 @@ class _Cancelled(Exception):
 
 
 class Submissions:
-    """Prepares job requests. ``root``: the folder of this server's contents; None if they are no files."""
+    """Prepares job requests. ``root``: the folder of this server's contents; None if they are not files."""
 
     def __init__(self, service: Service, root: str | None) -> None:
         self.service = service
@@ -50,7 +50,7 @@ class Submissions:
         from ...client.arguments import build_message, live_directory, runnable
         from ...wire import JobRequest
 
-        def go_on(_: str) -> None:
+        def stop_if_cancelled(_: str) -> None:
             if cancelled.is_set():
                 raise _Cancelled
 
@@ -64,7 +64,7 @@ class Submissions:
             if checked.live:
                 return {**given, "directory": live_directory(path)}
             client = Client(self.service.root, self.service.token, environment={})
-            return {**given, "bundle": client.put_bundle(path, on_file=go_on)}
+            return {**given, "bundle": client.put_bundle(path, on_file=stop_if_cancelled)}
         except WrongArgument as error:
             raise NotSubmitted(400, "invalid", error.message) from None
         except Refused as error:
@@ -75,7 +75,7 @@ class Submissions:
     def path_of(self, folder: str) -> Path:
         """A folder of the contents API on this machine. Raises NotSubmitted."""
         if self.root is None:
-            sentence = "The contents of this server are no files of its machine, so no folder can be packed."
+            sentence = "The contents of this server are not files on its machine, so no folder can be packed."
             raise NotSubmitted(409, "no_files", sentence)
         shown = folder[:80]
         if not folder.isprintable() or ".." in folder.split("/"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.notebook.service import Service, exchange, submission
-from jupyter_gpu_quota.notebook.service.exchange import Exchange, Request, ServiceAway
+from jupyter_gpu_quota.notebook.service.exchange import Exchange, Request, ServiceUnavailable
 from jupyter_gpu_quota.notebook.service.submission import NotSubmitted, Submissions
 from tests.notebook.service.raw_service import HANG, RawService, beginning, raw_service
 from tests.patience import PATIENCE_S, until_in_loop
@@ -32,10 +32,10 @@ def service_of(raw: RawService) -> Service:
 
 
 def test_an_answer_that_does_not_begin_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "ANSWER_S", 0.05)
+    monkeypatch.setattr(exchange, "ANSWER_TIMEOUT_S", 0.05)
 
     async def go(raw: RawService) -> None:
-        with pytest.raises(ServiceAway, match="did not answer") as away:
+        with pytest.raises(ServiceUnavailable, match="did not answer") as away:
             async with Exchange(request_to(raw)):
                 pass
         assert away.value.may_be_processed
@@ -46,12 +46,12 @@ def test_an_answer_that_does_not_begin_ends_after_its_time(monkeypatch: pytest.M
 
 
 def test_a_silent_answer_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.05)
+    monkeypatch.setattr(exchange, "READ_TIMEOUT_S", 0.05)
 
     async def go(raw: RawService) -> None:
         raw.answers["x"] = [beginning("text/plain", b"some"), HANG]
         found = b""
-        with pytest.raises(ServiceAway, match="sent nothing"):
+        with pytest.raises(ServiceUnavailable, match="sent nothing"):
             async with Exchange(request_to(raw)) as answer:
                 async for part in answer.parts():
                     found += part
@@ -97,7 +97,7 @@ def test_the_service_is_read_only_as_fast_as_the_browser_reads() -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "http://127.0.0.1:99999/", "http://[::1", "http://no.invalid/"])
 def test_an_address_without_a_service_is_away_and_nothing_was_sent(url: str) -> None:
     async def go() -> None:
-        with pytest.raises(ServiceAway) as away:
+        with pytest.raises(ServiceUnavailable) as away:
             async with Exchange(Request(method="GET", url=url)):
                 pass
         assert not away.value.may_be_processed
@@ -135,6 +135,6 @@ def test_a_cancelled_packing_ends_at_the_next_file_and_sends_nothing(tmp_path: P
 
 
 def test_contents_that_are_no_files_cannot_be_packed() -> None:
-    with raw_service() as raw, pytest.raises(NotSubmitted, match="no files") as refused:
+    with raw_service() as raw, pytest.raises(NotSubmitted, match="not files") as refused:
         Submissions(service_of(raw), None).path_of("work")
     assert (refused.value.status, refused.value.reason) == (409, "no_files")
