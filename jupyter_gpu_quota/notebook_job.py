@@ -42,23 +42,23 @@ except ImportError as missing:
 
 FAILED = 1
 KEY = "gpu_quota"
-"""Where the notebook's and each cell's metadata have the state of this run."""
+"""The key of the state of this run in the metadata of the notebook and of each cell."""
 
 PARAMETERS, INJECTED, SKIPPED = "parameters", "injected-parameters", "skip-on-resume"
 """Tags of cells; the first two are those of papermill."""
 
 MAX_OUTPUT_BYTES = 8 << 20
 MESSAGE_BYTES = 200
-"""The least size that a message counts, so that very many small ones are limited, too."""
+"""Each message of a cell counts at least this much, so that the number of small messages is limited, too."""
 
 POLL_S = 0.2
 INTERRUPT_S = 5.0
 INTERRUPT_SHARE = 4
-"""A running cell is interrupted when this part of the grace is left, and at least INTERRUPT_S seconds."""
+"""A running cell is interrupted when a quarter of the grace is left, or INTERRUPT_S seconds if that is more."""
 
 START_TIMEOUT_S = 120
 MAX_SOCKET_FOLDER = 80
-"""Bytes of the path of a folder of sockets: the whole path of a socket has at most 107."""
+"""The longest path of a folder of sockets, in bytes: the path of a socket has at most 107."""
 
 CALL_ON_PAUSE = """\
 import sys
@@ -128,7 +128,7 @@ def inject(notebook: NotebookNode, parameters: Mapping[str, object]) -> None:
 
 
 def names_set_by(source: str) -> set[str]:
-    """The variables that a cell assigns; magics are no Python and set none."""
+    """The variables that a cell assigns. Lines with magics are left out, because they are not Python."""
     source = "\n".join(line for line in source.splitlines() if not line.startswith(("%", "!")))
     try:
         found = ast.walk(ast.parse(source))
@@ -143,7 +143,7 @@ def say(sentence: str) -> None:
 
 
 def echo(kind: str, content: Mapping[str, Any]) -> None:
-    """Write to the log what a cell writes; of a rich display, its text."""
+    """Write the output of a cell to the log; a rich display is written as its plain text."""
     match kind:
         case "stream":
             out = sys.stderr if content["name"] == "stderr" else sys.stdout
@@ -199,7 +199,7 @@ def kernel_spec(notebook: NotebookNode, asked: str | None) -> tuple[str, KernelS
 
 
 def manager_of(name: str, folder: str) -> AsyncKernelManager:
-    """A kernel on sockets in a private folder, so that it needs no free port; on ports where the path is too long."""
+    """A kernel with sockets in a private folder, which need no free port; with TCP ports if that path is too long."""
     transport = "ipc" if len(folder.encode()) <= MAX_SOCKET_FOLDER else "tcp"
     return AsyncKernelManager(kernel_name=name, connection_file=f"{folder}/kernel.json", transport=transport)
 
@@ -267,9 +267,9 @@ class Run:
         return manager
 
     def must_interrupt(self) -> bool:
-        """Whether a pause was requested and the rest of its grace is needed to save; at once if the grace is unknown.
+        """Whether a pause was requested, and the time that is left is only enough to save; at once if it is unknown.
 
-        That rest is a part of the grace, as it was when the request was first seen.
+        The time to save is computed once, from the grace that was left when the request was first seen.
         """
         left = job.pause_seconds_left()
         if not job.pause_requested() or left is None:
@@ -285,7 +285,7 @@ class Run:
         return 0
 
     def cell_failed(self, cell: NotebookNode, which: str, error: CellExecutionError) -> int:
-        """The exit status after an error in a cell; ``SystemExit`` means in a cell what it means in a script."""
+        """The exit status after an error in a cell; ``SystemExit`` has the same meaning as in a script."""
         status = status_of(str(error.evalue)) if error.ename == "SystemExit" else FAILED
         last = last_line(error)
         if status == 0:
@@ -314,7 +314,7 @@ class Run:
         return 128 - found if found is not None and found < 0 else FAILED
 
     async def pause(self, where: str) -> int:
-        """End the attempt so that the queue resumes it; functions for a pause may save a checkpoint before."""
+        """End the attempt so that the queue resumes it; before, the registered functions may save a checkpoint."""
         called = await self.call_functions() if self.is_python else 0
         self.save("paused", where)
         if called:
@@ -322,11 +322,11 @@ class Run:
         next_run = "runs again from its first cell, since the variables of its kernel are lost"
         if self.checkpoint is not None and self.checkpoint.exists():
             next_run = f"continues from the checkpoint: only cells tagged {SKIPPED} that had ended do not run again"
-        say(f"stopped on request {where}; in a next attempt the notebook {next_run}")
+        say(f"stopped on request {where}; in the next attempt the notebook {next_run}")
         return job.CHECKPOINTED
 
     async def call_functions(self) -> int:
-        """Call the functions registered for a pause in the kernel; returns their number, 0 if one of them failed."""
+        """Call the functions registered with on_pause in the kernel. Returns their number, 0 if one of them failed."""
         cells = self.executor.nb.cells
         cell = nbformat.v4.new_code_cell(CALL_ON_PAUSE)
         cells.append(cell)
@@ -334,7 +334,7 @@ class Run:
             await self.executor.async_execute_cell(cell, len(cells) - 1, store_history=False)
             return int(cell.outputs[-1].data["text/plain"])
         except CellExecutionError as error:
-            say(f"no checkpoint: a function for a pause failed: {last_line(error)}")
+            say(f"no checkpoint: a function registered with on_pause failed: {last_line(error)}")
         except DeadKernelError:
             say("no checkpoint: the kernel ended before it could save one")
         except (IndexError, AttributeError, KeyError, ValueError):
@@ -393,7 +393,7 @@ def is_executed(cell: NotebookNode) -> bool:
 
 
 def is_same_and_ended(cell: NotebookNode, before: NotebookNode | None) -> bool:
-    """Whether a cell is not executed again after a checkpoint; a cell that was edited since is."""
+    """Whether a cell is skipped after a checkpoint: it is tagged, unchanged, and had ended before."""
     if before is None or not has_tag(cell, SKIPPED) or before.get("source") != cell.source:
         return False
     return before.metadata.get(KEY, {}).get("status") in ("ended", "skipped")
@@ -458,7 +458,7 @@ def parser_of_words() -> argparse.ArgumentParser:
     )
     parser.add_argument("notebook", type=Path)
     parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    parser.add_argument("--kernel", metavar="NAME", help="Another kernel than the notebook's own.")
+    parser.add_argument("--kernel", metavar="NAME", help="The kernel to use. Default: the notebook's own.")
     return parser
 
 
@@ -467,7 +467,7 @@ def options_of(words: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     for name, _ in options.parameter:
         if not name.isidentifier() or keyword.iskeyword(name):
-            parser.error(f"-p {name[:80]!r}: the name of a parameter is that of a Python variable")
+            parser.error(f"-p {name[:80]!r}: the name of a parameter must be a valid name of a Python variable")
     return options
 
 

@@ -185,7 +185,7 @@ def test_a_pause_takes_effect_between_cells_and_the_next_attempt_runs_all_again(
     fact = ended(world)
     assert (fact.exit_status, fact.completed, fact.done) == (75, False, 2)
     assert last_line(world) == (
-        "[notebook] stopped on request before cell 3 of 3; in a next attempt the notebook runs again from its first "
+        "[notebook] stopped on request before cell 3 of 3; in the next attempt the notebook runs again from its first "
         "cell, since the variables of its kernel are lost"
     )
     found = executed(world)
@@ -216,7 +216,7 @@ def test_a_long_cell_is_interrupted_before_the_grace_ends_and_a_function_saves(
     assert (fact.exit_status, fact.completed, fact.done) == (75, False, 3), world.log("J")
     log = world.log("J")
     assert "cell 4 of 4 is interrupted" in log and "saved 7\n" in log and "KeyboardInterrupt" in log
-    assert "in cell 4 of 4; in a next attempt the notebook continues from the checkpoint" in last_line(world)
+    assert "in cell 4 of 4; in the next attempt the notebook continues from the checkpoint" in last_line(world)
     assert fact.saved_at is not None
     found = executed(world)
     assert states(found) == ["ended", "ended", "ended", "interrupted"] and len(found.cells) == 4
@@ -240,7 +240,7 @@ def test_a_function_that_fails_saves_no_checkpoint(world: LocalWorld, tmp_path: 
     paused(world)
     (tmp_path / "go").touch()
     assert ended(world).exit_status == 75
-    assert "no checkpoint: a function for a pause failed: OSError: the disk is full" in world.log("J")
+    assert "no checkpoint: a function registered with on_pause failed: OSError: the disk is full" in world.log("J")
     start(world, path, attempt=2)
     assert ended(world, 2).exit_status == 0
     assert states(executed(world)) == ["ended"] * 3, "a tagged cell runs again without a checkpoint"
