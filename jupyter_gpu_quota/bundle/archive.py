@@ -1,4 +1,4 @@
-"""Files as one tar.gz, made while it is sent: no copy of it exists, and a large file is never in memory."""
+"""Files as a tar.gz that is compressed while it is sent, without a copy on the disk or a whole file in memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 CHUNK_BYTES = 1 << 20
-GZIP, FAST = 31, 1
-"""The window of zlib that makes gzip, and its fastest level."""
+GZIP_WINDOW_BITS, FASTEST = 31, 1
+"""zlib's window size for the gzip format, and its fastest level."""
 
 
 class ArchivedFile(NamedTuple):
@@ -27,7 +27,7 @@ class FileShrank(Exception):
 
 def archive(files: Iterable[ArchivedFile]) -> Iterator[bytes]:
     """The pieces of a gzip-compressed tar file with regular files only. Raises FileShrank."""
-    gzip = zlib.compressobj(FAST, zlib.DEFLATED, GZIP)
+    gzip = zlib.compressobj(FASTEST, zlib.DEFLATED, GZIP_WINDOW_BITS)
     for file in files:
         for block in _blocks(file):
             if piece := gzip.compress(block):

@@ -87,8 +87,8 @@ class Ignored:
                 verdict = not pattern.includes
         return verdict
 
-    def by_git(self, path: str, *, is_folder: bool) -> bool:
-        """Whether an excluded path would not be without the ``.gitignore`` files."""
+    def only_by_git(self, path: str, *, is_folder: bool) -> bool:
+        """Whether only ``.gitignore`` files exclude an excluded path."""
         rest = Ignored(self.patterns[: len(DEFAULTS)], self.own)
         return not rest(path, is_folder=is_folder)
 

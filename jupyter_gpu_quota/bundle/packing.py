@@ -84,7 +84,7 @@ def _files_to_pack(
         name = prefix + path.name
         is_folder = path.is_dir() and not path.is_symlink()
         if ignored(name, is_folder=is_folder):
-            if ignored.by_git(name, is_folder=is_folder):
+            if ignored.only_by_git(name, is_folder=is_folder):
                 ignored_by_git.append(f"{name}/" if is_folder else name)
             continue
         if is_folder:

@@ -70,13 +70,13 @@ JOB = click.argument("id", metavar="JOB")
 """The argument of the commands for one job."""
 
 JOBS = click.argument("ids", metavar="JOB...", nargs=-1, required=True)
-"""That of the commands for one or several."""
+"""The argument of the commands for one or several jobs."""
 
 MIN_SHORT_ID = 8
 
 
 def short_ids(ids: Sequence[str]) -> list[str]:
-    """The ends of ids, as long as it takes to distinguish them; each command takes them."""
+    """The ends of ids, all of the smallest length that distinguishes them. Every command takes such an end."""
     longest = max(map(len, ids), default=0)
-    enough = next((n for n in range(MIN_SHORT_ID, longest) if len({id[-n:] for id in ids}) == len(set(ids))), longest)
-    return [id[-enough:] for id in ids]
+    length = next((n for n in range(MIN_SHORT_ID, longest) if len({id[-n:] for id in ids}) == len(set(ids))), longest)
+    return [id[-length:] for id in ids]

@@ -80,11 +80,11 @@ PAGE = 200
 TAIL_BYTES, LINE_BYTES, MAX_TAIL_BYTES = 16_384, 1_024, 1 << 20
 """The end of a log in which its last lines are looked for: at first, for each line, and at most."""
 
-NAMED_FILES = 5
-"""Files that are not sent which a note names."""
+MAX_NAMED_FILES = 5
+"""The number of left-out files that a note names."""
 
 MAX_CHARACTER_BYTES = 4
-"""The service begins a part of a log with a whole character."""
+"""The service drops a cut character at the beginning of a part, so a whole log may be this much shorter."""
 
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 """Variables of a notebook with the service's address: the service's own, else the hub's public one."""
@@ -95,16 +95,17 @@ def _notes_of(bundle: Bundle) -> tuple[str, ...]:
     left_out = bundle.ignored_by_git
     if not left_out:
         return bundle.skipped
-    more = f" and {len(left_out) - NAMED_FILES} more" if len(left_out) > NAMED_FILES else ""
+    named = ", ".join(left_out[:MAX_NAMED_FILES])
+    more = f" and {len(left_out) - MAX_NAMED_FILES} more" if len(left_out) > MAX_NAMED_FILES else ""
     note = (
-        f"Not sent, because .gitignore names them: {', '.join(left_out[:NAMED_FILES])}{more}. A line !{left_out[0]} in"
-        " .gpuquotaignore includes the first."
+        f"Not sent, because .gitignore names them: {named}{more}. A line !{left_out[0]} in .gpuquotaignore includes the"
+        " first."
     )
     return (*bundle.skipped, note)
 
 
 def _last_lines(text: str, count: int) -> str:
-    """The last lines with their ends; only a line feed ends a line of a log."""
+    """The last lines with their line feeds. No other character ends a line of a log."""
     return "\n".join(text.removesuffix("\n").split("\n")[-count:]) + ("\n" if text.endswith("\n") else "")
 
 
@@ -253,8 +254,8 @@ class Client:
         with "-" before it for descending.
         """
         live = None if all or state or since or search else True
-        of: Query = {"live": live, "project": project, "mine": mine or None, "user": user, "state": state}
-        query: Query = {**of, "since": since, "search": search, "sort": sort}
+        owner: Query = {"project": project, "mine": mine or None, "user": user}
+        query: Query = {**owner, "live": live, "state": state, "since": since, "search": search, "sort": sort}
         return Jobs(self._list(JobView, "jobs", query, limit))
 
     def job(self, job: str) -> JobDetail:

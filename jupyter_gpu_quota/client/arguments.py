@@ -175,7 +175,7 @@ def split_command(command: object) -> list[str]:
 
 
 def runnable(words: list[str]) -> list[str]:
-    """The command that runs these words: a notebook, as the first of them, is run by a module of this package."""
+    """The command of a job. If its first word is a notebook, a module of this package runs it."""
     is_notebook = bool(words) and isinstance(words[0], str) and words[0].endswith(".ipynb")
     return [*NOTEBOOK_COMMAND, *words] if is_notebook else words
 

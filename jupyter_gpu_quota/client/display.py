@@ -1,4 +1,4 @@
-"""Tables and facts as HTML and as text, for the output of a cell. Every value is escaped; nothing of it is markup."""
+"""Tables and facts as HTML and as text, for the output of a cell. Every value is escaped."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def _td(value: object) -> str:
     return f"<td style='text-align:left'>{_cell(value)}</td>"
 
 
-def shower_of(thing: object) -> Callable[[str], None]:
-    """A function that shows a new state of ``thing``, described by a line.
+def progress_display(thing: object) -> Callable[[str], None]:
+    """A function that shows the present state of ``thing``, which a line describes.
 
-    In a kernel it updates one output with the display of ``thing``; elsewhere it writes the line to standard error.
+    In a kernel it updates one output with the display of ``thing``. Elsewhere it writes the line to standard error.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

@@ -11,7 +11,7 @@ from ..core.amounts import gpu_text, ranks_text
 from ..wire import ExplainView, JobDetail, JobView
 from .arguments import checked_timeout_s
 from .connection import Unreachable
-from .display import html_facts, html_table, shower_of, text_table
+from .display import html_facts, html_table, progress_display, text_table
 from .streams import FINAL
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Job:
         output up to date.
         Raises TimeoutError after ``timeout_s`` seconds; None waits without a limit.
         """
-        show, shown = shower_of(self) if progress else None, ""
+        show, shown = progress_display(self) if progress else None, ""
         for view in watch(self._client, self.id, timeout_s=timeout_s):
             self.view = view
             if show is not None and (line := f"{view.id} {describe(view)}") != shown:

@@ -1,4 +1,4 @@
-"""The magics. An error of the service is shown as its sentence, without a traceback."""
+"""The magics. An error of the service is shown as one sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def as_sentence(method: Method) -> Method:
-    """Show an error of the client or the service as its sentence."""
+    """Show an error of the client or the service as one sentence."""
 
     @functools.wraps(method)
     def call(*args: Any) -> Any:

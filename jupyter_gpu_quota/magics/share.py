@@ -1,4 +1,4 @@
-"""The user's notebooks and projects in one look, for the output of a cell."""
+"""The result of ``%gpu``: the user's notebook slices, and the quotas of their projects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Table = tuple[str, tuple[str, ...], list[Row]]
 
 
 class Share:
-    """My notebook slices, and the quotas of my projects; the result of ``%gpu``."""
+    """The user's notebook slices, and the quotas of their projects, as tables."""
 
     def __init__(
         self, user: str, notebooks: list[NotebookView], projects: list[ProjectView], environment: Mapping[str, str]
