@@ -37,7 +37,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def difference_text(each: Difference) -> str:
-    """One job that differs, and what follows when an admin continues."""
+    """One job that differs, and what happens to it when an admin continues."""
     job, devices = f"Job {each.job}", ", ".join(each.devices or ())
     if each.stops_recovery:
         return f"{job} runs (attempt {each.attempt}) on devices that are not recorded; it must end, or be stopped."
@@ -52,6 +52,6 @@ def difference_text(each: Difference) -> str:
             return f"Attempt {each.attempt} of job {each.job} {how}; its end is recorded."
         case DifferenceKind.LOST:
             lost = f"no node has a record of attempt {each.attempt}"
-            return f"{job} runs by the database, and {lost}; it is queued again."
+            return f"{job} is running in the database, but {lost}; it is queued again."
         case _:
             assert_never(each.kind)

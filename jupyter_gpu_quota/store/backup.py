@@ -31,8 +31,8 @@ def backup(url: str, file: Path) -> None:
 def restore(url: str, file: Path, *, now: int) -> Path:
     """Put a backup in place of the database; decisions are held until an admin accepts the differences.
 
-    A backup of an older release is migrated. Returns the copy of the database as it was. Raises StoreUnavailable, with
-    the database as it was.
+    A backup of an older release is migrated. Returns the copy of the previous database. Raises StoreUnavailable, and
+    leaves the database unchanged.
     """
     target, file = _file_of(url, "pg_restore, into an empty database and with the hub stopped"), file.absolute()
     if not file.exists():
@@ -46,7 +46,7 @@ def restore(url: str, file: Path, *, now: int) -> Path:
             open_store(url).close()
             return replace_rows(target, copy, file=file.name, now=now)
     except (OSError, sqlite3.Error) as error:
-        raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is as before.") from error
+        raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
 
 
 def _migrate(copy: Path, file: Path) -> None:

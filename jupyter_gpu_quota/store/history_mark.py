@@ -1,8 +1,8 @@
 """The newest position that a leader has seen in the database, in a file outside the database.
 
 A leader updates it after each durable write and before the orders that follow from it. So a database without this
-position is an older one, or another one. The file is not synchronised with the disk: a loss of power may take it back,
-never ahead of the database.
+position is an older one, or another one. The file is not synchronised with the disk: after a power loss it may be older
+than the database, but never newer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class HistoryMark:
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
             part.unlink(missing_ok=True)
-            part.touch(mode=0o600)  # jobs of others may not read how old the database is
+            part.touch(mode=0o600)  # only the service reads it
             part.write_text(text)
             part.replace(self._path)
         except BaseException:

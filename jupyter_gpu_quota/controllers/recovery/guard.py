@@ -23,7 +23,7 @@ from ...store.writes.recovery import foreign_milli
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 60
-"""The grace of unknown work: the database has no policy that was in force when it started."""
+"""The grace of unknown work, because the database does not have the policy that was in force when it started."""
 
 
 class RecoveryGuard:
@@ -50,12 +50,13 @@ class RecoveryGuard:
         if mark is not None and (mark.fencing > lease.fencing or mark.holder != lease.holder):
             used = max(used, mark.fencing)
         _, found = self._compare()
-        evidence = [*self._of_numbers(lease, mark, used), *_of_work(found)]
+        evidence = [*self._evidence_of_numbers(lease, mark, used), *_evidence_of_work(found)]
         if evidence:
             self._keep(tuple(evidence), found, lease, now)
         return used
 
-    def _of_numbers(self, lease: Lease, mark: Mark | None, used: int) -> Iterator[Evidence]:
+    def _evidence_of_numbers(self, lease: Lease, mark: Mark | None, used: int) -> Iterator[Evidence]:
+        """The audit row or the fencing number of the database is older than one that was used."""
         if mark is not None and not self._store.has_position(mark.position):
             yield AuditRowMissing(row=mark.position.audit_seq, newest=self._store.position().audit_seq)
         is_new_number = mark is None or mark.holder != lease.holder or mark.fencing != lease.fencing
@@ -94,7 +95,7 @@ class RecoveryGuard:
     # --- while decisions are held ---------------------------------------------------------------------------------
     def follow(self, executor: JobBackend, lease: Lease, now: int) -> bool:
         """Update the hold, and end it when an admin has accepted it. Returns whether decisions are still held."""
-        executor.observe()  # it ends what is left of ranks without a supervisor; the facts are read again later
+        executor.observe()  # it ends the processes of ranks without a supervisor; the facts are read again later
         self._read()
         if self.hold is None:
             return False
@@ -110,7 +111,7 @@ class RecoveryGuard:
             return True
         self._mark.write(Mark(position=self._store.position(), holder=lease.holder, fencing=lease.fencing))
         if self._store.recover(attempts, lease=lease, now=now):
-            log.warning("decisions are made again: %d jobs were brought to what the backend recorded", len(found))
+            log.warning("decisions are made again: %d jobs were set to the state that the backend recorded", len(found))
             self._logged.clear()
         self._read()
         return self.hold is not None
@@ -133,9 +134,9 @@ class RecoveryGuard:
 
     # --- work without a job ---------------------------------------------------------------------------------------
     def follow_unknown(self, executor: JobBackend, running: Set[tuple[str, int]], lease: Lease, now: int) -> bool:
-        """Forget unknown work that has ended, and stop what an admin wants stopped.
+        """Forget unknown work that has ended, and stop the work that an admin ordered to be stopped.
 
-        ``running``: the attempts with processes that the database does not have. Returns whether it knew all of them.
+        ``running``: the attempts with processes that the database does not have. Returns whether all were accepted.
         """
         if not self.unknown and not running:
             return True
@@ -168,8 +169,8 @@ class RecoveryGuard:
         ]
 
 
-def _of_work(found: tuple[Difference, ...]) -> Iterator[Evidence]:
-    """Differences that no restart of a controller makes. A job that ended meanwhile is none."""
+def _evidence_of_work(found: tuple[Difference, ...]) -> Iterator[Evidence]:
+    """Differences that a restart of a controller does not cause, as it does for a job that ended meanwhile."""
     jobs = [each for each in found if each.kind is not DifferenceKind.ENDED or each.attempt != each.known_attempt]
     if jobs:
         yield WorkDiffers(jobs=len(jobs))

@@ -1,1 +1,1 @@
-"""A database that is older than the running work, such as a restored backup. It decides nothing about the queue."""
+"""Differences of a database that is older than the running work, such as a restored backup. Makes no decisions."""

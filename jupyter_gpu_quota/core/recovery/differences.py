@@ -19,7 +19,7 @@ class DifferenceKind(StrEnum):
     UNKNOWN = "unknown"  # it runs, and the database does not have it
     MOVED = "moved"  # it runs, in a later attempt than the database has
     ENDED = "ended"  # its newest attempt ended, and the database has it as running, or does not have that attempt
-    LOST = "lost"  # it runs by the database, and the backend has no record of it
+    LOST = "lost"  # the database has it as running, and the backend has no record of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Difference:
 def differences(jobs: Mapping[str, Job], attempts: Sequence[AttemptRecord]) -> tuple[Difference, ...]:
     """Every job that differs, by its id. ``jobs`` are those that have not ended, ``attempts`` the newest of each job.
 
-    An attempt that ended of a job that is not among them is no difference.
+    An ended attempt of a job that is not among them is not a difference.
     """
     newest = {attempt.job: attempt for attempt in attempts}
     found = [*_of_attempts(jobs, newest.values()), *_lost(jobs.values(), newest)]

@@ -1,8 +1,8 @@
-"""A backup put in place of an SQLite database that is in use.
+"""Replaces the rows of an SQLite database that is in use by those of a backup.
 
-All rows are replaced in one transaction of SQLite, so that each other process has the rows before or after it, and a
-kill leaves those before. The transaction ends the lease, raises the fencing number and holds all decisions: what a
-leader decided on the earlier rows cannot be committed.
+All rows are replaced in one transaction of SQLite, so that every other process sees the rows before or after it, and a
+kill leaves the rows unchanged. The transaction ends the lease, raises the fencing number and holds all decisions, so a
+leader cannot commit a decision that it made on the earlier rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .schema import metadata
 
 LOCK_TIMEOUT_S = 30.0
 BEFORE, RESTORING = "before-restore", "restoring"
-"""Ends of the names of the copy that is kept, and of the backup while it is read."""
+"""Suffixes of the copy that is kept, and of the backup while it is read."""
 
 
 def check_backup(file: Path) -> None:
-    """Raise StoreUnavailable for a file that is no database of this service, or is damaged."""
+    """Raise StoreUnavailable for a file that is not a database of this service, or is damaged."""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as connection:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -61,9 +61,9 @@ def _remove(copy: Path) -> None:
 
 
 def replace_rows(target: Path, copy: Path, *, file: str, now: int) -> Path:
-    """Replace all rows of a database by those of a copy with the same schema. Returns the copy of the rows before.
+    """Replace all rows of a database by those of a copy with the same schema. Returns the kept copy of its old rows.
 
-    ``file`` is the name of the backup. Raises StoreUnavailable where the database is locked for too long.
+    ``file`` is the name of the backup. Raises StoreUnavailable if the database stays locked for too long.
     """
     before = target.with_name(f"{target.name}.{BEFORE}")
     try:
@@ -74,7 +74,7 @@ def replace_rows(target: Path, copy: Path, *, file: str, now: int) -> Path:
             _replace(connection, Hold(since=now, why=(BackupRestored(file=file, at=now),)), now)
             connection.execute("COMMIT")
     except (OSError, sqlite3.Error) as error:
-        raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is as before.") from error
+        raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
     return before
 
 

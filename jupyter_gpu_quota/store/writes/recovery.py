@@ -1,4 +1,4 @@
-"""The recovery of a database that is older than the running work: a hold, an admin's order to continue, the changes."""
+"""Recovery of a database that is older than the running work: the hold, its acceptance, the changes of the jobs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 from ...core.facts import DeviceFact, RankFact
 from ...core.lifecycle import FINAL
+from ...core.model import WHOLE_DEVICE
 from ...core.recovery.differences import AttemptRecord, Difference, DifferenceKind, differences, with_attempt
 from ...core.recovery.evidence import document_of
 from ..database.tables import DEVICES, JOBS, NOTES, RANKS
@@ -40,7 +41,7 @@ def hold_of(work: UnitOfWork) -> Hold | None:
 
 
 def hold_decisions(work: UnitOfWork, request: HoldDecisions) -> Recorded:
-    """Begin a hold, or update its differences; reasons are added to those that it has. A repeated request is none."""
+    """Begin a hold, or update its differences and add its new reasons. A repeated request changes nothing."""
     before = hold_of(work)
     hold = before or Hold(since=work.now, why=())
     known = {each.code for each in hold.why}
@@ -54,7 +55,7 @@ def hold_decisions(work: UnitOfWork, request: HoldDecisions) -> Recorded:
 
 
 def accept_recovery(work: UnitOfWork, request: AcceptRecovery) -> Recorded:
-    """Record that an admin continues; the leader then changes the jobs. Unknown work that was kept may be stopped."""
+    """Record that an admin accepted the hold; the leader then changes the jobs. It may also stop unknown work."""
     hold, unknown = hold_of(work), unknown_work(work)
     if hold is None and not (request.stop_unknown and unknown):
         raise Refused("not_held", "No decision is held, so there is nothing to recover; nothing was changed.")
@@ -90,10 +91,10 @@ def forget_unknown_work(work: UnitOfWork, request: ForgetUnknownWork) -> Recorde
 
 
 def foreign_milli(unknown: Iterable[UnknownWork]) -> Mapping[str, int]:
-    """The milli-GPU of unknown work on each device, by the device's id; at most a whole one."""
+    """The milli-GPU of unknown work on each device, by the device's id; at most a whole device."""
     found: dict[str, int] = {}
     for part in (part for each in unknown for part in each.placements):
-        found[part.device] = min(1000, found.get(part.device, 0) + part.gpu_milli)
+        found[part.device] = min(WHOLE_DEVICE, found.get(part.device, 0) + part.gpu_milli)
     return found
 
 
@@ -103,7 +104,7 @@ def observe_device_use(work: UnitOfWork, device: str, foreign: int) -> None:
 
 # --- the changes ------------------------------------------------------------------------------------------------------
 def recover(work: UnitOfWork, attempts: Sequence[AttemptRecord], lease: Lease) -> bool:
-    """Bring every job that differs to what its backend recorded, and end the hold; False: it is not accepted."""
+    """Set every job that differs to the state that its backend recorded, and end the hold; False without acceptance."""
     hold = hold_of(work)
     if hold is None or hold.accepted is None:
         return False
@@ -114,7 +115,7 @@ def recover(work: UnitOfWork, attempts: Sequence[AttemptRecord], lease: Lease) -
     by_job = {attempt.job: attempt for attempt in attempts}
     for each in found:
         if each.kind is DifferenceKind.LOST:
-            _lose(work, records[each.job])
+            _end_lost_attempt(work, records[each.job])
         elif each.kind is not DifferenceKind.UNKNOWN:
             _adopt(work, records[each.job], by_job[each.job], lease)
     unknown = [by_job[each.job] for each in found if each.kind is DifferenceKind.UNKNOWN]
@@ -125,7 +126,7 @@ def recover(work: UnitOfWork, attempts: Sequence[AttemptRecord], lease: Lease) -
 
 
 def _adopt(work: UnitOfWork, record: JobRecord, attempt: AttemptRecord, lease: Lease) -> None:
-    """Give a job the attempt that ran since, with its devices, and record how its ranks are or ended."""
+    """Set a job to the newest attempt that the backend recorded, with its devices and the facts of its ranks."""
     job = with_attempt(record.job, attempt)
     if attempt.attempt > record.job.attempt:
         release_devices(work, job.id)
@@ -157,8 +158,8 @@ def _put_ranks(work: UnitOfWork, attempt: AttemptRecord, ranks: int, lease: Leas
         work.put(RANKS, new)
 
 
-def _lose(work: UnitOfWork, record: JobRecord) -> None:
-    """End the attempt of a job of which there is no record: its exit status is unknown, and it is queued again."""
+def _end_lost_attempt(work: UnitOfWork, record: JobRecord) -> None:
+    """End an attempt of which no backend has a record: its exit status is unknown, and the job is queued again."""
     job = record.job
     ranks = range(job.held_ranks or job.ranks)
     facts = [
