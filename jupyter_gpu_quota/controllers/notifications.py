@@ -1,9 +1,7 @@
 """Notifications: queued in the transaction of their event, and sent through each channel until it accepts them.
 
-Those about jobs are queued by a loop that reads the jobs that changed.
-
-One loop for each channel empties its queue. A message that was being sent when a process ended is sent again, with the
-same id.
+A loop reads the jobs that changed, and queues the notifications about them. One loop for each channel empties its
+queue. A message that was being sent when a process ended is sent again, with the same id.
 """
 
 from __future__ import annotations
@@ -183,23 +181,24 @@ class JobNotifications:
 
     def __init__(self, view: Store, store: FencedStore, channels: Sequence[str], defaults: Sequence[str]) -> None:
         self.view, self.store, self.channels, self.defaults = view, store, channels, defaults
-        self._read: int | None = None
+        self._version: int | None = None
+        """The version up to which jobs were read; None before the first run."""
 
     def run_once(self, now: int) -> int:
         """Queue the messages of the jobs that changed since the last run. Returns when to run again."""
-        if self._read is None:
-            self._read = self._stored()
-        changes = self.view.changes(self._read) if self._read else None
+        if self._version is None:
+            self._version = self._stored_version()
+        changes = self.view.changes(self._version) if self._version else None
         version = self.view.version() if changes is None else changes.version
         requests = [] if changes is None else [*self._requests(changes.jobs, now)]
         if requests or changes is None:
             note = Note(kind="job_events", subject=CURSOR, at=now, document={"version": version})
             self.store.record(*requests, KeepNotes(notes=(note,)))
-        self._read = version
+        self._version = version
         return now + CHECK_EVERY_MS
 
-    def _stored(self) -> int:
-        """The version up to which jobs were read; 0 before the first run, which notifies of nothing in the past."""
+    def _stored_version(self) -> int:
+        """The version up to which an earlier run read; 0 if there was none: past events send no notification."""
         notes = self.view.notes("job_events")
         version = notes[0].document.get("version") if notes else 0
         return version if isinstance(version, int) else 0
@@ -224,9 +223,9 @@ class JobNotifications:
 
 
 def event_of(record: JobRecord, defaults: Sequence[str]) -> JobEvent | None:
-    """The event of which the owner of a job is notified in its present state; None without one.
+    """The event of a job's present state of which its owner is notified; None without one.
 
-    A failed job is a job that ended. An owner who cancelled the job knows.
+    ``ended`` includes failures. An owner who cancelled the job is not notified of its end.
     """
     state, chosen = record.job.state, record.spec.notify
     wanted = set(defaults if chosen is None else chosen)
@@ -237,8 +236,8 @@ def event_of(record: JobRecord, defaults: Sequence[str]) -> JobEvent | None:
     if state not in FINAL or "ended" not in wanted:
         return None
     reason = record.reason
-    is_own = isinstance(reason, CancelledByPerson) and reason.by == record.job.user
-    return None if state is JobState.CANCELLED and is_own else "job_ended"
+    is_by_owner = isinstance(reason, CancelledByPerson) and reason.by == record.job.user
+    return None if state is JobState.CANCELLED and is_by_owner else "job_ended"
 
 
 def is_of_job(row: NotificationRecord) -> bool:

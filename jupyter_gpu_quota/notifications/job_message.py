@@ -54,7 +54,7 @@ def subject_of_job(message: JobMessage) -> str:
 def text_of_job(message: JobMessage) -> str:
     """The whole message as plain text: a paragraph each for the event, its cause, and the advice."""
     figures = _figures(message)
-    event = "{user}, your job “{name}” ({job}) of project {project} in pool {pool} {what}.".format_map(figures)
+    event = "{user}, your job “{name}” ({job}) of project {project} in pool {pool} {outcome}.".format_map(figures)
     page = f"The page: {message.page}" if message.page else ""
     parts = (event, message.why, ADVICE[message.event].format_map(figures), page)
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -69,7 +69,7 @@ def _figures(message: JobMessage) -> dict[str, str]:
         "project": message.project,
         "pool": message.pool,
         "state": state,
-        "what": "was paused" if message.event == "job_paused" else state,
+        "outcome": "was paused" if message.event == "job_paused" else state,
     }
 
 
