@@ -1,4 +1,4 @@
-"""Which jobs a listing has, and their order."""
+"""The jobs of a listing, and their order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _visible_to(which: JobFilter) -> list[Mapping[str, Sequence[str]]]:
 
 
 def ordered_jobs(scope: Scope, where: Where, order: JobOrder) -> list[str]:
-    """The ids of the jobs for which conditions hold, in order; it reads few columns of every one of them."""
+    """The ids of the jobs that match the conditions, in order. It reads a few columns of each of them."""
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in scope.pick(JOBS, COLUMNS, where)]
     rows.sort(key=lambda row: (row["submitted_at"], row["id"]), reverse=True)
     value = _value_of(scope, order, rows)
@@ -55,7 +55,7 @@ def ordered_jobs(scope: Scope, where: Where, order: JobOrder) -> list[str]:
 
 
 def _value_of(scope: Scope, order: JobOrder, rows: Sequence[Columns]) -> Callable[[Columns], Any]:
-    """The function that returns what the jobs are ordered by; None: last."""
+    """The function that returns the value by which a job is ordered; a job with None is last."""
     match order.by:
         case "state":
             return lambda row: STATES[row["state"]]

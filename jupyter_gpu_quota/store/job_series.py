@@ -1,8 +1,8 @@
 """The series of each job: its metrics and progress as it reported them, and the use of its devices as it was read.
 
 A series has at most SLOTS slots of equal width. When a job lasts longer, the width doubles, and pairs of slots become
-one: a series costs as much after a week as after an hour. Points are collected in this process and written every ten
-seconds, apart from decisions: a killed process loses at most those. A series is removed with its job.
+one, so a series has the same size after a week as after an hour. Points are collected in this process and written every
+ten seconds, apart from decisions, so a killed process loses at most ten seconds. A series is removed with its job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDTH_MS = 10_000
 """The width of a slot of a new series."""
 WRITE_EVERY_MS = 10_000
 MAX_METRICS = 32
-"""Metrics of one job, the first by name; further ones have no series."""
+"""The number of metrics of one job that have a series, the first by name."""
 MAX_NAME = 100
 
 Point = tuple[int, str, float]
@@ -38,7 +38,7 @@ class Points:
         self._written_at: int | None = None
 
     def take_facts(self, facts: Iterable[RankFact], now: int) -> None:
-        """Add what jobs reported: rank 0 reports for all."""
+        """Add the progress and the metrics that jobs reported. Rank 0 reports for all ranks."""
         for fact in facts:
             if fact.rank == 0:
                 kept = sorted((name, value) for name, value in finite(fact.metrics).items() if len(name) <= MAX_NAME)
@@ -49,7 +49,7 @@ class Points:
                     self._points.setdefault(fact.job, []).extend(points)
 
     def take_samples(self, rows: Iterable[DeviceSample]) -> None:
-        """Add the use of devices; what is unknown adds nothing."""
+        """Add the use of devices. Unknown use adds no point."""
         for row in rows:
             for workload, percent in row.workloads.items():
                 points = self._points.setdefault(workload, [])
@@ -59,7 +59,7 @@ class Points:
                     points.append((row.at, MEMORY + row.device, mib))
 
     def take_due(self, now: int) -> Mapping[str, Sequence[Point]]:
-        """Remove and return the points to write now; none within ten seconds."""
+        """Remove and return the points to write now; none if points were written in the last ten seconds."""
         self._written_at = now if self._written_at is None else self._written_at
         if 0 <= now - self._written_at < WRITE_EVERY_MS:
             return {}

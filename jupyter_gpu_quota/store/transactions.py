@@ -205,9 +205,10 @@ class Store(StoreQueries):
         return True
 
     def add_series(self, *, now: int) -> None:
-        """Store what jobs reported, and the use of their devices, of the last ten seconds or longer.
+        """Store the points of jobs and their devices that were collected in the last ten seconds or longer.
 
-        It waits for no disk: after a loss of power, or where the database is not available, these points are missing.
+        The write is not synchronised with the disk: after a power loss, or while the database is not available, these
+        points are missing.
         """
         due = self._points.take_due(now)
         if due:

@@ -208,7 +208,7 @@ MAX_SEARCHED = 4_000
 
 
 def searched(row: JobRecord) -> str:
-    """The text of a job that a search reads, in small letters."""
+    """The text of a job that a search reads, in lower case."""
     return "\n".join([row.spec.name, *row.spec.command])[:MAX_SEARCHED].lower()
 
 

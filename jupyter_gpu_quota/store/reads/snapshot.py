@@ -81,7 +81,7 @@ class Mirror:
     """The store's live work in memory.
 
     ``jobs``, ``notebooks`` and ``devices`` are the present records of live work by id; ``gone_nodes`` and
-    ``gone_devices`` tell since when no reading reports those; ``in_motion`` the ids of jobs
+    ``gone_devices`` are the instants since when no reading reports those; ``in_motion`` the ids of jobs
     that are starting or pausing; ``jobs_with_data`` the live jobs by the name of their data and the groups that may use
     it. ``latest`` are the changes of the last :meth:`update`, which include work that has
     just ended. ``some_began``: jobs that a plan had started were reported as running, which changes no plan.

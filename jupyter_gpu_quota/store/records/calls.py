@@ -48,12 +48,11 @@ FIRST_PAGE = Page()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs to list. ``projects`` None means all; ``user`` narrows to one owner; ``live`` to unfinished ones.
+    """The jobs of a listing. ``projects`` None means all; ``user`` narrows to one owner; ``live`` to unfinished ones.
 
-    ``since``: those submitted at that instant or later; ``search``: those whose name or command contains the text,
-    whatever its case, or whose id begins with it.
-    ``reader`` sees every job of their own, those of the projects in ``member_of`` (None: of all) that are not private,
-    and private ones of the projects in ``led``.
+    ``since``: jobs submitted at that instant or later; ``search``: jobs whose name or command contains the text, in
+    upper or lower case, or whose id begins with it. ``reader`` sees their own jobs, those of the projects in
+    ``member_of`` (None: of all) that are not private, and private ones of the projects in ``led``.
     """
 
     projects: tuple[str, ...] | None = None

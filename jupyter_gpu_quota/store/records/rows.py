@@ -45,7 +45,7 @@ class RankRecord:
 class JobRecord:
     """A job in every state, ended ones included. ``job`` is its part that the core schedules.
 
-    ``first_started_at``: the first start of its first attempt that started.
+    ``first_started_at``: the start of its first attempt that started.
     """
 
     job: Job
@@ -148,11 +148,11 @@ class UsageHour:
 
 
 Slot = tuple[int, int, float, float, float]
-"""The number of a slot, and of its points the count, the mean, the least and the greatest value."""
+"""The number of a slot, and the count, the mean, the minimum and the maximum of its points."""
 
 
 METRIC, USE, MEMORY, DONE = "metric ", "use ", "memory ", "done"
-"""The names of series begin with these; then the metric or the device follows."""
+"""Prefixes of the names of series; the name of the metric or the id of the device follows. ``done`` is the progress."""
 
 
 @fast_frozen

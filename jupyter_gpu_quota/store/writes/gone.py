@@ -34,7 +34,7 @@ def remove_gone(work: UnitOfWork, request: RemoveGone) -> Recorded:
 
 
 def forget_gone(work: UnitOfWork, request: ForgetGone) -> Recorded:
-    """Remove what is gone for long; a node stays as long as one of its devices is listed."""
+    """Remove nodes and devices that have been gone for long. A node is kept while one of its devices is listed."""
     due = [each for each in _listed_devices(work) if each.gone_at is not None and each.gone_at < request.gone_before]
     if due:
         held = {device for each in due for device, _ in _holders(work, each)}
@@ -66,7 +66,7 @@ def _check_removable(work: UnitOfWork, devices: list[DeviceRow], what: str, *, r
         raise Refused("in_use", f"{what} is not gone, so it was not removed: {advice}.")
     for each in devices:
         for device, workload in _holders(work, each):
-            advice = "stop that work, or wait until it ended"
+            advice = "stop that work, or wait until it has ended"
             raise Refused("in_use", f"{what} was not removed: {workload} holds device {device}; {advice}.")
 
 
