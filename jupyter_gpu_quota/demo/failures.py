@@ -1,4 +1,4 @@
-"""A failed demo in words: one sentence for what failed, one for what to do, without HTML or tracebacks."""
+"""The message of a failed demo: a sentence about the failure and one about what to do, without HTML or tracebacks."""
 
 from __future__ import annotations
 

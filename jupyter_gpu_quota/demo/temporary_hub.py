@@ -36,8 +36,8 @@ ENDS_WITHIN_S = 20.0
 """How long a hub may take to stop its servers and its service before it is killed."""
 
 POLL_S = 0.1
-LEAST_FREE = 1 << 20
-"""Bytes: a hub whose disk has less fails in ways that do not name the disk."""
+MIN_FREE_BYTES = 1 << 20
+"""With less space on its disk a hub fails with errors that do not name the disk."""
 
 
 class HubFailed(RuntimeError):
@@ -200,13 +200,17 @@ class TemporaryHub:
                 if process is not None and process.poll() is not None:
                     raise self._failure(f"the {name} ended with status {process.returncode}", name)
             if time.monotonic() > deadline:
-                what = "another hub answers at its address" if ready else f"the service was not ready: {self._lacks()}"
-                raise self._failure(f"after {within_s:.0f} s {what}", "hub")
+                why = (
+                    "another hub answers at its address"
+                    if ready
+                    else f"the service was not ready: {self._why_not_ready()}"
+                )
+                raise self._failure(f"after {within_s:.0f} s {why}", "hub")
             time.sleep(POLL_S)
 
     def _failure(self, what: str, log: str) -> HubFailed:
         cause = error_in(self.log_tail(log, 200))
-        if shutil.disk_usage(self.folder).free < LEAST_FREE:
+        if shutil.disk_usage(self.folder).free < MIN_FREE_BYTES:
             cause = f"no space left on the disk of {self.folder.parent}"
         failure = HubFailed(f"{what}: {cause}" if cause else what)
         failure.add_note(self.log_tail(log))
@@ -227,8 +231,8 @@ class TemporaryHub:
         except (OSError, ValueError, HTTPException):
             return False
 
-    def _lacks(self) -> str:
-        """Why the service is not ready, in its own words where it answers."""
+    def _why_not_ready(self) -> str:
+        """Why the service is not ready: its own message if it answers."""
         try:
             with urllib.request.urlopen(f"{self.service_api}/ready", timeout=5):  # noqa: S310
                 return "it became ready too late"

@@ -1,8 +1,8 @@
-"""A spawner mixin: a server's port is its own.
+"""A spawner mixin that gives each server a port of its own.
 
-JupyterHub lets the kernel pick the port of a local server and takes the first answer on it for the server's. Here a
-port is reserved until the server listens on it, and the process that listens is looked up: where it is not of this
-server, the server starts again on another port.
+JupyterHub lets the kernel pick the port of a local server, and takes the first answer on that port for the server's.
+This mixin reserves a port until the server listens on it, and looks up the process that listens. If that process does
+not belong to the server, the server is started again on another port.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OwnPortMixin(LocalProcessSpawner):  # type: ignore[misc]
         )
 
     async def _attempt(self, configured: int, tried: set[int], deadline: float) -> Any:
-        """Start the server on one port. Returns its address, None where another process took the port."""
+        """Start the server on one port. Returns its address, None if another process took the port."""
         seed = f"{self.user.url}{self.name}"
         reserved = [] if configured else await asyncio.to_thread(reserve_ports, seed, taken=frozenset(tried))
         self.port = configured or reserved[0].port

@@ -17,7 +17,7 @@ from pathlib import Path
 
 FIRST = 20_000
 LAST = 32_000
-FEWEST = 1_000
+MIN_CANDIDATES = 1_000
 """With fewer ports than this below the range of outgoing connections, that range is not respected."""
 
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -61,14 +61,14 @@ def _candidates(seed: str) -> Iterator[int]:
     last = LAST
     with contextlib.suppress(OSError, ValueError, IndexError):
         first_ephemeral = int(EPHEMERAL.read_text().split()[0])
-        last = min(LAST, first_ephemeral) if first_ephemeral >= FIRST + FEWEST else LAST
+        last = min(LAST, first_ephemeral) if first_ephemeral >= FIRST + MIN_CANDIDATES else LAST
     begin = zlib.crc32(seed.encode()) % (last - FIRST)
     yield from range(FIRST + begin, last)
     yield from range(FIRST, FIRST + begin)
 
 
 def _reserve(port: int) -> ReservedPort | None:
-    """Reserve a port that is free; the reservation comes first, so that a free port stays free of our servers."""
+    """Reserve a port if it is free. It is reserved before the check, so that no other server of ours takes it then."""
     holder = socket.socket(socket.AF_UNIX)
     try:
         holder.bind(f"\0jupyter-gpu-quota-port-{port}")

@@ -333,7 +333,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         return {**own, **options_of_form(query_data)}
 
     async def _run_apply_user_options(self, user_options: Mapping[str, Any]) -> None:
-        """Apply the hub's own options. JupyterHub 5.3 and later warns of options that no hook applies: not of ours."""
+        """Apply the hub's own options, without ours: JupyterHub 5.3 and later warns of options that no hook applies."""
         others = {key: value for key, value in user_options.items() if key not in OUR_OPTIONS}
         await super()._run_apply_user_options(others)
 

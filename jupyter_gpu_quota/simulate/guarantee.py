@@ -1,10 +1,10 @@
 """Checks the promises about waiting times, from the changes of the records alone.
 
 P10: a claim within its guarantee has its devices within grace + 2 ticks, unless an older job of its project precedes
-it. A notebook within its quota, or one that wakes
-while its slice is lent, has its slice within lent_grace + 2 ticks. Each quarantined device adds one grace. The amounts
-are those in force: a claim becomes owed, or is no longer owed, when a window of the calendar opens or closes, and when
-non-preemptible work above a lowered quota has ended, up to where a raised one is not in force.
+it. A notebook within its quota, or one that wakes while its slice is lent, has its slice within lent_grace + 2 ticks.
+Each quarantined device adds one grace. The amounts are those in force: a claim becomes owed, or is no longer owed, when
+a window of the calendar opens or closes, and when non-preemptible work above a lowered quota has ended, up to where a
+raised one is not in force.
 Source: docs/scheduling.md, section 9.
 """
 
@@ -75,8 +75,8 @@ class GuaranteeMonitor:
     _counted: dict[str, tuple[ProjectPool, int]] = field(default_factory=dict)
     _devices: dict[str, Device] = field(default_factory=dict)
     _owed: dict[ProjectPool, set[str]] = field(default_factory=lambda: defaultdict(set))
-    _preceded: dict[str, float] = field(default_factory=dict)
-    """From when on an older job precedes an owed one."""
+    _preceded_at: dict[str, float] = field(default_factory=dict)
+    """The instant from which an older job precedes an owed one, or infinity."""
     _reported: set[str] = field(default_factory=set)
     _notebooks: set[str] = field(default_factory=set)
     _pools: dict[str, Counter[str]] = field(default_factory=dict)
@@ -171,11 +171,11 @@ class GuaranteeMonitor:
         for workload in sorted(before):
             self._check(workload, key, now)
             if workload not in owed:
-                del self.owed_since[workload], self._preceded[workload]
+                del self.owed_since[workload], self._preceded_at[workload]
         for workload in owed - before:
             self.owed_since[workload] = now
             job = self._waiting[key].get(workload)
-            self._preceded[workload] = math.inf if job is None else self._preceded_at(job, key)
+            self._preceded_at[workload] = math.inf if job is None else self._instant_of_precedence(job, key)
         self._owed[key] = owed
 
     def _covered_claims(self, key: ProjectPool, now: int) -> Iterable[str]:
@@ -196,11 +196,11 @@ class GuaranteeMonitor:
             return
         for job in sorted(self._waiting[key].values(), key=lambda one: (-one.priority, one.submitted_at, one.id)):
             size = job.gpu_milli * job.ranks
-            if size <= room and self._fits_empty_pool(job) and self._preceded_at(job, key) > now:
+            if size <= room and self._fits_empty_pool(job) and self._instant_of_precedence(job, key) > now:
                 room -= size
                 yield job.id
 
-    def _preceded_at(self, job: Job, key: ProjectPool) -> float:
+    def _instant_of_precedence(self, job: Job, key: ProjectPool) -> float:
         """The instant from which an older job of its project has precedence, or infinity."""
         guarantee = self._amounts.get(key, NOTHING).training_milli
         first = min(
@@ -248,7 +248,7 @@ class GuaranteeMonitor:
         grace_s = times.lent_grace_s if workload in self._notebooks else times.grace_s
         quarantined = sum(d.health is Health.QUARANTINED for d in self._devices.values() if d.pool == key[1])
         promised_ms = (grace_s + quarantined * times.grace_s) * 1000 + 2 * self.tick_ms
-        waited_ms = int(min(now, self._preceded[workload])) - self.owed_since[workload]
+        waited_ms = int(min(now, self._preceded_at[workload])) - self.owed_since[workload]
         if waited_ms > promised_ms and workload not in self._reported:
             self._reported.add(workload)
             self.violations.append(

@@ -1,7 +1,7 @@
 """The smallest set of running work whose end starts a workload.
 
 Work ends as a whole, so the amounts that can be freed are those of sets of running jobs and booked notebooks. In small
-worlds every set is tried, the smallest first; in larger ones a sufficient set is reduced until it needs each of its
+pools every set is tried, the smallest first; in larger ones a sufficient set is reduced until it needs each of its
 members.
 """
 
@@ -19,7 +19,7 @@ from .trials import Trials
 MAX_EXHAUSTIVE = 12
 """With this many running jobs and notebooks at most, every set of them is tried in a small pool."""
 MAX_WAYS = 64
-"""To free an amount in another way is tried for at most this many sets; with more of them the work is named."""
+"""If at most this many sets free the amount, all of them are tried; otherwise the work of one set is named."""
 
 
 class Holder(NamedTuple):

@@ -249,7 +249,7 @@ class ClassQueue:
         self.reorder(job.user)
 
     def reopen(self) -> None:
-        """Let its first job be served again."""
+        """Unblock the class, so that its first job can be served again."""
         self.blocked, self.is_overtaking, self.is_preceded = None, False, False
 
     def reorder(self, user: str) -> None:

@@ -37,4 +37,4 @@ def _work_of(pool: PoolState, claims: int) -> int:
 
 
 RUNNING_OF_SEARCH, RUNNING_OF_CLAIM = 300, 12
-"""So many running jobs read are as much work as a test of room."""
+"""The running jobs that a search, and a claim, read with the work of one test of room."""

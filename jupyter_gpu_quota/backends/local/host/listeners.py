@@ -1,4 +1,4 @@
-"""Which processes of this machine listen on a TCP port, from /proc."""
+"""The processes of this machine that listen on a TCP port, from /proc."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LISTENS = "0A"
 
 
 class Listener(Enum):
-    """The process that listens: none, an own one, a foreign one; unknown where this process cannot read it."""
+    """The process that listens: none, one of the given processes, another one; unknown if /proc cannot be read."""
 
     NONE = auto()
     OWN = auto()

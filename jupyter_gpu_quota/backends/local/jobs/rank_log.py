@@ -10,8 +10,8 @@ import os
 from itertools import pairwise
 
 _DIGITS = 20
-_PARTS = 16
-"""A segment is this part of the limit."""
+_SEGMENTS = 16
+"""The number of segments of a log at its limit."""
 
 
 class RotatingLog:
@@ -19,7 +19,7 @@ class RotatingLog:
 
     def __init__(self, directory: str, limit_bytes: int) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        self.directory, self.segment_bytes = directory, max(4096, limit_bytes // _PARTS)
+        self.directory, self.segment_bytes = directory, max(4096, limit_bytes // _SEGMENTS)
         self.limit_bytes, self.lost_bytes, self.last = limit_bytes, 0, b"\n"
         self.end = end_offset(directory)
         self.fd, self.room = -1, 0
@@ -53,7 +53,7 @@ class RotatingLog:
         return written == len(part) or self._append(part[written:])
 
     def _rotate(self) -> None:
-        """Start a segment and remove those without which the newest bytes are kept. On a full disk the log stops."""
+        """Start a segment, and remove segments older than the newest ``limit_bytes``. On a full disk the log stops."""
         if self.fd >= 0:
             os.close(self.fd)
         for (_, oldest), (following, _) in pairwise(segments(self.directory)):

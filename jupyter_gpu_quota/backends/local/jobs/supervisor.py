@@ -235,7 +235,7 @@ class Supervisor:
         self.record()
 
     def make_pause_file(self, reason: str) -> None:
-        """Write the reason, and in the last line the end of the grace, in milliseconds since 1970."""
+        """Write the reason, and in the last line the end of the grace period, in milliseconds since 1970."""
         left_ms = int(1000 * ((self.kill_at or time.monotonic()) - time.monotonic()))
         with contextlib.suppress(OSError):  # it may exist, or its owner may have closed the folder
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
