@@ -349,7 +349,7 @@ def test_an_unknown_kernel_is_refused_with_the_known_ones(tmp_path: Path, capsys
 def test_a_parameter_has_the_name_of_a_variable(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         notebook_job.main(["train.ipynb", "-p", name, "1"])
-    assert refused.value.code == 2 and "is that of a Python variable" in capsys.readouterr().err
+    assert refused.value.code == 2 and "must be a valid name of a Python variable" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
