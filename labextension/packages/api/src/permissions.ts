@@ -1,9 +1,9 @@
-/** What a person may do with a job; the service checks again. */
+/** The permissions of a user for a job. The service checks them again. */
 
 import type { Change, Job, Me } from './service';
 import { ENDED } from './state';
 
-/** Only the owner, leads of the project and admins change a job. */
+/** Only the owner, leads of the project and admins may change a job. */
 export function mayChange(me: Me | null, job: Job): boolean {
   return me !== null && (me.admin || me.name === job.user || me.projects[job.project] === 'lead');
 }

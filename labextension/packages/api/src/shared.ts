@@ -6,7 +6,7 @@ type BroadcastMessage = { event: StreamEvent } | { alive: boolean };
 export type Open = (lastId: string | undefined, signal: AbortSignal) => Promise<Response>;
 
 /** A hidden tab that reads the stream releases the lock after this time. */
-const REST_WHEN_HIDDEN_MS = 60_000;
+const RELEASE_WHEN_HIDDEN_MS = 60_000;
 const RETRY_MS = 30_000;
 
 /**
@@ -94,7 +94,7 @@ function whenLongHidden(then: () => void): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const check = (): void => {
     clearTimeout(timer);
-    timer = document.hidden ? setTimeout(then, REST_WHEN_HIDDEN_MS) : undefined;
+    timer = document.hidden ? setTimeout(then, RELEASE_WHEN_HIDDEN_MS) : undefined;
   };
   document.addEventListener('visibilitychange', check);
   check();

@@ -1,4 +1,4 @@
-/** A button of an action. It keeps the focus while the action is under way, and hands it on when it disappears. */
+/** A button that runs an action. It keeps the focus while the action runs, and passes it on when it is removed. */
 
 import { useLayoutEffect, useRef, type ReactNode } from 'react';
 
@@ -7,7 +7,7 @@ export interface ActionButtonProps {
   busy: boolean;
   onClick(): void;
   className?: string;
-  /** The element that gets the focus of a button that disappears. */
+  /** The element that gets the focus when the button is removed. */
   after?(): HTMLElement | null;
   children: ReactNode;
 }

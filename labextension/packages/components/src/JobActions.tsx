@@ -1,4 +1,4 @@
-/** What may be done with one job: hold or release, cancel, clone, run again. */
+/** The actions on one job: hold or release, cancel, clone, run again. */
 
 import { useRef } from 'react';
 
@@ -13,7 +13,7 @@ export function JobActions({ job }: { job: Job }): JSX.Element {
   const { model, openJob, trans } = usePanelContext();
   const { busy, error, run } = useAction();
   const again = useRef<HTMLSpanElement>(null);
-  const repeat = async (what: 'clone' | 'rerun'): Promise<void> => openJob((await model.repeat(job.id, what)).id);
+  const repeat = async (action: 'clone' | 'rerun'): Promise<void> => openJob((await model.repeat(job.id, action)).id);
   return (
     <div className="jgq-row" role="toolbar" aria-label={trans.__('Actions')}>
       <ChangeButtons job={job} after={() => again.current?.querySelector('button') ?? null} />
@@ -32,12 +32,12 @@ export function JobActions({ job }: { job: Job }): JSX.Element {
 
 export interface ChangeButtonsProps {
   job: Job;
-  /** Follows the ids of the buttons, and their names for a screen reader. */
+  /** Appended to the ids of the buttons; with one, screen readers also read the job's name. */
   suffix?: string;
   after(): HTMLElement | null;
 }
 
-/** Hold and release are one button with two labels, so that it keeps the focus. */
+/** Hold and release are one button with two labels, so that the focus stays on it. */
 export function ChangeButtons({ job, suffix = '', after }: ChangeButtonsProps): JSX.Element {
   const context = usePanelContext();
   const { trans, confirm } = context;

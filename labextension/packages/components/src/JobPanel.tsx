@@ -1,4 +1,4 @@
-/** One job: its state and reason, what may be done with it, its log, metrics and outputs. */
+/** One job: its state and reason, its actions, log, metrics and outputs. */
 
 import { useEffect, useState } from 'react';
 
@@ -40,7 +40,7 @@ function JobBody({ job }: { job: Job }): JSX.Element {
   );
 }
 
-/** The reason of its state, and for a waiting job what would start it. */
+/** The reason of a job's state, and for a waiting job the changes that would start it. */
 export function StateReason({ job }: { job: Job }): JSX.Element {
   const { model } = usePanelContext();
   const trans = useTrans();
@@ -89,7 +89,7 @@ function JobDetails({ job }: { job: Job }): JSX.Element {
     [trans.__('GPUs'), `${gpus(job.gpu_milli * (job.held_ranks ?? job.ranks))} · ${job.pool} · ${job.project}`],
     [trans.__('Owner'), job.user],
     [trans.__('Submitted'), trans.__('%1 ago', age(job.submitted_at, now))],
-    [RUNNING.has(job.state) ? trans.__('Runs for') : trans.__('Ran for'), ran ? duration(ran) : null],
+    [RUNNING.has(job.state) ? trans.__('Running for') : trans.__('Ran for'), ran ? duration(ran) : null],
     [trans.__('Position'), job.queue_position == null ? null : trans.__('%1 in pool %2', job.queue_position, job.pool)],
     [trans.__('Planned start'), job.estimate_at == null ? null : localTime(job.estimate_at, now)],
     [job.state === 'held' ? trans.__('Held by') : trans.__('Cancelled by'), job.stopped_by ?? null],

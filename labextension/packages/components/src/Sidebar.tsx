@@ -33,7 +33,7 @@ export function Sidebar({ drafts, job, formFocused, onBack }: SidebarProps): JSX
   }
   return (
     <div className="jgq-sidebar">
-      {connection === 'loading' && <p className="jgq-quiet">{trans.__('Loading …')}</p>}
+      {connection === 'loading' && <p className="jgq-quiet">{trans.__('Loading…')}</p>}
       {connection === 'unavailable' && (
         <p className="jgq-error" role="alert">
           {message}

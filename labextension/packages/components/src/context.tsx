@@ -1,4 +1,4 @@
-/** The model, the translations and the actions of Lab, for all components of the panel. */
+/** The model, the translations and the actions of the front end, for all components. */
 
 import { createContext, useContext, useEffect, useState, useSyncExternalStore } from 'react';
 
@@ -13,14 +13,15 @@ export interface Translations {
 export interface PanelContext {
   readonly model: Model;
   readonly trans: Translations;
-  /** Open a job's own view, and a file among its outputs. */
+  /** Open the view of a job. */
   openJob(id: string): void;
+  /** Download one of the outputs of a job. */
   download(job: string, path: string): void;
   /** Ask before something that cannot be undone. */
   confirm(title: string, body: string, action: string): Promise<boolean>;
-  /** Jobs run in a folder of one's home: a page of the hub has no files that it could copy. */
+  /** Jobs run in a folder of the user's home, because a page of the hub has no files to send. */
   readonly inPlace?: boolean;
-  /** State the outcome of an action, where the front end has a place for that. */
+  /** Announce the outcome of an action, if the front end has a place for it. */
   say?(message: string): void;
 }
 
@@ -54,7 +55,7 @@ export function useNow(everyMs: number): number {
   return now;
 }
 
-/** An action of a button: whether it is under way, and the reason of its failure. */
+/** The action of a button: whether it is running, and the message of its failure. */
 export function useAction(): { busy: boolean; error: string; run(action: () => Promise<unknown>): Promise<void> } {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState('');

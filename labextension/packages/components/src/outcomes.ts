@@ -7,10 +7,10 @@ import type { PanelContext } from './context';
 const REQUESTED: Record<Change, string> = { hold: 'held', cancel: 'cancelled', release: '' };
 const PASSING: ReadonlySet<string> = new Set(['queued', 'starting', 'running', 'pausing', 'paused']);
 
-/** Of the jobs that have not reached the requested state: the end of its observation. */
+/** Stops the observation of a job that has not reached its requested state yet, by job id. */
 const observed = new Map<string, () => void>();
 
-/** Hold, release or cancel a job. A running one stops later, which is stated then. */
+/** Hold, release or cancel a job, and announce the outcome; for a running job again when it has stopped. */
 export async function changeJob({ model, say, trans }: PanelContext, job: Job, change: Change): Promise<void> {
   const changed = await model.change(job.id, change);
   observed.get(job.id)?.();
@@ -25,7 +25,7 @@ export async function changeJob({ model, say, trans }: PanelContext, job: Job, c
     reached(changed);
   } else {
     say(trans.__('%1 saves and stops; then it is %2.', changed.name, trans.__(REQUESTED[change])));
-    const end = model.subscribeToChanges(changes => {
+    const unsubscribe = model.subscribeToChanges(changes => {
       const now = changes?.jobs.find(one => one.id === job.id);
       if (now && !PASSING.has(now.state)) {
         observed.get(job.id)?.();
@@ -33,7 +33,7 @@ export async function changeJob({ model, say, trans }: PanelContext, job: Job, c
       }
     });
     observed.set(job.id, () => {
-      end();
+      unsubscribe();
       observed.delete(job.id);
     });
   }

@@ -49,9 +49,10 @@ function activate(
   restorer: ILayoutRestorer | null,
 ): void {
   const trans = (translator ?? nullTranslator).load('jupyter_gpu_quota');
-  let wanted = DEFAULT_EVENTS;
+  let shownEvents = DEFAULT_EVENTS;
   let notifications: Notifications | null = null;
-  const onNotification = (notice: JobNotification): void => void (wanted.includes(notice.kind) && notifications?.job(notice));
+  const onNotification = (notification: JobNotification): void =>
+    void (shownEvents.includes(notification.kind) && notifications?.job(notification));
   const model = new Model(labTransport(app.serviceManager.serverSettings), onNotification);
   const panel = new GpuPanel(model, trans);
   const keep = (): Promise<void> =>
@@ -74,8 +75,8 @@ function activate(
       });
       return open;
     },
-    restart: async lost => {
-      for (const { id } of lost) {
+    restart: async stopped => {
+      for (const { id } of stopped) {
         const context = notebooks?.find(panel => panel.id === id)?.sessionContext;
         await context?.shutdown().catch(() => undefined); // The kernel is gone already.
         await context?.startKernel();
@@ -96,7 +97,7 @@ function activate(
   settings?.load(PLUGIN_ID).then(
     found => {
       const apply = (): void => {
-        wanted = found.get('notifications').composite as string[];
+        shownEvents = found.get('notifications').composite as string[];
         status.setHidden(found.get('statusBar').composite !== true);
       };
       found.changed.connect(apply);

@@ -1,4 +1,4 @@
-/** The status bar's item: the notebook's GPU, and the countdown of a warning. */
+/** The item in the status bar: the notebook's GPU, and the countdown of an idle warning. */
 
 import { ReactWidget } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';

@@ -15,7 +15,7 @@ import {
 } from '@jupyter-gpu-quota/api';
 
 const REQUEST_TIMEOUT_MS = 30_000;
-const SLOW = `The Jupyter server did not answer within ${REQUEST_TIMEOUT_MS / 1000} s. Try again.`;
+const TIMED_OUT = `The Jupyter server did not answer within ${REQUEST_TIMEOUT_MS / 1000} s. Try again.`;
 const NO_EXTENSION: ServerStatus = { configured: false, notebook: null, version: '', project: null };
 
 export function labTransport(settings: ServerConnection.ISettings): Transport {
@@ -27,7 +27,7 @@ export function labTransport(settings: ServerConnection.ISettings): Transport {
     } catch (error) {
       if (init.signal?.aborted) {
         const { reason } = init.signal as { reason: unknown };
-        throw reason instanceof DOMException && reason.name === 'TimeoutError' ? new ServiceError(0, 'timeout', SLOW) : reason;
+        throw reason instanceof DOMException && reason.name === 'TimeoutError' ? new ServiceError(0, 'timeout', TIMED_OUT) : reason;
       }
       throw new ServiceError(0, 'server_away', 'The Jupyter server cannot be reached.');
     }
