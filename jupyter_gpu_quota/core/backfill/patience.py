@@ -18,12 +18,13 @@ class PatientJobs:
         self.pool, self.backfill = pool, backfill
         self._since = pool.now - pool.policy.patience_s * MS_PER_S
         queues = (queue for project in pool.projects.values() for queue in project.queue.classes.values())
-        self._any_waited = any(queue.oldest_at <= self._since for queue in queues)
+        self.any_waited = any(queue.oldest_at <= self._since for queue in queues)
+        """Whether any job has waited long enough; if not, there is no patient job."""
         self._known: dict[tuple[QuotaState, str], PatientJob | None] = {}
 
     def of(self, project: QuotaState) -> PatientJob | None:
         """The project's patient job that still waits; never the one with the backfill reservation."""
-        if not self._any_waited:
+        if not self.any_waited:
             return None
         holder = self.backfill.current.job if self.backfill.current else ""
         if (project, holder) in self._known:
@@ -35,7 +36,7 @@ class PatientJobs:
 
     def may_have_one(self, project: QuotaState) -> bool:
         """False only if no job of the project has waited long enough."""
-        return self._any_waited and any(
+        return self.any_waited and any(
             queue.count and queue.oldest_at <= self._since for queue in project.queue.classes.values()
         )
 

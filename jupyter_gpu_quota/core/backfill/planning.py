@@ -87,7 +87,8 @@ def plan_backfill(
     """
     work = work if recorded is None else _with_borrowers_gone(pool, work, recorded)
     if before is not None:
-        work = [one for one in work if one.ends_at(pool.now) + grace_ms(pool) < before]
+        last = before - grace_ms(pool)
+        work = [one for one in work if one.ends_at(pool.now) < last]
     found = _first_fit(pool, project, queue.job_class.request, work)
     if found is None and before is None and queue.job_class.preemptible and pool.ledger.has_unused_quota:
         found = _first_fit(pool, project, queue.job_class.request, work, borrows=True)
@@ -103,10 +104,11 @@ def _with_borrowers_gone(pool: PoolState, work: Sequence[Running], recorded: Bac
     """The work, with the borrowers of a reservation that end one grace before its planned start."""
     devices = {piece.device for piece in recorded.pieces}
     last = max(pool.now, recorded.starts_at - grace_ms(pool))
-    borrows = [one.borrower and all(piece.device in devices for piece in one.pieces) for one in work]
     return [
-        one._replace(starts_at=min(one.ends_at(pool.now), last) - one.job.time_limit_s * MS_PER_S) if leaves else one
-        for one, leaves in zip(work, borrows, strict=True)
+        one._replace(starts_at=min(one.ends_at(pool.now), last) - one.job.time_limit_s * MS_PER_S)
+        if one.borrower and all(piece.device in devices for piece in one.pieces)
+        else one
+        for one in work
     ]
 
 
@@ -127,7 +129,8 @@ def devices_short_at(
     for one in work:
         if not one.borrower and one.ends_at(pool.now) <= last:
             for piece in one.pieces:
-                gone[piece.device] += piece.gpu_milli
+                if piece.device in needs:
+                    gone[piece.device] += piece.gpu_milli
     left = {at: (ledger.borrowed[at] + ledger.reserved_borrowed[at]) * borrowers_leave for at in needs}
     rooms = {at: ledger.plain_after(at, firm_gone=gone[at], borrowed_gone=left[at]) for at in needs}
     return {at for at, room in rooms.items() if room < needs[at]}

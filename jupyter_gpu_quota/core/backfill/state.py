@@ -16,7 +16,7 @@ from ..queue.quota_state import Entitlement, QuotaState, Running, Victim
 from .planning import devices_short_at, grace_ms, has_room_at, is_taken, plan_backfill, room_beside
 from .reservation import BackfillReservation, first_blocked, first_waiting, may_hold
 
-MAX_TRIES = 4
+MAX_JOBS_TRIED = 4
 """The number of jobs of a pool that are tried for the reservation in one tick."""
 
 
@@ -33,7 +33,7 @@ class BackfillState:
         """It was given up after jobs had been kept from its devices."""
         self.leaving: list[tuple[BackfillReservation, Victim]] = []
         """The borrowers that have to leave now, with the reservation that they leave for."""
-        self.tries_left = MAX_TRIES
+        self.tries_left = MAX_JOBS_TRIED
         self.unplanned: list[ClassQueue] = []
         """The classes for whose first job no devices were found, not even when all work has ended."""
         self.passed: BackfillReservation | None = None

@@ -433,7 +433,7 @@ class Ledger:
     def _totals_after(self, borrowed: bool) -> _Totals:
         totals = self._totals.get(borrowed)
         if totals is None:
-            everywhere = self._after(range(len(self.devices)), borrowed=borrowed)
+            everywhere = self._all_after(borrowed=borrowed)
             totals = self._totals[borrowed] = _Totals(everywhere, self.node_of, len(self.nodes), len(self._log))
         elif totals.read < len(self._log):
             after = self.lendable_after if borrowed else self.plain_after
@@ -442,17 +442,22 @@ class Ledger:
             totals.read = len(self._log)
         return totals
 
-    def _after(self, devices: Iterable[int], *, borrowed: bool) -> list[int]:
-        """:meth:`lendable_after` or :meth:`plain_after` of many devices."""
-        capacity, firm, reserved, unused_quota = self.capacity, self.firm, self.reserved, self.unused_quota
-        here, due = self.borrowed, self.reserved_borrowed
+    def _all_after(self, *, borrowed: bool) -> list[int]:
+        """:meth:`lendable_after` or :meth:`plain_after` of every device."""
+        columns = (self.capacity, self.firm, self.reserved, self.borrowed, self.reserved_borrowed, self.unused_quota)
+        if not any(map(any, columns[3:])):
+            return [whole - firm - due for whole, firm, due in zip(*columns[:3], strict=True)]
+        rows = zip(*columns, strict=True)
         if borrowed:
-            return [capacity[at] - firm[at] - reserved[at] - here[at] - due[at] for at in devices]
-        return [capacity[at] - firm[at] - reserved[at] - max(unused_quota[at], here[at] + due[at]) for at in devices]
+            return [whole - firm - due - here - soon for whole, firm, due, here, soon, _ in rows]
+        return [
+            whole - firm - due - (unused if unused > here + soon else here + soon)
+            for whole, firm, due, here, soon, unused in rows
+        ]
 
     def all_plain_after(self) -> list[int]:
         """:meth:`plain_after` of every device."""
-        return self._after(range(len(self.devices)), borrowed=False)
+        return self._all_after(borrowed=False)
 
     def all_after(self, *, borrowed: bool) -> int:
         """The room of all nodes after all drains."""

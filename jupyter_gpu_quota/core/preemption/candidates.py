@@ -27,7 +27,7 @@ class Candidates:
         self.pool, self.preemptor, self.rules = pool, preemptor, rules
         self.include_protected, self.notebook = include_protected, rules.notebook
         self.known_others: list[QuotaState] | None = None
-        self.too_large: dict[QuotaState, int] = defaultdict(lambda: NO_LIMIT)
+        self.too_large: dict[QuotaState, int] = {}
         """The smallest size that was refused for a project: a larger victim is never allowed either."""
 
     def without_pause(self) -> Iterator[Victim]:
@@ -152,7 +152,8 @@ class Candidates:
             if (now := _most_above(project, gone)) != key:  # a sibling project lost something meanwhile
                 heapreplace(heap, (now, project))
                 continue
-            victim = next((one for one in rows[project] if one.size < self.too_large[project]), None)
+            too_large = self.too_large.get(project, NO_LIMIT)
+            victim = next((one for one in rows[project] if one.size < too_large), None)
             if victim is None:
                 heappop(heap)
                 continue
@@ -172,7 +173,7 @@ class Candidates:
         Rule R48.
         """
         own, priority = self.preemptor.project, self.preemptor.priority
-        if own.lowest_priority >= priority and not self.pool.borrowers:
+        if own.preemptible_use.lowest_priority >= priority and not self.pool.borrowers:
             return ()
         borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
         firm = takewhile(lambda one: one.priority < priority, self._victims_of(own))

@@ -72,7 +72,7 @@ def _could_be_on_one_node(pool: PoolState, preemptor: Preemptor) -> bool:
     if request.devices_per_rank == 1:
         return True
     borrowed = sum(piece.gpu_milli for one in pool.borrowers if one.project is own for piece in one.pieces)
-    most = own.preemptible_use.most_on_node(pool.ledger.node_of) + borrowed
+    most = own.preemptible_use.most_on_node(own.running, pool.ledger.node_of) + borrowed
     return pool.ledger.most_after(borrowed=preemptor.can_borrow) + most >= request.gpu_milli
 
 

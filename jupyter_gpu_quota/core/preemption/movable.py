@@ -8,7 +8,7 @@ from heapq import nlargest
 from ..placement.ledger import ANY_MODEL
 from ..placement.place import Request
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import ABOVE, Entitlement, QuotaState, Running, Victim
+from ..queue.quota_state import ABOVE, Entitlement, QuotaState, Victim
 from .rules import Preemptor
 from .victims import parts_of
 
@@ -41,24 +41,14 @@ def movable_on(pool: PoolState, devices: Iterable[int], *, protected: bool) -> l
 
 def _on_device(pool: PoolState, at: int, *, protected: bool) -> Iterator[Victim]:
     """The work with a part on a device that may move; victims are made of this work only."""
-    if not pool.on_device:
-        pool.on_device = _by_device(pool)
-    for running in pool.on_device.get(at, ()):
+    for workload in pool.work_on.get(pool.ledger.devices[at].id, ()):
+        running = None if pool.preemptible is None else pool.preemptible(workload)
+        if running is None or not running.project.known:
+            continue
         whole = parts_of(pool.policy, pool.now, running)[0]
         is_stopped = whole.key in pool.stopped or whole.key + ABOVE in pool.stopped
         if not is_stopped and (protected or not whole.protected) and _is_movable(whole):
             yield whole
-
-
-def _by_device(pool: PoolState) -> dict[int, list[Running]]:
-    """The preemptible running work of the projects of the policy, by device."""
-    found: dict[int, list[Running]] = {}
-    for running in (one for project in pool.projects.values() if project.known for one in project.running):
-        for piece in running.pieces:
-            there = found.setdefault(piece.device, [])
-            if not there or there[-1] is not running:
-                there.append(running)
-    return found
 
 
 def _work_of(project: QuotaState, *, protected: bool) -> Iterable[Victim]:

@@ -13,7 +13,7 @@ from .accounting import mark_leaving, restart_in_place
 from .result import Preemption
 from .slots import room_after
 
-MAX_TRIES = 500
+MAX_SLOTS_TRIED = 500
 """Slots that are tried to spare a victim; then it is paused."""
 MAX_RANKS = 100
 """Preemptions with more ranks in sum are not placed again."""
@@ -39,7 +39,7 @@ class Replacement:
             (preemption, rank) for preemption in preemptions for rank in range(preemption.preemptor.request.ranks)
         ]
         self.pieces: dict[str, list[Piece]] = {preemption.preemptor.id: [] for preemption in preemptions}
-        self.tries = MAX_TRIES
+        self.tries = MAX_SLOTS_TRIED
         self.taken_over: list[tuple[Preemption, set[int]]] = []
 
     def succeeds_with(self, victims: Victims, beneath: Sequence[Piece], elsewhere: tuple[Piece, ...]) -> bool:

@@ -144,8 +144,11 @@ def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, othe
         return other_key is None
     if project is other:
         return key < other_key
-    first = _key(project, queue, project.entitlement(queue.size), key.submitted_at)
-    second = _key(other, other_queue, other.entitlement(other_queue.size), other_key.submitted_at)
+    entitlement, other_entitlement = project.entitlement(queue.size), other.entitlement(other_queue.size)
+    if entitlement is not other_entitlement:
+        return entitlement < other_entitlement
+    first = _key(project, queue, entitlement, key.submitted_at)
+    second = _key(other, other_queue, other_entitlement, other_key.submitted_at)
     if project.levels[-1] is other.levels[-1]:
         return first < second
     return _between(Row(first, queue, project)) < _between(Row(second, other_queue, other))

@@ -5,7 +5,7 @@ It is read from the snapshot at the start of a tick, changed while the plan is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..model import Amounts, Job, Notebook, Policy, Reservation
@@ -68,8 +68,10 @@ class PoolState:
     """The sum of those amounts, and the number of devices if each had its own."""
     checked: dict[Models, CheckedRanks] = field(default_factory=dict)
     """The largest ranks that the quotas were checked for, by the GPU models that a rank may run on."""
-    on_device: dict[int, list[Running]] = field(default_factory=dict)
-    """The preemptible work that the pool began with, by device; computed when work may move."""
+    work_on: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """The workloads with an allocation on each device, by its id."""
+    preemptible: Callable[[str], Running | None] | None = None
+    """Finds a preemptible running job, no borrower, with which the pool began; read when work may move."""
     stopped: set[str] = field(default_factory=set)
     """The keys of the work that this plan stops."""
     running: list[Running] = field(default_factory=list)
@@ -104,6 +106,7 @@ class PoolState:
 
     def release_references(self) -> None:
         """Break reference cycles: collecting them would cost a fifth of a decide."""
+        self.preemptible = None
         for project in (*self.projects.values(), *self.departments.values()):
             project.release_references()
 

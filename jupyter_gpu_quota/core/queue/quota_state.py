@@ -6,7 +6,7 @@ Part of :class:`.PoolState`: valid for one tick.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -83,6 +83,43 @@ class Victim:
         return self.priority, self.lost_ms, -self.started_at, -self.submitted_at, self.id
 
 
+class PreemptibleUse:
+    """Sums over preemptible running work, in milli-GPU."""
+
+    __slots__ = ("_by_priority", "_most_on_node", "all", "elastic", "has_elastic", "largest", "lowest_priority")
+
+    def __init__(self) -> None:
+        self.all = self.elastic = self.largest = 0
+        self.lowest_priority = NO_LIMIT
+        self.has_elastic = False
+        self._most_on_node: int | None = None
+        self._by_priority = Counter[int]()
+
+    def add(self, size: int, count: int, priority: int, *, is_elastic: bool) -> None:
+        """Count so many jobs of this size and priority."""
+        milli = size * count
+        self.all += milli
+        self.largest = max(self.largest, size)
+        self.lowest_priority = min(self.lowest_priority, priority)
+        if is_elastic:
+            self.elastic += milli
+            self.has_elastic = True
+        self._by_priority[priority] += milli
+
+    def most_on_node(self, running: Iterable[Running], node_of: Sequence[int]) -> int:
+        """The most on any one node. ``running``: the work; ``node_of``: the node of each device."""
+        if self._most_on_node is None:
+            on = Counter[int]()
+            for one in running:
+                for piece in one.pieces:
+                    on[node_of[piece.device]] += piece.gpu_milli
+            self._most_on_node = max(on.values(), default=0)
+        return self._most_on_node
+
+    def below(self, priority: int) -> int:
+        return sum(milli for known, milli in self._by_priority.items() if known < priority)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class QuotaState:
     """One project or department in one pool. ``use`` counts running and reserved work, but no work that is stopping."""
@@ -128,14 +165,13 @@ class QuotaState:
     returning: list[int] = field(default_factory=list)
     running: list[Running] = field(default_factory=list)
     """Its preemptible running work without borrowers; the lists of victims are made from it on first use."""
-    lowest_priority: int = NO_LIMIT
-    """The lowest job priority of that work."""
     make_victims: Callable[[QuotaState], None] | None = None
     parts_by_job: dict[str, list[Victim]] = field(default_factory=dict)
     """The victims that were made of its running work so far."""
     not_listed: set[str] = field(default_factory=set)
     """The keys of those that left before the lists were made."""
-    _preemptible_use: PreemptibleUse | None = None
+    preemptible_use: PreemptibleUse = field(default_factory=PreemptibleUse)
+    """Sums over that work, as it was read."""
     _victims: list[Victim] = field(default_factory=list)
     _surplus: list[Victim] = field(default_factory=list)
     _protected: list[Victim] = field(default_factory=list)
@@ -176,13 +212,6 @@ class QuotaState:
         self._make()
         return self._surplus
 
-    @property
-    def preemptible_use(self) -> PreemptibleUse:
-        """Sums over its preemptible work, as it was read."""
-        if self._preemptible_use is None:
-            self._preemptible_use = PreemptibleUse(self.running)
-        return self._preemptible_use
-
     def _make(self) -> None:
         make, self.make_victims = self.make_victims, None
         if make is not None:
@@ -190,7 +219,7 @@ class QuotaState:
 
     def release_references(self) -> None:
         """Drop references that form cycles."""
-        self.levels, self._preemptible_use, self.make_victims = (), None, None
+        self.levels, self.make_victims = (), None
         for rows in (self.running, self._victims, self._surplus, self._protected):
             rows.clear()
         self.parts_by_job.clear()
@@ -301,40 +330,6 @@ class QuotaState:
     def undo_pause(self, size: int, user: str) -> None:
         self.undo_shrink(size, user)
         self.returning.remove(size)
-
-
-class PreemptibleUse:
-    """Sums over preemptible running work, in milli-GPU."""
-
-    __slots__ = ("_by_priority", "_most_on_node", "_running", "all", "elastic", "has_elastic", "largest")
-
-    def __init__(self, running: Sequence[Running]) -> None:
-        self.all = self.elastic = self.largest = 0
-        self._running = running
-        self._most_on_node: int | None = None
-        self.has_elastic = False
-        self._by_priority: dict[int, int] = {}
-        for job, _, _, size, _, _ in running:
-            self.all += size
-            if size > self.largest:
-                self.largest = size
-            if job.min_ranks is not None:
-                self.elastic += size
-                self.has_elastic = True
-            self._by_priority[job.priority] = self._by_priority.get(job.priority, 0) + size
-
-    def most_on_node(self, node_of: Sequence[int]) -> int:
-        """The most on any one node; ``node_of``: the node of each device."""
-        if self._most_on_node is None:
-            on = Counter[int]()
-            for running in self._running:
-                for piece in running.pieces:
-                    on[node_of[piece.device]] += piece.gpu_milli
-            self._most_on_node = max(on.values(), default=0)
-        return self._most_on_node
-
-    def below(self, priority: int) -> int:
-        return sum(milli for known, milli in self._by_priority.items() if known < priority)
 
 
 class Running(NamedTuple):

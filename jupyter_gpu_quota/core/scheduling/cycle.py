@@ -188,7 +188,7 @@ class SchedulingCycle:
     def _may_preempt(self, project: QuotaState, queue: ClassQueue) -> bool:
         if not self.jobs.may_claim:
             return False
-        if project.lowest_priority < queue.job_class.priority or project.preemptible_use.has_elastic:
+        if project.preemptible_use.lowest_priority < queue.job_class.priority or project.preemptible_use.has_elastic:
             return True
         return any(victim.project is project for victim in self.pool.borrowers)
 

@@ -124,6 +124,9 @@ class JobService:
     def _waits_for_patient_job(self, one: Candidate) -> bool:
         """Whether the class has only jobs that would overtake an older job of the project; else its first does not."""
         queue = one.queue
+        if not self.patient_jobs.any_waited:
+            queue.is_preceded = False
+            return False
         job = queue.first()
         patient = self.patient_jobs.that_precedes(one.project, queue, job)
         queue.is_preceded = patient is not None

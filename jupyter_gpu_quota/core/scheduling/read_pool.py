@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from ..lifecycle import HOLDS_SLICE, RUNS
 from ..model import NO_AMOUNTS, Department, Job, JobState, JobTarget, NotebookState, Policy, Project, Snapshot
-from ..placement.ledger import Ledger
+from ..placement.ledger import Column, Ledger
 from ..placement.place import Piece, node_needs, with_cpu_memory
 from ..preemption.victims import make_victims, victim_of
 from ..queue.job_class import class_of, is_exhausted, queue_of
@@ -57,6 +59,7 @@ def read_pool(
         backfill=backfill[0] if backfill else None,
         more_backfill=backfill[1:],
         waiting=part.waiting,
+        work_on=part.work_on,
     )
     for used in snapshot.usage:
         if used.pool == part.name and used.project in pool.projects:
@@ -68,6 +71,7 @@ def read_pool(
     pool.borrowers.sort(key=lambda victim: victim.order)
     for project in pool.projects.values():
         project.make_victims = partial(make_victims, policy, pool.now)
+    pool.preemptible = partial(_preemptible, pool, part, stopping, changed or {})
     return pool
 
 
@@ -140,16 +144,64 @@ def _read_other_allocations(pool: PoolState, part: PoolSnapshot, index: Snapshot
 _PAUSING = JobState.PAUSING
 
 
+_use_fields = attrgetter(
+    "project", "user", "preemptible", "borrower", "priority", "gpu_milli", "ranks", "held_ranks", "min_ranks"
+)
+"""The fields of a running job that the use and demand of its project depend on."""
+
+
+@dataclass(slots=True, eq=False)
+class _Alike:
+    """Running jobs that count like this one. ``size``: of one, in milli-GPU; ``column``: of the ledger."""
+
+    job: Job
+    project: QuotaState
+    size: int
+    column: Column
+    count: int = 0
+
+    def count_use(self) -> None:
+        """Count what the jobs use and want."""
+        job, project, fixed = self.job, self.project, not self.job.preemptible
+        wanted = self.size if not job.preemptible else job.gpu_milli * job.least_ranks  # fixed work does not shrink
+        project.add(self.size * self.count, job.user, fixed=fixed)
+        project.add_demand(wanted * self.count, job.user, fixed=fixed)
+        if not fixed and not job.borrower:
+            project.preemptible_use.add(self.size, self.count, job.priority, is_elastic=job.min_ranks is not None)
+
+
 def _read_busy(pool: PoolState, part: PoolSnapshot, stopping: Container[str], changed: Mapping[str, Job]) -> None:
-    for job in part.busy.values():
-        job = changed.get(job.id, job)
-        pieces = part.pieces(job.id)
-        if job.state is _PAUSING or job.id in stopping:
+    """Read the jobs that do not wait. Running ones that are alike are counted together."""
+    groups: dict[object, _Alike] = {}
+    for name, job in part.busy.items():
+        job = changed.get(name, job)
+        pieces, state = part.pieces(name), job.state
+        if state is _PAUSING or name in stopping:
             _read_leaving(pool, job, pieces)
-        elif job.state in RUNS:
-            _read_running(pool, job, pieces)
+        elif state in RUNS:
+            alike = groups.get(key := _use_fields(job))
+            if alike is None:
+                column = pool.ledger.borrowed if job.borrower else pool.ledger.firm
+                alike = groups[key] = _Alike(job, pool.project(job.project), job.held_milli, column)
+            alike.count += 1
+            _read_running(pool, job, pieces, alike)
         else:
             _add_leaving(pool.ledger, job, pieces)
+    for alike in groups.values():
+        alike.count_use()
+
+
+def _preemptible(
+    pool: PoolState, part: PoolSnapshot, stopping: Container[str], changed: Mapping[str, Job], name: str
+) -> Running | None:
+    """A preemptible job that runs and continues, no borrower; most of them are never looked for."""
+    job = changed.get(name) or part.busy.get(name)
+    if job is None or job.state is _PAUSING or name in stopping or job.state not in RUNS:
+        return None
+    if job.borrower or not job.preemptible:
+        return None
+    pieces = tuple(with_cpu_memory(part.pieces(name), job.cpu_milli, job.memory_mib))
+    return Running(job, pieces, pool.project(job.project), job.held_milli, job.started_at, borrower=False)
 
 
 def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
@@ -162,21 +214,16 @@ def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
             ledger.node_resources.add(node, leaving=host)
 
 
-def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
-    ledger, project = pool.ledger, pool.project(job.project)
-    column = ledger.borrowed if job.borrower else ledger.firm
+def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...], alike: _Alike) -> None:
+    ledger, project, column = pool.ledger, alike.project, alike.column
     for piece in pieces:
         column[piece.device] += piece.gpu_milli
     if job.cpu_milli or job.memory_mib:
         pieces = tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib))
         for node, host in node_needs(pieces, ledger).items():
             ledger.node_resources.add(node, used=host)
-    size = job.held_milli
-    running = Running(job, pieces, project, size, job.started_at, job.borrower)
+    running = Running(job, pieces, project, alike.size, job.started_at, job.borrower)
     pool.running.append(running)
-    project.add(size, job.user, fixed=not job.preemptible)
-    wanted = size if not job.preemptible else job.gpu_milli * job.least_ranks  # non-preemptible work does not shrink
-    project.add_demand(wanted, job.user, fixed=not job.preemptible)
     if not job.preemptible:
         for level in project.levels:
             level.fixed_here += sum(piece.gpu_milli for piece in pieces)
@@ -185,8 +232,6 @@ def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
         pool.borrowers.append(victim_of(pool.policy, pool.now, running))
     else:
         project.running.append(running)
-        if job.priority < project.lowest_priority:
-            project.lowest_priority = job.priority
 
 
 def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:

@@ -26,7 +26,7 @@ def next_wakeup(
     Jobs that wait and were never paused have none of their own. ``wanted``: some work wants more than it has, so that
     other amounts would matter.
     """
-    found = [at for job in jobs for at in _of_job(job, policy)]
+    found = [at for job in jobs for at in _of_job(job, policy) if at > now]
     found += [at for notebook in notebooks if (at := release_at(notebook, policy)) is not None]
     found += [node.drain_by_at for node in nodes if node.drain_by_at is not None]
     for starts_at in (one.starts_at for one in reservations if one.starts_at is not None):

@@ -362,8 +362,8 @@ MUTANTS = (
     mutant(
         "fixed work is wanted with its minimum",
         edit(
-            "scheduling/read_pool.py:_read_running",
-            "size if not job.preemptible else job.gpu_milli * job.least_ranks",
+            "scheduling/read_pool.py:_Alike.count_use",
+            "self.size if not job.preemptible else job.gpu_milli * job.least_ranks",
             "job.gpu_milli * job.least_ranks",
         ),
     ),

@@ -17,7 +17,7 @@ from .room import Found
 
 MAX_CANDIDATES = 12
 """On one slot: with more, those that suffice are taken in order."""
-MAX_WORK = 200
+MAX_WORK_ON_SLOT = 200
 """Work of the search on one slot: room tests, and the places tried in them."""
 MAX_CHOICES = 500
 """Choices of whole devices that are tried in one walk, on nodes with more candidates than :data:`MAX_CANDIDATES`."""
@@ -182,7 +182,7 @@ class SlotSets:
 
     def _search(self, options: Options, devices: Sequence[int]) -> LegalSet | None:
         with self.attempt.room_test(range(1), devices) as room:
-            search = CheapestSet(options, self.rules, room, self.attempt.is_within_bounds, work=MAX_WORK)
+            search = CheapestSet(options, self.rules, room, self.attempt.is_within_bounds, work=MAX_WORK_ON_SLOT)
             found = search.run()
         self.was_cut_short = search.ended_early
         self.attempt.ended_early |= search.ended_early

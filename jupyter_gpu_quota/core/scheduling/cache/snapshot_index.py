@@ -59,6 +59,8 @@ class PoolSnapshot:
     busy: dict[str, Job] = field(default_factory=dict)
     allocations: dict[str, dict[str, Allocation]] = field(default_factory=dict)
     """The allocations of each workload, by their ids."""
+    work_on: dict[str, set[str]] = field(default_factory=dict)
+    """The workloads with an allocation on each device."""
     notebooks: list[Notebook] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     has_changed: bool = True
@@ -124,12 +126,15 @@ class PoolSnapshot:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         self.allocations.setdefault(one.workload, {})[one.id] = one
+        self.work_on.setdefault(one.device, set()).add(one.workload)
 
     def remove_allocation(self, one: Allocation) -> None:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         rows = self.allocations[one.workload]
         del rows[one.id]
+        if not any(other.device == one.device for other in rows.values()):
+            self.work_on[one.device].discard(one.workload)
         if not rows:
             del self.allocations[one.workload]
 
