@@ -24,11 +24,12 @@ from tests.gpu.world import FakeGpu
 from tests.patience import until
 
 PROCESS_USE = "nvmlDeviceGetProcessUtilization"
+GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses_v3"
 CALLS = (
     "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
     "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUtilizationRates",
     "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-    "nvmlDeviceGetGraphicsRunningProcesses_v3", PROCESS_USE, "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
+    GRAPHICS, PROCESS_USE, "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId", "nvmlGpmSampleAlloc", "nvmlGpmMigSampleGet",
     "nvmlGpmMetricsGet", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperature",
     "nvmlDeviceGetPowerUsage", "nvmlDeviceGetRemappedRows", "nvmlEventSetCreate", "nvmlEventSetWait_v2",
@@ -36,10 +37,15 @@ CALLS = (
 """Every call of a reading."""
 
 CODES = (*range(1, 31), 999)
-READINGS = {(PROCESS_USE, pynvml.NVML_ERROR_NOT_FOUND)}
-"""Codes that are answers: the driver has seen no use."""
+READINGS = {
+    (PROCESS_USE, pynvml.NVML_ERROR_NOT_FOUND),
+    (GRAPHICS, pynvml.NVML_ERROR_NOT_SUPPORTED),
+    (GRAPHICS, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND),
+}
+"""Codes that are answers: the driver has seen no use, the device has no graphics."""
 
-WORLDS = ("one holder", "two holders", "MIG", "MIG, two holders", "MPS")
+WORLDS = ("one holder", "graphics", "two holders", "MIG", "MIG, two holders", "MPS")
+ALONE = ("one holder", "graphics")
 
 
 class Machine:
@@ -62,9 +68,9 @@ class Machine:
             mib, last = (500, 0) if "two" in world else (1000, 1)
             script.add(f"0/0 process {first} {mib} -", f"0/{last} process {second} {mib} -")
             return script.lines
-        used = [first, second] if world != "one holder" else [first]
-        script.put(f"0 memory 143771 {600 * len(used) + 30}")
-        kind = " mps" if world == "MPS" else ""
+        used = [first] if world in ALONE else [first, second]
+        script.put(f"0 memory 143771 {200 * len(used) + 30}")
+        kind = {"MPS": " mps", "graphics": " graphics"}.get(world, "")
         script.add(*(f"0 process {pid} 200 60{kind}" for pid in used))
         if world == "MPS":  # the clients have no figures, their server has
             script.drop(*(f"0 process {pid}" for pid in used))
@@ -77,7 +83,7 @@ class Machine:
         if world == "MIG":
             return {"MIG-0-0": ["I"], "MIG-0-1": ["J"]}
         device = "MIG-0-0" if "MIG" in world else "GPU-0"
-        return {device: ["I"] if world == "one holder" else ["I", "J"]}
+        return {device: ["I"] if world in ALONE else ["I", "J"]}
 
     def write(self, lines: Sequence[str]) -> None:
         new = self.path.with_suffix(".new")
@@ -133,7 +139,12 @@ def readings(machine: Machine, world: str, percent: int, faults: Sequence[Sequen
 def test_without_errors_the_use_is_seen_and_never_zero(machine: Machine, world: str) -> None:
     _, second = readings(machine, world, 0, [(), ()])
     seen = machine.percents(second, world)
-    known = {"one holder": {"I": 60}, "two holders": {"I": 60, "J": 60}, "MIG": {"I": 41, "J": 41}}
+    known = {
+        "one holder": {"I": 60},
+        "graphics": {"I": 60},
+        "two holders": {"I": 60, "J": 60},
+        "MIG": {"I": 41, "J": 41},
+    }
     assert seen == known.get(world, {"I": None, "J": None})
 
 
@@ -155,6 +166,7 @@ FAULTS = st.lists(st.lists(FAULT, max_size=4), min_size=2, max_size=4)
 @given(st.sampled_from(WORLDS), st.sampled_from([0, 37]), FAULTS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example("one holder", 0, [[], [f"0 error {PROCESS_USE} 999"]])
+@example("graphics", 0, [[], [f"0 error {PROCESS_USE} 999", f"0 error {GRAPHICS} 999"]])
 def test_no_errors_together_make_use_idle(machine: Machine, world: str, percent: int, faults: list[list[str]]) -> None:
     for each in readings(machine, world, percent, faults):
         assert 0 not in machine.percents(each, world).values()

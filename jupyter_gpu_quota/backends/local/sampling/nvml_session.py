@@ -24,7 +24,8 @@ PERMANENT_ERRORS = {
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
 }
-NO_MIG_ERRORS = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+ABSENT = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+"""A device or driver without MIG, MPS or graphics."""
 LOST_DEVICE_ERRORS = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
 NO_DRIVER_ERRORS = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
 XID = pynvml.nvmlEventTypeXidCriticalError
@@ -156,7 +157,7 @@ class Session:
         if isinstance(identity, Unknown):
             return self._silent_device(index, identity)
         modes = self._call(identity.uuid, "nvmlDeviceGetMigMode", handle)
-        if isinstance(modes, Unknown) and modes.code not in NO_MIG_ERRORS:  # it may have instances
+        if isinstance(modes, Unknown) and modes.code not in ABSENT:  # it may have instances
             return self._silent_device(index, modes)
         if isinstance(modes, Unknown) or modes[0] != 1:
             self._known[index] = identity
@@ -266,15 +267,15 @@ class Session:
     ) -> _Processes | None:
         """The processes on a device; None where they are unknown."""
         computing = self._call(of, "nvmlDeviceGetComputeRunningProcesses", handle)
-        clients = self._call(of, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
-        if isinstance(clients, Unknown) and clients.code in PERMANENT_ERRORS - {pynvml.NVML_ERROR_NO_PERMISSION}:
-            clients = []  # a device or driver without MPS
-        for each in (computing, clients):
+        others = [
+            self._call(of, call, handle)
+            for call in ("nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+        ]
+        clients, graphics = ([] if isinstance(each, Unknown) and each.code in ABSENT else each for each in others)
+        for each in (computing, clients, graphics):
             if isinstance(each, Unknown):
                 figures.why["processes"] = each.why
                 return None
-        graphics = self._call(of, "nvmlDeviceGetGraphicsRunningProcesses", handle)
-        graphics = [] if isinstance(graphics, Unknown) else graphics  # their memory is then that of unlisted processes
         if isinstance(activity, Unknown):
             figures.why["activity"] = activity.why
         memory = {int(each.pid): self._own_memory(figures, each) for each in (*clients, *computing)}
