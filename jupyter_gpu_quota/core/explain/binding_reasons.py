@@ -84,9 +84,10 @@ def _estimated(snapshot: Snapshot, policy: Policy, held: BackfillPlacement, job:
     """The reason as an estimate if anything can still delay the planned start."""
     found = sorted(
         {
-            *_waiting_beside(snapshot, policy, job),
+            *_below_the_same_bounds(snapshot, policy, job),
             *_yet_to_start(snapshot, held),
             *_with_unbooked_slices(snapshot, policy, job),
+            *_with_claims(snapshot, policy, job, why),
             *_with_other_amounts(snapshot, policy, held),
         }
     )
@@ -95,21 +96,18 @@ def _estimated(snapshot: Snapshot, policy: Policy, held: BackfillPlacement, job:
     return with_changes(why, delaying=len(found), delayed_by=tuple(found[:MAX_NAMED]))
 
 
-def _waiting_beside(snapshot: Snapshot, policy: Policy, job: Job) -> Iterator[str]:
-    """The projects with other jobs that do not run yet, of its project, or below a bound of its department."""
+def _below_the_same_bounds(snapshot: Snapshot, policy: Policy, job: Job) -> Iterator[str]:
+    """Its project if other jobs of it wait, and the other projects below a limit or ceiling of its department."""
+    if any(
+        (one.project, one.pool) == (job.project, job.pool) and one.id != job.id and one.state not in RUNS
+        for one in snapshot.jobs
+    ):
+        yield job.project
     departments = {project.name: project.department for project in policy.projects}
-    mine = departments.get(job.project)
-    bounded = any(
-        (row := one.amounts.get(job.pool)) is not None
-        and (row.limit_milli is not None or row.user_jobs_milli is not None)
-        for one in in_force(policy, snapshot.now).departments
-        if one.name == mine
-    )
-    for other in snapshot.jobs:
-        if other.pool == job.pool and other.id != job.id and other.state not in RUNS:
-            shares_bound = bounded and departments.get(other.project) == mine
-            if other.project == job.project or shares_bound:
-                yield other.project
+    for one in in_force(policy, snapshot.now).departments:
+        amounts = one.amounts.get(job.pool) or NO_AMOUNTS
+        if one.name == departments.get(job.project) and (amounts.limit_milli, amounts.user_jobs_milli) != (None, None):
+            yield from (name for name, of in departments.items() if of == one.name and name != job.project)
 
 
 def _yet_to_start(snapshot: Snapshot, held: BackfillPlacement) -> Iterator[str]:
@@ -129,6 +127,23 @@ def _with_unbooked_slices(snapshot: Snapshot, policy: Policy, job: Job) -> Itera
             booked[one.project] += one.gpu_milli
     for project in in_force(policy, snapshot.now).projects:
         if (project.amounts.get(job.pool) or NO_AMOUNTS).notebook_milli > booked[project.name]:
+            yield project.name
+
+
+def _with_claims(snapshot: Snapshot, policy: Policy, job: Job, why: Reason) -> Iterator[str]:
+    """The other projects that may come first where the job is above its project's quota.
+
+    One with a training quota: its work may end, and its jobs claim the reserved devices while these are idle and those
+    of the ended work are not. One with a weight, too, once its past use is no more than that of the job's project: that
+    grows meanwhile if the project uses GPUs, or if its department does.
+    """
+    if not isinstance(why, Waiting) or why.used_milli + why.asked_milli <= why.guarantee_milli:
+        return
+    mine = {one.id for one in snapshot.jobs if (one.project, one.pool) == (job.project, job.pool)}
+    by_past_use = policy.departments or any(one.workload in mine for one in snapshot.allocations)
+    for project in in_force(policy, snapshot.now).projects:
+        amounts = project.amounts.get(job.pool) or NO_AMOUNTS
+        if project.name != job.project and (amounts.training_milli or (by_past_use and amounts.weight)):
             yield project.name
 
 

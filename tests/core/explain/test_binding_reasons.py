@@ -65,6 +65,15 @@ PLANNED = "pool t 4\na 0 of t{}\nb 0 of t, weight 0{}\nb runs 3 of 1 minutes 60 
     [
         pytest.param("", "", "", None, id="nothing else waits: a bound"),
         pytest.param("", "", "a queues 1", "a", id="another job of its project"),
+        pytest.param("", "", "c 1 of t, weight 0", "c", id="another project has a training quota"),
+        pytest.param(
+            "",
+            "",
+            "c 0 of t\nc used 10 of t\na runs 1 fixed",
+            "c",
+            id="one with more past use, which that of its own project may exceed",
+        ),
+        pytest.param("", "", "c 0 of t\nc used 10 of t", None, id="one with more past use: a bound"),
         pytest.param("", "", "window w from 60 to 99: b 1 of t", "b", id="a window changes the amounts before"),
         pytest.param("", "", "window w from 9000 to 9999: b 1 of t", None, id="a window that opens after the start"),
     ],
@@ -76,6 +85,27 @@ def test_only_what_nothing_can_delay_is_a_bound(a: str, b: str, more: str, delay
     assert figures_of(found.reason).get("delayed_by") == delaying
     assert found.is_bound is (delaying is None)
     assert ("at the latest" in explanation_sentence(found)) is found.is_bound
+
+
+@pytest.mark.parametrize(
+    ("department", "delaying"),
+    [
+        pytest.param("D 4 of t, limit 9", "c", id="a limit"),
+        pytest.param("D 4 of t, limit per user 9", "c", id="a ceiling"),
+        pytest.param("D 4 of t", None, id="neither: a bound"),
+    ],
+)
+def test_another_project_below_the_bounds_of_the_same_department_may_come_first(
+    department: str, delaying: str | None
+) -> None:
+    text = f"department {department}\na 4 of t in D\nc 0 of t in D, weight 0"
+    made = world(f"pool t 4\n{text}\nc runs 1 minutes 60 fixed ran 0\na queues 4", preemption=PROTECTED)
+    reason = explain(made.snapshot(), made.policy, "a1").reason
+    assert reason is not None
+    assert (figures_of(reason)["delaying"] > 0, figures_of(reason).get("delayed_by")) == (
+        delaying is not None,
+        delaying,
+    )
 
 
 def test_work_that_has_yet_to_start_makes_a_planned_start_an_estimate() -> None:
