@@ -12,14 +12,14 @@ export interface StreamEvent {
 
 export interface StreamHandlers {
   onEvent(event: StreamEvent): void;
-  /** Whether events arrive; called with every change. */
+  /** Called with true for every event, and with false when the connection is lost. */
   onAlive(alive: boolean): void;
 }
 
-/** A heartbeat comes every 5 s; a proxy may keep a connection open whose other end is gone. */
+/** The service sends a heartbeat every 5 s. A proxy may keep a connection open after its other end is gone. */
 const STREAM_TIMEOUT_MS = 15_000;
-const FIRST_PAUSE_MS = 1_000;
-const LONGEST_PAUSE_MS = 30_000;
+const FIRST_RETRY_MS = 1_000;
+const MAX_RETRY_MS = 30_000;
 
 /** Thrown by a handler to end the stream: the server has no more events. */
 export class EndOfStream extends Error {}
@@ -35,7 +35,7 @@ export async function follow(
   signal: AbortSignal,
   lastId?: string,
 ): Promise<void> {
-  let pause = FIRST_PAUSE_MS;
+  let retryMs = FIRST_RETRY_MS;
   while (!signal.aborted) {
     const attempt = new AbortController();
     const stop = (): void => attempt.abort();
@@ -48,7 +48,7 @@ export async function follow(
       }
       await readEvents(response.body, stop, event => {
         lastId = event.id ?? lastId;
-        pause = FIRST_PAUSE_MS;
+        retryMs = FIRST_RETRY_MS;
         handlers.onAlive(true);
         handlers.onEvent(event);
       });
@@ -65,8 +65,8 @@ export async function follow(
     }
     if (!signal.aborted) {
       handlers.onAlive(false);
-      await delay(pause, signal);
-      pause = Math.min(LONGEST_PAUSE_MS, pause * 2);
+      await delay(retryMs, signal);
+      retryMs = Math.min(MAX_RETRY_MS, retryMs * 2);
     }
   }
 }

@@ -1,12 +1,12 @@
-/** A rank's log as it is written, bounded, so that a log of any length needs the same memory. */
+/** The newest part of a rank's log as it is written. Its size is bounded, so the memory is, too. */
 
 import { follow, EndOfStream, type StreamEvent } from './events';
 import type { Transport } from './transport';
 import { ENDED } from './state';
 
-/** Characters of a log that are kept; what is older is found with the command line. */
+/** Characters of a log that are kept; the command line prints older ones. */
 export const MAX_CHARACTERS = 400_000;
-/** Bytes of an earlier log that are read first, from its end. */
+/** Bytes that are read at first, from the end of the log. */
 const FIRST_BYTES = 262_144;
 
 /** Characters from which the newest block is closed at the end of its line, and where it ends without one. */
@@ -67,7 +67,7 @@ function divided(text: string): string[] {
   return [...blocks, text.slice(start)];
 }
 
-/** Carriage returns of progress bars: of each line, from `start` on, what follows the last one. */
+/** Apply the carriage returns of progress bars: from `start` on, each line keeps the text after its last one. */
 function overwritten(text: string, start: number): string {
   const lines = text.slice(start).split('\n').map(line => {
     const end = line.endsWith('\r') ? line.length - 1 : line.length;
@@ -76,7 +76,7 @@ function overwritten(text: string, start: number): string {
   return text.slice(0, start) + lines.join('\n');
 }
 
-/** Follow the log of a job until `signal` aborts or the job ends. `rank` of the newest attempt, or of `attempt`. */
+/** Follow the log of one rank until `signal` aborts or the job ends. `attempt` 0 is the newest attempt. */
 export function followLog(
   transport: Transport,
   id: string,

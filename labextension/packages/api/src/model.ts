@@ -26,7 +26,7 @@ export class Model {
   private readonly changeListeners = new Set<(change: Changed | null) => void>();
   status: ServerStatus | null = null;
 
-  /** `maxJobs`: the newest jobs that are read at the start; the changed ones are added. */
+  /** `maxJobs`: how many of the newest jobs are read at the start. Jobs that change later are added. */
   constructor(
     readonly transport: Transport,
     private readonly onNotification: (notification: JobNotification) => void = () => undefined,
@@ -44,13 +44,13 @@ export class Model {
 
   readonly snapshot = (): State => this.current;
 
-  /** Listen to the changes of the stream; null: some were missed, read everything again. */
+  /** Listen to the changes of the stream; null: some were missed, so everything must be read again. */
   readonly subscribeToChanges = (listener: (change: Changed | null) => void): (() => void) => {
     this.changeListeners.add(listener);
     return () => this.changeListeners.delete(listener);
   };
 
-  /** Follow the stream and read everything, until the service has answered. */
+  /** Read everything and follow the stream; try again until the service has answered. */
   async start(): Promise<void> {
     while (!this.ending.signal.aborted && this.current.connection !== 'live' && this.current.connection !== 'none') {
       await this.refresh();
@@ -66,7 +66,7 @@ export class Model {
     this.changeListeners.clear();
   }
 
-  /** Read everything again; one read at a time. A failure is a state, with its message. */
+  /** Read everything again, one read at a time. A failure sets the state `unavailable`, with its message. */
   refresh(): Promise<void> {
     this.refreshing ??= this.read()
       .catch(error => this.unavailable(error))
@@ -181,7 +181,7 @@ export class Model {
     }
   }
 
-  /** The stream shows whether the service is there; quotas that cannot be read now are read with the next change. */
+  /** A failure is only logged: the stream detects an unavailable service, and the next change reads the quotas again. */
   private async readProjects(): Promise<void> {
     this.projectsDue = undefined;
     try {

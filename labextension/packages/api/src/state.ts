@@ -1,4 +1,4 @@
-/** What a front end knows, as one readonly value that pure functions change. */
+/** The state of a front end as one readonly value, and the pure functions that change it. */
 
 import type { Changed, Idle, Job, Me, Notebook, Project } from './service';
 
@@ -58,7 +58,7 @@ export function countdownOf(idle: Idle | null | undefined, now: number): Countdo
   return idle ? { idle, freeAt: idle.free_in_ms === null ? null : now + idle.free_in_ms } : null;
 }
 
-/** The state after the event `changed`: complete views of what changed, of which some may be new. */
+/** The state after the event `changed`, which has complete views of the changed objects; some of them may be new. */
 export function applyChange(state: State, change: Changed, now: number): State {
   const jobs = new Map(state.jobs);
   for (const job of change.jobs) {
@@ -82,7 +82,7 @@ export function applyJob(state: State, job: Job): State {
   return { ...state, jobs, jobsTotal: state.jobsTotal + jobs.size - state.jobs.size };
 }
 
-/** The jobs without the oldest ended ones above `most`. */
+/** The jobs, without the oldest ended ones if there are more than `most`. */
 export function limited(jobs: Map<string, Job>, most: number): Map<string, Job> {
   if (jobs.size > most) {
     const ended = [...jobs.values()].filter(job => ENDED.has(job.state)).sort((a, b) => -ORDERS.newest(a, b));
@@ -96,7 +96,7 @@ export interface JobNotification {
   readonly kind: 'started' | 'paused' | 'resumed' | 'retried' | 'succeeded' | 'failed' | 'cancelled';
 }
 
-/** The changes of the jobs of `user` that notify their owner. */
+/** The changes of the jobs of `user` of which the user is notified. */
 export function notificationsOf(before: State, change: Changed, user: string): JobNotification[] {
   return change.jobs.flatMap(job => {
     const was = before.jobs.get(job.id);

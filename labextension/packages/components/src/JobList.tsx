@@ -59,7 +59,7 @@ function Empty({ filtered }: { filtered: boolean }): JSX.Element {
     <div className="jgq-empty">
       <p>{trans.__('No jobs yet.')}</p>
       <p className="jgq-quiet">
-        {trans.__('Type a command under Submit, or right-click a script or notebook in the file browser and choose "Run as GPU job". It is queued, and runs on any idle GPU while you continue.')}
+        {trans.__('Type a command under Submit, or right-click a script or notebook in the file browser and choose "Run as GPU Job". It is queued, and runs on any idle GPU while you continue.')}
       </p>
     </div>
   );
@@ -183,7 +183,7 @@ function Row({ job, now, selected, onToggle }: { job: Job; now: number; selected
   );
 }
 
-/** How long it runs, ran or waits. */
+/** How long a job has been running or waiting, or ran. */
 function timeOf(job: Job, now: number): string {
   if (job.ended_at !== null && job.started_at !== null) {
     return duration(Date.parse(job.ended_at) - Date.parse(job.started_at));

@@ -1,4 +1,4 @@
-/** A job's log as it is written; colours of the terminal are shown, everything else of it is text. */
+/** A job's log as it is written. Terminal colours are shown, everything else is plain text. */
 
 import { AnsiUp } from 'ansi_up';
 import { memo, useEffect, useLayoutEffect, useRef, useState } from 'react';
@@ -15,7 +15,7 @@ const HYPERLINK = /\x1b\]8;[^\x07\x1b\n]*(?:\x07|\x1b\\)?/g;
 
 export interface LogViewProps {
   id: string;
-  /** The state of the job, which is shown once it does not run. */
+  /** The state of the job, which is shown when the job is not running. */
   state: string;
   rank?: number;
   attempt?: number;
@@ -80,6 +80,6 @@ const LogBlock = memo(function LogBlock({ text }: { text: string }): JSX.Element
   const colours = new AnsiUp();
   colours.use_classes = true;
   colours.url_allowlist = {};
-  // ansi_up escapes the text; what it adds are spans with class names.
+  // ansi_up escapes the text, and adds only spans with class names.
   return <div className="jgq-log-block" dangerouslySetInnerHTML={{ __html: colours.ansi_to_html(text.replace(HYPERLINK, '')) }} />;
 });

@@ -13,7 +13,7 @@ export interface Fields {
   drafts: DraftStore;
 }
 
-/** The choices of the project that the draft names, or of the person's only or first one. */
+/** The choices of the project that the draft names, otherwise of the notebook's project or the user's first one. */
 function useChoices(draft: Draft): { projects: string[]; preset: string | undefined; choices: SubmitChoices | null } {
   const { model } = usePanelContext();
   const { projects } = useGpuState();
@@ -23,7 +23,7 @@ function useChoices(draft: Draft): { projects: string[]; preset: string | undefi
   return { projects: mine.map(project => project.name), preset: preset?.name, choices: chosen?.submit ?? null };
 }
 
-/** The draft without a project, pool or environment that the person may not use any more. */
+/** The draft without a project, pool or environment that the user may no longer use. */
 export function usePossible(draft: Draft): Draft {
   const { projects, choices } = useChoices(draft);
   const pools = choices?.pools.map(one => one.pool) ?? [];
@@ -78,7 +78,7 @@ export function MainFields({ draft, drafts }: Fields): JSX.Element {
       </div>
       {pool && (
         <p className="jgq-quiet">
-          {trans.__('Pool %1: %2 GPU of the quota is free', pool.pool, gpus(pool.quota_left_milli))}
+          {trans.__('Left in pool %1: %2 GPU of the quota', pool.pool, gpus(pool.quota_left_milli))}
           {pool.limit_left_milli != null && ` · ${trans.__('%1 GPU of the limit', gpus(pool.limit_left_milli))}`}
           {pool.user_left_milli != null && ` · ${trans.__('%1 GPU of your own limit', gpus(pool.user_left_milli))}`}
         </p>
@@ -122,7 +122,7 @@ export function AdvancedFields({ draft, drafts }: Fields): JSX.Element {
       <Field label={trans.__('Message to me')}>
         {id => (
           <select id={id} className="jgq-input" value={draft.notify} onChange={event => drafts.change({ notify: event.target.value })}>
-            <option value="">{trans.__('as the site has set')}</option>
+            <option value="">{trans.__('default of the site')}</option>
             <option value="never">{trans.__('never')}</option>
             <option value="failed">{trans.__('when it fails')}</option>
             <option value="ended">{trans.__('when it ends or fails')}</option>

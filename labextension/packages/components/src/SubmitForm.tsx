@@ -1,4 +1,4 @@
-/** Submit a job: the command, its GPUs, and beneath it what would happen now. */
+/** The form of a job: its command, GPUs and options, and the outcome of a dry run. */
 
 import { useEffect, useRef, useState, useSyncExternalStore } from 'react';
 
@@ -98,7 +98,7 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   );
 }
 
-/** What the service says of this request, shortly after the last change to it. */
+/** The outcome of a dry run of this request, shortly after its last change. */
 function useDryRun(request: JobRequest | null): Outcome {
   const { model } = usePanelContext();
   const [outcome, setOutcome] = useState<Outcome>(null);

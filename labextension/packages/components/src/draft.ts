@@ -1,4 +1,4 @@
-/** The job that a person is about to submit. It is kept in the browser, so that nothing typed is lost. */
+/** The draft of a job in the form. The browser stores it, so that no input is lost. */
 
 import { parse } from 'shell-quote';
 
@@ -29,7 +29,7 @@ export interface Draft {
   readonly retries: string;
   readonly cpus: string;
   readonly memoryGib: string;
-  /** One NAME=value a line. */
+  /** One NAME=value in each line. */
   readonly variables: string;
   /** When the owner gets a message: a name of MESSAGES, or empty for the settings of the site. */
   readonly notify: string;
@@ -38,7 +38,7 @@ export interface Draft {
   readonly preemptible: boolean;
   readonly isPrivate: boolean;
   readonly live: boolean;
-  /** The same until the job is queued, so that a repeated submission queues no second job. */
+  /** The idempotency key. It changes with the draft, so that a repeated submission queues no second job. */
   readonly key: string;
 }
 
@@ -77,7 +77,7 @@ export const MESSAGES: Readonly<Record<string, NonNullable<JobRequest['notify']>
 
 /** Text that a shell leaves as it is. */
 const QUOTED = /'[^']*'|"[^"$`\\]*"|\\'/g;
-/** What only a shell can run: variables, pipes, patterns, assignments, its own commands. */
+/** Syntax that only a shell can run: variables, pipes, patterns, assignments, built-in commands. */
 const NEEDS_SHELL = /[`$~*?[\]{}|&;<>()\n\\]|^\s*(\w+=|(cd|export|source|\.)\s)/;
 
 /** A command line as words; one that needs a shell is run by `sh -c`. */
@@ -128,7 +128,7 @@ function count(text: string): number | undefined {
   return value === '' ? undefined : Number(value);
 }
 
-/** The request of a draft; null without a command. What is empty has the service's default. */
+/** The request of a draft; null without a command. Empty fields have the service's default. */
 export function requestOf(draft: Draft): JobRequest | null {
   const command = words(draft.command.trim());
   if (command.length === 0) {
@@ -161,7 +161,7 @@ export function requestOf(draft: Draft): JobRequest | null {
   return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)) as unknown as JobRequest;
 }
 
-/** The request of a job that runs in a folder of one's home, or without files where the draft names none. */
+/** The request of a job that runs in a folder of the user's home, or without files if the draft names no folder. */
 export function inPlaceRequestOf(draft: Draft): JobRequest | null {
   const folder = draft.folder.trim();
   const request = requestOf({ ...draft, live: folder !== '' });

@@ -1,4 +1,4 @@
-/** Commands, and the places of Lab where they are found. */
+/** The commands, and their entries in the palette, the launcher and the context menus. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { ICommandPalette } from '@jupyterlab/apputils';

@@ -1,4 +1,4 @@
-/** Notifications of Lab: an idle warning, a kernel that was shut down, a slice that is waited for, one's jobs. */
+/** Notifications in JupyterLab: an idle warning, a kernel that was shut down or waits for its slice, the user's jobs. */
 
 import { Notification } from '@jupyterlab/apputils';
 import type { Event } from '@jupyterlab/services';
@@ -37,10 +37,10 @@ export interface NotificationActions {
   onWaiting(event: WaitingEvent): void;
 }
 
-/** Shows what this server emits, one notification per warning, which changes as the warning does. */
+/** Shows the events of this server. One notification for each warning is updated with the warning. */
 export class Notifications {
   private warning: string | null = null;
-  /** The notebooks whose kernels a warning named. */
+  /** The notebooks whose kernels the newest warning named. */
   private warned: readonly OpenNotebook[] = [];
 
   constructor(

@@ -1,4 +1,4 @@
-/** The sidebar as a widget of Lab. */
+/** The sidebar as a widget of JupyterLab. */
 
 import { Dialog, ReactWidget, showDialog } from '@jupyterlab/apputils';
 import { URLExt } from '@jupyterlab/coreutils';
@@ -61,7 +61,7 @@ async function confirmed(trans: TranslationBundle, title: string, body: string, 
   return (await showDialog({ title, body, buttons })).button.accept;
 }
 
-/** The service sends a file of a job as an attachment, so that the page stays. */
+/** Download an output. The service sends it as an attachment, so the page is not left. */
 function openOutput(base: string, job: string, path: string): void {
   const url = URLExt.join(base, 'jobs', encodeURIComponent(job), 'outputs', ...path.split('/').map(encodeURIComponent));
   window.open(url, '_blank', 'noopener');
