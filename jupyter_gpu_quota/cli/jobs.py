@@ -45,7 +45,7 @@ SORTED_BY = ("submitted_at", "state", "user", "project", "priority", "duration")
 @click.option("--mine", is_flag=True, help="Only your jobs.")
 @click.option("--user", metavar="U", help="Only jobs of this user.")
 @click.option("--state", metavar="S", help="Only jobs in these states, such as running or failed,cancelled.")
-@click.option("--since", callback=parse_since, metavar="T", help="Only jobs submitted since, such as 2h or an instant.")
+@click.option("--since", callback=parse_since, metavar="T", help="Only jobs submitted since T: 2h ago, or an instant.")
 @click.option("--search", metavar="TEXT", help="Only jobs with this text in the name or the command.")
 @click.option("--sort", metavar="COLUMN", help=f"One of {', '.join(SORTED_BY)}; descending: -COLUMN.")
 @all_columns
@@ -54,8 +54,8 @@ SORTED_BY = ("submitted_at", "state", "user", "project", "priority", "duration")
 def jobs(client: Client, all_: bool, wide: bool, json_: bool, **filters: Any) -> None:
     """List the jobs of your projects, newest first.
 
-    Ended jobs are listed with --all, --state, --since and --search. In a narrow terminal an id is its end, which every
-    command takes.
+    Ended jobs are listed with --all, --state, --since and --search. A narrow terminal shows the end of each id, which
+    every command takes.
     """
     found = client.jobs(all=all_, **filters)
     ended = all_ or any(filters[name] for name in ("state", "since", "search"))
@@ -194,7 +194,7 @@ def _job_facts(job: JobDetail) -> list[tuple[str, object]]:
 @click.option(
     "--rank", type=click.IntRange(0), default=0, metavar="N", help="Rank of a job with several processes. Default: 0."
 )
-@click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines of the log; with -f first.")
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines; with -f, then follow.")
 @calls_service
 def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int, tail: int | None) -> None:
     """Print a job's log; -f follows it to the job's end."""
@@ -224,7 +224,7 @@ def _log_text(client: Client, id: str, attempt: int | None, rank: int, tail: int
 def _change_command(name: str, about: str, change: Callable[[Client, str], JobView]) -> click.Command:
     """A command that changes jobs and prints the new state of each; a refusal of one does not stop the others."""
 
-    @click.command(name, help=f"{about} Several jobs: each outcome is a line; the exit code is 1 if one was refused.")
+    @click.command(name, help=f"{about} With several, each outcome is a line; the exit code is 1 if one was refused.")
     @JOBS
     @as_json
     @calls_service

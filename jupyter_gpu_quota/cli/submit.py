@@ -65,7 +65,7 @@ def parse_events(ctx: click.Context, parameter: click.Parameter, text: str | Non
     "--notify",
     callback=parse_events,
     metavar="E,E|none",
-    help="Messages when it has ended, failed, paused. Default: the site's.",
+    help="Events that send a message: ended, failed, paused. Default: the site's.",
 )
 @click.option("--idempotency-key", metavar="K", help="The same key returns the same job.")
 @click.option("--dry-run", is_flag=True, help="Show the outcome and store nothing.")

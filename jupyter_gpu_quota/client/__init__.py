@@ -316,7 +316,7 @@ class Client:
     def log_tail(self, job: str, *, lines: int = 10, attempt: int | None = None, rank: int = 0) -> list[str]:
         """The last lines of the log of one attempt; None means the newest.
 
-        Of long lines it gives fewer: a KiB for each is read, at least 16 KiB and at most 1 MiB.
+        It reads 1 KiB for each line, at least 16 KiB and at most 1 MiB, so it returns fewer lines if they are long.
         """
         text, _, _ = self._log_tail(job, lines, attempt, rank)
         return text.removesuffix("\n").split("\n") if text else []
@@ -339,7 +339,7 @@ class Client:
     ) -> Iterator[str]:
         """The log as it is written, until the job has ended; a broken connection continues at its position.
 
-        ``tail``: it begins with so many of the last lines that there are.
+        ``tail``: begin with this number of last lines; None: with the whole log.
         """
         path, _ = f"{_job_path(job)}/logs", arguments.log_query(attempt, rank)
         after = None

@@ -92,7 +92,7 @@ class SubmitView(Wire):
 class ProjectView(Wire):
     """A project; ``department`` is null if the quota file has none.
 
-    ``submit`` is null for readers who are no members, and from an older service.
+    ``submit`` is null for readers who are not members, and from an older service.
     """
 
     name: str

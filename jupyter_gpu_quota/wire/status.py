@@ -63,7 +63,7 @@ class MeView(Wire):
 class RecoveryView(Wire):
     """``GET recovery``: whether all decisions are held, because the database is older than the running work.
 
-    ``why``: the evidence; ``differences``: the jobs that differ, and what follows when an admin continues.
+    ``why``: the evidence; ``differences``: the jobs that differ, and what happens to them when an admin continues.
     ``accepted``: an admin has continued, and the scheduler changes the jobs. ``unknown_work``: jobs that run without a
     row in the database, which the admin let run.
     """

@@ -88,7 +88,7 @@ def restore(config: GPUQuota, file: Path) -> None:
     """Put the backup FILE in place of the database.
 
     The service may run; it then makes no decision until `recover --accept`. Running jobs continue. Run it on the hub's
-    machine, under the service's account. The database is kept beside it, with the ending before-restore.
+    machine, under the service's account. The previous database is kept beside it, with the suffix before-restore.
     """
     from ...store import wakeup
     from ...store.backup import restore as restore_backup
@@ -101,7 +101,7 @@ def restore(config: GPUQuota, file: Path) -> None:
 
 
 @click.command()
-@click.option("--accept", is_flag=True, help="Continue: bring the jobs to what their supervisors recorded.")
+@click.option("--accept", is_flag=True, help="Continue: set the jobs to the state that their supervisors recorded.")
 @click.option("--stop-unknown", is_flag=True, help="With --accept: stop jobs that the database does not have.")
 @as_json
 @calls_service
