@@ -271,7 +271,9 @@ def test_a_cell_that_saves_itself_ends_the_attempt_and_tagged_cells_are_skipped(
         pytest.param("other", "ended", "1", False, id="a cell without the tag"),
     ],
 )
-def test_which_cells_do_not_run_again(tag: str, state: str, source: str, is_skipped: bool) -> None:
+def test_a_finished_tagged_cell_is_skipped_after_a_checkpoint(
+    tag: str, state: str, source: str, is_skipped: bool
+) -> None:
     before = nbformat.v4.new_code_cell("1", metadata={"gpu_quota": {"status": state}})
     cell = nbformat.v4.new_code_cell(source, metadata={"tags": [tag]})
     assert notebook_job.is_same_and_ended(cell, before) == is_skipped
@@ -309,7 +311,7 @@ BAD: dict[str, Any] = {"cells": [{"cell_type": "code"}], "metadata": {}, "nbform
         pytest.param(None, "cannot be read: No such file", id="no file"),
     ],
 )
-def test_a_file_that_is_no_notebook_is_refused_with_a_sentence(
+def test_a_file_that_is_not_a_notebook_is_refused_with_a_sentence(
     tmp_path: Path, text: str | None, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train.ipynb"

@@ -107,7 +107,7 @@ def test_the_ignore_file_is_obeyed(tmp_path: Path, lines: str, left: set[str]) -
             {".gitignore": "data/", ".gpuquotaignore": "!data/\n*.bin"},
             {"a.py"},
             set(),
-            id="ours is the last word",
+            id="our ignore file takes precedence",
         ),
         pytest.param(
             {".gitignore": "*.bin", ".gpuquotaignore": "!x.bin"},

@@ -250,7 +250,7 @@ def put_back(site: Site, file: Path) -> None:
 
 
 @pytest.mark.parametrize("way", [put_back, put_back_by_hand], ids=["with the command", "by hand"])
-def test_a_backup_restored_while_stopped_is_noticed_before_anything_is_decided(
+def test_a_backup_restored_while_stopped_is_detected_before_any_decision(
     site: Site, way: Callable[[Site, Path], None]
 ) -> None:
     file, devices = work_since(site)
@@ -266,7 +266,7 @@ def test_a_backup_restored_while_stopped_is_noticed_before_anything_is_decided(
 
 
 @pytest.mark.parametrize("way", [put_back, put_back_by_hand], ids=["with the command", "by hand"])
-def test_a_backup_restored_while_the_leader_runs_is_noticed(site: Site, way: Callable[[Site, Path], None]) -> None:
+def test_a_backup_restored_while_the_leader_runs_is_detected(site: Site, way: Callable[[Site, Path], None]) -> None:
     file, devices = work_since(site)
     way(site, file)
     assert_held(site)

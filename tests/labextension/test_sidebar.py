@@ -46,7 +46,7 @@ def test_a_job_is_submitted_and_watched_by_clicking(hub: RealHub, bob: Any) -> N
 
 
 @pytest.mark.slow
-def test_what_was_typed_is_there_after_a_reload(hub: RealHub, bob: Any) -> None:
+def test_the_draft_of_the_form_survives_a_reload(hub: RealHub, bob: Any) -> None:
     page = open_lab(hub, bob, "bob")
     page.locator(PANEL).get_by_label("Command", exact=True).fill("python other.py")
     page.reload()

@@ -139,7 +139,7 @@ def test_a_named_environment_replaces_the_kernels_python(kernel: Kernel) -> None
         ),
     ],
 )
-def test_what_is_wrong_is_one_sentence_and_nothing_is_submitted(
+def test_an_error_is_one_sentence_and_nothing_is_submitted(
     world: ServiceWorld, kernel: Kernel, cell: str, says: str
 ) -> None:
     before = len(client(world).jobs(all=True))

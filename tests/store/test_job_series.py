@@ -56,7 +56,7 @@ def slots(world: World, name: str, job: str = "j1") -> list[Slot]:
     return [] if row is None else list(row.series.get(name, ()))
 
 
-def test_what_a_job_reports_is_stored_from_the_first_report_on(world: World) -> None:
+def test_reported_metrics_are_stored_from_the_first_report_on(world: World) -> None:
     started(world)
     flush(world, 0)
     assert world.store.series("j1") is None

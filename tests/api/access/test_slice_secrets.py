@@ -179,7 +179,7 @@ def test_it_is_of_one_slice(world: ServiceWorld, slice_: dict[str, Any]) -> None
     assert report(world, "01ARZ3NDEKTSV4RRFFQ69G5FAV", slice_["secret"]).status == 401
 
 
-def test_a_wrong_one_falls_back_to_the_token(world: ServiceWorld, slice_: dict[str, Any]) -> None:
+def test_with_a_wrong_secret_the_token_is_verified(world: ServiceWorld, slice_: dict[str, Any]) -> None:
     assert report(world, slice_["id"], "x", who="bob").status == 200
     assert report(world, slice_["id"], "x", who="patty").status == 404
     assert report(world, slice_["id"], "x", who="nobody").status == 401

@@ -122,7 +122,7 @@ def test_a_department_without_the_pool_leaves_nothing_there(world: ServiceWorld)
     assert (empty["pool"], empty["quota_left_milli"], empty["limit_left_milli"]) == ("empty", 0, 0)
 
 
-def test_an_admin_who_is_no_member_has_no_choices(world: ServiceWorld) -> None:
+def test_an_admin_who_is_not_a_member_has_no_choices(world: ServiceWorld) -> None:
     assert project(world, "ann")["submit"] is None
 
 

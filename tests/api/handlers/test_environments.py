@@ -49,7 +49,7 @@ def test_a_person_sees_the_environments_that_their_jobs_may_name(
     assert [each.name for each in seen(world, who)] == names
 
 
-def test_an_environment_names_only_one_s_own_projects(world: ServiceWorld) -> None:
+def test_an_environment_names_only_projects_of_the_reader(world: ServiceWorld) -> None:
     world.apply(QUOTA_WITH_ENVIRONMENTS + ENVIRONMENTS)
     torch, shared = seen(world, "bob")
     assert torch == EnvironmentView(

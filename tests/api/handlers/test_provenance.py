@@ -64,7 +64,7 @@ def test_equal_environments_have_equal_digests(world: ServiceWorld) -> None:
     assert digests[0] is not None and digests[0] == digests[1] != digests[2]
 
 
-def test_what_was_not_recorded_is_null(world: ServiceWorld) -> None:
+def test_a_value_that_was_not_recorded_is_null(world: ServiceWorld) -> None:
     found = client(world).provenance(world.submit("lea")["id"])
     assert (found.attempt, found.python, found.environment_digest, found.data) == (0, None, None, [])
 

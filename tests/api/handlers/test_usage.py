@@ -226,7 +226,7 @@ def waits(rows: list[dict[str, Any]]) -> dict[str, tuple[int | None, ...]]:
     return {row["name"]: (row["started_jobs"], row["wait_mean_s"], row["wait_max_s"]) for row in rows}
 
 
-def test_a_notebook_is_no_job(metered: Metered) -> None:
+def test_a_notebook_is_not_a_job(metered: Metered) -> None:
     metered.world.record(
         RequestNotebook(
             notebook="N1", user=metered.world.store.user_id("bob", now=metered.now), server="", project="vision",

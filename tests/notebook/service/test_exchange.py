@@ -134,7 +134,7 @@ def test_a_cancelled_packing_ends_at_the_next_file_and_sends_nothing(tmp_path: P
     assert raw.requests == []
 
 
-def test_contents_that_are_no_files_cannot_be_packed() -> None:
+def test_contents_that_are_not_files_cannot_be_packed() -> None:
     with raw_service() as raw, pytest.raises(NotSubmitted, match="not files") as refused:
         Submissions(service_of(raw), None).path_of("work")
     assert (refused.value.status, refused.value.reason) == (409, "no_files")

@@ -56,7 +56,7 @@ def ask(server: JupyterServer, path: str, method: str = "GET", body: bytes | Non
         pytest.param("long", [b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 20) + b"\r\n\r\n"], id="endless headers"),
     ],
 )
-def test_what_is_not_the_services_answer_is_not_passed(
+def test_only_answers_of_the_service_are_passed(
     raw: RawService, server: JupyterServer, path: str, parts: list[bytes]
 ) -> None:
     raw.answers[path] = parts

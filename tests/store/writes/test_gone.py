@@ -117,7 +117,7 @@ def test_a_node_is_removed_with_its_devices_and_keeps_its_cordon(world: World) -
     assert follower.snapshot().nodes[1].upkeep == "cordoned"
 
 
-def test_what_is_gone_for_long_is_forgotten_but_not_what_work_holds(world: World) -> None:
+def test_nodes_and_devices_gone_for_long_are_removed_unless_work_holds_them(world: World) -> None:
     follower = Follower(world)
     report(world, (*DEVICES, D9), (NODE, OTHER))
     world.submit("j")
