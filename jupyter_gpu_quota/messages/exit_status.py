@@ -62,7 +62,7 @@ def _in_parentheses(status: int) -> str:
     """The meaning of an exit status in parentheses; nothing where each program has its own."""
     number = -status if status < 0 else status - _OF_SHELLS
     name = _signal_name(number)
-    of_shell = f"a shell's form of signal {number}, {name}" if name else None
+    of_shell = f"signal {number}, {name}, as a shell reports it" if name else None
     meaning = name if status < 0 else _MEANINGS.get(status, of_shell)
     return f" ({meaning})" if meaning else ""
 

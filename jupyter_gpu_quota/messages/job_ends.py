@@ -12,8 +12,8 @@ JOB_END_SENTENCES: Mapping[R, tuple[str, str]] = {
     R.COMMAND_FAILED: ("{failed_rank} ended with {exit}.{hint}", "The command failed."),
     R.COMMAND_KILLED: ("{failed_rank} was killed by {exit}.{hint}", "The command was killed by a signal."),
     R.OUT_OF_MEMORY: (
-        "{failed_rank} ran out of memory and ended with {exit}: the kernel killed a process of it. Make it use less "
-        "memory, or run it where more is free.",
+        "{failed_rank} ran out of memory and ended with {exit}: the kernel killed one of its processes. Make it use "
+        "less memory, or run it where more is free.",
         "The command ran out of memory.",
     ),
     R.STORAGE_LIMIT: (
@@ -41,8 +41,8 @@ BY_NAME: Mapping[R, tuple[str, str]] = {
 }
 """The sentences that name who held or cancelled a job: while it is stopped, and otherwise."""
 
-_MEMORY_HINT = " The kernel ends processes so when memory is exhausted."
-_NODE_HINT = " While it ran, the kernel killed some process of the node because memory was exhausted."
+_MEMORY_HINT = " The kernel sends this signal when memory is exhausted."
+_NODE_HINT = " While it ran, the kernel killed a process on the node because memory was exhausted."
 _LOG_HINT = " Its log may have the cause."
 _HINTS = {-9: _MEMORY_HINT, 128 + 9: _MEMORY_HINT, 126: "", 127: ""}
 

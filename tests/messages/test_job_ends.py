@@ -34,32 +34,32 @@ from jupyter_gpu_quota.messages.reasons import sentence, with_user_name
         ),
         pytest.param(
             job_end(-9, node="gpu01"),
-            "The command on node gpu01 was killed by signal 9 (SIGKILL). The kernel ends processes so when memory is "
+            "The command on node gpu01 was killed by signal 9 (SIGKILL). The kernel sends this signal when memory is "
             "exhausted.",
             id="killed, and no evidence by whom",
         ),
         pytest.param(
             job_end(-9, EndCause.OOM_KILL_ON_NODE, node="gpu01"),
-            "The command on node gpu01 was killed by signal 9 (SIGKILL). While it ran, the kernel killed some "
-            "process of the node because memory was exhausted.",
+            "The command on node gpu01 was killed by signal 9 (SIGKILL). While it ran, the kernel killed a "
+            "process on the node because memory was exhausted.",
             id="killed while memory was exhausted",
         ),
         pytest.param(
             job_end(137, node="gpu01"),
-            "The command on node gpu01 ended with exit status 137 (a shell's form of signal 9, SIGKILL). The kernel "
-            "ends processes so when memory is exhausted.",
+            "The command on node gpu01 ended with exit status 137 (signal 9, SIGKILL, as a shell reports it). The "
+            "kernel sends this signal when memory is exhausted.",
             id="killed below a shell",
         ),
         pytest.param(
             job_end(-9, EndCause.OUT_OF_MEMORY, node="gpu01"),
-            "The command on node gpu01 ran out of memory and ended with signal 9 (SIGKILL): the kernel killed a "
-            "process of it. Make it use less memory, or run it where more is free.",
+            "The command on node gpu01 ran out of memory and ended with signal 9 (SIGKILL): the kernel killed one "
+            "of its processes. Make it use less memory, or run it where more is free.",
             id="out of memory",
         ),
         pytest.param(
             job_end(1, EndCause.OUT_OF_MEMORY, node="gpu01"),
-            "The command on node gpu01 ran out of memory and ended with exit status 1: the kernel killed a process of "
-            "it. Make it use less memory, or run it where more is free.",
+            "The command on node gpu01 ran out of memory and ended with exit status 1: the kernel killed one of its "
+            "processes. Make it use less memory, or run it where more is free.",
             id="out of memory in a process that it started",
         ),
         pytest.param(
