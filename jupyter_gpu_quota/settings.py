@@ -138,6 +138,12 @@ class GPUQuota(Configurable):
         help="Events of a job that send a notification to its owner, if a webhook or mail is configured and the owner "
         "chose none with `submit --notify`: it ended in any way, it failed, it was paused.",
     ).tag(**SERVICE)
+    tracker_variables = List(
+        Unicode(),
+        default_value=["MLFLOW_*", "WANDB_*", "COMET_*", "NEPTUNE_*", "CLEARML_*"],
+        help="Variables of experiment trackers, by name or with * for any end: a job that is submitted in a notebook "
+        "server gets those that the server has. Values of keys, tokens and passwords are handled as secrets.",
+    ).tag(**SERVICE)
     notification_webhook_url = Unicode(
         "", help="Webhook: it gets each notification as JSON in a POST; https, or this machine; empty: no webhook."
     ).tag(**SERVICE)

@@ -20,6 +20,7 @@ from .dry_runs import print_dry_run
 from .prose import print_prose
 from .selection import JOB, JOBS, job_of, short_ids, workload_of
 from .session import DONE, FAILED, as_json, calls_service, print_stderr
+from .submit import secret_value
 from .tables import (
     all_columns,
     gpu_or_none,
@@ -283,6 +284,12 @@ release = _change_command("release", "Release held jobs.", lambda client, id_: c
 cancel = _change_command("cancel", "Cancel jobs.", lambda client, id_: client.cancel(id_))
 
 
+SECRETS = click.option(
+    "--secret", "secrets", multiple=True, metavar="K", help="A secret of the job, from your environment or a prompt."
+)
+"""Secrets are not kept."""
+
+
 @click.command()
 @JOB
 @click.option("--name", metavar="N", help="New name.")
@@ -292,13 +299,15 @@ cancel = _change_command("cancel", "Cancel jobs.", lambda client, id_: client.ca
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="New number of nodes.")
 @click.option("--priority", type=click.IntRange(0, 100), help="New priority inside the project.")
 @data_option("New data; repeatable, or none.")
+@SECRETS
 @click.option(
     "--time-limit", callback=parse_time_limit, metavar="T", help="New time limit per attempt, such as 90m or 24h."
 )
 @click.option("--dry-run", is_flag=True, help="Show the outcome and store nothing.")
 @calls_service
-def clone(client: Client, id: str, dry_run: bool, **changes: Any) -> None:
+def clone(client: Client, id: str, dry_run: bool, secrets: tuple[str, ...], **changes: Any) -> None:
     """Queue a job again, with changes, and print the new id."""
+    changes["secrets"] = {name: secret_value(name) for name in secrets}
     job_id = job_of(client, id)
     if dry_run:
         print_dry_run(client.dry_clone(job_id, **changes), json_=False)
@@ -308,10 +317,11 @@ def clone(client: Client, id: str, dry_run: bool, **changes: Any) -> None:
 
 @click.command()
 @JOB
+@SECRETS
 @calls_service
-def rerun(client: Client, id: str) -> None:
-    """Queue the same code, command and environment again, and print the new id."""
-    click.echo(client.rerun(job_of(client, id)).id)
+def rerun(client: Client, id: str, secrets: tuple[str, ...]) -> None:
+    """Queue the same code, command, environment and data again, and print the new id."""
+    click.echo(client.rerun(job_of(client, id), secrets={name: secret_value(name) for name in secrets}).id)
 
 
 @click.command()

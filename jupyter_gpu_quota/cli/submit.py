@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..client import Client
+from ..core.amounts import counted
 from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
 from .session import as_json, calls_service, print_stderr
 from .tables import print_json
 from .waiting import wait_for
 
+MIB = 1 << 20
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -50,7 +54,9 @@ def parse_events(ctx: click.Context, parameter: click.Parameter, text: str | Non
 @click.option("--name", metavar="N", help="Default: the command.")
 @click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Above 50: leads only.")
 @click.option("--non-preemptible", is_flag=True, help="Never paused; limited to the training quota.")
-@click.option("--env", "variables", multiple=True, metavar="K=V", help="A variable of the job; repeatable.")
+@click.option(
+    "--env", "variables", multiple=True, metavar="K=V|K", help="A variable, or yours of that name; repeatable."
+)
 @click.option("--secret", "secrets", multiple=True, metavar="K", help="A variable from your environment or a prompt.")
 @click.option("--environment", metavar="E", help="A named environment of the quota file.")
 @data_option("Data that the job uses; repeatable, or none. Default: all that you may use.")
@@ -79,7 +85,7 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
         raise click.UsageError(f"--min-nodes {options['min_nodes']} is more than --nodes {options['nodes']}")
     options["preemptible"] = not options.pop("non_preemptible")
     options["variables"] = _variables(options["variables"])
-    options["secrets"] = {name: _secret(name) for name in options["secrets"]}
+    options["secrets"] = {name: secret_value(name) for name in options["secrets"]}
     key = options.pop("idempotency_key")
     command = options.pop("command")
     client.request(command, **options)  # checks the usage before anything is packed or sent
@@ -88,7 +94,8 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
         return
     if not directory or not Path(directory).is_dir():
         raise click.UsageError(f"--dir {directory[:200]!r} is not a folder")
-    job = client.submit(command, dir=directory, idempotency_key=key, **options)
+    with _progress() as on_progress:
+        job = client.submit(command, dir=directory, idempotency_key=key, on_progress=on_progress, **options)
     for note in job.notes:
         print_stderr(note)
     if json_:
@@ -100,17 +107,41 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
         sys.exit(wait_for(client, job.id))
 
 
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], object] | None]:
+    """A line on a terminal that says how many files are packed, and how much of them is sent."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), console=Console(file=sys.stderr), transient=True
+    ) as shown:
+        task = shown.add_task("packing", total=None)
+
+        def update(what: str, done: int, total: int | None) -> None:
+            mib = f"{done / MIB:.1f} of {(total or 0) / MIB:.1f} MiB"
+            words = f"packing: {counted(done, 'file')}" if what == "packed" else f"sending: {mib}"
+            shown.update(task, description=words, completed=done if total else None, total=total)
+
+        yield update
+
+
 def _variables(given: tuple[str, ...]) -> dict[str, str]:
     pairs = {}
     for each in given:
         name, equals, value = each.partition("=")
-        if not equals or not VARIABLE.fullmatch(name):
-            raise click.UsageError(f"--env {each[:40]!r} is not NAME=VALUE")
-        pairs[name] = value
+        if not VARIABLE.fullmatch(name):
+            raise click.UsageError(f"--env {each[:40]!r} is not NAME=VALUE or NAME")
+        if not equals and name not in os.environ:
+            raise click.UsageError(f"--env {name}: there is no variable {name} here; write {name}=VALUE")
+        pairs[name] = value if equals else os.environ[name]
     return pairs
 
 
-def _secret(name: str) -> str:
+def secret_value(name: str) -> str:
     """A secret's value, from the environment or a prompt; other users can read the command line."""
     if not VARIABLE.fullmatch(name):
         raise click.UsageError(

@@ -6,10 +6,12 @@ Unreachable, or WrongArgument: a ValueError before anything is sent. A notebook 
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -58,6 +60,7 @@ from .connection import (
 )
 from .job import Job, Jobs, describe, watch
 from .streams import FINAL, follow_events, follow_log
+from .trackers import tracker_variables, with_tracker_variables
 
 __all__ = [
     "FINAL",
@@ -137,6 +140,7 @@ class Client:
         if not address:
             raise Unreachable("No address of a gpu-quota service is known; give --url or set JUPYTER_GPU_QUOTA_URL.")
         self._project = environment.get("JUPYTER_GPU_QUOTA_PROJECT") or None
+        self._environment = environment
         token = token_of(token or environment.get("JUPYTERHUB_API_TOKEN"))
         self._connection = Connection(service_root(address), token, timeout_s)
 
@@ -154,6 +158,7 @@ class Client:
         dir: str | Path | None = ".",
         live: bool = False,
         idempotency_key: str | None = None,
+        on_progress: Callable[[str, int, int | None], object] | None = None,
         **options: Any,
     ) -> Job:
         """Queue a job; it is stored before this returns.
@@ -161,7 +166,8 @@ class Client:
         ``command`` is split as a shell would, without running one; "train.ipynb -p epochs 3" runs a notebook with
         parameters. ``gpu`` is 0.5, "1/3", 2 or "8GiB". ``dir`` is packed and sent; None sends nothing, and with
         ``live`` the job runs in the folder itself. ``options`` are the other fields of
-        :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, WrongArgument for a wrong value, and
+        :class:`jupyter_gpu_quota.wire.JobRequest`. ``on_progress`` is called with "packed" and the number of files,
+        then with "sent", the bytes so far and all. Raises Refused, Unreachable, WrongArgument for a wrong value, and
         TypeError for an unknown option or a command that is neither text nor a list.
         """
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
@@ -170,7 +176,7 @@ class Client:
         )
         notes: tuple[str, ...] = ()
         if not live and request.bundle is None and dir is not None:
-            bundle = self._put_bundle(dir)
+            bundle = self._put_bundle(dir, on_progress=on_progress)
             request, notes = arguments.with_changes(request, bundle=bundle.digest), _notes_of(bundle)
         return Job(self, self._post(JobView, "jobs", request), notes)
 
@@ -196,6 +202,7 @@ class Client:
             given["directory"] = arguments.live_directory(arguments.checked_path("." if dir is None else dir, "dir"))
         if self._project:
             given.setdefault("project", self._project)
+        given = with_tracker_variables(given, self._environment)
         return arguments.build_message(
             JobRequest, {"command": words, "gpu": arguments.gpu_text(gpu), "live": live, **given}
         )
@@ -220,7 +227,11 @@ class Client:
         *,
         on_file: Callable[[str], object] | None = None,
         extra: Mapping[str, bytes] | None = None,
+        on_progress: Callable[[str, int, int | None], object] | None = None,
     ) -> Bundle:
+        if on_progress is not None:
+            count = itertools.count(1)
+            on_file = lambda name: on_progress("packed", next(count), None)  # noqa: E731
         with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
             into = Path(folder) / "bundle.tar.gz"
             try:
@@ -231,7 +242,8 @@ class Client:
             try:
                 self._connection.bytes_of(Call(method="HEAD", path=path))
             except Refused:  # a HEAD has no sentence; the PUT is refused with one
-                self._connection.bytes_of(Call(method="PUT", path=path, body=bundle.path))
+                on_sent = None if on_progress is None else partial(on_progress, "sent")
+                self._connection.bytes_of(Call(method="PUT", path=path, body=bundle.path, on_sent=on_sent))
             return bundle
 
     def jobs(
@@ -281,17 +293,32 @@ class Client:
     def clone(self, job: str, **changes: Any) -> Job:
         """Queue the job again. ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
         body = arguments.with_changes(arguments.clone_request(changes), idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._post(JobView, f"{_job_path(job)}/actions/clone", body))
+        return Job(self, self._repeat(job, "clone", body))
 
     def dry_clone(self, job: str, **changes: Any) -> DryRunView:
         """Whether such a clone would start now, which jobs it would pause, or why it would wait; nothing is stored."""
         body = arguments.with_changes(arguments.clone_request(changes), dry_run=True)
         return self._post(DryRunView, f"{_job_path(job)}/actions/clone", body)
 
-    def rerun(self, job: str) -> Job:
-        """Queue the same code, command and environment again."""
-        body = CloneRequest(idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._post(JobView, f"{_job_path(job)}/actions/rerun", body))
+    def rerun(self, job: str, *, secrets: Mapping[str, str] | None = None) -> Job:
+        """Queue the same code, command, environment and data again; ``secrets`` are not kept, and are given again."""
+        changes = {} if secrets is None else {"secrets": secrets}
+        body = arguments.with_changes(arguments.clone_request(changes), idempotency_key=uuid.uuid4().hex)
+        return Job(self, self._repeat(job, "rerun", body))
+
+    def _repeat(self, job: str, action: str, body: CloneRequest) -> JobView:
+        """Send a clone or rerun; again with the secrets of trackers, if the job had no others that are not given."""
+        path = f"{_job_path(job)}/actions/{action}"
+        try:
+            return self._post(JobView, path, body)
+        except Refused as refusal:
+            if refusal.reason != "had_secrets":
+                raise
+            names = self.job(job).secret_names
+            own = {name: value for name, value in tracker_variables(self._environment)[1].items() if name in names}
+            if not own or not own.keys() | body.secrets.keys() >= set(names):
+                raise
+            return self._post(JobView, path, arguments.with_changes(body, secrets={**own, **body.secrets}))
 
     def _post_action(self, job: str, action: str) -> JobView:
         return self._connection.ask(JobView, Call(method="POST", path=f"{_job_path(job)}/actions/{action}"))

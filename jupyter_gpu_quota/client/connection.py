@@ -16,7 +16,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
@@ -72,7 +72,10 @@ class Unreachable(GPUQuotaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. ``path`` is below api/v1, quoted. ``repeatable``: sending it twice has the effect of once."""
+    """One request. ``path`` is below api/v1, quoted. ``repeatable``: sending it twice has the effect of once.
+
+    ``on_sent`` is called with the bytes of a file that were sent so far, and with all.
+    """
 
     method: str = "GET"
     path: str
@@ -80,6 +83,7 @@ class Call:
     body: BaseModel | Path | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
+    on_sent: Callable[[int, int], object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +182,7 @@ class Connection:
             }
         )
         address = f"{self.url}/api/v1/{call.path}" + (f"?{query}" if query else "")
-        with _content(call.body) as (data, headers), _translated_errors(self.url):
+        with _content(call.body, call.on_sent) as (data, headers), _translated_errors(self.url):
             request = urllib.request.Request(  # noqa: S310 - service_root checked the scheme
                 address, data=data, method=call.method, headers={**self._headers, **headers, **call.headers}
             )
@@ -214,15 +218,29 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler, urllib.r
         return None
 
 
+def _parts(file: IO[bytes], size: int, on_sent: Callable[[int, int], object] | None) -> Iterator[bytes]:
+    sent = 0
+    while part := file.read(PART_BYTES):
+        yield part
+        sent += len(part)
+        if on_sent is not None:
+            on_sent(sent, size)
+
+
+PART_BYTES = 1 << 16
+
+
 @contextlib.contextmanager
-def _content(body: BaseModel | Path | None) -> Iterator[tuple[bytes | IO[bytes] | None, dict[str, str]]]:
+def _content(
+    body: BaseModel | Path | None, on_sent: Callable[[int, int], object] | None
+) -> Iterator[tuple[bytes | Iterable[bytes] | None, dict[str, str]]]:
     """The body and its headers: a message as JSON, or a file that is streamed from disk."""
     if body is None:
         yield None, {}
     elif isinstance(body, Path):
         with body.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            yield file, {"Content-Type": "application/gzip", "Content-Length": str(size)}
+            yield _parts(file, size, on_sent), {"Content-Type": "application/gzip", "Content-Length": str(size)}
     else:
         yield body.model_dump_json(exclude_unset=True).encode(), {"Content-Type": "application/json"}
 

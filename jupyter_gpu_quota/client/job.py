@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,9 +134,9 @@ class Job:
         """Queue the job again; ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
         return self._client.clone(self.id, **changes)
 
-    def rerun(self) -> Job:
-        """Queue the same code, command and environment again."""
-        return self._client.rerun(self.id)
+    def rerun(self, *, secrets: Mapping[str, str] | None = None) -> Job:
+        """Queue the same code, command, environment and data again; ``secrets`` are not kept, and are given again."""
+        return self._client.rerun(self.id, secrets=secrets)
 
 
 def watch(

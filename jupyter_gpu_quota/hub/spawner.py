@@ -353,6 +353,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
                 secret=self._secret,
             ),
             "JUPYTER_GPU_QUOTA_URL": self.notebook_service_url,
+            "JUPYTER_GPU_QUOTA_TRACKER_VARIABLES": ",".join(self.gpu_quota.tracker_variables),
             **({"JUPYTER_GPU_QUOTA_PROJECT": project} if project else {}),
         }
         self.slice_times_s["render"] = time.perf_counter() - began

@@ -203,8 +203,8 @@ class JobDetail(JobView):
 class CloneRequest(Wire):
     """``POST jobs/{id}/actions/clone`` and ``rerun``: the changes for the new job.
 
-    ``cpu_milli`` and ``memory_mib`` are per node, as in :class:`JobRequest`. ``data`` null: that of the old job. With
-    ``dry_run`` nothing is stored.
+    ``cpu_milli`` and ``memory_mib`` are per node, as in :class:`JobRequest`. ``data`` null: that of the old job.
+    ``secrets`` are not kept, so those of the old job are given again. With ``dry_run`` nothing is stored.
     """
 
     name: Name | None = None
@@ -214,6 +214,7 @@ class CloneRequest(Wire):
     memory_mib: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
     nodes: Count | None = None
     data: DataNames | None = None
+    secrets: Annotated[dict[VariableName, Argument], Field(max_length=100)] = {}
     time_limit: Duration | None = None
     dry_run: Flag = False
     idempotency_key: IdempotencyKey | None = None

@@ -154,6 +154,16 @@ def test_the_notebook_s_project_is_the_default(world: World) -> None:
     assert client.submit("true", dir=None, project="fraud").view.project == "fraud"
 
 
+def test_the_progress_of_packing_and_sending_is_reported(client: Client, code: Path) -> None:
+    (code / "random").write_bytes(os.urandom(200_000))
+    seen: list[tuple[str, int, int | None]] = []
+    client.submit("python train.py", dir=code, on_progress=lambda *of: seen.append(of))
+    packed = [count for what, count, total in seen if what == "packed"]
+    sent = [(done, total) for what, done, total in seen if what == "sent"]
+    assert packed == list(range(1, len(packed) + 1)) and packed
+    assert len(sent) > 1 and sent == sorted(sent) and sent[-1][0] == sent[-1][1]
+
+
 @pytest.mark.parametrize("gpu", [0.5, "0.5", "1/3", 2, "8GiB"])
 def test_gpu_is_sent_as_it_was_written(world: World, client: Client, gpu: str | float) -> None:
     client.submit("true", gpu=gpu, dir=None)

@@ -121,6 +121,7 @@ async def test_a_server_gets_the_slice_that_was_booked(make: Make, books: Books)
     assert ann.variables[SECRET_VARIABLE] == f"secret-of-{view.id}"
     assert "secret" not in json.dumps(ann.get_state())
     assert ann.variables["JUPYTER_GPU_QUOTA_PROJECT"] == "build"
+    assert "WANDB_*" in ann.variables["JUPYTER_GPU_QUOTA_TRACKER_VARIABLES"].split(",")
     assert set(ann.slice_times_s) == {"ask", "render"}
 
 

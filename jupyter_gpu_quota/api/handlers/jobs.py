@@ -297,9 +297,9 @@ async def repeat(call: Call) -> Answer:
     record = await seen_job(call)
     old = record.spec
     overrides: CloneRequest = call.body
-    if old.secret_names:
-        names = ", ".join(old.secret_names)
-        sentence = f"Job {record.job.id} had the secrets {names}, which are not kept; submit it again with them."
+    if lacking := sorted(set(old.secret_names) - overrides.secrets.keys()):
+        names = ", ".join(lacking)
+        sentence = f"Job {record.job.id} had the secrets {names}, which are not kept; give them again (--secret)."
         raise Refused(409, "had_secrets", sentence)
     if old.live and record.job.user != call.person.id:
         sentence = f"Job {record.job.id} ran live in its owner's home, which {call.person.name}'s jobs cannot read."
@@ -310,7 +310,7 @@ async def repeat(call: Call) -> Answer:
         return Answer(body=await dry_run(call.services, call.person, spec))
     if spec.bundle is not None:
         await _own_bundle(call, record.job.id, spec.bundle)
-    return await _queue(call, spec, {}, overrides.idempotency_key, clone_of=record.job.id)
+    return await _queue(call, spec, overrides.secrets, overrides.idempotency_key, clone_of=record.job.id)
 
 
 def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> JobRequest:
@@ -326,6 +326,7 @@ def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> 
         "memory_mib": overrides.memory_mib or (0 if overrides.gpu else old.memory_mib * old.processes),
         "priority": priority if overrides.priority is None else overrides.priority,
         "variables": dict(old.variables),
+        "secrets": overrides.secrets,
         "data": list(old.data) if overrides.data is None else overrides.data,
         "time_limit": overrides.time_limit or f"{old.time_limit_s}s",
     }

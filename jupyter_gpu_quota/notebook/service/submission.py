@@ -48,6 +48,7 @@ class Submissions:
     def _prepared(self, request: Mapping[str, Any], folder: str, cancelled: threading.Event) -> dict[str, Any]:
         from ...client import Client, Refused, Unreachable, WrongArgument
         from ...client.arguments import build_message, live_directory, runnable
+        from ...client.trackers import with_tracker_variables
         from ...wire import JobRequest
 
         def stop_if_cancelled(_: str) -> None:
@@ -55,6 +56,7 @@ class Submissions:
                 raise _Cancelled
 
         given = {"project": self.service.project, **request} if self.service.project else dict(request)
+        given = with_tracker_variables(given, os.environ)
         try:
             checked = build_message(JobRequest, given)
             given["command"] = runnable(checked.command)

@@ -18,6 +18,7 @@ from jupyter_gpu_quota.api.handlers.submission import name_of
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.bundle import pack
+from jupyter_gpu_quota.client import Client, Refused
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
 from tests.patience import until
@@ -377,6 +378,28 @@ def test_a_job_with_secrets_is_not_repeated_without_them(world: ServiceWorld) ->
     refused = world.post(f"jobs/{old['id']}/actions/rerun")
     assert (refused.status, refused.json["reason"]) == (409, "had_secrets")
     assert "TOKEN" in refused.json["message"]
+
+
+def test_a_job_with_secrets_is_repeated_with_them(world: ServiceWorld) -> None:
+    old = world.submit(secrets={"TOKEN": "hunter2", "KEY": "k"})
+    some = world.post(f"jobs/{old['id']}/actions/rerun", "bob", {"secrets": {"KEY": "k"}})
+    assert some.status == 409 and "TOKEN" in some.json["message"] and "KEY" not in some.json["message"]
+    both = world.post(f"jobs/{old['id']}/actions/rerun", "bob", {"secrets": {"KEY": "k", "TOKEN": "new"}})
+    assert (both.status, both.json["secret_names"]) == (201, ["KEY", "TOKEN"])
+    assert world.store.secrets(both.json["id"]) == {"KEY": "k", "TOKEN": "new"}
+    assert b"hunter2" not in both.body and b"new" not in both.body
+
+
+def test_the_client_repeats_a_job_with_the_keys_of_trackers(world: ServiceWorld) -> None:
+    environment = {"JUPYTER_GPU_QUOTA_TRACKER_VARIABLES": "WANDB_*", "WANDB_API_KEY": "k", "WANDB_MODE": "offline"}
+    client = Client(f"http://127.0.0.1:{world.port}", "token-bob", environment=environment)
+    old = client.submit("python train.py", dir=None)
+    assert (old.view.secret_names, client.job(old.id).variables) == (["WANDB_API_KEY"], {"WANDB_MODE": "offline"})
+    assert world.store.secrets(client.rerun(old.id).id) == {"WANDB_API_KEY": "k"}
+    other = client.submit("python train.py", dir=None, secrets={"TOKEN": "t"})
+    with pytest.raises(Refused, match="TOKEN"):
+        client.rerun(other.id)
+    assert client.rerun(other.id, secrets={"TOKEN": "t"}).view.secret_names == ["TOKEN", "WANDB_API_KEY"]
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------
