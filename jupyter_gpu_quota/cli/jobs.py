@@ -62,10 +62,10 @@ def jobs(client: Client, all_: bool, wide: bool, json_: bool, **filters: Any) ->
     ended = all_ or any(filters[name] for name in ("state", "since", "search"))
     empty = _no_jobs_text(all_=ended, filtered=any(value for name, value in filters.items() if name != "sort"))
     if is_narrow(wide=wide):
-        rows = [
-            (id, *_narrow_job_row(job)) for id, job in zip(short_ids([job.id for job in found]), found, strict=True)
-        ]
-        show(found, NARROW_JOB_COLUMNS, rows, empty=empty, json_=json_, states=True)
+        ids = short_ids([job.id for job in found])
+        rows = [(id, *_narrow_job_row(job)) for id, job in zip(ids, found, strict=True)]
+        notes = [_note(job) for job in found]
+        show(found, NARROW_JOB_COLUMNS, rows, empty=empty, json_=json_, states=True, notes=notes)
     else:
         show(found, JOB_COLUMNS, map(_job_row, found), empty=empty, json_=json_, wide=wide, states=True)
 
@@ -84,11 +84,16 @@ def _job_row(job: JobView) -> tuple[object, ...]:
 
 
 def _narrow_job_row(job: JobView) -> tuple[object, ...]:
-    """The reason in a few words; `job` and `explain` have all of it."""
-    short = _short_reason(job.reason, job.exit_status) if job.reason else None
-    if job.reason and short:
-        job = job.model_copy(update={"reason": job.reason.model_copy(update={"message": short})})
-    return job.name, job.user, share_text(job.whole_milli, job.simulated), describe(job)
+    """Without the reason, which is below the row."""
+    state = describe(job.model_copy(update={"reason": None, "exit_status": None}))
+    return job.name, job.user, share_text(job.whole_milli, job.simulated), state
+
+
+def _note(job: JobView) -> str:
+    """The reason in a few words, where it says more than the state; `job` and `explain` have all of it."""
+    if job.reason is None or job.reason.message not in describe(job):
+        return ""
+    return _short_reason(job.reason, job.exit_status) or job.reason.message
 
 
 def _short_reason(reason: ReasonView, exit_status: int | None) -> str | None:
@@ -135,7 +140,8 @@ def provenance(client: Client, id: str, attempt: int | None, json_: bool) -> Non
             ("environment", found.environment),
             ("python", python),
             ("digest", found.environment_digest),
-            *((f"data {each.name}", _data_state_text(each)) for each in found.data),
+            ("distributions", len(found.distributions) if found.python else None),
+            *(("data", f"{each.name}: {_data_state_text(each)}") for each in found.data),
         ]
     )
     if found.distributions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ NARROW_DEVICE_COLUMNS = ("DEVICE", "POOL", "HEALTH", "FREE", "USED")
 @as_json
 @calls_service
 def me(client: Client, json_: bool) -> None:
-    """Show who you are, your projects, and the notebook slices that you can start."""
+    """Show who you are, your projects, what you can start, your slices and your jobs."""
     found = client.me()
     if json_:
         print_json(found.model_dump(mode="json"))
@@ -52,7 +53,27 @@ def me(client: Client, json_: bool) -> None:
     rows: list[tuple[str, object]] = [("user", f"{found.name} (admin)" if found.admin else found.name)]
     rows += [("project", f"{name} ({role})") for name, role in sorted(found.projects.items())]
     rows += [("notebook", _choice_text(each)) for each in found.notebook_choices]
+    rows += [("training", text) for project in client.projects() for text in _left_texts(project)]
+    rows += [("slice", _slice_text(each)) for each in client.notebooks() if each.user == found.name]
+    states = Counter(job.state for job in client.jobs(mine=True))
+    rows.append(("jobs", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))))
     print_facts(rows)
+
+
+def _left_texts(project: ProjectView) -> list[str]:
+    """What the user's jobs may still start within the training quota, for each pool that has one."""
+    pools = project.submit.pools if project.submit else []
+    quotas = {each.pool: each.in_force_training_milli for each in project.pools}
+    return [
+        f"{gpu_text(each.quota_left_milli)} GPU left in pool {each.pool} for project {project.name}, "
+        f"of {gpu_text(quotas[each.pool])}"
+        for each in pools
+        if quotas.get(each.pool)
+    ]
+
+
+def _slice_text(each: NotebookView) -> str:
+    return f"{share_text(each.gpu_milli, each.simulated)} in pool {each.pool}, {each.state}, {each.activity}"
 
 
 def _choice_text(each: ChoiceView) -> str:
@@ -421,10 +442,11 @@ def data(client: Client, wide: bool, json_: bool) -> None:
     """List the data that your jobs may use, with the last day and the variable that has the path."""
     found = client.data()
     empty = "Your groups may use no data; that of the quota file for your groups is listed here."
-    columns = ("DATA", "LAST DAY", "PATH", "VARIABLE IN A JOB")
-    show(found, columns, map(_data_row, found), empty=empty, json_=json_, wide=wide)
+    columns = ("DATA", "LAST DAY", "VARIABLE IN A JOB", "PATH")[: 3 if is_narrow(wide=wide) else None]
+    rows = (_data_row(each)[: len(columns)] for each in found)
+    show(found, columns, rows, empty=empty, json_=json_, wide=wide)
 
 
 def _data_row(each: DataView) -> tuple[object, ...]:
     last = f"{each.until} (over)" if each.has_ended else each.until
-    return each.name, last, each.path, each.variable
+    return each.name, last, each.variable, each.path

@@ -6,13 +6,14 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..client import Client
+from ..client.sending import OnProgress
 from ..core.amounts import counted
 from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
@@ -108,7 +109,7 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int, int | None], object] | None]:
+def _progress() -> Iterator[OnProgress | None]:
     """A line on a terminal that says how many files are packed, and how much of them is sent."""
     if not sys.stderr.isatty():
         yield None

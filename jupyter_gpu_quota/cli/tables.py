@@ -38,18 +38,22 @@ def show(
     json_: bool,
     wide: bool = False,
     states: bool = False,
+    notes: Sequence[str] | None = None,
 ) -> None:
     """Print a listing: the items as JSON, or the rows as a table; ``empty`` says what would be there.
 
-    ``states``: the column STATE begins with the state of a job, which has a colour on a terminal.
+    ``states``: the column STATE begins with the state of a job, which has a colour on a terminal. ``notes``: a line
+    below each row, unless it is empty; the row itself is one line then.
     """
     if json_:
         print_json([item.model_dump(mode="json") for item in items])
     elif not items:
         print_stderr(empty)
     else:
-        print_table(columns, rows, wide=wide, state_at=columns.index("STATE") if states else None)
+        print_table(columns, rows, wide=wide, state_at=columns.index("STATE") if states else None, notes=notes)
 
+
+NOTE_INDENT = "    "
 
 STATE_STYLES = {
     "running": "green",
@@ -82,11 +86,16 @@ def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> N
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, wide: bool = False, state_at: int | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    wide: bool = False,
+    state_at: int | None = None,
+    notes: Sequence[str] | None = None,
 ) -> None:
     """Print rows under their columns. No header is split, and no cell of a first column of at most half the width.
 
-    ``state_at``: the column of states, whose first word has the colour of its state.
+    ``state_at``: the column of states, whose first word has the colour of its state. ``notes``: see :func:`show`.
     """
     from rich.console import Console
     from rich.table import Table
@@ -98,13 +107,21 @@ def print_table(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", min_width=len(column), no_wrap=index == 0 and fits)
+    one_line: dict[str, Any] = {} if notes is None else {"no_wrap": True, "overflow": "ellipsis"}
     for row in cells:
-        texts = [Text(cell) for cell in row]
+        texts = [Text(cell, **one_line) for cell in row]
         if state_at is not None:
             state = row[state_at].partition(" ")[0]
             texts[state_at].stylize(STATE_STYLES.get(state, ""), 0, len(state))
         table.add_row(*texts)
-    Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False).print(table)
+    console = Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
+    with console.capture() as printed:
+        console.print(table)
+    header, *lines = printed.get().split("\n")[:-1]
+    for line, note in zip([header, *lines], ["", *(notes or [""] * len(lines))], strict=True):
+        click.echo(line, color=True)  # the console knows whether there are colours
+        if note:
+            click.echo(f"{NOTE_INDENT}{wrapped(plain_text(note), indent=len(NOTE_INDENT))}")
 
 
 def print_facts(rows: Iterable[tuple[str, object]]) -> None:

@@ -6,17 +6,13 @@ Unreachable, or WrongArgument: a ValueError before anything is sent. A notebook 
 
 from __future__ import annotations
 
-import itertools
 import os
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from ..bundle import Bundle, BundleRefused, pack
 from ..wire import (
     AuditView,
     CloneRequest,
@@ -59,6 +55,7 @@ from .connection import (
     token_of,
 )
 from .job import Job, Jobs, describe, watch
+from .sending import OnProgress, notes_of, send_folder
 from .streams import FINAL, follow_events, follow_log
 from .trackers import tracker_variables, with_tracker_variables
 
@@ -83,28 +80,11 @@ PAGE = 200
 TAIL_BYTES, LINE_BYTES, MAX_TAIL_BYTES = 16_384, 1_024, 1 << 20
 """The end of a log in which its last lines are looked for: at first, for each line, and at most."""
 
-MAX_NAMED_FILES = 5
-"""The number of left-out files that a note names."""
-
 MAX_CHARACTER_BYTES = 4
 """The service drops a cut character at the beginning of a part, so a whole log may be this much shorter."""
 
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 """Variables of a notebook with the service's address: the service's own, else the hub's public one."""
-
-
-def _notes_of(bundle: Bundle) -> tuple[str, ...]:
-    """Notes for the sender of a bundle: the files that are not in it."""
-    left_out = bundle.ignored_by_git
-    if not left_out:
-        return bundle.skipped
-    named = ", ".join(left_out[:MAX_NAMED_FILES])
-    more = f" and {len(left_out) - MAX_NAMED_FILES} more" if len(left_out) > MAX_NAMED_FILES else ""
-    note = (
-        f"Not sent, because .gitignore names them: {named}{more}. A line !{left_out[0]} in .gpuquotaignore includes the"
-        " first."
-    )
-    return (*bundle.skipped, note)
 
 
 def _last_lines(text: str, count: int) -> str:
@@ -158,7 +138,7 @@ class Client:
         dir: str | Path | None = ".",
         live: bool = False,
         idempotency_key: str | None = None,
-        on_progress: Callable[[str, int, int | None], object] | None = None,
+        on_progress: OnProgress | None = None,
         **options: Any,
     ) -> Job:
         """Queue a job; it is stored before this returns.
@@ -176,8 +156,8 @@ class Client:
         )
         notes: tuple[str, ...] = ()
         if not live and request.bundle is None and dir is not None:
-            bundle = self._put_bundle(dir, on_progress=on_progress)
-            request, notes = arguments.with_changes(request, bundle=bundle.digest), _notes_of(bundle)
+            bundle = send_folder(self._connection, dir, on_progress=on_progress)
+            request, notes = arguments.with_changes(request, bundle=bundle.digest), notes_of(bundle)
         return Job(self, self._post(JobView, "jobs", request), notes)
 
     def dry_run(self, command: str | Sequence[str], **options: Any) -> DryRunView:
@@ -219,32 +199,7 @@ class Client:
         ``on_file`` is called with the name of each file before it is packed; what it raises ends the call. ``extra``
         are more files, by name; they replace those of the folder.
         """
-        return self._put_bundle(directory, on_file=on_file, extra=extra).digest
-
-    def _put_bundle(
-        self,
-        directory: str | Path,
-        *,
-        on_file: Callable[[str], object] | None = None,
-        extra: Mapping[str, bytes] | None = None,
-        on_progress: Callable[[str, int, int | None], object] | None = None,
-    ) -> Bundle:
-        if on_progress is not None:
-            count = itertools.count(1)
-            on_file = lambda name: on_progress("packed", next(count), None)  # noqa: E731
-        with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
-            into = Path(folder) / "bundle.tar.gz"
-            try:
-                bundle = pack(arguments.checked_path(directory, "dir"), into, on_file=on_file, extra=extra)
-            except BundleRefused as error:
-                raise Refused(413, "bundle", str(error)) from None
-            path = f"bundles/{bundle.digest}"
-            try:
-                self._connection.bytes_of(Call(method="HEAD", path=path))
-            except Refused:  # a HEAD has no sentence; the PUT is refused with one
-                on_sent = None if on_progress is None else partial(on_progress, "sent")
-                self._connection.bytes_of(Call(method="PUT", path=path, body=bundle.path, on_sent=on_sent))
-            return bundle
+        return send_folder(self._connection, directory, on_file=on_file, extra=extra).digest
 
     def jobs(
         self,

@@ -148,7 +148,7 @@ def test_a_secret_is_prompted_for_only_on_a_terminal(world: World) -> None:
         pytest.param(["--nodes", "0", "--", "true"], "0", id="no node"),
         pytest.param([], "Missing argument", id="no command"),
         pytest.param(["--gpus", "1", "--", "true"], "No such option", id="an unknown flag"),
-        pytest.param(["--env", "A", "--", "true"], "NAME=VALUE", id="a variable without a value"),
+        pytest.param(["--env", "NO_A", "--", "true"], "no variable NO_A here", id="a variable that is not set"),
         pytest.param(["--env", "1A=x", "--", "true"], "NAME=VALUE", id="a variable with a bad name"),
         pytest.param(["--secret", "A=x", "--", "true"], "name of a variable", id="a secret on the command line"),
         pytest.param(["--dir", "nowhere", "--", "true"], "is not a folder", id="a folder that is not there"),

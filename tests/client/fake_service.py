@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -441,8 +441,48 @@ class Places(Fake):
         )
         project = wire.ProjectView(name="fraud", priority=50, pools=[], role="member")
         devices = self.world.devices or [gpu]
-        self.items(
-            {"notebooks": [slice_], "devices": devices, "nodes": [node], "pools": [pool], "projects": [project]}[what]
+        environment = wire.EnvironmentView(
+            name="torch-2", image=None, python=f"/opt/{'long-' * 20}/bin/python", projects=["fraud"], default_of=[]
+        )
+        data = wire.DataView(
+            name="transactions",
+            path=f"/data/{'long-' * 20}",
+            read_only=True,
+            groups=["fraud-ds"],
+            until=date(2027, 1, 31),
+            has_ended=False,
+            variable="GPU_QUOTA_DATA_TRANSACTIONS",
+        )
+        listed = {"notebooks": [slice_], "devices": devices, "nodes": [node], "pools": [pool], "projects": [project]}
+        self.items({**listed, "environments": [environment], "data": [data]}[what])
+
+
+class Provenance(Fake):
+    def get(self, id_: str) -> None:
+        state = wire.DataStateView(
+            name="transactions",
+            path="/data/transactions",
+            version=None,
+            files=2000,
+            bytes=12,
+            newest_at=AT,
+            is_complete=False,
+        )
+        self.answer(
+            wire.ProvenanceView(
+                attempt=1,
+                command=["python", "train.py"],
+                directory=".",
+                bundle="a" * 64,
+                live=False,
+                environment="torch-2",
+                python="/usr/bin/python3",
+                python_from="PATH",
+                python_version="3.11",
+                distributions={"numpy": "2.1.0"},
+                environment_digest="b" * 64,
+                data=[state],
+            )
         )
 
 
@@ -521,6 +561,7 @@ def application(world: World) -> web.Application:
         ("jobs/([^/]+)", OneJob),
         ("jobs/([^/]+)/actions/(hold|release|cancel|clone|rerun)", Action),
         ("jobs/([^/]+)/logs", Logs),
+        ("jobs/([^/]+)/provenance", Provenance),
         ("jobs/([^/]+)/outputs", Outputs),
         ("jobs/([^/]+)/outputs/(.+)", Outputs),
         ("bundles/([0-9a-f]{64})", Bundles),
@@ -528,7 +569,7 @@ def application(world: World) -> web.Application:
         ("quota/preview", Quota),
         ("quota/revisions", Quota),
         ("quota/revisions/([0-9]+)/actions/revert", Quota),
-        ("(notebooks|devices|nodes|pools|projects)", Places),
+        ("(notebooks|devices|nodes|pools|projects|environments|data)", Places),
         ("audit(?:/verify)?", Audit),
         ("(me|version|ready|snapshot)", Words),
         ("(explain)/(.+)", Words),

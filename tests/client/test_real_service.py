@@ -434,6 +434,8 @@ def test_me_says_what_one_can_start(world: ServiceWorld) -> None:
             "user      bob",
             "project   vision (member)",
             "notebook  0.5 GPU left in pool build for project vision, of 0.5",
+            "training  2 GPU left in pool train for project vision, of 2",
+            "jobs      -",
         ],
     )
     assert json.loads(run(world, "bob", "me", "--json")[1])["projects"] == {"vision": "member"}
