@@ -27,7 +27,7 @@ from .handlers import (
     status,
     usage,
 )
-from .requests import tags
+from .requests import etags
 from .requests.call import PAGED, Answer, Call, Route
 from .requests.openapi import openapi
 
@@ -53,12 +53,12 @@ ROUTES: tuple[Route, ...] = (
           gives=service.RecoveryView, operation="end the hold of decisions"),
     # --- people
     Route("GET", "me", S.READ_OR_HUB, cluster.me, "The sender of the request.", gives=service.MeView, query=("user",),
-          tag=tags.of_me),
+          etag=etags.of_me),
     # --- jobs
     Route("GET", "jobs", S.READ, jobs.listing,
           "Jobs of your projects, newest first; search: in name, command and id; sort: a column, - for descending.",
           gives=wire.JobView,
-          query=("project", "mine", "user", "state", "live", "since", "search", "sort", *PAGED), tag=tags.of_jobs),
+          query=("project", "mine", "user", "state", "live", "since", "search", "sort", *PAGED), etag=etags.of_jobs),
     Route("POST", "jobs", S.SUBMIT, jobs.submit, "Queue a job; with dry_run say what would happen (200, DryRunView).",
           takes=wire.JobRequest, gives=wire.JobView, status=201, rate_limited=True),
     Route("GET", "jobs/{id}", S.READ, jobs.show, "One job with its ranks.", gives=wire.JobDetail),
@@ -83,7 +83,7 @@ ROUTES: tuple[Route, ...] = (
     # --- notebooks
     Route("GET", "notebooks", S.READ_OR_HUB, notebooks.listing,
           "Live slices of your projects; stopped=1: also recently stopped ones.", gives=wire.NotebookView,
-          query=("stopped", *PAGED), tag=tags.of_notebooks),
+          query=("stopped", *PAGED), etag=etags.of_notebooks),
     Route("POST", "notebooks", S.HUB, notebooks.request, "Request a slice; only for the hub's spawner.",
           takes=wire.NotebookRequest, gives=wire.RequestedSliceView, status=201, operation="request a slice"),
     Route("GET", "notebooks/{id}", S.READ_OR_HUB, notebooks.show, "One slice; wait_s waits for a change.",
@@ -100,7 +100,7 @@ ROUTES: tuple[Route, ...] = (
           gives=activity.WakeAnswer, by_secret=True),
     # --- what there is
     Route("GET", "projects", S.READ, cluster.projects, "Your projects: quota, use, fair share.",
-          gives=wire.ProjectView, query=PAGED, tag=tags.of_projects),
+          gives=wire.ProjectView, query=PAGED, etag=etags.of_projects),
     Route("GET", "environments", S.READ, quota.environments, "The environments that your jobs may name.",
           gives=wire.EnvironmentView, query=PAGED),
     Route("GET", "data", S.READ, quota.data, "The data that one's jobs may use.", gives=wire.DataView, query=PAGED),

@@ -118,7 +118,7 @@ def listed(items: Sequence[object], total: int, page: Page, **more: bool) -> Ans
 Handler = Callable[[Call], Awaitable[Answer | BaseModel | None]]
 """Answers one request. A model is sent with the route's status; None: the handler wrote the response itself."""
 
-Tag = Callable[[Call], Awaitable[str | None]]
+ComputeETag = Callable[[Call], Awaitable[str | None]]
 """Computes the ETag of the present answer; None: the answer has none."""
 
 
@@ -128,7 +128,7 @@ class Route:
 
     ``path`` is below api/v1, with {name} for one part and {name...} for the rest. ``takes`` and ``gives`` are wire
     models; ``query`` names the allowed parameters; with those of ``PAGED``, ``gives`` comes as items with a pagination.
-    ``tag``: a request that names the present ETag is answered 304, without the handler. ``by_secret``: the secret of
+    ``etag``: a request that names the present ETag is answered 304, without the handler. ``by_secret``: the secret of
     the slice in the path authorises the request. ``rate_limited``: it counts for the person's rate limit.
     ``operation`` names it in refusals, with the names of the path.
     """
@@ -146,7 +146,7 @@ class Route:
     by_secret: bool = False
     operation: str = "do this"
     media_type: str = "application/json"
-    tag: Tag | None = None
+    etag: ComputeETag | None = None
 
     @property
     def is_listing(self) -> bool:

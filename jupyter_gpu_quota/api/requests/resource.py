@@ -75,7 +75,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.received, self.chunks = 0, list[bytes]()
         self.fault: Exception | None = None
         self.body_is_read = False
-        self.tag: str | None = None
+        self.etag: str | None = None
 
     def set_default_headers(self) -> None:
         for name, value in DEFAULT_HEADERS.items():
@@ -169,7 +169,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if route.takes is not None:
             body = _body_of(route.takes, b"".join(self.chunks))
         call = Call(services=self.services, resource=self, names=names, body=body, maybe_person=self.person)
-        if route.tag is not None and self._is_not_modified(await route.tag(call)):
+        if route.etag is not None and self._is_not_modified(await route.etag(call)):
             return
         answer = await route.handler(call)
         if isinstance(answer, BaseModel):
@@ -177,10 +177,10 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if answer is not None:
             self._send(answer)
 
-    def _is_not_modified(self, tag: str | None) -> bool:
+    def _is_not_modified(self, etag: str | None) -> bool:
         """Answer 304 if the request names this ETag. Returns whether it was answered."""
-        self.tag = tag
-        if tag is None:
+        self.etag = etag
+        if etag is None:
             return False
         self.set_etag_header()
         if self.check_etag_header():
@@ -190,7 +190,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     def compute_etag(self) -> str | None:
         """The ETag that the route computed, otherwise tornado's of the rendered answer."""
-        return self.tag or super().compute_etag()
+        return self.etag or super().compute_etag()
 
     def _refuse_over_rate_limit(self) -> None:
         """Refuse a change above the person's rate limit; nothing of it is read."""

@@ -1,4 +1,4 @@
-"""Unchanged reads: an answer has a tag, its reader is answered 304 without rendering, and every change ends that."""
+"""Unchanged reads: a request that names the ETag of an answer is answered 304, not rendered; every change ends that."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def refresh(world: ServiceWorld) -> None:
     world.run(view.refresh_if_stale())
 
 
-def again(world: ServiceWorld, path: str, tag: str, who: str = "bob") -> Reply:
-    return world.get(path, who, headers={"If-None-Match": tag})
+def again(world: ServiceWorld, path: str, etag: str, who: str = "bob") -> Reply:
+    return world.get(path, who, headers={"If-None-Match": etag})
 
 
 def renders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,20 +112,20 @@ def test_a_change_is_answered_in_full(
         assert answer.headers["etag"] != first.headers["etag"]
 
 
-def test_equal_readings_change_no_tag(world: ServiceWorld, running: str) -> None:
+def test_equal_readings_change_no_etag(world: ServiceWorld, running: str) -> None:
     first = world.get("jobs")
     refresh(world)
     refresh(world)
     assert again(world, "jobs", first.headers["etag"]).status == 304
 
 
-def test_a_tag_is_of_one_reader_and_one_query(world: ServiceWorld) -> None:
-    tags = [world.get(path, who).headers["etag"] for who in ("bob", "olga", "lea") for path in PATHS]
-    tags.append(world.get("jobs?limit=1").headers["etag"])
-    assert len(set(tags)) == len(tags)
+def test_an_etag_is_of_one_reader_and_one_query(world: ServiceWorld) -> None:
+    etags = [world.get(path, who).headers["etag"] for who in ("bob", "olga", "lea") for path in PATHS]
+    etags.append(world.get("jobs?limit=1").headers["etag"])
+    assert len(set(etags)) == len(etags)
 
 
-def test_a_tag_of_an_earlier_process_is_unknown(world: ServiceWorld, tmp_path: Path) -> None:
+def test_an_etag_of_an_earlier_process_is_unknown(world: ServiceWorld, tmp_path: Path) -> None:
     first = world.get("jobs")
     (tmp_path / "other").mkdir()
     with service_world(tmp_path / "other") as other:

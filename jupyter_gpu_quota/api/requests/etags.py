@@ -15,7 +15,7 @@ from .call import Call
 DAY_MS = 86_400_000
 
 
-def tag_of(call: Call, *more: object) -> str:
+def etag_of(call: Call, *more: object) -> str:
     """The ETag of the present answer; ``more``: what it depends on beside the store view, which must be up to date."""
     view, person = call.store_view, call.person
     reader = person.id, person.name, person.is_hub, person.admin, sorted(person.scopes), sorted(person.roles.items())
@@ -29,12 +29,12 @@ async def of_me(call: Call) -> str | None:
     if call.text("user") is not None or call.person.admin:
         return None
     await call.services.stop_reasons.refresh()
-    return tag_of(call)
+    return etag_of(call)
 
 
 async def of_projects(call: Call) -> str | None:
     await call.services.decisions.shares()
-    return tag_of(call, sorted(call.person.groups), call.services.clock() // DAY_MS)  # by which data may be used
+    return etag_of(call, sorted(call.person.groups), call.services.clock() // DAY_MS)  # by which data may be used
 
 
 async def of_jobs(call: Call) -> str | None:
@@ -45,7 +45,7 @@ async def of_jobs(call: Call) -> str | None:
     if any(record.job.state in WAITING and may_see(call.person, record) for record in records):
         await call.services.decisions.latest()
         await call.services.decisions.shares()
-    return tag_of(call)
+    return etag_of(call)
 
 
 async def of_notebooks(call: Call) -> str | None:
@@ -55,4 +55,4 @@ async def of_notebooks(call: Call) -> str | None:
         return None
     if call.flag("stopped"):
         await call.services.stop_reasons.refresh()
-    return tag_of(call)
+    return etag_of(call)
