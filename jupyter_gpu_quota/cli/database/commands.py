@@ -20,16 +20,10 @@ from ..tables import plain_text, print_json
 
 
 def _of_database(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose first argument are the settings of the hub on this machine."""
+    """A command whose first argument is the settings of the hub on this machine."""
 
-    @click.option(
-        "--config",
-        "config_file",
-        type=click.Path(dir_okay=False, exists=True, path_type=Path),
-        metavar="FILE",
-        help="The hub's jupyterhub_config.py; it is run to get the settings.",
-    )
-    @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: from the settings.")
+    @hub_settings.CONFIG
+    @hub_settings.STATE_DIR
     @service_address
     @functools.wraps(command)
     def run(

@@ -31,14 +31,8 @@ NOTEBOOK_USER = "JUPYTERHUB_USER"
 
 
 @click.command()
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    metavar="FILE",
-    help="The hub's jupyterhub_config.py; it is run to get the settings.",
-)
-@click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: from the settings.")
+@hub_settings.CONFIG
+@hub_settings.STATE_DIR
 @click.option(
     "--quota",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -1,4 +1,4 @@
-"""The hub's settings for ``doctor``: from its configuration file, the environment, or its service."""
+"""The hub's settings for ``doctor`` and ``backup``: from its configuration file, the environment, or its service."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ UNKNOWN = (
     "the hub's settings are unknown here; give --config jupyterhub_config.py, or on the hub's machine --url and"
     " --token of an admin"
 )
+
+
+CONFIG = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="The hub's jupyterhub_config.py; it is run to get the settings.",
+)
+STATE_DIR = click.option(
+    "--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: from the settings."
+)
+"""The options of the commands that need the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
