@@ -82,12 +82,12 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-def logged_in(hub: RealHub, chromium: Any, name: str, **context: Any) -> Any:
-    """A browser context of a user who has logged in, with a server that has a slice."""
+def logged_in(hub: RealHub, chromium: Any, name: str, *, has_slice: bool = True) -> Any:
+    """A browser context of a user who has logged in, with a server that has a slice or none."""
     if not hub.server(name).get("ready"):
         project = "pattys" if name == "patty" else "bobs"
-        hub.start(name, {"gpu_project": project, "gpu_size": "1/8"})
-    made = chromium.new_context(viewport={"width": 1280, "height": 1000}, **context)
+        hub.start(name, {"gpu_project": project, "gpu_size": "1/8"} if has_slice else {})
+    made = chromium.new_context(viewport={"width": 1280, "height": 1000})
     cookies = [
         {"name": one.name, "value": one.value or "", "domain": "127.0.0.1", "path": one.path}
         for one in hub.browser(name).cookies
@@ -112,3 +112,10 @@ def submit(page: Any, command: str, fields: Mapping[str, str] | None = None) -> 
         panel.get_by_label(label, exact=True).fill(value)
     panel.get_by_role("button", name="Submit", exact=True).click()
     panel.get_by_role("button", name="All jobs").wait_for()
+
+
+def cancel_all(hub: RealHub, name: str) -> None:
+    """Cancel all jobs of a user."""
+    token = hub.person(name).token
+    for job in hub.service("GET", "/jobs?mine=1&live=1&limit=100", token=token).body["items"]:
+        hub.service("POST", f"/jobs/{job['id']}/actions/cancel", {}, token=token)

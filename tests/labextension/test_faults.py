@@ -1,0 +1,199 @@
+"""Hostile names and logs, a service that restarts, changed memberships, and a browser without a network."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hub.real_hub import RealHub
+from tests.labextension.lab import PANEL, QUOTA, cancel_all, chromium, lab_hub, logged_in, needs_lab, open_lab, submit
+from tests.patience import until
+
+__all__ = ["chromium"]
+
+pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(900)]
+
+HOSTILE = "<img src=x onerror=alert(1)>'; $(touch hit).py"
+NOISE = """
+import sys
+print("\\x1b]0;title\\x07\\x1b[2J\\x1b[1;1H<script>alert(1)</script>\\x1b]8;;javascript:alert(1)\\x1b\\\\link\\x1b]8;;\\x1b\\\\")
+sys.stdout.write("x" * 3_000_000)
+print("\\nlast line")
+"""
+AWAY_MS = 120_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture(scope="module")
+def hub(folder: Path) -> Iterator[RealHub]:
+    with lab_hub(folder) as made:
+        yield made
+
+
+@pytest.fixture
+def bob(hub: RealHub, chromium: Any) -> Iterator[Any]:
+    context = logged_in(hub, chromium, "bob")
+    yield context
+    cancel_all(hub, "bob")
+    context.close()
+
+
+def test_a_hostile_file_name_is_text_everywhere(hub: RealHub, folder: Path, bob: Any) -> None:
+    (folder / "bob" / "work" / HOSTILE).write_text("print('it ran')")
+    page = open_lab(hub, bob, "bob", "/tree/work/train.py")
+    ran: list[str] = []
+    page.on("dialog", lambda dialog: (ran.append(dialog.message), dialog.dismiss()))
+    page.locator('.lm-TabBar-tab[data-id="filebrowser"]').click()
+    page.locator(".jp-DirListing-item", has_text="onerror").click(button="right")
+    page.get_by_role("menuitem", name="Run as GPU Job…").click()
+    panel = page.locator(PANEL)
+    panel.get_by_role("button", name="Submit", exact=True).click()
+    panel.get_by_text("Log: succeeded").wait_for()
+    panel.locator(".jgq-log").get_by_text("it ran").wait_for(state="attached")
+    page.locator(".Toastify__toast", has_text="onerror").first.wait_for()
+    assert ran == [] and page.locator("img[src='x']").count() == 0
+    assert not list(folder.rglob("hit"))
+
+
+def test_a_hostile_log_is_inert_and_bounded(hub: RealHub, folder: Path, bob: Any) -> None:
+    (folder / "bob" / "work" / "noise.py").write_text(NOISE)
+    page = open_lab(hub, bob, "bob")
+    ran: list[str] = []
+    page.on("dialog", lambda dialog: (ran.append(dialog.message), dialog.dismiss()))
+    title = page.title()
+    submit(page, "python noise.py")
+    log = page.locator(PANEL).locator(".jgq-log")
+    log.get_by_text("last line").wait_for(state="attached")
+    page.locator(PANEL).get_by_text("the beginning is not shown").wait_for()
+    assert log.evaluate("node => node.textContent.length") <= 400_000
+    assert log.locator("script, img, a").count() == 0
+    assert ran == [] and page.title() == title
+
+
+def test_the_form_outlives_a_restart_of_the_service(hub: RealHub, bob: Any) -> None:
+    page = open_lab(hub, bob, "bob")
+    panel = page.locator(PANEL)
+    panel.get_by_label("Command", exact=True).fill("python train.py 2")
+    panel.get_by_label("Folder", exact=True).fill("work")
+    for pid in hub.service_pids():
+        os.kill(pid, signal.SIGKILL)
+    panel.get_by_role("alert").first.wait_for(timeout=AWAY_MS)
+    assert panel.get_by_label("Command", exact=True).input_value() == "python train.py 2"
+    until(hub.stage.is_ready, 60)
+    panel.get_by_role("alert").first.wait_for(state="detached", timeout=AWAY_MS)
+    panel.get_by_role("button", name="Submit", exact=True).click()
+    panel.get_by_text("Log: succeeded").wait_for(timeout=AWAY_MS)
+
+
+def test_the_second_of_two_tabs_sees_the_state(hub: RealHub, bob: Any) -> None:
+    first, second = open_lab(hub, bob, "bob"), open_lab(hub, bob, "bob")
+    submit(first, "sleep 600")
+    panels = [page.locator(PANEL) for page in (first, second)]
+    panels[1].locator(".jgq-job-open", has_text="sleep 600").first.click()
+    panels[0].get_by_role("button", name="Hold").click()
+    panels[1].get_by_role("button", name="Release").wait_for()
+    second.route("**/gpu-quota/api/events*", lambda route: route.abort())
+    panels[1].get_by_role("button", name="Cancel", exact=True).click()
+    panels[0].get_by_role("button", name="Cancel", exact=True).click()
+    first.get_by_role("button", name="Cancel job").click()
+    panels[0].get_by_role("button", name="Run again").wait_for()
+    second.get_by_role("button", name="Cancel job").click()
+    panels[1].get_by_role("button", name="Run again").or_(panels[1].get_by_role("alert")).first.wait_for()
+    assert panels[1].locator(".jgq-state").inner_text() == "cancelled"
+
+
+def test_eight_tabs_read_one_stream(hub: RealHub, bob: Any) -> None:
+    streams: list[str] = []
+    bob.on("request", lambda request: "gpu-quota/api/events" in request.url and streams.append(request.url))
+    pages = [open_lab(hub, bob, "bob") for _ in range(8)]
+    token = hub.person("bob").token
+    hub.service("POST", "/jobs", {"command": ["sleep", "600"], "name": "seen by all"}, token=token)
+    for page in pages:
+        page.locator(PANEL).get_by_text("seen by all").first.wait_for()
+    assert len(streams) == 1
+    pages[0].close()
+    until(lambda: pages[1].title() and len(streams) == 2)
+
+
+def test_a_browser_that_was_offline_for_an_hour_shows_the_present(hub: RealHub, bob: Any) -> None:
+    page = bob.new_page()
+    page.clock.install()
+    page.goto(f"{hub.stage.url}/user/bob/lab")
+    page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=60_000)
+    panel = page.locator(PANEL)
+    panel.locator(".jgq-project").first.wait_for()
+    asked: list[str] = []
+    page.on("request", lambda request: "gpu-quota/" in request.url and asked.append(request.url))
+    bob.set_offline(True)
+    page.clock.run_for(20_000)
+    panel.get_by_role("alert").first.wait_for()
+    asked.clear()
+    page.clock.run_for(3_600_000)
+    assert len(asked) < 3_600 / 15, "it tries again at most every 15 s"
+    token = hub.person("bob").token
+    hub.service("POST", "/jobs", {"command": ["sleep", "600"], "name": "meanwhile"}, token=token)
+    bob.set_offline(False)
+    page.clock.run_for(60_000)
+    panel.get_by_text("meanwhile").first.wait_for()
+    panel.get_by_role("alert").first.wait_for(state="detached")
+
+
+def test_another_release_is_said_and_can_be_read(hub: RealHub, bob: Any) -> None:
+    def older(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "version": "0.0.9"})
+
+    bob.route("**/gpu-quota/status*", older)
+    panel = open_lab(hub, bob, "bob").locator(PANEL)
+    panel.get_by_text("This server has release 0.0.9 of jupyter-gpu-quota").wait_for()
+    assert panel.get_by_role("button", name="Submit", exact=True).is_visible()
+
+
+def test_a_user_without_a_project_can_read_and_is_told_why(hub: RealHub, chromium: Any) -> None:
+    edit(hub, QUOTA.replace("users: [bob, ann]", "users: [bob]"))
+    context = logged_in(hub, chromium, "ann", has_slice=False)
+    page = context.new_page()
+    page.goto(f"{hub.stage.url}/user/ann/lab")
+    page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=60_000)
+    panel = page.locator(PANEL)
+    panel.get_by_text("You are in no project with GPUs.").wait_for()
+    panel.get_by_text("This server was started without a GPU.").wait_for()
+    panel.get_by_label("Command", exact=True).fill("true")
+    panel.locator(".jgq-outcome .jgq-error").wait_for()
+    context.close()
+
+
+def test_a_member_of_three_projects_chooses_and_one_who_is_removed_keeps_the_log(hub: RealHub, bob: Any) -> None:
+    more = QUOTA + "".join(
+        f"  - {{name: {name}, members: {{users: [bob]}}, quota: {{train: {{}}}}}}\n" for name in ("xx", "yy")
+    )
+    edit(hub, more)
+    page = open_lab(hub, bob, "bob")
+    panel = page.locator(PANEL)
+    choice = panel.get_by_label("Project", exact=True)
+    assert choice.locator("option").all_inner_texts() == ["bobs", "xx", "yy"]
+    choice.select_option("xx")
+    submit(page, "python train.py 400")
+    panel.locator(".jgq-log").get_by_text("step 3").first.wait_for(state="attached")
+    edit(hub, more.replace("{name: xx, members: {users: [bob]}", "{name: xx, members: {users: [ann]}"))
+    panel.get_by_role("button", name="All jobs").click()
+    until(lambda: "xx" not in panel.get_by_label("Project", exact=True).locator("option").all_inner_texts(), 90)
+    edit(hub, QUOTA)
+
+
+def edit(hub: RealHub, text: str) -> None:
+    """Put a quota file into force, as an administrator."""
+    token = hub.stage.admin_token
+    present = hub.service("GET", "/quota", token=token).body["revision"]
+    body = f"revision: {present}\n{text}"
+    answer = hub.service("PUT", "/quota", {"text": body, "accept_removal": True, "accept_stops": True}, token=token)
+    assert answer.status == 200, answer
