@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tornado.iostream import StreamClosedError
 
@@ -62,6 +62,11 @@ class _Inbox:
         except asyncio.QueueFull:
             self.overrun = True
 
+    def put_work(self, delta: Delta) -> None:
+        """Put the changes of jobs and notebooks."""
+        if delta.jobs or delta.notebooks:
+            self.put(replace(delta, devices=()))
+
     async def take(self, timeout_s: float) -> _Changes | None:
         """All deltas of a short interval together; None after the timeout."""
         try:
@@ -78,20 +83,25 @@ class _Inbox:
 
 
 async def follow(call: Call) -> None:
-    """Send ``changed`` events. ``Last-Event-ID`` (or ``since``) resumes; after ``reset`` the client loads all again."""
+    """Send ``changed`` events. ``Last-Event-ID`` (or ``since``) resumes; after ``reset`` the client loads all again.
+
+    ``without_devices``: for readers that show jobs and notebooks only. Every reading changes the views of many devices.
+    """
     services = call.services
-    since = _resumed_from(call)
+    since, without_devices = _resumed_from(call), call.flag("without_devices")
     reader, inbox = Reader(services.people, call.resource, call.person), _Inbox()
     person = await reader.now()
+    put = inbox.put_work if without_devices else inbox.put
+    devices = () if without_devices else tuple(services.store_view.mirror.devices)
     with EventStream(call.resource, services.streams, call.person) as stream:
-        services.store_view.listen(inbox.put)
+        services.store_view.listen(put)
         try:
-            await _send_first(services, person, stream, since)
+            await _send_first(services, person, stream, since, devices)
             await _send_changes(services, reader, stream, inbox)
         except (StreamClosedError, NotAllowed, HubUnavailable, StoreUnavailable):
             pass  # the reader disconnected or lost access: a new connection is authenticated again
         finally:
-            services.store_view.forget(inbox.put)
+            services.store_view.forget(put)
 
 
 def _resumed_from(call: Call) -> int | None:
@@ -103,8 +113,10 @@ def _resumed_from(call: Call) -> int | None:
     return int(word)
 
 
-async def _send_first(services: Services, person: Person, stream: EventStream, since: int | None) -> None:
-    """Send the present version, with all changes that a resuming reader missed."""
+async def _send_first(
+    services: Services, person: Person, stream: EventStream, since: int | None, devices: tuple[str, ...]
+) -> None:
+    """Send the present version, with all changes that a resuming reader missed, and these devices."""
     version = services.store_view.mirror.version
     unsent = _Changes(version=version)
     if since is not None and since != version:
@@ -113,7 +125,6 @@ async def _send_first(services: Services, person: Person, stream: EventStream, s
             await stream.send("reset", f'{{"version":{version}}}', str(version))
             return
         await services.store_view.learn_names(changes.people)
-        devices = tuple(services.store_view.mirror.devices)
         unsent.add(Delta(version=version, jobs=changes.jobs, notebooks=changes.notebooks, devices=devices))
     await stream.send("changed", changed_view(services, person, unsent), str(version))
 

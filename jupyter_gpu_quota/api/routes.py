@@ -148,7 +148,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "snapshot", S.ADMIN, audit.snapshot, "The snapshot that `decide` would get now.",
           operation="save snapshots"),
     Route("GET", "events", S.READ, events.follow, "Server-sent events `changed`, limited to visible work.",
-          gives=wire.ChangedView, query=("since",), media_type=EVENTS),
+          gives=wire.ChangedView, query=("since", "without_devices"), media_type=EVENTS),
 )  # fmt: skip
 
 PART = re.compile(r"\{(?P<name>\w+)(?P<rest>\.\.\.)?(?::(?P<words>[\w|]+))?\}")

@@ -55,6 +55,21 @@ def test_an_event_has_the_complete_present_view(world: ServiceWorld) -> None:
         assert [holder["workload"] for device in data["devices"] for holder in device["holders"]] == [job]
 
 
+def test_a_stream_without_devices_has_the_same_jobs(world: ServiceWorld) -> None:
+    with world.stream("events?without_devices=1") as events:
+        next(events)
+        job = world.submit(name="mine")["id"]
+        world.step()
+        data = event_with(events, lambda data: any(one["state"] == "starting" for one in data["jobs"]))
+        assert ([one["id"] for one in data["jobs"]], data["devices"]) == ([job], [])
+        world.see_running(job)
+        data = event_with(events, lambda data: any(one["state"] == "running" for one in data["jobs"]))
+        assert data["devices"] == []
+    with world.stream("events?without_devices=1&since=1") as events:
+        resumed = next(events)[1]
+        assert ([one["id"] for one in resumed["jobs"]], resumed["devices"]) == ([job], [])
+
+
 def test_a_device_bar_changes_with_the_state_of_its_workload(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     world.step()

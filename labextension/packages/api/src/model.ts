@@ -4,14 +4,14 @@ import type { StreamEvent } from './events';
 import type { Change, Changed, Job, JobRequest } from './service';
 import { ServiceError } from './service';
 import { followShared } from './shared';
-import { applyChange, applyJob, countdownOf, INITIAL_STATE, MAX_JOBS, notificationsOf } from './state';
+import { applyChange, applyJob, countdownOf, INITIAL_STATE, MAX_JOBS, notificationsOf, withUse } from './state';
 import type { JobNotification, State, WaitingKernel } from './state';
 import type { ServerStatus, Transport } from './transport';
 
 const PROJECTS_EVERY_MS = 3_000;
 const RETRY_MS = 10_000;
-/** Quotas and memberships change without an event. */
-const PROJECTS_AT_LEAST_EVERY_MS = 60_000;
+/** Quotas, memberships and the use of a slice change without an event. */
+const PROJECTS_AT_LEAST_EVERY_MS = 20_000;
 
 export class Model {
   private current: State = INITIAL_STATE;
@@ -185,8 +185,11 @@ export class Model {
   private async readProjects(): Promise<void> {
     this.projectsDue = undefined;
     try {
-      const projects = await this.transport.service.projects();
-      this.set({ ...this.current, projects });
+      const { service } = this.transport;
+      const id = this.current.notebookId;
+      const [projects, read] = await Promise.all([service.projects(), id === null ? null : service.notebook(id)]);
+      const { notebook } = this.current;
+      this.set({ ...this.current, projects, notebook: notebook && read ? withUse(notebook, read) : notebook });
     } catch (error) {
       console.warn('jupyter-gpu-quota: the projects cannot be read:', error);
     }

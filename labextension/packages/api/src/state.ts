@@ -91,6 +91,12 @@ export function limited(jobs: Map<string, Job>, most: number): Map<string, Job> 
   return jobs;
 }
 
+/** The notebook with the use that a later reading has; its state comes with the stream. */
+export function withUse(notebook: Notebook, read: Notebook): Notebook {
+  const { utilised_milli, utilised_unknown, memory_used_mib } = read;
+  return { ...notebook, utilised_milli, utilised_unknown, memory_used_mib };
+}
+
 export interface JobNotification {
   readonly job: Job;
   readonly kind: 'started' | 'paused' | 'resumed' | 'retried' | 'succeeded' | 'failed' | 'cancelled';
