@@ -14,7 +14,7 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.idle_detection import accuracy
 from tests.benchmarks.packing import openb
 from tests.benchmarks.scheduling import bank, decide, explain, history, kueue, kueue_live, large, shapes
-from tests.benchmarks.service import claims, idle, reports, sampler, slices, submissions, wake
+from tests.benchmarks.service import claims, idle, reports, sampler, slices, streams, submissions, wake
 from tests.benchmarks.service.hubs import hub_with_quota
 from tests.benchmarks.store import tick, usage
 
@@ -130,6 +130,7 @@ PARTS: dict[str, Part] = {
     "submissions": Part(title="Submissions", measure=of_submissions),
     "idle": Part(title="An idle service", measure=of_idle),
     "reports": Part(title="Notebooks that report", measure=reports.figures),
+    "streams": Part(title="Open front ends", measure=streams.figures),
     "wake": Part(title="A kernel whose slice is lent", measure=wake.figures),
     "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: accuracy.figures()),
     "sampler": Part(title="Device readings", measure=sampler.figures),
