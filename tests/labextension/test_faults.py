@@ -147,7 +147,7 @@ def test_a_browser_that_was_offline_for_an_hour_shows_the_present(hub: RealHub, 
     panel.get_by_role("alert").first.wait_for(state="detached")
 
 
-def test_another_release_is_said_and_can_be_read(hub: RealHub, bob: Any) -> None:
+def test_another_release_is_named_and_reading_works(hub: RealHub, bob: Any) -> None:
     def older(route: Any) -> None:
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "version": "0.0.9"})
@@ -158,7 +158,7 @@ def test_another_release_is_said_and_can_be_read(hub: RealHub, bob: Any) -> None
     assert panel.get_by_role("button", name="Submit", exact=True).is_visible()
 
 
-def test_a_user_without_a_project_can_read_and_is_told_why(hub: RealHub, chromium: Any) -> None:
+def test_a_user_without_a_project_reads_the_reason(hub: RealHub, chromium: Any) -> None:
     edit(hub, QUOTA.replace("users: [bob, ann]", "users: [bob]"))
     context = logged_in(hub, chromium, "ann", has_slice=False)
     page = context.new_page()
