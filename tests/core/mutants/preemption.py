@@ -234,6 +234,22 @@ PREEMPTION_MUTANTS = (
         ),
     ),
     mutant(
+        "a second project may end below its quota at once",
+        edit("preemption/search/find.py:find_preemption", "(0, 1, NO_LIMIT)", "(0, NO_LIMIT)"),
+    ),
+    mutant(
+        "work that moved may be paused, too",
+        edit("preemption/victims.py:make_victims", "victim.key in project.not_listed", "False"),
+    ),
+    mutant(
+        "a claim smaller than its victim leaves no room to others",
+        edit(
+            "preemption/search/first_candidate.py:find_first_candidate",
+            "victim.size == preemptor.request.size",
+            "True",
+        ),
+    ),
+    mutant(
         "more pauses than needed are tried first",
         edit(
             "preemption/search/cheapest.py:CheapestSet.run",

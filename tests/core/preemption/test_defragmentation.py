@@ -197,3 +197,18 @@ def test_a_sibling_is_paused_beside_a_move_that_clears_the_rest_of_its_device() 
     rows = said(beside_a_sibling(preemptible=True).tick())
     assert {("pause", "d1", "reclaimed"), ("pause", "c2", "moved")} < set(rows)
     assert [name for what, name, _ in rows if what == "reserve"] == ["c2", "b1"]
+
+
+def test_work_that_moves_is_not_paused_for_a_later_claim_of_its_project() -> None:
+    made = World(preemption=GENTLE)
+    made.pool("t", 26, 2)
+    made.project("a", "t", training_milli=2000)
+    made.project("b", "t", training_milli=50000)
+    full = [f"n{node}{device}" for node in range(1, 25) for device in ("g0", "g1")]
+    for device, ran_s in [("n25g0", 3600), *((device, 5000) for device in full), ("n26g0", 9000)]:
+        made.put(made.submit("b", 1000), [device], ran_s=ran_s)
+    made.submit("a", 2000)
+    made.submit("b", 1000, priority=70)
+    rows = said(made.tick())
+    assert [row[:2] for row in rows if row[2] == "moved"] == [("pause", "b1"), ("reserve", "b1")]
+    assert [row[1] for row in rows if row[0] == "pause" and row[2] != "moved"] == ["b49"]

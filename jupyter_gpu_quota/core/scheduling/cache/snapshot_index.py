@@ -59,8 +59,8 @@ class PoolSnapshot:
     busy: dict[str, Job] = field(default_factory=dict)
     allocations: dict[str, dict[str, Allocation]] = field(default_factory=dict)
     """The allocations of each workload, by their ids."""
-    work_on: dict[str, set[str]] = field(default_factory=dict)
-    """The workloads with an allocation on each device."""
+    work_on: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The workloads on each device, with the number of their allocations there."""
     notebooks: list[Notebook] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     has_changed: bool = True
@@ -126,15 +126,18 @@ class PoolSnapshot:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         self.allocations.setdefault(one.workload, {})[one.id] = one
-        self.work_on.setdefault(one.device, set()).add(one.workload)
+        there = self.work_on.setdefault(one.device, {})
+        there[one.workload] = there.get(one.workload, 0) + 1
 
     def remove_allocation(self, one: Allocation) -> None:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         rows = self.allocations[one.workload]
         del rows[one.id]
-        if not any(other.device == one.device for other in rows.values()):
-            self.work_on[one.device].discard(one.workload)
+        there = self.work_on[one.device]
+        there[one.workload] -= 1
+        if not there[one.workload]:
+            del there[one.workload]
         if not rows:
             del self.allocations[one.workload]
 
