@@ -208,7 +208,7 @@ def _figures(when: str, readers: Sequence[Reader], found: Phase) -> list[Figure]
                unit="ms", timed=timed, bound=READ_MS),
         Figure(name=f"reads that failed, {when}", value=failed, unit="reads", timed=timed, bound=0),
         Figure(name=f"requests to the hub for open front ends, {when}", value=found.hub_per_s,
-               unit="requests per second", timed="all requests of the service; clients have the secrets of their slices",
+               unit="requests per second", timed="all requests of the service; clients have the secrets of slices",
                bound=1.0),
     ]  # fmt: skip
 
