@@ -242,14 +242,6 @@ PREEMPTION_MUTANTS = (
         edit("preemption/victims.py:make_victims", "victim.key in project.not_listed", "False"),
     ),
     mutant(
-        "a claim smaller than its victim leaves no room to others",
-        edit(
-            "preemption/search/first_candidate.py:find_first_candidate",
-            "victim.size == preemptor.request.size",
-            "True",
-        ),
-    ),
-    mutant(
         "more pauses than needed are tried first",
         edit(
             "preemption/search/cheapest.py:CheapestSet.run",
