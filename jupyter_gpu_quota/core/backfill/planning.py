@@ -39,7 +39,7 @@ def is_taken(ledger: Ledger, piece: Piece, before: RoomBeside) -> bool:
 
 
 def future_work(
-    pool: PoolState, preemptions: Iterable[Preemption], restarts: Mapping[str, tuple[Piece, ...]]
+    pool: PoolState, preemptions: Sequence[Preemption], restarts: Mapping[str, tuple[Piece, ...]]
 ) -> list[Running]:
     """The work that continues, and the work that starts on reserved devices as soon as they are free.
 
@@ -47,21 +47,26 @@ def future_work(
     """
     gone = pool.stopped_jobs() | restarts.keys()
     work = [one for one in pool.running if one.job.id not in gone] if gone else list(pool.running)
-    changed = {one.job.id: one.job for one in pool.running if one.job.id in gone} if gone else {}
+    again = {**restarts, **dict(_again(preemptions))}
+    changed = {one.job.id: one.job for one in pool.running if one.job.id in again} if again else {}
     drained_at = pool.now + grace_ms(pool)
     for one in pool.reserved:
         begins = pool.now if is_free_now(pool.ledger, one.pieces, borrowed=one.borrower) else drained_at
         work.append(_from(pool, pool.waiting[one.id], one.pieces, begins, borrower=one.borrower))
-    rows = [*pool.restarting, *((changed[name], pieces) for name, pieces in restarts.items() if name in changed)]
+    rows = [*pool.restarting, *((changed[name], pieces) for name, pieces in again.items() if name in changed)]
     for preemption in preemptions:
         preemptor, pieces, borrower = preemption.preemptor, preemption.pieces, preemption.borrowed
         job = pool.waiting.get(preemptor.id)
         if job is not None:
             work.append(Running(job, pieces, preemptor.project, preemptor.request.size, drained_at, borrower))
-        rows += [(changed[move.victim.id], move.pieces) for move in preemption.moves if move.victim.id in changed]
-        shrunk = [one.base for one in preemption.shrunk if one.base is not None]
-        rows += [(changed[base.id], base.pieces) for base in shrunk if base.id in changed]
     return work + [_from(pool, job, pieces, drained_at) for job, pieces in rows]
+
+
+def _again(preemptions: Iterable[Preemption]) -> Iterator[tuple[str, tuple[Piece, ...]]]:
+    """The jobs that preemptions stop and start again, with their pieces then."""
+    for preemption in preemptions:
+        yield from ((move.victim.id, move.pieces) for move in preemption.moves)
+        yield from ((one.base.id, one.base.pieces) for one in preemption.shrunk if one.base is not None)
 
 
 def _from(pool: PoolState, job: Job, pieces: tuple[Piece, ...], begins: int, *, borrower: bool = False) -> Running:
