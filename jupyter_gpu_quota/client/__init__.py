@@ -39,6 +39,7 @@ from ..wire import (
     VerifiedView,
 )
 from ..wire.quota import PreviewView, QuotaEdit, QuotaView
+from ..wire.samples import SampleView
 from ..wire.status import MeView, ReadyView, RecoveryEdit, RecoveryView, VersionView
 from . import arguments
 from .arguments import WrongArgument
@@ -437,6 +438,12 @@ class Client:
     def projects(self) -> list[ProjectView]:
         """The user's projects with their quotas, use and fair share."""
         return self._list(ProjectView, "projects", {})
+
+    def device_history(
+        self, device: str, *, since: str | None = None, until: str | None = None, limit: int = 1000
+    ) -> list[SampleView]:
+        """The stored readings of one device in a period, newest first; by default all, which are of some hours."""
+        return self._list(SampleView, "samples", {"device": device, "from": since, "to": until}, limit)
 
     def environments(self) -> list[EnvironmentView]:
         """The environments that the user's jobs may name, each with those of their projects that may use it."""

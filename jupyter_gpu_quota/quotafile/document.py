@@ -27,6 +27,7 @@ from .fields import (
     Ceiling,
     Count,
     HistoryStrength,
+    Image,
     Instant,
     InterpreterPath,
     ItemName,
@@ -152,7 +153,7 @@ class EnvironmentSection(Section):
     """An interpreter that jobs may name; ``projects`` None means every project."""
 
     name: ItemName
-    image: Unenforced = None
+    image: Image = None
     python: InterpreterPath
     projects: list[ItemName] | None = None
 

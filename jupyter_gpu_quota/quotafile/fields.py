@@ -251,6 +251,19 @@ def _only_off(value: object, known: ValidationInfo) -> None:
     raise refuse(f"{known.field_name} cannot be enforced by this release; leave the section out")
 
 
+def _no_image(value: object) -> None:
+    """Accept no image of pods."""
+    if value is not None:
+        raise refuse(
+            "image is for pods, and this release runs jobs on one machine; leave it out and name the interpreter with "
+            "python"
+        )
+
+
+Image = Annotated[
+    None, BeforeValidator(_no_image), WithJsonSchema({"enum": [None], FORM: "of pods; on one machine leave it out"})
+]
+
 Unenforced = Annotated[
     None,
     BeforeValidator(_only_off),

@@ -214,6 +214,11 @@ class StoreQueries:
         with self._rows.reading() as scope:
             return {row.device: row for row in scope.scan(tables.LATEST)}
 
+    def samples(self, device: str, begin: int, end: int, page: Page = FIRST_PAGE) -> tuple[list[DeviceSample], int]:
+        """The stored readings of one device in [begin, end), newest first, and how many there are in all."""
+        where = Where(among={"device": [device]}, at_least={"at": begin}, below={"at": end})
+        return self._list(tables.SAMPLES, page, where)
+
     def usage(self, begin: int, end: int, *, now: int) -> list[UsageHour]:
         """Every hour that begins in [begin, end), by workload and device, in any order; both are whole hours.
 

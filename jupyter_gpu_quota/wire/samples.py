@@ -35,7 +35,7 @@ class SampleBatch(Wire):
 
 
 class SampleView(Wire):
-    """``GET samples``: the newest reading of one device; null is unknown, with the cause by field in ``why``.
+    """``GET samples``: a reading of one device; null is unknown, with the cause by field in ``why`` of the newest one.
 
     ``foreign_mib`` is the memory of foreign processes.
     """

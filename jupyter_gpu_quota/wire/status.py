@@ -46,7 +46,8 @@ class MeView(Wire):
     """``GET me``: the token's owner and their rights.
 
     ``own_accounts``: whether jobs run under their submitters' accounts; null from an older service. ``deployment``: the
-    service's settings, for admins. ``stopped``: recently stopped servers.
+    service's settings, for admins. ``stopped``: recently stopped servers. ``job_python``: the interpreter of ``python``
+    in a job without an environment; null from an older service.
     """
 
     name: str
@@ -58,6 +59,7 @@ class MeView(Wire):
     own_accounts: bool | None = None
     deployment: DeploymentView | None = None
     stopped: list[StopView] = []
+    job_python: str | None = None
 
 
 class RecoveryView(Wire):

@@ -194,7 +194,9 @@ def test_checks_of_the_machine_and_of_the_service_have_separate_headings(
     for each in document:
         assert f"  {each['what']} " in (answered if each["where"] == "service" else here), each
     by_service = {each["what"] for each in document if each["where"] == "service"}
-    assert by_service == {"service", "ready", "token"} | ({"gpus", "enforcement", "accounts"} if user else set())
+    assert by_service == {"service", "ready", "token"} | (
+        {"gpus", "enforcement", "accounts", "job python"} if user else set()
+    )
 
 
 def doctor(*words: str) -> dict[str, dict[str, str]]:
@@ -219,6 +221,7 @@ def test_in_a_notebook_the_service_reports_the_accounts_of_jobs(
         found = doctor("--url", world.url, "--token", TOKEN)
     assert (found["accounts"]["verdict"], said in found["accounts"]["found"]) == (verdict, True)
     assert found["gpus"]["found"] == "1 device, 1 simulated"
+    assert found["job python"]["found"].endswith("for fraud (environment torch-2); /opt/hub/bin/python for all others")
     assert {found[what]["verdict"] for what in ("state folder", "disk", "cgroups", "hub")} == {"skip"}
     assert all(found[what]["found"].startswith("skipped, because") for what in ("state folder", "disk", "cgroups"))
 

@@ -442,7 +442,11 @@ class Places(Fake):
         project = wire.ProjectView(name="fraud", priority=50, pools=[], role="member")
         devices = self.world.devices or [gpu]
         environment = wire.EnvironmentView(
-            name="torch-2", image=None, python=f"/opt/{'long-' * 20}/bin/python", projects=["fraud"], default_of=[]
+            name="torch-2",
+            image=None,
+            python=f"/opt/{'long-' * 20}/bin/python",
+            projects=["fraud"],
+            default_of=["fraud"],
         )
         data = wire.DataView(
             name="transactions",
@@ -514,6 +518,7 @@ class Words(Fake):
             scopes = ["custom:gpu-quota:read", "custom:gpu-quota:submit"]
             known = {"admin": False, "notebook_choices": [], "own_accounts": self.world.own_accounts}
             known["deployment"] = self.world.deployment
+            known["job_python"] = "/opt/hub/bin/python"
             self.answer(wire_status.MeView(name="ann", scopes=scopes, projects={"fraud": "member"}, **known))
         elif what == "version":
             self.answer(wire_status.VersionView(version="0.1.0", api="1"))

@@ -167,6 +167,7 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
     ("section", "words"),
     [
         pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
+        pytest.param("environments: [{name: a, image: b, python: /c}]", "image is for pods", id="an image"),
     ],
 )
 def test_an_unsupported_enforcement_is_refused_by_name(section: str, words: str) -> None:

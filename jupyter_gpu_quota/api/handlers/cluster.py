@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable
+from pathlib import Path
 
 from ...core.model import WHOLE_DEVICE, Allocation, Health, NotebookState, Policy, Project
 from ...core.quota.in_force import in_force
@@ -13,8 +15,8 @@ from ...wire import ChoiceView, DepartmentView, DeviceView, PoolView, ProjectVie
 from ...wire.samples import IngestedView, SampleBatch, SampleIn
 from ...wire.status import ChannelView, DeploymentView, MeView, StopView
 from ..access.permissions import Person, may_see_project
-from ..access.refusals import Refused
-from ..requests.call import Answer, Call
+from ..access.refusals import Refused, not_found
+from ..requests.call import Answer, Call, listed
 from ..requests.services import Services
 from ..state.utilisation import AHEAD_MS, of_devices
 from ..views.choices import with_choices
@@ -22,6 +24,10 @@ from ..views.records import device_view, instant, node_view, reason_view, sample
 from .notebooks import person_named
 
 HOUR_MS = 3_600_000
+MAX_HISTORY = 1_000
+"""Readings of a device in an answer that names no limit."""
+JOB_PYTHON = str(Path(sys.prefix, "bin", "python"))
+"""The environment of the service is the first in the PATH of jobs."""
 NAMED_DEVICES = 5
 """Unknown devices that a refusal names."""
 RETRY_AFTER_S = 2
@@ -59,6 +65,7 @@ async def me(call: Call) -> MeView:
         notebook_choices=choices(services, person),
         hub_token=person.is_hub,
         own_accounts=services.settings.accounts,
+        job_python=JOB_PYTHON,
         deployment=await _deployment(services) if person.admin else None,
         stopped=[
             StopView(
@@ -213,8 +220,18 @@ async def devices(call: Call) -> Answer:
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 async def samples(call: Call) -> Answer:
-    """The newest reading of every device."""
-    rows = call.store_view.samples
+    """The newest reading of every device; with ``device``, its readings in a period, newest first."""
+    rows, store_view, device = call.store_view.samples, call.store_view, call.text("device")
+    begin, end = call.instant("from"), call.instant("to")
+    if device is not None:
+        if device not in store_view.mirror.devices:
+            raise not_found("device", device)
+        page = call.page(MAX_HISTORY)
+        of = (device, begin or 0, call.services.clock() + 1 if end is None else end, page)
+        found, total = await store_view.read(store_view.store.samples, *of)
+        return listed([sample_view(row) for row in found], total, page)
+    if begin is not None or end is not None:
+        raise Refused(400, "invalid", "from and to need a device, whose readings they limit.")
     return call.listing([rows[device] for device in sorted(rows)], sample_view)
 
 

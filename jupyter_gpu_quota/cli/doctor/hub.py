@@ -41,6 +41,7 @@ def service_results(client: Client | None) -> Iterator[Result]:
     yield _check_at_service("gpus", client, _gpus)
     yield skip("enforcement", "`job`, `notebooks` and `devices` show the enforcement of each share")
     yield _check_at_service("accounts", client, _accounts)
+    yield _check_at_service("job python", client, _job_python)
 
 
 def _check_at_service(what: str, client: Client | None, check: Callable[[Client], Result]) -> Result:
@@ -58,6 +59,15 @@ def _gpus(client: Client) -> Result:
         return warn("gpus", "the service has no device", "run doctor on the hub's machine")
     simulated = sum(device.simulated for device in devices)
     return ok("gpus", f"{counted(len(devices), 'device')}, {simulated} simulated")
+
+
+def _job_python(client: Client) -> Result:
+    """The interpreter of `python` at the beginning of a job's command."""
+    by_project = {project: each for each in client.environments() for project in each.default_of}
+    found = [f"{each.python} for {project} (environment {each.name})" for project, each in sorted(by_project.items())]
+    rest = client.me().job_python
+    others = " for all others" if found else ""
+    return ok("job python", "; ".join([*found, *([f"{rest}{others}"] if rest else [])]) or "unknown")
 
 
 def _accounts(client: Client) -> Result:

@@ -302,7 +302,12 @@ AUDIT: Table[AuditRow] = Table(
     sql_indexes=(("at",), ("project", "seq")),
 )  # fmt: skip
 SAMPLES: Table[DeviceSample] = Table(
-    name="samples", record=DeviceSample, keys=("device", "at"), omitted=("processes",), sql_indexes=(("at",),)
+    name="samples",
+    record=DeviceSample,
+    keys=("device", "at"),
+    omitted=("processes",),
+    order=("at",),
+    sql_indexes=(("at",),),
 )
 LATEST: Table[DeviceSample] = Table(name="latest_samples", record=DeviceSample, keys=("device",))
 BATCHES: Table[BatchRow] = Table(
