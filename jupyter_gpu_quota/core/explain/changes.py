@@ -64,7 +64,8 @@ Search = Callable[[Trials], "Change | QuotaTooHigh | None"]
 
 def _searches() -> Iterator[tuple[ChangeKind, Search]]:
     yield ChangeKind.FREED, _freed
-    yield ChangeKind.QUOTA, _quota
+    for department in (False, True):
+        yield ChangeKind.QUOTA, lambda trials, of=department: _quota(trials, department=of)  # type: ignore[misc]
     for department in (False, True):
         yield ChangeKind.LIMIT, lambda trials, of=department: _limit(trials, department=of)  # type: ignore[misc]
     for department in (False, True):
@@ -95,22 +96,23 @@ def _freed(trials: Trials) -> Change | None:
 
 
 # --- amounts --------------------------------------------------------------------------------------------------------
-def _quota(trials: Trials) -> Change | QuotaTooHigh | None:
+def _quota(trials: Trials, *, department: bool) -> Change | QuotaTooHigh | None:
     """The first higher quota that starts it; as too high where it does not fit beside the other quotas."""
     what_if = trials.what_if
-
-    inside = what_if.is_inside(department=False)
+    if department and what_if.department is None:
+        return None
+    inside = what_if.is_inside(department=department)
 
     def is_fixed(work: Job | Notebook) -> bool:
         return inside(work) and not (isinstance(work, Job) and work.preemptible)
 
-    now, name = what_if.quota, quota_name(what_if)
-    most = min(what_if.max_quota - now, 2 * what_if.capacity_milli)
+    now, name = what_if.quota(department=department), quota_name(what_if)
+    most = min(what_if.max_quota(department=department) - now, 2 * what_if.capacity_milli)
     thresholds = [*what_if.thresholds(now, is_fixed), *what_if.thresholds(now, inside)]
-    change = _raised(trials, ChangeKind.QUOTA, name, now, most, thresholds, department=False)
+    change = _raised(trials, ChangeKind.QUOTA, name, now, most, thresholds, department=department)
     if change is None:
         return None
-    objection = what_if.objection_to(with_amount(what_if, name, now + change.by_milli))
+    objection = what_if.objection_to(with_amount(what_if, name, now + change.by_milli, department=department))
     if objection is None:
         return change
     return QuotaTooHigh(change=change, needed_milli=objection.needed_milli, available_milli=objection.available_milli)
@@ -216,32 +218,40 @@ _AMOUNT_KINDS = {
 
 # --- the pool -------------------------------------------------------------------------------------------------------
 def _pool(trials: Trials) -> Change | None:
-    """The smallest further node that starts it."""
-    what_if = trials.what_if
-    model, counts = _model_of_pool(what_if), -(-what_if.demand_milli // WHOLE_DEVICE)
-    if trials.is_small:
-        tried: Iterable[int] = range(1, counts + 1)
-    else:
-        needed = -(-what_if.size // WHOLE_DEVICE)
-        counts = min(counts, -(-2 * what_if.capacity_milli // WHOLE_DEVICE) + needed)
-        tried = doubled((1, needed), counts)
-    count = first_amount(lambda many: trials.starts(snapshot=with_devices(what_if, many, model)), tried, counts)
-    if count is None:
+    """The smallest further node that starts it, of one model."""
+    what_if, models = trials.what_if, _models(trials.what_if)
+    found = ((count, at) for at, model in enumerate(models) if (count := _devices_of(trials, model)) is not None)
+    best = min(found, default=None) if trials.is_small else next(found, None)
+    if best is None:
         return None
+    count, at = best
     milli = count * WHOLE_DEVICE
     return Change(
         kind=ChangeKind.POOL,
         pool=what_if.pool,
         by_milli=milli,
         to_milli=what_if.capacity_milli + milli,
-        model=model if len({device.model for device in what_if.snapshot.devices} | {model}) > 1 else None,
+        model=models[at] if len({device.model for device in what_if.snapshot.devices} | {models[at]}) > 1 else None,
     )
 
 
-def _model_of_pool(what_if: WhatIf) -> str:
-    """The model that the case asks for, else the first of the pool."""
-    models = sorted(device.model for device in what_if.snapshot.devices)
-    return next(iter(what_if.job.gpu_models if what_if.job else ()), models[0] if models else "any")
+def _models(what_if: WhatIf) -> list[str]:
+    """The models that the case accepts: those that it names, else those of the pool."""
+    accepted = what_if.job.gpu_models if what_if.job else ()
+    return list(accepted) or sorted({device.model for device in what_if.snapshot.devices}) or ["any"]
+
+
+def _devices_of(trials: Trials, model: str) -> int | None:
+    """The fewest devices of a model on one more node that start it."""
+    what_if = trials.what_if
+    counts = -(-what_if.demand_milli // WHOLE_DEVICE)
+    if trials.is_small:
+        tried: Iterable[int] = range(1, counts + 1)
+    else:
+        needed = -(-what_if.size // WHOLE_DEVICE)
+        counts = min(counts, -(-2 * what_if.capacity_milli // WHOLE_DEVICE) + needed)
+        tried = doubled((1, needed), counts)
+    return first_amount(lambda many: trials.starts(snapshot=with_devices(what_if, many, model)), tried, counts)
 
 
 # --- the request ----------------------------------------------------------------------------------------------------

@@ -122,10 +122,10 @@ class WhatIf:
         owner = self._owner(self.policy, department=True)
         return owner.name if owner else None
 
-    @property
-    def quota(self) -> int:
-        """The quota that admits it."""
-        return self.amounts.notebook_milli if self.is_notebook else self.amounts.training_milli
+    def quota(self, *, department: bool) -> int:
+        """The quota that admits it, of its project or of the project's department."""
+        amounts = self.amounts_of(department=department)
+        return amounts.notebook_milli if self.is_notebook else amounts.training_milli
 
     def limit(self, *, department: bool) -> int | None:
         """The limit of its project, or of the project's department, in its pool."""
@@ -165,13 +165,14 @@ class WhatIf:
         soon = held + sum(map(_size, others)) - sum(map(_size, rest))
         return [*_sums(held, others), *_sums(soon, rest)]
 
-    @property
-    def max_quota(self) -> int:
-        """The largest quota that makes a difference: everything the project wants, under its limit."""
-        own = self._sizes(lambda project: project == self.project)
-        other = self.amounts.training_milli if self.is_notebook else self.amounts.notebook_milli
-        limit = self.amounts.limit_milli
-        return self.quota + own if limit is None else min(self.quota + own, limit - other)
+    def max_quota(self, *, department: bool) -> int:
+        """The largest quota that makes a difference: everything that its owner wants, under its limit."""
+        quota, amounts = self.quota(department=department), self.amounts_of(department=department)
+        inside = self.is_inside(department=department)
+        most = quota + sum(job.gpu_milli * job.ranks for job in self.snapshot.jobs if inside(job))
+        most += sum(one.gpu_milli for one in self.snapshot.notebooks if inside(one))
+        other = amounts.training_milli if self.is_notebook else amounts.notebook_milli
+        return most if amounts.limit_milli is None else min(most, amounts.limit_milli - other)
 
     @property
     def size(self) -> int:
@@ -186,7 +187,8 @@ class WhatIf:
     @property
     def demand_milli(self) -> int:
         """The sum of all requests in the pool."""
-        return self._sizes(lambda _project: True)
+        jobs = sum(job.gpu_milli * job.ranks for job in self.snapshot.jobs)
+        return jobs + sum(one.gpu_milli for one in self.snapshot.notebooks)
 
     @property
     def capacity_milli(self) -> int:
@@ -197,10 +199,6 @@ class WhatIf:
         """The healthy devices on nodes that take new work."""
         closed = {node.id for node in self.snapshot.nodes if not node.is_open}
         return [one for one in self.snapshot.devices if one.health is Health.HEALTHY and one.node not in closed]
-
-    def _sizes(self, of: Callable[[str], bool]) -> int:
-        jobs = sum(job.gpu_milli * job.ranks for job in self.snapshot.jobs if of(job.project))
-        return jobs + sum(one.gpu_milli for one in self.snapshot.notebooks if of(one.project))
 
     def objection_to(self, policy: Policy) -> QuotaRefusal | None:
         """Why quotas of a changed policy do not fit; None where there are no more objections than now."""

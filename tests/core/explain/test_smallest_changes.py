@@ -183,7 +183,7 @@ def check_amounts(made: World, job: Job, found: Explanation, step: int) -> None:
             department = owner != job.project
             rows = {row.name: row.amounts["t"] for row in (policy.departments if department else policy.projects)}
             now = getattr(rows[owner], field) if owner in rows else None
-            if now is None or (kind == "quota" and department):
+            if now is None:
                 continue
 
             def works(by: int, owner=owner, field=field, now=now, department=department) -> bool:  # type: ignore[no-untyped-def]

@@ -83,6 +83,17 @@ def changes(made: World, name: str) -> dict[str, int]:
             {"freed": 1000, "quota": 2000, "pool": 1000},
             id="with quota it would pause another job",
         ),
+        pytest.param(
+            "pool t 4\ndepartment D 2 of t\na 2 of t in D\nc 0 of t in D\nc runs 1 fixed\na queues 2 fixed", "a1",
+            {"freed": 1000, "quota": 1000, "preemptible": 0, "size": 1000},
+            id="the quota of the department is raised",
+        ),
+        pytest.param(
+            "pool t 1x1 A\npool t 1x1 B\na 1 of t, weight 0\nb 1 of t\na runs 1 on n1g0 fixed\nb runs 1 on n2g0 fixed\n"
+            "b queues 1 model A priority 90\na queues 1", "a2",
+            {"freed": 1000, "pool": 1000},
+            id="a node of another model is added, which no earlier job takes",
+        ),
         pytest.param("pool t 1x2\na 0 of t\na queues 3", "a1", {"pool": 3000, "size": 1000},
             id="a large enough node is added"),
         pytest.param(
