@@ -64,7 +64,7 @@ def test_the_install_page_and_the_uninstall_page_work_as_they_are_written(
     (folder / "quota.yaml").write_text(QUOTA)
     try:
         hub.start()
-        submit_one_job(hub, environment, tmp_path)
+        submit_one_job(hub, environment, tmp_path / "work")
         remove(hub)
     finally:
         hub.end()
@@ -77,6 +77,8 @@ def test_the_install_page_and_the_uninstall_page_work_as_they_are_written(
 
 
 def submit_one_job(hub: TemporaryHub, environment: Path, folder: Path) -> None:
+    """A job from an empty folder: with this test's own it would pack the environment."""
+    folder.mkdir()
     command = [str(environment / "bin" / "jupyter"), "gpu-quota"]
     options = ["--url", hub.url, "--token", hub.token_of("ann"), "--gpu", "1", "--wait", "--", "echo", "trained"]
     done = subprocess.run([*command, "submit", *options], cwd=folder, capture_output=True, text=True, timeout=120)
