@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ..hub_api import Hub, HubUnavailable, Server
+from ..hub_api import Account, Hub, HubUnavailable, Server
 from ..notifications.channel import Channel, Outcome
 from ..notifications.job_message import JobMessage
 from ..notifications.message import Message
@@ -48,6 +48,10 @@ class HubCalls:
     def servers(self) -> Sequence[Server]:
         """Every server that is active or pending. Raises HubUnavailable."""
         return self._events.run(self._hub.servers())
+
+    def accounts(self) -> Sequence[Account]:
+        """All users with their groups. Raises HubUnavailable."""
+        return self._events.run(self._hub.accounts())
 
     def stop(self, user: str, server: str) -> None:
         """Request the stop of a server, without waiting. A failure is logged; the controller repeats the request."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from ..backends.protocol import EnforcementBackend
-from ..hub_api import Server
+from ..hub_api import Account, Server
 from ..notifications.channel import Channel
 from ..notifications.message import Event
 from ..store.reads.followed_store import FollowedStore
@@ -29,6 +29,9 @@ class HubControl(Protocol):
 
     def servers(self) -> Sequence[Server]:
         """Every server that is active or pending. Raises HubUnavailable."""
+
+    def accounts(self) -> Sequence[Account]:
+        """All users with their groups. Raises HubUnavailable."""
 
     def stop(self, user: str, server: str) -> None:
         """Request the stop of a server, without waiting for it."""
@@ -76,7 +79,7 @@ class ControllerFactory:
         return Enforcement(view, self.enforcement_backend, effects)
 
     def reconciliation(self) -> Reconciliation:
-        return Reconciliation(FollowedStore(self.store), self.fenced, self.hub.servers)
+        return Reconciliation(FollowedStore(self.store), self.fenced, self.hub.servers, self.hub.accounts)
 
     def job_notifications(self) -> JobNotifications:
         return JobNotifications(self.store, self.fenced, self.queue.channels, self.job_events)

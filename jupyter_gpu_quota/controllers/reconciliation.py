@@ -1,14 +1,19 @@
-"""The reconciliation controller: returns booked slices whose server is not in the hub's list of servers."""
+"""The reconciliation controller compares the live work with the hub.
+
+It returns booked slices whose server the hub does not list, and holds waiting jobs whose user left the groups of their
+data.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from ..core.lifecycle import NOTEBOOK_FINAL
-from ..hub_api import Server
+from ..core.lifecycle import NOTEBOOK_FINAL, WAITING
+from ..core.reasons import DataUnavailable
+from ..hub_api import Account, Server
 from ..store.reads.followed_store import FollowedStore
-from ..store.records.commands import Recorded, ReturnNotebook
+from ..store.records.commands import ChangeJob, Recorded, ReturnNotebook
 from ..store.records.rows import NotebookRecord
 from .lease import FencedStore
 
@@ -32,13 +37,14 @@ class Reconciliation:
 
     def __init__(
         self, view: FollowedStore, store: FencedStore, servers: Callable[[], Sequence[Server]],
-        grace_ms: int = GRACE_MS,
+        accounts: Callable[[], Sequence[Account]], grace_ms: int = GRACE_MS,
     ) -> None:  # fmt: skip
         self.view, self.store, self.servers, self._grace_ms = view, store, servers, grace_ms
+        self.accounts = accounts
         self._missed: dict[str, tuple[int, int]] = {}
 
     def run_once(self, now: int) -> int:
-        """Compare once. Without bookings the hub is not asked."""
+        """Compare once. The hub is asked for its servers if there are bookings, and for its users if jobs wait."""
         self.view.refresh()
         live = list(self.view.mirror.notebooks.values())
         if live:
@@ -48,7 +54,23 @@ class Reconciliation:
                 (outcome,) = self.store.record(ReturnNotebook(notebook=name, actor=ACTOR, why=WHY))
                 if isinstance(outcome, Recorded):
                     log.info("slice %s was returned: %s", name, WHY)
+        self._hold_without_group()
         return now + EVERY_MS
+
+    def _hold_without_group(self) -> None:
+        """Hold the waiting jobs with data whose user is in none of the groups that gave it any more."""
+        mirror = self.view.mirror
+        jobs = [mirror.jobs[job] for jobs in mirror.jobs_with_data.values() for job in jobs]
+        waiting = {record.job.id: record for record in jobs if record.job.state in WAITING}
+        if not waiting:
+            return
+        groups = {account.name: account.groups for account in self.accounts()}
+        self.view.learn_names([record.job.user for record in waiting.values()])
+        for job, record in waiting.items():
+            user = self.view.names.get(record.job.user)
+            if user is not None and set(record.spec.data_groups).isdisjoint(groups.get(user, ())):
+                why = DataUnavailable(data=", ".join(record.spec.data))
+                self.store.record(ChangeJob(job=job, actor=ACTOR, change="hold", why=why))
 
     def missing(
         self, live: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int

@@ -15,7 +15,7 @@ from jupyter_gpu_quota.controllers.idleness import Idleness
 from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership
 from jupyter_gpu_quota.controllers.notifications import ChannelSender
 from jupyter_gpu_quota.controllers.reconciliation import Reconciliation
-from jupyter_gpu_quota.hub_api import HubUnavailable, Server
+from jupyter_gpu_quota.hub_api import Account, HubUnavailable, Server
 from jupyter_gpu_quota.notifications.channel import Channel, Outcome
 from jupyter_gpu_quota.notifications.channels import channels_of
 from jupyter_gpu_quota.notifications.message import Message
@@ -126,6 +126,10 @@ class _Hub:
     def servers(self) -> Sequence[Server]:
         world = self._controllers.world
         return world.run(world.rest_hub.servers())
+
+    def accounts(self) -> Sequence[Account]:
+        world = self._controllers.world
+        return world.run(world.rest_hub.accounts())
 
     def stop(self, user: str, server: str) -> None:
         with suppress(HubUnavailable):

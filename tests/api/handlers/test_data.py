@@ -142,6 +142,24 @@ def test_a_preview_names_the_data_that_jobs_lose(world: ServiceWorld, text: str,
     assert [str(words) in each and "that will be held: 1." in each for each in found] == [True] * bool(words)
 
 
+def test_waiting_jobs_of_a_user_who_left_the_group_are_held(world: ServiceWorld) -> None:
+    world.add("bob", groups=["annotators"])
+    jobs = {who: world.submit(who, data=["labels"])["id"] for who in ("ute", "bob")}
+    without = world.submit("ute", data=[])["id"]
+    world.add("ute", groups=["other"])
+    world.controllers.turn(world.controllers.reconciliation)
+    states = {job: world.get(f"jobs/{job}", "ann").json["state"] for job in (*jobs.values(), without)}
+    assert states == {jobs["ute"]: "held", jobs["bob"]: "queued", without: "queued"}
+    assert world.get(f"jobs/{jobs['ute']}", "ann").json["reason"]["code"] == "data_unavailable"
+
+
+def test_without_jobs_with_data_the_hub_is_not_asked_for_its_users(world: ServiceWorld) -> None:
+    world.submit("ute", data=[])
+    world.hub.asked.clear()
+    world.controllers.turn(world.controllers.reconciliation)
+    assert world.hub.asked == []
+
+
 def test_a_held_job_is_released_when_it_may_use_its_data(world: ServiceWorld) -> None:
     job = world.submit("ute", data=["images"])["id"]
     world.record(ChangeJob(job=job, actor="system:test", change="hold", why=DataUnavailable(data="images")))
