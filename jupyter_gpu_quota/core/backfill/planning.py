@@ -48,12 +48,12 @@ def future_work(
     gone = pool.stopped_jobs() | restarts.keys()
     work = [one for one in pool.running if one.job.id not in gone] if gone else list(pool.running)
     again = {**restarts, **dict(_again(preemptions))}
-    changed = {one.job.id: one.job for one in pool.running if one.job.id in again} if again else {}
     drained_at = pool.now + grace_ms(pool)
     for one in pool.reserved:
         begins = pool.now if is_free_now(pool.ledger, one.pieces, borrowed=one.borrower) else drained_at
         work.append(_from(pool, pool.waiting[one.id], one.pieces, begins, borrower=one.borrower))
-    rows = [*pool.restarting, *((changed[name], pieces) for name, pieces in again.items() if name in changed)]
+    stopped = ((pool.preemptible_job(name), pieces) for name, pieces in again.items())
+    rows = [*pool.restarting, *((one.job, pieces) for one, pieces in stopped if one is not None)]
     for preemption in preemptions:
         preemptor, pieces, borrower = preemption.preemptor, preemption.pieces, preemption.borrowed
         job = pool.waiting.get(preemptor.id)

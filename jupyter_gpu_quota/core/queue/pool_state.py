@@ -70,8 +70,7 @@ class PoolState:
     """The largest ranks that the quotas were checked for, by the GPU models that a rank may run on."""
     work_on: Mapping[str, Collection[str]] = field(default_factory=dict)
     """The workloads with an allocation on each device, by its id."""
-    preemptible: Callable[[str], Running | None] | None = None
-    """Finds a preemptible running job, no borrower, with which the pool began; read when work may move."""
+    find_preemptible: Callable[[str], Running | None] | None = None
     stopped: set[str] = field(default_factory=set)
     """The keys of the work that this plan stops."""
     running: list[Running] = field(default_factory=list)
@@ -95,6 +94,10 @@ class PoolState:
             self.projects[name] = self.unknown_project(name)
         return self.projects[name]
 
+    def preemptible_job(self, name: str) -> Running | None:
+        """A preemptible running job, no borrower, with which the pool began; None for other work."""
+        return None if self.find_preemptible is None else self.find_preemptible(name)
+
     def stopped_jobs(self) -> set[str]:
         """The jobs that this plan stops, as a whole or in part."""
         return {key.removesuffix(ABOVE) for key in self.stopped}
@@ -106,7 +109,7 @@ class PoolState:
 
     def release_references(self) -> None:
         """Break reference cycles: collecting them would cost a fifth of a decide."""
-        self.preemptible = None
+        self.find_preemptible = None
         for project in (*self.projects.values(), *self.departments.values()):
             project.release_references()
 

@@ -71,7 +71,7 @@ def read_pool(
     pool.borrowers.sort(key=lambda victim: victim.order)
     for project in pool.projects.values():
         project.make_victims = partial(make_victims, policy, pool.now)
-    pool.preemptible = partial(_preemptible, pool, part, stopping, changed or {})
+    pool.find_preemptible = partial(_preemptible, pool, part, stopping, changed or {})
     return pool
 
 

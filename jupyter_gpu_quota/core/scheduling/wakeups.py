@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ..eviction.quarantine import quarantine_at
 from ..model import MS_PER_S, Job, JobState, Node, Notebook, Policy, Reservation
@@ -26,7 +26,7 @@ def next_wakeup(
     Jobs that wait and were never paused have none of their own. ``wanted``: some work wants more than it has, so that
     other amounts would matter.
     """
-    found = [at for job in jobs for at in _of_job(job, policy) if at > now]
+    found = [at for job in jobs for at in _of_job(job, policy)]
     found += [at for notebook in notebooks if (at := release_at(notebook, policy)) is not None]
     found += [node.drain_by_at for node in nodes if node.drain_by_at is not None]
     for starts_at in (one.starts_at for one in reservations if one.starts_at is not None):
@@ -39,14 +39,13 @@ def next_wakeup(
 _RUNNING = JobState.RUNNING
 
 
-def _of_job(job: Job, policy: Policy) -> Iterator[int]:
-    times = policy.preemption
-    for at in job.paused_at:
-        yield at + times.per_s * MS_PER_S
-    if job.state is _RUNNING and job.started_at is not None:
-        yield job.started_at + job.time_limit_s * MS_PER_S
-        yield job.started_at + times.min_runtime_s * MS_PER_S
-        if (grows := may_grow_at(job, policy)) is not None:
-            yield grows
-    if (overdue := quarantine_at(job, policy)) is not None:
-        yield overdue
+def _of_job(job: Job, policy: Policy) -> list[int]:
+    times, started_at = policy.preemption, job.started_at
+    found = [at + times.per_s * MS_PER_S for at in job.paused_at] if job.paused_at else []
+    if job.state is _RUNNING and started_at is not None:
+        found += [started_at + job.time_limit_s * MS_PER_S, started_at + times.min_runtime_s * MS_PER_S]
+        if job.min_ranks is not None and (grows := may_grow_at(job, policy)) is not None:
+            found.append(grows)
+    elif (overdue := quarantine_at(job, policy)) is not None:
+        found.append(overdue)
+    return found
