@@ -1,12 +1,8 @@
 """The fragmentation score of a node: how much of the expected work could still go there.
 
-A request is placed where the score falls least. For the expected work (common requests with their counts) it sums
-
-* the GPUs that a few sequences of it, each offered to the node one by one, would fill on average;
-* what the next request of it would take on the node (0 where it does not fit);
-* for requests of several devices per rank, how many fit side by side: only they need whole nodes.
-
-It is computed in integers and without randomness: the sequences step through the counts by the golden ratio. States are
+The score is the GPU that a few sequences of expected work (common requests by their counts), each offered to the node
+one by one, would fill. A request is placed where the score and the priced amounts (:mod:`.scarcity`) fall least. It is
+computed in integers and without randomness: the sequences step through the counts by the golden ratio. States are
 rounded to a grid, so that few scores are computed: the rest of a device counts as far as expected fractions can fill
 it, CPU and memory count to the nearest step of the node's size and no more than its free GPUs could use.
 Source: docs/scheduling.md, section 7.
@@ -20,9 +16,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..model import WHOLE_DEVICE, Demand
-from .workload_profile import MAX_REQUESTS, RankRequest
+from .workload_profile import commonest
 
-SEQUENCES, LENGTH = 8, 40
+SEQUENCES, LENGTH, MAX_ROWS = 8, 40, 128
+"""The number of sequences, their length, and the most rows of the demand that they step through."""
 CPU_STEPS, MEMORY_STEPS = 32, 16
 """The grid: the number of steps of a node's CPU and memory."""
 _GOLDEN, _TURN = 2_654_435_769, 1 << 32
@@ -31,11 +28,14 @@ Work = tuple[int, int, int]
 
 
 class NodeKind(NamedTuple):
-    """The fixed properties of a node: the model of each device (one name where all are equal), and the grid."""
+    """The fixed properties of a node: the model of each device (one where all are equal), the grid, and the size."""
 
     models: tuple[str, ...]
     cpu_step: int
     memory_step: int
+    devices: int
+    cpu_milli: int
+    memory_mib: int
 
 
 class NodeState(NamedTuple):
@@ -47,6 +47,16 @@ class NodeState(NamedTuple):
     free: tuple[int, ...]
 
 
+def usable(state: NodeState, models: tuple[str, ...]) -> Sequence[int]:
+    """The free amounts of the devices of these models (none named: of all)."""
+    kind = state.kind
+    if not models or (len(kind.models) == 1 and kind.models[0] in models):
+        return state.free
+    if len(kind.models) == 1:
+        return ()
+    return [free for free, model in zip(state.free, kind.models, strict=True) if model in models]
+
+
 @lru_cache(maxsize=4)
 def score_for(demand: tuple[Demand, ...]) -> FragmentationScore:
     """The scores under a demand; cached while the demand stays the same."""
@@ -54,19 +64,17 @@ def score_for(demand: tuple[Demand, ...]) -> FragmentationScore:
 
 
 class FragmentationScore:
-    """The scores of node states under one demand, in milli-GPU times SEQUENCES times the demand's total count.
+    """The scores of node states under one demand, in milli-GPU times SEQUENCES. ``rows``: the expected work with GPUs.
 
     Rule R74.
     """
 
     def __init__(self, demand: Sequence[Demand]) -> None:
-        self._rows = sorted(demand, key=lambda row: (-row.count, _request(row)))[:MAX_REQUESTS]
-        self._total = sum(row.count for row in self._rows)
-        self._steps = _reachable([row.gpu_milli for row in self._rows])
-        gpu_rows = [row for row in self._rows if row.gpu_milli]
-        self._most_cpu = _most_per_gpu([(row.cpu_milli, row.gpu_milli) for row in gpu_rows])
-        self._most_memory = _most_per_gpu([(row.memory_mib, row.gpu_milli) for row in gpu_rows])
-        self._walk = _walk(self._rows)
+        self.rows = commonest(row for row in demand if row.gpu_milli)
+        self._steps = _reachable([row.gpu_milli for row in self.rows])
+        self._most_cpu = _most_per_gpu([(row.cpu_milli, row.gpu_milli) for row in self.rows])
+        self._most_memory = _most_per_gpu([(row.memory_mib, row.gpu_milli) for row in self.rows])
+        self._walk = _walk(self.rows[:MAX_ROWS])
         self._of_models: dict[tuple[str, ...], _ExpectedWork] = {}
         self._useful: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {}
         """By free amounts: the part of each device that expected work could fill, and the CPU and memory for it."""
@@ -87,13 +95,15 @@ class FragmentationScore:
         on_grid = NodeState(kind, cpu - cpu % kind.cpu_step, memory - memory % kind.memory_step, free)
         known = self._known.get(on_grid)
         if known is None:
-            known = self._known[on_grid] = self._expected(kind).score(on_grid, self._total)
+            known = self._known[on_grid] = self._expected(kind).score(on_grid)
         return known
 
     def _expected(self, kind: NodeKind) -> _ExpectedWork:
         if kind.models not in self._of_models:
-            fits = [not row.gpu_models or not set(row.gpu_models).isdisjoint(kind.models) for row in self._rows]
-            self._of_models[kind.models] = _ExpectedWork(self._rows, self._walk, fits)
+            fits = [
+                not row.gpu_models or not set(row.gpu_models).isdisjoint(kind.models) for row in self.rows[:MAX_ROWS]
+            ]
+            self._of_models[kind.models] = _ExpectedWork(self.rows[:MAX_ROWS], self._walk, fits)
         return self._of_models[kind.models]
 
 
@@ -102,41 +112,23 @@ class _ExpectedWork:
 
     def __init__(self, rows: Sequence[Demand], walk: Sequence[Sequence[int]], fits: Sequence[bool]) -> None:
         works = [(row.gpu_milli, row.cpu_milli, row.memory_mib) for row in rows]
-        chosen = [at for at, row in enumerate(rows) if fits[at] and row.gpu_milli]
-        self._sequences = [[works[at] for at in order if fits[at] and rows[at].gpu_milli] for order in walk]
+        self._sequences = [[works[at] for at in order if fits[at]] for order in walk]
         self._small_enough: dict[int, list[list[Work]]] = {}
-        self.counted = [(works[at], rows[at].count * rows[at].gpu_milli) for at in chosen]
-        self.least = min((works[at][0] for at in chosen), default=WHOLE_DEVICE)
+        self._least = min((work[0] for work, here in zip(works, fits, strict=True) if here), default=WHOLE_DEVICE)
 
-    def score(self, state: NodeState, total: int) -> int:
-        """See the module's docstring; ``total``: the sum of all counts."""
+    def score(self, state: NodeState) -> int:
+        """See the module's docstring."""
         _, cpu, memory, free = state
         if not free:
             return 0
         sequences = self._up_to(free.count(WHOLE_DEVICE) * WHOLE_DEVICE or free[-1])
-        filled = sum([_filled(order, cpu, memory, list(free), self.least) for order in sequences])
-        return total * filled + SEQUENCES * self._next(cpu, memory, free)
+        return sum([_filled(order, cpu, memory, list(free), self._least) for order in sequences])
 
     def _up_to(self, gpu: int) -> list[list[Work]]:
         """The sequences without larger requests."""
         if gpu not in self._small_enough:
             self._small_enough[gpu] = [[work for work in order if work[0] <= gpu] for order in self._sequences]
         return self._small_enough[gpu]
-
-    def _next(self, cpu: int, memory: int, free: Sequence[int]) -> int:
-        """The GPU that one more expected request would take, weighted by counts; of several devices, side by side."""
-        whole, largest, found = free.count(WHOLE_DEVICE), free[-1], 0
-        for (gpu, cpu_each, memory_each), weight in self.counted:
-            if cpu_each > cpu or memory_each > memory:
-                continue
-            if gpu <= WHOLE_DEVICE:
-                found += weight if gpu <= largest else 0
-            else:
-                copies = whole // (gpu // WHOLE_DEVICE)
-                copies = min(copies, cpu // cpu_each) if cpu_each else copies
-                copies = min(copies, memory // memory_each) if memory_each else copies
-                found += weight * (copies + 1) if copies else 0
-        return found
 
 
 def _filled(order: Sequence[Work], cpu: int, memory: int, free: list[int], least: int) -> int:
@@ -161,10 +153,6 @@ def _filled(order: Sequence[Work], cpu: int, memory: int, free: list[int], least
         if not free:
             break
     return filled
-
-
-def _request(row: Demand) -> RankRequest:
-    return row.gpu_milli, row.cpu_milli, row.memory_mib, row.gpu_models
 
 
 def _reachable(sizes: Sequence[int]) -> list[int]:

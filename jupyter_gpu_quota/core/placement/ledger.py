@@ -10,6 +10,7 @@ Reading a pool fills the columns directly; after the first call of :meth:`Ledger
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import compress
@@ -19,6 +20,7 @@ from ..model import WHOLE_DEVICE, Demand, Device, Health, Node
 from .fragmentation import CPU_STEPS, MEMORY_STEPS, NodeKind, NodeState, score_for
 from .node_classes import NodeClasses
 from .node_resources import NOTHING, CpuMemory, NodeResources, node_sizes
+from .scarcity import ScarcityPrices
 from .workload_profile import needs_score
 
 Models = tuple[str, ...]
@@ -197,6 +199,8 @@ class Ledger:
         self._draining: set[int] | None = None
         self.node_resources = NodeResources(self._sizes)
         self._node_classes: dict[bool, NodeClasses] = {}
+        self.prices: ScarcityPrices | None = None
+        """The prices by the room at the first look at node classes."""
         self._rooms: dict[Models, tuple[FreeDevices, FreeDevices]] | None = None
         self._has_unused_quota: bool | None = None
         self._journal: list[tuple[Column | _ResourceChange, int, int]] = []
@@ -220,8 +224,9 @@ class Ledger:
         return other
 
     def set_demand(self, demand: tuple[Demand, ...]) -> None:
-        """Place by this demand from now on; by GPU amounts alone where it has nothing else."""
+        """Place by this demand, and by the room now, from now on; by GPU amounts alone where it has nothing else."""
         self.score = score_for(demand) if needs_score(demand) else None
+        self.prices = None
         self._node_classes.clear()
 
     @property
@@ -382,8 +387,11 @@ class Ledger:
         if borrowed not in self._node_classes:
             free = self.lendable_now if borrowed else self.plain_now
             kinds = [self._kind(node) for node in range(len(self.nodes))]
+            if self.score and not self.prices:
+                states = Counter(self._state(node, kind, free) for node, kind in enumerate(kinds))
+                self.prices = ScarcityPrices(self.score.rows, states)
             self._node_classes[borrowed] = NodeClasses(
-                len(kinds), lambda node: self._state(node, kinds[node], free), self.score
+                len(kinds), lambda node: self._state(node, kinds[node], free), self.score, self.prices
             )
         for at in self._log[self._node_classes_read :]:
             for classes in self._node_classes.values():
@@ -394,7 +402,8 @@ class Ledger:
     def _kind(self, node: int) -> NodeKind:
         models, (cpu, memory) = tuple(self.model[at] for at in self.on_node[node]), self.node_resources.sizes[node]
         cpu_step, memory_step = max(1, cpu // CPU_STEPS), max(1, memory // MEMORY_STEPS)
-        return NodeKind(models if len(set(models)) > 1 else models[:1], cpu_step, memory_step)
+        names = models if len(set(models)) > 1 else models[:1]
+        return NodeKind(names, cpu_step, memory_step, len(models), *self.node_resources.size(node))
 
     def _state(self, node: int, kind: NodeKind, free: Callable[[int], int]) -> NodeState:
         amounts = [free(at) for at in self.on_node[node]]

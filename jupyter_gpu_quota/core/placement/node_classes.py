@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from ..model import WHOLE_DEVICE
-from .fragmentation import FragmentationScore, NodeState
+from .fragmentation import SEQUENCES, FragmentationScore, NodeState, usable
+from .scarcity import PER_MILLE, ScarcityPrices
 from .workload_profile import RankRequest
 
 NodeAndFree = tuple[int, int]
@@ -40,8 +41,11 @@ class _Ranking:
 class NodeClasses:
     """All nodes of a ledger by class. ``state_of`` returns the state of a node now."""
 
-    def __init__(self, nodes: int, state_of: Callable[[int], NodeState], score: FragmentationScore | None) -> None:
-        self._state_of, self._score = state_of, score
+    def __init__(
+        self, nodes: int, state_of: Callable[[int], NodeState],
+        score: FragmentationScore | None, prices: ScarcityPrices | None,
+    ) -> None:  # fmt: skip
+        self._state_of, self._score, self._prices = state_of, score, prices
         self._number: dict[NodeState, int] = {}
         self._states: list[NodeState] = []
         self._members: list[list[int]] = []
@@ -106,7 +110,7 @@ class NodeClasses:
             if self._count[node_class]:
                 found = self._costs.get(key := (node_class, request))
                 if found is None:
-                    found = self._costs[key] = costs(self._states[node_class], request, self._score)
+                    found = self._costs[key] = costs(self._states[node_class], request, self._score, self._prices)
                 for cost, free in found:
                     heappush(ranking.options, Option(cost, free, node_class))
         ranking.read = len(self._log)
@@ -129,11 +133,14 @@ def _rounded(state: NodeState) -> NodeState:
     return NodeState(kind, cpu - cpu % kind.cpu_step, memory - memory % kind.memory_step, free)
 
 
-def costs(state: NodeState, request: RankRequest, score: FragmentationScore | None) -> list[tuple[int, int]]:
+def costs(
+    state: NodeState, request: RankRequest, score: FragmentationScore | None, prices: ScarcityPrices | None
+) -> list[tuple[int, int]]:
     """The cost of a rank in a state, by device that it may share: (cost, free on that device).
 
-    The cost is the loss of fragmentation score. Without a score a fraction prefers the fullest device, a larger request
-    the node with the fewest whole ones. CPU and memory may be a step short here: the nodes know them exactly.
+    The cost is the loss of fragmentation score and of priced amounts. Without a score a fraction prefers the fullest
+    device, a larger request the node with the fewest whole ones. CPU and memory may be a step short here: the nodes
+    know them exactly.
     """
     gpu, cpu, memory, models = request
     kind, cpu_free, memory_free, everywhere = state
@@ -141,23 +148,17 @@ def costs(state: NodeState, request: RankRequest, score: FragmentationScore | No
         return []
     free = usable(state, models)
     options = _options(free, gpu)
-    if score is None or not options:
+    if score is None or prices is None or not options:
         return [(_plain(free, gpu, amount), amount) for amount in options]
-    before, cpu_left, memory_left = score.of(state), max(0, cpu_free - cpu), max(0, memory_free - memory)
+
+    def worth(state: NodeState) -> int:
+        return PER_MILLE * score.of(state) + SEQUENCES * prices.of(state)
+
+    before, cpu_left, memory_left = worth(state), max(0, cpu_free - cpu), max(0, memory_free - memory)
     return [
-        (before - score.of(NodeState(kind, cpu_left, memory_left, _after(everywhere, gpu, amount))), amount)
+        (before - worth(NodeState(kind, cpu_left, memory_left, _after(everywhere, gpu, amount))), amount)
         for amount in options
     ]
-
-
-def usable(state: NodeState, models: tuple[str, ...]) -> Sequence[int]:
-    """The free amounts of the devices of these models (none named: of all)."""
-    kind = state.kind
-    if not models or (len(kind.models) == 1 and kind.models[0] in models):
-        return state.free
-    if len(kind.models) == 1:
-        return ()
-    return [free for free, model in zip(state.free, kind.models, strict=True) if model in models]
 
 
 def _options(free: Sequence[int], gpu: int) -> Sequence[int]:

@@ -7,19 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..model import Demand, Job
 
-MAX_REQUESTS = 64
-"""The number of the commonest requests that a profile keeps."""
+MAX_REQUESTS = 512
+"""The number of requests that a profile keeps: those that ask for most GPU together, as large ones are rare."""
 RankRequest = tuple[int, int, int, tuple[str, ...]]
 """The request of one rank: gpu_milli, cpu_milli, memory_mib, models (none: any)."""
 
 
 def commonest_requests(counts: Mapping[RankRequest, int]) -> tuple[Demand, ...]:
-    """The commonest requests with their counts; ties go by request."""
-    rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))[:MAX_REQUESTS]
-    return tuple(
+    """The requests that ask for most GPU, with their counts; ties go by request."""
+    return commonest(
         Demand(gpu_milli=gpu, cpu_milli=cpu, memory_mib=memory, gpu_models=models, count=count)
-        for (gpu, cpu, memory, models), count in rows
+        for (gpu, cpu, memory, models), count in counts.items()
     )
+
+
+def commonest(rows: Iterable[Demand]) -> tuple[Demand, ...]:
+    """The rows that ask for most GPU, in order; ties go by request."""
+    return tuple(sorted(rows, key=_most_gpu_first)[:MAX_REQUESTS])
+
+
+def _most_gpu_first(row: Demand) -> tuple[int, RankRequest]:
+    return -row.count * row.gpu_milli, (row.gpu_milli, row.cpu_milli, row.memory_mib, row.gpu_models)
 
 
 def profile_of_jobs(jobs: Iterable[Job]) -> tuple[Demand, ...]:
