@@ -45,12 +45,13 @@ def constrained(trace: ClusterTrace, percent: int) -> ClusterTrace:
     tasks = []
     for task in trace.tasks:
         model = drawn.choice(models)
-        chosen = drawn.randrange(100) < percent and _could_run(task, model, trace.nodes)
+        chosen = drawn.randrange(100) < percent and could_run(task, model, trace.nodes)
         tasks.append(replace(task, models=(model,)) if task.gpu_milli and chosen else task)
     return replace(trace, tasks=tuple(tasks))
 
 
-def _could_run(task: TraceTask, model: str, nodes: Sequence[TraceNode]) -> bool:
+def could_run(task: TraceTask, model: str, nodes: Sequence[TraceNode]) -> bool:
+    """Whether a task fits an empty node of a model."""
     devices = -(-task.gpu_milli // WHOLE_DEVICE)
     return any(
         node.model == model

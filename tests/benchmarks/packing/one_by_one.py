@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from jupyter_gpu_quota.core.model import Demand
 from jupyter_gpu_quota.core.placement.ledger import Ledger
 from jupyter_gpu_quota.core.placement.place import Fit, Request, occupy, place
 from jupyter_gpu_quota.core.placement.workload_profile import ObservedDemand
 from jupyter_gpu_quota.simulate.packing.fill import (
+    TICK_PERCENT,
     FillFigures,
     TaskPlacement,
     capacity_milli,
@@ -49,18 +51,26 @@ def place_one_by_one(
 
 
 class Shipped:
-    """The placement that ``decide`` uses, one task at a time, with the demand learnt from the tasks so far."""
+    """The placement that ``decide`` uses, one task at a time, with the demand learnt from the tasks so far.
+
+    The prices follow the room at every two percent of the cluster's GPU, as in plans that start so much.
+    """
 
     def __init__(self, nodes: Sequence[TraceNode]) -> None:
         self._ledger = Ledger(devices_of(nodes), nodes_of(nodes))
-        self._seen = ObservedDemand()
+        self._seen, self._demand = ObservedDemand(), tuple[Demand, ...]()
+        self._tick_milli = capacity_milli(nodes) * TICK_PERCENT // 100
+        self._offered_milli = self._next_milli = 0
 
     def offer(self, task: TraceTask) -> TaskPlacement | None:
         """See :class:`Placer`."""
         ledger = self._ledger
         demand = self._seen.note((task.gpu_milli, task.cpu_milli, task.memory_mib, task.models))
-        if demand is not None:
-            ledger.set_demand(demand)
+        self._demand = demand or self._demand
+        self._offered_milli += task.gpu_milli
+        if demand or self._offered_milli >= self._next_milli:
+            self._next_milli = self._offered_milli + self._tick_milli
+            ledger.set_demand(self._demand)
         fit = place(ledger, Request(task.gpu_milli, 1, task.models, task.cpu_milli, task.memory_mib))
         if not isinstance(fit, Fit):
             return None

@@ -161,6 +161,14 @@ def _read(place: Path) -> ClusterTrace:
     return found
 
 
+def read_trace() -> ClusterTrace:
+    """The trace; ends the program where it is missing."""
+    place = folder()
+    if place is None:
+        raise SystemExit("The trace is not here; name its folder in GPU_QUOTA_OPENB.")
+    return _read(place)
+
+
 def show(console: Console, rows: Sequence[Row]) -> None:
     """The table of one mix after the other, published figures first where there are any."""
     for mix in dict.fromkeys(row.mix for row in rows):
@@ -186,10 +194,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    place = folder()
-    if place is None:
-        raise SystemExit("The trace is not here; name its folder in GPU_QUOTA_OPENB.")
-    trace = _read(place)
+    trace = read_trace()
     mixes = ["default"] if args.mixes is None else args.mixes or list(MIXES)
     rows = []
     for mix in mixes:
