@@ -291,6 +291,8 @@ SECTIONS = {
     "Selector": ("Selector", "The devices of a pool: those that match every given key, in one of its values. "
                  "Without a selector a pool takes the devices that no earlier pool has. A model is matched by its "
                  "words."),
+    "CostSection": ("Cost", "The price of a GPU hour in the pool. `usage` has the cost of allocated GPU hours, at "
+                    "the present price."),
     "DepartmentSection": ("Department", "A group of projects. Where there are departments, every project names one, "
                           "and the quotas of its projects fit inside its own, pool by pool."),
     "ProjectSection": ("Project", "An owner of quota. A pool that `quota` does not name gives the project nothing."),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from ..client import Client
 from ..core.amounts import counted, gpu_hours_text, gpu_text
 from ..wire import (
     ChoiceView,
+    CostView,
     DataView,
     DeviceView,
     EnvironmentView,
@@ -34,7 +36,7 @@ from .tables import all_columns, gpu_or_none, is_narrow, print_csv, print_facts,
 USAGE_KEYS = ("user", "group", "project", "department", "pool", "job", "device", "workload", "hour")
 USAGE_CSV_COLUMNS = (
     "by", "name", "begins_at", "ends_at", "allocated_milli_s", "used_milli_s", "utilisation_percent",
-    "coverage_percent", "used_unknown", "started_jobs", "wait_mean_s", "wait_max_s", "simulated",
+    "coverage_percent", "used_unknown", "started_jobs", "wait_mean_s", "wait_max_s", "simulated", "cost",
 )  # fmt: skip
 NARROW_PROJECT_COLUMNS = 5
 NARROW_NOTEBOOK_COLUMNS = ("ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY")
@@ -384,10 +386,11 @@ def usage(client: Client, by: str, since: str | None, until: str | None, csv_: b
     """
     found = client.usage(by=by, since=since, until=until)
     if csv_ and not json_:
-        print_csv(USAGE_CSV_COLUMNS, ({"by": by, **each.model_dump(mode="json")} for each in found))
+        dumped = ((each, each.model_dump(mode="json")) for each in found)
+        print_csv(USAGE_CSV_COLUMNS, ({"by": by, **row, "cost": cost_text(each.costs)} for each, row in dumped))
         return
     narrow = is_narrow(wide=wide)
-    columns = (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN", "STARTED", "MEAN WAIT", "MAX WAIT")
+    columns = (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN", "STARTED", "MEAN WAIT", "MAX WAIT", "COST")
     rows = ((_usage_row(each) if narrow else (*_usage_row(each), *_waits(each))) for each in found)
     empty = f"No visible work had a GPU in this time; each {by} whose work had one is listed here."
     show(found, columns[:5] if narrow else columns, rows, empty=empty, json_=json_, wide=wide)
@@ -395,7 +398,11 @@ def usage(client: Client, by: str, since: str | None, until: str | None, csv_: b
 
 def _waits(each: UsageView) -> tuple[object, ...]:
     mean, most = (None if wait_s is None else f"{wait_s} s" for wait_s in (each.wait_mean_s, each.wait_max_s))
-    return (each.started_jobs, mean, most)
+    return (each.started_jobs, mean, most, cost_text(each.costs))
+
+
+def cost_text(costs: Sequence[CostView]) -> str:
+    return ", ".join(f"{Decimal(cost.amount_milli) / 1000:.2f} {cost.currency}" for cost in costs)
 
 
 def _usage_row(each: UsageView) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from ..core import model
 from ..core.amounts import matches_model
@@ -76,6 +76,13 @@ class Maximum(Section):
     ) = None
 
 
+class CostSection(Section):
+    """The price of one GPU for an hour, for the costs in the usage."""
+
+    amount: Amount
+    currency: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Z]{3}$")]
+
+
 class PoolSection(Section):
     """A named set of devices. Without a selector it takes every device that no pool before it took."""
 
@@ -83,7 +90,7 @@ class PoolSection(Section):
     selector: Selector = Selector()
     uses: Annotated[list[Kind], Field(min_length=1)] = ["notebook", "training", "inference"]
     maximum: Maximum = Maximum()
-    cost_per_gpu_hour: Unenforced = None
+    cost_per_gpu_hour: CostSection | None = None
 
 
 class Members(Section):
@@ -324,6 +331,12 @@ class Document(Section):
     def tick_max_ms(self) -> int:
         """The longest time between two ticks, in milliseconds."""
         return self.policy_section.tick_max
+
+    @property
+    def prices(self) -> dict[str, tuple[int, str]]:
+        """The price of a GPU hour by pool: thousandths of a currency, and the currency."""
+        costs = {pool.name: pool.cost_per_gpu_hour for pool in self.pools}
+        return {name: (cost.amount, cost.currency) for name, cost in costs.items() if cost}
 
     # --- people ---------------------------------------------------------------------------------------------------
     def membership(self, user: str, groups: Collection[str]) -> dict[str, Role]:

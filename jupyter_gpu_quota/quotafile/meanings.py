@@ -93,7 +93,11 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "selector": "Its devices. Without one it has all that no earlier pool took.",
         "uses": "The kinds of work that it is for.",
         "maximum": "The most that a job may request in it.",
-        "cost_per_gpu_hour": "The price of its GPUs.",
+        "cost_per_gpu_hour": "The price of an allocated GPU for an hour, for `usage`.",
+    },
+    "CostSection": {
+        "amount": "The price, with up to three decimals: `0.4`.",
+        "currency": "The code of the currency: `EUR`.",
     },
     "Selector": {
         "gpu_model": "Models by words of their names: `[H100, A100]`.",

@@ -238,6 +238,13 @@ class DataView(Wire):
     variable: str
 
 
+class CostView(Wire):
+    """A sum in thousandths of one currency."""
+
+    currency: str
+    amount_milli: int
+
+
 class UsageView(Wire):
     """``GET usage``: allocated and used GPU by one key, in the hours that begin from ``begins_at`` up to ``ends_at``.
 
@@ -245,8 +252,9 @@ class UsageView(Wire):
     groups. Amounts are milli-GPU hours. ``coverage_percent`` is the part of the allocated time with readings;
     ``used_milli_h`` and ``utilisation_percent`` are of that part, and null with the cause in ``used_unknown`` without
     readings. Milli-GPU seconds are exact, where hours round small amounts to 0. ``wait_mean_s`` and ``wait_max_s`` are
-    of the jobs that started for the first time in these hours, from submit to start; null if there are none. An older
-    service leaves out the fields with a default.
+    of the jobs that started for the first time in these hours, from submit to start; null if there are none.
+    ``costs`` are those of the allocated time, at the present prices of the pools that have one. An older service leaves
+    out the fields with a default.
     """
 
     name: str
@@ -261,5 +269,6 @@ class UsageView(Wire):
     started_jobs: int | None = None
     wait_mean_s: int | None = None
     wait_max_s: int | None = None
+    costs: list[CostView] = []
     begins_at: datetime | None = None
     ends_at: datetime | None = None

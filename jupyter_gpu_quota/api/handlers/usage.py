@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from ...core.frozen import fast_frozen
+from ...core.model import WHOLE_DEVICE
 from ...hub_api import HubUnavailable
 from ...store.records.rows import JobStart, UsageHour
-from ...wire import UsageView
+from ...wire import CostView, UsageView
 from ..access.permissions import Person, may_see_project
 from ..access.refusals import Refused
 from ..requests.call import Answer, Call
@@ -19,6 +22,9 @@ HOUR_MS, DAY_H, MAX_HOURS = 3_600_000, 24, 31 * 24
 HOUR_S = 3_600
 UNREAD = "none of its devices was read in this time"
 NO_GROUPS = "the hub does not show its groups to this service's token, which needs the scope read:users:groups"
+
+Price = tuple[int, str]
+"""Of a GPU hour: thousandths of a currency, and the currency."""
 
 Names = Callable[[UsageHour], Collection[str]]
 """The names under which an hour is counted; "" is that of work whose owner has none."""
@@ -55,8 +61,12 @@ class _Sum:
         self.simulated = False
         self.waits_ms: dict[str, int] = {}
         """The wait of each job that started, by its id."""
+        self.costs = Counter[str]()
+        """Milli-GPU seconds times the price, by currency."""
 
-    def add(self, row: UsageHour, start: JobStart | None, *, simulated: bool) -> None:
+    def add(
+        self, row: UsageHour, start: JobStart | None, *, simulated: bool, price: tuple[int, str] | None = None
+    ) -> None:
         seen_s = min(row.seen_s, row.allocated_s)
         self.allocated_milli_s += row.allocated_milli_s
         self.allocated_s += row.allocated_s
@@ -64,6 +74,9 @@ class _Sum:
         self.seen_s += seen_s
         self.seen_milli_s += row.allocated_milli_s * seen_s // row.allocated_s if row.allocated_s else 0
         self.simulated |= simulated
+        if price is not None:
+            amount_milli, currency = price
+            self.costs[currency] += row.allocated_milli_s * amount_milli
         if start is not None and start.started_at is not None and start.started_at // HOUR_MS * HOUR_MS == row.hour_at:
             self.waits_ms[row.workload] = max(0, start.started_at - start.submitted_at)
 
@@ -82,6 +95,10 @@ class _Sum:
             started_jobs=len(waits),
             wait_mean_s=sum(waits) // len(waits) // 1000 if waits else None,
             wait_max_s=max(waits) // 1000 if waits else None,
+            costs=[
+                CostView(currency=currency, amount_milli=amount // (WHOLE_DEVICE * HOUR_S))
+                for currency, amount in sorted(self.costs.items())
+            ],
             begins_at=instant(period.begin),
             ends_at=instant(period.end),
         )
@@ -98,7 +115,8 @@ async def show(call: Call) -> Answer:
     rows = [row for row in found if _is_seen(call.person, row, by)]
     starts = await store_view.read(store_view.store.job_starts, sorted({row.workload for row in rows}))
     simulated = frozenset(device.id for device in store_view.mirror.devices.values() if device.simulated)
-    sums = summed(rows, await _names_by(call, by, rows, starts), starts, simulated)
+    prices = store_view.quota_file.prices if store_view.quota_file else {}
+    sums = summed(rows, await _names_by(call, by, rows, starts), starts, simulated, prices)
     if by == "user":
         await store_view.learn_names(sums)
         sums = {store_view.name_of(user): each for user, each in sums.items()}
@@ -106,13 +124,18 @@ async def show(call: Call) -> Answer:
 
 
 def summed(
-    rows: Iterable[UsageHour], names_of: Names, starts: Mapping[str, JobStart], simulated: Set[str] = frozenset()
+    rows: Iterable[UsageHour],
+    names_of: Names,
+    starts: Mapping[str, JobStart],
+    simulated: Set[str] = frozenset(),
+    prices: Mapping[str, Price] = MappingProxyType({}),
 ) -> dict[str, _Sum]:
-    """The sums of hours by name; ``simulated`` are devices."""
+    """The sums of hours by name; ``simulated`` are devices, ``prices`` are those of pools."""
     sums = dict[str, _Sum]()
     for row in rows:
         for name in names_of(row):
-            sums.setdefault(name, _Sum()).add(row, starts.get(row.workload), simulated=row.device in simulated)
+            one, is_simulated = sums.setdefault(name, _Sum()), row.device in simulated
+            one.add(row, starts.get(row.workload), simulated=is_simulated, price=prices.get(row.pool))
     return sums
 
 

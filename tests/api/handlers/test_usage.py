@@ -96,6 +96,14 @@ def test_the_same_hours_by_another_key(metered: Metered, by: str) -> None:
     assert sum(row["allocated_milli_h"] for row in rows) == 2_000
 
 
+def test_the_cost_is_the_allocated_time_at_the_present_price_of_the_pool(metered: Metered) -> None:
+    assert metered.usage()[0]["costs"] == []
+    price = "uses: [training], cost_per_gpu_hour: {amount: 0.405, currency: EUR}}"
+    metered.world.apply(QUOTA_WITH_DEPARTMENTS.replace("uses: [training]}", price, 1))
+    for by in ("project", "pool", "user"):
+        assert metered.usage(by=by)[0]["costs"] == [{"currency": "EUR", "amount_milli": 810}], "two hours of one GPU"
+
+
 def test_an_hour_without_readings_is_unknown(metered: Metered) -> None:
     row = metered.usage(by="hour")[1]
     assert (row["used_milli_h"], row["utilisation_percent"], row["coverage_percent"]) == (None, None, 0)
@@ -254,7 +262,7 @@ def test_invalid_queries_are_refused(metered: Metered, query: str) -> None:
 # --- on the command line --------------------------------------------------------------------------------------------
 CSV_HEADER = (
     "by,name,begins_at,ends_at,allocated_milli_s,used_milli_s,utilisation_percent,coverage_percent,used_unknown,"
-    "started_jobs,wait_mean_s,wait_max_s,simulated"
+    "started_jobs,wait_mean_s,wait_max_s,simulated,cost"
 )
 
 
@@ -275,8 +283,8 @@ def test_every_key_is_a_table_of_80_columns(metered: Metered, by: str) -> None:
 
 def test_a_wide_table_has_the_waits(metered: Metered) -> None:
     header, row = printed(metered, "--wide").splitlines()
-    assert header.split()[-5:] == ["STARTED", "MEAN", "WAIT", "MAX", "WAIT"]
-    assert row.split()[-5:] == ["1", "0", "s", "0", "s"]
+    assert header.split()[-6:] == ["STARTED", "MEAN", "WAIT", "MAX", "WAIT", "COST"]
+    assert row.split()[-6:] == ["1", "0", "s", "0", "s", "-"]
 
 
 def test_csv_has_the_same_header_for_every_key_and_no_zero_for_what_is_unknown(metered: Metered) -> None:
@@ -284,9 +292,9 @@ def test_csv_has_the_same_header_for_every_key_and_no_zero_for_what_is_unknown(m
     assert header == CSV_HEADER
     assert second == (
         "hour,2027-01-15T09:00:00Z,2027-01-15T08:00:00Z,2027-01-15T10:00:00Z,3600000,,,0,"
-        "none of its devices was read in this time,0,,,True"
+        "none of its devices was read in this time,0,,,True,"
     )
-    assert first.split(",")[4] == "3600000" and first.split(",")[9:] == ["1", "0", "0", "True"]
+    assert first.split(",")[4] == "3600000" and first.split(",")[9:] == ["1", "0", "0", "True", ""]
     empty = printed(metered, "--csv", "--by", "job", "--from", "2027-01-10T08:00:00Z", "--to", "2027-01-11T08:00:00Z")
     assert empty == f"{CSV_HEADER}\n"
 

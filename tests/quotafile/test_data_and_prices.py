@@ -1,4 +1,4 @@
-"""The data section of the quota file."""
+"""The data section of the quota file, and the prices of pools."""
 
 from __future__ import annotations
 
@@ -82,3 +82,22 @@ def test_the_stored_document_is_read_back_the_same() -> None:
 def test_a_changed_last_day_is_one_difference() -> None:
     (found,) = differences(read(LEAST + DATA), read(LEAST + DATA.replace("2027-01-31", "2027-02-28")))
     assert (found.path, found.field) == (("data", "transactions"), "until")
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        pytest.param("{amount: 0.4}", "has no currency, and needs it", id="no currency"),
+        pytest.param("{amount: 0.4, currency: euro}", "currency", id="no code of a currency"),
+        pytest.param("{amount: -1, currency: EUR}", "amount", id="a negative price"),
+        pytest.param("{amount: 0.0004, currency: EUR}", "amount", id="a price that is too fine"),
+    ],
+)
+def test_a_wrong_price_is_refused(cost: str, words: str) -> None:
+    found = refused(f"version: 1\nprojects: []\npools: [{{name: a, cost_per_gpu_hour: {cost}}}]")
+    assert any(words in message for _, message in found), found
+
+
+def test_the_prices_of_pools() -> None:
+    pool = "{name: a, selector: {node: [ws-1]}, cost_per_gpu_hour: {amount: 0.405, currency: EUR}}"
+    assert read(f"version: 1\nprojects: []\npools: [{pool}, {{name: b}}]").prices == {"a": (405, "EUR")}
