@@ -203,6 +203,7 @@ def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfil
                 for victim in victims:
                     preemption.victims.remove(victim)
                 _restore(pool, victims)
+                pool.room_came_back = True  # where a claim was before it was placed again
                 restored.add(project)
                 _count_restored(project, size, preemptions, number)
     return restored

@@ -301,6 +301,11 @@ HERE = Path(__file__).parent
             "claim_that_one_pause_serves_without_moves",
             id="a claim gets the one pause that serves it, whatever moves might serve beside another one",
         ),
+        # R43
+        pytest.param(
+            "victim_beside_what_a_claim_left_as_it_was_placed_again",
+            id="a victim continues where a claim that was placed again has left free devices",
+        ),
         # R40, R47
         pytest.param(
             "second_project_left_below_its_quota",
