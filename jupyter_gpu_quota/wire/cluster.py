@@ -104,7 +104,10 @@ class ProjectView(Wire):
 
 
 class PoolView(Wire):
-    """One pool. ``utilised_milli`` is the use of its healthy devices, null if one of them is unknown."""
+    """One pool. ``utilised_milli`` is the use of its healthy devices, null if one of them is unknown.
+
+    The jobs are those of all projects: on GPUs, waiting and held; null from an older service.
+    """
 
     name: str
     devices: int
@@ -114,6 +117,9 @@ class PoolView(Wire):
     simulated: bool
     utilised_milli: int | None = None
     utilised_unknown: str | None = None
+    running_jobs: int | None = None
+    waiting_jobs: int | None = None
+    held_jobs: int | None = None
 
 
 class NodeView(Wire):

@@ -109,6 +109,7 @@ class RankView(Wire):
     """One rank of one attempt, with its node and its end.
 
     ``handle`` is the backend's name for its first process, such as a process id; null before it began.
+    ``exit_text``: its exit status in words, "lost" without one; null until it ended, and from an older service.
     """
 
     attempt: int
@@ -118,6 +119,7 @@ class RankView(Wire):
     started_at: datetime | None
     ended_at: datetime | None
     exit_status: int | None
+    exit_text: str | None = None
 
 
 class JobView(Wire):

@@ -14,6 +14,7 @@ class QuotaView(Wire):
     """One revision of the quota file.
 
     In the answer to an edit, ``unchanged``: the text was in force already, and ``warnings`` are those of a preview.
+    ``in_force``, in the answer to GET quota: the present amounts, pool by pool, and the next change by the calendar.
     """
 
     revision: int
@@ -23,6 +24,7 @@ class QuotaView(Wire):
     comment: str
     unchanged: bool = False
     warnings: list[str] = []
+    in_force: list[str] = []
 
 
 class QuotaEdit(Wire):

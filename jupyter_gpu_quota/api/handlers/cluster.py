@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ...core.model import WHOLE_DEVICE, Allocation, Health, NotebookState, Policy, Project
+from ...core.lifecycle import HOLDS_GPU, WAITING
+from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, NotebookState, Policy, Project
 from ...core.quota.in_force import in_force
 from ...core.samples import DeviceSample
 from ...store.records.calls import Page
@@ -18,6 +19,7 @@ from ..access.permissions import Person, may_see_project
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
 from ..requests.services import Services
+from ..state.store_view import StoreView
 from ..state.utilisation import AHEAD_MS, of_devices
 from ..views.choices import with_choices
 from ..views.records import device_view, instant, node_view, reason_view, sample_view
@@ -33,16 +35,25 @@ NAMED_DEVICES = 5
 RETRY_AFTER_S = 2
 
 
-def device_views(services: Services, person: Person, names: Iterable[str] | None = None) -> list[DeviceView]:
-    """Devices as one person sees them, all or those named, by node and index."""
-    store_view = services.store_view
-    mirror = store_view.mirror
-    wanted = mirror.devices.values() if names is None else [mirror.devices[n] for n in names if n in mirror.devices]
+def device_views(services: Services, person: Person, names: Iterable[str]) -> list[DeviceView]:
+    """The named devices as one person sees them, by pool, node and index."""
+    known = services.store_view.mirror.devices
+    return _views_of(services, person, _ordered(known[name] for name in names if name in known))
+
+
+def _ordered(devices: Iterable[Device]) -> list[Device]:
+    return sorted(devices, key=lambda device: (device.pool or "", device.node, device.index, device.id))
+
+
+def _views_of(services: Services, person: Person, devices: Sequence[Device]) -> list[DeviceView]:
+    store_view, wanted = services.store_view, {device.id for device in devices}
     parts = defaultdict[str, list[Allocation]](list)
-    for part in sorted(store_view.allocations.values(), key=lambda part: part.id):
-        parts[part.device].append(part)
-    order = sorted(wanted, key=lambda device: (device.pool or "", device.node, device.index, device.id))
-    return [device_view(device, parts[device.id], person, store_view, services.where) for device in order]
+    for part in store_view.allocations.values():
+        if part.device in wanted:
+            parts[part.device].append(part)
+    for held in parts.values():
+        held.sort(key=lambda part: part.id)
+    return [device_view(device, parts[device.id], person, store_view, services.where) for device in devices]
 
 
 # --- me ---------------------------------------------------------------------------------------------------------------
@@ -188,7 +199,7 @@ def pool_views(services: Services) -> list[PoolView]:
     used = Counter[str]()
     for part in store_view.allocations.values():
         used[part.device] += part.gpu_milli
-    views = []
+    views, counts = [], _job_counts(store_view)
     for pool in store_view.quota.policy.pools if store_view.quota else ():
         devices = store_view.devices_in(pool)
         healthy = [device for device in devices if device.health is Health.HEALTHY]
@@ -202,9 +213,26 @@ def pool_views(services: Services) -> list[PoolView]:
             simulated=any(device.simulated for device in devices),
             utilised_milli=utilised.milli,
             utilised_unknown=utilised.why,
+            **counts[pool],
         )
         views.append(view)
     return views
+
+
+JOB_COUNTS: Mapping[str, Container[JobState]] = {
+    "running_jobs": HOLDS_GPU,
+    "waiting_jobs": WAITING,
+    "held_jobs": {JobState.HELD},
+}
+
+
+def _job_counts(store_view: StoreView) -> defaultdict[str, Counter[str]]:
+    """The jobs of each pool in each group of states, of all projects: numbers do not disclose work of others."""
+    counts = defaultdict[str, Counter[str]](Counter)
+    for record in store_view.mirror.jobs.values():
+        for name, states in JOB_COUNTS.items():
+            counts[record.job.pool][name] += record.job.state in states
+    return counts
 
 
 async def nodes(call: Call) -> Answer:
@@ -215,7 +243,10 @@ async def nodes(call: Call) -> Answer:
 
 
 async def devices(call: Call) -> Answer:
-    return call.listing(device_views(call.services, call.person))
+    """One part of the devices; the views of the others are not made."""
+    page, order = call.page(), _ordered(call.store_view.mirror.devices.values())
+    shown = order[page.offset : page.offset + page.limit]
+    return listed(_views_of(call.services, call.person, shown), len(order), page)
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------

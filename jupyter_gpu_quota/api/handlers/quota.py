@@ -30,7 +30,7 @@ async def current(call: Call) -> Answer:
     """The file in force, with its revision written into it."""
     _may_read(call)
     await call.store_view.refresh_if_stale()
-    return await _answer(call, _in_force(call))
+    return await _answer(call, _in_force(call), in_force=await amounts_now(call))
 
 
 def _may_read(call: Call) -> None:
@@ -63,13 +63,19 @@ async def amounts_now(call: Call) -> Sequence[str]:
 
 
 async def _answer(
-    call: Call, revision: QuotaRevision, warnings: Sequence[str] = (), *, unchanged: bool = False
+    call: Call,
+    revision: QuotaRevision,
+    warnings: Sequence[str] = (),
+    *,
+    unchanged: bool = False,
+    in_force: Sequence[str] = (),
 ) -> Answer:
     store_view = call.store_view
     await store_view.learn_names([revision.actor])
     view = quota_view(revision, store_view)
     text = await store_view.read(quotafile.export, view.text, view.revision)
-    body = view.model_copy(update={"text": text, "unchanged": unchanged, "warnings": [*warnings]})
+    update = {"text": text, "unchanged": unchanged, "warnings": [*warnings], "in_force": [*in_force]}
+    body = view.model_copy(update=update)
     return Answer(body=body, headers={"ETag": f'"{view.revision}"'})
 
 

@@ -29,6 +29,7 @@ from ...core.reason_codes import HELD_BY_ENFORCEMENT, ReasonCode
 from ...core.reason_figures import code_of, figures_of
 from ...core.reasons import ByPerson, Reason
 from ...core.samples import DeviceSample
+from ...messages.exit_status import exit_text
 from ...messages.reasons import sentence, with_user_name
 from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord
 from ...wire import (
@@ -237,7 +238,10 @@ def job_view(record: JobRecord, store_view: StoreView) -> JobView:
 
 
 def job_detail(record: JobRecord, ranks: Sequence[RankRecord], store_view: StoreView) -> JobDetail:
-    views = [RankView(**copied(RankView, rank)) for rank in ranks]
+    views = [
+        RankView(**copied(RankView, rank), exit_text=None if rank.ended_at is None else exit_text(rank.exit_status))
+        for rank in ranks
+    ]
     found = _job_fields(JobDetail, record, store_view) | {"variables": dict(record.spec.variables)}
     return JobDetail.model_construct(None, **found, rank_records=views)
 

@@ -21,7 +21,7 @@ from jupyter_gpu_quota.api.state.utilisation import (
 )
 from jupyter_gpu_quota.core.model import Device, Health
 from jupyter_gpu_quota.core.samples import DeviceSample
-from tests.api.pages.test_pages import page
+from tests.api.pages.browser import open_page, seen
 from tests.api.world import QUOTA, ServiceWorld, service_world, train_devices
 from tests.patience import until
 
@@ -202,9 +202,14 @@ def test_workloads_without_devices_have_no_enforcement_text(busy: Busy) -> None:
     assert (waiting["utilised_milli"], waiting["utilised_unknown"]) == (None, None)
 
 
-def test_pages_show_it_too(busy: Busy) -> None:
+def test_pages_show_it_too(busy: Busy, chromium: Any) -> None:
     busy.read(60, None, **{busy.notebook: WHY})
-    overview = page(busy.world, "", "bob")
-    assert "0.6 GPU in use when last read" in overview and f'title="{WHY}">unknown' in overview
-    assert "uses 0.6" in page(busy.world, "jobs", "bob")
-    assert "<dt>In use, last read</dt><dd>0.6</dd>" in page(busy.world, f"jobs/{busy.job}", "bob")
+    page = open_page(busy.world, chromium, "", "bob")
+    seen(page, "0.6 GPU in use when last read", ".pool-head")
+    seen(page, "uses 0.6", ".holders")
+    assert page.locator("#notebooks").get_by_title(WHY).inner_text() == "unknown"
+    page.goto(page.url + "jobs")
+    seen(page, "uses 0.6", "#jobs")
+    page.goto(f"{page.url}/{busy.job}")
+    seen(page, "In use, last read0.6", "#facts-list")
+    page.context.close()

@@ -8,6 +8,17 @@ export function mayChange(me: Me | null, job: Job): boolean {
   return me !== null && (me.admin || me.name === job.user || me.projects[job.project] === 'lead');
 }
 
+/** An admin whose login may change things puts quota files in force. */
+export function mayApplyQuota(me: Me): boolean {
+  const has = (scope: string): boolean => me.scopes.includes(`custom:gpu-quota:${scope}`);
+  return has('admin') || (me.admin && has('submit'));
+}
+
+/** Admins and auditors read all rows of the audit. */
+export function mayReadWholeAudit(me: Me): boolean {
+  return me.admin || me.scopes.includes('custom:gpu-quota:audit');
+}
+
 /** The changes that are possible in the job's state. */
 export function changesOf(job: Job): Change[] {
   if (ENDED.has(job.state) || job.target === 'cancelled') {

@@ -160,11 +160,11 @@ export class Service {
     return answerOf(this.client.GET('/jobs/{id}/metrics', { params: { path: { id } } }));
   }
 
-  /** The first outputs of a job, and how many there are. */
-  async outputs(id: string): Promise<{ files: Output[]; total: number }> {
+  /** The first outputs of a job, and how many there are; `truncated`: more than are counted. */
+  async outputs(id: string): Promise<{ files: Output[]; total: number; truncated: boolean }> {
     const params = { path: { id }, query: { limit: String(PAGE) } };
     const page = await answerOf(this.client.GET('/jobs/{id}/outputs', { params }));
-    return { files: page.items, total: page._pagination.total };
+    return { files: page.items, total: page._pagination.total, truncated: 'truncated' in page && page.truncated === true };
   }
 
   change(id: string, change: Change): Promise<Job> {
@@ -182,12 +182,22 @@ export class Service {
     return (await answerOf(this.client.POST('/jobs', { body, signal }))) as unknown as DryRun;
   }
 
+  submit(request: JobRequest): Promise<Job> {
+    return answerOf(this.client.POST('/jobs', { body: request as Schemas['JobRequest'] }));
+  }
+
   async jobsPage(query: JobsQuery): Promise<Page<Job>> {
     return pageOf(await answerOf(this.client.GET('/jobs', { params: { query } })));
   }
 
-  ready(): Promise<Ready> {
-    return answerOf(this.client.GET('/ready'));
+  /** Whether the service is ready; one that is not answers 503 with the reason. */
+  async ready(): Promise<Ready> {
+    const answered = await this.client.GET('/ready');
+    const found: unknown = answered.data ?? answered.error;
+    if (typeof found !== 'object' || found === null || !('ready' in found)) {
+      throw errorOf(answered.response.status, found);
+    }
+    return found as Ready;
   }
 
   async pools(): Promise<Pool[]> {

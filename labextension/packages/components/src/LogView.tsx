@@ -18,10 +18,13 @@ export interface LogViewProps {
   /** The state of the job, which is shown when the job is not running. */
   state: string;
   rank?: number;
+  /** 0: the newest one, and those that follow. */
   attempt?: number;
+  /** Where the beginning is found that is not shown. */
+  whereCut?: string;
 }
 
-export function LogView({ id, state, rank = 0, attempt = 0 }: LogViewProps): JSX.Element {
+export function LogView({ id, state, rank = 0, attempt = 0, whereCut }: LogViewProps): JSX.Element {
   const { model } = usePanelContext();
   const trans = useTrans();
   const [log, setLog] = useState<LogState>(EMPTY_LOG);
@@ -48,6 +51,7 @@ export function LogView({ id, state, rank = 0, attempt = 0 }: LogViewProps): JSX
       <p className="jgq-quiet" role="status">
         {trans.__('Log')}: {trans.__(RUNNING.has(state) || log.status !== 'live' ? log.status : state)}
         {log.cut && ` · ${trans.__('the beginning is not shown')}`}
+        {log.cut && whereCut && `; ${whereCut}`}
       </p>
       <LogText log={log} label={trans.__('Log')} />
     </>

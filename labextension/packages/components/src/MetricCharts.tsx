@@ -8,6 +8,8 @@ import { RUNNING, type Job, type Metrics, type Point } from '@jupyter-gpu-quota/
 import { useNow, usePanelContext, useTrans } from './context';
 
 const HEIGHT_PX = 110;
+const LARGE_PX = 190;
+const FIGURE_PX = 7;
 const EVERY_MS = 5_000;
 
 interface Series {
@@ -17,7 +19,13 @@ interface Series {
   readonly points: readonly Point[];
 }
 
-export function MetricCharts({ job }: { job: Job }): JSX.Element | null {
+export interface MetricChartsProps {
+  job: Job;
+  /** Large charts with names at their axes. */
+  large?: boolean;
+}
+
+export function MetricCharts({ job, large = false }: MetricChartsProps): JSX.Element | null {
   const { model } = usePanelContext();
   const trans = useTrans();
   const [found, setFound] = useState<Metrics | null>(null);
@@ -47,7 +55,7 @@ export function MetricCharts({ job }: { job: Job }): JSX.Element | null {
       {series
         .filter(one => one.points.length > 0 || one.newest !== undefined)
         .map(one => (
-          <Chart key={one.name} series={one} />
+          <Chart key={one.name} series={one} large={large} />
         ))}
     </>
   );
@@ -57,7 +65,20 @@ function number(value: number): string {
   return String(Number(value.toPrecision(5)));
 }
 
-function Chart({ series }: { series: Series }): JSX.Element {
+/** Instants in seconds: times of day, or dates where they are days apart. */
+function timesOf(instants: readonly number[]): string[] {
+  const days = ((instants[instants.length - 1] ?? 0) - (instants[0] ?? 0)) / 86_400;
+  const style: Intl.DateTimeFormatOptions = days > 2 ? { month: 'short', day: 'numeric' } : { timeStyle: days > 0.05 ? 'short' : 'medium' };
+  return instants.map(at => new Date(at * 1000).toLocaleString(undefined, style));
+}
+
+/** The width of the figures at an axis. */
+function widthOf(texts: readonly string[] | null): number {
+  return 16 + FIGURE_PX * Math.max(3, ...(texts ?? []).map(text => text?.length ?? 0));
+}
+
+function Chart({ series, large }: { series: Series; large: boolean }): JSX.Element {
+  const trans = useTrans();
   const box = useRef<HTMLDivElement>(null);
   const { name, newest, points } = series;
   const last = points[points.length - 1];
@@ -67,27 +88,30 @@ function Chart({ series }: { series: Series }): JSX.Element {
       return;
     }
     const colour = (variable: string): string => getComputedStyle(node).getPropertyValue(variable).trim();
-    const axis = { stroke: colour('--jp-ui-font-color2'), grid: { stroke: colour('--jp-border-color3'), width: 0.5 }, size: 42 };
+    const height = large ? LARGE_PX : HEIGHT_PX;
+    const axis = { stroke: colour('--jp-ui-font-color2'), grid: { stroke: colour('--jp-border-color3'), width: 0.5 } };
+    const values: uPlot.Axis = { values: (_, splits) => splits.map(number), size: (_, texts) => widthOf(texts) };
+    const named = (label: string): uPlot.Axis => (large ? { ...axis, label, labelSize: 18 } : axis);
     const data: uPlot.AlignedData = [points.map(one => Date.parse(one.at) / 1000), points.map(one => one.mean)];
     const plot = new uPlot(
       {
         width: node.clientWidth,
-        height: HEIGHT_PX,
+        height,
         legend: { show: false },
         cursor: { show: false },
-        axes: [{ ...axis, size: 28 }, axis],
+        axes: [{ ...named(trans.__('Time')), size: 28, values: (_, splits) => timesOf(splits) }, { ...named(name), ...values }],
         series: [{}, { stroke: colour('--jp-brand-color1'), width: 1.5, points: { show: points.length < 20 } }],
       },
       data,
       node,
     );
-    const resized = new ResizeObserver(() => plot.setSize({ width: node.clientWidth, height: HEIGHT_PX }));
+    const resized = new ResizeObserver(() => plot.setSize({ width: node.clientWidth, height }));
     resized.observe(node);
     return () => {
       resized.disconnect();
       plot.destroy();
     };
-  }, [points]);
+  }, [points, name, large, trans]);
   const value = newest ?? last?.mean;
   const label = value === undefined ? name : `${name}: ${number(value)}`;
   return (

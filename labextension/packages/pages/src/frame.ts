@@ -1,0 +1,34 @@
+/** What the service wrote into the page. */
+
+export interface Frame {
+  /** The name of the page. */
+  readonly page: string;
+  readonly title: string;
+  /** The addresses of the pages and of the API; both end with a slash. */
+  readonly prefix: string;
+  readonly api: string;
+  readonly xsrf: string;
+  readonly user: string;
+  /** The version of the state that the page was made from: the stream begins there. */
+  readonly version: string;
+  /** The id of the job on its page. */
+  readonly job: string;
+}
+
+export function frameOf(root: HTMLElement): Frame {
+  const { page = '', title = '', prefix = '', api = '', xsrf = '', user = '', version = '', job = '' } = root.dataset;
+  return { page, title, prefix, api, xsrf, user, version, job };
+}
+
+function jobAddress(frame: Frame, job: string): string {
+  return `${frame.api}jobs/${encodeURIComponent(job)}`;
+}
+
+/** The service sends an output as an attachment. */
+export function outputAddress(frame: Frame, job: string, path: string): string {
+  return `${jobAddress(frame, job)}/outputs/${path.split('/').map(encodeURIComponent).join('/')}`;
+}
+
+export function outputsArchiveAddress(frame: Frame, job: string): string {
+  return `${jobAddress(frame, job)}/outputs?archive=1`;
+}

@@ -1,0 +1,113 @@
+/** The pools, devices and notebooks of the overview, kept up to date by the stream. */
+
+import type { Changed, Device, Model, Notebook, Pool } from '@jupyter-gpu-quota/api';
+
+export interface ClusterState {
+  readonly pools: readonly Pool[];
+  readonly devices: ReadonlyMap<string, Device>;
+  /** The devices that the service has; the others are still being read. */
+  readonly devicesTotal: number;
+  readonly notebooks: readonly Notebook[];
+  readonly isLoaded: boolean;
+  readonly error: string;
+}
+
+const EMPTY: ClusterState = { pools: [], devices: new Map(), devicesTotal: 0, notebooks: [], isLoaded: false, error: '' };
+const REREAD_EVERY_MS = 3_000;
+
+export class Cluster {
+  private current = EMPTY;
+  private readonly listeners = new Set<() => void>();
+  private due: ReturnType<typeof setTimeout> | undefined;
+  private reading = false;
+
+  /** `withDevices`: false where only the notebooks are shown. */
+  constructor(
+    private readonly model: Model,
+    private readonly withDevices = true,
+  ) {}
+
+  readonly snapshot = (): ClusterState => this.current;
+
+  readonly subscribe = (listener: () => void): (() => void) => {
+    this.listeners.add(listener);
+    const end = this.model.subscribeToChanges(change => this.apply(change));
+    void this.readAll();
+    return () => {
+      end();
+      clearTimeout(this.due);
+      this.due = undefined;
+      this.listeners.delete(listener);
+    };
+  };
+
+  private async readAll(): Promise<void> {
+    await Promise.all([this.readSums(), this.readDevices()]);
+  }
+
+  /** What has no event of its own: the sums of the pools, and which notebooks there are. */
+  private async readSums(): Promise<void> {
+    const { service } = this.model.transport;
+    await this.guarded(async () => {
+      const [pools, notebooks] = await Promise.all([service.pools(), service.notebooks()]);
+      this.set({ ...this.current, pools, notebooks: notebooks.items, isLoaded: true, error: '' });
+    });
+  }
+
+  private async readDevices(): Promise<void> {
+    if (this.reading || !this.withDevices) {
+      return;
+    }
+    this.reading = true;
+    await this.guarded(async () => {
+      const found = new Map<string, Device>();
+      for (let offset = 0; ; ) {
+        const page = await this.model.transport.service.devices(offset);
+        page.items.forEach(device => found.set(device.id, device));
+        offset += page.items.length;
+        const isWhole = page.items.length === 0 || offset >= page.total;
+        const devices = isWhole ? found : new Map([...this.current.devices, ...found]);
+        this.set({ ...this.current, devices, devicesTotal: page.total });
+        if (isWhole) {
+          return;
+        }
+      }
+    });
+    this.reading = false;
+  }
+
+  private async guarded(read: () => Promise<void>): Promise<void> {
+    try {
+      await read();
+    } catch (error) {
+      this.set({ ...this.current, error: error instanceof Error ? error.message : String(error) });
+    }
+  }
+
+  private apply(change: Changed | null): void {
+    if (change === null) {
+      void this.readAll();
+      return;
+    }
+    if (change.devices.length > 0) {
+      const devices = new Map(this.current.devices);
+      change.devices.forEach(device => devices.set(device.id, device));
+      this.set({ ...this.current, devices, devicesTotal: Math.max(this.current.devicesTotal, devices.size) });
+    }
+    if (change.notebooks.length > 0) {
+      const changed = new Map(change.notebooks.map(notebook => [notebook.id, notebook]));
+      this.set({ ...this.current, notebooks: this.current.notebooks.map(one => changed.get(one.id) ?? one) });
+    }
+    if (change.jobs.length > 0 || change.notebooks.length > 0 || change.devices.length > 0) {
+      this.due ??= setTimeout(() => {
+        this.due = undefined;
+        void this.readSums();
+      }, REREAD_EVERY_MS);
+    }
+  }
+
+  private set(next: ClusterState): void {
+    this.current = next;
+    this.listeners.forEach(listener => listener());
+  }
+}

@@ -1,0 +1,86 @@
+/** The revisions of the quota file; an admin puts an earlier one in force again. */
+
+import type { ColumnDef } from '@tanstack/react-table';
+import { useMemo } from 'react';
+
+import type { Revision } from '@jupyter-gpu-quota/api';
+import { ActionButton, ErrorText, useAction, usePanelContext } from '@jupyter-gpu-quota/components';
+
+import { DataTable } from '../DataTable';
+import { When } from '../pieces';
+import type { Accepted } from './edit';
+
+interface HistoryProps {
+  history: readonly Revision[];
+  current: number;
+  mayApply: boolean;
+  accepted: Accepted;
+  onReverted(): Promise<void>;
+}
+
+export function History({ history, current, mayApply, accepted, onReverted }: HistoryProps): JSX.Element {
+  const { model, confirm, say } = usePanelContext();
+  const { busy, error, run } = useAction();
+  const columns = useMemo((): ColumnDef<Revision>[] => {
+    const revert = async (revision: number): Promise<void> => {
+      if (await confirm(`Put revision ${revision} in force again?`, 'It becomes a new revision.', 'Put in force')) {
+        const flags = { ...(accepted.removal && { accept_removal: '1' }), ...(accepted.stops && { accept_stops: '1' }) };
+        const applied = await model.transport.service.revertQuota(revision, flags);
+        say?.(`Revision ${applied.revision} is in force, with the text of revision ${revision}.`);
+        await onReverted();
+      }
+    };
+    const shown: ColumnDef<Revision>[] = [
+      { id: 'revision', accessorKey: 'revision', header: 'Revision', meta: { rowHeader: true, className: 'num' }, cell: ({ row }) => row.original.revision },
+      { id: 'at', accessorKey: 'at', header: 'When', meta: { label: 'When' }, cell: ({ row }) => <When at={row.original.at} /> },
+      { id: 'author', accessorKey: 'author', header: 'By', meta: { label: 'By' }, cell: ({ row }) => row.original.author },
+      { id: 'comment', enableSorting: false, header: 'Comment', meta: { label: 'Comment' }, cell: ({ row }) => row.original.comment },
+      {
+        id: 'text',
+        enableSorting: false,
+        header: 'File',
+        meta: { label: 'File' },
+        cell: ({ row }) => (
+          <details>
+            <summary>show</summary>
+            <pre>{row.original.text}</pre>
+          </details>
+        ),
+      },
+    ];
+    const actions: ColumnDef<Revision> = {
+      id: 'actions',
+      enableSorting: false,
+      header: 'Actions',
+      meta: { className: 'actions' },
+      cell: ({ row: { original: one } }) =>
+        one.revision === current ? (
+          <span className="tag">in force</span>
+        ) : (
+          <ActionButton
+            id={`revert-${one.revision}`}
+            busy={busy}
+            onClick={() => void run(() => revert(one.revision))}
+            after={() => document.getElementById('history-list-scroll')}
+          >
+            Put in force again<span className="unseen"> revision {one.revision}</span>
+          </ActionButton>
+        ),
+    };
+    return mayApply ? [...shown, actions] : shown;
+  }, [model, confirm, say, current, mayApply, accepted, onReverted, busy, run]);
+  return (
+    <>
+      <ErrorText error={error} />
+      <DataTable
+        id="history-list"
+        className="audit"
+        caption="Revisions, newest first"
+        items={history}
+        columns={columns}
+        keyOf={one => String(one.revision)}
+        rowIdOf={one => `revision-${one.revision}`}
+      />
+    </>
+  );
+}

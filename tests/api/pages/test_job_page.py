@@ -1,0 +1,214 @@
+"""The page of one job in a browser: actions by keyboard, logs of all attempts, metrics, outputs and attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
+from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.core.facts import RankFact
+from tests.api.pages.browser import WITHIN_MS, focused, open_page, said, seen, shows, tab_to
+from tests.api.world import ServiceWorld, service_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path) as made:
+        yield made
+
+
+def log_of(world: ServiceWorld, job: str, attempt: int = 1, rank: int = 0) -> RotatingLog:
+    return RotatingLog(rank_paths(str(world.state_dir), job, attempt, rank).log, 1 << 22)
+
+
+def test_a_job_is_held_released_and_cancelled_with_the_keyboard(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="by hand")["id"]
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    page.on("dialog", lambda dialog: dialog.accept())
+    tab_to(page, "jgq-hold-or-release")
+    for action, words, then in (("Hold", "by hand is held.", "Release"), ("Release", "by hand is released", "Hold")):
+        assert page.locator("#jgq-hold-or-release").text_content() == action
+        page.keyboard.press("Enter")
+        said(page, words)
+        page.locator("#jgq-hold-or-release", has_text=then).wait_for(timeout=WITHIN_MS)
+        assert focused(page) == "jgq-hold-or-release"
+        held = page.locator("#reason", has_text="bob held the job.")
+        held.wait_for(state="visible" if action == "Hold" else "detached", timeout=WITHIN_MS)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    said(page, "by hand is cancelled.")
+    page.locator("#jgq-cancel").wait_for(state="detached", timeout=WITHIN_MS)
+    assert focused(page) == "jgq-clone"
+    page.context.close()
+
+
+@pytest.mark.parametrize(
+    ("who", "buttons"),
+    [
+        pytest.param("bob", ["Hold", "Cancel", "Clone", "Run again"], id="its owner"),
+        pytest.param("lea", ["Hold", "Cancel", "Clone", "Run again"], id="the lead"),
+        pytest.param("olga", ["Clone", "Run again"], id="another member"),
+    ],
+)
+def test_only_users_who_may_change_a_job_get_the_buttons(
+    world: ServiceWorld, chromium: Any, who: str, buttons: list[str]
+) -> None:
+    page = open_page(world, chromium, f"jobs/{world.submit()['id']}", who)
+    assert page.locator("#job-head button").all_inner_texts() == buttons
+    page.context.close()
+
+
+def test_a_job_is_run_again(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="again")["id"]
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    page.get_by_role("button", name="Run again").click()
+    page.wait_for_url(lambda address: job not in address, timeout=WITHIN_MS)
+    assert world.get("jobs").json["items"][0]["clone_of"] == job
+    page.context.close()
+
+
+def test_a_hold_of_a_running_job_is_reported_when_it_has_stopped(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="leaves")["id"]
+    world.step()
+    world.see_running(job)
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    page.locator("#jgq-hold-or-release").click()
+    said(page, "leaves saves and stops; then it is held.")
+    world.step()
+    world.see(
+        RankFact(
+            job=job, attempt=1, rank=0, handle="100", started_at=1, ended_at=2, exit_status=75,
+            pause_requested=True, tree_gone=True,
+        )
+    )  # fmt: skip
+    said(page, "leaves is held.")
+    page.get_by_text("bob held the job. It waits until it is released.").wait_for(timeout=WITHIN_MS)
+    assert focused(page) == "jgq-hold-or-release"
+    page.context.close()
+
+
+def test_every_attempts_log_can_be_read(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="twice", retries=1)["id"]
+    world.step()
+    for attempt in (1, 2):
+        log_of(world, job, attempt).write(f"words of {attempt}\n".encode())
+    world.see_running(job)
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    seen(page, "words of 1", ".jgq-log")
+    world.see(
+        RankFact(job=job, attempt=1, rank=0, handle="100", started_at=1, ended_at=2, exit_status=-9, tree_gone=True)
+    )
+    world.step()
+    world.see_running(job, attempt=2)
+    seen(page, "words of 2", ".jgq-log")
+    which = page.locator("#log-which")
+    which.locator("option", has_text="attempt 2").wait_for(state="attached", timeout=WITHIN_MS)
+    assert which.locator("option").all_text_contents() == ["attempt 2", "attempt 1"]
+    assert which.input_value() == "2.0"
+    which.select_option("1.0")
+    shows(page, ".jgq-log", "words of 1\n")
+    page.reload()
+    shows(page, ".jgq-log", "words of 1\n")
+    assert which.input_value() == "1.0"
+    cells = page.locator("#rank-1-0 td").all_inner_texts()
+    assert cells[-1] == "signal 9 (SIGKILL)" and "–" in page.locator("#rank-2-0 td").last.inner_text()
+    page.context.close()
+
+
+def test_a_log_without_its_beginning_is_marked(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="long", nodes=2)["id"]
+    world.step()
+    log_of(world, job).write(b"0123456789abcde\n" * (1 << 15))
+    log_of(world, job, rank=1).write(b"short\n")
+    world.see(*(RankFact(job=job, attempt=1, rank=n, handle="1", started_at=1) for n in (0, 1)))
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    cut, which = page.get_by_text(f"logs --attempt 1 --rank 0 {job} prints the stored log"), page.locator("#log-which")
+    cut.wait_for(timeout=WITHIN_MS)
+    which.select_option("1.1")
+    seen(page, "short", ".jgq-log")
+    assert page.get_by_text("the beginning is not shown").count() == 0
+    which.select_option("1.0")
+    cut.wait_for(timeout=WITHIN_MS)
+    page.context.close()
+
+
+def test_a_log_grows_and_metrics_since_the_first_report_are_drawn(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit()["id"]
+    world.step()
+    begin = world.hold_clock()
+    for done in range(3):
+        world.clock = lambda at=begin + done * 20_000: at  # type: ignore[misc]
+        world.see_running(job, done=done, total=10, metrics={"loss": 1 / (1 + done)})
+        world.store.add_series(now=world.clock())
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    log_of(world, job).write(b"epoch 1 <b>bold</b>\n")
+    seen(page, "epoch 1 <b>bold</b>", ".jgq-log")
+    page.locator("#metrics canvas").first.wait_for(timeout=WITHIN_MS)
+    seen(page, "loss: 0.33333", "#metrics figcaption")
+    world.see_running(job, done=4, total=10, metrics={"loss": 0.25})
+    seen(page, "loss: 0.25", "#metrics figcaption")
+    seen(page, "4 of 10", "#progress")
+    assert page.faults == []
+    page.context.close()
+
+
+def test_a_truncated_list_of_outputs_is_marked(
+    world: ServiceWorld, chromium: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.api.handlers.logs.MAX_OUTPUTS", 220)
+    job = world.submit()["id"]
+    world.step()
+    world.see_running(job)
+    outputs = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    outputs.mkdir(parents=True)
+    for number, caption in ((201, "outputs folder: the first 200 of 201"), (230, "the first 200 of more than 220")):
+        for name in range(number):
+            (outputs / f"{name:04}").touch()
+        page = open_page(world, chromium, f"jobs/{job}", "bob")
+        seen(page, caption, "#outputs caption")
+        assert page.get_by_role("link", name="Download as one archive").get_attribute("href").endswith("?archive=1")
+        assert page.get_by_role("link", name="0000").get_attribute("href").endswith(f"jobs/{job}/outputs/0000")
+        page.context.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param(1, "exit 1", id="by itself"),
+        pytest.param(None, "lost", id="unseen"),
+    ],
+)
+def test_a_rank_has_its_end_in_words(world: ServiceWorld, status: int | None, expected: str) -> None:
+    job = world.submit(retries=1)["id"]
+    world.step()
+    world.see_running(job, ended_at=world.clock(), exit_status=status, tree_gone=True)
+    assert world.get(f"jobs/{job}").json["rank_records"][0]["exit_text"] == expected
+
+
+def test_the_details_have_what_was_requested(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(cpu_milli=300, memory_mib=64, time_limit="90m", preemptible=False, priority=40, private=True)
+    page = open_page(world, chromium, f"jobs/{job['id']}", "bob")
+    assert page.locator("#host").inner_text() == "0.3 CPU and 64 MiB"
+    facts = page.locator("#facts-list").inner_text()
+    assert all(words in facts for words in ("40, not preemptible", "90m", "python train.py", "0 of 0"))
+    assert page.locator("#job-state .tag").all_inner_texts() == ["simulated", "private"]
+    page.context.close()
+
+
+def test_a_page_that_is_refused_later_stops_asking(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit()["id"]
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    page.route(f"**/api/v1/jobs/{job}", lambda route: route.fulfill(status=404, json={"message": "gone"}))
+    world.post(f"jobs/{job}/actions/hold")
+    page.get_by_text("you may not see it now").wait_for(timeout=WITHIN_MS)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if job in request.url else None)
+    world.post(f"jobs/{job}/actions/release")
+    page.wait_for_timeout(1500)
+    assert asked == []
+    assert page.get_by_role("button", name="Try again").is_visible()
+    page.context.close()
