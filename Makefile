@@ -31,8 +31,9 @@ $(CACHE)/proxy/.ready: $(VENV)/.demo
 	$(BIN)/python -m jupyter_gpu_quota.demo.proxy $(CACHE)/proxy
 	touch $@
 
-# The JupyterLab extension. npm and the builder come from the environment where the machine has no Node.
+# The JupyterLab extension and the scripts of the pages. npm and the builder come from the environment where the machine has no Node.
 LAB := jupyter_gpu_quota/labextension/package.json
+PAGES := jupyter_gpu_quota/api/pages/static/built/pages.js
 LAB_SOURCES := $(shell find labextension -type f -not -path '*/node_modules/*' -not -path '*/lib/*' -not -name '*.tsbuildinfo' \
   -not -path '*/__pycache__/*')
 
@@ -44,12 +45,16 @@ labextension/node_modules/.ready: labextension/package-lock.json | $(VENV)/.demo
 $(LAB): labextension/node_modules/.ready $(LAB_SOURCES)
 	cd labextension && PATH=$(abspath $(BIN)):$$PATH npm run build
 
-$(VENV)/.lab: $(LAB) $(VENV)/.demo
+$(PAGES): $(LAB)
+	test -e $@ || (cd labextension && PATH=$(abspath $(BIN)):$$PATH npm run build)
+	touch $@
+
+$(VENV)/.lab: $(LAB) $(PAGES) $(VENV)/.demo
 	mkdir -p $(VENV)/share/jupyter/labextensions
 	ln -sfn $(abspath $(dir $(LAB))) $(VENV)/share/jupyter/labextensions/jupyter-gpu-quota
 	touch $@
 
-lab: $(VENV)/.lab  ## build the JupyterLab extension
+lab: $(VENV)/.lab  ## build the JupyterLab extension and the scripts of the pages
 
 # exec: make sends SIGTERM to the process that it started; a shell in between would not pass it on.
 demo: $(VENV)/.demo $(CACHE)/proxy/.ready $(VENV)/.lab  ## run the demo on a real hub; ONCE=1 ends after the story
@@ -109,4 +114,4 @@ docs: $(VENV)/.ready  ## generate the reference pages and the pictures, build th
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
 clean:  ## remove everything that make created
-	rm -rf $(VENV) $(HUB5) $(CACHE) jupyter_gpu_quota/labextension labextension/node_modules build dist docs/_build
+	rm -rf $(VENV) $(HUB5) $(CACHE) jupyter_gpu_quota/labextension $(dir $(PAGES)) labextension/node_modules build dist docs/_build

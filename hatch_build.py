@@ -1,7 +1,7 @@
 """Adds the built JupyterLab extension to a wheel, below ``share/jupyter/labextensions``.
 
-``make lab`` builds it. Editable installs may omit it. Building a wheel without it fails,
-unless GPU_QUOTA_WITHOUT_LAB is set.
+``make lab`` builds it, and the scripts of the service's pages. Editable installs may omit them. Building a wheel
+without them fails, unless GPU_QUOTA_WITHOUT_LAB is set.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 BUILT = "jupyter_gpu_quota/labextension"
+PAGES = "jupyter_gpu_quota/api/pages/static/built/pages.js"
 INSTALLED = "share/jupyter/labextensions/jupyter-gpu-quota"
 
 
@@ -23,13 +24,14 @@ class LabExtension(BuildHookInterface):  # type: ignore[misc]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         built = Path(self.root, BUILT)
-        if (built / "package.json").is_file():
+        missing = [path for path in (f"{BUILT}/package.json", PAGES) if not Path(self.root, path).is_file()]
+        if not missing:
             build_data["shared_data"][str(built)] = INSTALLED
             build_data["shared_data"][str(Path(self.root, "labextension", "install.json"))] = (
                 f"{INSTALLED}/install.json"
             )
         elif version != "editable" and not os.environ.get("GPU_QUOTA_WITHOUT_LAB"):
             raise FileNotFoundError(
-                f"{BUILT} does not exist: run `make lab` first, which builds the JupyterLab sidebar, or set "
-                "GPU_QUOTA_WITHOUT_LAB=1 to install without it"
+                f"{' and '.join(missing)} do not exist: run `make lab` first, which builds the JupyterLab sidebar and the "
+                "scripts of the pages, or set GPU_QUOTA_WITHOUT_LAB=1 to install without them"
             )
