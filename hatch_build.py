@@ -32,6 +32,6 @@ class LabExtension(BuildHookInterface):  # type: ignore[misc]
             )
         elif version != "editable" and not os.environ.get("GPU_QUOTA_WITHOUT_LAB"):
             raise FileNotFoundError(
-                f"{' and '.join(missing)} do not exist: run `make lab` first, which builds the JupyterLab sidebar and the "
-                "scripts of the pages, or set GPU_QUOTA_WITHOUT_LAB=1 to install without them"
+                f"{' and '.join(missing)} do not exist: run `make lab` first, which builds the JupyterLab sidebar and "
+                "the scripts of the pages, or set GPU_QUOTA_WITHOUT_LAB=1 to install without them"
             )

@@ -14,7 +14,7 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.idle_detection import accuracy
 from tests.benchmarks.packing import openb
 from tests.benchmarks.scheduling import bank, decide, explain, history, kueue, kueue_live, large, shapes
-from tests.benchmarks.service import claims, idle, reports, sampler, sidebar, slices, streams, submissions, wake
+from tests.benchmarks.service import claims, idle, pages, reports, sampler, sidebar, slices, streams, submissions, wake
 from tests.benchmarks.service.hubs import hub_with_quota
 from tests.benchmarks.store import tick, usage
 
@@ -133,6 +133,7 @@ PARTS: dict[str, Part] = {
     "streams": Part(title="Open front ends", measure=streams.figures),
     "sidebar": Part(title="The sidebar of JupyterLab", measure=sidebar.figures),
     "wake": Part(title="A kernel whose slice is lent", measure=wake.figures),
+    "pages": Part(title="The pages in a browser", measure=pages.figures),
     "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: accuracy.figures()),
     "sampler": Part(title="Device readings", measure=sampler.figures),
     "usage": Part(title="A month of use", measure=usage.figures),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from jupyter_gpu_quota.cli import main
+from tests.api.pages.browser import open_page, seen
 from tests.api.world import PREFIX, ServiceWorld, build_devices, service_world, train_devices
 
 
@@ -32,11 +34,12 @@ def test_156_gone_devices_are_in_no_sum(world: ServiceWorld) -> None:
     assert sum(device["gone_at"] is not None for device in devices) == 156
 
 
-def test_the_page_folds_them(world: ServiceWorld) -> None:
-    page = world.get(PREFIX, "ann").body.decode()
-    assert len(re.findall('<article class="tile', page)) == 5
-    assert "unhealthy" not in page
-    assert '<details class="gone" id="gone-train"><summary>156 devices are gone</summary>' in page
+def test_the_page_folds_them(world: ServiceWorld, chromium: Any) -> None:
+    page = open_page(world, chromium, "")
+    seen(page, "156 devices are gone", ".gone summary")
+    seen(page, "5 devices", "#devices-count")
+    assert page.locator(".tile").count() == 5 and page.locator(".unhealthy").count() == 0
+    page.context.close()
 
 
 def test_one_is_removed_by_an_admin_only(world: ServiceWorld) -> None:

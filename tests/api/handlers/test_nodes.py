@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.core.model import JobState, Upkeep
-from tests.api.world import PREFIX, ServiceWorld, service_world
+from tests.api.pages.browser import open_page, seen
+from tests.api.world import ServiceWorld, service_world
 
 
 @pytest.fixture
@@ -84,11 +86,13 @@ def test_work_that_stays_on_a_drained_node_has_that_reason(world: ServiceWorld) 
     assert found["code"] == "node_drained" and "The drain's deadline is in 2 hours" in found["message"]
 
 
-def test_devices_of_a_cordoned_node_show_that_no_work_starts_there(world: ServiceWorld) -> None:
+def test_devices_of_a_cordoned_node_show_that_no_work_starts_there(world: ServiceWorld, chromium: Any) -> None:
     assert {one["upkeep"] for one in world.get("devices").json["items"]} == {"none"}
     change(world, "cordon")
     assert {one["upkeep"] for one in world.get("devices").json["items"]} == {"cordoned"}
-    assert "node cordoned: no work starts here" in world.get(PREFIX, "ann").body.decode()
+    page = open_page(world, chromium, "")
+    seen(page, "node cordoned: no work starts here", ".tile")
+    page.context.close()
 
 
 def test_a_change_is_audited_with_its_actor(world: ServiceWorld) -> None:

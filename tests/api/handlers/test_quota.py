@@ -17,7 +17,8 @@ from jupyter_gpu_quota.api.quota_edits import preview as previews
 from jupyter_gpu_quota.api.quota_edits.arithmetic import Arithmetic, arithmetic_of_file
 from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
-from tests.api.world import PREFIX, QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
+from tests.api.pages.browser import open_page, seen
+from tests.api.world import QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
 from tests.patience import PATIENCE_S
 
 DEPARTMENTS = (
@@ -44,7 +45,7 @@ def world(tmp_path: Path) -> Iterator[ServiceWorld]:
         yield made
 
 
-def test_a_project_is_shown_with_its_department(world: ServiceWorld) -> None:
+def test_a_project_is_shown_with_its_department(world: ServiceWorld, chromium: Any) -> None:
     assert world.put_quota(DEPARTMENTS).status == 200
     world.submit("bob")
     [vision] = [row for row in world.get("projects", "bob").json["items"] if row["name"] == "vision"]
@@ -53,8 +54,11 @@ def test_a_project_is_shown_with_its_department(world: ServiceWorld) -> None:
     [train] = [row for row in department["pools"] if row["pool"] == "train"]
     assert (train["training_milli"], train["limit_milli"], train["queued_jobs"]) == (2000, 3000, 1)
     assert train["in_force_training_milli"] == 2000
-    page = world.get(PREFIX, "bob").body.decode()
-    assert 'id="department-sight-train"' in page and "in sight" in page and 'id="department-voice' not in page
+    page = open_page(world, chromium, "", "bob")
+    seen(page, "department", "#department-sight-train")
+    seen(page, "in sight", "#project-vision-train")
+    assert page.locator("#department-voice-train").count() == 0
+    page.context.close()
 
 
 HUGE = QUOTA + "".join(f"  - {{name: q{n}, quota: {{build: {{notebook: 25000}}}}}}\n" for n in range(39))
@@ -349,7 +353,7 @@ def test_amounts_are_shown_as_in_force_now_with_the_usual_ones_and_the_next_chan
     ]
     assert len(found) == 7, "pool build has no window"
     assert world.put_quota(text).status == 200
-    page = world.get(f"{PREFIX}quota", "ann").body.decode()
+    page = "\n".join(world.get("quota", "ann").json["in_force"])
     assert "now, while nights is open" in page and "while no window is open" in page
 
 
@@ -365,7 +369,7 @@ def test_the_largest_rank_on_one_node_is_shown_for_projects_and_departments(worl
     )
     assert line in found["arithmetic"]
     assert world.put_quota(DEPARTMENTS).status == 200
-    assert line in world.get(f"{PREFIX}quota", "ann").body.decode()
+    assert line in world.get("quota", "ann").json["in_force"]
 
 
 def test_an_explanation_compares_the_rank_with_the_largest_that_always_fits(world: ServiceWorld) -> None:
@@ -380,7 +384,9 @@ def test_an_explanation_compares_the_rank_with_the_largest_that_always_fits(worl
 
 # R34
 @pytest.mark.parametrize(("weight", "is_bound"), [(0, True), (1, False)])
-def test_the_page_calls_only_a_bound_the_latest_start(world: ServiceWorld, weight: int, is_bound: bool) -> None:
+def test_the_page_calls_only_a_bound_the_latest_start(
+    world: ServiceWorld, chromium: Any, weight: int, is_bound: bool
+) -> None:
     """Bob's project has no quota. Its job is protected by its minimum run time; with a weight it may come first."""
     text = QUOTA.replace("training: 2", f"training: 0, weight: {weight}", 1).replace("training: 2", "training: 0")
     assert world.put_quota(text).status == 200
@@ -390,9 +396,10 @@ def test_the_page_calls_only_a_bound_the_latest_start(world: ServiceWorld, weigh
     waiting = world.submit("patty", project="speech", gpu="4")["id"]
     world.step()
     found = world.get(f"explain/{waiting}", "patty").json
-    page = world.get(f"{PREFIX}jobs/{waiting}", "patty").body.decode()
+    page = open_page(world, chromium, f"jobs/{waiting}", "patty")
+    seen(page, "Starts at the latest: " if is_bound else "Estimated start: ", "#estimate")
+    page.context.close()
     assert found["estimate_is_bound"] is is_bound, found
-    assert ("Starts at the latest: " in page) is is_bound and ("Estimated start: " in page) is not is_bound
     assert ("at the latest" in found["reason"]["message"]) is is_bound
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_gpu_quota.backends.local.host.servers import Servers
 from jupyter_gpu_quota.controllers.enforcement import Enforcement
-from tests.api.world import PREFIX
+from tests.api.pages.browser import open_page, seen
 from tests.controllers.test_enforcement import EnforcementSetup, policy, readings, setup
 from tests.gpu.world import share_of
 
@@ -66,7 +66,7 @@ def stopped(setup: EnforcementSetup) -> Stopped:
 WHY = "The service stopped this notebook's server: its processes used 7000 MiB of device GPU-"
 
 
-def test_the_reason_of_a_stop_is_shown_until_the_next_slice(stopped: Stopped) -> None:
+def test_the_reason_of_a_stop_is_shown_until_the_next_slice(stopped: Stopped, chromium: Any) -> None:
     stopped.over()
     stopped.end()
     assert stopped.listed("") == []
@@ -75,19 +75,22 @@ def test_the_reason_of_a_stop_is_shown_until_the_next_slice(stopped: Stopped) ->
     assert found["reason"]["message"].startswith(WHY) and "its share is 3744 MiB" in found["reason"]["message"]
     (shown,) = stopped.world.get("me?user=bob", "hub").json["stopped"]
     assert (shown["server"], shown["reason"]["message"]) == ("", found["reason"]["message"])
-    page = stopped.world.get(PREFIX, "bob").body.decode()
-    assert "stopped</span>" in page and "The service stopped this notebook&#39;s server" in page
+    page = open_page(stopped.world, chromium, "", "bob")
+    seen(page, "The service stopped this notebook's server", "#notebooks .s-stopped ~ .under")
+    page.context.close()
     stopped.ask("0.5")
     assert [each["state"] for each in stopped.listed()] == ["booked"]
     assert stopped.world.get("me?user=bob", "hub").json["stopped"] == []
 
 
-def test_a_notebook_above_its_share_shows_the_warning(stopped: Stopped) -> None:
+def test_a_notebook_above_its_share_shows_the_warning(stopped: Stopped, chromium: Any) -> None:
     stopped.setup.read(**{stopped.id: 7000})
     (found,) = stopped.listed("")
     assert found["warning"].startswith("It uses 7000 MiB of device GPU-") and "is stopped at" in found["warning"]
-    assert found["warning"] in stopped.world.get(PREFIX, "bob").body.decode()
-    assert ">memory policed<" in stopped.world.get(PREFIX, "bob").body.decode()
+    page = open_page(stopped.world, chromium, "", "bob")
+    seen(page, found["warning"], "#notebooks")
+    seen(page, "memory policed", "#notebooks")
+    page.context.close()
     stopped.setup.read(1_000, **{stopped.id: 100})
     assert stopped.listed("")[0]["warning"] is None
 

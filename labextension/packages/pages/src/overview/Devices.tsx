@@ -10,7 +10,7 @@ import { isAvailable } from '../amounts';
 import { plural, Simulated, Utilised, When } from '../pieces';
 import type { ClusterState } from './cluster';
 import { DeviceBar, DeviceTile } from './DeviceTile';
-import { matching, rowsOf, type DeviceFilter, type DeviceRow } from './rows';
+import { isGone, matching, rowsOf, type DeviceFilter, type DeviceRow } from './rows';
 
 /** With so many devices all nodes are open at first. */
 const OPEN_UP_TO = 24;
@@ -29,7 +29,8 @@ export function Devices({ state, filter, onFilter, prefix }: DevicesProps): JSX.
   const rows = useMemo(() => rowsOf(state.pools, shown, asked), [state.pools, shown, asked]);
   const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set());
   useEffect(() => setToggled(new Set()), [asked]);
-  const openFirst = shown.length <= OPEN_UP_TO;
+  const present = useMemo(() => shown.filter(device => !isGone(device)).length, [shown]);
+  const openFirst = present <= OPEN_UP_TO;
   const toggle = (key: string): void => {
     const next = new Set(toggled);
     next.delete(key) || next.add(key);
@@ -41,7 +42,7 @@ export function Devices({ state, filter, onFilter, prefix }: DevicesProps): JSX.
       <p className="muted" role="status" id="devices-count">
         {state.devices.size < state.devicesTotal
           ? `Reading the devices: ${state.devices.size} of ${state.devicesTotal}…`
-          : plural(shown.length, 'device', 'devices')}
+          : plural(present, 'device', 'devices')}
       </p>
       <DeviceList rows={rows} isOpen={key => toggled.has(key) !== openFirst} onToggle={toggle} prefix={prefix} />
     </>

@@ -63,7 +63,8 @@ export function rowsOf(pools: readonly Pool[], devices: readonly Device[], filte
     });
 }
 
-function isGone(device: Device): boolean {
+/** No node reports it, and nothing is on it. */
+export function isGone(device: Device): boolean {
   return Boolean(device.gone_at) && device.holders.length === 0;
 }
 
