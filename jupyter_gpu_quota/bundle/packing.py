@@ -38,10 +38,10 @@ def pack(
 ) -> Bundle:
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
-    It leaves out the files that ``.gitignore`` and ``.gpuquotaignore`` name (:mod:`.ignore`), and links, sockets and
-    pipes, which ``skipped`` lists. ``on_file`` is called with each name before it is packed. ``extra`` are more files
-    by name, which replace those of the folder. Raises BundleRefused for a missing folder, a size or a number of files
-    above the limit, and a name or a file that cannot be packed.
+    It leaves out the files that ``.gitignore`` and ``.gpuquotaignore`` name (:mod:`.ignore`), and links, sockets, pipes
+    and virtual environments, which ``skipped`` lists. ``on_file`` is called with each name before it is packed.
+    ``extra`` are more files by name, which replace those of the folder. Raises BundleRefused for a missing folder, a
+    size or a number of files above the limit, and a name or a file that cannot be packed.
     """
     root, skipped, ignored_by_git = Path(directory), list[str](), list[str]()
     if not root.is_dir():
@@ -87,7 +87,9 @@ def _files_to_pack(
             if ignored.only_by_git(name, is_folder=is_folder):
                 ignored_by_git.append(f"{name}/" if is_folder else name)
             continue
-        if is_folder:
+        if is_folder and (path / "pyvenv.cfg").is_file():
+            skipped.append(f"{name} is a virtual environment, and was left out")
+        elif is_folder:
             yield path, name
             below = f"{name}/"
             yield from _files_to_pack(path, below, ignored.inside(path, below), skipped, ignored_by_git)

@@ -60,6 +60,16 @@ def test_the_same_content_gives_the_same_bytes(project: Path, tmp_path: Path) ->
     assert pack(project, tmp_path / "second").digest == first.digest
 
 
+def test_a_virtual_environment_of_any_name_is_skipped_with_a_notice(project: Path, tmp_path: Path) -> None:
+    environment = project / "package" / "torch-env"
+    environment.mkdir()
+    (environment / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (environment / "large.so").write_text("x")
+    bundle = pack(project, tmp_path / "b")
+    assert bundle.skipped == ("package/torch-env is a virtual environment, and was left out",)
+    assert check(bundle.path) == 4
+
+
 def test_links_and_pipes_are_skipped_with_a_notice(project: Path, tmp_path: Path) -> None:
     (project / "link").symlink_to("/etc/passwd")
     (project / "folder").symlink_to(project / "package")
