@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 from tests.docs.pages import ROOT
 
 PICTURE = ROOT / "docs" / "images" / "overview.png"
-SIZE = {"width": 1280, "height": 1130}
+SIZE = {"width": 1280, "height": 1330}
 LOOK_AFTER_MS = 3000
 ENDS_WITHIN_S = 60
 
@@ -42,6 +42,7 @@ def main() -> None:
             _log_in(page, url, password)
             _matching(lines, r"(Patty's jobs run)")
             page.wait_for_timeout(LOOK_AFTER_MS)
+            page.locator("#banner-stream").wait_for(state="detached")  # the demo restarts the service meanwhile
             page.screenshot(path=PICTURE)
             browser.close()
     finally:

@@ -16,6 +16,7 @@ const SEARCH_AFTER_MS = 250;
 
 export function JobsPage({ user, prefix }: { user: string; prefix: string }): JSX.Element {
   const { model } = usePanelContext();
+  const { connection } = useGpuState();
   const [filter, setFilter] = useState<Filter>(() => filterOf(window.location.search, user));
   const listing = useMemo(() => new JobListing(model), [model]);
   const { jobs, total, loading, error } = useSyncExternalStore(listing.subscribe, listing.snapshot);
@@ -36,7 +37,7 @@ export function JobsPage({ user, prefix }: { user: string; prefix: string }): JS
     <>
       <Submit user={user} />
       <FilterBar filter={filter} onChange={setFilter} user={user} jobs={jobs} />
-      <ErrorText error={error} />
+      <ErrorText error={connection === 'live' ? error : ''} />
       <p className="muted" role="status" id="jobs-count">
         {loading ? 'Loading…' : plural(total, 'job', 'jobs')}
       </p>

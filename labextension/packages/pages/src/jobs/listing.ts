@@ -73,6 +73,7 @@ export class JobListing {
     this.reading = false;
     if (found instanceof Error) {
       this.set({ ...this.current, loading: false, error: found.message });
+      this.rereadSoon(REREAD_EVERY_MS);
       return;
     }
     const before = this.current.jobs.slice(0, offset);
@@ -92,10 +93,16 @@ export class JobListing {
       }
     }
     if (change === null || change.jobs.length > 0) {
+      this.rereadSoon(this.current.loading ? 0 : REREAD_EVERY_MS);
+    }
+  }
+
+  private rereadSoon(afterMs: number): void {
+    if (this.listeners.size > 0) {
       this.due ??= setTimeout(() => {
         this.due = undefined;
         this.reread();
-      }, this.current.loading ? 0 : REREAD_EVERY_MS);
+      }, afterMs);
     }
   }
 

@@ -3,7 +3,7 @@
 import { useMemo, useState, useSyncExternalStore } from 'react';
 
 import type { Pool } from '@jupyter-gpu-quota/api';
-import { ErrorText, gpus, usePanelContext } from '@jupyter-gpu-quota/components';
+import { ErrorText, gpus, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
 import { Cluster, type ClusterState } from './cluster';
 import { Devices } from './Devices';
@@ -13,6 +13,7 @@ import { ALL_DEVICES } from './rows';
 
 export function OverviewPage({ prefix }: { prefix: string }): JSX.Element {
   const { model } = usePanelContext();
+  const { connection } = useGpuState();
   const cluster = useMemo(() => new Cluster(model), [model]);
   const state = useSyncExternalStore(cluster.subscribe, cluster.snapshot);
   const [filter, setFilter] = useState(ALL_DEVICES);
@@ -23,7 +24,7 @@ export function OverviewPage({ prefix }: { prefix: string }): JSX.Element {
   return (
     <>
       <Patterns />
-      <ErrorText error={state.error} />
+      <ErrorText error={connection === 'live' ? state.error : ''} />
       <Figures state={state} />
       <section aria-labelledby="projects-title">
         <h2 id="projects-title">Projects</h2>

@@ -81,6 +81,7 @@ export class Cluster {
       await read();
     } catch (error) {
       this.set({ ...this.current, error: error instanceof Error ? error.message : String(error) });
+      this.later(() => this.readAll());
     }
   }
 
@@ -99,9 +100,16 @@ export class Cluster {
       this.set({ ...this.current, notebooks: this.current.notebooks.map(one => changed.get(one.id) ?? one) });
     }
     if (change.jobs.length > 0 || change.notebooks.length > 0 || change.devices.length > 0) {
+      this.later(() => this.readSums());
+    }
+  }
+
+  /** Read once more soon, unless nothing shows it any more. */
+  private later(read: () => Promise<void>): void {
+    if (this.listeners.size > 0) {
       this.due ??= setTimeout(() => {
         this.due = undefined;
-        void this.readSums();
+        void read();
       }, REREAD_EVERY_MS);
     }
   }
