@@ -110,8 +110,11 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[OnProgress | None]:
-    """A line on a terminal that says how many files are packed, and how much of them is sent."""
-    if not sys.stderr.isatty():
+    """A line on a terminal that says how many files are packed, and how much of them is sent.
+
+    A command of a notebook's cell has a terminal, too, but the cell would keep each state of the line in its output.
+    """
+    if not sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ:
         yield None
         return
     from rich.console import Console

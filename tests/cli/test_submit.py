@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,29 @@ def test_submit_prints_only_the_id(world: World) -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (0, "J1\n", "")
     assert submitted(world)["command"] == ["python", "train.py", "--epochs", "3"]
     assert submitted(world)["bundle"] in world.bundles
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_shown"),
+    [
+        pytest.param({}, True, id="a terminal shows the progress of packing"),
+        pytest.param({"JPY_PARENT_PID": "1"}, False, id="a cell of a notebook does not keep it in its output"),
+    ],
+)
+def test_where_the_progress_of_packing_is_shown(world: World, variables: dict[str, str], is_shown: bool) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", **variables}
+    words = [sys.executable, "-m", "jupyter_gpu_quota", "submit", "--", "true"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=60)
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    try:
+        shown = os.read(ours, 65536)
+    except OSError:  # nothing was written, and no process has the other end
+        shown = b""
+    finally:
+        os.close(ours)
+    assert (done.returncode, done.stdout, b"packing" in shown) == (0, b"J1\n", is_shown)
 
 
 def test_every_flag_of_submit_reaches_the_service(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
