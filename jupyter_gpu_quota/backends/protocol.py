@@ -38,7 +38,8 @@ class StartOrder:
 
     ``devices`` are the records that the placements name. ``run_as`` is the name of the job's user; None: the service's
     own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder. ``data`` are the folders
-    of its data by the variables that name them.
+    of its data by the variables that name them. ``cpu_milli`` and ``memory_mib`` are what each rank needs of its node,
+    0 where that is not stated.
     """
 
     job: str
@@ -57,6 +58,8 @@ class StartOrder:
     outputs_limit_mib: int | None = None
     project: str = ""
     data: Mapping[str, str] = field(default_factory=dict)
+    cpu_milli: int = 0
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -424,6 +424,8 @@ class SchedulingController:
             outputs_limit_mib=self.outputs_limit_mib,
             project=spec.project,
             data=self.quota_file.data_variables(spec.data) if self.quota_file else {},
+            cpu_milli=record.job.cpu_milli,
+            memory_mib=record.job.memory_mib,
         )
 
     def _stop_order(self, record: JobRecord, lease: Lease) -> StopOrder:
