@@ -107,6 +107,7 @@ def rank_environment(
     variables: Mapping[str, str],
     path_first: str,
     port: int | None = None,
+    address: str | None = None,
     limited: bool = False,
     mps: Mapping[str, str] | None = None,
     data: Mapping[str, str] | None = None,
@@ -114,9 +115,10 @@ def rank_environment(
     """All variables of a rank's process, except those of its account.
 
     ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs; ``port`` is
-    that of the rendezvous of several ranks. ``limited``: the driver limits its memory, and frameworks then count their
-    fraction of that limit, so they get no cap. ``mps`` are the variables of a client of MPS, ``data`` those with the
-    folders of the job's data. The caller's own variables are not inherited. Source: docs/reference/variables.md.
+    that of the rendezvous of several ranks, ``address`` its host, None for ranks on one machine. ``limited``: the
+    driver limits its memory, and frameworks then count their fraction of that limit, so they get no cap. ``mps`` are
+    the variables of a client of MPS, ``data`` those with the folders of the job's data. The caller's own variables are
+    not inherited. Source: docs/reference/variables.md.
     """
     own = [placement for placement in placements if placement.rank == rank]
     uuids = {device.id: device.uuid for device in devices}
@@ -135,7 +137,7 @@ def rank_environment(
         "GPU_QUOTA_PAUSE_FILE": paths.pause,
         "GPU_QUOTA_PROGRESS_FILE": paths.progress,
         **(data or {}),
-        **(_gang(rank, ranks, port) if port is not None else {}),
+        **(_gang(rank, ranks, port, address) if port is not None else {}),
     }
 
 
@@ -181,11 +183,11 @@ def gang_ports(job: str, attempt: int) -> Iterator[int]:
     return (FIRST_GANG_PORT + (first + step) % GANG_PORTS for step in range(GANG_PORTS))
 
 
-def _gang(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """The rendezvous of ranks on one machine."""
+def _gang(rank: int, ranks: int, port: int, address: str | None) -> dict[str, str]:
+    """The rendezvous of ranks on one machine, or of ranks that each have a host of their own."""
     return {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": address or "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "RANK": str(rank),
+        "LOCAL_RANK": "0" if address else str(rank),
     }  # fmt: skip
 
 

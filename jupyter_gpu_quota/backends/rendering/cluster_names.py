@@ -1,0 +1,40 @@
+"""The names, labels and annotations of our objects in a cluster. Pure."""
+
+from __future__ import annotations
+
+import re
+
+DOMAIN = "gpu-quota.jupyter.org"
+HUB, JOB, ATTEMPT, RANK, NOTEBOOK = (f"{DOMAIN}/{name}" for name in ("hub", "job", "attempt", "rank", "notebook"))
+FENCING = f"{DOMAIN}/fencing"
+"""The annotation with the fencing number of the leader that wrote an object last."""
+
+STOP_REASON = f"{DOMAIN}/stop-reason"
+PLACEMENTS = f"{DOMAIN}/placements"
+FINALIZER = f"{DOMAIN}/exit-status"
+"""It keeps a pod that ended until its exit status is stored."""
+
+USERNAME = "hub.jupyter.org/username"
+"""The annotation of KubeSpawner, by which pods are identified as a user's."""
+
+SIMULATED_GPUS = f"{DOMAIN}/simulated-gpus"
+"""The annotation of a node with the number of its simulated devices."""
+
+_JOB_ID = re.compile(r"[0-9A-Za-z]{1,40}\Z")
+
+
+def attempt_name(job: str, attempt: int) -> str:
+    """The name of an attempt's objects. Raises ValueError for a job id that is no ULID or short word."""
+    if not _JOB_ID.match(job):
+        raise ValueError(f"{job!r} is not the id of a job on Kubernetes: letters and digits only, 40 at most")
+    return f"gq-{job.lower()}-{int(attempt)}"
+
+
+def pod_name(job: str, attempt: int, rank: int) -> str:
+    """The name of a rank's pod: a start order that is repeated creates no second one."""
+    return f"{attempt_name(job, attempt)}-{int(rank)}"
+
+
+def attempt_labels(hub: str, job: str, attempt: int) -> dict[str, str]:
+    """The labels of all objects of an attempt."""
+    return {HUB: hub, JOB: job, ATTEMPT: str(attempt)}

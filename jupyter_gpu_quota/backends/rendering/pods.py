@@ -1,0 +1,225 @@
+"""Renders an attempt of a job as Kubernetes objects: its record, one pod for each rank, and a service for a gang. Pure.
+
+A pod is pinned to the node that our scheduler chose, and kube-scheduler binds it. Its finalizer keeps it until its exit
+status is stored. All its containers share one process namespace, so that SIGTERM ends a command without a handler: the
+first process of a namespace would ignore it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.model import WHOLE_DEVICE, Device, Placement
+from .cluster_names import FENCING, FINALIZER, RANK, USERNAME, attempt_labels, attempt_name, pod_name
+from .variables import rank_environment
+
+Json = dict[str, Any]
+
+GPU_RESOURCE = "nvidia.com/gpu"
+CONTAINER = "job"
+MOUNT = "/gpu-quota"
+SERVICE_PORT = 29_500
+CHOSEN_BY_RUNTIME = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+"""Variables that the device plugin or the DRA driver sets; a value in the pod would replace theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPaths:
+    """The folders and files of a rank in its container."""
+
+    work: str = f"{MOUNT}/work"
+    checkpoint: str = f"{MOUNT}/checkpoint"
+    outputs: str = f"{MOUNT}/outputs"
+    run: str = f"{MOUNT}/run"
+    pause: str = f"{MOUNT}/run/pause"
+    progress: str = f"{MOUNT}/run/progress.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSettings:
+    """What a site sets for all pods of jobs.
+
+    ``volume_claim`` is the claim of the volume that the service mounts as its state folder; ``pod`` is merged into the
+    pod's spec, ``container`` into the container's: such as tolerations, security contexts and pull secrets. ``driver``
+    and ``device_class`` are those of the DRA driver whose devices are claimed.
+    """
+
+    namespace: str
+    hub: str
+    image: str
+    volume_claim: str
+    path_first: str = "/opt/conda/bin"
+    driver: str = "gpu.nvidia.com"
+    device_class: str = "gpu.nvidia.com"
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    container: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOfJob:
+    """One rank to start; ``devices`` are those of the whole attempt, ``claim`` is its resource claim, if it has one."""
+
+    job: str
+    attempt: int
+    rank: int
+    ranks: int
+    fencing: int
+    command: Sequence[str]
+    placements: Sequence[Placement]
+    devices: Sequence[Device]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    has_secrets: bool = False
+    directory: str = "."
+    has_code: bool = False
+    user: str | None = None
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    claim: str | None = None
+
+
+def attempt_record(job: str, attempt: int, fencing: int, settings: PodSettings, data: Mapping[str, str]) -> Json:
+    """The object that owns all others of an attempt; they are removed with it."""
+    return {
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": _metadata(attempt_name(job, attempt), job, attempt, fencing, settings), "data": dict(data),
+    }  # fmt: skip
+
+
+def owner_of(record: Json) -> Json:
+    """The owner reference of the objects of an attempt."""
+    return {
+        "apiVersion": "v1", "kind": "ConfigMap", "name": record["metadata"]["name"], "uid": record["metadata"]["uid"],
+    }  # fmt: skip
+
+
+def secret(job: str, attempt: int, fencing: int, settings: PodSettings, owner: Json, values: Mapping[str, str]) -> Json:
+    """The secret variables of an attempt; they are removed with it."""
+    metadata = _metadata(attempt_name(job, attempt), job, attempt, fencing, settings) | {"ownerReferences": [owner]}
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "stringData": dict(values)}
+
+
+def rendezvous_service(job: str, attempt: int, fencing: int, settings: PodSettings, owner: Json) -> Json:
+    """A headless service, by which the ranks of a gang find each other by name before they are ready."""
+    metadata = _metadata(attempt_name(job, attempt), job, attempt, fencing, settings) | {"ownerReferences": [owner]}
+    spec = {
+        "clusterIP": "None", "publishNotReadyAddresses": True, "selector": attempt_labels(settings.hub, job, attempt),
+    }  # fmt: skip
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
+    """The pod of one rank."""
+    name = pod_name(one.job, one.attempt, one.rank)
+    metadata = _metadata(name, one.job, one.attempt, one.fencing, settings)
+    metadata["labels"][RANK] = str(one.rank)
+    metadata |= {"ownerReferences": [owner], "finalizers": [FINALIZER]}
+    if one.user is not None:
+        metadata["annotations"][USERNAME] = one.user
+    spec: Json = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "shareProcessNamespace": True,
+        "affinity": _on_node(_node_of(one)),
+        "containers": [_container(one, settings)],
+        "volumes": [{"name": "jobs", "persistentVolumeClaim": {"claimName": settings.volume_claim}}],
+        **({"hostname": name, "subdomain": attempt_name(one.job, one.attempt)} if one.ranks > 1 else {}),
+        **({"resourceClaims": [{"name": "gpu", "resourceClaimName": one.claim}]} if one.claim else {}),
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": merged(spec, settings.pod)}
+
+
+def _metadata(name: str, job: str, attempt: int, fencing: int, settings: PodSettings) -> Json:
+    return {
+        "name": name, "namespace": settings.namespace, "labels": attempt_labels(settings.hub, job, attempt),
+        "annotations": {FENCING: str(fencing)},
+    }  # fmt: skip
+
+
+def _own(one: RankOfJob) -> list[Placement]:
+    return [part for part in one.placements if part.rank == one.rank]
+
+
+def _node_of(one: RankOfJob) -> str:
+    """The node of a rank's devices; a rank is on one node."""
+    used = {part.device for part in _own(one)}
+    (node,) = {device.node for device in one.devices if device.id in used}
+    return node
+
+
+def _on_node(node: str) -> Json:
+    field_is = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field_is]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _container(one: RankOfJob, settings: PodSettings) -> Json:
+    paths = ClusterPaths()
+    top = f"{paths.work}/code" if one.has_code else paths.work
+    own: Json = {
+        "name": CONTAINER,
+        "image": settings.image,
+        "command": [escaped(word) for word in one.command],
+        "workingDir": posixpath.normpath(posixpath.join(top, one.directory)),
+        "env": [{"name": name, "value": escaped(value)} for name, value in sorted(_environment(one, settings).items())],
+        "resources": _resources(one),
+        "volumeMounts": _mounts(one),
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    if one.has_secrets:
+        own["envFrom"] = [{"secretRef": {"name": attempt_name(one.job, one.attempt)}}]
+    return merged(own, settings.container)
+
+
+def _environment(one: RankOfJob, settings: PodSettings) -> dict[str, str]:
+    gang = one.ranks > 1
+    found = rank_environment(
+        job=one.job, attempt=one.attempt, rank=one.rank, ranks=one.ranks, placements=one.placements,
+        devices=one.devices, paths=ClusterPaths(), variables=one.variables, path_first=settings.path_first,
+        port=SERVICE_PORT if gang else None,
+        address=f"{pod_name(one.job, one.attempt, 0)}.{attempt_name(one.job, one.attempt)}" if gang else None,
+    )  # fmt: skip
+    return found if _is_simulated(one) else {k: v for k, v in found.items() if k not in CHOSEN_BY_RUNTIME}
+
+
+def _is_simulated(one: RankOfJob) -> bool:
+    used = {part.device for part in _own(one)}
+    return all(device.simulated for device in one.devices if device.id in used)
+
+
+def _resources(one: RankOfJob) -> Json:
+    """Requests equal limits for memory; a simulated device asks the cluster for nothing."""
+    cpu = {"cpu": f"{one.cpu_milli}m"} if one.cpu_milli else {}
+    memory = {"memory": f"{one.memory_mib}Mi"} if one.memory_mib else {}
+    if _is_simulated(one):
+        return {"requests": cpu | memory, "limits": memory}
+    if one.claim is not None:
+        return {"requests": cpu | memory, "limits": memory, "claims": [{"name": "gpu"}]}
+    whole = sum(part.gpu_milli for part in _own(one)) // WHOLE_DEVICE
+    return {"requests": cpu | memory, "limits": memory | {GPU_RESOURCE: str(whole)}}
+
+
+def _mounts(one: RankOfJob) -> list[Json]:
+    """The job's own folders of the volume, and no other's."""
+    paths, home = ClusterPaths(), f"jobs/{one.job}"
+    run = f"{home}/run/{one.attempt}/rank-{one.rank}"
+    parts = [(paths.work, "work"), (paths.checkpoint, "checkpoint"), (paths.outputs, "outputs")]
+    found = [{"name": "jobs", "mountPath": path, "subPath": f"{home}/{name}"} for path, name in parts]
+    return [*found, {"name": "jobs", "mountPath": paths.run, "subPath": run}]
+
+
+def escaped(text: str) -> str:
+    """A text that Kubernetes does not expand: it replaces $(NAME), and $$ by $."""
+    return text.replace("$", "$$")
+
+
+def merged(ours: Json, site: Mapping[str, Any]) -> Json:
+    """The site's fields merged into ours: objects field by field, any other value replaces ours."""
+    found = dict(ours)
+    for name, value in site.items():
+        before = found.get(name)
+        found[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+    return found
