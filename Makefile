@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help lab demo test test-in-one test-others test-slow test-gpu check soak bench mutants clean docs
+.PHONY: help lab demo test test-in-one test-others test-slow test-gpu kube test-kube check soak bench mutants clean docs
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -88,6 +88,12 @@ test-slow: $(TEST_READY)  ## run the long tests that `make test` leaves out, in 
 
 test-gpu: $(VENV)/.ready  ## run the GPU tests: on the fake library, and on this machine's GPU if it has one
 	$(BIN)/python -m pytest -v -rs -m 'not soak' tests/gpu
+
+kube:  ## build the Kubernetes control plane of the tests, once: 10 to 40 minutes, Go is needed
+	$(PYTHON) tests/kube/build.py
+
+test-kube: $(VENV)/.ready  ## run the tests on a real Kubernetes API server (make kube builds it)
+	$(BIN)/python -m pytest --durations 10 tests/kube tests/backends/kubernetes
 
 check: $(VENV)/.ready  ## check format, lint, types and laws
 	$(BIN)/ruff format --check .
