@@ -51,6 +51,21 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "backends": frozenset({"core", "messages"}),
     "backends.rendering": frozenset({"core"}),
     "backends.local": frozenset({"core", "messages", "bundle", "backends.rendering", "backends"}),
+    "backends.kubernetes": frozenset(
+        {
+            "core",
+            "bundle",
+            "backends.rendering",
+            "backends",
+            "backends.local.host.record_files",
+            "backends.local.jobs.attempt_records",
+            "backends.local.jobs.disk_use",
+            "backends.local.jobs.outputs",
+            "backends.local.jobs.paths",
+            "backends.local.jobs.rank_facts",
+            "backends.local.jobs.rank_log",
+        }
+    ),
     "backends.simulated": frozenset({"core", "messages", "backends"}),
     "notifications": frozenset({"core", "messages", "settings"}),
     "controllers": frozenset(
@@ -147,7 +162,7 @@ def may_import(room: str, other: str) -> bool:
     if to in ROOTS:
         return False
     if is_below(room, "core") or room.startswith("backends"):
-        return to in MAY_IMPORT[room] or (
+        return {to, other} & MAY_IMPORT[room] != set() or (
             room.startswith("backends") and is_below(to, "core") and "core" in MAY_IMPORT[room]
         )
     if room in ("controllers", "api", "simulate") and is_below(other, "backends"):
@@ -196,6 +211,7 @@ FORBIDDEN_EXAMPLES = [
     ("backends", "from ..store.records.rows import Row"),
     ("backends.rendering", "from ..local.host.processes import process"),
     ("backends.local", "from ..simulated.backend import SimulatedBackend"),
+    ("backends.kubernetes", "from ..local.host.processes import process"),
     ("backends.simulated", "from ..local.host.processes import process"),
     ("notifications", "from ..store.records.rows import Row"),
     ("controllers", "from ..backends.local.host.processes import process"),

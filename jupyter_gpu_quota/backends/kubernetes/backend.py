@@ -1,0 +1,93 @@
+"""The backend of one namespace of a cluster: its jobs, samples, enforcement, logs and outputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ..protocol import DeviceUsers, Inventory
+from ..rendering.pods import PodSettings
+from .client.api_server import ApiServer, Json
+from .client.fencing import ClusterFence
+from .client.informer import Informer
+from .client.loop_thread import LoopThread
+from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
+from .devices.inventory import PublishedDevice, inventory, published_devices
+from .enforcement import ClusterEnforcement, ClusterSamples
+from .jobs.attempts import ClusterAttempts
+from .jobs.jobs import PATIENCE_S, KubernetesJobs
+from .jobs.volume import JobVolume
+from .outputs import ClusterOutputs
+
+OPEN_TIMEOUT_S = 15.0
+
+PRESENT = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""The selector of pods that have a node and have not ended."""
+
+
+class KubernetesBackend:
+    """All parts of one cluster. ``state_dir`` is where this process has the volume of jobs.
+
+    ``kubeconfig`` None: the credentials of this pod. ``on_change`` is called after each change that ``observe``
+    reports, from another thread.
+    """
+
+    def __init__(
+        self, state_dir: str | os.PathLike[str], settings: PodSettings, *, kubeconfig: str | None = None,
+        context: str | None = None, on_change: Callable[[], None] = lambda: None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:  # fmt: skip
+        self._server, self._thread, self._settings = ApiServer(kubeconfig, context), LoopThread(), settings
+        volume = JobVolume(os.fspath(state_dir))
+        volume.make_layout()
+        self._nodes = Informer(self._server, "/api/v1/nodes")
+        self._slices = Informer(self._server, "/apis/resource.k8s.io/v1/resourceslices")
+        self._claims = Informer(self._server, "/apis/resource.k8s.io/v1/resourceclaims")
+        self._all_pods = Informer(self._server, "/api/v1/pods", kept=kept_of_pod, fieldSelector=PRESENT)
+        fence = ClusterFence(self._server, settings.namespace)
+        self.jobs = KubernetesJobs(
+            self._server, self._thread, fence, volume, settings, self._inventory, self._published, on_change, patience_s
+        )
+        self.attempts = ClusterAttempts(self.jobs, self._thread, fence, volume)
+        self.samples = ClusterSamples(self._use_by_others)
+        self.enforcement = ClusterEnforcement(self._server, self._thread, settings)
+        self.outputs = ClusterOutputs(self._server, self._thread, settings.namespace, volume.state_dir)
+        self._thread.call(self._server.open(), OPEN_TIMEOUT_S)
+        for informer in (
+            self._nodes,
+            self._slices,
+            self._claims,
+            self._all_pods,
+            self.jobs.objects.records,
+            self.jobs.objects.pods,
+        ):
+            self._thread.run(("watch", informer.path), informer.run)
+        self._thread.run(("progress",), self.jobs.publish_forever)
+
+    def close(self) -> None:
+        """End the threads and the connections; jobs continue."""
+        self._thread.close(self._server.close())
+
+    def _inventory(self) -> Inventory | None:
+        """What the newest lists and watches say; None while there is none."""
+        if not (self._nodes.is_synced and self._slices.is_synced):
+            return None
+        return inventory(list(self._nodes.objects.values()), list(self._slices.objects.values()), self._settings.driver)
+
+    def _published(self) -> dict[str, PublishedDevice] | None:
+        """The devices of the driver by UUID; None while they are not known."""
+        if not self._slices.is_synced:
+            return None
+        return {each.uuid: each for each in published_devices(self._slices.objects.values(), self._settings.driver)}
+
+    def _use_by_others(self, users: DeviceUsers) -> dict[str, int] | None:
+        """The use of devices by pods and claims that are not ours; None while it is not known."""
+        if not (self._slices.is_synced and self._claims.is_synced and self._all_pods.is_synced):
+            return None
+        pods, claims = (self._of_others(each) for each in (self._all_pods, self._claims))
+        published = published_devices(list(self._slices.objects.values()), self._settings.driver)
+        return claimed_by_others(claims, published) | counted_by_others(pods, users)
+
+    def _of_others(self, informer: Informer) -> list[Json]:
+        hub, namespace = self._settings.hub, self._settings.namespace
+        return [each for each in list(informer.objects.values()) if not is_ours(each, hub, namespace)]

@@ -1,0 +1,247 @@
+"""Requests to a Kubernetes API server: time-outs, a bounded rate, a pause after failures, and typed errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import aiohttp
+from kubernetes_asyncio.client.api_client import ApiClient
+from kubernetes_asyncio.client.configuration import Configuration
+from kubernetes_asyncio.config.incluster_config import load_incluster_config
+from kubernetes_asyncio.config.kube_config import load_kube_config
+
+Json = dict[str, Any]
+
+REQUEST_TIMEOUT_S = 10.0
+RATE_PER_S, BURST = 50, 100
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 15.0
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class RequestFailed(Exception):
+    """The API server refused a request; ``status`` is the HTTP status, the message is that of the server."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotFound(RequestFailed):
+    """There is no such object."""
+
+
+class Conflict(RequestFailed):
+    """A precondition does not hold, or another object changed meanwhile, such as a quota."""
+
+
+class AlreadyExists(Conflict):
+    """There is an object of this name."""
+
+
+class Expired(RequestFailed):
+    """The resource version is too old to continue a list or a watch."""
+
+
+class Refused(RequestFailed):
+    """Authorization, admission or validation refused the request."""
+
+
+class Unavailable(RequestFailed):
+    """There was no answer in time, or the server cannot serve the request now. ``status`` 0: no answer."""
+
+
+_BY_STATUS: Mapping[int, type[RequestFailed]] = {404: NotFound, 409: Conflict, 410: Expired, 403: Refused, 422: Refused}
+
+
+class ApiServer:
+    """One API server. All calls belong to the event loop in which ``open`` was awaited.
+
+    After an answer of 429 or 5xx, or no answer, requests are dropped for a while: they raise Unavailable at once.
+    """
+
+    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
+        self._kubeconfig, self._context = kubeconfig, context
+        self._client: ApiClient | None = None
+        self._rate = TokenBucket(RATE_PER_S, BURST)
+        self._pause_s, self._paused_until, self._trouble = 0.0, 0.0, ""
+        self.requests = 0
+
+    async def open(self) -> None:
+        """Read the credentials: of ``kubeconfig``, or those of this pod."""
+        configuration = Configuration()
+        if self._kubeconfig is None:
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            await load_kube_config(self._kubeconfig, self._context, client_configuration=configuration)
+        self._client = ApiClient(configuration)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def get(self, path: str, **query: str | int) -> Json:
+        """One object, or one page of a list."""
+        return await self._json("GET", path, query)
+
+    async def create(self, path: str, body: Json, **query: str | int) -> Json:
+        """Create an object. Raises AlreadyExists."""
+        return await self._json("POST", path, query, body)
+
+    async def replace(self, path: str, body: Json) -> Json:
+        """Replace an object. Raises Conflict where it has another resource version than the body."""
+        return await self._json("PUT", path, {}, body)
+
+    async def patch(self, path: str, body: Json) -> Json:
+        """Merge these fields into an object."""
+        return await self._json("PATCH", path, {}, body, MERGE_PATCH)
+
+    async def delete(self, path: str, body: Json) -> Json:
+        """Delete an object; ``body`` are delete options."""
+        return await self._json("DELETE", path, {}, body)
+
+    async def read(self, path: str, limit: int, **query: str | int) -> bytes:
+        """At most ``limit`` bytes of a text, such as a log."""
+        async with self._answer("GET", path, query, None, "application/json", REQUEST_TIMEOUT_S) as answer:
+            found = bytearray()
+            async for part in answer.content.iter_any():
+                found += part
+                if len(found) >= limit:
+                    break
+            return bytes(found[:limit])
+
+    async def watch(
+        self, path: str, timeout_s: int, opened: Callable[[], None], **query: str | int
+    ) -> AsyncIterator[Json]:
+        """Events until the watch ends: after ``timeout_s``, or when its connection breaks. An error event raises.
+
+        ``opened`` is called when the server accepted the watch, which may be long before the first event.
+        """
+        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": timeout_s}
+        async with self._answer("GET", path, query, None, "application/json", timeout_s + REQUEST_TIMEOUT_S) as answer:
+            opened()
+            rest = b""
+            while part := await _next_part(answer):
+                *lines, rest = (rest + part).split(b"\n")
+                for line in lines:
+                    event: Json = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise failure(int(event["object"].get("code", 0)), event["object"].get("message", ""))
+                    yield event
+
+    async def _json(
+        self, method: str, path: str, query: Mapping[str, str | int], body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:  # fmt: skip
+        async with self._answer(method, path, query, body, content_type, REQUEST_TIMEOUT_S) as answer:
+            found: Json = json.loads(await answer.read())
+            return found
+
+    def _answer(
+        self, method: str, path: str, query: Mapping[str, str | int], body: Json | None, content_type: str,
+        timeout_s: float,
+    ) -> _Answer:  # fmt: skip
+        return _Answer(self, method, path, list(query.items()), body, content_type, timeout_s)
+
+    async def send(
+        self, method: str, path: str, query: list[tuple[str, str | int]], body: Json | None, content_type: str,
+        timeout_s: float,
+    ) -> aiohttp.ClientResponse:  # fmt: skip
+        """Send one request within the rate, and return its answer; the caller closes it."""
+        assert self._client is not None, "open the API server first"
+        if time.monotonic() < self._paused_until:
+            raise Unavailable(0, self._trouble)
+        await self._rate.take()
+        self.requests += 1
+        answer: aiohttp.ClientResponse = await self._client.call_api(
+            path, method, query_params=query, body=body, auth_settings=["BearerToken"], _preload_content=False,
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            _request_timeout=aiohttp.ClientTimeout(total=timeout_s, connect=REQUEST_TIMEOUT_S),
+        )  # fmt: skip
+        return answer
+
+    def note(self, trouble: Unavailable | None) -> None:
+        """Pause after a failure, longer each time; an answer ends that."""
+        if trouble is None:
+            self._pause_s = 0.0
+        elif time.monotonic() >= self._paused_until:
+            self._pause_s = min(MAX_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+            self._paused_until, self._trouble = time.monotonic() + self._pause_s, str(trouble)
+
+
+class _Answer:
+    """The answer of one request while it is read. Errors of the connection and of HTTP are raised as typed errors."""
+
+    def __init__(self, server: ApiServer, *request: Any) -> None:
+        self._server, self._request = server, request
+        self._answer: aiohttp.ClientResponse | None = None
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        try:
+            self._answer = await self._server.send(*self._request)
+            if self._answer.status >= 400:
+                raise failure(self._answer.status, *problem_of(await self._answer.read()))
+        except BaseException as error:
+            raise self._close(error) from error
+        return self._answer
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        closed = self._close(error)
+        if closed is not error and closed is not None:
+            raise closed from error
+
+    def _close(self, error: BaseException | None) -> Any:
+        """Close the connection; returns the typed error."""
+        if self._answer is not None:
+            self._answer.close()
+        if isinstance(error, aiohttp.ClientError | TimeoutError | OSError | ValueError):
+            error = Unavailable(0, f"the API server does not answer: {error or 'time-out'}")
+        if error is None or isinstance(error, RequestFailed):
+            self._server.note(error if isinstance(error, Unavailable) else None)
+        return error
+
+
+async def _next_part(answer: aiohttp.ClientResponse) -> bytes:
+    """The next bytes of a watch; none where it ended or its connection broke."""
+    try:
+        return await answer.content.readany()
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return b""
+
+
+def failure(status: int, message: str, reason: str = "") -> RequestFailed:
+    """The error of an HTTP status, and the reason that the server gives for it."""
+    if reason == "AlreadyExists":
+        return AlreadyExists(status, message)
+    retried = status == 429 or status >= 500
+    return _BY_STATUS.get(status, Unavailable if retried else RequestFailed)(status, message)
+
+
+def problem_of(body: bytes) -> tuple[str, str]:
+    """The sentence and the reason in an answer with an error status."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return str(found.get("message", "")), str(found.get("reason", ""))
+    return body[:400].decode(errors="replace"), ""
+
+
+class TokenBucket:
+    """Bounds a rate: at most ``rate`` per second on average, and ``burst`` at once."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst, self._left, self._at = rate, burst, float(burst), time.monotonic()
+
+    async def take(self) -> None:
+        """Wait until one more is allowed."""
+        now = time.monotonic()
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate) - 1
+        self._at = now
+        if self._left < 0:
+            await asyncio.sleep(-self._left / self._rate)

@@ -1,0 +1,71 @@
+"""The thread of a backend's event loop: the callers of the backend never wait for the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from .api_server import Refused, RequestFailed
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines. A task that fails is logged; its caller repeats it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._busy = set[Hashable]()
+        self._tasks = set[asyncio.Task[None]]()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kubernetes", daemon=True)
+        self._thread.start()
+
+    def run(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run a task soon, from any thread, unless one of the same key is running."""
+        self._loop.call_soon_threadsafe(self._start, key, make)
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Run a coroutine from another thread, and wait for its result. Raises TimeoutError."""
+        future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout_s)
+        finally:
+            future.cancel()
+
+    def close(self, last: Coroutine[Any, Any, object] | None = None) -> None:
+        """Cancel all tasks, run the last one, and end the thread."""
+        self.call(self._cancel(), 5.0)
+        if last is not None:
+            self.call(last, 5.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5.0)
+
+    def _start(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        if key not in self._busy:
+            self._busy.add(key)
+            task = self._loop.create_task(self._logged(key, make()))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _logged(self, key: Hashable, coroutine: Coroutine[Any, Any, object]) -> None:
+        try:
+            await coroutine
+        except Refused as error:
+            log.warning("%s was refused by the API server: %s", key, error)
+        except RequestFailed as error:
+            log.info("%s failed and will be tried again: %s", key, error)
+        except Exception:
+            log.exception("%s failed and will be tried again", key)
+        finally:
+            self._busy.discard(key)
+
+    async def _cancel(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

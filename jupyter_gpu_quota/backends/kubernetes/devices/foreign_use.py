@@ -1,0 +1,83 @@
+"""How much of each device is used by work of others: by claims of published devices, and by requests for counted ones.
+
+Pure. A device plugin does not say which device a pod got. So many slots of the node that none of our work has are
+counted as used, from the last one on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from ....core.model import WHOLE_DEVICE, Device
+from ...protocol import DeviceUsers
+from ...rendering.cluster_names import HUB
+from ...rendering.pods import GPU_RESOURCE
+from .inventory import MIB, PublishedDevice
+from .quantities import exact, whole
+
+Json = dict[str, Any]
+
+
+def kept_of_pod(pod: Json) -> Json:
+    """What is needed of a pod of the cluster; the rest is not kept in memory."""
+    metadata = {name: pod["metadata"].get(name) for name in ("name", "namespace", "resourceVersion", "labels")}
+    containers = [{"resources": each.get("resources", {})} for each in pod["spec"]["containers"]]
+    return {"metadata": metadata, "spec": {"nodeName": pod["spec"].get("nodeName"), "containers": containers}}
+
+
+def is_ours(found: Json, hub: str, namespace: str) -> bool:
+    """Whether an object belongs to a job or a notebook of this hub."""
+    metadata = found["metadata"]
+    return metadata.get("namespace") == namespace and (metadata.get("labels") or {}).get(HUB) == hub
+
+
+def claimed_by_others(claims: Iterable[Json], published: Iterable[PublishedDevice]) -> dict[str, int]:
+    """Milli-GPU by device id, rounded up, of these claims of others. A claim without an amount has the whole device."""
+    devices = {(each.driver, each.pool, each.name): each for each in published}
+    found: dict[str, int] = {}
+    for claim in claims:
+        allocation = claim.get("status", {}).get("allocation") or {}
+        for result in allocation.get("devices", {}).get("results", ()):
+            device = devices.get((result["driver"], result["pool"], result["device"]))
+            if device is not None:
+                amount = _milli(result.get("consumedCapacity", {}).get("memory"), device)
+                id = f"{device.node}/{device.name}"
+                found[id] = min(WHOLE_DEVICE, found.get(id, 0) + amount)
+    return found
+
+
+def _milli(memory: str | None, device: PublishedDevice) -> int:
+    if memory is None:
+        return WHOLE_DEVICE
+    part = exact(memory) * WHOLE_DEVICE / Fraction(device.memory_mib * MIB)
+    return min(WHOLE_DEVICE, -int(-part // 1))
+
+
+def counted_by_others(pods: Iterable[Json], users: DeviceUsers) -> dict[str, int]:
+    """The same for the slots of device plugins, from the requests of these pods of others."""
+    requested: dict[str, int] = {}
+    for pod in pods:
+        node = pod["spec"]["nodeName"]
+        requested[node] = requested.get(node, 0) + sum(map(_requested, pod["spec"]["containers"]))
+    slots = [device for device in users if device.uuid is None and not users[device]]
+    found: dict[str, int] = {}
+    for device in sorted(slots, key=lambda each: each.index, reverse=True):
+        if requested.get(device.node, 0) > 0:
+            requested[device.node] -= 1
+            found[device.id] = WHOLE_DEVICE
+    return found
+
+
+def _requested(container: Mapping[str, Any]) -> int:
+    return whole(container["resources"].get("limits", {}).get(GPU_RESOURCE, "0"))
+
+
+def changed_use(devices: Iterable[Device], use: Mapping[str, int]) -> dict[str, int]:
+    """The use by others of the devices for which another one is known."""
+    return {
+        each.id: use.get(each.id, 0)
+        for each in devices
+        if not each.simulated and each.foreign_milli != use.get(each.id, 0)
+    }

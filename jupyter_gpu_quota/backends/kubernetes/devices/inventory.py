@@ -1,0 +1,140 @@
+"""Nodes and devices of a cluster, from its nodes and its ResourceSlices. Pure.
+
+A device plugin counts devices and names none, so a device of such a node is a slot without a UUID. A DRA driver
+publishes each device; one that may be given to several claims can be shared, if its memory is counted and a claim
+without a request takes all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ....core.model import Device, Node
+from ...protocol import Inventory
+from ...rendering.cluster_names import SIMULATED_GPUS
+from ...rendering.pods import GPU_RESOURCE
+from .quantities import milli, whole
+
+Json = dict[str, Any]
+
+MIB = 1 << 20
+MODEL_LABEL, MEMORY_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
+SIMULATED_MODEL, SIMULATED_MEMORY_MIB = "Simulated 80G", 81_920
+NAME_OF_MODEL = ("productName", "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedDevice:
+    """One device of a ResourceSlice. ``is_shareable``: several claims may each take a part of its memory."""
+
+    driver: str
+    pool: str
+    name: str
+    node: str
+    uuid: str
+    model: str
+    memory_mib: int
+    is_shareable: bool
+    why_not_shareable: str = ""
+
+
+def inventory(nodes: Iterable[Json], slices: Iterable[Json], driver: str) -> Inventory:
+    """Every node with devices, and its devices: published ones, or else those that a device plugin counts."""
+    published: dict[str, list[PublishedDevice]] = {}
+    for each in published_devices(slices, driver):
+        published.setdefault(each.node, []).append(each)
+    found_nodes, found_devices = [], list[Device]()
+    for node in sorted(nodes, key=lambda each: str(each["metadata"]["name"])):
+        devices = _published(published.get(node["metadata"]["name"], ())) or _counted(node)
+        if devices:
+            found_nodes.append(_node(node))
+            found_devices += devices
+    return tuple(found_nodes), tuple(found_devices)
+
+
+def published_devices(slices: Iterable[Json], driver: str) -> list[PublishedDevice]:
+    """The devices of a driver in the newest generation of each pool, whole ones with a UUID and memory."""
+    of_driver = [each for each in slices if each["spec"]["driver"] == driver and each["spec"].get("nodeName")]
+    newest: dict[str, int] = {}
+    for each in of_driver:
+        pool = each["spec"]["pool"]
+        newest[pool["name"]] = max(newest.get(pool["name"], 0), pool["generation"])
+    return [
+        found
+        for each in of_driver
+        if each["spec"]["pool"]["generation"] == newest[each["spec"]["pool"]["name"]]
+        for device in each["spec"].get("devices", ())
+        if (found := _published_device(each["spec"], device)) is not None
+    ]
+
+
+def _published_device(spec: Json, device: Json) -> PublishedDevice | None:
+    attributes = {name.rpartition("/")[2]: each for name, each in device.get("attributes", {}).items()}
+    uuid = attributes.get("uuid", {}).get("string")
+    memory = device.get("capacity", {}).get("memory", {})
+    if uuid is None or "value" not in memory:
+        return None
+    why = why_not_shareable(device)
+    model = next((attributes[name]["string"] for name in NAME_OF_MODEL if name in attributes), "GPU")
+    return PublishedDevice(
+        driver=spec["driver"], pool=spec["pool"]["name"], name=device["name"], node=spec["nodeName"], uuid=uuid,
+        model=model, memory_mib=whole(memory["value"]) // MIB, is_shareable=not why, why_not_shareable=why,
+    )  # fmt: skip
+
+
+def why_not_shareable(device: Json) -> str:
+    """Why parts of a device cannot be claimed so that nobody else gets them; empty where they can."""
+    capacity = device.get("capacity", {})
+    policy = capacity.get("memory", {}).get("requestPolicy")
+    if not device.get("allowMultipleAllocations"):
+        return "its driver gives a device to one claim only (ConsumableShares is off)"
+    if "shares" in capacity:
+        return "its driver counts shares of equal size; set consumableShares to memory"
+    if policy is None or whole(policy.get("default", "0")) != whole(capacity["memory"]["value"]):
+        return "a claim without a request for memory does not take the whole device; set consumableShares to memory"
+    return ""
+
+
+def _published(devices: Iterable[PublishedDevice]) -> list[Device]:
+    return [
+        Device(
+            id=f"{each.node}/{each.name}", node=each.node, index=index, model=each.model, memory_mib=each.memory_mib,
+            pool=None, uuid=each.uuid,
+        )
+        for index, each in enumerate(sorted(devices, key=lambda each: each.name))
+    ]  # fmt: skip
+
+
+def _counted(node: Json) -> list[Device]:
+    """The slots that a device plugin counts, or simulated ones by the node's annotation."""
+    metadata, capacity = node["metadata"], node.get("status", {}).get("capacity", {})
+    labels, name = metadata.get("labels", {}), metadata["name"]
+    simulated = int(metadata.get("annotations", {}).get(SIMULATED_GPUS, 0))
+    if simulated:
+        return [_simulated(name, index) for index in range(simulated)]
+    model, memory_mib = labels.get(MODEL_LABEL, "GPU"), int(labels.get(MEMORY_LABEL, 0))
+    return [
+        Device(id=f"{name}/{index}", node=name, index=index, model=model, memory_mib=memory_mib, pool=None)
+        for index in range(whole(capacity.get(GPU_RESOURCE, "0")))
+    ]
+
+
+def _simulated(node: str, index: int) -> Device:
+    return Device(
+        id=f"{node}/{index}", node=node, index=index, model=SIMULATED_MODEL, memory_mib=SIMULATED_MEMORY_MIB,
+        pool=None, uuid=f"SIM-{node}-{index}", simulated=True,
+    )  # fmt: skip
+
+
+def _node(node: Json) -> Node:
+    """A node; one that is not ready, or cordoned, takes no new work."""
+    name, status = node["metadata"]["name"], node.get("status", {})
+    allocatable: Mapping[str, str] = status.get("allocatable", {})
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
+    return Node(
+        id=name, name=name, cpu_milli=milli(allocatable.get("cpu", "0")),
+        memory_mib=whole(allocatable.get("memory", "0")) // MIB,
+        schedulable=ready and not node["spec"].get("unschedulable", False),
+    )  # fmt: skip

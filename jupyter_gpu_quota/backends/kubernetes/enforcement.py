@@ -1,0 +1,98 @@
+"""The enforcement of shares in a cluster, and samples: both unknown until a node agent reads the devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
+from ...core.facts import DeviceFact
+from ...core.model import Allocation, Device
+from ...core.samples import UNKNOWN, DeviceSample
+from ..protocol import SIMULATED, Capabilities, DeviceUsers, StopNotebookOrder
+from ..rendering.cluster_names import FENCING, HUB, NOTEBOOK
+from ..rendering.pods import PodSettings
+from ..simulated_samples import simulated_sample
+from .client.api_server import ApiServer, Conflict, NotFound
+from .client.loop_thread import LoopThread
+from .devices.foreign_use import changed_use
+
+NO_AGENT = "no agent reads the devices of this cluster's nodes"
+NOT_LIMITED = "no agent reads how this cluster limits the memory of a share"
+
+
+class ClusterSamples:
+    """One sample per device, in which every figure is unknown.
+
+    ``use_by_others`` returns milli-GPU by device; None: it is not known.
+    """
+
+    def __init__(self, use_by_others: Callable[[DeviceUsers], Mapping[str, int] | None]) -> None:
+        self._use_by_others = use_by_others
+        self._changed: Mapping[str, int] = {}
+
+    def samples(self, users: DeviceUsers, *, now: int) -> Sequence[DeviceSample]:
+        use = self._use_by_others(users)
+        self._changed = {} if use is None else changed_use(users, use)
+        return [
+            simulated_sample(device, held, {}, NO_AGENT, now) if device.simulated else _unknown(device, held, now)
+            for device, held in users.items()
+        ]
+
+    def device_facts(self) -> Sequence[DeviceFact]:
+        return [DeviceFact(device=device, foreign_milli=milli) for device, milli in self._changed.items()]
+
+
+def _unknown(device: Device, users: Sequence[Allocation], now: int) -> DeviceSample:
+    names = [held.workload for held in users if held.gpu_milli]
+    return DeviceSample(
+        node=device.node, device=device.id, at=now, utilisation_percent=None, memory_used_mib=None,
+        coverage_permille=UNKNOWN, simulated=False, workloads=dict.fromkeys(names),
+        why=dict.fromkeys([*names, "utilisation_percent", "memory_used_mib"], NO_AGENT),
+    )  # fmt: skip
+
+
+class ClusterEnforcement:
+    """Labels of shares, and the stop of notebooks by deleting their pods."""
+
+    def __init__(self, server: ApiServer, thread: LoopThread, settings: PodSettings) -> None:
+        self._server, self._thread, self._settings = server, thread, settings
+
+    def capabilities(self, devices: Sequence[Device], *, gpu_milli: int, project: str | None) -> Capabilities:
+        """No enforcement on a simulated device; any other is unknown."""
+        offers = tuple(
+            EnforcementOffer(
+                device=each.id, why=SIMULATED if each.simulated else NOT_LIMITED, unsure=not each.simulated
+            )
+            for each in devices
+        )
+        return Capabilities(offers=offers, read_at=time.time_ns() // 1_000_000)
+
+    def read_back(
+        self, shares: Mapping[str, DeviceShare], samples: Mapping[str, DeviceSample], *, policed: bool, now: int
+    ) -> Mapping[str, EnforcementLabel]:
+        """The same for shares."""
+        return {
+            name: EnforcementLabel(why=SIMULATED if share.simulated else NOT_LIMITED, unsure=not share.simulated)
+            for name, share in shares.items()
+        }
+
+    def stop_notebook(self, order: StopNotebookOrder) -> None:
+        """Delete the notebook's pods at once, unless the order is of an older leader."""
+        self._thread.run(("notebook", order.notebook), partial(self._stop, order))
+
+    def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:
+        """Nothing: a pod that is gone leaves no limit behind."""
+
+    async def _stop(self, order: StopNotebookOrder) -> None:
+        pods = f"/api/v1/namespaces/{self._settings.namespace}/pods"
+        selector = f"{HUB}={self._settings.hub},{NOTEBOOK}={order.notebook}"
+        for pod in (await self._server.get(pods, labelSelector=selector))["items"]:
+            path, mark = f"{pods}/{pod['metadata']['name']}", {FENCING: str(order.fencing)}
+            try:
+                marked = await self._server.patch(path, {"metadata": {"annotations": mark}})
+                seen = {name: marked["metadata"][name] for name in ("uid", "resourceVersion")}
+                await self._server.delete(path, {"gracePeriodSeconds": 1, "preconditions": seen})
+            except (NotFound, Conflict):
+                continue  # it changed; the order is repeated

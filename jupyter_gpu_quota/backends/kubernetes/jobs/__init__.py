@@ -1,0 +1,1 @@
+"""Jobs as pods: orders, records, facts."""

@@ -1,0 +1,137 @@
+"""The objects of attempts in one namespace: what is known of them, and the requests that change them.
+
+Every request carries the number of a leader, and every deletion a precondition on what was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ...rendering.cluster_names import FENCING, FINALIZER, HUB, JOB, STOP_REASON, attempt_name, pod_name
+from ...rendering.pods import PodSettings, attempt_record
+from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound
+from ..client.informer import Informer
+from .pod_states import is_over
+from .records import data_of, ranks_of
+
+log = logging.getLogger(__name__)
+
+MIN_GRACE_S = 1
+"""A grace of 0 would remove a pod whose processes may still run."""
+
+
+class AttemptObjects:
+    """``on_change`` is called with each record and each pod that changed."""
+
+    def __init__(self, server: ApiServer, settings: PodSettings, on_change: Callable[[Json], None]) -> None:
+        self._server, self._settings, self._on_change = server, settings, on_change
+        self._core = f"/api/v1/namespaces/{settings.namespace}"
+        self._claims = f"/apis/resource.k8s.io/v1/namespaces/{settings.namespace}/resourceclaims"
+        selector = f"{HUB}={settings.hub},{JOB}"
+        self.pods = Informer(server, f"{self._core}/pods", self._changed, labelSelector=selector)
+        self.records = Informer(server, f"{self._core}/configmaps", self._changed, labelSelector=selector)
+
+    async def read_all(self) -> None:
+        """Read all records and pods as they are now."""
+        await self.records.list()
+        await self.pods.list()
+
+    def record_of(self, job: str, attempt: int) -> Json | None:
+        """The record of an attempt."""
+        return self.records.objects.get(attempt_name(job, attempt))
+
+    def pods_of(self, job: str, attempt: int) -> list[Json]:
+        """The pods of an attempt with a record."""
+        record = self.record_of(job, attempt)
+        names = [] if record is None else [pod_name(job, attempt, rank) for rank in range(ranks_of(data_of(record)))]
+        return [self.pods.objects[name] for name in names if name in self.pods.objects]
+
+    async def read_pod(self, job: str, attempt: int, rank: int) -> Json | None:
+        """The pod of a rank as it is now; None: it does not exist."""
+        try:
+            pod = await self._server.get(f"{self._core}/pods/{pod_name(job, attempt, rank)}")
+        except NotFound:
+            return None
+        self.pods.note(pod)
+        return pod
+
+    async def read_log(self, pod: Json, limit: int) -> bytes:
+        """The log of a pod."""
+        return await self._server.read(f"{self._core}/pods/{pod['metadata']['name']}/log", limit)
+
+    # --- changes --------------------------------------------------------------------------------------------------
+    async def make_record(self, job: str, attempt: int, fencing: int, data: dict[str, str]) -> Json:
+        """The record of an attempt; the one that exists, if there is one."""
+        path = f"{self._core}/configmaps"
+        try:
+            made = await self._server.create(path, attempt_record(job, attempt, fencing, self._settings, data))
+        except AlreadyExists:
+            made = await self._server.get(f"{path}/{attempt_name(job, attempt)}")
+        self.records.note(made)
+        return made
+
+    async def patch_record(self, job: str, attempt: int, fencing: int, data: dict[str, str]) -> None:
+        """Set fields of a record."""
+        path = f"{self._core}/configmaps/{attempt_name(job, attempt)}"
+        body = {"metadata": {"annotations": {FENCING: str(fencing)}}, "data": data}
+        self.records.note(await self._server.patch(path, body))
+
+    async def create(self, resource: str, body: Json) -> None:
+        """Create an object of an attempt, unless it exists."""
+        path = self._claims if resource == "resourceclaims" else f"{self._core}/{resource}"
+        try:
+            made = await self._server.create(path, body)
+        except AlreadyExists:
+            return
+        if resource == "pods":
+            self.pods.note(made)
+
+    async def delete(self, pod: Json, fencing: int, reason: str | None, grace_s: int) -> None:
+        """Delete a pod in the state in which it was marked, unless it ended before.
+
+        ``reason`` None: it is no pause, and the rank counts as lost.
+        """
+        metadata, grace_s = pod["metadata"], max(MIN_GRACE_S, grace_s)
+        if metadata.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:
+            return  # it stops at least as soon
+        path = f"{self._core}/pods/{metadata['name']}"
+        marks = {"annotations": {FENCING: str(fencing), **({STOP_REASON: reason} if reason is not None else {})}}
+        try:
+            marked = await self._server.patch(path, {"metadata": {"uid": metadata["uid"], **marks}})
+            if not is_over(marked):
+                seen = {name: marked["metadata"][name] for name in ("uid", "resourceVersion")}
+                options = {"gracePeriodSeconds": grace_s, "preconditions": seen}
+                marked = await self._server.delete(path, options)
+            if marked.get("kind") == "Pod":
+                self.pods.note(marked)
+        except (NotFound, Conflict) as error:
+            log.info("pod %s changed while it was stopped, the order is repeated: %s", metadata["name"], error)
+
+    async def release(self, pod: Json, fencing: int) -> None:
+        """Remove a pod that ended."""
+        path = f"{self._core}/pods/{pod['metadata']['name']}"
+        finalizers = [each for each in pod["metadata"].get("finalizers", ()) if each != FINALIZER]
+        body = {"metadata": {"annotations": {FENCING: str(fencing)}, "finalizers": finalizers or None}}
+        try:
+            released = await self._server.patch(path, body)
+        except NotFound:
+            return
+        if "deletionTimestamp" not in released["metadata"]:
+            await self._remove(path, released)
+
+    async def remove_record(self, job: str, attempt: int) -> None:
+        """Remove a record; the cluster collects what it owns."""
+        name = attempt_name(job, attempt)
+        await self._remove(f"{self._core}/configmaps/{name}", self.records.objects.get(name))
+
+    async def _remove(self, path: str, found: Json | None) -> None:
+        if found is not None:
+            try:
+                await self._server.delete(path, {"preconditions": {"uid": found["metadata"]["uid"]}})
+            except (NotFound, Conflict):
+                return
+
+    def _changed(self, key: str, now: Json | None, before: Json | None) -> None:
+        if (found := now or before) is not None:
+            self._on_change(found)

@@ -1,0 +1,287 @@
+"""Jobs as pods. Each attempt has a record, a ConfigMap that owns its pods and says what was ordered.
+
+An order is carried out in the background, one at a time for each attempt. Whatever it creates has a name that follows
+from job, attempt and rank, so a repeated order creates nothing twice. A pod is kept by a finalizer until its exit
+status is stored, and a record until the attempt is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from ....bundle import BundleRefused
+from ....core.facts import RankFact
+from ...protocol import Inventory, StartOrder, StopOrder
+from ...rendering.claims import rank_claim
+from ...rendering.cluster_names import attempt_name, pod_name
+from ...rendering.pods import PodSettings, RankOfJob, owner_of, rank_pod, rendezvous_service, secret
+from ...rendering.variables import without_ours
+from ..client.api_server import ApiServer, Json, Refused, RequestFailed, Unavailable
+from ..client.fencing import ClusterFence
+from ..client.loop_thread import LoopThread
+from ..devices.inventory import PublishedDevice
+from ..devices.shares import NotClaimable, claimed_parts
+from .attempt_facts import AttemptFacts, Rank
+from .attempt_objects import MIN_GRACE_S, AttemptObjects
+from .pod_states import NEVER_STARTS, UNSCHEDULABLE, is_over, rank_of, rank_status, why_waiting
+from .records import REFUSED, SETTLED, STARTED, STOP, Attempt, attempt_of, data_of, order_field, ranks_of, refused_of
+from .volume import JobVolume
+
+log = logging.getLogger(__name__)
+
+FENCE_TIMEOUT_S = 30.0
+PUBLISH_EVERY_S = 2.0
+
+PATIENCE_S = 300.0
+"""How long a pod may wait for an image, or for a node that takes it, before its rank is refused or lost."""
+
+
+class KubernetesJobs:
+    """The job backend of one namespace. ``on_change`` is called after each change that ``observe`` reports."""
+
+    def __init__(
+        self, server: ApiServer, thread: LoopThread, fence: ClusterFence, volume: JobVolume, settings: PodSettings,
+        inventory: Callable[[], Inventory | None], published: Callable[[], Mapping[str, PublishedDevice] | None],
+        on_change: Callable[[], None] = lambda: None, patience_s: float = PATIENCE_S,
+    ) -> None:  # fmt: skip
+        self._thread, self._fence, self._volume, self._settings = thread, fence, volume, settings
+        self.inventory, self._published = inventory, published
+        self._on_change, self._patience_s = on_change, patience_s
+        self.objects = AttemptObjects(server, settings, self._changed)
+        self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting)
+        self._fencing = 0
+        self._locks: dict[Attempt, asyncio.Lock] = {}
+        self._lock = threading.Lock()
+        self._news: dict[Rank, None] = {}
+        self._dirty = set[Attempt]()
+
+    # --- the job backend ------------------------------------------------------------------------------------------
+    def start(self, order: StartOrder) -> None:
+        """Create the record and the pods of an attempt that was never started."""
+        attempt_name(order.job, order.attempt)
+        self._thread.run(("start", order.job, order.attempt), partial(self._start, order))
+
+    def stop(self, order: StopOrder) -> None:
+        """Record the stop, and delete the pods with the grace."""
+        attempt_name(order.job, order.attempt)
+        self._thread.run(("stop", order.job, order.attempt), partial(self._stop, order))
+
+    def observe(self) -> Sequence[RankFact]:
+        """The facts that changed, and those of ends that are not settled."""
+        with self._lock:
+            found = [self.facts.newest[rank] for rank in self._news if rank in self.facts.newest]
+            self._news = {
+                rank: None for rank in self._news if rank in self.facts.newest and _has_ended(self.facts.newest[rank])
+            }
+        return found
+
+    def settled(self, job: str, attempt: int) -> None:
+        """Remove the pods and the record of an attempt; its log and its end stay on the volume."""
+        with self._lock:
+            ranks = [rank for rank in self.facts.newest if rank[:2] == (job, attempt)]
+            if all(self.facts.newest[rank].tree_gone for rank in ranks):
+                self._news = {rank: None for rank in self._news if rank not in ranks}
+        self._thread.run(("settled", job, attempt), partial(self._settle, job, attempt))
+
+    def forget(self, job: str) -> None:
+        """Remove a job's files, unless one of its attempts still runs."""
+        self._thread.run(("forget", job), partial(self._forget, job))
+
+    def fence(self, fencing: int) -> None:
+        """Store the number, wait until the API server refuses lower ones, and read again what there is."""
+        try:
+            self._thread.call(self._raise_fence(fencing), FENCE_TIMEOUT_S)
+        except (RequestFailed, TimeoutError) as error:
+            raise OSError(f"the fencing number {fencing} cannot be stored in the cluster: {error}") from error
+
+    # --- starting -------------------------------------------------------------------------------------------------
+    async def _start(self, order: StartOrder) -> None:
+        key = order.job, order.attempt
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            known = self.objects.record_of(*key)
+            if known is not None and {STOP, STARTED, SETTLED} & data_of(known).keys():
+                return
+            if known is None and await asyncio.to_thread(self._volume.ended, *key, 0) is not None:
+                return
+            record = known or await self.objects.make_record(*key, order.fencing, order_field(order))
+            if {STOP, STARTED, SETTLED} & data_of(record).keys():
+                return
+            await self._create_ranks(order, record)
+
+    async def _create_ranks(self, order: StartOrder, record: Json) -> None:
+        """Create what an attempt needs and its pods, and record that; a rank that cannot be created is refused."""
+        why_none = await asyncio.to_thread(self._prepare, order)
+        refused = {str(rank): why_none for rank in range(order.ranks)} if why_none else {}
+        owner, secrets = owner_of(record), without_ours(order.secrets)
+        about = order.job, order.attempt, order.fencing, self._settings, owner
+        if secrets:
+            await self.objects.create("secrets", secret(*about, secrets))
+        if order.ranks > 1:
+            await self.objects.create("services", rendezvous_service(*about))
+        for rank in range(order.ranks):
+            if str(rank) not in refused and (why := await self._create_rank(order, rank, owner)) is not None:
+                refused[str(rank)] = why
+        data = {STARTED: "true", **({REFUSED: json.dumps(refused)} if refused else {})}
+        await self.objects.patch_record(order.job, order.attempt, order.fencing, data)
+
+    def _prepare(self, order: StartOrder) -> str:
+        """Make the folders of an attempt; returns why none of its ranks can start."""
+        if order.live or order.data:
+            return f"pods do not have {'the folders of users' if order.live else 'data'} yet"
+        try:
+            self._volume.prepare(order)
+        except (OSError, BundleRefused) as error:
+            return f"its folders cannot be made: {error}"
+        return ""
+
+    async def _create_rank(self, order: StartOrder, rank: int, owner: Json) -> str | None:
+        """Create the claim and the pod of a rank; returns why the cluster cannot run it."""
+        published = self._published()
+        if published is None:
+            raise Unavailable(0, "the devices of the cluster are not known")
+        own = [part for part in order.placements if part.rank == rank]
+        try:
+            parts = claimed_parts(own, {each.id: each for each in order.devices}, published)
+            if parts:
+                about = order.job, order.attempt, rank, order.fencing, self._settings, owner, parts
+                await self.objects.create("resourceclaims", rank_claim(*about))
+            await self.objects.create("pods", rank_pod(self._rank(order, rank, bool(parts)), self._settings, owner))
+        except NotClaimable as error:
+            return str(error)
+        except Refused as error:
+            return f"the cluster does not accept its pod: {error}"
+        return None
+
+    def _rank(self, order: StartOrder, rank: int, has_claim: bool) -> RankOfJob:
+        return RankOfJob(
+            job=order.job, attempt=order.attempt, rank=rank, ranks=order.ranks, fencing=order.fencing,
+            command=order.command, placements=order.placements, devices=order.devices, variables=order.variables,
+            has_secrets=bool(without_ours(order.secrets)), directory=order.directory,
+            has_code=order.bundle is not None, user=order.run_as, cpu_milli=order.cpu_milli,
+            memory_mib=order.memory_mib,
+            claim=pod_name(order.job, order.attempt, rank) if has_claim else None,
+        )  # fmt: skip
+
+    # --- stopping -------------------------------------------------------------------------------------------------
+    async def _stop(self, order: StopOrder) -> None:
+        key = order.job, order.attempt
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            record = self.objects.record_of(*key)
+            if record is None:
+                if await asyncio.to_thread(self._volume.ended, *key, 0) is not None:
+                    return
+                record = await self.objects.make_record(*key, order.fencing, {STOP: order.reason})
+            if STOP not in data_of(record):
+                await self.objects.patch_record(*key, order.fencing, {STOP: order.reason})
+            for pod in self.objects.pods_of(*key):
+                if not is_over(pod):
+                    await asyncio.to_thread(self._volume.request_pause, *rank_of(pod), order.reason)
+                    await self.objects.delete(pod, order.fencing, order.reason, order.grace_s)
+
+    def _look_why_waiting(self, pod: Json) -> None:
+        """Refuse a rank that cannot start, at once or after a while. One that no node takes is lost instead."""
+        found = why_waiting(pod)
+        if found is None:
+            return
+        waits_s = time.time() - rank_status(pod)["claimed_at"] / 1000
+        if found[0] in NEVER_STARTS or waits_s > self._patience_s:
+            end = self._refuse if found[0] != UNSCHEDULABLE else self._return_to_queue
+            self._thread.run(("end", *rank_of(pod)), partial(end, pod, f"{found[0]}: {found[1]}"))
+
+    async def _refuse(self, pod: Json, why: str) -> None:
+        """Record that a rank does not start, and remove its pod."""
+        job, attempt, rank = rank_of(pod)
+        async with self._locks.setdefault((job, attempt), asyncio.Lock()):
+            record = self.objects.record_of(job, attempt)
+            if record is not None and STOP not in data_of(record):
+                refused = refused_of(data_of(record)) | {str(rank): why}
+                await self.objects.patch_record(job, attempt, self._fencing, {REFUSED: json.dumps(refused)})
+                await self.objects.delete(pod, self._fencing, None, MIN_GRACE_S)
+
+    async def _return_to_queue(self, pod: Json, why: str) -> None:
+        """Remove a pod that its node cannot take: the job is queued again, and may be placed elsewhere."""
+        log.warning("job %s, attempt %d, rank %d is queued again: %s", *rank_of(pod), why)
+        await self.objects.delete(pod, self._fencing, None, MIN_GRACE_S)
+
+    # --- settling -------------------------------------------------------------------------------------------------
+    async def _settle(self, job: str, attempt: int) -> None:
+        key = job, attempt
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            pods = self.objects.pods_of(*key)
+            if not all(is_over(pod) for pod in pods):
+                return
+            if self.objects.record_of(*key) is not None:
+                await self.objects.patch_record(*key, self._fencing, {SETTLED: "true"})
+            for pod in pods:
+                await self.objects.release(pod, self._fencing)
+            await self.objects.remove_record(*key)
+            with self._lock:
+                self.facts.forget(*key)
+            self._locks.pop(key, None)
+
+    async def _forget(self, job: str) -> None:
+        attempts = {attempt_of(each) for each in self.objects.records.objects.values() if attempt_of(each)[0] == job}
+        if any(not is_over(pod) for key in attempts for pod in self.objects.pods_of(*key)):
+            log.warning("job %s is not forgotten: it may still have processes", job)
+            return
+        for key in attempts:
+            await self._settle(*key)
+        await asyncio.to_thread(self._volume.forget, job)
+
+    # --- leaders --------------------------------------------------------------------------------------------------
+    async def _raise_fence(self, fencing: int) -> None:
+        """Take over: read everything again, and settle what the leader before had begun to settle."""
+        self._fencing = max(self._fencing, await self._fence.raise_to(fencing))
+        await self.objects.read_all()
+        for record in self.objects.records.objects.values():
+            if SETTLED in data_of(record):
+                self._thread.run(("settled", *attempt_of(record)), partial(self._settle, *attempt_of(record)))
+        with self._lock:
+            self._news = dict.fromkeys(self.facts.newest)
+
+    # --- facts ----------------------------------------------------------------------------------------------------
+    def _changed(self, found: Json) -> None:
+        self._dirty.add(attempt_of(found))
+        self._thread.run(("publish",), self._publish)
+
+    async def publish_forever(self) -> None:
+        """Publish attempts that have not ended every few seconds: their progress and checkpoints, and failed reads."""
+        while True:
+            await asyncio.sleep(PUBLISH_EVERY_S)
+            ended = Counter(rank[:2] for rank, fact in self.facts.newest.items() if _has_ended(fact))
+            for record in self.objects.records.objects.values():
+                key, data = attempt_of(record), data_of(record)
+                if SETTLED not in data and ended[key] < ranks_of(data):
+                    self._dirty.add(key)
+            self._thread.run(("publish",), self._publish)
+
+    async def _publish(self) -> None:
+        """Compute the facts of the attempts that changed."""
+        while self._dirty:
+            dirty, self._dirty = self._dirty, set()
+            for key in dirty:
+                for fact in await self._known_facts(*key):
+                    rank = (fact.job, fact.attempt, fact.rank)
+                    if self.facts.newest.get(rank) != fact:
+                        with self._lock:
+                            self.facts.newest[rank], self._news[rank] = fact, None
+                        self._on_change()
+
+    async def _known_facts(self, job: str, attempt: int) -> list[RankFact]:
+        """The facts of an attempt; none while they cannot be read, which is tried again soon."""
+        try:
+            return await self.facts.read(job, attempt)
+        except (RequestFailed, OSError) as error:
+            log.info("job %s, attempt %d cannot be observed: %s", job, attempt, error)
+            return []
+
+
+def _has_ended(fact: RankFact) -> bool:
+    return fact.ended_at is not None or fact.refused is not None

@@ -1,0 +1,166 @@
+"""What the state of a pod says about its rank. Pure: objects of the API server in, a rank's status out.
+
+Kubernetes keeps times in seconds: a start is rounded down and an end is rounded up.
+
+    ended as                                          exit status            what follows
+    a container with an exit code                     it, 128 + n is -n      as on one machine
+    OOMKilled                                         -9, out_of_memory      it failed for memory
+    evicted, or deleted by others than us             none: lost             it is queued again
+    its node is gone (pod garbage collection)         none: lost             it is queued again
+    preempted by kube-scheduler, or drained           none: lost             it is queued again
+    no node takes it for a while                      none: lost             it is queued again
+    stopped before it had a node                      none, never started    a pause
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from ....core.job_ends import EndCause
+from ...rendering.cluster_names import ATTEMPT, JOB, RANK, STOP_REASON
+from ...rendering.pods import CONTAINER
+
+Json = dict[str, Any]
+
+SECOND_MS = 1000
+SIGNALLED = 128
+LAST_SIGNAL = 64
+
+NEVER_STARTS = frozenset(
+    {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+"""Reasons of a waiting container that time does not change."""
+
+MAY_START = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed"})
+"""Reasons that a registry may end by itself; after a while the rank is refused."""
+
+UNSCHEDULABLE = "Unschedulable"
+"""No node takes the pod: its own is full, or has a taint."""
+
+TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+def at_ms(text: str) -> int:
+    """An instant of the API server, in milliseconds."""
+    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()) * SECOND_MS
+
+
+def rank_of(pod: Json) -> tuple[str, int, int]:
+    """The job, attempt and rank of a pod."""
+    labels = pod["metadata"]["labels"]
+    return labels[JOB], int(labels[ATTEMPT]), int(labels[RANK])
+
+
+def is_over(pod: Json) -> bool:
+    """Whether no process of a pod is left: it ended, or it was deleted before it had a node."""
+    deleted = "deletionTimestamp" in pod["metadata"]
+    return _phase(pod) in TERMINAL or (deleted and not pod["spec"].get("nodeName"))
+
+
+def rank_status(pod: Json) -> dict[str, Any]:
+    """The status of a rank, in the form of a job supervisor's record."""
+    job, attempt, rank = rank_of(pod)
+    state = _container_state(pod)
+    ended = state.get("terminated", {})
+    started = (state.get("running") or ended).get("startedAt")
+    found: dict[str, Any] = {"job": job, "attempt": attempt, "rank": rank, "claimed_at": at_ms(_created(pod))}
+    if started:
+        found |= {"started_at": at_ms(started), "pid": pod["metadata"]["name"]}
+    if is_over(pod):
+        found |= {"ended_at": _ended_at(pod, ended), "tree_gone": True, **_exit(pod, ended)}
+    if is_pause(pod, found.get("ended_at")):
+        found |= {"pause_requested": True, "pause_reason": pod["metadata"]["annotations"][STOP_REASON]}
+    return found
+
+
+def is_waiting(status: Mapping[str, Any]) -> bool:
+    """Whether a rank has not begun, and nothing stopped it."""
+    return not {"started_at", "ended_at", "pause_requested"} & status.keys()
+
+
+def is_pause(pod: Json, ended_at: int | None) -> bool:
+    """Whether we deleted a pod before it ended."""
+    metadata = pod["metadata"]
+    if STOP_REASON not in metadata.get("annotations", {}) or "deletionTimestamp" not in metadata:
+        return False
+    asked_at = at_ms(metadata["deletionTimestamp"]) - metadata["deletionGracePeriodSeconds"] * SECOND_MS
+    return ended_at is None or ended_at > asked_at
+
+
+def why_waiting(pod: Json) -> tuple[str, str] | None:
+    """The reason and the message of a container that waits or of a pod that no node takes; None: nothing is wrong."""
+    waiting = _container_state(pod).get("waiting", {})
+    if waiting.get("reason") in NEVER_STARTS | MAY_START:
+        return waiting["reason"], waiting.get("message", "")
+    for each in pod.get("status", {}).get("conditions", ()):
+        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == UNSCHEDULABLE:
+            return UNSCHEDULABLE, each.get("message", "")
+    return None
+
+
+def why_lost(pod: Json) -> str:
+    """Why a pod ended without an exit status, in the words of Kubernetes."""
+    status = pod.get("status", {})
+    for each in status.get("conditions", ()):
+        if each["type"] == "DisruptionTarget" and each["status"] == "True":
+            return f"{each.get('reason', '')}: {each.get('message', '')}"
+    if status.get("reason"):
+        return f"{status['reason']}: {status.get('message', '')}"
+    return "its pod was deleted" if "deletionTimestamp" in pod["metadata"] else "its container has no exit status"
+
+
+def _exit(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
+    """The exit status and its cause; the status of a lost rank is None."""
+    if not ended or ended.get("reason") == "ContainerStatusUnknown" or _is_lost(pod):
+        return {"exit_status": None}
+    code = int(ended["exitCode"])
+    status = SIGNALLED - code if SIGNALLED < code <= SIGNALLED + LAST_SIGNAL else code
+    if ended.get("reason") == "OOMKilled":
+        return {"exit_status": status, "cause": EndCause.OUT_OF_MEMORY}
+    return {"exit_status": status}
+
+
+def _is_lost(pod: Json) -> bool:
+    """Whether others than us ended a pod: an eviction, a drain, kube-scheduler, or a deletion by hand."""
+    status, metadata = pod.get("status", {}), pod["metadata"]
+    if STOP_REASON in metadata.get("annotations", {}):
+        return False
+    disrupted = any(
+        each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions", ())
+    )
+    if status.get("reason") in ("Evicted", "NodeLost", "Shutdown", "Terminated") or disrupted:
+        return True
+    if "deletionTimestamp" not in metadata:
+        return False
+    asked_at = at_ms(metadata["deletionTimestamp"]) - metadata.get("deletionGracePeriodSeconds", 0) * SECOND_MS
+    ended = _container_state(pod).get("terminated", {})
+    return "finishedAt" not in ended or at_ms(ended["finishedAt"]) + SECOND_MS > asked_at
+
+
+def _ended_at(pod: Json, ended: Mapping[str, Any]) -> int:
+    """When the container ended, or else when the pod was deleted, or else when it was last changed by a condition."""
+    if ended.get("finishedAt"):
+        return at_ms(ended["finishedAt"]) + SECOND_MS
+    times = [each["lastTransitionTime"] for each in pod.get("status", {}).get("conditions", ())]
+    deleted = pod["metadata"].get("deletionTimestamp")
+    return at_ms(deleted or max((time for time in times if time), default=_created(pod))) + SECOND_MS
+
+
+def _container_state(pod: Json) -> Json:
+    for each in pod.get("status", {}).get("containerStatuses", ()):
+        if each["name"] == CONTAINER:
+            state: Json = each.get("state", {})
+            return state
+    return {}
+
+
+def _created(pod: Json) -> str:
+    created: str = pod["metadata"]["creationTimestamp"]
+    return created
+
+
+def _phase(pod: Json) -> str:
+    phase: str = pod.get("status", {}).get("phase", "Pending")
+    return phase

@@ -1,0 +1,65 @@
+"""The record of an attempt: what was ordered, and how far that is. Pure.
+
+order      the ranks and the placements of the start order
+started    "true": every rank has a pod, or is refused
+refused    why ranks cannot start, by rank
+stop       the reason of the newest stop order
+settled    "true": its end is stored, and its objects are being removed
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from ...protocol import StartOrder
+from ...rendering.cluster_names import ATTEMPT, JOB
+
+Json = dict[str, Any]
+Attempt = tuple[str, int]
+
+ORDER, STARTED, REFUSED, STOP, SETTLED = "order", "started", "refused", "stop", "settled"
+
+
+def data_of(record: Json) -> dict[str, str]:
+    """The fields of a record."""
+    data: dict[str, str] = record.get("data") or {}
+    return data
+
+
+def attempt_of(record: Json) -> Attempt:
+    """The job and the attempt of a record, or of a pod."""
+    labels = record["metadata"]["labels"]
+    return labels[JOB], int(labels[ATTEMPT])
+
+
+def order_field(order: StartOrder) -> dict[str, str]:
+    """The field with a start order."""
+    return {ORDER: json.dumps({"ranks": order.ranks, "placements": [asdict(part) for part in order.placements]})}
+
+
+def order_of(data: dict[str, str]) -> Json:
+    """The start order in a record; empty for an attempt that was stopped before it had one."""
+    order: Json = json.loads(data.get(ORDER, "{}"))
+    return order
+
+
+def ranks_of(data: dict[str, str]) -> int:
+    """How many ranks were ordered; 1 for an attempt that was stopped before."""
+    ranks: int = order_of(data).get("ranks", 1)
+    return ranks
+
+
+def refused_of(data: dict[str, str]) -> dict[str, str]:
+    """Why ranks cannot start, by rank."""
+    refused: dict[str, str] = json.loads(data.get(REFUSED, "{}"))
+    return refused
+
+
+def kept_order(data: dict[str, str]) -> Json:
+    """What the record of an end on the volume keeps of the start order."""
+    order = order_of(data)
+    return (
+        {"ranks": order["ranks"], "placements": [list(part.values()) for part in order["placements"]]} if order else {}
+    )

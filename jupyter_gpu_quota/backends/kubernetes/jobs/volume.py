@@ -1,0 +1,113 @@
+"""The volume of jobs, which the service mounts as its state folder and each pod in parts.
+
+Its layout is that of the local backend (:mod:`..local.jobs.paths`), so the same readers read logs, outputs and records.
+These calls wait for the disk: run them in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ....bundle import BundleLimits, unpack_whole
+from ....core.facts import RankFact
+from ...local.host.record_files import read_record, read_untrusted, write_record
+from ...local.jobs.disk_use import Measured, measure
+from ...local.jobs.paths import RankPaths, bundle_file, job_directory, rank_paths
+from ...local.jobs.rank_facts import rank_fact
+from ...local.jobs.rank_log import RotatingLog
+from ...protocol import StartOrder
+
+MEASURE_S = 2.0
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JobVolume:
+    """One volume. ``log_limit_mib`` is for a rank's log, ``work_limit_mib`` for the unpacked code."""
+
+    state_dir: str
+    log_limit_mib: int = 64
+    work_limit_mib: int = 102_400
+
+    def make_layout(self) -> None:
+        """Make the folders that all jobs share."""
+        for name in ("active", "jobs", "trash"):
+            Path(self.state_dir, name).mkdir(mode=0o711, parents=True, exist_ok=True)
+
+    def paths(self, job: str, attempt: int, rank: int) -> RankPaths:
+        return rank_paths(self.state_dir, job, attempt, rank)
+
+    def prepare(self, order: StartOrder) -> None:
+        """Make the folders of an attempt, and unpack its code. Raises OSError and BundleRefused.
+
+        The pods of a job mount its own folders alone, whatever their account is, so these are open to all accounts.
+        """
+        for rank in range(order.ranks):
+            paths = self.paths(order.job, order.attempt, rank)
+            Path(paths.control).mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in map(Path, (paths.run, paths.work, paths.checkpoint, paths.outputs)):
+                folder.mkdir(parents=True, exist_ok=True)
+                folder.chmod(0o777)
+        first = self.paths(order.job, order.attempt, 0)
+        if order.bundle is not None and not Path(first.code).exists():
+            limits = BundleLimits(packed_bytes=self.work_limit_mib * MIB, unpacked_bytes=self.work_limit_mib * MIB)
+            with Path(bundle_file(f"{self.state_dir}/bundles", order.bundle)).open("rb") as file:
+                unpack_whole(file, first.code, f"{first.work}/.unpack-{order.attempt}", limits)
+
+    def request_pause(self, job: str, attempt: int, rank: int, reason: str) -> None:
+        """Write the pause file of a rank. A full disk prevents no pause."""
+        with contextlib.suppress(OSError):
+            Path(self.paths(job, attempt, rank).pause).write_text(f"{reason}\n")
+
+    def fact(self, status: Mapping[str, Any]) -> RankFact:
+        """The fact of a rank: ``status`` with the progress and the newest checkpoint that its files show."""
+        paths = self.paths(status["job"], status["attempt"], status["rank"])
+        saved = {} if status.get("saved_at") else {"saved_at": _newest_change(paths.checkpoint)}
+        return rank_fact(paths, {**status, **saved})
+
+    def ended(self, job: str, attempt: int, rank: int) -> dict[str, Any] | None:
+        """The record of a rank that ended; None where there is none."""
+        found = read_record(self.paths(job, attempt, rank).status)
+        return found if found is not None and "ended_at" in found else None
+
+    def record_end(self, status: Mapping[str, Any], log: bytes | None) -> dict[str, Any]:
+        """Keep the log and the record of a rank that ended; the record says whether it reported its work complete."""
+        paths = self.paths(status["job"], status["attempt"], status["rank"])
+        Path(paths.control).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if log is not None and not Path(paths.log).exists():
+            kept = RotatingLog(paths.log, self.log_limit_mib * MIB)
+            kept.write(log)
+        record = {
+            **status,
+            "completed": is_complete(read_untrusted(paths.progress) or {}),
+            "saved_at": _newest_change(paths.checkpoint),
+        }
+        write_record(paths.status, record)
+        return record
+
+    def forget(self, job: str) -> None:
+        """Remove the files of a job."""
+        moved = Path(self.state_dir, "trash", f"{job}.{time.time_ns()}")
+        with contextlib.suppress(FileNotFoundError):
+            Path(job_directory(self.state_dir, job)).rename(moved)
+        shutil.rmtree(moved, ignore_errors=True)
+
+
+def is_complete(progress: Mapping[str, Any]) -> bool:
+    """Whether a job reported that its work is complete."""
+    done, total = progress.get("done"), progress.get("total")
+    return progress.get("completed") is True or (isinstance(done, int) and done == total and done > 0)
+
+
+def _newest_change(folder: str) -> int | None:
+    found, until = Measured(), time.monotonic() + MEASURE_S
+    for _ in measure(folder, found):
+        if time.monotonic() > until:
+            break
+    return found.newest_ms

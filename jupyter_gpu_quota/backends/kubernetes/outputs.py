@@ -1,0 +1,58 @@
+"""The logs and outputs of jobs: on the volume, and for a rank that runs, from its kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from ..local.jobs.outputs import LocalOutputs
+from ..local.jobs.paths import rank_paths
+from ..protocol import MAX_OUTPUTS, LogPart, Output
+from ..rendering.cluster_names import pod_name
+from ..rendering.pods import CONTAINER
+from .client.api_server import ApiServer, RequestFailed
+from .client.loop_thread import LoopThread
+
+LOG_TIMEOUT_S = 15.0
+MAX_LOG_BYTES = 64 << 20
+"""A kubelet keeps less of a container's log than this, in its default settings."""
+
+
+class ClusterOutputs:
+    """Readers of one volume, and of the logs of running pods.
+
+    A kubelet has no offsets, so each read of a running rank's log begins at its start.
+    """
+
+    def __init__(self, server: ApiServer, thread: LoopThread, namespace: str, state_dir: str) -> None:
+        self._server, self._thread, self._namespace = server, thread, namespace
+        self._state_dir, self._volume = state_dir, LocalOutputs(state_dir)
+
+    def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
+        """At most ``limit`` bytes from ``offset``."""
+        if Path(rank_paths(self._state_dir, job, attempt, rank).log).exists():
+            return self._volume.log(job, attempt, rank, offset, limit)
+        upto = MAX_LOG_BYTES if offset < 0 else min(MAX_LOG_BYTES, offset + limit)
+        text = self._read(pod_name(job, attempt, rank), upto)
+        start = max(0, len(text) + offset) if offset < 0 else offset
+        part = text[start : start + limit]
+        return LogPart(start, part, start + len(part))
+
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
+        """The files of a job, by path."""
+        return self._volume.outputs(job, limit)
+
+    def open_output(self, job: str, path: str) -> BinaryIO:
+        """One output, open for reading. Raises OutputRefused."""
+        return self._volume.open_output(job, path)
+
+    def provenance(self, job: str, attempt: int) -> None:
+        """Nothing is recorded: no code of ours runs in a pod."""
+
+    def _read(self, pod: str, limit: int) -> bytes:
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{pod}/log"
+        try:
+            return self._thread.call(self._server.read(path, limit, container=CONTAINER), LOG_TIMEOUT_S)
+        except (RequestFailed, TimeoutError):
+            return b""

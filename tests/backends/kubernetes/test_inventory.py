@@ -1,0 +1,140 @@
+"""Nodes and devices, from the objects of the API server."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.backends.kubernetes.devices.inventory import PublishedDevice
+from jupyter_gpu_quota.backends.kubernetes.devices.inventory import inventory as inventory_of
+from jupyter_gpu_quota.backends.kubernetes.devices.inventory import published_devices as devices_of
+from jupyter_gpu_quota.backends.kubernetes.devices.quantities import exact, milli, whole
+from jupyter_gpu_quota.backends.protocol import Inventory
+
+DRIVER = "gpu.nvidia.com"
+MEMORY = "81559Mi"
+WHOLE_BY_DEFAULT = {"default": MEMORY, "validRange": {"min": "1Mi", "max": MEMORY, "step": "1Mi"}}
+
+
+def inventory(nodes: list[dict[str, Any]], slices: list[dict[str, Any]]) -> Inventory:
+    return inventory_of(nodes, slices, DRIVER)
+
+
+def published_devices(slices: list[dict[str, Any]]) -> list[PublishedDevice]:
+    return devices_of(slices, DRIVER)
+
+
+def node(name: str, gpus: int = 0, *, ready: str = "True", **metadata: Any) -> dict[str, Any]:
+    amounts = {"cpu": "63500m", "memory": "1Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": ready}]}
+    return {"metadata": {"name": name, **metadata}, "spec": {}, "status": status}
+
+
+def device(name: str = "gpu-0", **more: Any) -> dict[str, Any]:
+    """A device as NVIDIA's driver publishes it with consumableShares=memory."""
+    fields = {
+        "name": name, "allowMultipleAllocations": True,
+        "attributes": {"uuid": {"string": f"GPU-{name}"}, "productName": {"string": "NVIDIA H100"}},
+        "capacity": {"memory": {"value": MEMORY, "requestPolicy": WHOLE_BY_DEFAULT}},
+    }  # fmt: skip
+    return fields | more
+
+
+def resource_slice(*devices: dict[str, Any], generation: int = 1, driver: str = "gpu.nvidia.com") -> dict[str, Any]:
+    pool = {"name": "gpu01", "generation": generation, "resourceSliceCount": 1}
+    return {"spec": {"driver": driver, "nodeName": "gpu01", "pool": pool, "devices": list(devices)}}
+
+
+def test_a_device_plugin_counts_slots_without_a_uuid() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100", "nvidia.com/gpu.memory": "81559"}
+    nodes, devices = inventory([node("gpu01", 2, labels=labels), node("cpu01")], [])
+    assert [(each.id, each.cpu_milli, each.memory_mib, each.schedulable) for each in nodes] == [
+        ("gpu01", 63_500, 1024, True)
+    ]
+    assert [(each.id, each.index, each.model, each.memory_mib, each.uuid) for each in devices] == [
+        ("gpu01/0", 0, "NVIDIA-H100", 81_559, None), ("gpu01/1", 1, "NVIDIA-H100", 81_559, None),
+    ]  # fmt: skip
+
+
+def test_published_devices_replace_the_count() -> None:
+    _, devices = inventory([node("gpu01", 8)], [resource_slice(device("gpu-1"), device("gpu-0"))])
+    assert [(each.id, each.uuid, each.model, each.memory_mib) for each in devices] == [
+        ("gpu01/gpu-0", "GPU-gpu-0", "NVIDIA H100", 81_559), ("gpu01/gpu-1", "GPU-gpu-1", "NVIDIA H100", 81_559),
+    ]  # fmt: skip
+
+
+def test_only_the_newest_generation_of_a_pool_counts_and_only_of_our_driver() -> None:
+    slices = [
+        resource_slice(device("old"), generation=1),
+        resource_slice(device("new"), generation=2),
+        resource_slice(device("nic"), driver="nic.example.com"),
+    ]
+    assert [each.name for each in published_devices(slices)] == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(node("n", 1), True, id="a ready node takes work"),
+        pytest.param(node("n", 1, ready="False"), False, id="one that is not ready takes none"),
+        pytest.param(node("n", 1, ready="Unknown"), False, id="one that does not answer takes none"),
+        pytest.param(node("n", 1) | {"spec": {"unschedulable": True}}, False, id="a cordoned one takes none"),
+    ],
+)
+def test_whether_a_node_takes_work(given: dict[str, Any], expected: bool) -> None:
+    (found,), _ = inventory([given], [])
+    assert found.schedulable is expected
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        pytest.param(device(), "", id="memory whose default is the whole device"),
+        pytest.param(device(allowMultipleAllocations=False), "one claim only", id="a device for one claim"),
+        pytest.param(
+            device(capacity=device()["capacity"] | {"shares": {"value": "8"}}), "equal size", id="shares of equal size"
+        ),
+        pytest.param(
+            device(capacity={"memory": {"value": MEMORY, "requestPolicy": {"default": "0"}}}),
+            "does not take the whole",
+            id="a claim that takes nothing by default",
+        ),
+        pytest.param(
+            device(capacity={"memory": {"value": MEMORY}}), "does not take the whole", id="memory without a policy"
+        ),
+    ],
+)  # fmt: skip
+def test_whether_parts_of_a_device_can_be_claimed(given: dict[str, Any], why: str) -> None:
+    (found,) = published_devices([resource_slice(given)])
+    assert (found.is_shareable, why in found.why_not_shareable) == (not why, True)
+
+
+def test_a_device_without_a_uuid_or_memory_is_left_out() -> None:
+    assert published_devices([resource_slice(device(attributes={}), device(capacity={}))]) == []
+
+
+def test_an_annotated_node_has_simulated_devices() -> None:
+    _, devices = inventory([node("n", annotations={"gpu-quota.jupyter.org/simulated-gpus": "2"})], [])
+    assert [(each.id, each.simulated, each.uuid) for each in devices] == [
+        ("n/0", True, "SIM-n-0"), ("n/1", True, "SIM-n-1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", Fraction(1)), ("1k", Fraction(1000)), ("125m", Fraction(1, 8)), ("80Gi", Fraction(80 << 30)),
+        ("0.5", Fraction(1, 2)), ("1e3", Fraction(1000)), ("12E2", Fraction(1200)), ("1E", Fraction(10**18)),
+    ],
+)  # fmt: skip
+def test_a_quantity_is_exact(text: str, expected: Fraction) -> None:
+    assert exact(text) == expected
+    assert (whole(text), milli(text)) == (expected // 1, expected * 1000 // 1)
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1KB", "0x1"])
+def test_a_text_that_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a quantity"):
+        exact(text)

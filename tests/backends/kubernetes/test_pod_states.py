@@ -1,0 +1,134 @@
+"""What the states of pods say about ranks: the table of pod_states, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import is_over, rank_status, why_lost, why_waiting
+
+STOPPED = {"deletionTimestamp": "2026-11-24T10:01:00Z", "deletionGracePeriodSeconds": 30}
+OURS = {"annotations": {"gpu-quota.jupyter.org/stop-reason": "reclaimed"}}
+RUNNING = {"running": {"startedAt": "2026-11-24T10:00:05Z"}}
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-11-24T10:00:40Z"}
+AT_10_00 = 1_795_514_400_000
+
+
+def ended(code: int, at: str = "10:00:50", reason: str = "Error") -> dict[str, Any]:
+    times = {"startedAt": "2026-11-24T10:00:05Z", "finishedAt": f"2026-11-24T{at}Z"}
+    return {"terminated": {"exitCode": code, "reason": reason, **times}}
+
+
+def pod(
+    phase: str, state: dict[str, Any] | None = None, *, metadata: Any = (), node: str | None = "n", **status: Any
+) -> dict[str, Any]:  # fmt: skip
+    labels = {"job": "J", "attempt": "1", "rank": "0"}
+    found: dict[str, Any] = {
+        "name": "gq-j-1-0", "creationTimestamp": "2026-11-24T10:00:00Z",
+        "labels": {f"gpu-quota.jupyter.org/{name}": value for name, value in labels.items()},
+    }  # fmt: skip
+    containers = [] if state is None else [{"name": "job", "state": state}]
+    spec = {} if node is None else {"nodeName": node}
+    status = {"phase": phase, "containerStatuses": containers, **status}
+    return {"metadata": found | dict(metadata), "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("found", "exit_status", "is_pause", "cause"),
+    [
+        pytest.param(pod("Succeeded", ended(0)), 0, False, None, id="a command that succeeds"),
+        pytest.param(pod("Failed", ended(3)), 3, False, None, id="a command that fails"),
+        pytest.param(pod("Failed", ended(139)), -11, False, None, id="a signal is negative"),
+        pytest.param(
+            pod("Failed", ended(137, reason="OOMKilled")), -9, False, "out_of_memory", id="killed for its memory"
+        ),
+        pytest.param(pod("Failed", ended(75), metadata=STOPPED | OURS), 75, True, None, id="a pause that was obeyed"),
+        pytest.param(pod("Failed", ended(143), metadata=STOPPED | OURS), -15, True, None, id="it has no handler"),
+        pytest.param(
+            pod("Succeeded", ended(0, "10:00:20"), metadata=STOPPED | OURS), 0, False, None,
+            id="it ended before the stop",
+        ),
+        pytest.param(pod("Failed", ended(143), metadata=STOPPED), None, False, None, id="its pod was deleted by hand"),
+        pytest.param(
+            pod("Succeeded", ended(0, "10:00:20"), metadata=STOPPED), 0, False, None,
+            id="its pod was deleted by hand after it ended",
+        ),
+        pytest.param(
+            pod("Failed", ended(137), reason="Evicted", message="low on memory"), None, False, None, id="it was evicted"
+        ),
+        pytest.param(
+            pod("Failed", ended(137), conditions=[DISRUPTED | {"reason": "PreemptionByScheduler"}]), None, False, None,
+            id="preempted by kube-scheduler",
+        ),
+        pytest.param(
+            pod("Failed", RUNNING, conditions=[DISRUPTED | {"reason": "DeletionByPodGC"}]), None, False, None,
+            id="its node is gone",
+        ),
+        pytest.param(
+            pod("Failed", ended(137, reason="ContainerStatusUnknown")), None, False, None, id="its container was lost"
+        ),
+        pytest.param(
+            pod("Failed", reason="UnexpectedAdmissionError", message="no GPU"), None, False, None,
+            id="its node did not admit it",
+        ),
+        pytest.param(
+            pod("Pending", metadata=STOPPED | OURS, node=None), None, True, None, id="stopped before it had a node"
+        ),
+    ],
+)  # fmt: skip
+def test_an_end(found: dict[str, Any], exit_status: int | None, is_pause: bool, cause: str | None) -> None:
+    status = rank_status(found)
+    assert is_over(found) and status["tree_gone"]
+    assert (status["exit_status"], status.get("cause")) == (exit_status, cause)
+    assert status.get("pause_requested", False) is is_pause
+
+
+@pytest.mark.parametrize(
+    ("found", "started_at", "is_pause"),
+    [
+        pytest.param(pod("Pending", node=None), None, False, id="no node yet"),
+        pytest.param(pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), None, False, id="it is prepared"),
+        pytest.param(pod("Running", RUNNING), AT_10_00 + 5_000, False, id="it runs"),
+        pytest.param(pod("Running", RUNNING, metadata=STOPPED | OURS), AT_10_00 + 5_000, True, id="it is stopping"),
+        pytest.param(pod("Running", RUNNING, metadata=STOPPED), AT_10_00 + 5_000, False, id="others deleted it"),
+        pytest.param(pod("Unknown", RUNNING), AT_10_00 + 5_000, False, id="its node does not answer"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_may_have_processes(found: dict[str, Any], started_at: int | None, is_pause: bool) -> None:
+    status = rank_status(found)
+    assert not is_over(found)
+    assert "ended_at" not in status and "exit_status" not in status
+    assert (status.get("started_at"), status.get("pause_requested", False)) == (started_at, is_pause)
+
+
+def test_a_start_is_rounded_down_and_an_end_is_rounded_up() -> None:
+    status = rank_status(pod("Succeeded", ended(0)))
+    assert (status["started_at"], status["ended_at"]) == (AT_10_00 + 5_000, AT_10_00 + 51_000)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(
+            pod("Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
+            ("ImagePullBackOff", "no such image"), id="an image that cannot be pulled",
+        ),
+        pytest.param(
+            pod("Pending", conditions=[
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient cpu"}
+            ]),
+            ("Unschedulable", "Insufficient cpu"), id="no node takes it",
+        ),
+        pytest.param(pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), None, id="it only takes time"),
+    ],
+)  # fmt: skip
+def test_why_a_pod_waits(found: dict[str, Any], expected: tuple[str, str] | None) -> None:
+    assert why_waiting(found) == expected
+
+
+def test_why_a_rank_was_lost_is_in_the_words_of_kubernetes() -> None:
+    assert why_lost(pod("Failed", reason="Evicted", message="low on memory")) == "Evicted: low on memory"
+    condition = DISRUPTED | {"reason": "DeletionByPodGC", "message": "no node"}
+    assert why_lost(pod("Failed", conditions=[condition])) == "DeletionByPodGC: no node"
+    assert why_lost(pod("Failed", metadata=STOPPED)) == "its pod was deleted"
