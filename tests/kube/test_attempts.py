@@ -1,0 +1,89 @@
+"""The attempts that the cluster has records of, for a database that may be older."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.backends.kubernetes.client.informer import Informer
+from jupyter_gpu_quota.backends.kubernetes.readers import kubernetes_readers
+from jupyter_gpu_quota.backends.protocol import JobRefused
+from tests.backends.contract import Controller
+from tests.kube.control_plane import ControlPlane
+from tests.kube.world import KubernetesWorld
+from tests.patience import until
+
+
+@pytest.fixture
+def world(control_plane: ControlPlane, tmp_path: Path) -> Iterator[KubernetesWorld]:
+    made = KubernetesWorld(control_plane, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_attempts_are_found_by_a_controller_that_knows_none_of_them(world: KubernetesWorld) -> None:
+    controller = Controller(world)
+    world.backend.jobs.fence(3)
+    controller.start("R", "runs on", fencing=3, attempt=2)
+    controller.start("S", "runs on", fencing=3)
+    controller.start("E", "ends with 3", fencing=3)
+    controller.began("R", "runs on")
+    controller.began("S", "runs on")
+    controller.gone("E")
+    controller.stop("S", fencing=3)
+    controller.gone("S")
+    controller.orders.clear()
+    world.backend.jobs.settled("E", 1)
+    attempts = world.another().attempts
+    until(lambda: attempts.unsettled() == {("R", 2), ("S", 1)}, what=attempts.unsettled)
+    found = {each.job: each for each in attempts.newest(["E", "never"])}
+    assert attempts.newest_fence() == 3
+    assert {(each.job, each.attempt, each.runs, each.stop_reason) for each in found.values()} == {
+        ("E", 1, False, None), ("R", 2, True, None), ("S", 1, False, "reclaimed"),
+    }  # fmt: skip
+    assert [fact.exit_status for fact in found["E"].facts] == [3]
+    assert found["R"].placements is not None and [part.device for part in found["R"].placements] == ["d0"]
+
+
+def test_a_pod_that_waits_counts_as_running(world: KubernetesWorld) -> None:
+    world.kubelet.ignored.add("gq-j-1-0")
+    Controller(world).start("J", "runs on")
+    until(world.pods)
+    attempts = world.another().attempts
+    (found,) = until(lambda: attempts.newest([]))
+    assert (found.job, found.runs, found.facts[0].started_at) == ("J", True, None)
+
+
+def test_a_record_that_is_known_before_its_pod_is_no_end(
+    world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = Controller(world)
+    controller.start("J", "runs on")
+    controller.began("J", "runs on")
+    watch = Informer.run
+
+    async def without_pods(informer: Informer) -> None:
+        await (asyncio.sleep(1000) if informer.path.endswith(f"{world.namespace}/pods") else watch(informer))
+
+    monkeypatch.setattr(Informer, "run", without_pods)
+    (fact,) = until(world.another().jobs.observe)
+    assert (fact.handle, fact.ended_at) == ("gq-j-1-0", None)
+
+
+def test_a_reader_of_another_process_reads_a_running_and_an_ended_log(world: KubernetesWorld) -> None:
+    readers = kubernetes_readers(world.folder, world.settings, kubeconfig=world.plane.kubeconfig(world.namespace))
+    controller = Controller(world)
+    controller.start("R", "saves and stops")
+    controller.start("W", "writes")
+    controller.began("R", "saves and stops")
+    controller.gone("W")
+    assert readers.outputs.log("R", 1, 0).data == b"ready\n"
+    assert readers.outputs.log("W", 1, 0, -4).data == b"two\n"
+    readers.submissions.check_user("ann")
+    with pytest.raises(JobRefused, match="leave out --live"):
+        readers.submissions.live_directory("ann", ".")

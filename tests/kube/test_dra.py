@@ -1,0 +1,144 @@
+"""Shares as claims of a DRA driver's devices: allocated by the real kube-scheduler, never beyond a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.backends.protocol import StartOrder
+from jupyter_gpu_quota.core.model import Device, Placement
+from tests.backends.contract import Controller
+from tests.kube.conftest import missing
+from tests.kube.control_plane import ControlPlane
+from tests.kube.devices import DRIVER, MEMORY_MIB, device, device_class, resource_slice
+from tests.kube.world import KubernetesWorld
+from tests.patience import until
+
+SHARES = {"default": "1", "validRange": {"min": "1", "max": "8", "step": "1"}}
+RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane with its controller-manager, which frees the claims of pods that ended."""
+    if why := missing("kube-controller-manager"):
+        pytest.skip(why)
+    control_plane.make(f"{RESOURCES}/deviceclasses", device_class())
+    control_plane.start_program("kube-controller-manager")
+    yield control_plane
+    control_plane.end("kube-controller-manager")
+    control_plane.request("DELETE", f"{RESOURCES}/deviceclasses/{DRIVER}")
+
+
+@pytest.fixture
+def world(plane: ControlPlane, tmp_path: Path) -> Iterator[KubernetesWorld]:
+    """A node with two devices, as NVIDIA's driver publishes them with consumableShares=memory."""
+    plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0"), device("gpu-1")))
+    made = KubernetesWorld(plane, tmp_path, kubelet={}, patience_s=2)
+    try:
+        yield made
+    finally:
+        made.close()
+        plane.request("DELETE", f"{RESOURCES}/resourceslices/here")
+
+
+def share(
+    world: KubernetesWorld, job: str, gpu_milli: int, *names: str, command: str = "exec sleep 1000"
+) -> StartOrder:
+    """A job of one rank with so much of each device."""
+    until(lambda: len((world.backend.jobs.inventory() or ((), ()))[1]) == 2)
+    known = {each.id: each for each in (world.backend.jobs.inventory() or ((), ()))[1]}
+    devices: tuple[Device, ...] = tuple(known[f"here/{name}"] for name in names)
+    parts = tuple(Placement(rank=0, device=each.id, gpu_milli=gpu_milli, memory_mib=1) for each in devices)
+    return StartOrder(job=job, attempt=1, fencing=1, command=("sh", "-c", command), placements=parts, devices=devices)
+
+
+def consumed(world: KubernetesWorld) -> dict[str, list[str]]:
+    """What each device gave, by the allocations that the API server has."""
+    found: dict[str, list[str]] = {}
+    claims: list[dict[str, Any]] = world.plane.get(f"{RESOURCES}/namespaces/{world.namespace}/resourceclaims")["items"]
+    for claim in claims:
+        results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        for each in results:
+            found.setdefault(each["device"], []).append(each["consumedCapacity"]["memory"])
+    return {name: sorted(amounts) for name, amounts in found.items()}
+
+
+def running(controller: Controller, job: str) -> None:
+    controller.until(lambda fact: fact.job == job and fact.started_at is not None)
+
+
+def test_eight_eighths_share_the_chosen_device_and_a_ninth_does_not_fit(world: KubernetesWorld) -> None:
+    controller = Controller(world)
+    for number in range(8):
+        controller.give(share(world, f"J{number}", 125, "gpu-1"))
+    for number in range(8):
+        running(controller, f"J{number}")
+    assert consumed(world) == {"gpu-1": [f"{MEMORY_MIB // 8}Mi"] * 8}
+    controller.give(share(world, "J8", 125, "gpu-1"))
+    fact = controller.until(lambda fact: fact.job == "J8" and fact.tree_gone)
+    assert (fact.started_at, fact.exit_status, fact.refused) == (None, None, None), "lost, and so queued again"
+    assert consumed(world) == {"gpu-1": [f"{MEMORY_MIB // 8}Mi"] * 8}
+
+
+def test_a_share_is_free_again_when_its_job_ends(world: KubernetesWorld) -> None:
+    controller = Controller(world)
+    controller.give(share(world, "J", 600, "gpu-0", command="exit 0"))
+    controller.gone("J")
+    until(lambda: consumed(world) == {})
+    controller.give(share(world, "K", 600, "gpu-0"))
+    running(controller, "K")
+    assert consumed(world) == {"gpu-0": [f"{MEMORY_MIB * 600 // 1000}Mi"]}
+
+
+def test_whole_devices_are_claimed_without_an_amount(world: KubernetesWorld) -> None:
+    controller = Controller(world)
+    controller.give(share(world, "J", 1000, "gpu-0", "gpu-1"))
+    running(controller, "J")
+    assert consumed(world) == {"gpu-0": [f"{MEMORY_MIB}Mi"], "gpu-1": [f"{MEMORY_MIB}Mi"]}
+    (pod,) = world.pods()
+    assert "nvidia.com/gpu" not in str(pod["spec"]["containers"][0]["resources"])
+
+
+def test_a_claim_goes_with_its_attempt(world: KubernetesWorld) -> None:
+    controller = Controller(world)
+    controller.give(share(world, "J", 500, "gpu-0", command="exit 0"))
+    controller.gone("J")
+    controller.orders.clear()
+    world.backend.jobs.settled("J", 1)
+    until(lambda: not world.plane.get(f"{RESOURCES}/namespaces/{world.namespace}/resourceclaims")["items"])
+
+
+@pytest.mark.parametrize(
+    ("published", "why"),
+    [
+        pytest.param(
+            {"allowMultipleAllocations": False, "capacity": {"memory": {"value": f"{MEMORY_MIB}Mi"}}},
+            "one claim only", id="a driver without shares",
+        ),
+        pytest.param(
+            {"capacity": device()["capacity"] | {"shares": {"value": "8", "requestPolicy": SHARES}}},
+            "counts shares of equal size",
+            id="a driver that counts shares",
+        ),
+    ],
+)  # fmt: skip
+def test_a_share_that_the_driver_would_not_count_is_refused(
+    plane: ControlPlane, tmp_path: Path, published: dict[str, Any], why: str
+) -> None:
+    plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0", **published), device("gpu-1")))
+    world = KubernetesWorld(plane, tmp_path, kubelet={})
+    try:
+        controller = Controller(world)
+        controller.give(share(world, "J", 125, "gpu-0"))
+        fact = controller.until(lambda fact: fact.refused is not None)
+        assert "0.125 GPU of device here/gpu-0 cannot be claimed" in str(fact.refused) and why in str(fact.refused)
+        assert world.pods() == []
+        controller.give(share(world, "W", 1000, "gpu-0"))
+        running(controller, "W")
+    finally:
+        world.close()
+        plane.request("DELETE", f"{RESOURCES}/resourceslices/here")

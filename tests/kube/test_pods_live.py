@@ -1,0 +1,234 @@
+"""Ends and delays of pods that a job cannot cause itself. The tests write what a kubelet would, where it says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.backends.protocol import StartOrder, StopNotebookOrder
+from jupyter_gpu_quota.core.model import Device, Placement
+from tests.backends.contract import Controller
+from tests.backends.worlds import order
+from tests.kube.control_plane import ControlPlane
+from tests.kube.world import KubernetesWorld
+from tests.patience import until
+
+
+@pytest.fixture
+def world(control_plane: ControlPlane, tmp_path: Path) -> Iterator[KubernetesWorld]:
+    """A node with two whole GPUs that a device plugin counts."""
+    made = KubernetesWorld(control_plane, tmp_path, kubelet={"capacity": {"nvidia.com/gpu": "2"}}, patience_s=1)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def controller(world: KubernetesWorld) -> Controller:
+    return Controller(world)
+
+
+def whole(job: str, *slots: int, command: str = "exec sleep 1000", **more: Any) -> StartOrder:
+    """A job of one rank on whole devices of the node."""
+    devices = tuple(
+        Device(id=f"here/{slot}", node="here", index=slot, model="GPU", memory_mib=0, pool="train") for slot in slots
+    )
+    parts = tuple(Placement(rank=0, device=each.id, gpu_milli=1000, memory_mib=0) for each in devices)
+    return StartOrder(
+        job=job, attempt=1, fencing=1, command=("sh", "-c", command), placements=parts, devices=devices, **more
+    )
+
+
+def pod_path(world: KubernetesWorld, job: str) -> str:
+    return f"/api/v1/namespaces/{world.namespace}/pods/gq-{job.lower()}-1-0"
+
+
+def write_status(world: KubernetesWorld, job: str, status: dict[str, Any]) -> None:
+    """Write a pod's status as its kubelet would."""
+    world.plane.patch(f"{pod_path(world, job)}/status", {"status": status})
+
+
+def ended(code: int, reason: str) -> dict[str, Any]:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    state = {"terminated": {"exitCode": code, "reason": reason, "startedAt": now, "finishedAt": now}}
+    container = {"name": "job", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    return {"phase": "Failed", "containerStatuses": [container]}
+
+
+def test_whole_devices_are_requested_of_the_cluster(world: KubernetesWorld, controller: Controller) -> None:
+    _, devices = world.backend.jobs.inventory() or ((), ())
+    assert [each.id for each in devices] == ["here/0", "here/1"]
+    controller.give(whole("J", 0, 1))
+    controller.until(lambda fact: fact.started_at is not None)
+    (pod,) = world.pods()
+    assert pod["spec"]["nodeName"] == "here"
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+
+
+def test_a_job_that_its_node_cannot_take_is_lost_and_so_queued_again(
+    world: KubernetesWorld, controller: Controller
+) -> None:
+    foreign = {
+        "metadata": {"name": "foreign"},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
+    }
+    world.kubelet.ignored.add("foreign")
+    world.plane.make(f"/api/v1/namespaces/{world.namespace}/pods", foreign)
+    until(lambda: any(pod["spec"].get("nodeName") for pod in world.pods()))
+    controller.give(whole("J", 0))
+    fact = controller.gone("J")
+    assert (fact.started_at, fact.exit_status, fact.pause_requested, fact.refused) == (None, None, False, None)
+    users = dict.fromkeys((world.backend.jobs.inventory() or ((), ()))[1], ())
+    samples = world.backend.samples.samples(users, now=0) or ()
+    assert [(each.utilisation_percent, each.coverage_permille) for each in samples] == [(None, 0)] * 2
+    assert {fact.device: fact.foreign_milli for fact in world.backend.samples.device_facts()} == {
+        "here/0": 1000, "here/1": 1000,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        pytest.param("InvalidImageName", "couldn't parse image", id="a name that is no image is refused at once"),
+        pytest.param("ImagePullBackOff", "not found", id="an image that cannot be pulled is refused after a while"),
+    ],
+)
+def test_a_rank_that_never_starts_is_refused_with_the_reason(
+    world: KubernetesWorld, controller: Controller, reason: str, message: str
+) -> None:
+    world.kubelet.ignored.add("gq-j-1-0")
+    controller.give(whole("J", 0))
+    until(lambda: any(pod["spec"].get("nodeName") for pod in world.pods()))
+    waiting = {"name": "job", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
+               "state": {"waiting": {"reason": reason, "message": message}}}  # fmt: skip
+    write_status(world, "J", {"phase": "Pending", "containerStatuses": [waiting]})
+    fact = controller.until(lambda fact: fact.refused is not None)
+    assert (fact.refused, fact.handle, fact.tree_gone) == (f"{reason}: {message}", None, True)
+    until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in world.pods()))
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_status", "cause"),
+    [
+        pytest.param(ended(137, "OOMKilled"), -9, "out_of_memory", id="killed for its memory"),
+        pytest.param({**ended(137, "Error"), "reason": "Evicted"}, None, None, id="evicted by its node: lost"),
+    ],
+)
+def test_an_end_that_the_node_decides(
+    world: KubernetesWorld, controller: Controller, status: dict[str, Any], exit_status: int | None, cause: str | None
+) -> None:
+    world.kubelet.ignored.add("gq-j-1-0")
+    controller.give(whole("J", 0))
+    until(lambda: any(pod["spec"].get("nodeName") for pod in world.pods()))
+    write_status(world, "J", status)
+    fact = controller.gone("J")
+    assert (fact.exit_status, fact.cause) == (exit_status, cause)
+
+
+def test_a_pod_that_is_deleted_by_hand_is_lost(world: KubernetesWorld, controller: Controller) -> None:
+    controller.give(whole("J", 0))
+    controller.began("J", "runs on")
+    assert world.plane.request("DELETE", pod_path(world, "J"), {"gracePeriodSeconds": 1})[0] == 200
+    fact = controller.gone("J")
+    assert (fact.exit_status, fact.pause_requested) == (None, False)
+    controller.wait()
+    assert world.pods()[0]["metadata"]["finalizers"] == ["gpu-quota.jupyter.org/exit-status"], "not settled yet"
+
+
+def test_a_pod_that_is_removed_by_force_is_lost(world: KubernetesWorld, controller: Controller) -> None:
+    controller.give(whole("J", 0))
+    controller.began("J", "runs on")
+    world.plane.patch(pod_path(world, "J"), {"metadata": {"finalizers": None}})
+    assert world.plane.request("DELETE", pod_path(world, "J"), {"gracePeriodSeconds": 0})[0] == 200
+    fact = controller.gone("J")
+    assert (fact.exit_status, fact.pause_requested) == (None, False)
+
+
+def test_a_pause_is_announced_in_the_pause_file_before_sigterm(world: KubernetesWorld, controller: Controller) -> None:
+    trap = "trap 'cat \"$GPU_QUOTA_PAUSE_FILE\"; exit 75' TERM; echo ready; while :; do sleep 0.02; done"
+    controller.give(whole("J", 0, command=trap))
+    controller.began("J", "saves and stops")
+    controller.stop("J")
+    assert controller.gone("J").exit_status == 75
+    assert world.backend.outputs.log("J", 1, 0).data == b"ready\nreclaimed\n"
+
+
+def test_progress_and_checkpoints_are_reported_while_it_runs(world: KubernetesWorld, controller: Controller) -> None:
+    progress = 'echo \'{"done": 1, "total": 3}\' > "$GPU_QUOTA_PROGRESS_FILE"'
+    controller.give(whole("J", 0, command=f'{progress}; touch "$GPU_QUOTA_CHECKPOINT_DIR/a"; exec sleep 1000'))
+    fact = controller.until(lambda fact: fact.done == 1)
+    assert (fact.total, fact.tree_gone, fact.saved_at is not None) == (3, False, True)
+
+
+def test_log_and_end_are_kept_after_the_pod_is_gone(world: KubernetesWorld, controller: Controller) -> None:
+    controller.give(whole("J", 0, command="echo kept; exit 3"))
+    controller.gone("J")
+    controller.orders.clear()
+    world.backend.jobs.settled("J", 1)
+    until(lambda: not world.pods())
+    maps = until(lambda: world.plane.get(f"/api/v1/namespaces/{world.namespace}/configmaps")["items"])
+    assert "gq-j-1" not in {each["metadata"]["name"] for each in maps}
+    assert world.backend.outputs.log("J", 1, 0).data == b"kept\n"
+    controller.give(whole("J", 0))
+    world.pass_ms(world.wait_ms)
+    assert world.pods() == [], "an attempt that ended is not started again"
+
+
+def test_secret_variables_are_in_a_secret_and_not_in_the_pod(world: KubernetesWorld, controller: Controller) -> None:
+    controller.give(whole("J", 0, command='echo "$TOKEN"; exit 0', secrets={"TOKEN": "hunter2"}))
+    controller.gone("J")
+    assert world.backend.outputs.log("J", 1, 0).data == b"hunter2\n"
+    assert "hunter2" not in str(world.pods())
+
+
+def test_a_gang_has_a_service_and_one_pod_for_each_rank(world: KubernetesWorld, controller: Controller) -> None:
+    controller.start("J", "runs on", ranks=2)
+    controller.until(lambda fact: fact.rank == 1 and fact.started_at is not None)
+    service = world.plane.get(f"/api/v1/namespaces/{world.namespace}/services/gq-j-1")
+    assert service["spec"]["clusterIP"] == "None"
+    assert sorted(pod["spec"]["hostname"] for pod in world.pods()) == ["gq-j-1-0", "gq-j-1-1"]
+
+
+def test_a_notebook_is_stopped_by_deleting_its_pod(world: KubernetesWorld) -> None:
+    labels = {"gpu-quota.jupyter.org/hub": "test", "gpu-quota.jupyter.org/notebook": "N"}
+    world.kubelet.ignored.add("notebook")
+    pod = {"metadata": {"name": "notebook", "labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    world.plane.make(f"/api/v1/namespaces/{world.namespace}/pods", pod)
+    world.backend.jobs.fence(7)
+    world.backend.enforcement.stop_notebook(StopNotebookOrder(notebook="N", fencing=6, reason="over_share"))
+    world.pass_ms(world.wait_ms)
+    assert "deletionTimestamp" not in world.pods()[0]["metadata"]
+    world.backend.enforcement.stop_notebook(StopNotebookOrder(notebook="N", fencing=7, reason="over_share"))
+    until(lambda: not world.pods() or "deletionTimestamp" in world.pods()[0]["metadata"])
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        pytest.param({"live": True}, "pods do not have the folders of users yet", id="a live job"),
+        pytest.param({"data": {"IMAGES": "/data/images"}}, "pods do not have data yet", id="a job with data"),
+        pytest.param({"bundle": "0" * 64}, "its folders cannot be made: ", id="a job without its code"),
+    ],
+)
+def test_a_job_that_pods_cannot_run_is_refused_with_the_reason(
+    world: KubernetesWorld, controller: Controller, more: dict[str, Any], why: str
+) -> None:
+    controller.give(whole("J", 0, **more))
+    fact = controller.until(lambda fact: fact.refused is not None)
+    assert str(fact.refused).startswith(why)
+    assert world.pods() == []
+
+
+def test_the_cluster_s_refusal_of_a_pod_is_the_job_s_reason(world: KubernetesWorld, controller: Controller) -> None:
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    world.plane.make(f"/api/v1/namespaces/{world.namespace}/resourcequotas", quota)
+    path = f"/api/v1/namespaces/{world.namespace}/resourcequotas/none/status"
+    world.plane.patch(path, {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
+    controller.give(order("J", "runs on"))
+    fact = controller.until(lambda fact: fact.refused is not None)
+    assert "the cluster does not accept its pod" in str(fact.refused) and "exceeded quota" in str(fact.refused)

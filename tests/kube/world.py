@@ -1,0 +1,120 @@
+"""A namespace of the tests' cluster: what the chart installs there, its volume, its node, and backends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jupyter_gpu_quota.backends.kubernetes.backend import KubernetesBackend
+from jupyter_gpu_quota.backends.protocol import Backend
+from jupyter_gpu_quota.backends.rendering.admission import fence, fencing_binding, fencing_policy
+from jupyter_gpu_quota.backends.rendering.cluster_names import SIMULATED_GPUS
+from jupyter_gpu_quota.backends.rendering.pods import PodSettings
+from tests.kube.access import grant
+from tests.kube.control_plane import NAMESPACE_ACCOUNT, ControlPlane
+from tests.kube.fake_kubelet import FakeKubelet
+from tests.patience import until
+
+T = TypeVar("T")
+
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+
+
+def install(plane: ControlPlane) -> str:
+    """A new namespace with the access rights, the policy and the fence of the chart."""
+    namespace = plane.new_namespace()
+    account = NAMESPACE_ACCOUNT.format(namespace)
+    grant(plane, namespace, account)
+    policy, binding = fencing_policy(account), fencing_binding(namespace)
+    for each in (policy, binding):  # of one release in each namespace
+        each["metadata"]["name"] = f"{namespace}.{each['metadata']['name']}"
+    binding["spec"]["policyName"] = policy["metadata"]["name"]
+    plane.make(f"/api/v1/namespaces/{namespace}/configmaps", fence(namespace, 0))
+    plane.make(f"{GROUP}/validatingadmissionpolicies", policy)
+    plane.make(f"{GROUP}/validatingadmissionpolicybindings", binding)
+    make_volume(plane, namespace)
+    return namespace
+
+
+def make_volume(plane: ControlPlane, namespace: str) -> None:
+    """The claim of the jobs' volume; without a controller-manager it is bound as that would bind it."""
+    size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
+    volumes, claims = "/api/v1/persistentvolumes", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    reference = {"claimRef": {"namespace": namespace, "name": "jobs"}, "persistentVolumeReclaimPolicy": "Retain"}
+    volume = {"capacity": size, "accessModes": modes, "hostPath": {"path": "/nowhere"}, **reference}
+    plane.make(volumes, {"metadata": {"name": namespace}, "spec": {**volume, "storageClassName": "none"}})
+    wanted = {"accessModes": modes, "resources": {"requests": size}, "volumeName": namespace}
+    done = {} if plane.has_controller_manager else {"pv.kubernetes.io/bind-completed": "yes"}
+    claim = {"metadata": {"name": "jobs", "annotations": done}, "spec": {**wanted, "storageClassName": "none"}}
+    plane.make(claims, claim)
+    if not plane.has_controller_manager:
+        for bound in (f"{claims}/jobs", f"{volumes}/{namespace}"):
+            plane.patch(f"{bound}/status", {"status": {"phase": "Bound"}})
+    until(lambda: plane.get(f"{claims}/jobs")["status"]["phase"] == "Bound", what="the volume is bound")
+
+
+class KubernetesWorld:
+    """A backend in a namespace of its own. ``node`` has simulated devices, unless a test gives other resources."""
+
+    wait_ms = 1_500
+
+    def __init__(
+        self, plane: ControlPlane, folder: Path, node: str = "here", *, kubelet: Mapping[str, Any] | None = None,
+        kubeconfig: Callable[[str], str] | None = None, **backend: Any,
+    ) -> None:  # fmt: skip
+        self.plane, self.folder, self.namespace = plane, folder, install(plane)
+        settings = kubelet if kubelet is not None else {"annotations": {SIMULATED_GPUS: "2"}}
+        self.kubelet = FakeKubelet(plane, self.namespace, node, folder, **settings)
+        self.kubelet.start()
+        self.settings = PodSettings(
+            namespace=self.namespace, hub="test", image="none", volume_claim="jobs", path_first="/usr/local/bin"
+        )
+        self._kubeconfig = (kubeconfig or plane.kubeconfig)(self.namespace)
+        self._more, self._opened = backend, list[KubernetesBackend]()
+        try:
+            self.backend: Backend = self.another()
+        except BaseException:
+            self.close()
+            raise
+
+    def another(self) -> KubernetesBackend:
+        """Another process with a backend of the same namespace."""
+        made = KubernetesBackend(self.folder, self.settings, kubeconfig=self._kubeconfig, **self._more)
+        self._opened.append(made)
+        until(made.jobs.inventory, what="the nodes are listed")
+        return made
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def pass_ms(self, duration_ms: int) -> None:
+        until_at = self.now() + duration_ms
+        until(lambda: self.now() >= until_at)
+
+    def restart(self) -> None:
+        self.backend.close()
+        self._opened.remove(self.backend)  # type: ignore[arg-type]
+        self.backend = self.another()
+
+    def until(self, seen: Callable[[], T]) -> T:
+        return until(seen, what=self.backend.jobs.observe)
+
+    def stopped(self) -> Sequence[str] | None:
+        return None
+
+    def pods(self) -> list[dict[str, Any]]:
+        """The pods of the namespace, as the API server has them."""
+        found: list[dict[str, Any]] = self.plane.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return found
+
+    def close(self) -> None:
+        """End all processes and remove the objects; the namespace stays empty."""
+        for each in self._opened:
+            each.close()
+        self.kubelet.stop()
+        for pod in self.pods():
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
+            self.plane.patch(path, {"metadata": {"finalizers": None}})
+            self.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
