@@ -70,18 +70,19 @@ test: $(TEST_READY)
 else
 test: $(TEST_READY)  ## run the tests, three processes at a time (TESTS=tests/core: only these, in one)
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-in-one test-others
-	@echo 'Left out: the tests marked slow (make test-slow) and soak (make soak).'
+	@echo 'Left out: the tests marked slow (make test-slow) and soak (make soak), and tests/kube (make test-kube).'
 endif
 
 # The tests that start hubs, kill databases or are timed run one after another. The others take as long in two processes.
 IN_ONE := tests/hub tests/labextension tests/gpu tests/demo tests/soak tests/store
+ELSEWHERE := tests/kube
 SPREAD := --numprocesses 2 --dist loadfile
 
 test-in-one: $(TEST_READY)
 	bash -o pipefail -c "$(PYTEST) $(IN_ONE) 2>&1 | sed --unbuffered 's/^/[in one] /'"
 
 test-others: $(TEST_READY)
-	bash -o pipefail -c "$(PYTEST) $(SPREAD) tests $(IN_ONE:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
+	bash -o pipefail -c "$(PYTEST) $(SPREAD) tests $(IN_ONE:%=--ignore %) $(ELSEWHERE:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
 
 test-slow: $(TEST_READY)  ## run the long tests that `make test` leaves out, in three processes
 	$(PYTEST) --numprocesses 3 --dist loadfile -m slow tests

@@ -26,7 +26,7 @@ class FaultyProxy:
     Half of the errors come before the request reaches the server, the others after it was carried out.
     """
 
-    def __init__(self, plane: ControlPlane, seed: int, chance: float = 0.2, watch_s: float = 1.0) -> None:
+    def __init__(self, plane: ControlPlane, seed: int, chance: float = 0.3, watch_s: float = 1.0) -> None:
         self._plane, self._chance, self._watch_s = plane, chance, watch_s
         self._random, self._port = random.Random(seed), free_port()
         self._thread, self.errors = LoopThread(), 0

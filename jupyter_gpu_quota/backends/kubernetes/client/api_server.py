@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 REQUEST_TIMEOUT_S = 10.0
 RATE_PER_S, BURST = 50, 100
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 15.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 MERGE_PATCH = "application/merge-patch+json"
 
 

@@ -12,7 +12,7 @@ from .api_server import ApiServer, Expired, Json, RequestFailed
 log = logging.getLogger(__name__)
 
 PAGE, WATCH_S = 500, 240
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 15.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 
 
 class Informer:
