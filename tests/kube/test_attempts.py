@@ -87,3 +87,16 @@ def test_a_reader_of_another_process_reads_a_running_and_an_ended_log(world: Kub
     readers.submissions.check_user("ann")
     with pytest.raises(JobRefused, match="leave out --live"):
         readers.submissions.live_directory("ann", ".")
+
+
+def test_an_end_while_no_controller_runs_is_observed_by_the_next(world: KubernetesWorld) -> None:
+    controller = Controller(world)
+    controller.start("J", "", command=("sh", "-c", "trap 'sleep 1; exit 75' TERM; while :; do sleep 0.02; done"))
+    controller.began("J", "runs on")
+    controller.stop("J")
+    controller.until(lambda fact: fact.pause_requested)
+    world.leave()
+    until(lambda: not world.pods() or world.pods()[0]["status"]["phase"] == "Failed")
+    world.backend = world.another()
+    fact = controller.gone("J")
+    assert (fact.exit_status, fact.pause_requested) == (75, True)

@@ -94,10 +94,14 @@ def test_random_errors_lose_and_double_nothing(control_plane: ControlPlane, tmp_
 
 
 async def test_an_informer_begins_again_after_a_version_that_is_too_old(world: KubernetesWorld) -> None:
+    path = f"/api/v1/namespaces/{world.namespace}/configmaps"
+    world.plane.end("kube-apiserver")
+    world.plane.start_again()  # it remembers no change before now
+    event = world.plane.request("GET", f"{path}?watch=true&resourceVersion=1&timeoutSeconds=1")[1]
+    assert event["object"]["code"] == 410, event
     server = ApiServer(world.plane.kubeconfig("admin"))
     await server.open()
     seen: dict[str, Json | None] = {}
-    path = f"/api/v1/namespaces/{world.namespace}/configmaps"
     informer = Informer(server, path, lambda name, now, before: seen.update({name: now}))
     informer._version = "1"
     task = asyncio.create_task(informer.run())

@@ -93,9 +93,13 @@ class KubernetesWorld:
         until_at = self.now() + duration_ms
         until(lambda: self.now() >= until_at)
 
-    def restart(self) -> None:
+    def leave(self) -> None:
+        """End the present controller's backend."""
         self.backend.close()
         self._opened.remove(self.backend)  # type: ignore[arg-type]
+
+    def restart(self) -> None:
+        self.leave()
         self.backend = self.another()
 
     def until(self, seen: Callable[[], T]) -> T:
