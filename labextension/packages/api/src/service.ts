@@ -46,6 +46,20 @@ export class ServiceError extends Error {
   }
 }
 
+/** A login that has ended, a slow or a too frequent request: they say nothing about the content of the request. */
+const NOT_ABOUT_THE_REQUEST: ReadonlySet<number> = new Set([401, 408, 429]);
+
+/** Whether the service answered that the request itself is not possible; any other failure leaves that open. */
+export function isRefusal(failure: unknown): failure is ServiceError {
+  return (
+    failure instanceof ServiceError &&
+    failure.status >= 400 &&
+    failure.status < 500 &&
+    !NOT_ABOUT_THE_REQUEST.has(failure.status) &&
+    failure.reason !== ''
+  );
+}
+
 const UNAVAILABLE = 'The GPU service cannot be reached. The data shown may be out of date.';
 
 const BY_STATUS: Record<number, string> = {

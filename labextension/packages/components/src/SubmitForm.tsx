@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState, useSyncExternalStore } from 'react';
 
-import type { DryRun, Job, JobRequest } from '@jupyter-gpu-quota/api';
+import { isRefusal, type DryRun, type Job, type JobRequest } from '@jupyter-gpu-quota/api';
 
 import { gpus, localTime } from './amounts';
 import { useGpuState, useNow, usePanelContext, useTrans } from './context';
@@ -12,7 +12,7 @@ import { AdvancedFields, Field, MainFields, ParameterFields, usePossible } from 
 
 const DRY_RUN_AFTER_MS = 500;
 
-type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal'; message: string } | null;
+type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal' | 'no answer'; message: string } | null;
 
 /** `focused`: how often the form was asked for; with each time the command gets the focus. */
 export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focused?: number }): JSX.Element {
@@ -98,7 +98,7 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   );
 }
 
-/** The outcome of a dry run of this request, shortly after its last change. */
+/** The outcome of a dry run of this request, shortly after its last change. Only a refusal says that the job is not possible. */
 function useDryRun(request: JobRequest | null): Outcome {
   const { model } = usePanelContext();
   const [outcome, setOutcome] = useState<Outcome>(null);
@@ -112,7 +112,7 @@ function useDryRun(request: JobRequest | null): Outcome {
     const timer = setTimeout(() => {
       model.transport.service.dryRun(JSON.parse(asked) as JobRequest, stop.signal).then(
         found => setOutcome({ of: 'dry run', found }),
-        failure => stop.signal.aborted || setOutcome({ of: 'refusal', message: (failure as Error).message }),
+        failure => stop.signal.aborted || setOutcome({ of: isRefusal(failure) ? 'refusal' : 'no answer', message: (failure as Error).message }),
       );
     }, DRY_RUN_AFTER_MS);
     return () => {
@@ -129,6 +129,11 @@ function DryRunResult({ outcome, unavailable }: { outcome: Outcome; unavailable:
   return (
     <div className="jgq-outcome" aria-live="polite">
       {outcome?.of === 'refusal' && !unavailable && <p className="jgq-error">{outcome.message}</p>}
+      {outcome?.of === 'no answer' && (
+        <p className="jgq-quiet">
+          {trans.__('The preview is not available: %1', outcome.message)} {trans.__('You can submit without it.')}
+        </p>
+      )}
       {outcome?.of === 'dry run' && (
         <>
           <p>
