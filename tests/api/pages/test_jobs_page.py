@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.api.pages.browser import WITHIN_MS, focused, open_page, said, seen, settle, shows, tab_to
-from tests.api.world import ServiceWorld, service_world
+from tests.api.world import QUOTA, ServiceWorld, service_world
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,29 @@ def test_a_job_is_submitted_from_the_page_after_a_dry_run(world: ServiceWorld, c
     newest = world.get("jobs?mine=1", "patty").json["items"][0]
     assert page.url.endswith(newest["id"])
     assert (newest["command"], newest["gpu"]) == (["python", "train.py", "--lr", "1"], "0.5")
+    page.context.close()
+
+
+def test_a_job_with_some_data_is_submitted_although_its_preview_is_not_available(
+    world: ServiceWorld, chromium: Any
+) -> None:
+    world.add("ute", groups=["vision-team"])
+    data = [{"name": name, "path": f"/data/{name}", "groups": ["vision-team"]} for name in ("images", "labels")]
+    world.apply(f"{QUOTA}data: {json.dumps(data)}\n")
+    page = open_page(world, chromium, "jobs", "ute")
+    page.route(
+        "**/jobs",
+        lambda route: route.abort() if '"dry_run":true' in (route.request.post_data or "") else route.continue_(),
+    )
+    page.get_by_text("Submit a job").click()
+    page.get_by_label("Command", exact=True).fill("python train.py")
+    page.get_by_text("Advanced options").click()
+    assert page.get_by_label("images", exact=True).is_checked()
+    page.get_by_label("images", exact=True).uncheck()
+    seen(page, "The preview is not available", "#submit .jgq-outcome")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/jobs/*", timeout=WITHIN_MS)
+    assert world.get("jobs?mine=1", "ute").json["items"][0]["data"] == ["labels"]
     page.context.close()
 
 

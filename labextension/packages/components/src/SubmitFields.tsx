@@ -6,7 +6,7 @@ import type { SubmitChoices } from '@jupyter-gpu-quota/api';
 
 import { duration, gpus } from './amounts';
 import { useGpuState, usePanelContext, useTrans } from './context';
-import type { Draft, DraftStore } from './draft';
+import { chosenData, dataChoice, type Draft, type DraftStore } from './draft';
 
 export interface Fields {
   draft: Draft;
@@ -23,7 +23,7 @@ function useChoices(draft: Draft): { projects: string[]; preset: string | undefi
   return { projects: mine.map(project => project.name), preset: preset?.name, choices: chosen?.submit ?? null };
 }
 
-/** The draft without a project, pool or environment that the user may no longer use. */
+/** The draft without a project, pool, environment or data that the user may no longer use. */
 export function usePossible(draft: Draft): Draft {
   const { projects, choices } = useChoices(draft);
   const pools = choices?.pools.map(one => one.pool) ?? [];
@@ -31,7 +31,9 @@ export function usePossible(draft: Draft): Draft {
   const project = kept(draft.project, projects);
   const pool = kept(draft.pool, pools);
   const environment = kept(draft.environment, choices?.environments ?? []);
-  return useMemo(() => ({ ...draft, project, pool, environment }), [draft, project, pool, environment]);
+  const usable = choices?.data ?? [];
+  const data = choices === null ? draft.data : dataChoice(chosenData(draft.data, usable), usable);
+  return useMemo(() => ({ ...draft, project, pool, environment, data }), [draft, project, pool, environment, data]);
 }
 
 export function MainFields({ draft, drafts }: Fields): JSX.Element {
@@ -119,6 +121,7 @@ export function AdvancedFields({ draft, drafts }: Fields): JSX.Element {
           />
         )}
       </Field>
+      <DataChoices {...fields} possible={choices?.data ?? []} />
       <Field label={trans.__('Message to me')}>
         {id => (
           <select id={id} className="jgq-input" value={draft.notify} onChange={event => drafts.change({ notify: event.target.value })}>
@@ -215,6 +218,22 @@ function Check(props: { checked: boolean; label: string; onChange(on: boolean): 
       <input type="checkbox" checked={props.checked} onChange={event => props.onChange(event.target.checked)} />
       {props.label}
     </label>
+  );
+}
+
+/** The data of the user's groups that the job gets; all of it unless some is deselected. */
+function DataChoices({ draft, drafts, possible }: Fields & { possible: readonly string[] }): JSX.Element | null {
+  const trans = useTrans();
+  const chosen = chosenData(draft.data, possible);
+  const choose = (name: string, on: boolean): void =>
+    drafts.change({ data: dataChoice(possible.filter(one => (one === name ? on : chosen.includes(one))), possible) });
+  return possible.length === 0 ? null : (
+    <fieldset className="jgq-parameters">
+      <legend>{trans.__('Data')}</legend>
+      {possible.map(name => (
+        <Check key={name} checked={chosen.includes(name)} label={name} onChange={on => choose(name, on)} />
+      ))}
+    </fieldset>
   );
 }
 

@@ -31,6 +31,8 @@ export interface Draft {
   readonly memoryGib: string;
   /** One NAME=value in each line. */
   readonly variables: string;
+  /** Names of data of the quota file, one in each line; empty: all that the user may use; NO_DATA: none. */
+  readonly data: string;
   /** When the owner gets a message: a name of MESSAGES, or empty for the settings of the site. */
   readonly notify: string;
   /** Of the notebook that the command runs. */
@@ -60,6 +62,7 @@ export const EMPTY_DRAFT: Draft = {
   cpus: '',
   memoryGib: '',
   variables: '',
+  data: '',
   notify: '',
   parameters: [],
   preemptible: true,
@@ -67,6 +70,18 @@ export const EMPTY_DRAFT: Draft = {
   live: false,
   key: '',
 };
+
+/** No name of data, because names begin with a letter or digit. */
+export const NO_DATA = '-';
+
+export function chosenData(data: string, possible: readonly string[]): readonly string[] {
+  return data === '' ? possible : data.split('\n').filter(name => possible.includes(name));
+}
+
+/** The choice as a draft has it. All data is no choice, so that data which is added later is included. */
+export function dataChoice(chosen: readonly string[], possible: readonly string[]): string {
+  return chosen.length === possible.length ? '' : chosen.join('\n') || NO_DATA;
+}
 
 export const MESSAGES: Readonly<Record<string, NonNullable<JobRequest['notify']>>> = {
   never: [],
@@ -152,6 +167,7 @@ export function requestOf(draft: Draft): JobRequest | null {
     cpu_milli: scaled(draft.cpus, 1000),
     memory_mib: scaled(draft.memoryGib, 1024),
     variables: variablesOf(draft.variables),
+    data: draft.data === '' ? undefined : draft.data.split('\n').filter(name => name !== NO_DATA),
     notify: MESSAGES[draft.notify],
     preemptible: draft.preemptible ? undefined : false,
     private: draft.isPrivate || undefined,

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { DraftStore, EMPTY_DRAFT, inPlaceRequestOf, parametersOf, requestOf, words } from '../src/draft';
+import { chosenData, dataChoice, DraftStore, EMPTY_DRAFT, inPlaceRequestOf, NO_DATA, parametersOf, requestOf, words } from '../src/draft';
 
 test.each([
   ['python train.py', ['python', 'train.py']],
@@ -71,4 +71,20 @@ test('variables, messages, processors and memory of the form', () => {
   const draft = { ...EMPTY_DRAFT, command: 'x', variables: 'A=1=2\n\n B = c ', notify: 'never', cpus: '1.5', memoryGib: '2' };
   expect(requestOf(draft)).toMatchObject({ variables: { A: '1=2', B: ' c ' }, notify: [], cpu_milli: 1500, memory_mib: 2048 });
   expect(requestOf({ ...EMPTY_DRAFT, command: 'x' })).not.toHaveProperty('variables');
+});
+
+const DATA = ['images', 'two words'];
+
+test.each([
+  ['all of it is no choice', DATA, '', undefined],
+  ['some of it', ['two words'], 'two words', ['two words']],
+  ['none of it', [], NO_DATA, []],
+])('data in the form: %s', (_, chosen, kept, asked) => {
+  const data = dataChoice(chosen, DATA);
+  expect([data, chosenData(data, DATA)]).toEqual([kept, chosen]);
+  expect(requestOf({ ...EMPTY_DRAFT, command: 'x', data })?.data).toEqual(asked);
+});
+
+test('data that the user may no longer use is not chosen', () => {
+  expect(chosenData('images\ngone', DATA)).toEqual(['images']);
 });
