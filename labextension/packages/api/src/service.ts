@@ -19,6 +19,7 @@ export type Metrics = Schemas['MetricsView'];
 export type Point = Schemas['PointView'];
 export type SubmitChoices = Schemas['SubmitView'];
 export type Output = Schemas['OutputView'];
+export type Provenance = Schemas['ProvenanceView'];
 export type Changed = Schemas['ChangedView'];
 export type Pool = Schemas['PoolView'];
 export type Device = Schemas['DeviceView'];
@@ -185,9 +186,16 @@ export class Service {
     return answerOf(this.client.POST('/jobs/{id}/actions/{change}', { params: { path: { id, change } } }));
   }
 
-  repeat(id: string, again: 'clone' | 'rerun'): Promise<Job> {
+  /** What an attempt was made of; without `attempt`, the newest one. */
+  provenance(id: string, attempt?: number): Promise<Provenance> {
+    const query = attempt === undefined ? {} : { attempt: String(attempt) };
+    return answerOf(this.client.GET('/jobs/{id}/provenance', { params: { path: { id }, query } }));
+  }
+
+  /** Queue the job again. `secrets`: the values of its secrets, which the service does not keep. */
+  repeat(id: string, again: 'clone' | 'rerun', secrets: Readonly<Record<string, string>> = {}): Promise<Job> {
     const params = { path: { id, again } };
-    return answerOf(this.client.POST('/jobs/{id}/actions/{again}', { params, body: {} as Schemas['CloneRequest'] }));
+    return answerOf(this.client.POST('/jobs/{id}/actions/{again}', { params, body: { secrets } as Schemas['CloneRequest'] }));
   }
 
   /** What would happen to such a job now; nothing is stored. */

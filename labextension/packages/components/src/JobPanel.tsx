@@ -2,10 +2,12 @@
 
 import { useEffect, useState } from 'react';
 
-import { RUNNING, WAITING, type Explanation, type Job, type Output } from '@jupyter-gpu-quota/api';
+import { RUNNING, WAITING, type Explanation, type Job } from '@jupyter-gpu-quota/api';
 
-import { age, bytes, duration, gpus, localTime } from './amounts';
+import { age, duration, gpus, localTime } from './amounts';
 import { useGpuState, useNow, usePanelContext, useTrans } from './context';
+import { Outputs } from './job/Outputs';
+import { ProvenanceDetails } from './job/Provenance';
 import { JobActions } from './JobActions';
 import { LogView } from './LogView';
 import { MetricCharts } from './MetricCharts';
@@ -35,7 +37,8 @@ function JobBody({ job }: { job: Job }): JSX.Element {
       <JobDetails job={job} />
       <MetricCharts job={job} />
       {job.attempt > 0 && <LogView id={job.id} state={job.state} />}
-      <Outputs job={job} />
+      <Outputs key={`outputs ${job.id}`} job={job} />
+      {job.attempt > 0 && <ProvenanceDetails key={`provenance ${job.id}`} job={job} />}
     </>
   );
 }
@@ -108,39 +111,6 @@ function JobDetails({ job }: { job: Job }): JSX.Element {
       <dl className="jgq-facts">
         {facts.map(([name, value]) => value !== null && [<dt key={name}>{name}</dt>, <dd key={`${name}-`}>{value}</dd>])}
       </dl>
-    </>
-  );
-}
-
-export function Outputs({ job }: { job: Job }): JSX.Element | null {
-  const { model, trans, download } = usePanelContext();
-  const [{ files, total }, setFound] = useState<{ files: Output[]; total: number }>({ files: [], total: 0 });
-  useEffect(() => {
-    let current = true;
-    model.transport.service.outputs(job.id).then(
-      found => current && setFound(found),
-      () => current && setFound({ files: [], total: 0 }),
-    );
-    return () => {
-      current = false;
-    };
-  }, [model, job.id, job.state, job.progress?.done]);
-  return files.length === 0 ? null : (
-    <>
-      <h4>{trans.__('Outputs')}</h4>
-      <ul className="jgq-outputs">
-        {files.map(file => (
-          <li key={file.path}>
-            <button className="jgq-link" onClick={() => download(job.id, file.path)}>
-              {file.path}
-            </button>{' '}
-            <span className="jgq-quiet">{bytes(file.size_bytes)}</span>
-          </li>
-        ))}
-      </ul>
-      {total > files.length && (
-        <p className="jgq-quiet">{trans.__('Showing the first %1 of %2 files.', files.length, total)}</p>
-      )}
     </>
   );
 }

@@ -1,7 +1,7 @@
 /** One job: its state and reason, its metrics, its details, its log, its outputs and its attempts. */
 
 import { WAITING, type Explanation, type JobDetail } from '@jupyter-gpu-quota/api';
-import { JobActions, MetricCharts } from '@jupyter-gpu-quota/components';
+import { JobActions, MetricCharts, ProvenanceDetails } from '@jupyter-gpu-quota/components';
 
 import type { Frame } from '../frame';
 import { Simulated, StateTag, When } from '../pieces';
@@ -52,6 +52,7 @@ export function JobPage({ frame }: { frame: Frame }): JSX.Element {
           <LogSection job={job} />
           <OutputsSection job={job} frame={frame} />
           <Attempts job={job} />
+          {job.attempt > 0 && <ProvenanceDetails job={job} />}
         </>
       ) : (
         <p className="muted">Loading…</p>

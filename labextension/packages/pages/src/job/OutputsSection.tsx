@@ -1,23 +1,20 @@
 /** The files that a job left in its outputs folder. */
 
 import type { ColumnDef } from '@tanstack/react-table';
-import { useEffect, useMemo, useState } from 'react';
+import { useMemo } from 'react';
 
 import type { JobDetail, Output } from '@jupyter-gpu-quota/api';
-import { bytes, usePanelContext } from '@jupyter-gpu-quota/components';
+import { bytes, OutputsError, useOutputs } from '@jupyter-gpu-quota/components';
 
 import { outputAddress, outputsArchiveAddress, type Frame } from '../frame';
 import { DataTable } from '../DataTable';
 import { When } from '../pieces';
 
-interface Outputs {
-  readonly files: Output[];
-  readonly total: number;
-  readonly truncated: boolean;
-}
+const NOT_READ = { files: [], total: 0, truncated: false };
 
 export function OutputsSection({ job, frame }: { job: JobDetail; frame: Frame }): JSX.Element {
-  const { files, total, truncated } = useOutputs(job);
+  const { found, error, again } = useOutputs(job);
+  const { files, total, truncated } = found ?? NOT_READ;
   const columns = useMemo((): ColumnDef<Output>[] => {
     return [
       {
@@ -40,6 +37,7 @@ export function OutputsSection({ job, frame }: { job: JobDetail; frame: Frame })
   return (
     <section aria-labelledby="outputs-title" id="outputs-section">
       <h2 id="outputs-title">Outputs</h2>
+      <OutputsError error={error} again={again} />
       {files.length > 0 ? (
         <>
           <DataTable id="outputs" className="named" caption={`Files in its outputs folder${cut}`} items={files} columns={columns} keyOf={file => file.path} />
@@ -56,6 +54,8 @@ export function OutputsSection({ job, frame }: { job: JobDetail; frame: Frame })
             .
           </p>
         </>
+      ) : found === null ? (
+        error === '' && <p className="muted">Loading…</p>
       ) : (
         <p className="muted">
           None yet. Files that the job writes to the folder <code>$GPU_QUOTA_OUTPUT_DIR</code> are kept and listed here.
@@ -63,20 +63,4 @@ export function OutputsSection({ job, frame }: { job: JobDetail; frame: Frame })
       )}
     </section>
   );
-}
-
-function useOutputs(job: JobDetail): Outputs {
-  const { model } = usePanelContext();
-  const [found, setFound] = useState<Outputs>({ files: [], total: 0, truncated: false });
-  useEffect(() => {
-    let current = true;
-    model.transport.service.outputs(job.id).then(
-      answer => current && setFound(answer),
-      () => undefined, // Those that were read before stay.
-    );
-    return () => {
-      current = false;
-    };
-  }, [model, job.id, job.state, job.progress?.done]);
-  return found;
 }

@@ -1,0 +1,80 @@
+/** The files that a job left in its outputs folder. */
+
+import { useCallback, useEffect, useState } from 'react';
+
+import type { Job, Output } from '@jupyter-gpu-quota/api';
+
+import { bytes } from '../amounts';
+import { usePanelContext, useTrans } from '../context';
+import { ErrorText } from '../ErrorText';
+
+export interface FoundOutputs {
+  readonly files: Output[];
+  readonly total: number;
+  readonly truncated: boolean;
+}
+
+/** The outputs, null before the first answer. With an `error` they are those of an earlier read. */
+export function useOutputs(job: Job): { found: FoundOutputs | null; error: string; again(): void } {
+  const { model } = usePanelContext();
+  const [found, setFound] = useState<FoundOutputs | null>(null);
+  const [error, setError] = useState('');
+  const [reads, setReads] = useState(0);
+  const again = useCallback(() => setReads(count => count + 1), []);
+  useEffect(() => {
+    let current = true;
+    model.transport.service
+      .outputs(job.id)
+      .then(
+        answer => current && (setFound(answer), setError('')),
+        failure => current && setError((failure as Error).message),
+      );
+    return () => {
+      current = false;
+    };
+  }, [model, job.id, job.state, job.progress?.done, reads]);
+  return { found, error, again };
+}
+
+export function Outputs({ job }: { job: Job }): JSX.Element | null {
+  const { download } = usePanelContext();
+  const trans = useTrans();
+  const { found, error, again } = useOutputs(job);
+  if (error === '' && (found === null || found.files.length === 0)) {
+    return null;
+  }
+  return (
+    <>
+      <h4>{trans.__('Outputs')}</h4>
+      <OutputsError error={error} again={again} />
+      {found && found.files.length > 0 && (
+        <ul className="jgq-outputs">
+          {found.files.map(file => (
+            <li key={file.path}>
+              <button className="jgq-link" onClick={() => download(job.id, file.path)}>
+                {file.path}
+              </button>{' '}
+              <span className="jgq-quiet">{bytes(file.size_bytes)}</span>
+            </li>
+          ))}
+        </ul>
+      )}
+      {found && found.total > found.files.length && (
+        <p className="jgq-quiet">{trans.__('Showing the first %1 of %2 files.', found.files.length, found.total)}</p>
+      )}
+    </>
+  );
+}
+
+/** That the outputs could not be read, with a button that reads them again. */
+export function OutputsError({ error, again }: { error: string; again(): void }): JSX.Element | null {
+  const trans = useTrans();
+  return error === '' ? null : (
+    <div className="jgq-row">
+      <ErrorText error={trans.__('The outputs could not be read: %1', error)} />
+      <button className="jgq-button" type="button" onClick={again}>
+        {trans.__('Try again')}
+      </button>
+    </div>
+  );
+}
