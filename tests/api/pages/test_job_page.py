@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,68 @@ def test_a_truncated_list_of_outputs_is_marked(
         assert page.get_by_role("link", name="Download as one archive").get_attribute("href").endswith("?archive=1")
         assert page.get_by_role("link", name="0000").get_attribute("href").endswith(f"jobs/{job}/outputs/0000")
         page.context.close()
+
+
+def test_a_failed_read_of_outputs_is_reported_and_tried_again(world: ServiceWorld, chromium: Any) -> None:
+    page = open_page(world, chromium, f"jobs/{world.submit()['id']}", "bob")
+    seen(page, "None yet", "#outputs-section")
+    page.route("**/outputs?*", lambda route: route.fulfill(status=503, json={"reason": "busy", "message": "Too busy."}))
+    page.reload()
+    seen(page, "The outputs could not be read: Too busy.", "#outputs-section")
+    assert "None yet" not in page.locator("#outputs-section").inner_text()
+    page.unroute("**/outputs?*")
+    page.get_by_role("button", name="Try again").click()
+    seen(page, "None yet", "#outputs-section")
+    assert "could not be read" not in page.locator("#outputs-section").inner_text()
+    page.context.close()
+
+
+def test_a_job_with_secrets_is_run_again_with_their_values_which_no_page_keeps(
+    world: ServiceWorld, chromium: Any
+) -> None:
+    job = world.submit(secrets={"TOKEN": "hunter2", "KEY": "k"})["id"]
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    page.get_by_role("button", name="Run again").click()
+    form = page.get_by_role("form", name="Secrets of the job")
+    form.get_by_label("KEY").fill("k2")
+    assert form.get_by_label("TOKEN").get_attribute("type") == "password"
+    form.get_by_label("TOKEN").fill("correct horse")
+    form.get_by_role("button", name="Run again").click()
+    page.wait_for_url(lambda address: job not in address, timeout=WITHIN_MS)
+    newest = world.get("jobs").json["items"][0]
+    assert (newest["clone_of"], world.store.secrets(newest["id"])) == (job, {"KEY": "k2", "TOKEN": "correct horse"})
+    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
+    assert "horse" not in kept + page.content()
+    page.context.close()
+
+
+def test_the_provenance_of_each_attempt_can_be_opened(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(retries=1)["id"]
+    world.step()
+    for attempt, version in ((1, "3.11.7"), (2, "3.12.1")):
+        path = Path(rank_paths(str(world.state_dir), job, attempt, 0).provenance)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = {
+            "python": "/opt/bin/python",
+            "python_from": "PATH",
+            "version": version,
+            "distributions": {"torch": "2.6"},
+        }
+        data = {"GPU_QUOTA_DATA_IMAGES": {"path": "/data/images", "version": "2026-11"}}
+        path.write_text(json.dumps(found | {"data": data}))
+    world.see_running(job, ended_at=2, exit_status=-9, tree_gone=True)
+    world.step()
+    world.see_running(job, attempt=2)
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    provenance = page.locator(".jgq-provenance")
+    assert "3.12.1" not in provenance.text_content()
+    provenance.get_by_text("Provenance").click()
+    seen(page, "3.12.1 · /opt/bin/python", ".jgq-provenance dd")
+    seen(page, "torch==2.6", ".jgq-provenance")
+    provenance.get_by_label("Attempt").select_option("attempt 1")
+    seen(page, "3.11.7", ".jgq-provenance dd")
+    assert page.faults == []
+    page.context.close()
 
 
 @pytest.mark.parametrize(

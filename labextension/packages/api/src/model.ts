@@ -80,8 +80,8 @@ export class Model {
     return this.withJob(await this.transport.service.change(id, change));
   }
 
-  async repeat(id: string, again: 'clone' | 'rerun'): Promise<Job> {
-    return this.withJob(await this.transport.service.repeat(id, again));
+  async repeat(id: string, again: 'clone' | 'rerun', secrets: Readonly<Record<string, string>> = {}): Promise<Job> {
+    return this.withJob(await this.transport.service.repeat(id, again, secrets));
   }
 
   async submit(request: JobRequest, folder: string, signal: AbortSignal): Promise<Job> {

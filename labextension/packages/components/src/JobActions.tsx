@@ -1,32 +1,52 @@
 /** The actions on one job: hold or release, cancel, clone, run again. */
 
-import { useRef } from 'react';
+import { useRef, useState } from 'react';
 
 import { changesOf, mayChange, type Change, type Job } from '@jupyter-gpu-quota/api';
 
 import { ActionButton } from './ActionButton';
 import { useAction, useGpuState, usePanelContext } from './context';
 import { ErrorText } from './ErrorText';
+import { SecretsForm } from './job/SecretsForm';
 import { changeJob } from './outcomes';
+
+type Repeat = 'clone' | 'rerun';
 
 export function JobActions({ job }: { job: Job }): JSX.Element {
   const { model, openJob, trans } = usePanelContext();
   const { busy, error, run } = useAction();
   const again = useRef<HTMLSpanElement>(null);
-  const repeat = async (action: 'clone' | 'rerun'): Promise<void> => openJob((await model.repeat(job.id, action)).id);
+  const [asked, setAsked] = useState<Repeat | null>(null);
+  const labels: Record<Repeat, string> = { clone: trans.__('Clone'), rerun: trans.__('Run again') };
+  const repeat = async (action: Repeat, secrets: Readonly<Record<string, string>> = {}): Promise<void> => {
+    const { id } = await model.repeat(job.id, action, secrets);
+    setAsked(null);
+    openJob(id);
+  };
+  const start = (action: Repeat): void => (job.secret_names.length > 0 ? setAsked(action) : void run(() => repeat(action)));
   return (
-    <div className="jgq-row" role="toolbar" aria-label={trans.__('Actions')}>
-      <ChangeButtons job={job} after={() => again.current?.querySelector('button') ?? null} />
-      <span ref={again} className="jgq-row">
-        <ActionButton id="jgq-clone" busy={busy} onClick={() => void run(() => repeat('clone'))}>
-          {trans.__('Clone')}
-        </ActionButton>
-        <ActionButton id="jgq-rerun" busy={busy} onClick={() => void run(() => repeat('rerun'))}>
-          {trans.__('Run again')}
-        </ActionButton>
-      </span>
-      <ErrorText error={error} />
-    </div>
+    <>
+      <div className="jgq-row" role="toolbar" aria-label={trans.__('Actions')}>
+        <ChangeButtons job={job} after={() => again.current?.querySelector('button') ?? null} />
+        <span ref={again} className="jgq-row">
+          {(['clone', 'rerun'] as const).map(action => (
+            <ActionButton key={action} id={`jgq-${action}`} busy={busy} onClick={() => start(action)}>
+              {labels[action]}
+            </ActionButton>
+          ))}
+        </span>
+        <ErrorText error={error} />
+      </div>
+      {asked && job.secret_names.length > 0 && (
+        <SecretsForm
+          key={`${job.id} ${asked}`}
+          names={job.secret_names}
+          action={labels[asked]}
+          onBack={() => (setAsked(null), document.getElementById(`jgq-${asked}`)?.focus())}
+          onGiven={secrets => repeat(asked, secrets)}
+        />
+      )}
+    </>
   );
 }
 
