@@ -16,6 +16,7 @@ from .fragmentation import SEQUENCES, FragmentationScore, NodeState, usable
 from .scarcity import PER_MILLE, ScarcityPrices
 from .workload_profile import RankRequest
 
+Worth = Callable[[NodeState], int]
 NodeAndFree = tuple[int, int]
 """A node, and how much is free on the device that a fraction takes there (a whole device for anything else)."""
 
@@ -45,9 +46,11 @@ class NodeClasses:
         self, nodes: int, state_of: Callable[[int], NodeState],
         score: FragmentationScore | None, prices: ScarcityPrices | None,
     ) -> None:  # fmt: skip
-        self._state_of, self._score, self._prices = state_of, score, prices
+        self._state_of, self._worth = state_of, worth_of(score, prices) if score and prices else None
         self._number: dict[NodeState, int] = {}
         self._states: list[NodeState] = []
+        self._most: list[int] = []
+        """By class: no rank with more GPU fits it."""
         self._members: list[list[int]] = []
         self._count: list[int] = []
         self._class_of = [-1] * nodes
@@ -90,6 +93,7 @@ class NodeClasses:
             if node_class == len(self._states):
                 self._number[rounded] = node_class
                 self._states.append(rounded)
+                self._most.append(rounded.free.count(WHOLE_DEVICE) * WHOLE_DEVICE or max(rounded.free, default=0))
                 self._members.append([])
                 self._count.append(0)
             if node_class == self._class_of[node]:
@@ -107,10 +111,10 @@ class NodeClasses:
     def _update(self, ranking: _Ranking, request: RankRequest) -> None:
         """Add the classes that got their first node since the ranking was read, with the cost on each device."""
         for node_class in dict.fromkeys(self._log[ranking.read :]):
-            if self._count[node_class]:
+            if self._count[node_class] and self._most[node_class] >= request[0]:
                 found = self._costs.get(key := (node_class, request))
                 if found is None:
-                    found = self._costs[key] = costs(self._states[node_class], request, self._score, self._prices)
+                    found = self._costs[key] = costs(self._states[node_class], request, self._worth)
                 for cost, free in found:
                     heappush(ranking.options, Option(cost, free, node_class))
         ranking.read = len(self._log)
@@ -133,14 +137,24 @@ def _rounded(state: NodeState) -> NodeState:
     return NodeState(kind, cpu - cpu % kind.cpu_step, memory - memory % kind.memory_step, free)
 
 
-def costs(
-    state: NodeState, request: RankRequest, score: FragmentationScore | None, prices: ScarcityPrices | None
-) -> list[tuple[int, int]]:
+def worth_of(score: FragmentationScore, prices: ScarcityPrices) -> Worth:
+    """The fragmentation score and the priced amounts of a state together, each state computed once."""
+    known: dict[NodeState, int] = {}
+
+    def worth(state: NodeState) -> int:
+        found = known.get(state)
+        if found is None:
+            found = known[state] = PER_MILLE * score.of(state) + SEQUENCES * prices.of(state)
+        return found
+
+    return worth
+
+
+def costs(state: NodeState, request: RankRequest, worth: Worth | None) -> list[tuple[int, int]]:
     """The cost of a rank in a state, by device that it may share: (cost, free on that device).
 
-    The cost is the loss of fragmentation score and of priced amounts. Without a score a fraction prefers the fullest
-    device, a larger request the node with the fewest whole ones. CPU and memory may be a step short here: the nodes
-    know them exactly.
+    The cost is the loss of worth. Without a worth a fraction prefers the fullest device, a larger request the node with
+    the fewest whole ones. CPU and memory may be a step short here: the nodes know them exactly.
     """
     gpu, cpu, memory, models = request
     kind, cpu_free, memory_free, everywhere = state
@@ -148,12 +162,8 @@ def costs(
         return []
     free = usable(state, models)
     options = _options(free, gpu)
-    if score is None or prices is None or not options:
+    if worth is None or not options:
         return [(_plain(free, gpu, amount), amount) for amount in options]
-
-    def worth(state: NodeState) -> int:
-        return PER_MILLE * score.of(state) + SEQUENCES * prices.of(state)
-
     before, cpu_left, memory_left = worth(state), max(0, cpu_free - cpu), max(0, memory_free - memory)
     return [
         (before - worth(NodeState(kind, cpu_left, memory_left, _after(everywhere, gpu, amount))), amount)

@@ -25,13 +25,15 @@ LEVELS = 4
 """Amounts of a node: any GPU; GPU for ranks of 2 or 3 devices, of 4 to 7, of 8 and more."""
 _Rooms = tuple[int, ...]
 """An amount for each level, in milli-GPU."""
+_ByModels = dict[tuple[str, ...], list[tuple[int, int, int, int]]]
+"""Large ranks by models: devices, CPU, memory, and GPU times count; those of few devices first."""
 
 
 class ScarcityPrices:
     """The prices for expected work (``rows``) on nodes in these states."""
 
     def __init__(self, rows: Sequence[Demand], nodes: Mapping[NodeState, int]) -> None:
-        self._large = [[row for row in rows if _level(row) == level] for level in range(1, LEVELS)]
+        self._large = [_by_models([row for row in rows if _level(row) == level]) for level in range(1, LEVELS)]
         self._rooms: dict[NodeState, _Rooms] = {}
         free: dict[NodeKind, list[int]] = {}
         counts: dict[NodeKind, int] = {}
@@ -51,9 +53,11 @@ class ScarcityPrices:
         return worth + self._unused[kind] if _is_unused(state) else worth
 
     def _rooms_of(self, state: NodeState) -> _Rooms:
+        if state.free.count(WHOLE_DEVICE) < 2:
+            return (sum(state.free), 0, 0, 0)
         found = self._rooms.get(state)
         if found is None:
-            found = self._rooms[state] = (sum(state.free), *(_room(rows, state) for rows in self._large))
+            found = self._rooms[state] = (sum(state.free), *[_room(total, rows, state) for total, rows in self._large])
         return found
 
 
@@ -61,17 +65,31 @@ def _level(row: Demand) -> int:
     return min(LEVELS - 1, max(0, (row.gpu_milli // WHOLE_DEVICE).bit_length() - 1))
 
 
-def _room(rows: Sequence[Demand], state: NodeState) -> int:
+def _by_models(rows: Sequence[Demand]) -> tuple[int, _ByModels]:
+    """The total count of these rows, and the rows by models."""
+    found: _ByModels = {}
+    for row in sorted(rows, key=lambda row: row.gpu_milli):
+        work = (row.gpu_milli // WHOLE_DEVICE, row.cpu_milli, row.memory_mib, row.count * row.gpu_milli)
+        found.setdefault(row.gpu_models, []).append(work)
+    return sum(row.count for row in rows), found
+
+
+def _room(total: int, by_models: _ByModels, state: NodeState) -> int:
     """The GPU that ranks of these rows could have side by side, the mean by their counts."""
-    total = sum(row.count for row in rows)
-    return sum(row.count * _side_by_side(row, state) * row.gpu_milli for row in rows) // total if total else 0
-
-
-def _side_by_side(row: Demand, state: NodeState) -> int:
-    """How many ranks of whole devices fit a node."""
-    ranks = usable(state, row.gpu_models).count(WHOLE_DEVICE) // (row.gpu_milli // WHOLE_DEVICE)
-    ranks = min(ranks, state.cpu_milli // row.cpu_milli) if row.cpu_milli else ranks
-    return min(ranks, state.memory_mib // row.memory_mib) if row.memory_mib else ranks
+    _, cpu, memory, _ = state
+    found = 0
+    for models, works in by_models.items():
+        whole = usable(state, models).count(WHOLE_DEVICE)
+        for devices, cpu_each, memory_each, weight in works:
+            if devices > whole:
+                break
+            ranks = whole // devices
+            if cpu_each and cpu < ranks * cpu_each:
+                ranks = cpu // cpu_each
+            if memory_each and memory < ranks * memory_each:
+                ranks = memory // memory_each
+            found += weight * ranks
+    return found // total if total else 0
 
 
 def _scarcity(rows: Sequence[Demand], free: Mapping[NodeKind, Sequence[int]]) -> dict[NodeKind, list[int]]:

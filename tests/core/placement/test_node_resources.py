@@ -170,9 +170,7 @@ def _cost(ledger: Ledger, pieces: tuple[Piece, ...], request: Request) -> int:
     free = ledger.plain_now(pieces[0].device)
     shape = (request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models)
     number = classes._class_of[ledger.node_of[pieces[0].device]]
-    return min(
-        cost for cost, amount in costs(classes._states[number], shape, ledger.score, ledger.prices) if amount == free
-    )
+    return min(cost for cost, amount in costs(classes._states[number], shape, classes._worth) if amount == free)
 
 
 @pytest.mark.parametrize("seed", range(8))
