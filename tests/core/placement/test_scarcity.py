@@ -68,6 +68,45 @@ def test_whole_nodes_have_a_price_when_few_are_left() -> None:
     assert loss == [8000 // 8, 8000, 8 * 8000]
 
 
+def test_work_for_a_model_counts_for_each_set_of_models_that_has_it() -> None:
+    third = kind(2, "C")
+    rows = [demand(1000, 2), demand(1000, 1, "A"), demand(1000, 1, "A", "B")]
+    prices = ScarcityPrices(rows, {state(one, 2, 500): 5 for one in (A, B, third)})
+    assert [last_device(prices, one) for one in (A, B, third)] == [421, 421, 0]
+
+
+MIXED = NodeKind(("A", "B", "B", "B"), 1, 1, 4, 16, 16)
+EIGHT = NodeKind(("A",), 1, 1, 8, 16, 16)
+
+
+# R74
+@pytest.mark.parametrize(
+    ("rows", "of_node", "room"),
+    [
+        pytest.param([(2000, 1, 1)], NodeState(EIGHT, 15, 16, (0,) * 6 + (1000,) * 2), 2000, id="two whole devices"),
+        pytest.param([(2000, 1, 1)], NodeState(EIGHT, 15, 16, (999,) * 7 + (1000,)), 0, id="parts are no whole device"),
+        pytest.param([(2000, 5, 1)], NodeState(EIGHT, 15, 16, (1000,) * 8), 6000, id="CPU for three ranks"),
+        pytest.param([(2000, 1, 8)], NodeState(EIGHT, 15, 16, (1000,) * 8), 4000, id="memory for two ranks"),
+        pytest.param(
+            [(6000, 1, 1), (4000, 1, 1)], NodeState(EIGHT, 15, 16, (0,) * 3 + (1000,) * 5), 2000,
+            id="the mean of ranks of one level, of which one fits",
+        ),
+        pytest.param([(2000, 1, 1, "A")], NodeState(MIXED, 15, 16, (1000,) * 4), 0, id="one device of the model"),
+        pytest.param([(2000, 1, 1, "B")], NodeState(MIXED, 15, 16, (1000,) * 4), 2000, id="three of the model"),
+    ],
+)  # fmt: skip
+def test_the_room_for_large_ranks_is_what_they_could_have_side_by_side(
+    rows: list[tuple[int, int, int]], of_node: NodeState, room: int
+) -> None:
+    wanted = [
+        Demand(gpu_milli=gpu, cpu_milli=cpu, memory_mib=memory, gpu_models=tuple(models), count=1)
+        for gpu, cpu, memory, *models in rows
+    ]
+    full = of_node._replace(free=(0,) * of_node.kind.devices)
+    prices = ScarcityPrices(wanted, {full: 1, state(kind(8), 0): 1})
+    assert prices._rooms_of(of_node)[1:].count(room) and sum(prices._rooms_of(of_node)[1:]) == room
+
+
 def test_nodes_whose_cpu_is_used_count_for_no_large_rank() -> None:
     large, rows = kind(8), [demand(1000, 8), demand(8000, 1, cpu_milli=600)]
     prices = ScarcityPrices(rows, {state(large, 8, 300): 2, state(large, 8, 500): 6})
