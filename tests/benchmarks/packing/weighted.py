@@ -1,8 +1,9 @@
 """The openb trace with other weights: more tasks of several GPUs, more tasks tied to a model; at six loads, five seeds.
 
 ``python -m tests.benchmarks.packing.weighted ROWS.jsonl [--mixes NAME ...] [--seeds 42 ...] [--policies NAME ...]``
-appends a line for each run, leaves out those that the file has, and prints the table of means in Markdown. Each seed
-draws its own mix and its own order. The peers are re-implemented (:mod:`.peers`) and run on the same tasks.
+appends a line for each run, leaves out those that the file has, and prints the table of means in Markdown. The page
+docs/explanation/packing.md shows that of ``docs/figures/weighted.jsonl``. Each seed draws its own mix and order. The
+peers are re-implemented (:mod:`.peers`) and run on the same tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jupyter_gpu_quota.simulate.packing.fill import capacity_milli
 from jupyter_gpu_quota.simulate.packing.trace import ClusterTrace
 from tests.benchmarks.packing.mixes import OF_CAPACITY, could_run
 from tests.benchmarks.packing.one_by_one import place_one_by_one
-from tests.benchmarks.packing.openb import POLICIES, read_trace
+from tests.benchmarks.packing.openb import PLACEMENT, POLICIES, read_trace
 
 LOADS = (60, 80, 90, 100, 110, 130)
 """Percent of the cluster's GPU that was offered."""
@@ -39,6 +40,8 @@ SCARCE = {
 }
 """Models that tasks of the production trace are tied to, by about their percentage: mostly scarce ones."""
 Models = tuple[str, ...]
+Means = dict[tuple[str, str], tuple[list[float], int]]
+"""By mix and policy: the mean percent at each load, and the number of seeds."""
 Draw = Callable[[Random], Models]
 
 
@@ -107,20 +110,35 @@ def run(trace: ClusterTrace, mix: str, policy: str, seed: int) -> dict[str, Any]
     return row | {"cpu_s": round(cpu_s, 2), "tasks": len(figures.placements)}
 
 
-def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Means by mix and policy, in Markdown, with the number of seeds and the CPU time of a placement."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+def paired(rows: Iterable[Mapping[str, Any]]) -> Means:
+    """Mean percent by mix and policy, over the seeds that every policy of the mix has, with the number of seeds."""
+    found: dict[str, dict[str, dict[int, Sequence[float]]]] = {}
     for row in rows:
-        found.setdefault((row["mix"], row["policy"]), []).append(row)
-    lines = [f"| mix | placement | {' | '.join(f'{load} %' for load in LOADS)} | seeds | CPU for each |"]
-    lines.append("|---" * (len(LOADS) + 4) + "|")
-    for mix in WEIGHTED:
-        for policy in POLICIES:
-            if runs := found.get((mix, policy)):
-                means = (mean(column) for column in zip(*(one["percent"] for one in runs), strict=True))
-                each_ms = 1000 * sum(one["cpu_s"] for one in runs) / sum(one["tasks"] for one in runs)
-                percent = " | ".join(f"{value:.2f}" for value in means)
-                lines.append(f"| {mix} | {policy} | {percent} | {len(runs)} | {each_ms:.2f} ms |")
+        found.setdefault(row["mix"], {}).setdefault(row["policy"], {})[row["seed"]] = row["percent"]
+    means: Means = {}
+    for mix in (mix for mix in WEIGHTED if mix in found):
+        seeds = set.intersection(*(set(runs) for runs in found[mix].values()))
+        for policy in (policy for policy in POLICIES if seeds and policy in found[mix]):
+            columns = zip(*(found[mix][policy][seed] for seed in sorted(seeds)), strict=True)
+            means[mix, policy] = [round(mean(column), 2) for column in columns], len(seeds)
+    return means
+
+
+def table(means: Means) -> str:
+    """The means in Markdown; a mean of the shipped placement below that of a peer is bold."""
+    lines = [
+        f"| mix | placement | {' | '.join(f'{load} %' for load in LOADS)} | seeds |",
+        "|---" * (len(LOADS) + 3) + "|",
+    ]
+    for (mix, policy), (percent, seeds) in means.items():
+        best = [
+            max(column) for column in zip(*(each for (of, _), (each, _) in means.items() if of == mix), strict=True)
+        ]
+        shown = [
+            f"**{value:.2f}**" if policy == PLACEMENT and value < most else f"{value:.2f}"
+            for value, most in zip(percent, best, strict=True)
+        ]
+        lines.append(f"| {mix} | {'shipped' if policy == PLACEMENT else policy} | {' | '.join(shown)} | {seeds} |")
     return "\n".join(lines)
 
 
@@ -147,7 +165,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     args = parser.parse_args()
     measure(args.rows, args.mixes, args.policies, args.seeds)
-    print(table(_rows(args.rows)))
+    print(table(paired(_rows(args.rows))))
 
 
 if __name__ == "__main__":
