@@ -10,8 +10,9 @@ import pytest
 from tests.api.pages.browser import CHROMIUM, WITHOUT_CHROMIUM
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    """A browser for one file: while Playwright runs, its event loop is that of the thread, and others cannot run."""
     if CHROMIUM is None:
         pytest.skip(WITHOUT_CHROMIUM)
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -268,7 +268,7 @@ def test_readings_of_an_unknown_device_are_refused_whole_and_named(world: Servic
     before = world.store.latest_samples()
     answer = world.post("samples", "hub", {"node": "node-1", "sequence": 70} | wrong | {"samples": samples})
     assert (answer.status, answer.json["reason"]) == (409, "unknown_device"), answer.body
-    assert f"{samples[-1]['device']} of node {wrong.get('node', 'node-1')} is not" in answer.json["message"]
+    assert f"{samples[-1]['device']} of node {wrong.get('node', 'node-1')}: not recorded" in answer.json["message"]
     assert int(answer.headers["retry-after"]) > 0
     assert world.store.latest_samples() == before
 

@@ -256,12 +256,11 @@ def test_keep_is_refused_after_its_maximum(notebook: Watched) -> None:
     assert "Run a cell" in refused.json["message"]
 
 
-def test_the_overview_page_shows_the_countdown_and_a_keep_button_where_permitted(notebook: Watched) -> None:
+def test_all_members_of_the_project_see_the_countdown(notebook: Watched) -> None:
     notebook.pass_(20.5)
-    pages = {who: notebook.world.get("/services/gpu-quota/", who).body.decode() for who in ("bob", "olga", "lea")}
-    assert all("their variables are lost" in page for page in pages.values())
-    button = f'data-keep="{notebook.id}"'
-    assert [who for who, page in pages.items() if button in page] == ["bob", "lea"]
+    for who in ("bob", "olga", "lea"):
+        [seen] = notebook.world.get("notebooks", who).json["items"]
+        assert "their variables are lost" in seen["idle"]["message"]
 
 
 def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,7 +286,6 @@ def test_a_kernel_waits_for_the_borrower_and_its_name_is_shown(notebook: Lent) -
     assert "another one is looked for" not in notebook.wake().json["message"]
     assert notebook.shown()["reason"]["code"] == "device_quarantined"
     assert gone in notebook.world.get(f"explain/{notebook.id}").json["reason"]["message"]
-    assert gone in notebook.world.get("/services/gpu-quota/").body.decode()
     notebook.decide()
     assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.PAUSING), "no other job starts there"
     notebook.leaves(job)

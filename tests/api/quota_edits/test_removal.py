@@ -141,5 +141,4 @@ def test_listings_mark_the_work_of_a_removed_project(world: ServiceWorld) -> Non
     assert slice_["reason"]["code"] == "project_gone"
     assert world.get(f"jobs/{running}", "bob").json["reason"]["code"] == "project_gone"
     assert world.get(f"explain/{running}", "bob").json["reason"]["code"] == "project_gone"
-    page = world.get("/services/gpu-quota/", "olga").body.decode()
-    assert "Project vision is no longer in the quota file" in page
+    assert "Project vision is no longer in the quota file" in slice_["reason"]["message"]

@@ -25,7 +25,7 @@ from jupyter_gpu_quota.controllers.main import build
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.scheduling import elastic
 from jupyter_gpu_quota.store.records.rows import JobRecord
-from tests.api.world import PREFIX, ServiceWorld
+from tests.api.world import ServiceWorld
 from tests.backends.worlds import is_alive
 from tests.patience import until
 
@@ -217,8 +217,6 @@ def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live, m
     live.until(lambda: "epoch " in live.log(job, 2))
     assert ranks_of(live, job) == (4, 2, 2, 2)
     live.until(lambda: all(live.job(claim).job.state == "running" for claim in claims))
-    assert "2 of 2-4 ranks, 1 GPU each" in live.service.get(f"{PREFIX}jobs/{job}", "bob").body.decode()
-    assert "2 of 2-4 ranks" in live.service.get(f"{PREFIX}jobs", "bob").body.decode()
     assert "2 of 2-4 ranks" in live.type("bob", "job", job)
 
     for claim in claims:
