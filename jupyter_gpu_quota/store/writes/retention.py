@@ -7,11 +7,13 @@ import threading
 from ..database import tables
 from ..database.tables import Rows
 from ..database.unit_of_work import UnitOfWork
+from ..records.activity import Note
 from .activity import forget_activity
 from .usage import add_allocated
 
 JOBS_AT_A_TIME = 1_000
 SAMPLES_AT_A_TIME = 20_000
+NOTE_KEY = ("retention", "jobs", 0)
 
 
 def forget_jobs(work: UnitOfWork) -> list[str]:
@@ -44,6 +46,9 @@ def forget_jobs(work: UnitOfWork) -> list[str]:
     for notification in work.ended(tables.NOTIFICATIONS, JOBS_AT_A_TIME):
         work.delete(tables.NOTIFICATIONS, (notification.id,))
     if jobs or notebooks:
+        seq = work.last_link[0]
+        work.fetch(tables.NOTES, [NOTE_KEY])
+        work.put(tables.NOTES, Note(kind="retention", subject="jobs", at=work.now, document={"after_audit_row": seq}))
         payload = {"jobs": len(jobs), "notebooks": len(notebooks), "ended_before": work.now}
         last = work.get(tables.AUDIT, (work.last_link[0],))
         work.now = max(work.now, last.at if last else 0)  # audit rows are in order of time
