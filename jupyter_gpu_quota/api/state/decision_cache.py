@@ -13,6 +13,7 @@ from ...core.plan import Plan, Start, gives_devices
 from ...core.quota.in_force import in_force
 from ...core.reasons import Reason
 from ...core.scheduling.decide import Decision, decide_and_explain
+from .generations import differing
 from .quota_states import NO_QUOTA_STATES, QuotaStates, Shares, quota_states_of, shares_of
 from .store_view import StoreView
 
@@ -57,9 +58,12 @@ class DecisionCache:
         moment, snapshot = self._store_view.moment(), self.snapshot()
         decision = await self._store_view.compute(_decided, snapshot, quota.policy)
         self._last = _Decided(moment, now, decision)
-        self._store_view.waits = {**decision.waits, **_next_to_start(decision.plan)}
-        self._store_view.estimates = {one.workload: one.starts_at for one in decision.backfill}
-        self._store_view.edition += 1
+        view = self._store_view
+        waits, estimates = view.waits, view.estimates
+        view.waits = {**decision.waits, **_next_to_start(decision.plan)}
+        view.estimates = {one.workload: one.starts_at for one in decision.backfill}
+        view.edition += 1
+        view.generations.count_jobs(view.mirror, {*differing(waits, view.waits), *differing(estimates, view.estimates)})
         return decision
 
     def snapshot(self) -> Snapshot:
@@ -92,7 +96,9 @@ class DecisionCache:
         now, key = asyncio.get_running_loop().time(), self._store_view.moment()
         if self._shares is None or (self._shares[0] != key and now - self._shares[1] >= FRESH_S):
             shares = await self._store_view.compute(shares_of, self.snapshot(), quota.policy)
+            moved = differing(self._store_view.positions, shares.positions)
             self._shares, self._store_view.positions = (key, now, shares), shares.positions
+            self._store_view.generations.count_jobs(self._store_view.mirror, moved)
             self._store_view.edition += 1
         return self._shares[2]
 

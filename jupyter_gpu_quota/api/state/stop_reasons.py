@@ -25,6 +25,7 @@ class StopReasons:
         self.edition = 0
         """Incremented when the recently ended slices change."""
         self._known: Sequence[NotebookRecord] = ()
+        self._by_user: dict[str, list[NotebookRecord]] = {}
         self._read_s, self._live = float("-inf"), frozenset[str]()
 
     async def recent(self) -> list[NotebookRecord]:
@@ -37,12 +38,20 @@ class StopReasons:
         await self.store_view.learn_names([each.notebook.user for each in found])
         return sorted(found, key=lambda each: (each.ended_at or 0, each.notebook.id), reverse=True)
 
+    def ended_of(self, user: str) -> list[tuple[str, int]]:
+        """The recently ended slices of a user, each with the version of its last change; ``refresh`` reads them."""
+        return [(row.notebook.id, row.changed) for row in self._by_user.get(user, ())]
+
     async def refresh(self) -> Sequence[NotebookRecord]:
         """Read the recently ended slices if they may have changed, and return them."""
         store_view, live, now_s = self.store_view, frozenset(self.store_view.mirror.notebooks), time.monotonic()
         if live != self._live or now_s - self._read_s >= REFRESH_INTERVAL_S:
             since, states = store_view.now() - SHOWN_MS, (NotebookState.RETURNED,)
             rows, _ = await store_view.read(store_view.store.notebooks, states=states, ended_since=since, page=MAX_READ)
-            self.edition += rows != self._known
+            if rows != self._known:
+                self.edition += 1
+                self._by_user = {}
+                for row in rows:
+                    self._by_user.setdefault(row.notebook.user, []).append(row)
             self._known, self._live, self._read_s = rows, live, now_s
         return self._known

@@ -27,6 +27,7 @@ from ...store.records.commands import AllocationLabel
 from ...store.records.idle_state import IdleState
 from ...store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
 from ...store.transactions import Store
+from .generations import Generations, differing
 from .simulated_use import Reported, with_reports
 from .utilisation import Utilised, memory_of_share, of_share, total_use
 
@@ -65,6 +66,7 @@ class StoreView:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
+        self.generations = Generations()
         self._forget_all()
         self.quota_fault = ""
         """Why the newest quota file is not in force, and which one is; empty without a fault."""
@@ -72,6 +74,8 @@ class StoreView:
         """Distinguishes this view from those of other processes."""
         self.edition = 0
         """Incremented with every change of what is read from this view, other than by time alone."""
+        self._samples_ms = 0
+        self._forgotten: Sequence[Note] = ()
         self._use: Mapping[str, Utilised] = {}
         self.names: dict[str, str] = {}
         self.waits: Mapping[str, Reason] = {}
@@ -98,6 +102,7 @@ class StoreView:
 
     def _forget_all(self) -> None:
         self.mirror = Mirror()
+        self.generations.common += 1
         self._quota: QuotaRevision | None = None
         self.nodes: dict[str, Node] = {}
         self.allocations: dict[str, Allocation] = {}
@@ -131,11 +136,14 @@ class StoreView:
 
     def moment(self) -> tuple[int, ...]:
         """The inputs of a decision; equal while none of them changed."""
-        quota = self.quota
-        boundary = last_change_at(quota.policy, self.now()) if quota else None
-        revision = quota.revision if quota else 0
+        revision = self.quota.revision if self.quota else 0
         mirror = self.mirror
-        return mirror.version, mirror.fencing, revision, boundary or 0, mirror.past_use.news
+        return mirror.version, mirror.fencing, revision, self.calendar_change_at(), mirror.past_use.news
+
+    def calendar_change_at(self) -> int:
+        """The last instant at which the calendar changed the amounts in force; 0 if it has not."""
+        quota = self.quota
+        return (last_change_at(quota.policy, self.now()) or 0) if quota else 0
 
     @property
     def quota_file(self) -> QuotaFile | None:
@@ -200,6 +208,7 @@ class StoreView:
             await self._apply(changes)
         await self._follow_use()
         await self._follow_notes()
+        await self._follow_retention()
 
     async def _readable(self, changes: Changes, newest: QuotaRevision) -> Changes:
         """The changes with the quota file that is in force; it is read outside the event loop."""
@@ -215,8 +224,11 @@ class StoreView:
         """Apply changes to the mirror and the indexes, and notify the listeners."""
         touched = self._devices_of(changes)
         self.edition += 1
+        released = [self.allocations[name].workload for name in changes.released if name in self.allocations]
+        self.generations.count_changes(changes, self.mirror)
         self.mirror.apply(changes)
         self._index(changes)
+        self.generations.count_jobs(self.mirror, {*released, *(part.workload for part in changes.allocations)})
         touched |= self._devices_of(changes)
         await self.learn_names(changes.people)
         known = tuple(sorted(touched & self.mirror.devices.keys()))
@@ -242,6 +254,11 @@ class StoreView:
         notes = await self.read(self.store.notes, "enforcement")
         self.warnings = {note.subject: _warnings_of(note) for note in notes}
         self.edition += before != (self.idle, self.warnings)
+
+    async def _follow_retention(self) -> None:
+        """Read whether retention removed ended jobs, which no change of a row shows."""
+        before, self._forgotten = self._forgotten, await self.read(self.store.notes, "retention")
+        self.generations.common += before != self._forgotten
 
     def _index(self, changes: Changes) -> None:
         """Index what the mirror keeps private: nodes, quota, and allocations by workload."""
@@ -322,6 +339,7 @@ class StoreView:
     async def _read_samples(self) -> None:
         """Read the newest utilisation and labels, and notify listeners of devices whose reading changed."""
         self._samples_at = self._clock()
+        now = self.now()
         before, labels, found = self.samples, self.labels, await self.read(self.store.latest_samples)
         self.labels = await self.read(self.store.labels, list(self.allocations))
         reported = {
@@ -336,8 +354,13 @@ class StoreView:
             if part.workload in self.mirror.notebooks:
                 notebooks[part.device].append(part.workload)
         self.samples = {name: with_reports(row, notebooks[name], reported) for name, row in found.items()}
+        self._samples_ms = now
         before_use, self._use = self._use, {name: self.utilised(self.allocations_of(name)) for name in self._held}
         self.edition += (before_use, labels) != (self._use, self.labels)
+        relabelled = differing(_contents(labels), _contents(self.labels))
+        parts = [self.allocations[name] for name in relabelled if name in self.allocations]
+        used = differing(before_use, self._use)
+        self.generations.count_jobs(self.mirror, {*used, *(part.workload for part in parts)})
         changed = {device for device, row in self.samples.items() if before.get(device) != row}
         known = sorted(changed & self.mirror.devices.keys())
         if known:
@@ -389,8 +412,8 @@ class StoreView:
         return removal_reason(work, projects=self._names[1], pools=self._names[2], deadline=deadline)
 
     def utilised(self, parts: Sequence[Allocation]) -> Utilised:
-        """The use of these allocations by the newest readings."""
-        now = self.now()
+        """The use of these allocations by the newest readings, as of the time at which those were read."""
+        now = self._samples_ms
         return total_use([of_share(self.samples.get(part.device), part.workload, now) for part in parts])
 
     def memory_used_mib(self, parts: Sequence[Allocation]) -> int | None:
@@ -402,6 +425,10 @@ class StoreView:
 
     def is_simulated(self, pool: str) -> bool:
         return any(device.simulated for device in self.devices_in(pool))
+
+
+def _contents(labels: Mapping[str, AllocationLabel]) -> dict[str, tuple[str, str, str]]:
+    return {name: label.content for name, label in labels.items()}
 
 
 def _warnings_of(note: Note) -> list[OverShare | EnforcementTooWeak]:
