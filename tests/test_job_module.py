@@ -17,7 +17,7 @@ import pytest
 from jupyter_gpu_quota import job
 from jupyter_gpu_quota.backends.local.jobs.paths import job_directory
 from tests.backends.worlds import LocalWorld, order, stop
-from tests.patience import PATIENCE_S, Stopwatch, until
+from tests.patience import PATIENCE_S, Stopwatch
 
 JOB_FILE = Path(job.__file__)
 
@@ -227,7 +227,7 @@ def test_the_example_killed_without_warning_resumes_to_the_same_bits(world: Loca
 
 def test_the_example_answers_a_pause_quickly(world: LocalWorld) -> None:
     world.executor.start(digits("J", 5000))
-    until(lambda: "epoch 1 " in world.log("J"))
+    world.logged("epoch 1 ")
     with Stopwatch() as watch:
         world.executor.stop(stop("J", grace_s=600))
         world.until(lambda fact: fact.tree_gone)

@@ -20,7 +20,7 @@ from jupyter_gpu_quota import notebook_job
 from jupyter_gpu_quota.backends.local.jobs.paths import job_directory
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.backends.worlds import LocalWorld, order, stop
-from tests.patience import PATIENCE_S, until
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 MODULE = (sys.executable, "-m", "jupyter_gpu_quota.notebook_job")
@@ -171,7 +171,7 @@ def paused(world: LocalWorld, *, grace_s: int = 600) -> None:
 
 
 def in_cell(world: LocalWorld, number: int, attempt: int = 1) -> None:
-    until(lambda: f"cell {number} of" in world.log("J", attempt))
+    world.logged(f"cell {number} of", attempt=attempt)
 
 
 def test_a_pause_takes_effect_between_cells_and_the_next_attempt_runs_all_again(
@@ -210,7 +210,7 @@ def test_a_long_cell_is_interrupted_before_the_grace_ends_and_a_function_saves(
     )
     start(world, path)
     in_cell(world, 4)
-    until(lambda: "tagged, but" in world.log("J"))
+    world.logged("tagged, but")
     paused(world, grace_s=5)
     fact = ended(world)
     assert (fact.exit_status, fact.completed, fact.done) == (75, False, 3), world.log("J")

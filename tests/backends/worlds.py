@@ -96,8 +96,12 @@ class LocalWorld:
         """Wait until the job's process exists, and set its trap if it has one."""
         fact = self.until(lambda fact: fact.job == job and fact.handle is not None)
         if acts in TRAPS:
-            until(lambda: "ready" in self.log(job, fact.attempt))
+            self.logged("ready", job, fact.attempt)
         return fact
+
+    def logged(self, text: str, job: str = "J", attempt: int = 1) -> None:
+        """Wait for a text in a log, and observe meanwhile, as the controllers do: that repeats orders."""
+        until(lambda: self.executor.observe() and text in self.log(job, attempt), what=self.executor.observe)
 
     def log(self, job: str, attempt: int = 1, rank: int = 0) -> str:
         folder = Path(rank_paths(str(self.state_dir), job, attempt, rank).log)

@@ -291,7 +291,7 @@ def test_a_job_of_another_account_dies_with_its_supervisor(world: LocalWorld) ->
 def test_the_pause_file_reaches_a_job_of_another_account(world: LocalWorld) -> None:
     script = f"trap 'cat \"$GPU_QUOTA_PAUSE_FILE\"; exit 75' TERM; echo ready; {LOOP}"
     world.executor.start(shell("J", script, run_as="nobody"))
-    until(lambda: "ready" in world.log("J"))
+    world.logged("ready")
     world.executor.stop(stop("J"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 75
     assert "reclaimed" in world.log("J")
@@ -305,7 +305,7 @@ def test_a_submitter_cannot_make_the_service_write_elsewhere(world: LocalWorld, 
         f"trap 'exit 75' TERM; echo ready; {LOOP}"
     )
     world.executor.start(shell("J", script, run_as="nobody"))
-    until(lambda: "ready" in world.log("J"))
+    world.logged("ready")
     world.executor.stop(stop("J"))
     assert world.until(lambda fact: fact.tree_gone).pause_requested
     assert not any((state_dir / "target").iterdir())

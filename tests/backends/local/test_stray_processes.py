@@ -129,7 +129,7 @@ def test_every_rank_has_its_own_mark(world: LocalWorld) -> None:
 def test_a_job_that_stops_its_supervisor_still_receives_a_pause_request(world: LocalWorld) -> None:
     world.executor.start(shell("J", f"trap 'exit 75' TERM; kill -STOP $PPID; echo ready; {LOOP}"))
     world.until(lambda fact: fact.handle is not None)
-    until(lambda: world.executor.observe() and "ready" in world.log("J"))
+    world.logged("ready")
     os.kill(watchers(world)[0], signal.SIGSTOP)
     world.executor.stop(stop("J", grace_s=600))
     fact = world.until(lambda fact: fact.tree_gone)
