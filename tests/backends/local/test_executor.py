@@ -103,8 +103,23 @@ def test_two_services_that_start_the_same_attempt_at_once_run_it_once(world: Loc
     world.executor.start(shell("J", f"echo began >> {state_dir}/begun; exec sleep 1000"))
     for service in services:
         until(lambda service=service: not service._background._busy)  # type: ignore[misc]
-    until((state_dir / "begun").exists)
-    assert (state_dir / "begun").read_text() == "began\n"
+    begun = state_dir / "begun"
+    assert until(lambda: begun.exists() and begun.read_text()) == "began\n"
+
+
+def test_a_lost_supervisor_leaves_an_equal_job_of_another_service_alone(world: LocalWorld) -> None:
+    with passable_folder() as folder:
+        other = LocalWorld(folder)
+        for each in (world, other):
+            each.executor.start(shell("J", "exec sleep 1000"))
+        handle = other.ready("J", "").handle
+        world.ready("J", "")
+        os.kill(world.supervisor("J"), signal.SIGKILL)
+        world.until(lambda fact: fact.tree_gone)
+        [fact] = other.executor.observe()
+        assert (fact.handle, fact.tree_gone, fact.ended_at) == (handle, False, None)
+        assert handle is not None and is_alive(int(handle))
+        other.close()
 
 
 def test_the_controller_is_woken_by_changes(state_dir: Path) -> None:
@@ -177,7 +192,7 @@ def test_remaining_processes_have_the_rest_of_the_grace_after_a_pause_request(
 ) -> None:
     saves = f"trap 'sleep 2.5; echo saved > {state_dir}/saved; exit 75' TERM; echo ready; {LOOP}"
     world.executor.start(shell("J", f"sh -c '{saves.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}' & wait"))
-    until(lambda: "ready" in world.log("J"))
+    world.logged("ready")
     world.executor.stop(stop("J", grace_s=600))
     world.until(lambda fact: fact.tree_gone)
     assert (state_dir / "saved").exists(), "the shell died of SIGTERM at once, and its child needed longer"
@@ -185,7 +200,7 @@ def test_remaining_processes_have_the_rest_of_the_grace_after_a_pause_request(
 
 def test_a_shorter_grace_applies_to_remaining_processes(world: LocalWorld) -> None:
     world.executor.start(shell("J", f"(trap '' TERM; echo ready; {LOOP}) & wait"))
-    until(lambda: "ready" in world.log("J"))
+    world.logged("ready")
     world.executor.stop(stop("J", grace_s=600))
     assert not world.until(lambda fact: fact.ended_at is not None).tree_gone
     world.executor.stop(stop("J", grace_s=0))
@@ -390,7 +405,7 @@ def test_an_exit_before_the_pause_file_exists_is_not_a_pause(monkeypatch: pytest
 def test_the_pause_file_exists_before_sigterm(world: LocalWorld) -> None:
     script = f"trap 'test -e \"$GPU_QUOTA_PAUSE_FILE\" && exit 75; exit 1' TERM; echo ready; {LOOP}"
     world.executor.start(shell("J", script))
-    until(lambda: "ready" in world.log("J"))
+    world.logged("ready")
     world.executor.stop(stop("J"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 75
 

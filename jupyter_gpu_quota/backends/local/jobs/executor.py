@@ -367,7 +367,9 @@ class LocalJobs:
         supervisor = status["supervisor"]
         if supervisor["boot"] != self.boot:
             return set()
-        marks = (f"GPU_QUOTA_JOB_ID={status['job']}", f"GPU_QUOTA_ATTEMPT={status['attempt']}")
+        # The pause file has the state directory in its path: a restored copy of a service has the same ids of jobs.
+        pause_file = rank_paths(self.state_dir, status["job"], status["attempt"], status["rank"]).pause
+        marks = (f"GPU_QUOTA_JOB_ID={status['job']}", f"GPU_QUOTA_PAUSE_FILE={pause_file}")
         supervised = [
             descendants(other["supervisor"]["pid"])
             for _, other in self._started_ranks((status["job"], status["attempt"]))
