@@ -69,7 +69,7 @@ class KubernetesBackend:
         self._thread.close(self._server.close())
 
     def _inventory(self) -> Inventory | None:
-        """What the newest lists and watches say; None while there is none."""
+        """The inventory by the newest lists and watches; None while there is none."""
         if not (self._nodes.is_synced and self._slices.is_synced):
             return None
         return inventory(list(self._nodes.objects.values()), list(self._slices.objects.values()), self._settings.driver)

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def kept_of_pod(pod: Json) -> Json:
-    """What is needed of a pod of the cluster; the rest is not kept in memory."""
+    """The needed fields of a pod of the cluster; the rest is not kept in memory."""
     metadata = {name: pod["metadata"].get(name) for name in ("name", "namespace", "resourceVersion", "labels")}
     containers = [{"resources": each.get("resources", {})} for each in pod["spec"]["containers"]]
     return {"metadata": metadata, "spec": {"nodeName": pod["spec"].get("nodeName"), "containers": containers}}

@@ -1,4 +1,4 @@
-"""What the state of a pod says about its rank. Pure: objects of the API server in, a rank's status out.
+"""The status of a rank by the state of its pod. Pure: objects of the API server in, a rank's status out.
 
 Kubernetes keeps times in seconds: a start is rounded down and an end is rounded up.
 

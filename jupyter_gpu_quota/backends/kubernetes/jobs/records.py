@@ -58,7 +58,7 @@ def refused_of(data: dict[str, str]) -> dict[str, str]:
 
 
 def kept_order(data: dict[str, str]) -> Json:
-    """What the record of an end on the volume keeps of the start order."""
+    """The part of the start order that the record of an end on the volume keeps."""
     order = order_of(data)
     return (
         {"ranks": order["ranks"], "placements": [list(part.values()) for part in order["placements"]]} if order else {}
