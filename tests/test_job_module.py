@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota import job
-from jupyter_gpu_quota.backends.local.jobs.paths import job_directory
+from jupyter_gpu_quota.backends.job_files.paths import job_directory
 from tests.backends.worlds import LocalWorld, order, stop
 from tests.patience import PATIENCE_S, Stopwatch
 

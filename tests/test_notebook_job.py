@@ -17,7 +17,7 @@ import pytest
 from nbformat import NotebookNode
 
 from jupyter_gpu_quota import notebook_job
-from jupyter_gpu_quota.backends.local.jobs.paths import job_directory
+from jupyter_gpu_quota.backends.job_files.paths import job_directory
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.backends.worlds import LocalWorld, order, stop
 from tests.patience import PATIENCE_S

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.rendering import variables as manifests
 from jupyter_gpu_quota.backends.rendering.variables import (
     OUR_VARIABLES,

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.api.handlers import logs
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Client, Refused, Unreachable
 from jupyter_gpu_quota.core.explain import projection

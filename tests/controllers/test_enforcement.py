@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.api.state.offers import Offers
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.record_files import write_record
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer, LimitRequest
 from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcement
 from jupyter_gpu_quota.backends.local.host.processes import process
-from jupyter_gpu_quota.backends.local.host.record_files import write_record
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.sampling.reader_client import NoReading
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.controllers import weak_shares

@@ -50,22 +50,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "store": frozenset({"core", "quotafile"}),
     "backends": frozenset({"core", "messages"}),
     "backends.rendering": frozenset({"core"}),
-    "backends.local": frozenset({"core", "messages", "bundle", "backends.rendering", "backends"}),
-    "backends.kubernetes": frozenset(
-        {
-            "core",
-            "bundle",
-            "backends.rendering",
-            "backends",
-            "backends.local.host.record_files",
-            "backends.local.jobs.attempt_records",
-            "backends.local.jobs.disk_use",
-            "backends.local.jobs.outputs",
-            "backends.local.jobs.paths",
-            "backends.local.jobs.rank_facts",
-            "backends.local.jobs.rank_log",
-        }
-    ),
+    "backends.job_files": frozenset({"core", "backends"}),
+    "backends.local": frozenset({"core", "messages", "bundle", "backends.rendering", "backends.job_files", "backends"}),
+    "backends.kubernetes": frozenset({"core", "bundle", "backends.rendering", "backends.job_files", "backends"}),
     "backends.simulated": frozenset({"core", "messages", "backends"}),
     "notifications": frozenset({"core", "messages", "settings"}),
     "controllers": frozenset(
@@ -210,6 +197,7 @@ FORBIDDEN_EXAMPLES = [
     ("store", "from ..api.access.permissions import Person"),
     ("backends", "from ..store.records.rows import Row"),
     ("backends.rendering", "from ..local.host.processes import process"),
+    ("backends.job_files", "from ..local.host.processes import process"),
     ("backends.local", "from ..simulated.backend import SimulatedBackend"),
     ("backends.kubernetes", "from ..local.host.processes import process"),
     ("backends.simulated", "from ..local.host.processes import process"),

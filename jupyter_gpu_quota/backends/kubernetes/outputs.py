@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from ..local.jobs.outputs import LocalOutputs
-from ..local.jobs.paths import rank_paths
+from ..job_files.outputs import JobOutputs
+from ..job_files.paths import rank_paths
 from ..protocol import MAX_OUTPUTS, LogPart, Output
 from ..rendering.cluster_names import pod_name
 from ..rendering.pods import CONTAINER
@@ -27,7 +27,7 @@ class ClusterOutputs:
 
     def __init__(self, server: ApiServer, thread: LoopThread, namespace: str, state_dir: str) -> None:
         self._server, self._thread, self._namespace = server, thread, namespace
-        self._state_dir, self._volume = state_dir, LocalOutputs(state_dir)
+        self._state_dir, self._volume = state_dir, JobOutputs(state_dir)
 
     def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
         """At most ``limit`` bytes from ``offset``."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from ...core.facts import DeviceFact
 from ...core.samples import DeviceSample
+from ..job_files.attempt_records import JobAttempts
+from ..job_files.outputs import JobOutputs
 from ..protocol import DeviceUsers
 from .enforcement_backend import LocalEnforcement
-from .jobs.attempt_records import LocalAttempts
 from .jobs.executor import LocalJobs
-from .jobs.outputs import LocalOutputs
 from .sampling.machine import MachineSampler, open_sampler
 
 
@@ -45,8 +45,8 @@ class LocalBackend:
         self.jobs = LocalJobs(state_dir, sampler=sampler, cgroup=cgroup, mps=mps, **jobs)
         self.samples = LocalSamples(sampler, self.jobs)
         self.enforcement = LocalEnforcement(state_dir, cgroup=cgroup, mps=mps)
-        self.outputs = LocalOutputs(state_dir)
-        self.attempts = LocalAttempts(state_dir)
+        self.outputs = JobOutputs(state_dir)
+        self.attempts = JobAttempts(state_dir)
 
     def close(self) -> None:
         """Release threads and the device reader; jobs continue."""

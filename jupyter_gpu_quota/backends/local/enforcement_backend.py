@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
 from ...core.model import Device
 from ...core.samples import DeviceSample
+from ..job_files.paths import fence_file, rank_paths
+from ..job_files.record_files import read_fence, read_record
 from ..protocol import SIMULATED, Capabilities, StopNotebookOrder
 from .enforcement.cgroup import Cgroups, notebook_cgroup
 from .enforcement.labels import label, offer
@@ -18,9 +20,7 @@ from .enforcement.limiter import Limiter
 from .enforcement.limits_client import LimitAnswer, LimitRequest, limits
 from .enforcement.mechanisms import Machine
 from .enforcement.read_back import Process, ReadBack
-from .host.record_files import read_fence, read_record
 from .host.servers import Servers
-from .jobs.paths import fence_file, rank_paths
 from .sampling.machine import probe
 from .sampling.reader_client import NoReading
 from .sampling.reading import Reading

@@ -7,15 +7,15 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..job_files.outputs import JobOutputs
 from ..protocol import BackendReaders, JobRefused
 from .enforcement_backend import LocalEnforcement
-from .jobs.outputs import LocalOutputs
 
 
 def local_readers(state_dir: str | os.PathLike[str], *, cgroup: str, mps: Mapping[str, str]) -> BackendReaders:
     """The readers of one state folder."""
     return BackendReaders(
-        outputs=LocalOutputs(state_dir),
+        outputs=JobOutputs(state_dir),
         capabilities=LocalEnforcement(state_dir, cgroup=cgroup, mps=mps),
         submissions=LocalSubmissionChecks(),
     )

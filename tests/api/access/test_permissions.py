@@ -13,8 +13,8 @@ import pytest
 
 from jupyter_gpu_quota.api.access.permissions import Person, Scope, may_change_work, may_enter, may_see_work
 from jupyter_gpu_quota.api.routes import ROUTES
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.bundle import pack
 from tests.api.world import HUB_TOKEN, QUOTA, ServiceWorld, service_world
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.paths import bundle_file
+from jupyter_gpu_quota.backends.job_files.paths import bundle_file
 from jupyter_gpu_quota.bundle import BundleStore, pack
 from tests.backends.worlds import LocalWorld, is_root, order
 from tests.bundle.test_bundle import tar

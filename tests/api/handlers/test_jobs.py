@@ -15,8 +15,8 @@ import pytest
 
 from jupyter_gpu_quota.api.handlers import logs
 from jupyter_gpu_quota.api.handlers.submission import name_of
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.bundle import pack
 from jupyter_gpu_quota.client import Client, Refused
 from jupyter_gpu_quota.core.facts import RankFact

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.api.handlers.logs import MAX_CHARACTER_BYTES, whole_characters
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.protocol import LogPart
 from tests.api.world import service_world
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Client
 from tests.api.world import QUOTA, ServiceWorld, service_world

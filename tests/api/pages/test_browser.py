@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, tab_to
 from tests.api.pages.test_pages import PAGES
 from tests.api.world import ServiceWorld, service_world

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.api.pages.browser import WITHIN_MS, focused, open_page, said, seen, shows, tab_to
 from tests.api.world import ServiceWorld, service_world

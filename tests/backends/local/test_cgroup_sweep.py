@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.paths import active_marker
 from jupyter_gpu_quota.backends.local.enforcement import cgroup
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
 from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcement
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
-from jupyter_gpu_quota.backends.local.jobs.paths import active_marker
 from tests.backends.worlds import KINDS
 
 

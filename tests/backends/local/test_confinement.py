@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.outputs import LocalOutputs
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.protocol import OutputRefused
 from jupyter_gpu_quota.core.job_ends import EndCause
 from tests.backends.worlds import LOOP, LocalWorld, is_alive, is_root, order, passable_folder, pid_of, shell, stop
@@ -65,22 +65,22 @@ def test_a_log_is_read_from_the_next_offset(state_dir: Path) -> None:
     world = LocalWorld(state_dir, log_limit_mib=1)
     world.executor.start(shell("J", f"echo first; echo {'x' * 50}; yes 0123456789 | head -c 3000000; echo the end"))
     world.until(lambda fact: fact.tree_gone)
-    first = LocalOutputs(state_dir).log("J", 1, 0, 0, 1000)
+    first = JobOutputs(state_dir).log("J", 1, 0, 0, 1000)
     assert first.dropped_bytes > 0 and first.offset == first.dropped_bytes and len(first.data) == 1000
-    second = LocalOutputs(state_dir).log("J", 1, 0, first.next_offset, 1 << 30)
+    second = JobOutputs(state_dir).log("J", 1, 0, first.next_offset, 1 << 30)
     assert second.dropped_bytes == 0 and second.data.endswith(b"the end\n")
-    end = LocalOutputs(state_dir).log("J", 1, 0, second.next_offset)
+    end = JobOutputs(state_dir).log("J", 1, 0, second.next_offset)
     assert (end.data, end.next_offset) == (b"", second.next_offset)
-    assert LocalOutputs(state_dir).log("J", 1, 0, -8).data == b"the end\n"
+    assert JobOutputs(state_dir).log("J", 1, 0, -8).data == b"the end\n"
     world.close()
 
 
 @pytest.mark.parametrize("job", ["../J", "J/..", "", "a" * 65, "J\0"])
 def test_a_path_is_not_a_job_id(state_dir: Path, job: str) -> None:
     with pytest.raises(ValueError, match="not a job id"):
-        LocalOutputs(state_dir).log(job, 1, 0)
+        JobOutputs(state_dir).log(job, 1, 0)
     with pytest.raises(ValueError, match="not a job id"):
-        LocalOutputs(state_dir).outputs(job)
+        JobOutputs(state_dir).outputs(job)
 
 
 @pytest.mark.parametrize(
@@ -207,11 +207,11 @@ def test_only_regular_files_are_outputs(world: LocalWorld, state_dir: Path) -> N
     )
     world.executor.start(shell("J", script))
     world.until(lambda fact: fact.tree_gone)
-    assert [(output.path, output.size_bytes) for output in LocalOutputs(state_dir).outputs("J")] == [
+    assert [(output.path, output.size_bytes) for output in JobOutputs(state_dir).outputs("J")] == [
         ("2", 3),
         ("a/b/1", 3),
     ]
-    with LocalOutputs(state_dir).open_output("J", "a/b/1") as file:
+    with JobOutputs(state_dir).open_output("J", "a/b/1") as file:
         assert file.read() == b"one"
     tricks = [
         "link",
@@ -229,7 +229,7 @@ def test_only_regular_files_are_outputs(world: LocalWorld, state_dir: Path) -> N
     ]
     for path in tricks:
         with pytest.raises(OutputRefused):
-            LocalOutputs(state_dir).open_output("J", path)
+            JobOutputs(state_dir).open_output("J", path)
 
 
 def test_everything_of_a_forgotten_job_is_removed(world: LocalWorld, state_dir: Path) -> None:

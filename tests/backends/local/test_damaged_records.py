@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
+from jupyter_gpu_quota.backends.job_files.paths import active_marker, rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.local.jobs import executor as local
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs, make_control
-from jupyter_gpu_quota.backends.local.jobs.outputs import LocalOutputs
-from jupyter_gpu_quota.backends.local.jobs.paths import active_marker, rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from tests.backends.worlds import stop
 from tests.patience import until
 
@@ -87,5 +87,5 @@ def test_a_job_whose_damaged_record_was_removed_can_be_cancelled(executor: Local
 
 def test_an_offset_that_the_file_system_refuses_is_beyond_the_end(tmp_path: Path) -> None:
     RotatingLog(rank_paths(str(tmp_path), "job", 1, 0).log, 1 << 20).write(b"hello\n")
-    part = LocalOutputs(tmp_path).log("job", 1, 0, offset=10**15)  # the maximum of GET jobs/{id}/logs
+    part = JobOutputs(tmp_path).log("job", 1, 0, offset=10**15)  # the maximum of GET jobs/{id}/logs
     assert (part.data, part.next_offset) == (b"", 10**15)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.paths import RankPaths, job_directory, rank_paths
+from jupyter_gpu_quota.backends.job_files.record_files import file_lock
 from jupyter_gpu_quota.backends.local.host.processes import process
-from jupyter_gpu_quota.backends.local.host.record_files import file_lock
 from jupyter_gpu_quota.backends.local.jobs import executor as local
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
-from jupyter_gpu_quota.backends.local.jobs.paths import RankPaths, job_directory, rank_paths
 from jupyter_gpu_quota.backends.local.jobs.supervisor import LEFTOVER_GRACE_S, OVER_LIMIT_GRACE_S, Supervisor
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.backends.worlds import LOOP, LocalWorld, is_alive, order, passable_folder, pid_of, shell, stop

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.backends.local.jobs.outputs import LocalOutputs
-from jupyter_gpu_quota.backends.local.jobs.paths import job_directory
+from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
+from jupyter_gpu_quota.backends.job_files.paths import job_directory
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.controllers.main import build
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
@@ -119,7 +119,7 @@ class Live:
         return self.service.get(f"jobs/{id}", who).json
 
     def log(self, id: str, attempt: int = 1, rank: int = 0) -> str:
-        return LocalOutputs(self.service.state_dir).log(id, attempt, rank, 0, 100_000).data.decode()
+        return JobOutputs(self.service.state_dir).log(id, attempt, rank, 0, 100_000).data.decode()
 
     def pids(self, id: str, attempt: int) -> list[int]:
         ranks = [rank for rank in self.service.store.ranks(id) if rank.attempt == attempt]

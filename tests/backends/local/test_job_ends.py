@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_facts import rank_fact
 from jupyter_gpu_quota.backends.local.enforcement import cgroup
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import had_oom_kill, machine_oom_kills
 from jupyter_gpu_quota.backends.local.jobs import supervisor
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_facts import rank_fact
 from jupyter_gpu_quota.backends.local.jobs.supervisor import Supervisor
 from jupyter_gpu_quota.core.job_ends import EndCause
 from tests.backends.worlds import LOOP, LocalWorld, passable_folder, shell

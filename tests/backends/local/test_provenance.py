@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
 from jupyter_gpu_quota.backends.local.host import provenance
-from jupyter_gpu_quota.backends.local.jobs.outputs import LocalOutputs
 from jupyter_gpu_quota.backends.protocol import DataState
 from tests.backends.worlds import LocalWorld, order, passable_folder
 
@@ -137,7 +137,7 @@ def test_a_job_leaves_its_provenance_which_it_cannot_change(world: LocalWorld, s
         )
     )
     world.until(lambda fact: fact.job == "J" and fact.tree_gone)
-    outputs = LocalOutputs(state_dir)
+    outputs = JobOutputs(state_dir)
     found = outputs.provenance("J", 1)
     assert found is not None
     assert dict(found.data) == {"GPU_QUOTA_DATA_X": DataState(path=str(data), version="7")}

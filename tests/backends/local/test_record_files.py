@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.host import record_files
-from jupyter_gpu_quota.backends.local.host.record_files import raise_fence, read_fence, read_record, write_record
+from jupyter_gpu_quota.backends.job_files import record_files
+from jupyter_gpu_quota.backends.job_files.record_files import raise_fence, read_fence, read_record, write_record
 
 
 def test_a_record_that_a_full_disk_cuts_off_does_not_replace_the_one_before(

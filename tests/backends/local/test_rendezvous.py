@@ -6,8 +6,8 @@ import socket
 from itertools import islice
 from pathlib import Path
 
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.executor import make_control, make_layout
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rendezvous import rendezvous_port
 from jupyter_gpu_quota.backends.rendering.variables import gang_ports
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.record_files import read_record
 from jupyter_gpu_quota.backends.local.host import processes as process_tree
 from jupyter_gpu_quota.backends.local.host.processes import mark_of
-from jupyter_gpu_quota.backends.local.host.record_files import read_record
 from jupyter_gpu_quota.backends.local.jobs import executor as local
-from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from tests.backends.worlds import LOOP, LocalWorld, is_alive, order, passable_folder, pid_of, shell, stop
 from tests.patience import Stopwatch, until
 

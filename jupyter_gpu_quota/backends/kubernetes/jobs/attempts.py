@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from ....core.model import Placement
 from ....core.recovery.differences import AttemptRecord
-from ...local.jobs.attempt_records import LocalAttempts
+from ...job_files.attempt_records import JobAttempts
 from ..client.fencing import ClusterFence, FenceMissing
 from ..client.loop_thread import LoopThread
 from .jobs import KubernetesJobs
@@ -23,7 +23,7 @@ class ClusterAttempts:
 
     def __init__(self, jobs: KubernetesJobs, thread: LoopThread, fence: ClusterFence, volume: JobVolume) -> None:
         self._jobs, self._thread, self._fence, self._volume = jobs, thread, fence, volume
-        self._settled = LocalAttempts(volume.state_dir)
+        self._settled = JobAttempts(volume.state_dir)
 
     def newest_fence(self) -> int:
         """The number in the cluster. Raises OSError where it cannot be read."""

@@ -1,6 +1,6 @@
 """The volume of jobs, which the service mounts as its state folder and each pod in parts.
 
-Its layout is that of the local backend (:mod:`..local.jobs.paths`), so the same readers read logs, outputs and records.
+Its layout is that of every backend (:mod:`...job_files.paths`), so the same readers read logs, outputs and records.
 These calls wait for the disk: run them in a thread.
 """
 
@@ -16,11 +16,11 @@ from typing import Any
 
 from ....bundle import BundleLimits, unpack_whole
 from ....core.facts import RankFact
-from ...local.host.record_files import read_record, read_untrusted, write_record
-from ...local.jobs.disk_use import Measured, measure
-from ...local.jobs.paths import RankPaths, bundle_file, job_directory, rank_paths
-from ...local.jobs.rank_facts import rank_fact
-from ...local.jobs.rank_log import RotatingLog
+from ...job_files.disk_use import Measured, measure
+from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
+from ...job_files.rank_facts import rank_fact
+from ...job_files.rank_log import RotatingLog
+from ...job_files.record_files import read_record, read_untrusted, write_record
 from ...protocol import StartOrder
 
 MEASURE_S = 2.0

@@ -1,1 +1,1 @@
-"""The machine: its processes, small records on disk, recorded servers, and threads for background work."""
+"""The machine: its processes, recorded servers, and threads for background work."""

@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...job_files.record_files import read_record, write_record
 from ...rendering.variables import SHARE_VARIABLE
 from .processes import boot_id, is_same_process, process, user_of, variables_of
-from .record_files import read_record, write_record
 
 _ID = re.compile(r"[0-9A-Za-z_-]{1,128}\Z")
 

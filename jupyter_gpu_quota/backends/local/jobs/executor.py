@@ -24,6 +24,10 @@ from typing import Any
 from ....core.facts import RankFact
 from ....core.job_ends import EndCause
 from ....core.model import Placement
+from ...job_files.attempt_records import paths_of_ranks, unsettled_attempts
+from ...job_files.paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
+from ...job_files.rank_facts import rank_fact
+from ...job_files.record_files import file_lock, raise_fence, read_fence, read_record, write_record
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.variables import rank_environment, without_ours
 from ..enforcement.cgroup import Cgroups
@@ -39,13 +43,9 @@ from ..host.processes import (
     processes,
     send,
 )
-from ..host.record_files import file_lock, raise_fence, read_fence, read_record, write_record
 from ..sampling.machine import MachineSampler, open_sampler
-from .attempt_records import paths_of_ranks, unsettled_attempts
-from .paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from .prefork import PreforkedSupervisor
 from .rank_enforcement import RankEnforcement
-from .rank_facts import rank_fact
 from .rank_process import RankOrder
 from .rendezvous import rendezvous_port
 
@@ -85,8 +85,9 @@ class Stopping:
 class LocalJobs:
     """The job backend of one machine. Close it when done; jobs continue.
 
-    ``state_dir`` has all files (see :mod:`.paths`); ``wake`` is the path of a unix datagram socket that receives a byte
-    after each change. ``simulated_devices``: ``[{"model", "memory_mib", "count"}]``, else the real ones.
+    ``state_dir`` has all files (see :mod:`...job_files.paths`); ``wake`` is the path of a unix datagram socket that
+    receives a byte after each change. ``simulated_devices``: ``[{"model", "memory_mib", "count"}]``, else the real
+    ones.
     ``log_limit_mib`` is for a rank's log, ``work_limit_mib`` for the work and checkpoint folders together.
     ``python_home`` is the environment whose ``bin`` is first in PATH. ``mps`` are the pipe directories of MPS daemons
     by project, ``cgroup`` the group in which the cgroups of ranks are made.

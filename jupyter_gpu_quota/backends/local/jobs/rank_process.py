@@ -14,10 +14,10 @@ import resource
 import signal
 from typing import NamedTuple, NoReturn, NotRequired, TypedDict
 
+from ...job_files.paths import RankPaths
 from ..enforcement.cgroup_entry import join
 from ..host.processes import die_with_parent, take_mark
 from ..host.provenance import write_provenance
-from .paths import RankPaths
 
 CANNOT_RUN = 126
 NO_SUCH_COMMAND = 127

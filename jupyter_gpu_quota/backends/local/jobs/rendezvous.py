@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 
+from ...job_files.paths import rendezvous_file
+from ...job_files.record_files import read_record, write_record
 from ...rendering.variables import gang_ports
-from ..host.record_files import read_record, write_record
-from .paths import rendezvous_file
 
 
 def rendezvous_port(state_dir: str, job: str, attempt: int) -> int:

@@ -30,6 +30,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ...job_files.disk_use import Measured, measure
+from ...job_files.paths import RankPaths, fence_file, rank_paths
+from ...job_files.rank_log import RotatingLog
+from ...job_files.record_files import file_lock, read_fence, read_record, read_untrusted, write_record
 from ..enforcement.cgroup_entry import had_oom_kill, kill, machine_oom_kills
 from ..host.processes import (
     ProcessStat,
@@ -43,12 +47,8 @@ from ..host.processes import (
     processes,
     send,
 )
-from ..host.record_files import file_lock, read_fence, read_record, read_untrusted, write_record
-from .disk_use import Measured, measure
 from .guard import fork_below_guard
 from .masking import Mask
-from .paths import RankPaths, fence_file, rank_paths
-from .rank_log import RotatingLog
 from .rank_process import CANNOT_RUN, Account, NotRunnable, RankOrder, account_of, launch, prepare_directories
 
 LEFTOVER_GRACE_S = 2.0

@@ -7,17 +7,17 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ....core.facts import RankFact
-from ....core.model import Placement
-from ....core.recovery.differences import AttemptRecord
-from ..host.record_files import read_fence, read_record
+from ...core.facts import RankFact
+from ...core.model import Placement
+from ...core.recovery.differences import AttemptRecord
 from .paths import RankPaths, active_directory, fence_file, job_directory, rank_paths
 from .rank_facts import rank_fact
+from .record_files import read_fence, read_record
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)
 
 
-class LocalAttempts:
+class JobAttempts:
     """The records of one state directory."""
 
     def __init__(self, state_dir: str | os.PathLike[str]) -> None:

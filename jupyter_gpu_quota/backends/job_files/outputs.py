@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, BinaryIO
 
-from ...protocol import MAX_OUTPUTS, DataState, LogPart, Output, OutputRefused, Provenance
-from ..host.record_files import read_record
+from ..protocol import MAX_OUTPUTS, DataState, LogPart, Output, OutputRefused, Provenance
 from .paths import rank_paths
 from .rank_log import end_offset, segments
+from .record_files import read_record
 
 
-class LocalOutputs:
+class JobOutputs:
     """The logs and outputs of a state folder; the only code that opens such files for readers."""
 
     def __init__(self, state_dir: str | os.PathLike[str]) -> None:

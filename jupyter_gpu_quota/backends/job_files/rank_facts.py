@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ....core.facts import RankFact
-from ....core.job_ends import EndCause
-from ..host.record_files import read_record, read_untrusted
+from ...core.facts import RankFact
+from ...core.job_ends import EndCause
 from .paths import RankPaths
+from .record_files import read_record, read_untrusted
 
 MAX_METRICS = 100
 MAX_NAME_LENGTH = 128
