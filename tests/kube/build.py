@@ -1,8 +1,8 @@
-"""Builds a Kubernetes control plane and kwok from Go modules, once, into a folder of the cache.
+"""Builds a Kubernetes control plane, kwok and helm from Go modules, once, into folders of the cache.
 
 ``python tests/kube/build.py`` builds what is missing, and prints the seconds and the size of each program. A cold build
-takes 8 to 15 minutes on 2 cores. The folder's name has the hash of all that the programs depend on, so that a change of
-a version builds into a new folder.
+takes 8 to 15 minutes on 2 cores. Each module in tools/ has a folder, whose name has the hash of all that its programs
+depend on, so that a change of a version builds into a new folder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ PROGRAMS = {
     "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    "helm": ("helm", "helm.sh/helm/v3/cmd/helm"),
 }
 """Each program with the module in tools/ that names its version, and its package. The first two start everything."""
 
 
-def folder() -> Path | None:
-    """The folder of the programs for this Go and these versions; None: Go is not installed."""
+def folder(module: str) -> Path | None:
+    """The folder of a module's programs for this Go and these versions; None: Go is not installed."""
     go = shutil.which("go")
     if go is None:
         return None
@@ -38,21 +39,21 @@ def folder() -> Path | None:
         [go, "env", "GOOS", "GOARCH", "GOVERSION"], capture_output=True, text=True, check=True, timeout=60
     )
     digest = hashlib.sha256()
-    for part in sorted((HERE / "tools").glob("*/go.*")):
+    for part in sorted((HERE / "tools" / module).glob("go.*")):
         digest.update(part.read_bytes())
-    return CACHE / "-".join([*shown.stdout.split(), digest.hexdigest()[:12]])
+    return CACHE / "-".join([*shown.stdout.split(), module, digest.hexdigest()[:12]])
 
 
 def find(program: str) -> Path | None:
     """A program in KUBEBUILDER_ASSETS, or else in the cache."""
     folders = [Path(assets)] if (assets := os.environ.get("KUBEBUILDER_ASSETS")) else []
-    if (built := folder()) is not None:
+    if (built := folder(PROGRAMS[program][0])) is not None:
         folders.append(built)
     return next((place / program for place in folders if os.access(place / program, os.X_OK)), None)
 
 
 def version_flags() -> str:
-    """Linker flags with the version: without them the API server reports v0.0.0-master."""
+    """Linker flags with the version: without them the API server reports v0.0.0-master, and helm assumes 1.20."""
     text = (HERE / "tools" / "kubernetes" / "go.mod").read_text()
     version = re.search(r"^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)", text, re.MULTILINE)
     assert version is not None, "tools/kubernetes/go.mod names no version of k8s.io/kubernetes"
@@ -79,17 +80,15 @@ def build(program: str, into: Path) -> None:
 
 
 def main() -> int:
-    into = folder()
-    if into is None:
-        print(
-            "Go is not installed. Install Go 1.26, or set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver."
-        )
-        return 1
-    into.mkdir(parents=True, exist_ok=True)
-    for program in PROGRAMS:
+    for program, (module, _) in PROGRAMS.items():
+        into = folder(module)
+        if into is None:
+            print("Go is not installed. Install Go 1.26, or set KUBEBUILDER_ASSETS to a folder with these programs.")
+            return 1
+        into.mkdir(parents=True, exist_ok=True)
         if not (into / program).exists():
             build(program, into)
-    print(into)
+        print(into / program)
     return 0
 
 

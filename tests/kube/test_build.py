@@ -23,7 +23,7 @@ def test_programs_of_kubebuilder_assets_come_first(tmp_path: Path, monkeypatch: 
     etcd, _ = program(assets, "etcd"), program(cache, "etcd")
     kwok = program(cache, "kwok")
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
-    monkeypatch.setattr(build, "folder", lambda: cache)
+    monkeypatch.setattr(build, "folder", lambda module: cache)
     assert (build.find("etcd"), build.find("kwok"), build.find("kube-apiserver")) == (etcd, kwok, None)
 
 
@@ -32,13 +32,14 @@ def test_another_version_of_a_module_builds_into_another_folder(
 ) -> None:
     if shutil.which("go") is None:
         pytest.skip("Go is not installed")
-    before = build.folder()
+    before = {module: build.folder(module) for module in ("kubernetes", "kwok")}
     shutil.copytree(build.HERE / "tools", tmp_path / "tools")
     monkeypatch.setattr(build, "HERE", tmp_path)
-    assert build.folder() == before
+    assert build.folder("kwok") == before["kwok"]
     with (tmp_path / "tools" / "kwok" / "go.sum").open("a") as file:
         file.write("changed\n")
-    assert build.folder() != before
+    assert build.folder("kwok") != before["kwok"]
+    assert build.folder("kubernetes") == before["kubernetes"], "the others need no new build"
 
 
 def test_the_programs_report_the_version_of_their_module() -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes kubernetes/go.mod and kwok/go.mod for another release: KUBERNETES=1.36.3 KWOK=v0.8.0 ./update.sh
-# kwok has a module of its own because it needs other patches of the same modules.
+# Writes the go.mod of each module for another release: KUBERNETES=1.36.3 KWOK=v0.8.0 HELM=v3.19.4 ./update.sh
+# kwok and helm have modules of their own because they need other patches of the same modules.
 set -euo pipefail
 cd "$(dirname "$0")/kubernetes"
 release=${KUBERNETES:-1.36.3}
@@ -21,4 +21,9 @@ cd ../kwok
 rm -f go.mod go.sum
 go mod init kwok-test-tool
 go get -tool "sigs.k8s.io/kwok/cmd/kwok@${KWOK:-v0.8.0}"
+go mod edit -go=1.26.0
+cd ../helm
+rm -f go.mod go.sum
+go mod init helm-test-tool
+go get -tool "helm.sh/helm/v3/cmd/helm@${HELM:-v3.19.4}"
 go mod edit -go=1.26.0
