@@ -21,7 +21,7 @@ PARTS = {
     "system:controller": "the scheduler",
     "system:reconcile": "the reconciliation with the hub",
     "system:hub": "the hub",
-    "system:notices": "the sender of notifications",
+    "system:notifications": "the sender of notifications",
     "system:policing": "memory enforcement",
     "system:enforcement": "the check of enforcement levels",
 }

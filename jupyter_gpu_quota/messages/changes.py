@@ -52,7 +52,7 @@ def _ends_text(change: Change, shown: Shown) -> str:
     """The work that has to end; work that the reader may not see is only counted."""
     gpu = gpu_text(change.by_milli)
     if change.any_ends:
-        return f"{gpu} GPU of running work ended in pool {change.pool}, whichever it is"
+        return f"any {gpu} GPU of running work ended in pool {change.pool}"
     seen = shown(change.ends)
     names = [name for name in change.ends if name in seen][:MAX_NAMED]
     rest = len(change.ends) - len(names)

@@ -17,7 +17,7 @@ MESSAGE = "The GPU service cannot be reached, so nothing was postponed. Try agai
 NO_SLICE = json.dumps(
     {"status": 404, "message": "This server has no slice of a GPU, so there is nothing to keep.", "reason": "no_slice"}
 )
-AWAY = json.dumps({"status": 503, "message": MESSAGE, "reason": "service_away"})
+AWAY = json.dumps({"status": 503, "message": MESSAGE, "reason": "service_unavailable"})
 
 
 class ActivityHandler(APIHandler):

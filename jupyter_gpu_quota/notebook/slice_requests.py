@@ -47,7 +47,7 @@ class NoGpuNow(HTTPError):
         super().__init__(503, f"The kernel was not started. {why} {ADVICE}", reason="No GPU now")
 
 
-class ServiceUnavailable(Exception):
+class ServiceUnreachable(Exception):
     """The service does not answer; the message has the cause."""
 
 
@@ -118,7 +118,7 @@ class SliceRequester:
         while True:
             try:
                 answer = await _unless_cancelled(wait, self._answer(wait.kernel, poll_s))
-            except ServiceUnavailable as error:
+            except ServiceUnreachable as error:
                 if not self.may_be_lent:
                     return {}
                 why, pause_s = f"The GPU service cannot be reached ({error}), and the slice may be lent.", RETRY_S
@@ -139,7 +139,7 @@ class SliceRequester:
             await _unless_cancelled(wait, asyncio.sleep(pause_s))
 
     async def _answer(self, kernel: str, wait_s: int) -> Any:
-        """The service's answer. Raises ServiceUnavailable, and NoGpuNow if this server has no slice any more."""
+        """The service's answer. Raises ServiceUnreachable, and NoGpuNow if this server has no slice any more."""
         try:
             body = {"kernel": kernel, "wait_s": wait_s}
             answer = await self.post(self.service.path("actions/wake"), body, wait_s + ANSWER_MARGIN_S)
@@ -148,9 +148,9 @@ class SliceRequester:
             message = str(error)
             with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
                 message = str(json.loads(error.response.body)["message"])  # type: ignore[union-attr]
-            raise (NoGpuNow if error.code == NO_SLICE else ServiceUnavailable)(message) from error
+            raise (NoGpuNow if error.code == NO_SLICE else ServiceUnreachable)(message) from error
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ServiceUnavailable(str(error) or type(error).__name__) from error
+            raise ServiceUnreachable(str(error) or type(error).__name__) from error
 
     async def _post(self, path: str, body: object, within_s: float) -> Any:
         return json.loads(await self.service.post(path, json.dumps(body), within_s))

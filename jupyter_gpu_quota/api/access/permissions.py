@@ -14,7 +14,7 @@ from ...store.records.rows import JobRecord, NotebookRecord
 
 Role = Literal["member", "lead"]
 
-USUAL_PRIORITY, MAX_PRIORITY = 50, 100
+DEFAULT_PRIORITY, MAX_PRIORITY = 50, 100
 """The default priority, which is also the highest that a member may request; and the highest priority."""
 
 

@@ -15,7 +15,7 @@ from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
 from ...store.records.rows import JobRecord
 from ...wire import CloneRequest, JobDetail, JobRequest, JobView, MetricsView, ProvenanceView
 from ..access.permissions import (
-    USUAL_PRIORITY,
+    DEFAULT_PRIORITY,
     Person,
     may_change_work,
     may_raise_priority,
@@ -315,7 +315,7 @@ async def repeat(call: Call) -> Answer:
 
 def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> JobRequest:
     """The old spec as a request. A lead's high priority becomes the usual one for others, unless they ask for it."""
-    priority = old.priority if may_raise_priority(person, old.project) else min(old.priority, USUAL_PRIORITY)
+    priority = old.priority if may_raise_priority(person, old.project) else min(old.priority, DEFAULT_PRIORITY)
     changed: dict[str, Any] = {
         "name": None,
         "command": list(old.command),

@@ -18,7 +18,7 @@ from ...quotafile import QuotaFile
 from ...store.records.commands import JobSpec
 from ...wire import JobRequest
 from ...wire.fields import NOTEBOOK_COMMAND
-from ..access.permissions import USUAL_PRIORITY, Person, may_raise_priority, may_submit_to
+from ..access.permissions import DEFAULT_PRIORITY, Person, may_raise_priority, may_submit_to
 from ..access.refusals import Refused
 from ..quota_edits.arithmetic import empty_pools
 from ..state.store_view import StoreView
@@ -46,10 +46,10 @@ def spec_of(request: JobRequest, person: Person, store_view: StoreView) -> JobSp
     models = models_in_pool(request.gpu_model, pool, devices)
     gang = gang_of(request, pool, models, devices)
     host = host_of(request, gang, pool, models, devices, nodes)
-    if request.priority > USUAL_PRIORITY and not may_raise_priority(person, project):
+    if request.priority > DEFAULT_PRIORITY and not may_raise_priority(person, project):
         who = f"leads of {project} and admins"
         sentence = (
-            f"{person.name} asked for priority {request.priority}; only {who} may set more than {USUAL_PRIORITY}."
+            f"{person.name} asked for priority {request.priority}; only {who} may set more than {DEFAULT_PRIORITY}."
         )
         raise Refused(403, "priority", sentence)
     if not request.command[0].strip():

@@ -22,7 +22,7 @@ class StopReasons:
 
     def __init__(self, store_view: StoreView) -> None:
         self.store_view = store_view
-        self.edition = 0
+        self.generation = 0
         """Incremented when the recently ended slices change."""
         self._known: Sequence[NotebookRecord] = ()
         self._by_user: dict[str, list[NotebookRecord]] = {}
@@ -49,7 +49,7 @@ class StopReasons:
             since, states = store_view.now() - SHOWN_MS, (NotebookState.RETURNED,)
             rows, _ = await store_view.read(store_view.store.notebooks, states=states, ended_since=since, page=MAX_READ)
             if rows != self._known:
-                self.edition += 1
+                self.generation += 1
                 self._by_user = {}
                 for row in rows:
                     self._by_user.setdefault(row.notebook.user, []).append(row)

@@ -72,7 +72,7 @@ class StoreView:
         """Why the newest quota file is not in force, and which one is; empty without a fault."""
         self.origin = secrets.token_hex(8)
         """Distinguishes this view from those of other processes."""
-        self.edition = 0
+        self.generation = 0
         """Incremented with every change of what is read from this view, other than by time alone."""
         self._samples_ms = 0
         self._forgotten: Sequence[Note] = ()
@@ -223,7 +223,7 @@ class StoreView:
     async def _apply(self, changes: Changes) -> None:
         """Apply changes to the mirror and the indexes, and notify the listeners."""
         touched = self._devices_of(changes)
-        self.edition += 1
+        self.generation += 1
         released = [self.allocations[name].workload for name in changes.released if name in self.allocations]
         self.generations.count_changes(changes, self.mirror)
         self.mirror.apply(changes)
@@ -253,7 +253,7 @@ class StoreView:
         self.idle = {name: state for name, state in known.items() if name in live}
         notes = await self.read(self.store.notes, "enforcement")
         self.warnings = {note.subject: _warnings_of(note) for note in notes}
-        self.edition += before != (self.idle, self.warnings)
+        self.generation += before != (self.idle, self.warnings)
 
     async def _follow_retention(self) -> None:
         """Read whether retention removed ended jobs, which no change of a row shows."""
@@ -356,7 +356,7 @@ class StoreView:
         self.samples = {name: with_reports(row, notebooks[name], reported) for name, row in found.items()}
         self._samples_ms = now
         before_use, self._use = self._use, {name: self.utilised(self.allocations_of(name)) for name in self._held}
-        self.edition += (before_use, labels) != (self._use, self.labels)
+        self.generation += (before_use, labels) != (self._use, self.labels)
         relabelled = differing(_contents(labels), _contents(self.labels))
         parts = [self.allocations[name] for name in relabelled if name in self.allocations]
         used = differing(before_use, self._use)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ...quotafile import QuotaFile
 from ...wire import DepartmentView, ModelView, ProjectPoolView, ProjectView, SubmitPoolView, SubmitView
-from ..access.permissions import MAX_PRIORITY, USUAL_PRIORITY, Person, may_raise_priority, may_submit_to
+from ..access.permissions import DEFAULT_PRIORITY, MAX_PRIORITY, Person, may_raise_priority, may_submit_to
 from ..state.store_view import StoreView
 
 
@@ -28,8 +28,8 @@ def with_choices(view: ProjectView, person: Person, store_view: StoreView, now: 
         environments=list(quota.environments_of(name)),
         data=quota.usable_data(person.groups, now),
         default_environment=quota.default_environment(name),
-        priority=USUAL_PRIORITY,
-        max_priority=MAX_PRIORITY if may_raise_priority(person, name) else USUAL_PRIORITY,
+        priority=DEFAULT_PRIORITY,
+        max_priority=MAX_PRIORITY if may_raise_priority(person, name) else DEFAULT_PRIORITY,
     )
     return view.model_copy(update={"submit": found})
 

@@ -114,7 +114,7 @@ class ServiceHandler(APIHandler):
         """Refuse the request. If the answer has begun, end an event stream, or close the connection of a file."""
         self.log.debug("jupyter_gpu_quota: no answer of the service to %s: %s", self.request.path, error.why)
         if not self._headers_written:
-            self.refuse(503, "service_away", unavailable_text(error, changes=self.request.method != "GET"))
+            self.refuse(503, "service_unavailable", unavailable_text(error, changes=self.request.method != "GET"))
         elif EVENTS in self._headers.get("Content-Type", ""):
             self.finish(set_content_type=self._headers["Content-Type"])
         else:

@@ -72,7 +72,7 @@ class Submissions:
         except Refused as error:
             raise NotSubmitted(error.status, error.reason, error.message) from None
         except Unreachable as error:
-            raise NotSubmitted(503, "service_away", f"{error.message} No job was queued.") from None
+            raise NotSubmitted(503, "service_unavailable", f"{error.message} No job was queued.") from None
 
     def path_of(self, folder: str) -> Path:
         """A folder of the contents API on this machine. Raises NotSubmitted."""

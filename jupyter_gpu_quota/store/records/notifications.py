@@ -42,7 +42,7 @@ class ChangeNotification:
     change: str  # try | sent | retry | given_up
     next_at: int | None = None
     why: str = ""
-    actor: str = "system:notices"
+    actor: str = "system:notifications"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

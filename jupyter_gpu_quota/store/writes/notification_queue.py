@@ -19,7 +19,7 @@ from ..records.rows import NotebookRecord
 MAX_PENDING = 1_000
 """Pending notifications of one channel; the next one is given up at once, which is audited."""
 
-SENDER = "system:notices"
+SENDER = "system:notifications"
 
 
 def queue_notifications(work: UnitOfWork, notebook: NotebookRecord, notifications: Iterable[NewNotification]) -> None:

@@ -204,8 +204,7 @@ def test_the_sentence_has_request_state_and_outlook() -> None:
     said = explanation_sentence(explain(made.snapshot(), made.policy, "a2"))
     assert said.startswith("a asked for 0.5 GPU")
     assert said.endswith(
-        "It would start if 1 GPU of running work ended in pool t, whichever it is, or if pool t had one more node with "
-        "1 GPU."
+        "It would start if any 1 GPU of running work ended in pool t, or if pool t had one more node with 1 GPU."
     )
 
 

@@ -61,14 +61,14 @@ def test_only_answers_of_the_service_are_passed(
 ) -> None:
     raw.answers[path] = parts
     status, found = ask(server, f"api/{path}")
-    assert (status, found["status"], found["reason"]) == (503, 503, "service_away")
+    assert (status, found["status"], found["reason"]) == (503, 503, "service_unavailable")
     assert "Jobs continue to run" in found["message"] and "followed" not in raw.paths()
 
 
 def test_a_change_without_an_answer_may_have_been_stored(raw: RawService, server: JupyterServer) -> None:
     raw.answers["jobs"] = [b"HTTP/1.1 "]
     status, found = ask(server, "api/jobs", "POST", b"{}")
-    assert (status, found["reason"], "may have been stored" in found["message"]) == (503, "service_away", True)
+    assert (status, found["reason"], "may have been stored" in found["message"]) == (503, "service_unavailable", True)
 
 
 def test_only_the_named_headers_pass_in_both_directions(raw: RawService, server: JupyterServer) -> None:
@@ -127,12 +127,12 @@ def test_a_large_file_passes_whole(raw: RawService, server: JupyterServer) -> No
 def test_without_a_listener_nothing_was_stored(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     with jupyter_server(tmp_path, free_port()) as server:
-        assert ask(server, "api/jobs")[1]["reason"] == "service_away"
+        assert ask(server, "api/jobs")[1]["reason"] == "service_unavailable"
         status, found = ask(server, "api/jobs", "POST", b"{}")
         assert (status, "Nothing was stored" in found["message"]) == (503, True)
         body = json.dumps({"request": {"command": ["true"]}, "folder": "work"}).encode()
         status, found = ask(server, "jobs", "POST", body)
-        assert (status, found["reason"], "No job was queued" in found["message"]) == (503, "service_away", True)
+        assert (status, found["reason"], "No job was queued" in found["message"]) == (503, "service_unavailable", True)
         assert ask(server, "status")[1]["configured"] is True
 
 

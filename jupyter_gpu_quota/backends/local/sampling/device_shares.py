@@ -113,7 +113,7 @@ class Owners:
             owner = self._by_descent(each) or self._by_cgroup.get(each.cgroup or "")
             if owner is not None:
                 owned.by_workload[owner].append(each)
-            elif each.draws and not (each.hidden and each.percent):
+            elif each.graphics_only and not (each.hidden and each.percent):
                 continue  # such as a display server
             elif each.hidden:
                 owned.unknown.append(each)

@@ -281,7 +281,7 @@ class Session:
         memory = {int(each.pid): self._own_memory(figures, each) for each in (*clients, *computing)}
         shown = {int(each.pid): self._own_memory(figures, each) for each in graphics} | memory
         found = tuple(
-            self._lineages.of(pid, mib, *_use(activity, pid), draws=pid not in memory)
+            self._lineages.of(pid, mib, *_use(activity, pid), graphics_only=pid not in memory)
             for pid, mib in sorted(shown.items())
         )
         if any(each.percent is None for each in found):

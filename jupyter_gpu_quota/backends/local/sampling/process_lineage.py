@@ -67,13 +67,24 @@ class Lineages:
         self._stats, self._chains, self._seen, self._turn = {}, {}, set(), self._turn + 1
 
     def of(
-        self, pid: int, memory_mib: int | None, percent: int | None, used_us: int | None = None, *, draws: bool = False
+        self,
+        pid: int,
+        memory_mib: int | None,
+        percent: int | None,
+        used_us: int | None = None,
+        *,
+        graphics_only: bool = False,
     ) -> GpuProcess:
         """A process that NVML lists, with its evidence."""
         chain = self._chain(pid)
         if not chain.lineage:
             return GpuProcess(
-                pid=pid, memory_mib=memory_mib, percent=percent, used_us=used_us, hidden=True, draws=draws
+                pid=pid,
+                memory_mib=memory_mib,
+                percent=percent,
+                used_us=used_us,
+                hidden=True,
+                graphics_only=graphics_only,
             )
         own, is_split = chain.lineage[0], chain.is_nested or len(chain.spaces) > 1
         return GpuProcess(
@@ -81,7 +92,7 @@ class Lineages:
             namespace="" if is_split else "".join(chain.spaces),
             places=tuple(map(self._place, chain.lineage)) if is_split else (), claim=chain.claim,
             hidden=chain.claim is None and self._claim(own) is None, cgroup=self._cgroup(own),
-            inner_pid=self._traits_of(own).inner_pid, draws=draws,
+            inner_pid=self._traits_of(own).inner_pid, graphics_only=graphics_only,
         )  # fmt: skip
 
     def _chain(self, pid: int) -> _Chain:

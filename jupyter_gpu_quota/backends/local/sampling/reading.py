@@ -34,7 +34,7 @@ class GpuProcess:
     show the process. ``namespace`` is the pid namespace of all of them, "" where it cannot be read; if they are in
     several, ``places`` has each with its namespace and its number there. ``claim`` is the workload that its variables,
     or those of a parent, name. ``hidden``: its workload is unknown, because its variables cannot be read.
-    ``inner_pid`` is its number in its own container. ``draws``: it is listed as a graphics process only.
+    ``inner_pid`` is its number in its own container. ``graphics_only``: it is listed as a graphics process only.
     """
 
     pid: int
@@ -48,7 +48,7 @@ class GpuProcess:
     hidden: bool = False
     cgroup: str | None = None
     inner_pid: int | None = None
-    draws: bool = False
+    graphics_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

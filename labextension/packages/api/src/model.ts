@@ -197,7 +197,7 @@ export class Model {
 
   private onAlive(alive: boolean): void {
     if (!alive) {
-      this.unavailable(new ServiceError(0, 'service_away', 'The connection to the GPU service is lost. Trying again.'));
+      this.unavailable(new ServiceError(0, 'service_unavailable', 'The connection to the GPU service is lost. Trying again.'));
     } else if (this.current.connection === 'unavailable' && this.current.me !== null) {
       void this.refresh();
     }

@@ -90,7 +90,7 @@ async function answerOf<T>(call: Promise<Answered<T>>): Promise<T> {
     if (error instanceof ServiceError || (error instanceof DOMException && error.name === 'AbortError')) {
       throw error;
     }
-    throw new ServiceError(0, 'service_away', UNAVAILABLE);
+    throw new ServiceError(0, 'service_unavailable', UNAVAILABLE);
   }
   if (!answered.response.ok) {
     throw errorOf(answered.response.status, answered.error);

@@ -29,7 +29,7 @@ export function labTransport(settings: ServerConnection.ISettings): Transport {
         const { reason } = init.signal as { reason: unknown };
         throw reason instanceof DOMException && reason.name === 'TimeoutError' ? new ServiceError(0, 'timeout', TIMED_OUT) : reason;
       }
-      throw new ServiceError(0, 'server_away', 'The Jupyter server cannot be reached.');
+      throw new ServiceError(0, 'server_unavailable', 'The Jupyter server cannot be reached.');
     }
   };
 
