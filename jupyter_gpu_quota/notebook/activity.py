@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,24 @@ SCHEMAS = ("idle_event.yaml", "waiting_event.yaml", "suspension_event.yaml")
 OBSERVE_EVERY_MS = 1_000
 TIMEOUT_S = 5.0
 MIN_RETRY_MS, MAX_RETRY_MS = 2_000, 120_000
+MAX_SHUTDOWNS = 100
 STATES_WITH_GPU = {"in_use", "reported", "warned"}
 """Idle states in which the slice is not lent, so that the self-test may use it."""
 
 SOURCE = "jupyter_gpu_quota"
 """The key of GPU use among the server's activity times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown:
+    """A kernel that was shut down to free its GPU, ``at`` a monotonic time.
+
+    It had been unused for ``unused_ms``. ``message`` is the cause if it is another one than that.
+    """
+
+    at: int
+    unused_ms: int | None = None
+    message: str = ""
 
 
 class GPUQuotaActivity(LoggingConfigurable):
@@ -75,6 +89,7 @@ class GPUQuotaActivity(LoggingConfigurable):
         )
         self.idle: IdleView | None = None
         self.free_at: int | None = None
+        self.shutdowns: dict[str, Shutdown] = {}
         self.sequence, self.failures, self.next_report_at = 0, 0, 0
         self.reported: object = None
         self.callback: PeriodicCallback | None = None
@@ -191,6 +206,7 @@ class GPUQuotaActivity(LoggingConfigurable):
                     continue
                 self.report_suspension(kernel, "lost", f"It is shut down, and its variables are lost: {why}.")
             self.log.warning("jupyter_gpu_quota: kernel %s did not use its GPU and is shut down", kernel)
+            self.record_shutdown(kernel, Shutdown(at=self.clock(), unused_ms=quiet_ms))
             await self.server.kernel_manager.shutdown_kernel(kernel)
         self.next_report_at = self.clock()
 
@@ -198,8 +214,16 @@ class GPUQuotaActivity(LoggingConfigurable):
         """A kernel was suspended, restored or lost: emit an event, and report soon."""
         self.next_report_at = self.clock()
         self.log.warning("jupyter_gpu_quota: kernel %s, %s: %s", kernel, state, message)
+        if state == "lost":
+            self.record_shutdown(kernel, Shutdown(at=self.clock(), message=message))
         facts = {"kernel": kernel, "state": state, "message": message}
         self.server.event_logger.emit(schema_id=SUSPENSION_ID, data=facts)
+
+    def record_shutdown(self, kernel: str, shutdown: Shutdown) -> None:
+        """Record why a kernel was shut down, for front ends that did not see the event. The newest are kept."""
+        self.shutdowns.setdefault(kernel, shutdown)
+        if len(self.shutdowns) > MAX_SHUTDOWNS:
+            del self.shutdowns[next(iter(self.shutdowns))]
 
     async def keep(self) -> bytes:
         """Postpone the warning; raises HTTPClientError or OSError."""

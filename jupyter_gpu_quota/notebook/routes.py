@@ -30,7 +30,7 @@ class ActivityHandler(APIHandler):
 
 
 class IdleState(ActivityHandler):
-    """``GET gpu-quota/idle``: the idle state of the notebook, null while unknown, and the waiting kernels."""
+    """``GET gpu-quota/idle``: the idle state of the notebook, null while unknown; kernels that wait or were shut down."""
 
     _track_activity = False  # a refresh of the sidebar is not activity of the user
 
@@ -45,7 +45,16 @@ class IdleState(ActivityHandler):
             {"kernel": wait.kernel, "message": wait.message, "waiting_ms": max(0, now - wait.since)}
             for wait in self.activity.requests.waiting.values()
         ]
-        self.finish(json.dumps({"idle": state, "waiting": waiting}))
+        shut_down = [
+            {
+                "kernel": kernel,
+                "shut_down_ms": self.activity.clock() - one.at,
+                "unused_ms": one.unused_ms,
+                "message": one.message,
+            }
+            for kernel, one in self.activity.shutdowns.items()
+        ]
+        self.finish(json.dumps({"idle": state, "waiting": waiting, "shut_down": shut_down}))
 
 
 class GiveUp(ActivityHandler):

@@ -47,6 +47,14 @@ for step in range(int(sys.argv[1])):
     time.sleep(0.2)
 """
 
+SET_THEME = """async theme => {
+  const {baseUrl} = JSON.parse(document.getElementById("jupyter-config-data").textContent);
+  const headers = {"X-XSRFToken": document.cookie.match(/_xsrf=([^;]+)/)[1]};
+  const body = JSON.stringify({raw: JSON.stringify({theme})});
+  const path = "lab/api/settings/@jupyterlab/apputils-extension:themes";
+  return (await fetch(baseUrl + path, {method: "PUT", headers, body})).status;
+}"""
+
 
 def missing() -> str:
     """Why Lab cannot be tried in a browser here; empty where it can."""
@@ -96,9 +104,9 @@ def logged_in(hub: RealHub, chromium: Any, name: str, *, has_slice: bool = True)
     return made
 
 
-def open_lab(hub: RealHub, context: Any, name: str, path: str = "") -> Any:
+def open_lab(hub: RealHub, context: Any, name: str, path: str = "", page: Any = None) -> Any:
     """JupyterLab of a user in a new workspace, with the sidebar open; ``path``: a file that it opens too."""
-    page = context.new_page()
+    page = page or context.new_page()
     page.goto(f"{hub.stage.url}/user/{name}/lab/workspaces/{uuid.uuid4().hex}{path}")
     page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=60_000)
     page.locator(f"{PANEL} .jgq-project").first.wait_for()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.hub.real_hub import RealHub
-from tests.labextension.lab import PANEL, QUOTA, chromium, lab_hub, logged_in, needs_lab, open_lab
+from tests.labextension.lab import PANEL, QUOTA, SET_THEME, chromium, lab_hub, logged_in, needs_lab, open_lab
 
 __all__ = ["chromium"]
 
@@ -20,6 +22,7 @@ policy:
   idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 20s}
 """
 LONG_MS = 120_000
+STOPPED = re.compile(r"The kernel of this notebook was shut down at .* its GPU was not in use. Its variables are lost.")
 
 
 @pytest.fixture
@@ -29,11 +32,12 @@ def hub(tmp_path: Path) -> Iterator[RealHub]:
 
 
 def test_a_warning_is_shown_and_postponed_and_a_shutdown_is_explained(hub: RealHub, chromium: Any) -> None:
-    page = open_lab(hub, logged_in(hub, chromium, "bob"), "bob")
-    page.get_by_role("button", name="Python 3 (ipykernel)").or_(page.locator(".jp-LauncherCard")).first.click()
-    page.locator(".jp-Notebook").click(timeout=60_000)
-    page.keyboard.type("model = 1")
-    page.keyboard.press("Control+Enter")
+    context = logged_in(hub, chromium, "bob")
+    page = with_notebook(open_lab(hub, context, "bob"))
+    page.evaluate(SET_THEME, "JupyterLab Dark")
+    without_events = context.new_page()
+    without_events.route_web_socket("**/api/events/subscribe", lambda socket: None)
+    without_events = with_notebook(open_lab(hub, context, "bob", page=without_events))
 
     keep = page.locator(PANEL).get_by_role("button", name="Keep my GPU")
     keep.wait_for(timeout=LONG_MS)
@@ -44,8 +48,41 @@ def test_a_warning_is_shown_and_postponed_and_a_shutdown_is_explained(hub: RealH
     keep.wait_for(state="detached")
     notice.first.wait_for(state="detached")
 
-    page.locator(".Toastify__toast", has_text="The kernel of Untitled.ipynb was shut down").first.wait_for(
-        timeout=LONG_MS
-    )
-    page.get_by_role("button", name="Restart kernel").first.click()
-    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=60_000)
+    message = page.locator(".Toastify__toast", has_text="The kernel of Untitled.ipynb was shut down").first
+    message.wait_for(timeout=LONG_MS)
+    banners = [each.get_by_role("status").filter(has_text=STOPPED) for each in (page, without_events)]
+    for banner in banners:
+        banner.wait_for(timeout=LONG_MS)
+    if folder := os.environ.get("GPU_QUOTA_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/stopped light.png")
+        without_events.screenshot(path=f"{folder}/stopped dark.png")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    assert axe.run(page, context=".jgq-stopped").violations_count == 0
+    banners[0].get_by_role("button", name="Restart Kernel").focus()
+    page.keyboard.press("Enter")
+    banners[0].wait_for(state="detached")
+    message.wait_for(state="detached")
+    assert output_of(page, "print('model' in globals())") == "False"
+    banners[1].get_by_role("button", name="Restart Kernel").click()
+    banners[1].wait_for(state="detached")
+    assert output_of(without_events, "6 * 7") == "42"
+
+
+def with_notebook(page: Any) -> Any:
+    """The page with a new notebook, whose kernel has a variable."""
+    page.locator('.jp-LauncherCard[title^="Python 3"]').first.click()
+    assert output_of(page, "model = 1; model") == "1"
+    return page
+
+
+def output_of(page: Any, code: str) -> str:
+    """Execute code in a new cell at the end of the notebook of the page."""
+    page.locator(".jp-Notebook").click(timeout=60_000)
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for(timeout=60_000)
+    page.locator(".jp-Cell .cm-content").last.click()
+    page.keyboard.insert_text(code)
+    outputs = page.locator(".jp-OutputArea-output")
+    output = outputs.nth(outputs.count())
+    page.keyboard.press("Shift+Enter")
+    output.wait_for(timeout=60_000)
+    return str(output.inner_text()).strip()

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from tests.hub.real_hub import RealHub
-from tests.labextension.lab import PANEL, cancel_all, chromium, lab_hub, logged_in, needs_lab, open_lab, submit
+from tests.labextension.lab import (
+    PANEL,
+    SET_THEME,
+    cancel_all,
+    chromium,
+    lab_hub,
+    logged_in,
+    needs_lab,
+    open_lab,
+    submit,
+)
 from tests.patience import until
 
 __all__ = ["chromium"]
@@ -148,15 +158,6 @@ def server_token(hub: RealHub, name: str) -> str:
             if variables.get("JUPYTERHUB_USER") == name and "JUPYTERHUB_API_TOKEN" in variables:
                 return variables["JUPYTERHUB_API_TOKEN"]
     raise AssertionError(f"{name} has no server")
-
-
-SET_THEME = """async theme => {
-  const {baseUrl} = JSON.parse(document.getElementById("jupyter-config-data").textContent);
-  const headers = {"X-XSRFToken": document.cookie.match(/_xsrf=([^;]+)/)[1]};
-  const body = JSON.stringify({raw: JSON.stringify({theme})});
-  const path = "lab/api/settings/@jupyterlab/apputils-extension:themes";
-  return (await fetch(baseUrl + path, {method: "PUT", headers, body})).status;
-}"""
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,9 @@ def test_only_the_named_kernel_is_shut_down_and_the_others_keep_their_variables(
     service.free = None
     assert run(server, other, "print(kept)") == "42\n"
     until(lambda: service.kernel(holder) is None)
+    (shut_down,) = server.call("GET", "/gpu-quota/idle")[1]["shut_down"]
+    assert shut_down["kernel"] == holder and shut_down["message"] == ""
+    assert shut_down["unused_ms"] >= 1_000 and 0 <= shut_down["shut_down_ms"] < 600_000
 
 
 def test_a_kernel_used_since_is_not_shut_down(server: JupyterServer, service: Service) -> None:
@@ -264,5 +267,5 @@ def test_a_server_without_a_share_reports_nothing(tmp_path: Path) -> None:
     with service_at(service), jupyter_server(tmp_path, service.port, JUPYTER_GPU_QUOTA_SHARE="") as server:
         server.start_kernel()
         time.sleep(2.5)
-        assert server.call("GET", "/gpu-quota/idle") == (200, {"idle": None, "waiting": []})
+        assert server.call("GET", "/gpu-quota/idle") == (200, {"idle": None, "waiting": [], "shut_down": []})
     assert service.reports == []

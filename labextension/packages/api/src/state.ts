@@ -10,6 +10,14 @@ export interface WaitingKernel {
   readonly message: string;
 }
 
+/** A kernel that was shut down to free its GPU, a time ago. `message`: the cause, if it was not that it was unused. */
+export interface ShutDownKernel {
+  readonly kernel: string;
+  readonly shut_down_ms: number;
+  readonly unused_ms: number | null;
+  readonly message: string;
+}
+
 export interface Countdown {
   readonly idle: Idle;
   /** When the GPU is freed, in milliseconds of Date.now(); null without a countdown. */

@@ -1,7 +1,7 @@
 /** How a front end reaches the service. */
 
 import type { Idle, Job, JobRequest, Service } from './service';
-import type { WaitingKernel } from './state';
+import type { ShutDownKernel, WaitingKernel } from './state';
 
 export interface ServerStatus {
   readonly configured: boolean;
@@ -11,13 +11,21 @@ export interface ServerStatus {
   readonly project: string | null;
 }
 
+export interface IdleState {
+  readonly idle: Idle | null;
+  readonly waiting: readonly WaitingKernel[];
+  readonly shut_down: readonly ShutDownKernel[];
+}
+
+export const NO_IDLE_STATE: IdleState = { idle: null, waiting: [], shut_down: [] };
+
 /** Through a notebook's server, or as a page of the hub. Every call has a time-out and throws ServiceError. */
 export interface Transport {
   readonly service: Service;
   /** The name of the stream that the tabs of a browser share; by default the address of the service. */
   readonly stream?: string;
   status(): Promise<ServerStatus>;
-  idle(): Promise<{ idle: Idle | null; waiting: WaitingKernel[] }>;
+  idle(): Promise<IdleState>;
   keep(): Promise<Idle>;
   cancelWait(kernel: string): Promise<void>;
   /** Pack the folder, send it and queue the job. */

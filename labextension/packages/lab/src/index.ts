@@ -1,7 +1,7 @@
 /** GPU quotas and jobs in JupyterLab and Jupyter Notebook. */
 
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ICommandPalette, Notification } from '@jupyterlab/apputils';
+import { ICommandPalette, ISessionContextDialogs, Notification, SessionContextDialogs } from '@jupyterlab/apputils';
 import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker } from '@jupyterlab/notebook';
@@ -9,12 +9,13 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { Model, type JobNotification } from '@jupyter-gpu-quota/api';
+import { Model, type JobNotification, type ShutDownKernel } from '@jupyter-gpu-quota/api';
 
 import { addCommands, OPEN } from './commands';
-import { Notifications, type OpenNotebook } from './notifications';
+import { Notifications } from './notifications';
 import { GpuPanel } from './panel';
 import { GpuStatus } from './status';
+import { StoppedNotebooks } from './stopped';
 import { labTransport } from './transport';
 
 const PLUGIN_ID = 'jupyter-gpu-quota:plugin';
@@ -33,6 +34,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     IStatusBar,
     ISettingRegistry,
     ILayoutRestorer,
+    ISessionContextDialogs,
   ],
   activate,
 };
@@ -47,6 +49,7 @@ function activate(
   statusBar: IStatusBar | null,
   settings: ISettingRegistry | null,
   restorer: ILayoutRestorer | null,
+  dialogs: ISessionContextDialogs | null,
 ): void {
   const trans = (translator ?? nullTranslator).load('jupyter_gpu_quota');
   let shownEvents = DEFAULT_EVENTS;
@@ -63,25 +66,14 @@ function activate(
     panel.showJob(id);
     void app.commands.execute(OPEN);
   };
+  const readShutDown = async (): Promise<readonly ShutDownKernel[]> => (await model.transport.idle()).shut_down;
+  const sessionDialogs = dialogs ?? new SessionContextDialogs({ translator: translator ?? undefined });
+  const stopped = notebooks && new StoppedNotebooks(notebooks, readShutDown, sessionDialogs, trans);
   notifications = new Notifications(trans, {
     keep,
     openJob,
-    notebooksOf: kernels => {
-      const open: OpenNotebook[] = [];
-      notebooks?.forEach(({ id, title, sessionContext }) => {
-        if (kernels.includes(sessionContext.session?.kernel?.id ?? '')) {
-          open.push({ id, name: title.label });
-        }
-      });
-      return open;
-    },
-    restart: async stopped => {
-      for (const { id } of stopped) {
-        const context = notebooks?.find(panel => panel.id === id)?.sessionContext;
-        await context?.shutdown().catch(() => undefined); // The kernel is gone already.
-        await context?.startKernel();
-      }
-    },
+    stopped: async () => (await stopped?.check()) ?? [],
+    restart: async () => stopped?.restartAll(),
     onWaiting: event => {
       const others = model.state.waiting.filter(one => one.kernel !== event.kernel);
       model.setWaiting(event.state === 'waiting' ? [...others, event] : others);

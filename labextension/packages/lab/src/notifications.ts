@@ -13,35 +13,30 @@ type Stage = Idle['stage'];
 interface IdleEvent {
   stage: Stage;
   message: string;
-  kernels: string[];
   keeps_left?: number;
-}
-
-/** A notebook by the id of its widget. */
-export interface OpenNotebook {
-  readonly id: string;
-  readonly name: string;
 }
 
 interface WaitingEvent extends WaitingKernel {
   state: 'waiting' | 'ready' | 'refused' | 'given_up';
 }
 
+function showError(error: Error): void {
+  Notification.error(error.message);
+}
+
 export interface NotificationActions {
   keep(): Promise<void>;
   openJob(id: string): void;
-  /** The open notebooks that one of these kernels belongs to. */
-  notebooksOf(kernels: readonly string[]): OpenNotebook[];
-  /** Start a kernel for these notebooks. */
-  restart(notebooks: readonly OpenNotebook[]): Promise<void>;
+  /** The names of the open notebooks whose kernels were shut down. */
+  stopped(): Promise<string[]>;
+  /** Start the kernels of these notebooks. */
+  restart(): Promise<void>;
   onWaiting(event: WaitingEvent): void;
 }
 
 /** Shows the events of this server. One notification for each warning is updated with the warning. */
 export class Notifications {
   private warning: string | null = null;
-  /** The notebooks whose kernels the newest warning named. */
-  private warned: readonly OpenNotebook[] = [];
 
   constructor(
     private readonly trans: TranslationBundle,
@@ -50,7 +45,7 @@ export class Notifications {
 
   take(event: Event.Emission): void {
     if (event.schema_id === `${EVENTS}idle/v1`) {
-      this.idle(event as unknown as IdleEvent);
+      void this.idle(event as unknown as IdleEvent).catch(showError);
     } else if (event.schema_id === `${EVENTS}kernel_waiting/v1`) {
       this.waiting(event as unknown as WaitingEvent);
     }
@@ -66,27 +61,20 @@ export class Notifications {
     });
   }
 
-  private idle(event: IdleEvent): void {
-    if (event.stage === 'in_use' || event.stage === 'reported') {
-      this.dismiss();
-      return;
-    }
+  private async idle({ stage, message, keeps_left }: IdleEvent): Promise<void> {
     const { trans, actions } = this;
-    if (event.kernels.length > 0) {
-      this.warned = actions.notebooksOf(event.kernels);
+    if (stage === 'in_use' || stage === 'reported') {
+      this.dismiss();
+    } else if (stage === 'warned') {
+      const keep = { label: trans.__('Keep my GPU'), callback: () => void actions.keep() };
+      this.show(message, keeps_left ? [keep] : []);
+    } else {
+      const names = stage === 'freed' ? await actions.stopped() : [];
+      const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart().catch(showError) };
+      // Lab cuts a notification at 140 characters.
+      const why = trans.__('The kernel of %1 was shut down, because it did not use its GPU. Its variables are lost.', names.join(', '));
+      this.show(names.length > 0 ? why : message, names.length > 0 ? [restart] : []);
     }
-    const lost = this.warned;
-    const keep = { label: trans.__('Keep my GPU'), callback: () => void actions.keep() };
-    const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart(lost).catch((error: Error) => Notification.error(error.message)) };
-    const shown = {
-      warned: event.keeps_left ? [keep] : [],
-      freeing: [],
-      freed: lost.length > 0 ? [restart] : [],
-      stopping: [],
-    }[event.stage];
-    const names = lost.map(one => one.name).join(', ');
-    const why = trans.__('The kernel of %1 was shut down, because it did not use its GPU. Its variables are lost.', names);
-    this.show(event.stage === 'freed' && names ? why : event.message, shown); // Lab cuts a notification at 140 characters.
   }
 
   private show(message: string, actions: Notification.IAction[]): void {

@@ -5,13 +5,14 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import {
   errorOf,
+  NO_IDLE_STATE,
   Service,
   ServiceError,
   type Idle,
+  type IdleState,
   type Job,
   type ServerStatus,
   type Transport,
-  type WaitingKernel,
 } from '@jupyter-gpu-quota/api';
 
 const REQUEST_TIMEOUT_MS = 30_000;
@@ -66,9 +67,9 @@ export function labTransport(settings: ServerConnection.ISettings): Transport {
         throw error;
       }),
     idle: () =>
-      ask<{ idle: Idle | null; waiting: WaitingKernel[] }>('idle').catch(error => {
+      ask<IdleState>('idle').catch(error => {
         if (error instanceof ServiceError && error.status === 404) {
-          return { idle: null, waiting: [] };
+          return NO_IDLE_STATE;
         }
         throw error;
       }),

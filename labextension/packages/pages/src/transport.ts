@@ -1,6 +1,6 @@
 /** The service from a page of its own: the login is the browser's cookie, with the XSRF token of the page. */
 
-import { Service, ServiceError, type Transport } from '@jupyter-gpu-quota/api';
+import { NO_IDLE_STATE, Service, ServiceError, type Transport } from '@jupyter-gpu-quota/api';
 
 import type { Frame } from './frame';
 
@@ -42,7 +42,7 @@ export function pageTransport(frame: Frame): Transport {
     service,
     stream: `${base}:${frame.user}`,
     status: () => Promise.resolve({ configured: true, notebook: null, version: '', project: null }),
-    idle: () => Promise.resolve({ idle: null, waiting: [] }),
+    idle: () => Promise.resolve(NO_IDLE_STATE),
     keep: () => Promise.reject(new Error('a page has no notebook')),
     cancelWait: () => Promise.reject(new Error('a page has no kernel')),
     submit: request => service.submit(request),

@@ -1,0 +1,130 @@
+/** In a notebook whose kernel was shut down to free its GPU: what happened, and a restart, until a kernel runs again. */
+
+import { ReactWidget, type ISessionContext, type ISessionContextDialogs } from '@jupyterlab/apputils';
+import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { useEffect, useRef } from 'react';
+
+import type { ShutDownKernel } from '@jupyter-gpu-quota/api';
+import { ActionButton, duration, ErrorText, localTime, useAction } from '@jupyter-gpu-quota/components';
+
+/** Watches the notebooks. JupyterLab detects the end of a kernel, and the Jupyter server knows the cause. */
+export class StoppedNotebooks {
+  /** The newest kernel of each notebook, by id. */
+  private readonly kernels = new Map<NotebookPanel, string>();
+  private readonly banners = new Map<NotebookPanel, StoppedBanner>();
+
+  constructor(
+    notebooks: INotebookTracker,
+    private readonly read: () => Promise<readonly ShutDownKernel[]>,
+    private readonly dialogs: ISessionContextDialogs,
+    private readonly trans: TranslationBundle,
+  ) {
+    notebooks.forEach(panel => this.watch(panel));
+    notebooks.widgetAdded.connect((_, panel) => this.watch(panel));
+  }
+
+  /** Show a banner in each notebook whose kernel was shut down; returns their names. */
+  async check(): Promise<string[]> {
+    const shutDown = new Map((await this.read()).map(one => [one.kernel, one]));
+    for (const [panel, kernel] of this.kernels) {
+      const found = shutDown.get(kernel);
+      if (found && !this.banners.has(panel)) {
+        const banner = new StoppedBanner(found, () => this.restart(panel.sessionContext), this.trans);
+        this.banners.set(panel, banner);
+        panel.contentHeader.addWidget(banner);
+      }
+    }
+    return [...this.banners.keys()].map(panel => panel.title.label);
+  }
+
+  async restartAll(): Promise<void> {
+    for (const { sessionContext } of this.banners.keys()) {
+      await this.restart(sessionContext);
+    }
+  }
+
+  private async restart(context: ISessionContext): Promise<void> {
+    await context.shutdown().catch(() => undefined); // The kernel is gone already.
+    await this.dialogs.restart(context);
+  }
+
+  private watch(panel: NotebookPanel): void {
+    const { sessionContext } = panel;
+    const look = (): void => {
+      const kernel = sessionContext.session?.kernel;
+      if (kernel && kernel.status !== 'dead' && kernel.id !== this.kernels.get(panel)) {
+        this.kernels.set(panel, kernel.id);
+        this.banners.get(panel)?.dispose();
+        this.banners.delete(panel);
+      } else if (!kernel || kernel.status === 'dead') {
+        this.check().catch(error => console.warn('jupyter-gpu-quota: the cause of a shutdown cannot be read:', error));
+      }
+    };
+    sessionContext.kernelChanged.connect(look);
+    sessionContext.sessionChanged.connect(look);
+    sessionContext.statusChanged.connect(look);
+    panel.disposed.connect(() => {
+      this.kernels.delete(panel);
+      this.banners.delete(panel);
+    });
+  }
+}
+
+class StoppedBanner extends ReactWidget {
+  private readonly at: string;
+
+  constructor(
+    private readonly shutDown: ShutDownKernel,
+    private readonly restart: () => Promise<void>,
+    private readonly trans: TranslationBundle,
+  ) {
+    super();
+    this.at = new Date(Date.now() - shutDown.shut_down_ms).toISOString();
+    this.addClass('jgq-stopped');
+    this.node.setAttribute('role', 'status'); // It is in the page before its text, so that screen readers announce the text.
+  }
+
+  protected override render(): JSX.Element {
+    return <Stopped shutDown={this.shutDown} at={this.at} restart={this.restart} trans={this.trans} onHeight={this.setHeight} />;
+  }
+
+  /** Lab's layout gives a widget its minimum height; here it depends on how the text wraps. */
+  private readonly setHeight = (px: number): void => {
+    this.node.style.minHeight = `${px}px`;
+    this.parent?.fit();
+  };
+}
+
+interface StoppedProps {
+  shutDown: ShutDownKernel;
+  at: string;
+  restart(): Promise<void>;
+  trans: TranslationBundle;
+  onHeight(px: number): void;
+}
+
+function Stopped({ shutDown, at, restart, trans, onHeight }: StoppedProps): JSX.Element {
+  const { busy, error, run } = useAction();
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const observer = new ResizeObserver(() => onHeight(box.current?.offsetHeight ?? 0));
+    observer.observe(box.current!);
+    return () => observer.disconnect();
+  }, [onHeight]);
+  const time = localTime(at, Date.now());
+  const why =
+    shutDown.message ||
+    trans.__('It had not been used for %1, and its GPU was not in use. Its variables are lost.', duration(shutDown.unused_ms ?? 0));
+  return (
+    <div className="jgq-stopped-box" ref={box}>
+      <p>
+        <b>{trans.__('The kernel of this notebook was shut down at %1.', time)}</b> {why}
+      </p>
+      <ActionButton busy={busy} onClick={() => void run(restart)}>
+        {trans.__('Restart Kernel')}
+      </ActionButton>
+      <ErrorText error={error} />
+    </div>
+  );
+}
