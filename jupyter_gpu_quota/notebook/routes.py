@@ -30,7 +30,7 @@ class ActivityHandler(APIHandler):
 
 
 class IdleState(ActivityHandler):
-    """``GET gpu-quota/idle``: the idle state of the notebook, null while unknown; kernels that wait or were shut down."""
+    """``GET gpu-quota/idle``: the notebook's idle state, null while unknown; kernels that wait or were shut down."""
 
     _track_activity = False  # a refresh of the sidebar is not activity of the user
 
