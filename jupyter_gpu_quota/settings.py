@@ -22,7 +22,13 @@ SETTINGS_VARIABLE = "JUPYTER_GPU_QUOTA_SETTINGS"
 SERVICE: dict[str, Any] = {"config": True, "service": True}
 """The tags of a setting that the hub passes to the service."""
 
-FILES = ("quota_file", "notification_webhook_secret_file", "notification_mail_password_file", "notification_ca_file")
+FILES = (
+    "quota_file",
+    "kubernetes_config",
+    "notification_webhook_secret_file",
+    "notification_mail_password_file",
+    "notification_ca_file",
+)
 """Settings that name a file; relative paths start where the hub runs."""
 
 
@@ -33,6 +39,11 @@ class GPUQuota(Configurable):
         "jupyter_gpu_quota_state",
         help="Folder of the database, bundles, jobs, logs and outputs. Relative paths start where the hub runs.",
     ).tag(**SERVICE)
+    run_dir = Unicode(
+        "",
+        help="Folder of the service's pid file and of the sockets by which its processes wake each other; empty: "
+        "state_dir. Services on several machines that share state_dir need one each.",
+    ).tag(**SERVICE)
     database_url = Unicode("", help="SQLAlchemy address of the database; empty: an SQLite file in state_dir.").tag(
         **SERVICE
     )
@@ -40,6 +51,11 @@ class GPUQuota(Configurable):
         "",
         help="Address on which the service listens, http://127.0.0.1:PORT; empty: a free loopback port, usually the "
         "same one for the same state_dir.",
+    ).tag(config=True)
+    start_service = Bool(
+        True,
+        help="Whether the hub starts the service. False: it runs elsewhere, and service_url and api_token, or the "
+        "entry gpu-quota of c.JupyterHub.services, say where.",
     ).tag(config=True)
     notebook_service_url = Unicode(
         "",
@@ -51,6 +67,41 @@ class GPUQuota(Configurable):
     ).tag(config=True)
     hub = Unicode("local", help="Name of this hub in records.").tag(**SERVICE)
     cluster = Unicode("local", help="Name of this machine or cluster in records.").tag(**SERVICE)
+    backend = Enum(
+        ["local", "kubernetes"],
+        default_value="local",
+        help="Where jobs run: as processes of the hub's machine, or as pods of a Kubernetes cluster.",
+    ).tag(**SERVICE)
+    kubernetes_config = Unicode(
+        "", help="Kubeconfig file of the cluster; empty: the service account of the pod that the service runs in."
+    ).tag(**SERVICE)
+    kubernetes_context = Unicode("", help="Context of that file; empty: its current one.").tag(**SERVICE)
+    kubernetes_namespace = Unicode(
+        "", help="Namespace of the pods of jobs; empty: that of the pod that the service runs in."
+    ).tag(**SERVICE)
+    kubernetes_fractions = Enum(
+        ["auto", "dra", "none"],
+        default_value="auto",
+        help="How pods get parts of a device: by Dynamic Resource Allocation on nodes that have it, and whole devices "
+        "on others (auto); by Dynamic Resource Allocation, and other nodes are not used (dra); not at all (none).",
+    ).tag(**SERVICE)
+    kubernetes_driver = Unicode("gpu.nvidia.com", help="Name of the DRA driver whose devices are allocated.").tag(
+        **SERVICE
+    )
+    kubernetes_device_class = Unicode("gpu.nvidia.com", help="DeviceClass of the claims of jobs.").tag(**SERVICE)
+    kubernetes_image = Unicode("", help="Image of the pods of jobs; the backend kubernetes needs it.").tag(**SERVICE)
+    kubernetes_path = Unicode("/opt/conda/bin", help="Folder of that image that is first in PATH.").tag(**SERVICE)
+    kubernetes_volume_claim = Unicode(
+        "",
+        help="PersistentVolumeClaim (ReadWriteMany) in that namespace, whose volume the service has as its state_dir; "
+        "pods mount the folders of their own job. The backend kubernetes needs it.",
+    ).tag(**SERVICE)
+    kubernetes_pod = Dict(
+        help="Fields merged into the spec of each pod of a job: {'tolerations': [...], 'imagePullSecrets': [...]}."
+    ).tag(**SERVICE)
+    kubernetes_container = Dict(
+        help="Fields merged into the container of each pod of a job: {'securityContext': {'runAsUser': 1000}}."
+    ).tag(**SERVICE)
     quota_file = Unicode(
         "", help="Quota file for an empty database; later edits are made on the page, with the CLI or the API."
     ).tag(**SERVICE)
@@ -77,8 +128,8 @@ class GPUQuota(Configurable):
     ).tag(config=True)
     accounts = Bool(
         False,
-        help="Whether jobs run under their submitters' accounts; setup_gpu_quota sets it from the spawner and "
-        "job_account.",
+        help="Whether jobs run under their submitters' accounts, or on Kubernetes in pods of their own; "
+        "setup_gpu_quota sets it from the spawner, job_account and backend.",
     ).tag(**SERVICE)
     tick_ms = Int(1000, min=10, max=1000, help="Longest time between two scheduling cycles, in milliseconds.").tag(
         **SERVICE
@@ -216,6 +267,27 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> GP
     """The service's settings; raises TraitError or ValueError if the variable is malformed."""
     known = json.loads(environment.get(SETTINGS_VARIABLE, "{}"))
     return GPUQuota(**known)
+
+
+def backend_mistakes(config: GPUQuota) -> list[str]:
+    """A sentence for each setting that the backend needs and that is missing."""
+    if config.backend == "local":
+        return []
+    needed = {
+        "kubernetes_image": "the image of the pods of jobs",
+        "kubernetes_volume_claim": "the claim of the volume that the service and the pods share",
+        **({"kubernetes_namespace": "the namespace of the pods of jobs"} if config.kubernetes_config else {}),
+    }
+    return [
+        f"c.GPUQuota.backend is {config.backend!r} and c.GPUQuota.{name} is empty: set it to {what}."
+        for name, what in needed.items()
+        if not getattr(config, name)
+    ]
+
+
+def run_dir(config: GPUQuota) -> Path:
+    """The folder of the pid file and of the sockets for wakeups."""
+    return Path(config.run_dir or config.state_dir)
 
 
 def database_url(config: GPUQuota) -> str:

@@ -19,14 +19,14 @@ from typing import Any
 from jupyterhub.services.auth import HubOAuth
 from tornado.httpserver import HTTPServer
 
-from ..backends.local.readers import local_readers
 from ..bundle import BundleStore
 from ..deployment.heartbeat import Heartbeat
 from ..deployment.pid_file import child_is_running
+from ..deployment.selected_backend import CannotOpenBackend, readers_of
 from ..deployment.supervisor import CONTROLLER
 from ..hub_api import Hub, RestHub
 from ..notifications.channels import channels_of
-from ..settings import SERVICE_NAME, GPUQuota, database_url, settings_from_environment
+from ..settings import SERVICE_NAME, GPUQuota, database_url, run_dir, settings_from_environment
 from ..store import wakeup
 from ..store.open import open_store
 from ..store.records.calls import StoreUnavailable
@@ -57,23 +57,32 @@ WAKES_AT_ONCE, WAKE_EACH_MS = 10, 5_000
 """Repeated requests for a returned slice: each is queued, decided and audited."""
 
 
-def main(listening: Sequence[int], heartbeat_fd: int | None = None) -> int:
+def main(listening: Sequence[int], heartbeat_fd: int | None = None, *, alone: bool = False) -> int:
     """Serve at the sockets that the supervisor bound, until SIGTERM or the end of the supervisor.
 
-    Takes their descriptors, and the pipe for heartbeats. Settings come from the
-    environment that the hub gives its services.
+    Takes their descriptors, and the pipe for heartbeats; ``alone``: the supervisor starts no controllers. Settings come
+    from the environment that the hub gives its services.
     """
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s api] %(message)s")
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     heartbeat = Heartbeat(heartbeat_fd)
     gc.freeze()  # imports stay, so the garbage collector need not traverse them during a request
     sockets = [socket.socket(fileno=fd) for fd in listening]
-    asyncio.run(serve(settings_from_environment(), sockets, heartbeat))
+    try:
+        asyncio.run(serve(settings_from_environment(), sockets, heartbeat, alone=alone))
+    except CannotOpenBackend as error:
+        log.error("%s", error)
+        return 1
     return 0
 
 
-async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat: Heartbeat) -> None:
-    """Serve at once, open and follow the store; end on SIGTERM, SIGINT or a closed standard input."""
+async def serve(
+    settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat: Heartbeat, *, alone: bool = False
+) -> None:
+    """Serve at once, open and follow the store; end on SIGTERM, SIGINT or a closed standard input.
+
+    ``alone``: the supervisor starts no controllers, so that only their lease says whether they run.
+    """
     ending, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
@@ -81,11 +90,12 @@ async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat:
     auth = hub_auth()
     hub = RestHub(auth.api_url, auth.api_token)
     services = make_services(settings, auth, hub, StoreSlot())
-    services.controller_alive = lambda: child_is_running(services.state_dir, CONTROLLER)
+    if not alone:
+        services.controller_alive = lambda: child_is_running(run_dir(settings), CONTROLLER)
     server = start_server(services, sockets)
     tasks = [
         _supervised(_open_store(services, database_url(settings))),
-        _supervised(_follow_wakeups(services)),
+        _supervised(_follow_wakeups(services, run_dir(settings) / "web.sock")),
         _supervised(_send_heartbeats(heartbeat)),
     ]
     await ending.wait()
@@ -120,11 +130,11 @@ def make_services(
     slice_secrets = SliceSecrets(
         lambda name: store_view.read(slot().service_key, name, now=clock()), lambda: store_view.mirror.notebooks
     )
-    backend = local_readers(state_dir, cgroup=settings.cgroup, mps=settings.mps)
+    backend = readers_of(settings)
 
     def committed() -> None:
         """The controller decides at once, and the store view follows."""
-        wakeup.notify(state_dir / "controller.sock")
+        wakeup.notify(run_dir(settings) / "controller.sock")
         store_view.notify()
 
     return Services(
@@ -228,13 +238,13 @@ async def _open_store(services: Services, url: str) -> None:
             services.store_view.notify()
 
 
-async def _follow_wakeups(services: Services) -> None:
+async def _follow_wakeups(services: Services, path: Path) -> None:
     """Refresh the store view after each wakeup; without a socket it is refreshed on demand."""
     while True:
         try:
-            wakeups = wakeup.WakeupSocket(services.state_dir / "web.sock")
+            wakeups = wakeup.WakeupSocket(path)
         except OSError as error:
-            log.error("%s cannot be bound: %s", services.state_dir / "web.sock", error.strerror)
+            log.error("%s cannot be bound: %s", path, error.strerror)
             await asyncio.sleep(RETRY_S)
             continue
         with wakeups:

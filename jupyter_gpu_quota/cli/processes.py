@@ -17,21 +17,23 @@ def demo(arguments: tuple[str, ...]) -> None:
 
 
 @click.command(hidden=True)
-def serve() -> None:
-    """Run the service; the hub starts it."""
+@click.option("--only", type=click.Choice(["api", "controller"]), default=None, help="Start only this process.")
+def serve(only: str | None) -> None:
+    """Run the service; the hub, or a pod, starts it."""
     from ..deployment.supervisor import main
 
-    sys.exit(main())
+    sys.exit(main(only))
 
 
 @click.command(hidden=True)
 @click.option("--listening", required=True, help="Comma-separated descriptors of the sockets.")
 @click.option("--heartbeat", type=int, default=None, help="The descriptor for heartbeats.")
-def api(listening: str, heartbeat: int | None) -> None:
+@click.option("--alone", is_flag=True, help="The controllers run elsewhere.")
+def api(listening: str, heartbeat: int | None, *, alone: bool) -> None:
     """Run the API; the service starts it."""
     from ..api.main import main
 
-    sys.exit(main([int(fd) for fd in listening.split(",")], heartbeat))
+    sys.exit(main([int(fd) for fd in listening.split(",")], heartbeat, alone=alone))
 
 
 @click.command(hidden=True)

@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from ..backends.local.backend import LocalBackend
 from ..bundle import BundleStore
 from ..deployment.heartbeat import Heartbeat
+from ..deployment.selected_backend import CannotOpenBackend, ControllersBackend, backend_of
 from ..hub_api import RestHub
 from ..notifications.channels import channels_of
 from ..quotafile.from_path import HOW_TO_APPLY, read_path
-from ..settings import GPUQuota, database_url, settings_from_environment
+from ..settings import GPUQuota, database_url, run_dir, settings_from_environment
 from ..store import wakeup
 from ..store.history_mark import MARK, HistoryMark
 from ..store.open import open_both
@@ -74,12 +74,17 @@ def main(heartbeat_fd: int | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s controllers] %(message)s")
     config = settings_from_environment()
     shutdown = _Shutdown()
-    with wakeup.WakeupSocket(Path(config.state_dir) / "controller.sock") as wake:
+    with wakeup.WakeupSocket(run_dir(config) / "controller.sock") as wake:
         stores = open_when_possible(database_url(config), wake, shutdown, heartbeat)
         if stores is not None:
             store, shared = stores
             _apply_first_quota(config, store)
-            run(build(config, store, shared), wake, shutdown, heartbeat)
+            try:
+                backend = backend_of(config)
+            except CannotOpenBackend as error:
+                log.error("%s", error)
+                return 1
+            run(build(config, backend, store, shared), wake, shutdown, heartbeat)
             store.close()
     return 0
 
@@ -112,22 +117,13 @@ class Controllers:
     close: Callable[[], None] = lambda: None
 
 
-def build(config: GPUQuota, store: Store, shared: Store) -> Controllers:
+def build(config: GPUQuota, backend: ControllersBackend, store: Store, shared: Store) -> Controllers:
     """The controllers that the settings describe. ``shared`` is the store of all loops but the main thread's."""
-    state = Path(config.state_dir)
-    backend = LocalBackend(  # its device reader, if it has one, ends with this process
-        state,
-        simulated_devices=[dict(device) for device in config.simulated_devices],
-        wake=state / "controller.sock",
-        log_limit_mib=config.log_limit_mib,
-        outputs_limit_mib=config.outputs_limit_mib,
-        mps=config.mps,
-        cgroup=config.cgroup,
-    )
+    sockets = run_dir(config)
     leadership = Leadership(store, now_ms, holder=unique_holder(), lease_ms=config.lease_ms)
     hub = HubCalls(RestHub(os.environ.get("JUPYTERHUB_API_URL", ""), os.environ.get("JUPYTERHUB_API_TOKEN", "")))
     channels = ChannelList(lambda: channels_of(config, now_ms))
-    fenced = FencedStore(shared, leadership, now_ms, committed=lambda: _wake_all(state))
+    fenced = FencedStore(shared, leadership, now_ms, committed=lambda: _wake_all(sockets))
     factory = ControllerFactory(
         store=shared, fenced=fenced, hub=hub, enforcement_backend=backend.enforcement, channels=channels.all,
         clock=now_ms, events=config.notification_events, hub_name=config.hub,
@@ -145,13 +141,15 @@ def build(config: GPUQuota, store: Store, shared: Store) -> Controllers:
     return Controllers(leadership, scheduling, retention, (*others, status), channels.close)
 
 
-def _wake_all(state: Path) -> None:
+def _wake_all(sockets: Path) -> None:
     """Wake scheduling, and the api processes that show the change."""
-    wakeup.notify(state / "controller.sock")
-    wakeup.notify(state / "web.sock")
+    wakeup.notify(sockets / "controller.sock")
+    wakeup.notify(sockets / "web.sock")
 
 
-def _scheduling(config: GPUQuota, store: Store, backend: LocalBackend, leadership: Leadership) -> SchedulingController:
+def _scheduling(
+    config: GPUQuota, store: Store, backend: ControllersBackend, leadership: Leadership
+) -> SchedulingController:
     return SchedulingController(
         clock=now_ms,
         store=with_readable_quota(store),
@@ -163,13 +161,13 @@ def _scheduling(config: GPUQuota, store: Store, backend: LocalBackend, leadershi
             tick_max_ms=config.tick_ms,
         ),
         outputs_limit_mib=config.outputs_limit_mib,
-        notify=lambda version: wakeup.notify(Path(config.state_dir) / "web.sock", b'{"version":%d}' % version),
+        notify=lambda version: wakeup.notify(run_dir(config) / "web.sock", b'{"version":%d}' % version),
         validate=config.validate_state,
         guard=RecoveryGuard(store, backend.attempts, HistoryMark(Path(config.state_dir) / MARK)),
     )
 
 
-def _retention(config: GPUQuota, store: Store, backend: LocalBackend, leadership: Leadership) -> Retention:
+def _retention(config: GPUQuota, store: Store, backend: ControllersBackend, leadership: Leadership) -> Retention:
     bundles = BundleStore(Path(config.state_dir) / "bundles", limit_bytes=config.bundle_limit_mib << 20)
     times = RetentionTimes(
         jobs_ms=config.keep_jobs_days * DAY_MS,

@@ -45,33 +45,38 @@ class CannotServe(Exception):
     """The service cannot be started as it is configured; the message says what to change."""
 
 
-def main() -> int:
-    """Run API and controllers until SIGTERM. Settings come from the environment that the hub gives its services."""
+def main(only: str | None = None) -> int:
+    """Run API and controllers, or one of them, until SIGTERM. Settings come from the environment of the service."""
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s supervisor] %(message)s")
-    state_dir = state_dir_of(os.environ)
+    state_dir, run_dir = folders_of(os.environ)
     try:
-        take_over(state_dir)
-        sockets = listening_sockets(os.environ.get("JUPYTERHUB_SERVICE_URL") or DEFAULT_URL)
+        state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        take_over(run_dir)
+        sockets = (
+            listening_sockets(os.environ.get("JUPYTERHUB_SERVICE_URL") or DEFAULT_URL) if only != CONTROLLER else []
+        )
     except OSError as error:
         log.error("The state folder %s cannot be made: %s. %s", state_dir, error.strerror, SET_STATE_DIR)
         return 1
     except CannotServe as error:
         log.error("%s", error)
-        remove_pid_file(state_dir)
+        remove_pid_file(run_dir)
         return 1
     try:
-        ServiceSupervisor(state_dir, service_children(sockets), sockets).run()
+        ServiceSupervisor(run_dir, service_children(sockets, only), sockets).run()
     finally:
-        remove_pid_file(state_dir)
+        remove_pid_file(run_dir)
     return 0
 
 
-def state_dir_of(environment: Mapping[str, str]) -> Path:
-    """The state folder; the child processes read and validate all other settings."""
+def folders_of(environment: Mapping[str, str]) -> tuple[Path, Path]:
+    """The state folder, and that of the pid file; the child processes read and validate all other settings."""
     try:
-        return Path(json.loads(environment.get(SETTINGS_VARIABLE, "{}"))["state_dir"])
-    except (ValueError, KeyError, TypeError):
-        return Path(DEFAULT_STATE_DIR)
+        settings = json.loads(environment.get(SETTINGS_VARIABLE, "{}"))
+        state_dir = Path(settings["state_dir"])
+        return state_dir, Path(settings.get("run_dir") or state_dir)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Path(DEFAULT_STATE_DIR), Path(DEFAULT_STATE_DIR)
 
 
 def listening_sockets(url: str) -> list[socket.socket]:
@@ -113,12 +118,13 @@ def _address_error(url: str, error: OSError | ValueError) -> str:
     )
 
 
-def service_children(sockets: Sequence[socket.socket]) -> list[ChildProcess]:
-    """The API process, which inherits the sockets, and the controllers' process."""
+def service_children(sockets: Sequence[socket.socket], only: str | None = None) -> list[ChildProcess]:
+    """The API process, which inherits the sockets, and the controllers' process; or one of them."""
     command = [sys.executable, "-m", "jupyter_gpu_quota"]
     fds = [each.fileno() for each in sockets]
-    listening = ["--listening", ",".join(map(str, fds))]
-    return [ChildProcess(API, [*command, API, *listening], fds), ChildProcess(CONTROLLER, [*command, CONTROLLER])]
+    listening = ["--listening", ",".join(map(str, fds)), *(["--alone"] if only else [])]
+    children = [ChildProcess(API, [*command, API, *listening], fds), ChildProcess(CONTROLLER, [*command, CONTROLLER])]
+    return [each for each in children if only in (None, each.name)]
 
 
 class ServiceSupervisor:

@@ -26,7 +26,14 @@ from traitlets.config.loader import Config, LazyConfigValue
 from traitlets.utils.importstring import import_item
 
 from ..notifications.settings import mistakes
-from ..settings import SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, new_api_token, service_settings
+from ..settings import (
+    SERVICE_NAME,
+    SETTINGS_VARIABLE,
+    GPUQuota,
+    backend_mistakes,
+    new_api_token,
+    service_settings,
+)
 from .local_spawner import GPUQuotaLocalSpawner, GPUQuotaMixin
 from .own_port import OwnPortMixin
 from .ports import ReservedPort, reserve_ports
@@ -94,14 +101,31 @@ def _complete_settings(c: Config) -> GPUQuota:
         settings = GPUQuota(config=c)
     except TraitError as error:
         raise SetupError(str(error)) from None
+    if not settings.start_service:
+        settings.service_url, settings.api_token = _elsewhere(c, settings)
     c.GPUQuota.api_token = settings.api_token = settings.api_token or new_api_token()
     c.GPUQuota.service_url = settings.service_url = settings.service_url or _service_url(c, settings)
-    settings.accounts = settings.job_account == "spawner" and spawner_drops_to_accounts(c.JupyterHub.spawner_class)
-    for sentence in mistakes(settings):
+    settings.accounts = settings.backend == "kubernetes" or (
+        settings.job_account == "spawner" and spawner_drops_to_accounts(c.JupyterHub.spawner_class)
+    )
+    for sentence in mistakes(settings) + (backend_mistakes(settings) if settings.start_service else []):
         raise SetupError(sentence)
     if len(settings.api_token) < 32:
         raise SetupError("c.GPUQuota.api_token must have at least 32 characters; leave it empty for a new one.")
     return settings
+
+
+def _elsewhere(c: Config, settings: GPUQuota) -> tuple[str, str]:
+    """The address and the token of a service that the hub does not start."""
+    known = next((each for each in _resolved_list(c.JupyterHub, "services") if each.get("name") == SERVICE_NAME), {})
+    url, token = settings.service_url or known.get("url"), settings.api_token or known.get("api_token")
+    if not (url and token):
+        raise SetupError(
+            f"c.GPUQuota.start_service is False, and the {'token' if url else 'address'} of the service is unknown: "
+            f"set c.GPUQuota.{'api_token' if url else 'service_url'}, or the entry {SERVICE_NAME!r} of "
+            "c.JupyterHub.services."
+        )
+    return str(url), str(token)
 
 
 def _service_url(c: Config, settings: GPUQuota) -> str:
@@ -161,21 +185,24 @@ def _add_service(c: Config, settings: GPUQuota) -> None:
     services = _resolved_list(c.JupyterHub, "services")
     for number, known in enumerate(services):
         if known.get("name") == SERVICE_NAME:
-            if known.get("command") != spec["command"]:
+            if known.get("command") != spec.get("command"):
                 raise SetupError(f"c.JupyterHub.services already has a service named {SERVICE_NAME!r}; rename it.")
-            services[number] = spec
+            services[number] = spec if settings.start_service else {**known, **spec}
             return
     services.append(spec)
 
 
 def service_spec(settings: GPUQuota) -> dict[str, object]:
-    """The service's entry of ``c.JupyterHub.services``; the hub starts, restarts and proxies it."""
+    """The service's entry of ``c.JupyterHub.services``; the hub proxies it, and starts it unless it runs elsewhere."""
+    started = {
+        "command": [sys.executable, "-m", "jupyter_gpu_quota", "serve"],
+        "environment": {SETTINGS_VARIABLE: json.dumps(service_settings(settings))},
+    }
     return {
         "name": SERVICE_NAME,
         "url": settings.service_url,
-        "command": [sys.executable, "-m", "jupyter_gpu_quota", "serve"],
+        **(started if settings.start_service else {}),
         "api_token": settings.api_token,
-        "environment": {SETTINGS_VARIABLE: json.dumps(service_settings(settings))},
         "oauth_client_allowed_scopes": [ACCESS_SCOPE, *CUSTOM_SCOPES],
         "oauth_no_confirm": True,
         "display": True,
@@ -330,7 +357,7 @@ def missing_entries(hub: JupyterHub) -> list[str]:
 
 def _set_too_late(hub: JupyterHub) -> list[str]:
     """Settings that differ from those of the service; ``accounts`` is computed."""
-    passed = [service["environment"] for service in hub.services if service.get("name") == SERVICE_NAME]
+    passed = [service.get("environment", {}) for service in hub.services if service.get("name") == SERVICE_NAME]
     if not passed or SETTINGS_VARIABLE not in passed[0]:
         return []
     then, now = json.loads(passed[0][SETTINGS_VARIABLE]), service_settings(GPUQuota(config=hub.config))

@@ -215,7 +215,7 @@ def test_the_api_excludes_its_imports_from_garbage_collection() -> None:
     code = """
 import gc
 from jupyter_gpu_quota.api import main as api
-async def serve(*_): print(gc.get_freeze_count())
+async def serve(*_, **more): print(gc.get_freeze_count())
 api.serve, api.settings_from_environment = serve, lambda: None
 api.main([])
 """

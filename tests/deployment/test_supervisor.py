@@ -336,7 +336,9 @@ def test_an_unavailable_address_is_explained(url: str, said: str) -> None:
 def test_the_supervisor_and_the_settings_have_the_same_names(tmp_path: Path) -> None:
     assert GPUQuota().state_dir == supervisor.DEFAULT_STATE_DIR
     assert supervisor.SETTINGS_VARIABLE == SETTINGS_VARIABLE
-    assert supervisor.state_dir_of(environment(tmp_path, 1)) == tmp_path
+    assert supervisor.folders_of(environment(tmp_path, 1)) == (tmp_path, tmp_path)
+    separate = environment(tmp_path, 1, run_dir="/run/gpu-quota")
+    assert supervisor.folders_of(separate) == (tmp_path, Path("/run/gpu-quota"))
 
 
 def test_the_supervisor_loads_no_library() -> None:
@@ -423,6 +425,22 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
     finally:
         end_process(running.process, PATIENCE_S)
+
+
+def test_an_api_alone_is_ready_when_controllers_elsewhere_have_the_lease(tmp_path: Path) -> None:
+    both = Service(tmp_path)
+    (port,) = free_ports(str(tmp_path / "api"))
+    alone = environment(both.state, port, run_dir=str(tmp_path / "run"))
+    api = subprocess.Popen([*SERVE, "--only", "api"], env=alone)
+    try:
+        until(both.ready)
+        both.url = f"http://127.0.0.1:{port}/services/gpu-quota/api/v1"
+        until(both.ready, what=lambda: both.said("ready"))
+        found = pid_file.read_pid_file(tmp_path / "run")
+        assert found is not None and set(found.children) == {"api"}
+    finally:
+        end_process(api, PATIENCE_S)
+        end_process(both.process, PATIENCE_S)
 
 
 def freeze_inside_a_transaction(pid: int, database: Path) -> None:

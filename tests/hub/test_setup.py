@@ -336,3 +336,23 @@ def test_a_hub_without_our_entries_logs_that_at_start(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "the spawner class is SimpleLocalProcessSpawner" in done.stderr
     assert "notebooks' tokens no longer reach the service" in done.stderr
+
+
+def test_a_service_elsewhere_keeps_its_entry_and_is_not_started() -> None:
+    entry = {"name": "gpu-quota", "url": "http://gpu-quota:10901", "api_token": "t" * 32, "admin": False}
+    c = ready(JupyterHub={"services": [entry]}, GPUQuota={"start_service": False})
+    (found,) = c.JupyterHub.services
+    assert (found["url"], found["api_token"], found["admin"]) == ("http://gpu-quota:10901", "t" * 32, False)
+    assert not {"command", "environment"} & found.keys()
+    assert found["oauth_client_allowed_scopes"], "the hub gives it what a started one gets"
+    assert (c.GPUQuota.service_url, c.GPUQuota.api_token) == (found["url"], found["api_token"]), "for the spawner"
+
+
+def test_a_service_elsewhere_needs_an_address() -> None:
+    with pytest.raises(SetupError, match=r"address of the service is unknown: set c\.GPUQuota\.service_url"):
+        ready(GPUQuota={"start_service": False})
+
+
+def test_a_backend_without_its_settings_is_refused_at_the_start() -> None:
+    with pytest.raises(SetupError, match=r"c\.GPUQuota\.kubernetes_image is empty"):
+        ready(GPUQuota={"backend": "kubernetes"})

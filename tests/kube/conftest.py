@@ -8,6 +8,7 @@ import pytest
 
 from tests.kube.build import find
 from tests.kube.control_plane import ControlPlane
+from tests.kube.devices import DRIVER, device_class
 
 
 def missing(*programs: str) -> str:
@@ -27,3 +28,16 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield plane
     finally:
         plane.stop()
+
+
+@pytest.fixture(scope="module")
+def dra_plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane with a DRA driver's class, and the controller-manager, which frees claims of ended pods."""
+    if why := missing("kube-controller-manager"):
+        pytest.skip(why)
+    classes = "/apis/resource.k8s.io/v1/deviceclasses"
+    control_plane.make(classes, device_class())
+    control_plane.start_program("kube-controller-manager")
+    yield control_plane
+    control_plane.end("kube-controller-manager")
+    control_plane.request("DELETE", f"{classes}/{DRIVER}")

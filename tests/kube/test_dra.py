@@ -11,9 +11,8 @@ import pytest
 from jupyter_gpu_quota.backends.protocol import StartOrder
 from jupyter_gpu_quota.core.model import Device, Placement
 from tests.backends.contract import Controller
-from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import DRIVER, MEMORY_MIB, device, device_class, resource_slice
+from tests.kube.devices import MEMORY_MIB, device, resource_slice
 from tests.kube.world import KubernetesWorld
 from tests.patience import until
 
@@ -21,28 +20,16 @@ SHARES = {"default": "1", "validRange": {"min": "1", "max": "8", "step": "1"}}
 RESOURCES = "/apis/resource.k8s.io/v1"
 
 
-@pytest.fixture(scope="module")
-def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """The control plane with its controller-manager, which frees the claims of pods that ended."""
-    if why := missing("kube-controller-manager"):
-        pytest.skip(why)
-    control_plane.make(f"{RESOURCES}/deviceclasses", device_class())
-    control_plane.start_program("kube-controller-manager")
-    yield control_plane
-    control_plane.end("kube-controller-manager")
-    control_plane.request("DELETE", f"{RESOURCES}/deviceclasses/{DRIVER}")
-
-
 @pytest.fixture
-def world(plane: ControlPlane, tmp_path: Path) -> Iterator[KubernetesWorld]:
+def world(dra_plane: ControlPlane, tmp_path: Path) -> Iterator[KubernetesWorld]:
     """A node with two devices, as NVIDIA's driver publishes them with consumableShares=memory."""
-    plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0"), device("gpu-1")))
-    made = KubernetesWorld(plane, tmp_path, kubelet={}, patience_s=2)
+    dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0"), device("gpu-1")))
+    made = KubernetesWorld(dra_plane, tmp_path, kubelet={}, patience_s=2)
     try:
         yield made
     finally:
         made.close()
-        plane.request("DELETE", f"{RESOURCES}/resourceslices/here")
+        dra_plane.request("DELETE", f"{RESOURCES}/resourceslices/here")
 
 
 def share(
@@ -127,10 +114,10 @@ def test_a_claim_goes_with_its_attempt(world: KubernetesWorld) -> None:
     ],
 )  # fmt: skip
 def test_a_share_that_the_driver_would_not_count_is_refused(
-    plane: ControlPlane, tmp_path: Path, published: dict[str, Any], why: str
+    dra_plane: ControlPlane, tmp_path: Path, published: dict[str, Any], why: str
 ) -> None:
-    plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0", **published), device("gpu-1")))
-    world = KubernetesWorld(plane, tmp_path, kubelet={})
+    dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0", **published), device("gpu-1")))
+    world = KubernetesWorld(dra_plane, tmp_path, kubelet={})
     try:
         controller = Controller(world)
         controller.give(share(world, "J", 125, "gpu-0"))
@@ -141,4 +128,4 @@ def test_a_share_that_the_driver_would_not_count_is_refused(
         running(controller, "W")
     finally:
         world.close()
-        plane.request("DELETE", f"{RESOURCES}/resourceslices/here")
+        dra_plane.request("DELETE", f"{RESOURCES}/resourceslices/here")

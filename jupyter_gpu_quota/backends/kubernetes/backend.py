@@ -34,11 +34,11 @@ class KubernetesBackend:
 
     def __init__(
         self, state_dir: str | os.PathLike[str], settings: PodSettings, *, kubeconfig: str | None = None,
-        context: str | None = None, on_change: Callable[[], None] = lambda: None,
-        patience_s: float = PATIENCE_S,
+        context: str | None = None, on_change: Callable[[], object] = lambda: None,
+        patience_s: float = PATIENCE_S, log_limit_mib: int = 64,
     ) -> None:  # fmt: skip
         self._server, self._thread, self._settings = ApiServer(kubeconfig, context), LoopThread(), settings
-        volume = JobVolume(os.fspath(state_dir))
+        volume = JobVolume(os.fspath(state_dir), log_limit_mib)
         volume.make_layout()
         self._nodes = Informer(self._server, "/api/v1/nodes")
         self._slices = Informer(self._server, "/apis/resource.k8s.io/v1/resourceslices")
@@ -72,13 +72,15 @@ class KubernetesBackend:
         """The inventory by the newest lists and watches; None while there is none."""
         if not (self._nodes.is_synced and self._slices.is_synced):
             return None
-        return inventory(list(self._nodes.objects.values()), list(self._slices.objects.values()), self._settings.driver)
+        nodes, slices = list(self._nodes.objects.values()), list(self._slices.objects.values())
+        return inventory(nodes, slices, self._settings.driver, self._settings.fractions)
 
     def _published(self) -> dict[str, PublishedDevice] | None:
         """The devices of the driver by UUID; None while they are not known."""
         if not self._slices.is_synced:
             return None
-        return {each.uuid: each for each in published_devices(self._slices.objects.values(), self._settings.driver)}
+        found = published_devices(list(self._slices.objects.values()), self._settings.driver, self._settings.fractions)
+        return {each.uuid: each for each in found}
 
     def _use_by_others(self, users: DeviceUsers) -> dict[str, int] | None:
         """The use of devices by pods and claims that are not ours; None while it is not known."""

@@ -15,10 +15,11 @@ OPEN_TIMEOUT_S = 15.0
 
 
 def kubernetes_readers(
-    state_dir: str | os.PathLike[str], settings: PodSettings, *, kubeconfig: str | None = None
-) -> BackendReaders:
+    state_dir: str | os.PathLike[str], settings: PodSettings, *, kubeconfig: str | None = None,
+    context: str | None = None,
+) -> BackendReaders:  # fmt: skip
     """The readers of one namespace, and of the volume where this process has it."""
-    server, thread = ApiServer(kubeconfig), LoopThread()
+    server, thread = ApiServer(kubeconfig, context), LoopThread()
     thread.call(server.open(), OPEN_TIMEOUT_S)
     return BackendReaders(
         outputs=ClusterOutputs(server, thread, settings.namespace, os.fspath(state_dir)),

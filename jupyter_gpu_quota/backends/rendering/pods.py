@@ -44,7 +44,8 @@ class PodSettings:
 
     ``volume_claim`` is the claim of the volume that the service mounts as its state folder; ``pod`` is merged into the
     pod's spec, ``container`` into the container's: such as tolerations, security contexts and pull secrets. ``driver``
-    and ``device_class`` are those of the DRA driver whose devices are claimed.
+    and ``device_class`` are those of the DRA driver whose devices are claimed. ``fractions``: how pods get parts of a
+    device, ``auto``, ``dra`` (no device of a plugin is used) or ``none``.
     """
 
     namespace: str
@@ -54,6 +55,7 @@ class PodSettings:
     path_first: str = "/opt/conda/bin"
     driver: str = "gpu.nvidia.com"
     device_class: str = "gpu.nvidia.com"
+    fractions: str = "auto"
     pod: Mapping[str, Any] = field(default_factory=dict)
     container: Mapping[str, Any] = field(default_factory=dict)
 

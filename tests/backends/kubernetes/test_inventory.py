@@ -12,6 +12,7 @@ from jupyter_gpu_quota.backends.kubernetes.devices.inventory import inventory as
 from jupyter_gpu_quota.backends.kubernetes.devices.inventory import published_devices as devices_of
 from jupyter_gpu_quota.backends.kubernetes.devices.quantities import exact, milli, whole
 from jupyter_gpu_quota.backends.protocol import Inventory
+from jupyter_gpu_quota.backends.rendering.cluster_names import SIMULATED_GPUS
 
 DRIVER = "gpu.nvidia.com"
 MEMORY = "81559Mi"
@@ -138,3 +139,14 @@ def test_a_quantity_is_exact(text: str, expected: Fraction) -> None:
 def test_a_text_that_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
         exact(text)
+
+
+def test_with_dra_alone_nodes_of_a_device_plugin_are_not_used() -> None:
+    nodes = [node("gpu01", 2), node("gpu02", 2), node("sim", annotations={SIMULATED_GPUS: "1"})]
+    _, devices = inventory_of(nodes, [resource_slice(device())], DRIVER, "dra")
+    assert [each.id for each in devices] == ["gpu01/gpu-0", "sim/0"]
+
+
+def test_without_fractions_a_published_device_is_given_as_a_whole() -> None:
+    (found,) = devices_of([resource_slice(device())], DRIVER, "none")
+    assert (found.is_shareable, found.why_not_shareable) == (False, "c.GPUQuota.kubernetes_fractions is none")

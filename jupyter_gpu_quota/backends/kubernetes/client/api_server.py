@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
+from kubernetes_asyncio.config.config_exception import ConfigException
 from kubernetes_asyncio.config.incluster_config import load_incluster_config
 from kubernetes_asyncio.config.kube_config import load_kube_config
 
@@ -20,6 +21,10 @@ REQUEST_TIMEOUT_S = 10.0
 RATE_PER_S, BURST = 50, 100
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 MERGE_PATCH = "application/merge-patch+json"
+
+
+class CredentialsMissing(Exception):
+    """There are no credentials for an API server; the message says where they were looked for."""
 
 
 class RequestFailed(Exception):
@@ -71,12 +76,16 @@ class ApiServer:
         self.requests = 0
 
     async def open(self) -> None:
-        """Read the credentials: of ``kubeconfig``, or those of this pod."""
+        """Read the credentials: of ``kubeconfig``, or those of this pod. Raises CredentialsMissing."""
         configuration = Configuration()
-        if self._kubeconfig is None:
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            await load_kube_config(self._kubeconfig, self._context, client_configuration=configuration)
+        try:
+            if self._kubeconfig is None:
+                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            else:
+                await load_kube_config(self._kubeconfig, self._context, client_configuration=configuration)
+        except (ConfigException, OSError) as error:
+            place = self._kubeconfig or "the service account of this pod"
+            raise CredentialsMissing(f"No credentials for a cluster in {place}: {error}") from error
         self._client = ApiClient(configuration)
 
     async def close(self) -> None:

@@ -40,21 +40,26 @@ class PublishedDevice:
     why_not_shareable: str = ""
 
 
-def inventory(nodes: Iterable[Json], slices: Iterable[Json], driver: str) -> Inventory:
-    """Every node with devices, and its devices: published ones, or else those that a device plugin counts."""
+def inventory(nodes: Iterable[Json], slices: Iterable[Json], driver: str, fractions: str = "auto") -> Inventory:
+    """Every node with devices, and its devices: published ones, or else those that a device plugin counts.
+
+    With ``fractions`` ``dra`` the devices of a plugin are not used.
+    """
     published: dict[str, list[PublishedDevice]] = {}
     for each in published_devices(slices, driver):
         published.setdefault(each.node, []).append(each)
     found_nodes, found_devices = [], list[Device]()
     for node in sorted(nodes, key=lambda each: str(each["metadata"]["name"])):
-        devices = _published(published.get(node["metadata"]["name"], ())) or _counted(node)
+        devices = _published(published.get(node["metadata"]["name"], ())) or _simulated_devices(node)
+        if fractions != "dra":
+            devices = devices or _counted(node)
         if devices:
             found_nodes.append(_node(node))
             found_devices += devices
     return tuple(found_nodes), tuple(found_devices)
 
 
-def published_devices(slices: Iterable[Json], driver: str) -> list[PublishedDevice]:
+def published_devices(slices: Iterable[Json], driver: str, fractions: str = "auto") -> list[PublishedDevice]:
     """The devices of a driver in the newest generation of each pool, whole ones with a UUID and memory."""
     of_driver = [each for each in slices if each["spec"]["driver"] == driver and each["spec"].get("nodeName")]
     newest: dict[str, int] = {}
@@ -66,17 +71,17 @@ def published_devices(slices: Iterable[Json], driver: str) -> list[PublishedDevi
         for each in of_driver
         if each["spec"]["pool"]["generation"] == newest[each["spec"]["pool"]["name"]]
         for device in each["spec"].get("devices", ())
-        if (found := _published_device(each["spec"], device)) is not None
+        if (found := _published_device(each["spec"], device, fractions)) is not None
     ]
 
 
-def _published_device(spec: Json, device: Json) -> PublishedDevice | None:
+def _published_device(spec: Json, device: Json, fractions: str) -> PublishedDevice | None:
     attributes = {name.rpartition("/")[2]: each for name, each in device.get("attributes", {}).items()}
     uuid = attributes.get("uuid", {}).get("string")
     memory = device.get("capacity", {}).get("memory", {})
     if uuid is None or "value" not in memory:
         return None
-    why = why_not_shareable(device)
+    why = "c.GPUQuota.kubernetes_fractions is none" if fractions == "none" else why_not_shareable(device)
     model = next((attributes[name]["string"] for name in NAME_OF_MODEL if name in attributes), "GPU")
     return PublishedDevice(
         driver=spec["driver"], pool=spec["pool"]["name"], name=device["name"], node=spec["nodeName"], uuid=uuid,
@@ -107,13 +112,17 @@ def _published(devices: Iterable[PublishedDevice]) -> list[Device]:
     ]  # fmt: skip
 
 
+def _simulated_devices(node: Json) -> list[Device]:
+    """The simulated devices of a node, by its annotation."""
+    metadata = node["metadata"]
+    count = int(metadata.get("annotations", {}).get(SIMULATED_GPUS, 0))
+    return [_simulated(metadata["name"], index) for index in range(count)]
+
+
 def _counted(node: Json) -> list[Device]:
-    """The slots that a device plugin counts, or simulated ones by the node's annotation."""
+    """The slots that a device plugin counts."""
     metadata, capacity = node["metadata"], node.get("status", {}).get("capacity", {})
     labels, name = metadata.get("labels", {}), metadata["name"]
-    simulated = int(metadata.get("annotations", {}).get(SIMULATED_GPUS, 0))
-    if simulated:
-        return [_simulated(name, index) for index in range(simulated)]
     model, memory_mib = labels.get(MODEL_LABEL, "GPU"), int(labels.get(MEMORY_LABEL, 0))
     return [
         Device(id=f"{name}/{index}", node=name, index=index, model=model, memory_mib=memory_mib, pool=None)

@@ -49,7 +49,7 @@ class KubernetesJobs:
     def __init__(
         self, server: ApiServer, thread: LoopThread, fence: ClusterFence, volume: JobVolume, settings: PodSettings,
         inventory: Callable[[], Inventory | None], published: Callable[[], Mapping[str, PublishedDevice] | None],
-        on_change: Callable[[], None] = lambda: None, patience_s: float = PATIENCE_S,
+        on_change: Callable[[], object] = lambda: None, patience_s: float = PATIENCE_S,
     ) -> None:  # fmt: skip
         self._thread, self._fence, self._volume, self._settings = thread, fence, volume, settings
         self.inventory, self._published = inventory, published
