@@ -16,7 +16,7 @@ from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.hub.setup import SetupError, setup_gpu_quota
 from jupyter_gpu_quota.notifications.channel import Failed
 from jupyter_gpu_quota.notifications.document import body, schema
-from tests.controllers.test_notification_queue import sending
+from tests.controllers.setups.notifications import sending
 from tests.notifications.receivers import mail_receiver, web_receiver
 from tests.notifications.test_channels import WARNED
 

@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.plan import Plan
-from tests.controllers.test_scheduling import QUOTA, World
+from tests.controllers.setups.scheduling import QUOTA, World
 
 HALF_PAST = 1_800_000
 """00:30 of the first of January 1970; the world begins at 00:16:40."""

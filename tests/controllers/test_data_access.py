@@ -9,7 +9,7 @@ import pytest
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.reasons import DataUnavailable
 from jupyter_gpu_quota.store.records.calls import Page
-from tests.controllers.test_scheduling import QUOTA, World
+from tests.controllers.setups.scheduling import QUOTA, World
 
 DATA = """
 data:

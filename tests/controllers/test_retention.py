@@ -12,7 +12,7 @@ from jupyter_gpu_quota.core.model import Node
 from jupyter_gpu_quota.store.records.calls import LeaseLost
 from jupyter_gpu_quota.store.records.commands import ChangeJob, SetInventory
 from tests.backends.fake_executor import FakeJobs
-from tests.controllers.test_scheduling import DEVICES, World
+from tests.controllers.setups.scheduling import DEVICES, World
 
 
 class Killed(Exception):

@@ -17,7 +17,7 @@ from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.transactions import Store
 from tests.backends.fake_executor import FakeJobs
-from tests.controllers.test_scheduling import DEVICES, World
+from tests.controllers.setups.scheduling import DEVICES, World
 from tests.store.worlds import KINDS, opened
 from tests.store.worlds import World as StoreWorld
 

@@ -11,7 +11,7 @@ import pytest
 from jupyter_gpu_quota.backends.local.host.servers import Servers
 from jupyter_gpu_quota.controllers.enforcement import Enforcement
 from tests.api.pages.browser import open_page, seen
-from tests.controllers.test_enforcement import EnforcementSetup, policy, readings, setup
+from tests.controllers.setups.enforcement import EnforcementSetup, policy, readings, setup
 from tests.gpu.world import share_of
 
 __all__ = ["setup"]

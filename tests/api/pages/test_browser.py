@@ -13,7 +13,7 @@ from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, tab_to
 from tests.api.pages.test_pages import PAGES
 from tests.api.world import ServiceWorld, service_world
-from tests.controllers.test_idleness import watched
+from tests.controllers.setups.notebook import watched
 
 NARROW_PX = 400
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"

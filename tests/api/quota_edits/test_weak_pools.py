@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controllers.test_enforcement import EnforcementSetup, policy, setup
+from tests.controllers.setups.enforcement import EnforcementSetup, policy, setup
 
 __all__ = ["setup"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.client.test_real_service import run
-from tests.controllers.test_enforcement import DEVICES, EnforcementSetup, policy, setup
+from tests.controllers.setups.enforcement import DEVICES, EnforcementSetup, policy, setup
 
 __all__ = ["setup"]
 SLICE = {"user": "olga", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}

@@ -10,7 +10,7 @@ from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, Gpu
 from jupyter_gpu_quota.backends.local.sampling.simulated import SimulatedSampler
 from jupyter_gpu_quota.core.model import Activity, Allocation, Device, Notebook, NotebookState
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
-from tests.controllers.test_scheduling import World
+from tests.controllers.setups.scheduling import World
 
 
 def process(claim: str, percent: int | None, memory_mib: int = 300) -> GpuProcess:

@@ -17,7 +17,7 @@ from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.calls import Lease, Page, Stale
 from jupyter_gpu_quota.store.transactions import Store
 from tests.backends.fake_executor import Script
-from tests.controllers.test_scheduling import World
+from tests.controllers.setups.scheduling import World
 
 
 def copied(there: Path, here: Path) -> None:

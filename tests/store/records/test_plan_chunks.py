@@ -19,7 +19,7 @@ from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.store.records.calls import Committed, Stale, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import ChangeJob
 from jupyter_gpu_quota.store.records.plan_chunks import PlanChunk, chunks_of
-from tests.controllers.test_scheduling import World
+from tests.controllers.setups.scheduling import World
 from tests.store.worlds import KINDS, WITHIN, opened, placements
 from tests.store.worlds import World as StoreWorld
 

@@ -14,7 +14,7 @@ from jupyter_gpu_quota.core.model import Health, JobState, NotebookState
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.activity import WakeNotebook
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
-from tests.controllers.test_idleness import IDLE, NOW, SECOND, Watched
+from tests.controllers.setups.notebook import IDLE, NOW, SECOND, Watched
 from tests.patience import until
 
 LENDS = QUOTA.replace("uses: [notebook]", "uses: [notebook, training]") + IDLE.replace("MODE", "reclaim").replace(

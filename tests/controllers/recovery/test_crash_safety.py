@@ -16,8 +16,8 @@ from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import Recorded, Refusal, Request
 from tests.backends.fake_executor import FakeJobs
-from tests.controllers.test_enforcement import EnforcementSetup, policy, setup
-from tests.controllers.test_scheduling import DEVICES, NODE, QUOTA, World
+from tests.controllers.setups.enforcement import EnforcementSetup, policy, setup
+from tests.controllers.setups.scheduling import DEVICES, NODE, QUOTA, World
 
 __all__ = ["setup"]
 

@@ -10,7 +10,7 @@ import pytest
 from jupyter_gpu_quota.core.idle.activity import GpuSample
 from jupyter_gpu_quota.store.memory import MemoryStore
 from tests.api.world import QUOTA, service_world
-from tests.controllers.test_idleness import IDLE, MINUTE, NOW, SECOND, Watched
+from tests.controllers.setups.notebook import IDLE, MINUTE, NOW, SECOND, Watched
 
 REPORT_EVERY_MS = 30 * SECOND
 

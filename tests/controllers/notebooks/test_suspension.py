@@ -13,7 +13,7 @@ from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
 from jupyter_gpu_quota.quotafile import parse
 from jupyter_gpu_quota.store.memory import MemoryStore
 from tests.api.world import QUOTA, build_devices, service_world, train_devices
-from tests.controllers.test_idleness import IDLE, Watched
+from tests.controllers.setups.notebook import IDLE, Watched
 
 SPACE, STARTED, TICKS = "pid:[1]", 5_000, 10_000_000
 ONE = ProcessUse(handle="9007", memory_mib=640, percent=0, places=((SPACE, 7, STARTED),))

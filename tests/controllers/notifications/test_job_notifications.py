@@ -17,7 +17,7 @@ from jupyter_gpu_quota.notifications.job_message import JOB_EVENTS, JobMessage
 from jupyter_gpu_quota.notifications.message import subject, text
 from jupyter_gpu_quota.store.records.calls import Page
 from tests.api.world import ServiceWorld, service_world
-from tests.controllers.test_notification_queue import RecordingChannel
+from tests.controllers.setups.notifications import RecordingChannel
 
 
 class Notified:

@@ -12,7 +12,7 @@ from jupyter_gpu_quota.store.backup import backup, restore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.recovery import AcceptRecovery
 from tests.api.world import QUOTA, variables_of_service
-from tests.controllers.test_recovery import now_ms
+from tests.controllers.recovery.test_recovery import now_ms
 from tests.patience import PATIENCE_S, until
 
 

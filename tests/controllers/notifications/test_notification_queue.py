@@ -5,97 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.controllers.notifications import BACKOFF_S, USEFUL_MS, ChannelSender, give_up_unconfigured
+from jupyter_gpu_quota.controllers.notifications import BACKOFF_S, USEFUL_MS, give_up_unconfigured
 from jupyter_gpu_quota.core.idle.state_document import to_document
 from jupyter_gpu_quota.core.idle.state_machine import BEGINNING
-from jupyter_gpu_quota.notifications.channel import Failed, Outcome, Sent
+from jupyter_gpu_quota.notifications.channel import Failed, Outcome
 from jupyter_gpu_quota.notifications.message import Message
-from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.calls import Page, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import RecordIdleState, Refusal
-from jupyter_gpu_quota.store.records.notifications import ChangeNotification, NewNotification, NotificationRecord
+from jupyter_gpu_quota.store.records.notifications import ChangeNotification, NewNotification
 from jupyter_gpu_quota.store.writes.notification_queue import MAX_PENDING
-from tests.api.world import QUOTA, build_devices, service_world, train_devices
-from tests.controllers.test_idleness import IDLE, MINUTE, SECOND, Watched
+from tests.controllers.setups.notebook import MINUTE, SECOND
+from tests.controllers.setups.notifications import Sending, notebook, sending
 from tests.notifications.receivers import mail_receiver, web_receiver
 from tests.patience import PATIENCE_S
 
-
-class RecordingChannel:
-    """A fake channel: it returns the given outcomes one by one, and then accepts everything."""
-
-    name, where, width = "webhook", "https://hooks.example.org", 4
-
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome | Exception] = []
-        self.messages: list[Message] = []
-
-    async def send(self, message: Message) -> Outcome:
-        self.messages.append(message)
-        outcome = self.outcomes.pop(0) if self.outcomes else Sent(answer="answered 204")
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    async def probe(self) -> Outcome:
-        return Sent(answer="answers")
-
-    def close(self) -> None:
-        pass
-
-
-class Sending(Watched):
-    """A notebook whose service sends messages, one run at a time."""
-
-    channel = RecordingChannel()
-
-    @property
-    def queue(self) -> ChannelSender:
-        return self.world.controllers.senders[0]
-
-    def take(self) -> RecordingChannel:
-        """Replace the configured channel by the fake one."""
-        channel = RecordingChannel()
-        self.queue.channel = channel
-        return channel
-
-    def round(self) -> float:
-        """One run; returns the seconds until the next attempt, 0 without pending messages."""
-        self.world.controllers.leadership.renew(self.now)
-        asyncio.run(self.queue.send_due())
-        return max(0, min((row.next_at for row in self.rows(pending=True)), default=self.now) - self.now) / 1000
-
-    def rows(self, *, pending: bool = False, channel: str = "webhook") -> list[NotificationRecord]:
-        return self.world.store.notifications(channel, pending=pending, page=Page(limit=2_000))[0]
-
-    def notes(self) -> list[str]:
-        """The audit rows of messages as text, oldest first."""
-        rows, _ = self.world.store.audit(page=Page(limit=1000))
-        return [row.kind for row in reversed(rows) if row.kind.startswith("notice.")]
-
-    def why(self) -> str:
-        rows, _ = self.world.store.audit(page=Page(limit=1000))
-        return next(str(json.loads(row.payload)["why"]) for row in rows if row.kind.startswith("notice."))
-
-
-def sending(folder: Path, mode: str = "reclaim", **settings: Any) -> Iterator[Sending]:
-    with service_world(folder, store=MemoryStore(), **settings) as world:
-        real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
-        world.apply(QUOTA + IDLE.replace("MODE", mode), real)
-        yield Sending(world)
-
-
-@pytest.fixture
-def notebook(tmp_path: Path) -> Iterator[Sending]:
-    yield from sending(tmp_path, notification_webhook_url="https://hooks.example.org/x")
+__all__ = ["notebook"]
 
 
 # --- queued messages ----------------------------------------------------------------------------------------------
@@ -156,23 +85,23 @@ def test_in_mode_report_no_notification_is_sent_by_default(tmp_path: Path) -> No
     for events, found in ((["warned"], []), (["warned", "reported"], ["reported"])):
         folder = tmp_path / str(len(events))
         folder.mkdir()
-        for notebook in sending(
+        for unnotified in sending(
             folder, "report", notification_webhook_url="https://h.example.org/x", notification_events=events
         ):
-            notebook.pass_(21)
-            assert [row.event for row in notebook.rows()] == found
+            unnotified.pass_(21)
+            assert [row.event for row in unnotified.rows()] == found
 
 
 def test_without_a_channel_nothing_is_queued(tmp_path: Path) -> None:
-    for notebook in sending(tmp_path):
-        notebook.pass_(20.5)
-        assert (notebook.rows(), notebook.world.controllers.senders) == ([], [])
+    for unnotified in sending(tmp_path):
+        unnotified.pass_(20.5)
+        assert (unnotified.rows(), unnotified.world.controllers.senders) == ([], [])
 
 
 def test_invalid_settings_disable_notifications_only(tmp_path: Path) -> None:
-    for notebook in sending(tmp_path, notification_webhook_url="http://hooks.example.org/x"):
-        assert notebook.pass_(20.5)["idle"]["stage"] == "warned"
-        assert notebook.world.controllers.senders == []
+    for unnotified in sending(tmp_path, notification_webhook_url="http://hooks.example.org/x"):
+        assert unnotified.pass_(20.5)["idle"]["stage"] == "warned"
+        assert unnotified.world.controllers.senders == []
 
 
 # --- deliveries ---------------------------------------------------------------------------------------------------
@@ -413,12 +342,12 @@ def test_a_warning_is_sent_by_webhook_and_mail(tmp_path: Path) -> None:
             "notification_mail_to": "{user}@example.org",
             "notification_page": "https://hub.example.org/services/gpu-quota/",
         }
-        for notebook in sending(tmp_path, **settings):
-            notebook.pass_(20.5)
-            notebook.world.controllers.leadership.renew(notebook.now)
-            for sender in notebook.world.controllers.senders:
+        for sent in sending(tmp_path, **settings):
+            sent.pass_(20.5)
+            sent.world.controllers.leadership.renew(sent.now)
+            for sender in sent.world.controllers.senders:
                 asyncio.run(sender.send_due())
-            assert notebook.notes() == ["notice.sent"] * 2
+            assert sent.notes() == ["notice.sent"] * 2
         found = json.loads(hook.posts[0].body)
         assert (found["data"]["user"], found["data"]["lost"]) == ("bob", "kernel_variables")
         assert found["data"]["page"] == "https://hub.example.org/services/gpu-quota/"
@@ -427,13 +356,13 @@ def test_a_warning_is_sent_by_webhook_and_mail(tmp_path: Path) -> None:
 
 def test_a_receiver_that_hangs_delays_no_classification(tmp_path: Path) -> None:
     with web_receiver(silent=True) as hook:
-        for notebook in sending(tmp_path, notification_webhook_url=hook.url):
-            notebook.pass_(20.5)
-            sender = threading.Thread(target=notebook.round)
+        for sent in sending(tmp_path, notification_webhook_url=hook.url):
+            sent.pass_(20.5)
+            sender = threading.Thread(target=sent.round)
             sender.start()
             assert hook.arrived.wait(PATIENCE_S), "nothing was sent"
-            answer = notebook.pass_(5)
+            answer = sent.pass_(5)
             assert answer["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
-            assert [row.attempts for row in notebook.rows(pending=True)] == [1]
+            assert [row.attempts for row in sent.rows(pending=True)] == [1]
             hook.silent = False
             sender.join(PATIENCE_S)

@@ -18,7 +18,7 @@ from jupyter_gpu_quota.store.records.commands import (
 )
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
 from tests.backends.fake_executor import Script
-from tests.controllers.test_scheduling import World
+from tests.controllers.setups.scheduling import World
 
 LENDS = """
 version: 1
