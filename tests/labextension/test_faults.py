@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -19,11 +20,22 @@ __all__ = ["chromium"]
 pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(900)]
 
 HOSTILE = "<img src=x onerror=alert(1)>'; $(touch hit).py"
-NOISE = """
+MARKUP = "<img src=x onerror=alert(1)>"
+NOISE = f"""
 import sys
+from pathlib import Path
+from jupyter_gpu_quota.job import output_path, report_progress
 print("\\x1b]0;title\\x07\\x1b[2J\\x1b[1;1H<script>alert(1)</script>\\x1b]8;;javascript:alert(1)\\x1b\\\\link\\x1b]8;;\\x1b\\\\")
 sys.stdout.write("x" * 3_000_000)
-print("\\nlast line")
+print("\\n\\x1b[31mred line")
+print("still red\\n" * 5_000 + "\\x1b[0mlast line")
+output_path({MARKUP!r} + ".svg").write_text("<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>")
+report_progress(1, 1, **{{{MARKUP!r}: 0.5}})
+"""
+CELLS = """
+from IPython.display import HTML, Javascript, display
+print("\\x1b]8;;javascript:alert(1)\\x1b\\\\link\\x1b]8;;\\x1b\\\\<script>alert(1)</script>")
+display(HTML("<img src=x onerror=alert(1)><script>alert(1)</script>"), Javascript("alert(1)"))
 """
 AWAY_MS = 120_000
 
@@ -49,9 +61,7 @@ def bob(hub: RealHub, chromium: Any) -> Iterator[Any]:
 
 def test_a_hostile_file_name_is_text_everywhere(hub: RealHub, folder: Path, bob: Any) -> None:
     (folder / "bob" / "work" / HOSTILE).write_text("print('it ran')")
-    page = open_lab(hub, bob, "bob", "/tree/work/train.py")
-    ran: list[str] = []
-    page.on("dialog", lambda dialog: (ran.append(dialog.message), dialog.dismiss()))
+    page, ran = watched(open_lab(hub, bob, "bob", "/tree/work/train.py"))
     page.locator('.lm-TabBar-tab[data-id="filebrowser"]').click()
     page.locator(".jp-DirListing-item", has_text="onerror").click(button="right")
     page.get_by_role("menuitem", name="Run as GPU Job…").click()
@@ -66,17 +76,48 @@ def test_a_hostile_file_name_is_text_everywhere(hub: RealHub, folder: Path, bob:
 
 def test_a_hostile_log_is_inert_and_bounded(hub: RealHub, folder: Path, bob: Any) -> None:
     (folder / "bob" / "work" / "noise.py").write_text(NOISE)
-    page = open_lab(hub, bob, "bob")
-    ran: list[str] = []
-    page.on("dialog", lambda dialog: (ran.append(dialog.message), dialog.dismiss()))
+    page, ran = watched(open_lab(hub, bob, "bob"))
     title = page.title()
     submit(page, "python noise.py")
-    log = page.locator(PANEL).locator(".jgq-log")
+    panel = page.locator(PANEL)
+    log = panel.locator(".jgq-log")
     log.get_by_text("last line").wait_for(state="attached")
-    page.locator(PANEL).get_by_text("the beginning is not shown").wait_for()
+    panel.get_by_text("the beginning is not shown").wait_for()
     assert log.evaluate("node => node.textContent.length") <= 400_000
+    red = log.locator(".jgq-log-block").locator(".ansi-red-fg")
+    assert red.count() > 2, "a colour continues in the next block"
     assert log.locator("script, img, a").count() == 0
-    assert ran == [] and page.title() == title
+    files: list[Any] = []
+    bob.on("response", lambda answer: "/outputs/" in answer.url and files.append(answer.headers))
+    panel.get_by_role("button", name=f"{MARKUP}.svg").click()
+    until(lambda: page.title() and bool(files))
+    assert files[0]["content-disposition"].startswith("attachment")
+    assert files[0]["content-security-policy"] == "sandbox; default-src 'none'"
+    assert ran == [] and page.title() == title and panel.locator("img").count() == 0
+
+
+def test_the_outputs_of_a_hostile_notebook_are_inert(hub: RealHub, folder: Path, bob: Any) -> None:
+    cell = {"cell_type": "code", "source": CELLS, "metadata": {}, "outputs": [], "execution_count": None}
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    (folder / "bob" / "work" / "hostile.ipynb").write_text(json.dumps(notebook))
+    page, ran = watched(open_lab(hub, bob, "bob"))
+    submit(page, "hostile.ipynb")
+    panel = page.locator(PANEL)
+    panel.get_by_text("Log: succeeded").wait_for(timeout=AWAY_MS)
+    log = panel.locator(".jgq-log")
+    log.get_by_text("link<script>alert(1)</script>").wait_for(state="attached")
+    assert log.locator("script, img, a").count() == 0
+    panel.get_by_role("button", name="hostile.ipynb", exact=True).wait_for()
+    panel.get_by_role("button", name="All jobs").click()
+    panel.locator(".jgq-job", has_text="hostile.ipynb").get_by_text("succeeded").first.wait_for()
+    assert ran == []
+
+
+def watched(page: Any) -> tuple[Any, list[str]]:
+    """A page, and the messages of the dialogs that scripts open in it from now on."""
+    ran: list[str] = []
+    page.on("dialog", lambda dialog: (ran.append(dialog.message), dialog.dismiss()))
+    return page, ran
 
 
 def test_the_form_outlives_a_restart_of_the_service(hub: RealHub, bob: Any) -> None:

@@ -1,17 +1,14 @@
 /** A job's log as it is written. Terminal colours are shown, everything else is plain text. */
 
-import { AnsiUp } from 'ansi_up';
-import { memo, useEffect, useLayoutEffect, useRef, useState } from 'react';
+import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
 
 import { EMPTY_LOG, followLog, RUNNING, type LogState } from '@jupyter-gpu-quota/api';
 
 import { usePanelContext, useTrans } from './context';
+import { TerminalBlocks } from './terminal';
 
 const NEAR_END_PX = 40;
 const DRAW_EVERY_MS = 200;
-/** The control sequence of a link; its text is shown. */
-// eslint-disable-next-line no-control-regex
-const HYPERLINK = /\x1b\]8;[^\x07\x1b\n]*(?:\x07|\x1b\\)?/g;
 
 export interface LogViewProps {
   id: string;
@@ -61,6 +58,8 @@ export function LogView({ id, state, rank = 0, attempt = 0, whereCut }: LogViewP
 function LogText({ log, label }: { log: LogState; label: string }): JSX.Element {
   const box = useRef<HTMLPreElement>(null);
   const atEnd = useRef(true);
+  const [terminal] = useState(() => new TerminalBlocks());
+  const html = useMemo(() => terminal.render(log.blocks, log.dropped), [terminal, log.blocks, log.dropped]);
   useLayoutEffect(() => {
     if (box.current && atEnd.current) {
       box.current.scrollTop = box.current.scrollHeight;
@@ -72,18 +71,14 @@ function LogText({ log, label }: { log: LogState; label: string }): JSX.Element 
   };
   return (
     <pre className="jgq-log" ref={box} tabIndex={0} role="log" aria-live="off" aria-label={label} onScroll={look}>
-      {log.blocks.map((text, at) => (
-        <LogBlock key={log.dropped + at} text={text} />
+      {html.map((text, at) => (
+        <LogBlock key={log.dropped + at} html={text} />
       ))}
     </pre>
   );
 }
 
-/** A part of a log, which is drawn again only when it changes. */
-const LogBlock = memo(function LogBlock({ text }: { text: string }): JSX.Element {
-  const colours = new AnsiUp();
-  colours.use_classes = true;
-  colours.url_allowlist = {};
-  // ansi_up escapes the text, and adds only spans with class names.
-  return <div className="jgq-log-block" dangerouslySetInnerHTML={{ __html: colours.ansi_to_html(text.replace(HYPERLINK, '')) }} />;
+/** A part of a log, which is drawn again only when it changes. Its HTML is from TerminalBlocks, which escapes the text. */
+const LogBlock = memo(function LogBlock({ html }: { html: string }): JSX.Element {
+  return <div className="jgq-log-block" dangerouslySetInnerHTML={{ __html: html }} />;
 });
