@@ -303,6 +303,8 @@ SECTIONS = {
     "Defaults": ("Defaults", "Defaults for jobs and notebooks of the project."),
     "Maximum": ("Maximum", "The most that one job of the project, or in the pool, may request. A job that names no "
                 "time limit has the default, or the maximum where that is less."),
+    "StorageSection": ("Storage", "The outputs of the project's ended jobs: see [Limit the space of "
+                       "outputs](../how-to/quotas.md#limit-the-space-of-outputs)."),
     "KindPools": ("Pool by kind of work", "The pool of work that names none. Without it: the only pool for that kind "
                   "of work, or the only such pool in which the project has quota for it."),
     "EnvironmentSection": ("Environment", "An interpreter that jobs may name with `--environment`; without `projects` "

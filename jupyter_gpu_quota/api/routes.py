@@ -75,6 +75,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "jobs/{id}/outputs", S.READ, logs.outputs,
           "The files in a job's outputs folder; archive=1: all of them as one tar.gz.", gives=wire.OutputView,
           query=("archive", *PAGED)),
+    Route("DELETE", "jobs/{id}/outputs", S.SUBMIT, logs.remove_outputs,
+          "Remove the outputs of a job that has ended; repeating changes nothing.", status=204, rate_limited=True),
     Route("GET", "jobs/{id}/outputs/{path...}", S.READ, logs.output, "One file of that folder.", media_type=BYTES),
     Route("PUT", "bundles/{digest}", S.SUBMIT, bundles.put, "Keep a code bundle by its SHA-256.",
           gives=wire.BundleView, status=201),

@@ -101,6 +101,12 @@ class JobBackend(Protocol):
     def forget(self, job: str) -> None:
         """Remove all data of a job, unless it still runs."""
 
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+        """The sizes of these jobs' outputs in MiB; one that is left out is being measured until a later call."""
+
+    def remove_outputs(self, job: str) -> None:
+        """Remove the outputs of a job, unless it still runs; its log stays."""
+
     def fence(self, fencing: int) -> None:
         """Refuse orders of older leaders from now on; returns when that is durable. A lower number changes nothing."""
 

@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": ("jobs", "Cancel a job."),
     "clone": ("jobs", "Queue a job again, with changes."),
     "rerun": ("jobs", "Queue the same code and command again."),
-    "outputs": ("jobs", "List or download a job's outputs."),
+    "outputs": ("jobs", "List, download or remove a job's outputs."),
     "explain": ("jobs", "Explain why a job waits, and which change would start it."),
     "me": ("listings", "Show your projects and what you can start."),
     "projects": ("listings", "List your projects with quota and use."),

@@ -333,14 +333,22 @@ def rerun(client: Client, id: str, secrets: tuple[str, ...]) -> None:
 @click.command()
 @JOB
 @click.option("--download", type=click.Path(file_okay=False, path_type=Path), metavar="D", help="Copy them into D.")
+@click.option("--remove", is_flag=True, help="Remove them; the job has ended.")
 @all_columns
 @as_json
 @calls_service
-def outputs(client: Client, id: str, download: Path | None, wide: bool, json_: bool) -> None:
-    """List or download a job's outputs."""
+def outputs(client: Client, id: str, download: Path | None, remove: bool, wide: bool, json_: bool) -> None:
+    """List, download or remove a job's outputs."""
     id = job_of(client, id)
+    if remove and download is not None:
+        raise click.UsageError("--download and --remove were given; download first, then remove.")
+    if remove:
+        client.remove_outputs(id)
+        return
     found = client.outputs(id)
     empty = f"Job {id} has no outputs; files that it writes to the folder $GPU_QUOTA_OUTPUT_DIR are listed here."
+    if found.removed_at is not None:
+        empty = f"The outputs of job {id} were removed at {found.removed_at}; its log stays."
     if download is not None and found:
         for path in client.download(id, download, found):
             click.echo(str(path))

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..client import Client
-from ..core.amounts import counted, gpu_hours_text, gpu_text
+from ..core.amounts import counted, duration_text, gpu_hours_text, gpu_text, memory_text
 from ..wire import (
     ChoiceView,
     CostView,
@@ -55,7 +55,9 @@ def me(client: Client, json_: bool) -> None:
     rows: list[tuple[str, object]] = [("user", f"{found.name} (admin)" if found.admin else found.name)]
     rows += [("project", f"{name} ({role})") for name, role in sorted(found.projects.items())]
     rows += [("notebook", _choice_text(each)) for each in found.notebook_choices]
-    rows += [("training", text) for project in client.projects() for text in _left_texts(project)]
+    found_projects = client.projects()
+    rows += [("training", text) for project in found_projects for text in _left_texts(project)]
+    rows += [("outputs", text) for project in found_projects if (text := storage_text(project))]
     rows += [("slice", _slice_text(each)) for each in client.notebooks() if each.user == found.name]
     states = Counter(job.state for job in client.jobs(mine=True))
     rows.append(("jobs", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))))
@@ -72,6 +74,18 @@ def _left_texts(project: ProjectView) -> list[str]:
         for each in pools
         if quotas.get(each.pool)
     ]
+
+
+def storage_text(project: ProjectView) -> str:
+    """The space of the project's outputs and how long they are kept; empty where neither is limited."""
+    storage, parts = project.storage, list[str]()
+    if storage and storage.limit_mib is not None:
+        used = "unknown" if storage.used_mib is None else memory_text(storage.used_mib)
+        parts.append(f"{used} of {memory_text(storage.limit_mib)} used by ended jobs of project {project.name}")
+    if storage and storage.keep_s is not None:
+        kept = f"kept for {duration_text(storage.keep_s)} after a job's end"
+        parts.append(kept if parts else f"{kept} in project {project.name}")
+    return ", ".join(parts)
 
 
 def _slice_text(each: NotebookView) -> str:

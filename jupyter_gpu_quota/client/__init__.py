@@ -94,11 +94,16 @@ def _last_lines(text: str, count: int) -> str:
 
 
 class Outputs(list[OutputView]):
-    """The files of a job's outputs folder; ``truncated``: the folder has more than the service lists."""
+    """The files of a job's outputs folder.
 
-    def __init__(self, files: Iterable[OutputView] = (), *, truncated: bool = False) -> None:
+    ``truncated``: the folder has more than the service lists. ``removed_at``: when they were removed, in ISO 8601.
+    """
+
+    def __init__(
+        self, files: Iterable[OutputView] = (), *, truncated: bool = False, removed_at: str | None = None
+    ) -> None:
         super().__init__(files)
-        self.truncated = truncated
+        self.truncated, self.removed_at = truncated, removed_at
 
 
 class Client:
@@ -337,11 +342,16 @@ class Client:
 
     def outputs(self, job: str) -> Outputs:
         """The files in the job's outputs folder; ``truncated``: the folder has more than the service lists."""
-        found, truncated = list[OutputView](), False
+        found, truncated, removed_at = list[OutputView](), False, None
         for answer in self._pages(f"{_job_path(job)}/outputs", {}, 100_000):
             found += [self._connection.as_model(OutputView, item) for item in answer["items"]]
             truncated |= answer.get("truncated") is True
-        return Outputs(found, truncated=truncated)
+            removed_at = answer.get("removed_at")
+        return Outputs(found, truncated=truncated, removed_at=removed_at)
+
+    def remove_outputs(self, job: str) -> None:
+        """Remove the outputs of a job that has ended, which frees space of its project; its log stays."""
+        self._connection.bytes_of(Call(method="DELETE", path=f"{_job_path(job)}/outputs"))
 
     def download(self, job: str, into: str | Path, files: Sequence[OutputView] | None = None) -> list[Path]:
         """Copy all outputs, or those given, below a folder, which is created.

@@ -115,6 +115,10 @@ class Job:
         """Copy every output below a folder; returns the files written."""
         return self._client.download(self.id, into)
 
+    def remove_outputs(self) -> None:
+        """Remove its outputs when it has ended, which frees space of its project; its log stays."""
+        self._client.remove_outputs(self.id)
+
     def hold(self) -> Job:
         """Pause it until it is released."""
         self.view = self._client.hold(self.id)

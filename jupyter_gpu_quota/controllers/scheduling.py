@@ -421,12 +421,17 @@ class SchedulingController:
             directory=spec.directory,
             live=spec.live,
             ranks=len({part.rank for part in held}),
-            outputs_limit_mib=self.outputs_limit_mib,
+            outputs_limit_mib=self._outputs_limit_mib(spec.project),
             project=spec.project,
             data=self.quota_file.data_variables(spec.data) if self.quota_file else {},
             cpu_milli=record.job.cpu_milli,
             memory_mib=record.job.memory_mib,
         )
+
+    def _outputs_limit_mib(self, project: str) -> int | None:
+        """The most that one job may write: the deployment's limit, or the space of its project where that is less."""
+        limits = [self.outputs_limit_mib, self.quota_file.storage_of(project).outputs if self.quota_file else None]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def _stop_order(self, record: JobRecord, lease: Lease) -> StopOrder:
         assert self.policy is not None, "no job starts or stops before the first quota file"

@@ -192,6 +192,12 @@ def memory_mib(text: str) -> int | AmountRefusal:
     return AmountRefusal("not_memory", f"{_quoted(text)} is no amount of memory; write MiB or GiB, such as 8GiB")
 
 
+def memory_text(mib: int) -> str:
+    """An amount in the largest unit of which it is a multiple: 51200 is "50GiB"."""
+    unit = next(name for name in ("TiB", "GiB", "MiB") if mib % MIB[name] == 0) if mib else "MiB"
+    return f"{mib // MIB[unit]}{unit}"
+
+
 def duration_s(text: str) -> int | AmountRefusal:
     """A duration ("45s", "90m", "24h", "1h30m", "2d", or plain seconds) in whole seconds, 0 or more."""
     milliseconds = duration_ms(text)

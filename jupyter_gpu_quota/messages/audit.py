@@ -206,6 +206,7 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "job.hold": _state_change("held"),
     "job.release": _state_change("released"),
     "job.cancel": _state_change("cancelled"),
+    "job.remove_outputs": lambda one: f"removed the outputs of {one.thing}",
     "job.running": lambda one: f"reported that {one.thing} started (attempt {one.payload['attempt']})",
     "job.rank_failed": _rank_failed,
     "attempt.end": _ended,

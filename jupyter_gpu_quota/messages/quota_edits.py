@@ -68,6 +68,10 @@ SENTENCES = {
         "The file no longer gives the data {data} to users whose jobs were submitted with it. Waiting jobs that will "
         "be held: {waiting}. Running jobs that continue, and are held instead of starting again: {running}."
     ),
+    "keep": (
+        "Outputs of project {project} are removed {keep} after the end of their job, those of jobs that ended earlier "
+        "at once. Until now they were kept {was}."
+    ),
     "suspend without reclaim": (
         "policy.idle.suspend has no effect in mode report: nothing is freed, so nothing is suspended."
     ),

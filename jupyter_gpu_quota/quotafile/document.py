@@ -37,6 +37,7 @@ from .fields import (
     Priority,
     Seconds,
     Section,
+    Size,
     Unenforced,
     Weight,
     Whole,
@@ -145,6 +146,20 @@ class Defaults(Section):
     ] = DAY_S
 
 
+class StorageSection(Section):
+    """How much space the outputs of a project's ended jobs may take, and for how long they are kept; null: no limit."""
+
+    outputs: (
+        Annotated[Size, within(1, None, "with no space no job could be submitted; write one such as 50GiB")] | None
+    ) = None
+    keep: Annotated[Seconds, within(60, None, "outputs are kept for a minute at least; write 30d or 12h")] | None = None
+
+
+def _or_empty(value: object) -> object:
+    """A section of null, as earlier releases stored it, as an empty one."""
+    return {} if value is None else value
+
+
 class ProjectSection(Section):
     name: ItemName
     department: ItemName | None = None
@@ -153,7 +168,7 @@ class ProjectSection(Section):
     quota: dict[ItemName, AmountsSection]
     defaults: Defaults = Defaults()
     maximum: Maximum = Maximum()
-    storage: Unenforced = None
+    storage: Annotated[StorageSection, BeforeValidator(_or_empty)] = StorageSection()
 
 
 class EnvironmentSection(Section):
@@ -385,6 +400,16 @@ class Document(Section):
         found = {f"project {each.name}": each.maximum.time_limit for each in self.projects if each.name == project}
         found |= {f"pool {each.name}": each.maximum.time_limit for each in self.pools if each.name == pool}
         return {owner: most for owner, most in found.items() if most is not None}
+
+    def storage_of(self, project: str) -> StorageSection:
+        """The limits of a project's outputs; none for a project that the file does not have."""
+        section = self._project(project)
+        return section.storage if section else StorageSection()
+
+    @property
+    def keeps_outputs_s(self) -> int:
+        """The longest time for which a project's outputs are kept, in seconds."""
+        return max((each.storage.keep or 0 for each in self.projects), default=0)
 
     def default_environment(self, project: str) -> str | None:
         section = self._project(project)

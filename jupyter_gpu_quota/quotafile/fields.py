@@ -25,7 +25,16 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from ..core.amounts import AmountRefusal, duration_ms, duration_s, duration_text, exact_milli, gpu_text
+from ..core.amounts import (
+    AmountRefusal,
+    duration_ms,
+    duration_s,
+    duration_text,
+    exact_milli,
+    gpu_text,
+    memory_mib,
+    memory_text,
+)
 from ..wire import Name
 
 FORM = "x-form"
@@ -78,6 +87,7 @@ def _kind_of(value: object) -> str:
 
 AMOUNT = "an amount; write a number such as 2 or 0.5"
 DURATION = "a duration; write one such as 90m, 1h30m or 24h"
+SIZE = "an amount of space; write one such as 512MiB or 50GiB"
 
 
 def _reader(read: Callable[[str], int | AmountRefusal], what: str = AMOUNT) -> Callable[[object], int]:
@@ -154,6 +164,17 @@ Milliseconds = Annotated[
     PlainSerializer(lambda ms: duration_text(ms // 1000) if ms % 1000 == 0 else f"{ms}ms"),
     WithJsonSchema(DURATION_SCHEMA),
 ]
+
+SIZE_SCHEMA: dict[str, object] = {
+    "type": "string",
+    "pattern": r"^\d{1,12}(\.\d{1,3})?\s*(MiB|GiB|TiB)$",
+    FORM: "an amount of space such as 50GiB; the units are MiB, GiB and TiB",
+}
+
+Size = Annotated[
+    int, BeforeValidator(_reader(memory_mib, SIZE)), PlainSerializer(memory_text), WithJsonSchema(SIZE_SCHEMA)
+]
+"""MiB inside, rounded up."""
 
 
 def _weight(value: object) -> object:

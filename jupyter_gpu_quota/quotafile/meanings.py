@@ -116,7 +116,13 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "quota": "Its amounts in each pool: `{big: {training: 2, limit: 6}}`.",
         "defaults": "Values for requests that name none.",
         "maximum": "The most that a job of it may request.",
-        "storage": "Space for outputs.",
+        "storage": "The space for the outputs of its ended jobs, and how long they are kept.",
+    },
+    "StorageSection": {
+        "outputs": "The space for the outputs of its ended jobs together: `50GiB`. While it is used up, no job can be "
+        "submitted. One job may write no more than this either.",
+        "keep": "How long the outputs of a job are kept after its end: `30d`. Without it, as long as the job is listed."
+        " A job is listed at least as long as the longest of these.",
     },
     "Members": {
         "groups": "Groups of the hub: `[fraud-ds]`.",

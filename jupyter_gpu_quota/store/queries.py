@@ -144,6 +144,11 @@ class StoreQueries:
         ended = Where(below={tables.JOBS.ended or "": before})
         return [record.job.id for record in self._list(tables.JOBS, Page(limit=JOBS_AT_A_TIME), ended)[0]]
 
+    def ended_of(self, projects: Sequence[str], since: int, page: Page = ALL) -> list[JobRecord]:
+        """The jobs of these projects that ended at an instant or later."""
+        where = Where(among={"project": list(projects)}, at_least={tables.JOBS.ended or "": max(since, 1)})
+        return self._list(tables.JOBS, page, where)[0]
+
     def ranks(self, job: str) -> list[RankRecord]:
         with self._rows.reading() as scope:
             return sorted(scope.find(tables.RANKS, "job", [job]), key=lambda record: (record.attempt, record.rank))
@@ -191,6 +196,10 @@ class StoreQueries:
 
     def report(self, notebook: str) -> NotebookReport | None:
         return self._get(tables.REPORTS, notebook)
+
+    def note(self, kind: NoteKind, subject: str) -> Note | None:
+        """The only note of one kind on a subject."""
+        return self._get(tables.NOTES, kind, subject, 0)
 
     def notes(self, kind: NoteKind, *, since: int = 0) -> list[Note]:
         """The notes of one kind, written at an instant or later, oldest first."""

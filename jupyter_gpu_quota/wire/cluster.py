@@ -89,10 +89,23 @@ class SubmitView(Wire):
     max_priority: int
 
 
+class StorageView(Wire):
+    """The outputs of a project's ended jobs. ``limit_mib``: the space that they may take, null: no limit.
+
+    ``used_mib``: their measured space, null before the first measurement or without a limit. ``keep_s``: how long after
+    its end a job's outputs are kept, null: as long as the job is listed.
+    """
+
+    limit_mib: int | None
+    used_mib: int | None
+    keep_s: int | None
+
+
 class ProjectView(Wire):
     """A project; ``department`` is null if the quota file has none.
 
-    ``submit`` is null for readers who are not members, and from an older service.
+    ``submit`` is null for readers who are not members, and from an older service. ``storage``: null if the quota file
+    does not limit it, and from an older service.
     """
 
     name: str
@@ -101,6 +114,7 @@ class ProjectView(Wire):
     role: str | None
     department: DepartmentView | None = None
     submit: SubmitView | None = None
+    storage: StorageView | None = None
 
 
 class PoolView(Wire):

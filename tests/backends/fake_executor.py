@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jupyter_gpu_quota.backends.protocol import StartOrder, StopOrder
@@ -53,6 +53,9 @@ class FakeJobs:
     script: Callable[[StartOrder], Script] = lambda order: Script()
     starts: list[StartOrder] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    outputs_mib: dict[str, int] = field(default_factory=dict)
+    removed_outputs: list[str] = field(default_factory=list)
+    removal_is_slow: bool = False
     stops: list[StopOrder] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     fencing: int = 0
@@ -92,6 +95,14 @@ class FakeJobs:
         self.forgotten.append(job)
         for key in [key for key, run in self._runs.items() if key[0] == job and run.fact.tree_gone]:
             del self._runs[key]
+
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+        return {job: mib for job, mib in self.outputs_mib.items() if job in jobs}
+
+    def remove_outputs(self, job: str) -> None:
+        self.removed_outputs.append(job)
+        if not self.removal_is_slow:
+            self.outputs_mib[job] = 0
 
     def pids(self) -> Mapping[str, frozenset[int]]:
         self._pass_time()

@@ -164,6 +164,12 @@ class RemoteJobs:
     def forget(self, job: str) -> None:
         self.network.send(lambda: self.agent.backend.jobs.forget(job))
 
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+        return self.network.ask(lambda: self.agent.backend.jobs.output_sizes(jobs)) or {}
+
+    def remove_outputs(self, job: str) -> None:
+        self.network.send(lambda: self.agent.backend.jobs.remove_outputs(job))
+
     def fence(self, fencing: int) -> None:
         self.agent.receive = self._receive
         if self.network.ask(lambda: self.agent.fence(fencing)) is None:

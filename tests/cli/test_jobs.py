@@ -278,6 +278,15 @@ def test_the_empty_log_of_a_waiting_job_is_explained(world: World) -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "Job J1 has not started yet; logs -f waits for it.\n")
 
 
+def test_outputs_are_removed(world: World, tmp_path: Path) -> None:
+    world.jobs["J1"] = job_view("J1", state="succeeded")
+    world.outputs["J1"] = {"model.bin": b"12345"}
+    wrong = run("outputs", "J1", "--remove", "--download", str(tmp_path))
+    assert (wrong.exit_code, world.outputs["J1"]) == (2, {"model.bin": b"12345"})
+    assert run("outputs", "J1", "--remove").stdout == ""
+    assert world.outputs["J1"] == {}
+
+
 def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None:
     world.jobs = {"J1": job_view("J1")}
     world.outputs["J1"] = {"a/model.bin": b"12345"}

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from jupyter_gpu_quota.cli import tables
+from jupyter_gpu_quota.cli.listings import storage_text
 from jupyter_gpu_quota.client import Client, Outputs
+from jupyter_gpu_quota.wire.cluster import ProjectView, StorageView
 from tests.cli.commands import NEW, run
 from tests.client.fake_service import World, device_view, job_view, reason
 
@@ -118,3 +120,20 @@ def test_a_narrow_list_of_jobs_has_the_reason_in_a_few_words(
     why = reason(code, "lea held it, with many words and figures.")
     world.jobs = {NEW: job_view(NEW, state=state, reason=why, exit_status=status)}
     assert says in " ".join(run("jobs", "--all").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "keep", "text"),
+    [
+        pytest.param(51_200, 3072, None, "3GiB of 50GiB used by ended jobs of project fraud", id="a limit"),
+        pytest.param(51_200, None, None, "unknown of 50GiB used by ended jobs of project fraud", id="not measured"),
+        pytest.param(
+            1, 0, 60, "0MiB of 1MiB used by ended jobs of project fraud, kept for 1m after a job's end", id="both"
+        ),
+        pytest.param(None, None, 86_400, "kept for 24h after a job's end in project fraud", id="a time"),
+    ],
+)
+def test_the_space_of_outputs_in_words(limit: int | None, used: int | None, keep: int | None, text: str) -> None:
+    storage = StorageView(limit_mib=limit, used_mib=used, keep_s=keep)
+    project = ProjectView(name="fraud", priority=50, pools=[], role="member", storage=storage)
+    assert storage_text(project) == text

@@ -330,6 +330,10 @@ class Logs(Fake):
 
 
 class Outputs(Fake):
+    def delete(self, id_: str) -> None:
+        self.world.outputs[self.job(id_).id] = {}
+        self.set_status(204)
+
     def get(self, id_: str, path: str | None = None) -> None:
         found = self.world.outputs.get(self.job(id_).id, {})
         if path is None:

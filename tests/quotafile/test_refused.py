@@ -185,21 +185,10 @@ def test_an_enforcement_of_no_such_name_is_refused() -> None:
     assert refused(LEAST + "policy: {enforcement: {memory: strong}}")
 
 
-@pytest.mark.parametrize(
-    ("key", "body"),
-    [
-        ("storage", "quota: {}\nstorage: {outputs: 50GiB}"),
-    ],
-)
-def test_an_unsupported_project_field_is_refused_by_name(key: str, body: str) -> None:
-    assert any(f"{key} cannot be enforced by this release" in message for _, message in refused(project(body)))
-
-
 def test_the_example_of_the_contract_is_refused_only_for_unsupported_sections() -> None:
     example = LATER
     found = refused(example)
     assert {re.match(r"(\w+)", message.split(": ", 1)[1])[1] for _, message in found} == {  # type: ignore[index]
-        "storage",
         "image",
     }
 

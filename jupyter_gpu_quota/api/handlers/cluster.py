@@ -22,6 +22,7 @@ from ..requests.services import Services
 from ..state.store_view import StoreView
 from ..state.utilisation import AHEAD_MS, of_devices
 from ..views.choices import with_choices
+from ..views.outputs import storage_view
 from ..views.records import device_view, instant, node_view, reason_view, sample_view
 from .notebooks import person_named
 
@@ -183,6 +184,7 @@ async def project_views(services: Services, person: Person) -> list[ProjectView]
             role=person.roles.get(project.name),
             pools=of_projects.of(project.name, person.id),
             department=departments.get(project.department or ""),
+            storage=storage_view(services.store_view, project.name),
         )
         for project in sorted(revision.policy.projects, key=lambda project: project.name)
         if may_see_project(person, project.name)

@@ -26,6 +26,7 @@ from ..access.permissions import (
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
 from ..views.explanations import dry_run
+from ..views.outputs import check_storage
 from ..views.provenance import provenance_view
 from ..views.records import job_detail, job_view
 from ..views.series import metrics_view
@@ -63,6 +64,7 @@ async def _checked_spec(call: Call, request: JobRequest) -> JobSpec:
     file = quota_in_force(store_view.quota_file)
     data, groups = data_of_job(request.data, call.person, file, services.clock())
     spec = replace(spec, data=data, data_groups=groups)
+    check_storage(store_view, call.person, spec.project)
     devices = store_view.devices_in(spec.pool)
     await services.offers.check(
         call.person.name,
@@ -254,16 +256,22 @@ def _order(call: Call) -> JobOrder:
 # --- change -----------------------------------------------------------------------------------------------------------
 async def change(call: Call) -> JobView:
     """Hold, release or cancel; repeating a change changes nothing."""
-    record, name = await seen_job(call), call.names["change"]
-    if not may_change_work(call.person, project=record.job.project, owner=record.job.user):
-        owner = call.store_view.name_of(record.job.user)
-        sentence = f"{call.person.name} may see {owner}'s job {record.job.id}, but only {owner}, leads of"
-        raise Refused(403, "not_yours", f"{sentence} {record.job.project} and admins may change it.")
+    record, name = await changeable_job(call), call.names["change"]
     if name == "release":
         _check_release(call.person, record)
         await _check_data(call, record)
     await call.services.record(ChangeJob(job=record.job.id, actor=call.person.id, change=name))
     return job_view(await record_of(call, record.job.id), call.store_view)
+
+
+async def changeable_job(call: Call) -> JobRecord:
+    """The job of the path. Raises Refused for a person who may see it and not change it."""
+    record = await seen_job(call)
+    if not may_change_work(call.person, project=record.job.project, owner=record.job.user):
+        owner = call.store_view.name_of(record.job.user)
+        sentence = f"{call.person.name} may see {owner}'s job {record.job.id}, but only {owner}, leads of"
+        raise Refused(403, "not_yours", f"{sentence} {record.job.project} and admins may change it.")
+    return record
 
 
 def _check_release(person: Person, record: JobRecord) -> None:

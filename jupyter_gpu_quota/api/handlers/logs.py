@@ -19,6 +19,7 @@ from ...bundle import ArchivedFile, FileShrank, archive
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubUnavailable
 from ...store.records.calls import StoreUnavailable
+from ...store.records.commands import RemoveOutputs
 from ...store.records.rows import JobRecord
 from ...wire import OutputView
 from ..access.people import NotAllowed, Reader
@@ -27,7 +28,7 @@ from ..access.refusals import Refused, not_found
 from ..access.streams import HEARTBEAT_S, EventStream
 from ..requests.call import Answer, Call, listed
 from ..views.records import instant
-from .jobs import record_of, seen_job
+from .jobs import changeable_job, record_of, seen_job
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +206,17 @@ async def listed_outputs(call: Call, record: JobRecord) -> Answer:
         OutputView(path=each.path, size_bytes=each.size_bytes, modified_at=instant(each.modified_at))
         for each in found[page.offset : page.offset + page.limit]
     ]
-    return listed(views, len(found), page, truncated=len(some) > MAX_OUTPUTS)
+    kept = await call.store_view.read(call.store_view.store.note, "outputs", record.job.id)
+    removed_at = kept.document["removed_at"] if kept else None
+    more = {} if removed_at is None else {"removed_at": f"{instant(int(str(removed_at))):%Y-%m-%dT%H:%M:%SZ}"}
+    return listed(views, len(found), page, truncated=len(some) > MAX_OUTPUTS, **more)
+
+
+async def remove_outputs(call: Call) -> Answer:
+    """Have the outputs of a job that has ended removed; repeating changes nothing."""
+    record = await changeable_job(call)
+    await call.services.record(RemoveOutputs(job=record.job.id, actor=call.person.id))
+    return Answer(status=204)
 
 
 async def _send_archive(call: Call, record: JobRecord, files: Sequence[Output]) -> None:

@@ -24,6 +24,7 @@ from .data import data_edits
 from .edit import Edit
 from .enforcement import Ended, ended_by, stops_of, weak_pools
 from .idle import idle_edits
+from .storage import storage_edits
 
 if TYPE_CHECKING:
     from ..requests.services import Services
@@ -63,6 +64,7 @@ async def objections_to(services: Services, edit: Edit) -> Objections:
         *weak,
         *idle_edits(edit),
         *data_edits(edit, store_view.mirror),
+        *storage_edits(edit),
         *await store_view.compute_slow(ceilings),
     )
     sums = await store_view.compute_slow(arithmetic_of_file, edit.file, edit.moved.devices, edit.now, edit.node_names)

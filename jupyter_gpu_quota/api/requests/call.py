@@ -109,7 +109,7 @@ class Call:
         return listed([view(row) for row in rows[page.offset : page.offset + page.limit]], len(rows), page)
 
 
-def listed(items: Sequence[object], total: int, page: Page, **more: bool) -> Answer:
+def listed(items: Sequence[object], total: int, page: Page, **more: bool | str) -> Answer:
     """One page of a listing that has ``total`` items."""
     pagination = {"offset": page.offset, "limit": page.limit, "total": total}
     return Answer(body={"items": items, "_pagination": pagination, **more})

@@ -21,7 +21,7 @@ from ...core.samples import DeviceSample
 from ...quotafile import QuotaFile
 from ...store.reads.quota_revision import in_force
 from ...store.reads.snapshot import Mirror
-from ...store.records.activity import Note
+from ...store.records.activity import OUTPUTS_TOTAL, Note
 from ...store.records.calls import NotOpenYet, StoreUnavailable
 from ...store.records.commands import AllocationLabel
 from ...store.records.idle_state import IdleState
@@ -422,6 +422,12 @@ class StoreView:
         used = [memory_of_share(self.samples.get(part.device), part.workload, now) for part in parts]
         known = [mib for mib in used if mib is not None]
         return sum(known) if parts and len(known) == len(parts) else None
+
+    def outputs_mib(self, project: str) -> int | None:
+        """The measured space of the outputs of a project's ended jobs; None before the first measurement."""
+        found = next((note.document for note in self._forgotten if note.subject == OUTPUTS_TOTAL), None)
+        used = 0 if found is None else found.get(project, 0)
+        return None if found is None or not isinstance(used, int) else used
 
     def is_simulated(self, pool: str) -> bool:
         return any(device.simulated for device in self.devices_in(pool))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from .paths import job_directory, rank_paths
 
 MAX_DEPTH = 64
 """A tree with folders below this depth exceeds every limit: to measure them takes as many open files."""
 
+MIB = 1 << 20
 STEP = 500
 """Entries between two pauses of a measurement."""
 
@@ -71,3 +78,36 @@ def _open_folder(name: str, parent: int | None = None) -> int | None:
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     except OSError:
         return None
+
+
+class EndedOutputs:
+    """The outputs below one state folder. ``measure`` waits for the disk: run it in a thread."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._state_dir = state_dir
+        self._sizes: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+        """The sizes of these jobs' outputs in MiB, where they were measured; others are forgotten."""
+        with self._lock:
+            self._sizes = {job: self._sizes[job] for job in jobs if job in self._sizes}
+            return dict(self._sizes)
+
+    def measure(self, jobs: Collection[str]) -> None:
+        """Measure the outputs of these jobs, rounded up to MiB; a folder that is not there has none."""
+        for job in jobs:
+            found = Measured()
+            for _ in measure(rank_paths(self._state_dir, job, 0, 0).outputs, found):
+                pass
+            with self._lock:
+                self._sizes[job] = -(-found.size_bytes // MIB)
+
+    def move_to_trash(self, job: str) -> Path:
+        """Move a job's outputs to the trash; returns their new path."""
+        moved = Path(self._state_dir, "trash", f"{job}.outputs.{time.time_ns()}")
+        with contextlib.suppress(FileNotFoundError):
+            Path(job_directory(self._state_dir, job), "outputs").rename(moved)
+            with self._lock:
+                self._sizes.pop(job, None)  # measured again, but only once
+        return moved

@@ -8,7 +8,7 @@
         attempts/<n>/rendezvous.json   0600, the service's: the port of the rendezvous of a gang
         work/ checkpoint/ outputs/     0700, the submitter's
         run/<n>/rank-<r>/              0700, the submitter's: pause file, progress file
-    trash/                             folders of forgotten jobs
+    trash/                             folders of forgotten jobs, and removed outputs
 
 The parents of a submitter's directories belong to the service, so no link can replace these.
 """

@@ -106,7 +106,8 @@ class SimulatedOutputs:
         """Nothing is recorded."""
 
     def _files(self, job: str) -> Mapping[str, bytes]:
-        return self.jobs.behaviour_of(job).outputs if self.jobs.has_begun(job, 1) else {}
+        has_files = self.jobs.has_begun(job, 1) and job not in self.jobs.removed_outputs
+        return self.jobs.behaviour_of(job).outputs if has_files else {}
 
 
 class SimulatedBackend:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -95,6 +95,7 @@ class SimulatedJobs:
     behaviour_of: Callable[[str], Behaviour]
     runs: list[Run] = field(default_factory=list)
     inventory_changed: bool = False
+    removed_outputs: set[str] = field(default_factory=set)
     fencing: int = 0
     _lost_nodes: set[str] = field(default_factory=set)
     _attempts: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
@@ -162,6 +163,14 @@ class SimulatedJobs:
         self._saved_ms.pop(job, None)
         if not any(key[0] == job for key in self._attempts):
             self._newest_begun.pop(job, None)
+
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+        """The files that the behaviour describes, until they are removed."""
+        kept = {job: self.behaviour_of(job).outputs for job in jobs if job not in self.removed_outputs}
+        return {job: -(-sum(map(len, kept.get(job, {}).values())) // (1 << 20)) for job in jobs}
+
+    def remove_outputs(self, job: str) -> None:
+        self.removed_outputs.add(job)
 
     def has_begun(self, job: str, attempt: int) -> bool:
         """Whether an attempt had a process, and so has a log."""

@@ -10,11 +10,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-NoteKind = Literal["activity", "idle", "enforcement", "loop", "recovery", "unknown_work", "job_events", "retention"]
+NoteKind = Literal[
+    "activity",
+    "idle",
+    "enforcement",
+    "loop",
+    "recovery",
+    "unknown_work",
+    "job_events",
+    "retention",
+    "outputs",
+    "outputs_removal",
+]
 """``activity``: the use of a notebook within some minutes; ``idle``: its newest classification;
 ``enforcement``: an active warning about a workload; ``loop``: the status of a control loop; ``recovery``: the hold of
 an older database; ``unknown_work``: an attempt that runs without a job in the database; ``job_events``: the version up
-to which the events of jobs were notified; ``retention``: the last removal of ended jobs."""
+to which the events of jobs were notified; ``retention``: the last removal of ended jobs, and the space of all outputs;
+``outputs``: the size of an ended job's outputs, and their removal; ``outputs_removal``: a user's request of that."""
+
+OUTPUTS_TOTAL = "outputs"
+"""The subject of the note with the space of the outputs in MiB, by project."""
 
 LOOP_STATUS_EVERY_MS = 60_000
 """How often the leader stores the status of every loop; an older note is of a loop that runs no more."""

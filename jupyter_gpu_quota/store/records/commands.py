@@ -107,6 +107,14 @@ class ChangeJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveOutputs:
+    """Remove the outputs of a job that has ended; repeating it changes nothing."""
+
+    job: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestNotebook:
     """Request a notebook's slice. ``server`` is the hub's server name ("" for the default server).
 
@@ -285,6 +293,7 @@ class KeepBundle:
 Request = (
     SubmitJob
     | ChangeJob
+    | RemoveOutputs
     | RequestNotebook
     | ReturnNotebook
     | RequestSliceAgain

@@ -115,15 +115,15 @@ def keep_notes(work: UnitOfWork, request: KeepNotes) -> Recorded:
     work.find_ahead(NOTES, "subject", [subject for _, subject, *_ in (*request.over, *request.below)])
     work.fetch(NOTES, [NOTES.key(note) for note in request.notes])
     for kind, subject in request.over:
-        _delete_notes(work, subject, kind)
+        delete_notes(work, subject, kind)
     for kind, subject, slot in request.below:
-        _delete_notes(work, subject, kind, below=slot)
+        delete_notes(work, subject, kind, below=slot)
     for note in request.notes:
         work.put(NOTES, note)
     return work.recorded("notes")
 
 
-def _delete_notes(work: UnitOfWork, subject: str, kind: str | None = None, below: int | None = None) -> None:
+def delete_notes(work: UnitOfWork, subject: str, kind: str | None = None, below: int | None = None) -> None:
     for note in work.find(NOTES, "subject", [subject]):
         if kind in (None, note.kind) and (below is None or note.slot < below):
             work.delete(NOTES, NOTES.key(note))
@@ -132,4 +132,4 @@ def _delete_notes(work: UnitOfWork, subject: str, kind: str | None = None, below
 def forget_activity(work: UnitOfWork, notebook: str) -> None:
     """Remove the report and the notes of a notebook that has ended."""
     work.delete(REPORTS, (notebook,))
-    _delete_notes(work, notebook)
+    delete_notes(work, notebook)

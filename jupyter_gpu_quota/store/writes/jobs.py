@@ -10,9 +10,10 @@ from ...core.canonical import digest
 from ...core.lifecycle import FINAL, HOLDS_GPU, JobEvent, next_job_state
 from ...core.model import JobState, JobTarget
 from ...core.reasons import CancelledByPerson, HeldByPerson, Reason
-from ..database.tables import IDEMPOTENCY, JOBS, SECRETS, IdempotencyRow, SecretsRow, Where
+from ..database.tables import IDEMPOTENCY, JOBS, NOTES, SECRETS, IdempotencyRow, SecretsRow, Where
 from ..database.unit_of_work import UnitOfWork
-from ..records.commands import MAX_NUMBER, ChangeJob, Recorded, Refused, SubmitJob
+from ..records.activity import Note
+from ..records.commands import MAX_NUMBER, ChangeJob, Recorded, Refused, RemoveOutputs, SubmitJob
 from ..records.rows import JobRecord
 from .allocations import drop_reservation, put_job
 
@@ -117,6 +118,26 @@ def change_job(work: UnitOfWork, request: ChangeJob) -> Recorded:
     if request.why is not None:
         payload["reason"] = request.why
     work.audit(request.actor, f"job.{request.change}", request.job, payload, record.job.project)
+    return work.recorded(request.job)
+
+
+def remove_outputs(work: UnitOfWork, request: RemoveOutputs) -> Recorded:
+    """Record that the outputs of an ended job are to be removed; retention does it."""
+    record = work.get(JOBS, (request.job,))
+    if record is None:
+        raise Refused.unknown("job", request.job)
+    if record.job.state not in FINAL:
+        what = f"Job {request.job} is {record.job.state}; the outputs of a job can be removed when it has ended."
+        raise Refused("in_use", f"{what} Nothing was changed.")
+    notes = [(kind, request.job, 0) for kind in ("outputs", "outputs_removal")]
+    work.fetch(NOTES, notes)
+    kept, asked = (work.get(NOTES, key) for key in notes)
+    if asked is not None or (kept is not None and kept.document["removed_at"] is not None):
+        return work.recorded(request.job, existed=True)
+    document = {"by": request.actor}
+    work.put(NOTES, Note(kind="outputs_removal", subject=request.job, at=work.now, document=document))
+    work.stamp()
+    work.audit(request.actor, "job.remove_outputs", request.job, {}, record.job.project)
     return work.recorded(request.job)
 
 

@@ -8,7 +8,7 @@ from ..database import tables
 from ..database.tables import Rows
 from ..database.unit_of_work import UnitOfWork
 from ..records.activity import Note
-from .activity import forget_activity
+from .activity import delete_notes, forget_activity
 from .usage import add_allocated
 
 JOBS_AT_A_TIME = 1_000
@@ -38,7 +38,9 @@ def forget_jobs(work: UnitOfWork) -> list[str]:
     for key in released:
         work.delete(tables.LABELS, key)
         work.delete(tables.ALLOCATIONS, key)
+    work.find_ahead(tables.NOTES, "subject", jobs)
     for id in jobs:
+        delete_notes(work, id)
         work.delete(tables.JOBS, (id,))
     for id in notebooks:
         forget_activity(work, id)

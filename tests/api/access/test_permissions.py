@@ -82,6 +82,7 @@ EXPECTED = {
     "GET audit/verify": "401 403 403 403 403 403 200 200 403",
     "GET snapshot": "401 403 403 403 403 403 200 403 403",
     "GET events": READERS,
+    "DELETE jobs/{id}/outputs": "401 404 404 403 409 409 409 403 403",
     "DELETE notebooks/{id}": "401 403 403 403 403 403 403 403 204",
 }
 """Statuses in the order of PEOPLE, asked in this order: what one may not see is 404, as if it did not exist."""
@@ -94,6 +95,7 @@ PRIVATE = {
     "GET jobs/{id}/outputs": "401 404 404 404 200 200 200 404 403",
     "GET jobs/{id}/outputs/{path...}": "401 404 404 404 200 200 200 404 403",
     "GET explain/{id}": "401 404 404 404 200 200 200 404 403",
+    "DELETE jobs/{id}/outputs": "401 404 404 404 409 409 409 403 403",
     "POST jobs/{id}/actions/{change:hold|release|cancel}": "401 404 404 404 200 200 200 403 403",
     "POST jobs/{id}/actions/{again:clone|rerun}": "401 404 404 404 201 201 403 403 403",
 }

@@ -10,6 +10,8 @@ import pytest
 
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
+from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note
+from tests.api.handlers.test_storage import LIMITED
 from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, tab_to
 from tests.api.pages.test_pages import PAGES
 from tests.api.world import ServiceWorld, service_world
@@ -244,6 +246,25 @@ def test_a_member_sees_their_own_quota(world: ServiceWorld, chromium: Any) -> No
     cells = page.locator("#ceilings tr", has_text="train").locator("td").all_inner_texts()
     assert cells == ["train", "4", "0", "0", "no limit", "no ceiling"]
     page.context.close()
+
+
+@pytest.mark.parametrize(
+    ("mib", "words"),
+    [
+        pytest.param(None, "outputs unknown of 2 MiB · outputs are kept for 20 d", id="not measured yet"),
+        pytest.param(1, "outputs 1 MiB of 2 MiB · outputs are kept for 20 d", id="some"),
+        pytest.param(2, "outputs 2 MiB of 2 MiB · full: no job can be submitted", id="full"),
+    ],
+)
+def test_my_quota_has_the_space_of_outputs(tmp_path: Path, chromium: Any, mib: int | None, words: str) -> None:
+    with service_world(tmp_path) as limited:
+        limited.apply(LIMITED)
+        if mib is not None:
+            note = Note(kind="retention", subject=OUTPUTS_TOTAL, at=limited.clock(), document={"vision": mib})
+            limited.record(KeepNotes(notes=(note,)))
+        page = open_page(limited, chromium, "my-quota", "bob")
+        seen(page, words, "#mine")
+        page.context.close()
 
 
 def test_the_audit_is_read_and_verified(world: ServiceWorld, chromium: Any) -> None:

@@ -13,11 +13,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from ....bundle import BundleRefused
 from ....core.facts import RankFact
+from ...job_files.disk_use import EndedOutputs
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
 from ...rendering.cluster_names import attempt_name, pod_name
@@ -56,6 +57,7 @@ class KubernetesJobs:
         self._on_change, self._patience_s = on_change, patience_s
         self.objects = AttemptObjects(server, settings, self._changed)
         self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting)
+        self._outputs = EndedOutputs(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
         self._lock = threading.Lock()
@@ -93,6 +95,17 @@ class KubernetesJobs:
     def forget(self, job: str) -> None:
         """Remove a job's files, unless one of its attempts still runs."""
         self._thread.run(("forget", job), partial(self._forget, job))
+
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+        """The sizes that were measured; the others are measured in the background."""
+        found = self._outputs.sizes(jobs)
+        if missing := [job for job in jobs if job not in found]:
+            self._thread.run(("measure outputs",), partial(asyncio.to_thread, self._outputs.measure, missing))
+        return found
+
+    def remove_outputs(self, job: str) -> None:
+        """Remove a job's outputs, unless one of its attempts still runs."""
+        self._thread.run(("remove outputs", job), partial(self._remove_outputs, job))
 
     def fence(self, fencing: int) -> None:
         """Store the number, wait until the API server refuses lower ones, and read again what there is."""
@@ -227,13 +240,27 @@ class KubernetesJobs:
             self._locks.pop(key, None)
 
     async def _forget(self, job: str) -> None:
-        attempts = {attempt_of(each) for each in self.objects.records.objects.values() if attempt_of(each)[0] == job}
-        if any(not is_over(pod) for key in attempts for pod in self.objects.pods_of(*key)):
-            log.warning("job %s is not forgotten: it may still have processes", job)
+        attempts = self._attempts_of(job)
+        if self._may_run(job):
             return
         for key in attempts:
             await self._settle(*key)
         await asyncio.to_thread(self._volume.forget, job)
+
+    async def _remove_outputs(self, job: str) -> None:
+        if not self._may_run(job):
+            await asyncio.to_thread(self._volume.remove_outputs, self._outputs, job)
+
+    def _attempts_of(self, job: str) -> set[Attempt]:
+        return {attempt_of(each) for each in self.objects.records.objects.values() if attempt_of(each)[0] == job}
+
+    def _may_run(self, job: str) -> bool:
+        """Whether a pod of the job is not over, so that no file of it is removed."""
+        pods = [pod for key in self._attempts_of(job) for pod in self.objects.pods_of(*key)]
+        if any(not is_over(pod) for pod in pods):
+            log.warning("no file of job %s is removed: it may still have processes", job)
+            return True
+        return False
 
     # --- leaders --------------------------------------------------------------------------------------------------
     async def _raise_fence(self, fencing: int) -> None:

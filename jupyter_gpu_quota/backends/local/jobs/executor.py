@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from ....core.facts import RankFact
 from ....core.job_ends import EndCause
 from ....core.model import Placement
 from ...job_files.attempt_records import paths_of_ranks, unsettled_attempts
+from ...job_files.disk_use import EndedOutputs
 from ...job_files.paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
 from ...job_files.record_files import file_lock, raise_fence, read_fence, read_record, write_record
@@ -124,6 +125,7 @@ class LocalJobs:
         self._sweep_at = time.monotonic()
         self._preforked = PreforkedSupervisor()
         self._background = Background(WORKERS)
+        self._outputs = EndedOutputs(self.state_dir)
         self._background.run(("trash",), self._empty_trash)
 
     def close(self) -> None:
@@ -191,17 +193,34 @@ class LocalJobs:
 
     def forget(self, job: str) -> None:
         """Move a job's files to the trash, which is emptied in the background, unless the job still runs."""
+        if self._may_run(job):
+            return
         home = Path(job_directory(self.state_dir, job))
-        attempts = sorted(int(path.name) for path in home.glob("attempts/*"))
-        for attempt in attempts:
-            if not self._has_ended((job, attempt)):
-                log.warning("job %s is not forgotten: its attempt %d may still have processes", job, attempt)
-                return
-        for attempt in attempts:
+        for attempt in _attempts_of(home):
             self.settled(job, attempt)
         with contextlib.suppress(FileNotFoundError):
             home.rename(Path(self.state_dir, "trash", f"{job}.{time.time_ns()}"))
         self._background.run(("trash",), self._empty_trash)
+
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+        """The sizes that were measured; the others are measured in the background."""
+        found = self._outputs.sizes(jobs)
+        if missing := [job for job in jobs if job not in found]:
+            self._background.run(("measure outputs",), lambda: self._outputs.measure(missing))
+        return found
+
+    def remove_outputs(self, job: str) -> None:
+        """Move a job's outputs to the trash, unless the job still runs."""
+        if not self._may_run(job):
+            self._outputs.move_to_trash(job)
+            self._background.run(("trash",), self._empty_trash)
+
+    def _may_run(self, job: str) -> bool:
+        """Whether an attempt may still have processes, so that no file of the job is removed."""
+        running = [n for n in _attempts_of(Path(job_directory(self.state_dir, job))) if not self._has_ended((job, n))]
+        for attempt in running:
+            log.warning("no file of job %s is removed: its attempt %d may still have processes", job, attempt)
+        return bool(running)
 
     def pids(self) -> Mapping[str, frozenset[int]]:
         """Live process ids by job."""
@@ -424,6 +443,10 @@ class LocalJobs:
         for path in Path(self.state_dir, "trash").iterdir():
             for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf", "--one-file-system"]):
                 subprocess.run([*command, "--", str(path)], check=False, capture_output=True, timeout=REMOVE_TIMEOUT_S)
+
+
+def _attempts_of(home: Path) -> list[int]:
+    return sorted(int(path.name) for path in home.glob("attempts/*"))
 
 
 def make_layout(state_dir: str) -> None:

@@ -2,7 +2,7 @@
 
 import { RUNNING, type Job, type Project, type ProjectPool } from '@jupyter-gpu-quota/api';
 
-import { gpus } from './amounts';
+import { duration, gpus, mebibytes } from './amounts';
 import { useGpuState, useTrans, type Translations } from './context';
 import { QuotaBar } from './QuotaBar';
 
@@ -38,8 +38,22 @@ function ProjectCard({ project, running }: { project: Project; running: Job[] })
       {project.pools.map(pool => (
         <PoolRow key={pool.pool} pool={pool} usageByUser={usageByUser(running.filter(job => job.pool === pool.pool))} />
       ))}
+      {project.storage && <StorageRow storage={project.storage} />}
     </section>
   );
+}
+
+/** The space of the outputs of ended jobs, and how long they are kept; unknown space is not 0. */
+function StorageRow({ storage }: { storage: NonNullable<Project['storage']> }): JSX.Element {
+  const trans = useTrans();
+  const { limit_mib: limit, used_mib: used, keep_s: keep } = storage;
+  const isFull = limit != null && used != null && used >= limit;
+  const facts = [
+    limit != null && trans.__('outputs %1 of %2', used == null ? trans.__('unknown') : mebibytes(used), mebibytes(limit)),
+    isFull && trans.__('full: no job can be submitted before outputs of ended jobs are removed'),
+    keep != null && trans.__('outputs are kept for %1', duration(keep * 1000)),
+  ];
+  return <p className={isFull ? 'jgq-over' : 'jgq-quiet'}>{facts.filter(fact => fact !== false).join(' · ')}</p>;
 }
 
 /** Who holds how much in these jobs, the most first. */

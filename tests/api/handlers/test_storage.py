@@ -1,0 +1,140 @@
+"""The space of a project's outputs: real files, the refusal of jobs while it is used up, and the removal of outputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
+from jupyter_gpu_quota.client import Client
+from jupyter_gpu_quota.controllers.retention import DAY_MS, Retention, RetentionTimes
+from tests.api.world import QUOTA, ServiceWorld, service_world
+from tests.backends.worlds import KINDS
+from tests.controllers.test_retention import Bundles
+from tests.patience import until
+
+LIMITED = QUOTA.replace("leads: [lea]}", "leads: [lea]}\n    storage: {outputs: 2MiB, keep: 20d}")
+
+
+class Site:
+    """The API, and retention on the files of its state folder. ``full`` is a job of bob that left 3 MiB."""
+
+    def __init__(self, world: ServiceWorld) -> None:
+        self.world, self.jobs = world, LocalJobs(world.state_dir, simulated_devices=KINDS)
+        leadership = world.controllers.leadership
+        self.retention = Retention(world.store, leadership, self.jobs, Bundles(), RetentionTimes())
+        self.full = self.leave("large.bin", 3 << 20)
+
+    def leave(self, name: str, size: int) -> str:
+        job: str = self.world.submit(name="left")["id"]
+        outputs = Path(rank_paths(str(self.world.state_dir), job, 1, 0).outputs)
+        outputs.mkdir(parents=True)
+        (outputs / name).write_bytes(os.urandom(size))
+        assert self.world.post(f"jobs/{job}/actions/cancel").status == 200
+        return job
+
+    def until_used(self, mib: int) -> None:
+        """Run retention until the API shows so much space."""
+
+        def used() -> bool:
+            self.world.controllers.leadership.renew(self.world.clock())
+            self.retention.run_once(self.world.clock())
+            self.world.controllers.notify_api()
+            return bool(self.storage()["used_mib"] == mib)
+
+        until(used)
+
+    def storage(self, who: str = "bob") -> Any:
+        found = {each["name"]: each for each in self.world.get("projects", who).json["items"]}
+        return found["vision"]["storage"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with service_world(tmp_path) as world:
+        world.apply(LIMITED)
+        site = Site(world)
+        yield site
+        site.jobs.close()
+
+
+def test_space_is_unknown_until_it_was_measured(site: Site) -> None:
+    assert site.storage() == {"limit_mib": 2, "used_mib": None, "keep_s": 20 * 86_400}
+    site.world.submit()  # unknown is not full
+    site.until_used(3)
+
+
+def test_a_project_without_limits_shows_none(site: Site) -> None:
+    assert site.world.get("projects", "patty").json["items"][0]["storage"] is None
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_no_job_is_submitted_while_the_space_is_used_up(site: Site, dry_run: bool) -> None:
+    site.until_used(3)
+    refused = site.world.post("jobs", "bob", {"command": ["true"], "dry_run": dry_run})
+    assert (refused.status, refused.json["reason"]) == (409, "storage_full")
+    words = (
+        "bob asked to submit a job to vision. The outputs of its ended jobs use 3MiB, and its space for them is 2MiB."
+    )
+    assert refused.json["message"].startswith(words)
+    again = site.world.post(f"jobs/{site.full}/actions/rerun", "bob")
+    assert again.json["reason"] == "storage_full"
+    assert site.world.post("jobs", "patty", {"command": ["true"]}).status == 201
+
+
+def test_removed_outputs_free_the_space_and_are_listed_as_removed(site: Site) -> None:
+    site.until_used(3)
+    client = Client(f"http://127.0.0.1:{site.world.port}", "token-bob", environment={})
+    assert [each.path for each in client.outputs(site.full)] == ["large.bin"]
+    client.remove_outputs(site.full)
+    client.remove_outputs(site.full)  # repeated
+    site.until_used(0)
+    found = client.outputs(site.full)
+    assert list(found) == [] and found.removed_at is not None and found.removed_at.endswith("Z")
+    assert site.world.submit()["state"] == "queued"
+    kinds = [row["kind"] for row in site.world.get("audit", "ann").json["items"]]
+    assert kinds.count("job.remove_outputs") == 1
+
+
+def test_outputs_of_a_job_that_has_not_ended_are_refused(site: Site) -> None:
+    job = site.world.submit()["id"]
+    refused = site.world.call("DELETE", f"jobs/{job}/outputs")
+    assert (refused.status, refused.json["reason"]) == (409, "in_use")
+
+
+def test_outputs_are_removed_when_their_time_is_over(site: Site) -> None:
+    site.until_used(3)
+    now = site.world.hold_clock()
+    site.world.clock = lambda: now + 20 * DAY_MS
+    site.until_used(0)
+    assert site.world.get(f"jobs/{site.full}/outputs").json["removed_at"] is not None
+    assert site.world.get(f"jobs/{site.full}").status == 200
+
+
+def test_links_in_outputs_are_neither_followed_nor_removed_with_their_targets(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_bytes(bytes(9 << 20))
+    outputs = Path(rank_paths(str(site.world.state_dir), site.full, 1, 0).outputs)
+    (outputs / "link").symlink_to(tmp_path / "precious")
+    site.until_used(4)  # the link itself has some bytes
+    assert site.world.call("DELETE", f"jobs/{site.full}/outputs").status == 204
+    site.until_used(0)
+    until(lambda: not list((site.world.state_dir / "trash").iterdir()))
+    assert (tmp_path / "precious" / "file").exists() and not outputs.exists()
+
+
+@pytest.mark.parametrize(
+    ("keep", "words"),
+    [
+        pytest.param("keep: 1d", "removed 24h after the end of their job", id="a shorter time"),
+        pytest.param("keep: 40d", None, id="a longer time"),
+    ],
+)
+def test_a_preview_warns_of_outputs_that_are_removed_sooner(site: Site, keep: str, words: str | None) -> None:
+    warnings = site.world.post("quota/preview", "ann", {"text": LIMITED.replace("keep: 20d", keep)}).json["warnings"]
+    assert any("Outputs of project vision" in each and str(words) in each for each in warnings) == (words is not None)

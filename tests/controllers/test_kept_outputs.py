@@ -1,0 +1,155 @@
+"""Outputs of ended jobs: measured, totalled by project, and removed in time or at a user's request."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_gpu_quota.controllers.lease import Leadership
+from jupyter_gpu_quota.controllers.retention import DAY_MS, Retention, RetentionTimes
+from jupyter_gpu_quota.controllers.retention.kept_outputs import JOBS_A_RUN
+from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL
+from jupyter_gpu_quota.store.records.commands import ChangeJob, Recorded, Refusal, RemoveOutputs
+from tests.controllers.setups.scheduling import QUOTA, World
+from tests.controllers.test_retention import Bundles
+
+STORAGE = "storage: {outputs: 1GiB, keep: 2d}"
+LIMITED = QUOTA.replace("members: {users: [bob]}", f"members: {{users: [bob]}}, {STORAGE}")
+
+
+class Site:
+    """A job "j" of vision that was cancelled; its outputs are 300 MiB."""
+
+    def __init__(self, quota: str = LIMITED) -> None:
+        self.world = World()
+        self.world.apply_quota(quota)
+        self.leadership = Leadership(self.world.store, lambda: self.world.now, holder="first")
+        self.retention = self.another()
+        self.end("j", 300)
+
+    def another(self) -> Retention:
+        """That of a process that has just started."""
+        self.leadership.renew(self.world.now)
+        return Retention(self.world.store, self.leadership, self.world.executor, Bundles(), RetentionTimes())
+
+    def end(self, job: str, mib: int | None, user: str = "bob") -> None:
+        self.world.submit(user, job)
+        self.world.store.record([ChangeJob(job=job, actor=user, change="cancel")], now=self.world.now)
+        if mib is not None:
+            self.world.executor.outputs_mib[job] = mib
+
+    def run(self, *, after_ms: int = 0) -> int:
+        """Run retention once; returns after how many milliseconds it runs again."""
+        self.world.now += after_ms
+        self.leadership.renew(self.world.now)
+        return self.retention.run_once(self.world.now) - self.world.now
+
+    def totals(self) -> object:
+        note = self.world.store.note("retention", OUTPUTS_TOTAL)
+        return None if note is None else note.document
+
+    def removed(self, job: str) -> object:
+        note = self.world.store.note("outputs", job)
+        return None if note is None else note.document["removed_at"]
+
+
+def test_the_outputs_of_ended_jobs_are_totalled_by_project() -> None:
+    site = Site()
+    site.end("k", 200)
+    site.end("other", 50, user="patty")  # its project has no limits
+    site.world.submit("bob", "waits")
+    site.run()
+    assert site.totals() == {"vision": 500}
+    site.end("l", 1)
+    site.run()
+    assert site.totals() == {"vision": 501}
+
+
+def test_outputs_that_are_being_measured_are_read_again_soon() -> None:
+    site = Site()
+    site.end("large", None)
+    assert site.run() == 1_000
+    assert site.totals() == {"vision": 300}
+    site.world.executor.outputs_mib["large"] = 7
+    assert site.run() == 30_000
+    assert site.totals() == {"vision": 307}
+
+
+def test_outputs_are_removed_after_their_time_and_the_job_stays() -> None:
+    site = Site()
+    site.run(after_ms=2 * DAY_MS - 1)
+    assert site.world.executor.removed_outputs == []
+    site.run(after_ms=1)
+    site.run(after_ms=1_000)
+    assert site.world.executor.removed_outputs == ["j"]
+    assert site.removed("j") == site.world.now - 1_000
+    assert site.totals() == {"vision": 0} and site.world.store.job("j") is not None
+    assert site.world.executor.forgotten == []
+
+
+@pytest.mark.parametrize("again", ["repeated", "by the next leader"])
+def test_a_removal_is_ordered_until_it_is_observed(again: str) -> None:
+    site = Site()
+    site.run(after_ms=DAY_MS)
+    executor = site.world.executor
+    executor.removal_is_slow = True
+    site.run(after_ms=DAY_MS)
+    assert site.removed("j") is None
+    if again == "by the next leader":
+        site.retention = site.another()
+    executor.removal_is_slow = False
+    site.run(after_ms=1_000)
+    assert executor.removed_outputs == ["j", "j"] and site.removed("j") == site.world.now
+    site.run(after_ms=1_000)
+    assert executor.removed_outputs == ["j", "j"]
+
+
+def test_a_user_s_request_is_carried_out_in_projects_without_limits_too() -> None:
+    site = Site(QUOTA)
+    store, now = site.world.store, site.world.now
+    assert all(isinstance(each, Recorded) for each in store.record([RemoveOutputs(job="j", actor="bob")], now=now))
+    site.run()
+    assert site.world.executor.removed_outputs == ["j"] and site.removed("j") == now
+    assert store.notes("outputs_removal") == []
+    assert next(row.kind for row in store.audit()[0]) == "job.remove_outputs"
+    (again,) = store.record([RemoveOutputs(job="j", actor="bob")], now=now)
+    assert isinstance(again, Recorded) and again.existed
+
+
+@pytest.mark.parametrize(("job", "code"), [("waits", "in_use"), ("nothing", "unknown")])
+def test_outputs_of_a_job_that_has_not_ended_are_not_removed(job: str, code: str) -> None:
+    site = Site()
+    site.world.submit("bob", "waits")
+    (refusal,) = site.world.store.record([RemoveOutputs(job=job, actor="bob")], now=site.world.now)
+    assert isinstance(refusal, Refusal) and refusal.code == code
+    site.run()
+    assert site.world.executor.removed_outputs == []
+
+
+def test_a_job_is_listed_as_long_as_its_outputs_are_kept() -> None:
+    site = Site(LIMITED.replace("keep: 2d", "keep: 90d"))
+    site.run(after_ms=80 * DAY_MS)
+    assert site.world.store.job("j") is not None
+    for _ in range(3):
+        site.run(after_ms=10 * DAY_MS + 1)
+    assert site.world.store.job("j") is None and site.world.store.notes("outputs") == []
+    assert site.totals() == {}
+
+
+def test_jobs_that_ended_before_the_limit_are_found_in_turn() -> None:
+    site = Site(QUOTA)
+    for number in range(JOBS_A_RUN + 10):
+        site.end(f"k{number:04}", 1)
+    site.run()
+    assert site.totals() is None
+    site.world.apply_quota(LIMITED)
+    for _ in range(3):
+        site.run()
+    assert site.totals() == {"vision": 300 + JOBS_A_RUN + 10}
+
+
+def test_one_job_may_write_no_more_than_the_space_of_its_project() -> None:
+    site = Site()
+    site.world.submit("bob", "starts")
+    site.world.controller.run_once(site.world.now)
+    (order,) = site.world.executor.starts
+    assert order.outputs_limit_mib == 1024
