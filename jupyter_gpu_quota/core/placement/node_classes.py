@@ -17,6 +17,7 @@ from .scarcity import PER_MILLE, ScarcityPrices
 from .workload_profile import RankRequest
 
 Worth = Callable[[NodeState], int]
+Models = tuple[str, ...]
 NodeAndFree = tuple[int, int]
 """A node, and how much is free on the device that a fraction takes there (a whole device for anything else)."""
 
@@ -165,10 +166,11 @@ def costs(state: NodeState, request: RankRequest, worth: Worth | None) -> list[t
     if worth is None or not options:
         return [(_plain(free, gpu, amount), amount) for amount in options]
     before, cpu_left, memory_left = worth(state), max(0, cpu_free - cpu), max(0, memory_free - memory)
-    return [
-        (before - worth(NodeState(kind, cpu_left, memory_left, _after(everywhere, gpu, amount))), amount)
-        for amount in options
-    ]
+    found = []
+    for amount in options:
+        after = NodeState(kind, cpu_left, memory_left, _after(kind.models, everywhere, gpu, amount, models))
+        found.append((before - worth(after), amount))
+    return found
 
 
 def _options(free: Sequence[int], gpu: int) -> Sequence[int]:
@@ -180,18 +182,17 @@ def _options(free: Sequence[int], gpu: int) -> Sequence[int]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _after(free: tuple[int, ...], gpu: int, amount: int) -> tuple[int, ...]:
-    """The free amounts after a request was placed; sorted, since only the score reads them."""
+def _after(models: Models, free: tuple[int, ...], gpu: int, amount: int, wanted: Models) -> tuple[int, ...]:
+    """The free amounts after a request for ``wanted`` models was placed, in the order of :class:`.NodeState`."""
     if not gpu:
         return free
-    left = sorted(free)
-    if gpu < WHOLE_DEVICE:
-        left[left.index(amount)] -= gpu
-    else:
-        per_rank = gpu // WHOLE_DEVICE
-        left[len(left) - per_rank :] = [0] * per_rank
-    left.sort()
-    return tuple(left)
+    is_mixed, left = len(models) > 1, list(free)
+    takes = [at for at, milli in enumerate(free) if milli == amount]
+    if is_mixed and wanted:
+        takes = [at for at in takes if models[at] in wanted]
+    for at in takes[: max(1, gpu // WHOLE_DEVICE)]:
+        left[at] -= min(gpu, WHOLE_DEVICE)
+    return tuple(left if is_mixed else sorted(left))
 
 
 def _plain(free: Sequence[int], gpu: int, amount: int) -> int:

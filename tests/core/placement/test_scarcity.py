@@ -4,6 +4,7 @@ fits nowhere else."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -145,3 +146,16 @@ def test_work_for_any_model_leaves_the_last_devices_of_a_model_to_work_for_that_
         occupy(ledger, fit.pieces, borrowed=False)
         taken.append(ledger.devices[fit.pieces[0].device].id)
     assert taken == ["b0", "b1"]
+
+
+# R74
+def test_on_a_node_of_several_models_a_rank_costs_the_room_of_its_own_model() -> None:
+    rows = [replace(at, model="AAB"[at.index]) for at in devices("m", "A", 3)]
+    nodes = [Node(id=name, name=name, cpu_milli=1000, memory_mib=1000) for name in "mn"]
+    expected = (demand(2000, 3, "A"), demand(2000, 1, "B"))
+    ledger = Ledger([*rows, *devices("n", "B", 2)], nodes, demand=expected)
+    for milli in (500, 500):
+        fit = place(ledger, Request(milli, 1, ("B",), 1))
+        assert isinstance(fit, Fit)
+        assert [ledger.devices[piece.device].id for piece in fit.pieces] == ["m2"]
+        occupy(ledger, fit.pieces, borrowed=False)
