@@ -4,7 +4,8 @@ The fragmentation score looks at one node at a time. It does not see that a node
 that have a model. So each free amount has a price, by kind of node: its free GPU, and the GPU that expected ranks of 2,
 4 and 8 devices could have there side by side. The price follows the scarcity of the amount. For each set of kinds that
 some expected work is restricted to, this is the GPU that the work will request until the free GPU is used up, in parts
-of the GPU that it could have there now.
+of the GPU that it could have there now. Rare work keeps more than it requests on average: it arrives irregularly, and
+may find GPUs without the CPU that it needs.
 
 A node without work has one more price, a small one, so that the most capable nodes stay free until the work that needs
 them has been seen. Source: docs/scheduling.md, section 7.
@@ -13,12 +14,15 @@ them has been seen. Source: docs/scheduling.md, section 7.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isqrt
 
 from ..model import WHOLE_DEVICE, Demand
 from .fragmentation import NodeKind, NodeState, usable
 
 PER_MILLE = 1000
 MAX_SCARCITY = 2 * PER_MILLE
+MARGIN = 8
+"""Restricted work of up to one GPU keeps more: this part of the geometric mean of its GPU and all free GPU."""
 UNUSED_NODE = 20
 """The price of a node without work, in thousandths of its GPU, where no other kind can replace it."""
 LEVELS = 4
@@ -103,7 +107,10 @@ def _scarcity(rows: Sequence[Demand], free: Mapping[NodeKind, Sequence[int]]) ->
         for level in range(len(here) == len(kinds), LEVELS):
             room = sum(free[kind][level] for kind in here)
             needed = sum(each[level] for other, each in wanted.items() if other & places == other)
-            scarcity = PER_MILLE * needed * everything // (requested * room) if room else MAX_SCARCITY
+            needed = needed * everything // requested
+            if not level:
+                needed += isqrt(needed * everything) // MARGIN
+            scarcity = PER_MILLE * needed // room if room else MAX_SCARCITY
             for kind in here if needed else ():
                 found[kind][level] = max(found[kind][level], min(scarcity, MAX_SCARCITY))
     return found

@@ -42,12 +42,13 @@ A, B = kind(2, "A"), kind(2, "B")
     ("rows", "worth"),
     [
         pytest.param([demand(1000, 1)], (0, 0), id="work that fits anywhere makes no model scarce"),
-        pytest.param([demand(1000, 3), demand(1000, 1, "A")], (125, 0), id="half of A will be requested: an eighth"),
-        pytest.param([demand(1000, 1), demand(1000, 1, "A")], (1000, 0), id="all of A will be requested: one"),
+        pytest.param([demand(1000, 3), demand(1000, 1, "A")], (244, 0), id="half of A will be requested: 62 %"),
+        pytest.param([demand(1000, 9), demand(1000, 1, "A")], (21, 0), id="a fifth of A will be requested: 28 %"),
+        pytest.param([demand(1000, 1), demand(1000, 1, "A")], (1626, 0), id="all of A will be requested: 118 %"),
         pytest.param([demand(1000, 1, "A")], (8000, 0), id="no price is above that of twice the amount"),
         pytest.param(
             [demand(1000, 2), demand(1000, 1, "A"), demand(1000, 1, "B")],
-            (125, 125),
+            (244, 244),
             id="each of two models has its own price",
         ),
     ],
@@ -73,7 +74,7 @@ def test_work_for_a_model_counts_for_each_set_of_models_that_has_it() -> None:
     third = kind(2, "C")
     rows = [demand(1000, 2), demand(1000, 1, "A"), demand(1000, 1, "A", "B")]
     prices = ScarcityPrices(rows, {state(one, 2, 500): 5 for one in (A, B, third)})
-    assert [last_device(prices, one) for one in (A, B, third)] == [421, 421, 0]
+    assert [last_device(prices, one) for one in (A, B, third)] == [822, 686, 0]
 
 
 MIXED = NodeKind(("A", "B", "B", "B"), 1, 1, 4, 16, 16)
