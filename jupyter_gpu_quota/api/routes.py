@@ -143,8 +143,10 @@ ROUTES: tuple[Route, ...] = (
     # --- why, and what was done
     Route("GET", "explain/{id}", S.READ, audit.explain, "Why a job or notebook has its present state.",
           gives=wire.ExplainView),
-    Route("GET", "audit", S.AUDIT, audit.rows, "Decisions and edits, newest first.", gives=wire.AuditView,
-          query=("since", *PAGED), operation="read the audit"),
+    Route("GET", "audit", S.AUDIT, audit.rows,
+          "Decisions and edits, newest first; who: a user or a part of the service; action: how its kind begins.",
+          gives=wire.AuditView, query=("since", "until", "who", "action", "project", *PAGED),
+          operation="read the audit"),
     Route("GET", "audit/verify", S.AUDIT, audit.verify, "Whether the audit's hash chain is unbroken.",
           gives=wire.VerifiedView, operation="verify the audit"),
     Route("GET", "snapshot", S.ADMIN, audit.snapshot, "The snapshot that `decide` would get now.",

@@ -195,7 +195,11 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
 
 
 @click.group(invoke_without_command=True)
+@click.option("--who", metavar="NAME", help="Only rows of this user, or of this part of the service.")
+@click.option("--action", metavar="A", help="Only rows whose kind begins so, such as job.cancel or quota.")
+@click.option("--project", metavar="P", help="Only rows of this project.")
 @click.option("--since", callback=parse_instant, metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
+@click.option("--until", callback=parse_instant, metavar="T", help="Only rows before this instant.")
 @click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values with all fields.")
 @click.option("--hashes", is_flag=True, help="Show the hash of each row.")
 @all_columns
@@ -209,15 +213,15 @@ def audit(ctx: click.Context, /, **options: Any) -> None:
 
 
 @calls_service
-def _list_audit(client: Client, since: str | None, csv_: bool, hashes: bool, wide: bool, json_: bool) -> None:
-    found = client.audit(since=since)
+def _list_audit(client: Client, csv_: bool, hashes: bool, wide: bool, json_: bool, **wanted: Any) -> None:
+    found = client.audit(**wanted)
     if csv_ and not json_:
         _print_audit_csv(found)
         return
     columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
     rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
-    since_then = "" if since is None else f" since {since}"
-    empty = f"There is no visible decision or edit{since_then}; those of your projects are listed here."
+    given = ", ".join(f"{name} {value}" for name, value in wanted.items() if value)
+    empty = f"There is no visible decision or edit{given and f' {given}'}; those of your projects are listed here."
     show(found, columns, rows, empty=empty, json_=json_, wide=wide)
 
 

@@ -518,9 +518,17 @@ class Client:
         )
         return self._connection.ask(QuotaView, Call(method="POST", path=path, query=query, repeatable=False))
 
-    def audit(self, *, since: str | None = None, limit: int = 10_000) -> list[AuditView]:
-        """Decisions and edits, newest first; ``since`` is an instant such as 2027-01-01T00:00:00Z."""
-        return self._list(AuditView, "audit", {"since": since}, limit)
+    def audit(
+        self, *, who: str | None = None, action: str | None = None, project: str | None = None,
+        since: str | None = None, until: str | None = None, limit: int = 10_000,
+    ) -> list[AuditView]:  # fmt: skip
+        """Decisions and edits, newest first.
+
+        ``who``: a user or a part of the service; ``action``: how the kind of the row begins, such as "job." or "quota";
+        ``since`` and ``until``: instants such as 2027-01-01T00:00:00Z.
+        """
+        query: Query = {"who": who, "action": action, "project": project, "since": since, "until": until}
+        return self._list(AuditView, "audit", query, limit)
 
     def audit_verify(self) -> VerifiedView:
         """Whether the hash chain of the audit is intact."""

@@ -12,7 +12,7 @@ from .database.position import Position, has_position, position_of
 from .database.tables import Head, Rows, Scope, Table, Where
 from .job_listing import jobs_where, ordered_jobs
 from .records.activity import Note, NotebookReport, NoteKind
-from .records.calls import FIRST_PAGE, NEWEST_FIRST, JobFilter, JobOrder, Lease, Page
+from .records.calls import FIRST_PAGE, NEWEST_FIRST, AuditFilter, JobFilter, JobOrder, Lease, Page
 from .records.commands import AllocationLabel
 from .records.notifications import NotificationRecord
 from .records.recovery import Hold, UnknownWork, unknown_from
@@ -103,12 +103,16 @@ class StoreQueries:
     def quota_revisions(self, page: Page) -> tuple[list[QuotaRevision], int]:
         return self._list(tables.QUOTA, page)
 
-    def audit(
-        self, *, since: int | None = None, projects: Sequence[str] | None = None, page: Page = FIRST_PAGE
-    ) -> tuple[list[AuditRow], int]:
-        at_least = {} if since is None else {"at": since}
-        among = {} if projects is None else {"project": list(projects)}
-        return self._list(tables.AUDIT, page, Where(at_least=at_least, among=among))
+    def audit(self, which: AuditFilter | None = None, *, page: Page = FIRST_PAGE) -> tuple[list[AuditRow], int]:
+        wanted = which or AuditFilter()
+        among = {"project": wanted.projects, "actor": wanted.actors}
+        where = Where(
+            at_least={} if wanted.since is None else {"at": wanted.since},
+            below={} if wanted.until is None else {"at": wanted.until},
+            among={column: list(values) for column, values in among.items() if values is not None},
+            text={"kind": (wanted.action, True)} if wanted.action else {},
+        )
+        return self._list(tables.AUDIT, page, where)
 
     def audit_verify(self) -> int | str:
         """The number of rows if the chain is intact, else a sentence that names the first row that breaks it."""

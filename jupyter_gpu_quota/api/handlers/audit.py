@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...messages.audit import PARTS
+from ...store.records.calls import AuditFilter
 from ...wire import ExplainView, VerifiedView, snapshot_document
 from ..access.permissions import audited_projects, may_see
 from ..access.refusals import Refused, not_found
@@ -13,12 +15,35 @@ from ..views.explanations import explanation
 async def rows(call: Call) -> Answer:
     """Decisions and edits, newest first: all for admins and auditors, their projects' for leads."""
     store_view, page = call.store_view, call.page()
-    since, projects = call.instant("since"), audited_projects(call.person)
-    found, total = await store_view.read(store_view.store.audit, since=since, projects=projects, page=page)
+    found, total = await store_view.read(store_view.store.audit, await _filter(call), page=page)
     subjects = await store_view.read(subjects_of, store_view.store, found)
     people = [user for record in subjects.values() for user in record.people]
     await store_view.learn_names([*(row.actor for row in found), *people])
     return listed([audit_view(row, subjects, store_view) for row in found], total, page)
+
+
+async def _filter(call: Call) -> AuditFilter:
+    """The requested rows, limited to those that this person may see."""
+    project, projects = call.text("project"), audited_projects(call.person)
+    if project is not None:
+        projects = (project,) if projects is None or project in projects else ()
+    return AuditFilter(
+        since=call.instant("since"),
+        until=call.instant("until"),
+        projects=projects,
+        actors=await _actors(call),
+        action=(call.text("action") or "").strip().lower(),
+    )
+
+
+async def _actors(call: Call) -> tuple[str, ...] | None:
+    """The ids of the actor that the request names, a user or a part of the service; none for an unknown one."""
+    name = (call.text("who") or "").strip()
+    if not name:
+        return None
+    parts = [actor for actor, words in PARTS.items() if name in (actor, words)]
+    user = await call.store_view.read(call.store_view.store.user_named, name)
+    return (*parts, *([name] if name.startswith("system:") else []), *([user] if user else []))
 
 
 async def verify(call: Call) -> VerifiedView:

@@ -66,6 +66,20 @@ class JobFilter:
     search: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """Rows of the audit: at ``since`` or later and before ``until``; of these projects and actors, None: of all.
+
+    ``action``: its kind begins with this text.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    projects: tuple[str, ...] | None = None
+    actors: tuple[str, ...] | None = None
+    action: str = ""
+
+
 JobColumn = Literal["submitted_at", "state", "user", "project", "priority", "duration"]
 
 

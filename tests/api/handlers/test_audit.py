@@ -72,3 +72,40 @@ def test_every_kind_of_row_has_a_text(world: ServiceWorld) -> None:
     items = world.get("audit?limit=1000", "ann").json["items"]
     assert [row["kind"] for row in items if row["what"].startswith(f"{row['kind']} ")] == []
     assert len({row["kind"] for row in items}) > 9
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        pytest.param("who=lea", ['lea cancelled bob\'s job "train 3", which was paused'], id="a user"),
+        pytest.param("who=the%20scheduler&action=pause", None, id="a part of the service by its words"),
+        pytest.param("who=system:controller&action=PAUSE", None, id="a part of the service by its id"),
+        pytest.param("who=nobody", [], id="an unknown user"),
+        pytest.param("action=quota", ["ann put revision 2", "test put revision 1"], id="the beginning of an action"),
+        pytest.param("action=job.submit&project=speech", ['patty queued patty\'s job "claim"'], id="a project"),
+        pytest.param("action=%25", [], id="no pattern"),
+        pytest.param("until=2020-01-01T00:00:00Z", [], id="before"),
+        pytest.param("since=2120-01-01T00:00:00Z", [], id="after"),
+    ],
+)
+def test_rows_are_filtered_on_the_server(world: ServiceWorld, query: str, said: list[str] | None) -> None:
+    body = world.get(f"audit?limit=1000&{query}", "ann").json
+    found = [f"{row['who']} {row['what']}" for row in body["items"]]
+    if said is None:
+        assert len(found) == 1 and found[0].startswith("the scheduler paused ")
+    else:
+        assert [row.startswith(words) for row, words in zip(found, said, strict=False)] == [True] * len(said)
+        assert body["_pagination"]["total"] == len(said)
+
+
+def test_a_time_divides_the_rows_in_two(world: ServiceWorld) -> None:
+    every = world.get("audit?limit=1000", "ann").json["items"]
+    at = every[len(every) // 2]["at"]
+    parts = [world.get(f"audit?limit=1000&{word}={at}", "ann").json["items"] for word in ("since", "until")]
+    assert parts[0] + parts[1] == every and all(row["at"] >= at for row in parts[0])
+
+
+def test_a_lead_cannot_name_another_project(world: ServiceWorld) -> None:
+    assert world.get("audit?project=speech", "lea").json["items"] == []
+    mine = world.get("audit?project=vision", "lea").json["items"]
+    assert mine and {row["project"] for row in mine} == {"vision"}

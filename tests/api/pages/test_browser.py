@@ -12,7 +12,7 @@ from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note
 from tests.api.handlers.test_storage import LIMITED
-from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, tab_to
+from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, shows, tab_to
 from tests.api.pages.test_pages import PAGES
 from tests.api.world import ServiceWorld, service_world
 from tests.controllers.setups.notebook import watched
@@ -265,6 +265,27 @@ def test_my_quota_has_the_space_of_outputs(tmp_path: Path, chromium: Any, mib: i
         page = open_page(limited, chromium, "my-quota", "bob")
         seen(page, words, "#mine")
         page.context.close()
+
+
+def test_the_audit_is_filtered_by_the_service_and_shows_new_rows(world: ServiceWorld, chromium: Any) -> None:
+    page = open_page(world, chromium, "audit?who=bob&action=job.submit", "ann")
+    seen(page, 'queued bob\'s job "digits 0"', "#audit")
+    count = page.locator("#audit tbody tr").count()
+    assert set(page.locator("#audit tbody td[data-label=Actor]").all_inner_texts()) == {"bob"}
+    world.submit(name="live row")
+    seen(page, 'queued bob\'s job "live row"', "#audit")
+    assert page.locator("#audit tbody tr").count() == count + 1
+    page.locator("#filter-action").fill("quota")
+    page.locator("#filter-who").fill("")
+    seen(page, "put revision 1 of the quota file in force", "#audit")
+    shows(page, "#audit-count", "1 of 1 rows are shown; more are read at the end of the list.")
+    assert page.url.endswith("/audit?action=quota")
+    page.locator("#filter-since").fill("2120-01-01T00:00")
+    seen(page, "No row matches.")
+    page.get_by_role("button", name="Show all").click()
+    seen(page, 'queued bob\'s job "live row"', "#audit")
+    assert page.faults == []
+    page.context.close()
 
 
 def test_the_audit_is_read_and_verified(world: ServiceWorld, chromium: Any) -> None:

@@ -117,6 +117,7 @@ function pageOf<T>({ items, _pagination }: Listed<T>): Page<T> {
 }
 
 /** The query of GET jobs, as names and words. */
+export type AuditQuery = NonNullable<paths['/audit']['get']['parameters']['query']>;
 export type JobsQuery = NonNullable<paths['/jobs']['get']['parameters']['query']>;
 
 /** One person's view of the service. `base` is the address below which the paths of openapi.json lie. */
@@ -266,8 +267,8 @@ export class Service {
     return answerOf(this.client.POST('/quota/revisions/{revision}/actions/revert', { params }));
   }
 
-  async audit(offset: number, limit: number): Promise<Page<AuditRow>> {
-    const query = { offset: String(offset), limit: String(limit) };
+  async audit(offset: number, limit: number, which: AuditQuery = {}): Promise<Page<AuditRow>> {
+    const query = { ...which, offset: String(offset), limit: String(limit) };
     return pageOf(await answerOf(this.client.GET('/audit', { params: { query } })));
   }
 

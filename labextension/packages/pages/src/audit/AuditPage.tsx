@@ -1,15 +1,15 @@
 /** The audit: every decision and edit, read part by part, and the check of its hash chain. */
 
 import type { ColumnDef } from '@tanstack/react-table';
-import { useCallback, useEffect, useRef, useState } from 'react';
+import { useState } from 'react';
 
 import { mayReadWholeAudit, type AuditRow } from '@jupyter-gpu-quota/api';
 import { ErrorText, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
 import { DataTable } from '../DataTable';
 import { When } from '../pieces';
-
-const PART = 200;
+import { filterOf, NO_FILTER, type Filter } from './filter';
+import { useRows } from './useRows';
 
 const COLUMNS: ColumnDef<AuditRow>[] = [
   { id: 'seq', header: 'No.', meta: { rowHeader: true, className: 'num' }, cell: ({ row }) => row.original.seq },
@@ -37,7 +37,8 @@ function Details({ row }: { row: AuditRow }): JSX.Element {
 
 export function AuditPage(): JSX.Element {
   const { me } = useGpuState();
-  const { rows, total, error, more } = useRows();
+  const [filter, setFilter] = useState<Filter>(() => filterOf(window.location.search));
+  const { rows, total, loading, error, more } = useRows(filter);
   const isAuditor = me !== null && mayReadWholeAudit(me);
   return (
     <>
@@ -46,10 +47,16 @@ export function AuditPage(): JSX.Element {
         {me !== null && !isAuditor && ' You see the rows of the projects that you lead.'}
       </p>
       {isAuditor && <Verify />}
+      <FilterBar filter={filter} rows={rows} onChange={setFilter} />
       <ErrorText error={error} />
       <p className="muted" role="status" id="audit-count">
-        {rows.length} of {total} rows are shown; more are read at the end of the list.
+        {loading ? 'Loading…' : `${rows.length} of ${total} rows are shown; more are read at the end of the list.`}
       </p>
+      {!loading && rows.length === 0 && error === '' && (
+        <p className="empty">
+          No row matches. <button onClick={() => setFilter(NO_FILTER)}>Show all</button>
+        </p>
+      )}
       <DataTable
         id="audit"
         className="audit"
@@ -81,36 +88,39 @@ function Verify(): JSX.Element {
   );
 }
 
-function useRows(): { rows: readonly AuditRow[]; total: number; error: string; more: () => void } {
-  const { model } = usePanelContext();
-  const [{ rows, total }, setFound] = useState<{ rows: AuditRow[]; total: number }>({ rows: [], total: 0 });
-  const [error, setError] = useState('');
-  const isReading = useRef(false);
-  const count = rows.length;
-  const more = useCallback(() => {
-    if (isReading.current) {
-      return;
-    }
-    isReading.current = true;
-    model.transport.service
-      .audit(count, PART)
-      .then(
-        page =>
-          setFound(before => {
-            // Rows that were added meanwhile shift the listing.
-            const known = new Set(before.rows.map(row => row.seq));
-            return { rows: [...before.rows, ...page.items.filter(row => !known.has(row.seq))], total: page.total };
-          }),
-        (failure: Error) => setError(failure.message),
-      )
-      .finally(() => {
-        isReading.current = false;
-      });
-  }, [model, count]);
-  useEffect(() => {
-    if (count === 0) {
-      more();
-    }
-  }, [count, more]);
-  return { rows, total, error, more };
+interface FilterBarProps {
+  filter: Filter;
+  rows: readonly AuditRow[];
+  onChange(filter: Filter): void;
+}
+
+/** The service filters; the rows that are shown are suggestions. */
+function FilterBar({ filter, rows, onChange }: FilterBarProps): JSX.Element {
+  const { projects } = useGpuState();
+  const field = (name: keyof Filter, label: string, type: string, suggested: readonly (string | null)[] = []): JSX.Element => (
+    <label>
+      {label}
+      <input
+        id={`filter-${name}`}
+        type={type}
+        list={suggested.length > 0 ? `known-${name}` : undefined}
+        value={filter[name]}
+        onChange={event => onChange({ ...filter, [name]: event.target.value })}
+      />
+      {suggested.length > 0 && (
+        <datalist id={`known-${name}`}>
+          {[...new Set(suggested)].map(value => value && <option key={value} value={value} />)}
+        </datalist>
+      )}
+    </label>
+  );
+  return (
+    <div className="filters" role="search" aria-label="Audit">
+      {field('who', 'Actor', 'search', rows.map(row => row.who))}
+      {field('action', 'Action begins with', 'search', rows.map(row => row.kind))}
+      {field('project', 'Project', 'search', projects.map(project => project.name))}
+      {field('since', 'From', 'datetime-local')}
+      {field('until', 'Until', 'datetime-local')}
+    </div>
+  );
 }
