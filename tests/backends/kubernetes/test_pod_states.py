@@ -9,6 +9,7 @@ import pytest
 from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import is_over, rank_status, why_lost, why_waiting
 
 STOPPED = {"deletionTimestamp": "2026-11-24T10:01:00Z", "deletionGracePeriodSeconds": 30}
+REMOVED = {"deletionTimestamp": "2026-11-24T10:00:51Z", "deletionGracePeriodSeconds": 0}
 OURS = {"annotations": {"gpu-quota.jupyter.org/stop-reason": "reclaimed"}}
 RUNNING = {"running": {"startedAt": "2026-11-24T10:00:05Z"}}
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-11-24T10:00:40Z"}
@@ -45,6 +46,10 @@ def pod(
         ),
         pytest.param(pod("Failed", ended(75), metadata=STOPPED | OURS), 75, True, None, id="a pause that was obeyed"),
         pytest.param(pod("Failed", ended(143), metadata=STOPPED | OURS), -15, True, None, id="it has no handler"),
+        pytest.param(
+            pod("Failed", ended(143), metadata=REMOVED | OURS), -15, True, None,
+            id="a pause whose pod its kubelet removed in the next second",
+        ),
         pytest.param(
             pod("Succeeded", ended(0, "10:00:20"), metadata=STOPPED | OURS), 0, False, None,
             id="it ended before the stop",

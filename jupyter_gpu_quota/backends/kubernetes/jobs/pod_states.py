@@ -81,10 +81,15 @@ def is_waiting(status: Mapping[str, Any]) -> bool:
 
 
 def is_pause(pod: Json, ended_at: int | None) -> bool:
-    """Whether we deleted a pod before it ended."""
+    """Whether we deleted a pod before it ended.
+
+    When a kubelet removes a pod that stopped, the API server sets the grace to 0 and the timestamp to that moment.
+    """
     metadata = pod["metadata"]
     if STOP_REASON not in metadata.get("annotations", {}) or "deletionTimestamp" not in metadata:
         return False
+    if not metadata["deletionGracePeriodSeconds"]:
+        return True
     asked_at = at_ms(metadata["deletionTimestamp"]) - metadata["deletionGracePeriodSeconds"] * SECOND_MS
     return ended_at is None or ended_at > asked_at
 
