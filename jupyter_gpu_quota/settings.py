@@ -19,6 +19,9 @@ SERVICE_NAME = "gpu-quota"
 SETTINGS_VARIABLE = "JUPYTER_GPU_QUOTA_SETTINGS"
 """The environment variable with the service's settings, one JSON object that the hub sets."""
 
+DATABASE_VARIABLE = "JUPYTER_GPU_QUOTA_DATABASE_URL"
+"""The environment variable that replaces ``database_url``, for an address with a password that is no configuration."""
+
 SERVICE: dict[str, Any] = {"config": True, "service": True}
 """The tags of a setting that the hub passes to the service."""
 
@@ -266,7 +269,8 @@ def service_settings(config: GPUQuota) -> dict[str, object]:
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> GPUQuota:
     """The service's settings; raises TraitError or ValueError if the variable is malformed."""
     known = json.loads(environment.get(SETTINGS_VARIABLE, "{}"))
-    return GPUQuota(**known)
+    url = environment.get(DATABASE_VARIABLE)
+    return GPUQuota(**known | ({"database_url": url} if url else {}))
 
 
 def backend_mistakes(config: GPUQuota) -> list[str]:

@@ -20,7 +20,7 @@ def missing(*programs: str) -> str:
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """etcd, kube-apiserver and kube-scheduler."""
-    if why := missing("etcd", "kube-apiserver", "kube-scheduler"):
+    if why := missing("etcd", "kube-apiserver", "kube-scheduler", "helm"):
         pytest.skip(why)
     plane = ControlPlane(tmp_path_factory.mktemp("control-plane"))
     try:

@@ -78,12 +78,16 @@ class ControlPlane:
     # --- clients --------------------------------------------------------------------------------------------------
     def kubeconfig(self, user: str) -> str:
         """The path of the credentials of a user."""
-        path = self.folder / f"{user}.kubeconfig"
+        return self.kubeconfig_of_token(user, self._tokens[user])
+
+    def kubeconfig_of_token(self, name: str, token: str) -> str:
+        """The path of credentials with a token."""
+        path = self.folder / f"{name}.kubeconfig"
         cluster = {"server": self.url, "certificate-authority": str(self.folder / "certificates" / "apiserver.crt")}
         named = {
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": self._tokens[user]}}],
+            "users": [{"name": "u", "user": {"token": token}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         }  # fmt: skip
         path.write_text(json.dumps(named))

@@ -36,7 +36,7 @@ def share(
     world: KubernetesWorld, job: str, gpu_milli: int, *names: str, command: str = "exec sleep 1000"
 ) -> StartOrder:
     """A job of one rank with so much of each device."""
-    until(lambda: len((world.backend.jobs.inventory() or ((), ()))[1]) == 2)
+    world.until(lambda: len((world.backend.jobs.inventory() or ((), ()))[1]) == 2)
     known = {each.id: each for each in (world.backend.jobs.inventory() or ((), ()))[1]}
     devices: tuple[Device, ...] = tuple(known[f"here/{name}"] for name in names)
     parts = tuple(Placement(rank=0, device=each.id, gpu_milli=gpu_milli, memory_mib=1) for each in devices)

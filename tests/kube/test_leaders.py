@@ -15,8 +15,9 @@ import pytest
 from jupyter_gpu_quota.backends.kubernetes.client import fencing
 from tests.backends.contract import Controller
 from tests.backends.worlds import order
+from tests.kube.chart import PATHS
 from tests.kube.control_plane import ControlPlane
-from tests.kube.world import GROUP, KubernetesWorld
+from tests.kube.world import KubernetesWorld
 from tests.patience import until
 
 FROZEN = """
@@ -127,9 +128,7 @@ def test_a_replaced_leader_cannot_lower_the_number(world: KubernetesWorld) -> No
 
 def test_without_a_policy_in_force_there_is_no_leader(world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "IN_FORCE_WITHIN_S", 2.0)
-    binding = (
-        f"{GROUP}/validatingadmissionpolicybindings/{world.namespace}.fencing.gpu-quota.jupyter.org.{world.namespace}"
-    )
+    binding = f"{PATHS['ValidatingAdmissionPolicyBinding']}/{world.namespace}.gpu-quota-fencing"
     assert world.plane.request("DELETE", binding)[0] == 200
     probe, path = {"metadata": {"name": "probe"}}, f"/api/v1/namespaces/{world.namespace}/configmaps?dryRun=All"
     until(

@@ -9,31 +9,20 @@ from typing import Any, TypeVar
 
 from jupyter_gpu_quota.backends.kubernetes.backend import KubernetesBackend
 from jupyter_gpu_quota.backends.protocol import Backend
-from jupyter_gpu_quota.backends.rendering.admission import fence, fencing_binding, fencing_policy
 from jupyter_gpu_quota.backends.rendering.cluster_names import SIMULATED_GPUS
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
-from tests.kube.access import grant
-from tests.kube.control_plane import NAMESPACE_ACCOUNT, ControlPlane
+from tests.kube.chart import grant
+from tests.kube.control_plane import ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
 from tests.patience import until
 
 T = TypeVar("T")
 
-GROUP = "/apis/admissionregistration.k8s.io/v1"
-
 
 def install(plane: ControlPlane) -> str:
     """A new namespace with the access rights, the policy and the fence of the chart."""
     namespace = plane.new_namespace()
-    account = NAMESPACE_ACCOUNT.format(namespace)
-    grant(plane, namespace, account)
-    policy, binding = fencing_policy(account), fencing_binding(namespace)
-    for each in (policy, binding):  # of one release in each namespace
-        each["metadata"]["name"] = f"{namespace}.{each['metadata']['name']}"
-    binding["spec"]["policyName"] = policy["metadata"]["name"]
-    plane.make(f"/api/v1/namespaces/{namespace}/configmaps", fence(namespace, 0))
-    plane.make(f"{GROUP}/validatingadmissionpolicies", policy)
-    plane.make(f"{GROUP}/validatingadmissionpolicybindings", binding)
+    grant(plane, namespace)
     make_volume(plane, namespace)
     return namespace
 
@@ -83,7 +72,7 @@ class KubernetesWorld:
         """Another process with a backend of the same namespace."""
         made = KubernetesBackend(self.folder, self.settings, kubeconfig=self._kubeconfig, **self._more)
         self._opened.append(made)
-        until(made.jobs.inventory, what="the nodes are listed")
+        self.until(made.jobs.inventory)
         return made
 
     def now(self) -> int:
@@ -103,7 +92,7 @@ class KubernetesWorld:
         self.backend = self.another()
 
     def until(self, seen: Callable[[], T]) -> T:
-        return until(seen, what=self.backend.jobs.observe)
+        return until(seen, what=self._opened[-1].jobs.observe)
 
     def stopped(self) -> Sequence[str] | None:
         return None

@@ -1,0 +1,139 @@
+{{- define "gpu-quota.fullname" -}}
+{{- $name := .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- if contains "gpu-quota" $name }}{{ $name }}{{ else }}{{ $name }}-gpu-quota{{ end -}}
+{{- end -}}
+
+{{- define "gpu-quota.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "gpu-quota.labels" -}}
+{{ include "gpu-quota.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{/* Cluster-scoped names have the namespace in them, so that each namespace may have a release. */}}
+{{- define "gpu-quota.clusterName" -}}
+{{ .Release.Namespace }}.{{ include "gpu-quota.fullname" . }}
+{{- end -}}
+
+{{- define "gpu-quota.claim" -}}
+{{ .Values.volume.existingClaim | default (include "gpu-quota.fullname" .) }}
+{{- end -}}
+
+{{/* c.GPUQuota, as JSON. */}}
+{{- define "gpu-quota.settings" -}}
+{{- $own := dict
+  "state_dir" "/state"
+  "run_dir" "/run/gpu-quota"
+  "backend" "kubernetes"
+  "accounts" true
+  "kubernetes_namespace" .Release.Namespace
+  "kubernetes_image" .Values.jobs.image
+  "kubernetes_path" .Values.jobs.path
+  "kubernetes_volume_claim" (include "gpu-quota.claim" .)
+  "kubernetes_fractions" .Values.jobs.fractions
+  "kubernetes_driver" .Values.jobs.driver
+  "kubernetes_device_class" .Values.jobs.deviceClass
+  "kubernetes_pod" .Values.jobs.pod
+  "kubernetes_container" .Values.jobs.container
+-}}
+{{- if .Values.quotaFile }}{{ $_ := set $own "quota_file" "/etc/gpu-quota/quota.yaml" }}{{ end -}}
+{{- mergeOverwrite $own .Values.settings | toJson -}}
+{{- end -}}
+
+{{/* A Deployment of the service. Takes root, part (all, api or controllers), replicas, resources. */}}
+{{- define "gpu-quota.deployment" -}}
+{{- $name := include "gpu-quota.fullname" .root -}}
+{{- $values := .root.Values -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ $name }}{{ if eq .part "controllers" }}-controllers{{ end }}
+  labels: {{- include "gpu-quota.labels" .root | nindent 4 }}
+spec:
+  replicas: {{ .replicas }}
+  {{- if not $values.database.existingSecret }}
+  strategy: {type: Recreate} # one process writes to an SQLite file
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "gpu-quota.selector" .root | nindent 6 }}
+      app.kubernetes.io/component: {{ .part }}
+  template:
+    metadata:
+      labels:
+        {{- include "gpu-quota.labels" .root | nindent 8 }}
+        app.kubernetes.io/component: {{ .part }}
+        hub.jupyter.org/network-access-hub: "true"
+        {{- with $values.pod.labels }}{{ toYaml . | nindent 8 }}{{ end }}
+      annotations:
+        checksum/settings: {{ cat (include "gpu-quota.settings" .root) $values.quotaFile | sha256sum }}
+        {{- with $values.pod.annotations }}{{ toYaml . | nindent 8 }}{{ end }}
+    spec:
+      serviceAccountName: {{ $name }}-{{ if eq .part "api" }}api{{ else }}controllers{{ end }}
+      securityContext: {{- toYaml $values.pod.securityContext | nindent 8 }}
+      enableServiceLinks: false
+      {{- with $values.image.pullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $values.pod.nodeSelector }}
+      nodeSelector: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $values.pod.tolerations }}
+      tolerations: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $values.pod.affinity }}
+      affinity: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: service
+          image: "{{ $values.image.name }}{{ with $values.image.tag }}:{{ . }}{{ end }}"
+          imagePullPolicy: {{ $values.image.pullPolicy }}
+          command: [python, -m, jupyter_gpu_quota, serve{{ if eq .part "api" }}, --only, api{{ else if eq .part "controllers" }}, --only, controller{{ end }}]
+          securityContext: {{- toYaml $values.pod.containerSecurityContext | nindent 12 }}
+          resources: {{- toYaml .resources | nindent 12 }}
+          env:
+            - {name: JUPYTERHUB_SERVICE_NAME, value: gpu-quota}
+            - {name: JUPYTERHUB_SERVICE_URL, value: "http://0.0.0.0:{{ $values.service.port }}"}
+            - {name: JUPYTERHUB_SERVICE_PREFIX, value: {{ printf "%sservices/gpu-quota/" $values.hub.baseUrl | quote }}}
+            - {name: JUPYTERHUB_BASE_URL, value: {{ $values.hub.baseUrl | quote }}}
+            - {name: JUPYTERHUB_API_URL, value: {{ $values.hub.apiUrl | quote }}}
+            - {name: JUPYTERHUB_CLIENT_ID, value: service-gpu-quota}
+            - name: JUPYTERHUB_API_TOKEN
+              valueFrom: {secretKeyRef: {name: {{ $values.hub.existingSecret | quote }}, key: {{ $values.hub.apiTokenKey | quote }}}}
+            {{- with $values.database.existingSecret }}
+            - name: JUPYTER_GPU_QUOTA_DATABASE_URL
+              valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ $values.database.urlKey | quote }}}}
+            {{- end }}
+            - name: JUPYTER_GPU_QUOTA_SETTINGS
+              valueFrom: {configMapKeyRef: {name: {{ $name }}, key: settings.json}}
+          {{- if ne .part "controllers" }}
+          ports:
+            - {name: http, containerPort: {{ $values.service.port }}}
+          readinessProbe:
+            httpGet: {path: "{{ $values.hub.baseUrl }}services/gpu-quota/api/v1/health", port: http}
+            periodSeconds: 5
+            timeoutSeconds: 3
+          livenessProbe:
+            httpGet: {path: "{{ $values.hub.baseUrl }}services/gpu-quota/api/v1/health", port: http}
+            initialDelaySeconds: 60
+            periodSeconds: 20
+            timeoutSeconds: 5
+          {{- end }}
+          volumeMounts:
+            - {name: state, mountPath: /state}
+            - {name: run, mountPath: /run/gpu-quota}
+            - {name: tmp, mountPath: /tmp}
+            - {name: settings, mountPath: /etc/gpu-quota, readOnly: true}
+      volumes:
+        - name: state
+          persistentVolumeClaim: {claimName: {{ include "gpu-quota.claim" .root }}}
+        - {name: run, emptyDir: {}}
+        - {name: tmp, emptyDir: {}}
+        - name: settings
+          configMap: {name: {{ $name }}}
+{{- end -}}

@@ -1,0 +1,215 @@
+"""The chart: strict values, every object accepted by a real API server, upgrades and removal that lose nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from traitlets.config import Config
+
+from jupyter_gpu_quota.backends.rendering.admission import FENCE
+from jupyter_gpu_quota.settings import settings_from_environment
+from tests.kube.chart import CHART, EXAMPLES, NEEDED, RELEASE, helm, rendered
+from tests.kube.conftest import missing
+from tests.kube.control_plane import ControlPlane
+from tests.kube.devices import device, resource_slice
+from tests.kube.fake_kubelet import FakeKubelet
+from tests.kube.service import KubernetesService
+from tests.kube.test_dra import RESOURCES
+from tests.kube.world import make_volume
+from tests.patience import until
+
+pytestmark = pytest.mark.skipif(bool(missing("helm")), reason=missing("helm"))
+
+TOKEN_KEY = "hub.services.gpu-quota.apiToken"
+HUB_TOKEN = "service-token-" + "0" * 32
+
+
+@pytest.mark.parametrize("example", ["gpu-quota.yaml", "gpu-quota-postgresql.yaml"])
+def test_helm_lint_is_strict_and_finds_nothing(example: str) -> None:
+    done = helm("lint", "--strict", str(CHART), "--values", str(EXAMPLES / example))
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout and "ERROR" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(["--set", "image.name="], "image/name", id="no image of the service"),
+        pytest.param(["--set", "jobs.image="], "jobs/image", id="no image of jobs"),
+        pytest.param(["--set", "jobs.fractions=reservation"], "jobs/fractions", id="fractions that are not built"),
+        pytest.param(["--set", "replicas=2"], "additional properties 'replicas'", id="an unknown value"),
+        pytest.param(["--set", "volume.size=lots"], "volume/size", id="a size that is none"),
+        pytest.param(["--set", "hub.baseUrl=/hub"], "hub/baseUrl", id="a base URL without a slash at its end"),
+        pytest.param(["--set", "api.replicas=2"], "one pod writes to an SQLite file", id="two pods on SQLite"),
+        pytest.param(["--set", "api.replicas=0"], "api/replicas", id="no pod"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_place(words: list[str], says: str) -> None:
+    done = helm("template", RELEASE, str(CHART), "--kube-version", "1.36.0", *NEEDED, *words)
+    assert done.returncode != 0
+    assert says in done.stderr, done.stderr
+
+
+def kinds(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [each for each in found if each["kind"] == kind]
+
+
+def test_on_sqlite_one_pod_runs_both_and_is_recreated() -> None:
+    (deployment,) = kinds(rendered(), "Deployment")
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    assert container(deployment)["command"][-1] == "serve"
+
+
+def test_with_postgresql_api_and_controllers_are_two_deployments() -> None:
+    found = kinds(rendered("--values", str(EXAMPLES / "gpu-quota-postgresql.yaml")), "Deployment")
+    commands = {each["metadata"]["name"]: container(each)["command"][-2:] for each in found}
+    assert commands == {"gpu-quota": ["--only", "api"], "gpu-quota-controllers": ["--only", "controller"]}
+    accounts = {each["metadata"]["name"]: each["spec"]["template"]["spec"]["serviceAccountName"] for each in found}
+    assert accounts == {"gpu-quota": "gpu-quota-api", "gpu-quota-controllers": "gpu-quota-controllers"}
+
+
+def test_the_settings_of_the_chart_are_settings_of_the_service() -> None:
+    found = [
+        each
+        for each in kinds(rendered("--set", "settings.tick_ms=500"), "ConfigMap")
+        if "settings.json" in each["data"]
+    ]
+    settings = settings_from_environment({
+        "JUPYTER_GPU_QUOTA_SETTINGS": found[0]["data"]["settings.json"], "JUPYTER_GPU_QUOTA_DATABASE_URL": "sqlite://",
+    })  # fmt: skip
+    assert (settings.backend, settings.kubernetes_volume_claim, settings.tick_ms) == ("kubernetes", "gpu-quota", 500)
+    assert settings.database_url == "sqlite://"
+
+
+def test_the_values_for_zero_to_jupyterhub_set_up_a_hub() -> None:
+    hub = yaml.safe_load((EXAMPLES / "z2jh-4.yaml").read_text())["hub"]
+    c = Config()
+    service = {"name": "gpu-quota", "api_token": HUB_TOKEN, **hub["services"]["gpu-quota"]}
+    c.JupyterHub.services = [service]  # as the chart of Zero to JupyterHub does before its extraConfig
+    exec(hub["extraConfig"]["gpu-quota"], {"c": c})
+    (found,) = c.JupyterHub.services
+    assert (found["url"], found["api_token"]) == ("http://gpu-quota:10901", HUB_TOKEN)
+    assert "command" not in found
+
+
+# --- installed --------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def release(dra_plane: ControlPlane, tmp_path: Path) -> Iterator[str]:
+    """The namespace of a release, beside a Secret as Zero to JupyterHub makes it."""
+    namespace = dra_plane.new_namespace()
+    secret = {"metadata": {"name": "hub"}, "stringData": {TOKEN_KEY: HUB_TOKEN}}
+    dra_plane.make(f"/api/v1/namespaces/{namespace}/secrets", secret)
+    make_volume(dra_plane, namespace)
+    run(dra_plane, "install", RELEASE, str(CHART), *options(namespace))
+    yield namespace
+    helm("uninstall", RELEASE, "--namespace", namespace, kubeconfig=dra_plane.kubeconfig("admin"))
+
+
+def options(namespace: str) -> list[str]:
+    own = ["--set", "volume.existingClaim=jobs", "--set", "jobs.path=/usr/local/bin"]
+    return ["--namespace", namespace, *NEEDED, *own]
+
+
+def run(plane: ControlPlane, *words: str) -> str:
+    done = helm(*words, kubeconfig=plane.kubeconfig("admin"))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def uninstall(plane: ControlPlane, namespace: str) -> None:
+    """Remove the release; helm ends with an error where an object changed meanwhile, and is then run again."""
+    words = ("uninstall", RELEASE, "--namespace", namespace, "--debug")
+    last = [""]
+
+    def done() -> bool:
+        found = helm(*words, kubeconfig=plane.kubeconfig("admin"))
+        last.append(found.stderr)
+        return found.returncode == 0
+
+    until(done, within_s=10, what=lambda: last)
+
+
+def container(deployment: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def number(plane: ControlPlane, namespace: str) -> int:
+    return int(plane.get(f"/api/v1/namespaces/{namespace}/configmaps/{FENCE}")["data"]["fencing"])
+
+
+class InstalledService(KubernetesService):
+    """The service with the settings and the account of an installed release, as a process of this machine."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
+        core = f"/api/v1/namespaces/{namespace}"
+        settings = json.loads(plane.get(f"{core}/configmaps/{RELEASE}")["data"]["settings.json"])
+        outside = {"state_dir": str(folder / "state"), "run_dir": str(folder / "run")}
+        account = f"{core}/serviceaccounts/gpu-quota-controllers/token"
+        token = plane.make(account, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+        kubeconfig = plane.kubeconfig_of_token(f"{namespace}-controllers", token)
+        super().__init__(folder, settings | outside | {"kubernetes_config": kubeconfig})
+
+
+def test_an_installed_release_runs_a_job_and_an_upgrade_keeps_its_fence(
+    dra_plane: ControlPlane, release: str, tmp_path: Path
+) -> None:
+    """Under the token of the chart's own service account, and its policy."""
+    dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0")))
+    kubelet = FakeKubelet(dra_plane, release, "here", tmp_path / "state")
+    kubelet.ignored |= {each["metadata"]["name"] for each in pods(dra_plane, release)}
+    kubelet.start()
+    service = InstalledService(dra_plane, release, tmp_path)
+    try:
+        service.wait_until_ready()
+        go_on = tmp_path / "go-on"
+        job = service.client().submit(["sh", "-c", f"while [ ! -e {go_on} ]; do sleep 0.05; done"], gpu="0.5", dir=None)
+        until(lambda: job.refresh().state == "running", what=service.log)
+        before = number(dra_plane, release)
+        assert before >= 1, "the leader stored its number"
+        run(dra_plane, "upgrade", RELEASE, str(CHART), *options(release), "--set", "settings.tick_ms=200")
+        run(dra_plane, "rollback", RELEASE, "1", "--namespace", release)
+        assert number(dra_plane, release) == before
+        uninstall(dra_plane, release)
+        assert job.refresh().state == "running", "its pod is of the cluster, not of the release"
+        assert [each["status"]["phase"] for each in pods(dra_plane, release) if "gq-" in each["metadata"]["name"]] == [
+            "Running"
+        ]
+        assert dra_plane.get(f"/api/v1/namespaces/{release}/persistentvolumeclaims/jobs")
+    finally:
+        service.end()
+        kubelet.stop()
+        dra_plane.request("DELETE", f"{RESOURCES}/resourceslices/here")
+
+
+def pods(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = plane.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return found
+
+
+def test_a_deployed_pod_has_the_token_of_the_hub_s_secret(dra_plane: ControlPlane, release: str) -> None:
+    until(lambda: pods(dra_plane, release), what="the controller-manager makes the pod of the Deployment")
+    (pod,) = pods(dra_plane, release)
+    (token,) = [each for each in pod["spec"]["containers"][0]["env"] if each["name"] == "JUPYTERHUB_API_TOKEN"]
+    key = token["valueFrom"]["secretKeyRef"]
+    secret = dra_plane.get(f"/api/v1/namespaces/{release}/secrets/{key['name']}")
+    assert base64.b64decode(secret["data"][key["key"]]).decode() == HUB_TOKEN
+
+
+def test_every_object_with_postgresql_is_accepted_and_the_claim_stays(dra_plane: ControlPlane) -> None:
+    namespace = dra_plane.new_namespace()
+    values = ["--values", str(EXAMPLES / "gpu-quota-postgresql.yaml"), "--set", "volume.existingClaim="]
+    run(dra_plane, "install", RELEASE, str(CHART), "--namespace", namespace, *values)
+    names = {
+        each["metadata"]["name"] for each in dra_plane.get(f"/apis/apps/v1/namespaces/{namespace}/deployments")["items"]
+    }
+    assert names == {"gpu-quota", "gpu-quota-controllers"}
+    uninstall(dra_plane, namespace)
+    claim = dra_plane.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/gpu-quota")
+    assert "deletionTimestamp" not in claim["metadata"]

@@ -1,0 +1,191 @@
+"""Each right that the chart grants to the controllers is needed: without it the story of a job does not end well."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.backends.contract import Controller
+from tests.kube.chart import PATHS, rules
+from tests.kube.conftest import missing
+from tests.kube.control_plane import ControlPlane
+from tests.kube.devices import device, resource_slice
+from tests.kube.test_dra import RESOURCES, share
+from tests.kube.world import KubernetesWorld
+from tests.patience import until
+
+T = TypeVar("T")
+
+pytestmark = pytest.mark.skipif(bool(missing("helm")), reason=missing("helm"))
+
+BREAKS = {
+    ("Role", "pods", "get"): "a pod that was removed by force is not noticed",
+    ("Role", "pods", "create"): "no rank starts",
+    ("Role", "pods", "patch"): "a pod that ended is not released",
+    ("Role", "pods", "delete"): "no job stops",
+    ("Role", "pods/log", "get"): "the log of a rank is not kept",
+    ("Role", "configmaps", "get"): "no leader can read its fence",
+    ("Role", "configmaps", "list"): "the attempts that exist are not known",
+    ("Role", "configmaps", "watch"): "changes of attempts are not known",
+    ("Role", "configmaps", "create"): "an attempt has no record",
+    ("Role", "configmaps", "update"): "no leader can store its number",
+    ("Role", "configmaps", "patch"): "an attempt does not get past its record",
+    ("Role", "configmaps", "delete"): "the record of a settled attempt stays",
+    ("Role", "secrets", "create"): "a job with secret variables does not start",
+    ("Role", "services", "create"): "a gang does not start",
+    ("Role", "resourceclaims", "create"): "a rank has no devices",
+    ("ClusterRole", "nodes", "list"): "there is no inventory",
+    ("ClusterRole", "nodes", "watch"): "the inventory does not change",
+    ("ClusterRole", "pods", "list"): "no pod is observed",
+    ("ClusterRole", "pods", "watch"): "no end is observed",
+    ("ClusterRole", "resourceslices", "list"): "the devices of a DRA driver are not known",
+    ("ClusterRole", "resourceslices", "watch"): "changes of these devices are not known",
+    ("ClusterRole", "resourceclaims", "list"): "the use of devices by the claims of others is not known",
+    ("ClusterRole", "resourceclaims", "watch"): "changes of this use are not known",
+}
+"""Kind of role, resource and verb, with the consequence of its absence."""
+
+
+def test_every_right_of_the_chart_has_a_row() -> None:
+    found = {(kind, resource, verb) for kind in ("Role", "ClusterRole") for _, resource, verb in rules(kind)}
+    assert found == BREAKS.keys()
+
+
+class Denials(logging.Handler):
+    """The requests that the API server denied, as the log of the controllers has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@pytest.fixture
+def denials() -> Iterator[list[str]]:
+    handler, log = Denials(), logging.getLogger("jupyter_gpu_quota")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    yield handler.texts
+    log.setLevel(level)
+    log.removeHandler(handler)
+
+
+@pytest.fixture
+def node(dra_plane: ControlPlane) -> Iterator[None]:
+    slices = f"{RESOURCES}/resourceslices"
+    dra_plane.make(slices, resource_slice("here", device("gpu-0"), device("gpu-1")))
+    yield
+    dra_plane.request("DELETE", f"{slices}/here")
+
+
+def without(plane: ControlPlane, namespace: str, kind: str, resource: str, verb: str) -> None:
+    """Take one verb from the role of the controllers."""
+    name = "gpu-quota-controllers" if kind == "Role" else f"{namespace}.gpu-quota-controllers"
+    path = f"{PATHS[kind].format(namespace)}/{name}"
+    kept = [
+        {**rule, "verbs": [each for each in rule["verbs"] if resource not in rule["resources"] or each != verb]}
+        for rule in plane.get(path)["rules"]
+    ]
+    plane.patch(path, {"rules": [rule for rule in kept if rule["verbs"]]})
+
+    review = {
+        "spec": {"resourceAttributes": {"verb": verb, **attributes(resource, namespace if kind == "Role" else "")}}
+    }
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    until(lambda: not plane.make(reviews, review, user=namespace)["status"]["allowed"], what="the right is gone")
+
+
+def attributes(resource: str, namespace: str) -> dict[str, str]:
+    name, _, sub = resource.partition("/")
+    group = "resource.k8s.io" if name.startswith("resource") else ""
+    return {"group": group, "resource": name, "subresource": sub, "namespace": namespace}
+
+
+class Denied(Exception):
+    """A request of the story was denied."""
+
+
+class Story(KubernetesWorld):
+    """A world that raises Denied as soon as the log or the reason of a rank has a denied request."""
+
+    def __init__(self, *about: Any, denials: list[str], **more: Any) -> None:
+        self._denials = denials
+        super().__init__(*about, kubelet={}, **more)
+
+    def until(self, seen: Callable[[], T]) -> T:
+        def found() -> T:
+            backend = getattr(self, "backend", None)
+            refused = [fact.refused or "" for fact in backend.jobs.facts.newest.values()] if backend else []
+            for text in [*self._denials, *refused]:
+                if "forbidden: User" in text:
+                    raise Denied(text)
+            return seen()
+
+        return until(found)
+
+    def play(self) -> None:
+        """A gang with secrets ends, a job is stopped, the pod of another is removed by force; all are settled."""
+        controller, jobs = Controller(self), self.backend.jobs
+        jobs.fence(1)
+        alone = share(self, "J", 500, "gpu-0", command="exit 0")
+        parts = (*alone.placements, replace(alone.placements[0], rank=1))
+        controller.give(replace(alone, ranks=2, placements=parts, secrets={"TOKEN": "hunter2"}))
+        controller.gone("J")
+        controller.until(lambda fact: fact.rank == 1 and fact.tree_gone)
+        controller.give(share(self, "K", 500, "gpu-1"))
+        controller.until(lambda fact: fact.job == "K" and fact.started_at is not None)
+        controller.stop("K", grace_s=1)
+        controller.gone("K")
+        controller.give(share(self, "L", 500, "gpu-1"))
+        controller.until(lambda fact: fact.job == "L" and fact.started_at is not None)
+        path = f"/api/v1/namespaces/{self.namespace}/pods/gq-l-1-0"
+        self.plane.patch(path, {"metadata": {"finalizers": None}})
+        self.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+        controller.gone("L")
+        controller.orders.clear()
+        for job in ("J", "K", "L"):
+            jobs.settled(job, 1)
+        self.until(lambda: not self.pods() and not self.backend.attempts.unsettled())
+
+
+def test_with_all_rights_the_story_ends_well(
+    dra_plane: ControlPlane, node: None, tmp_path: Path, denials: list[str]
+) -> None:
+    story = Story(dra_plane, tmp_path, denials=denials)
+    try:
+        story.play()
+    finally:
+        story.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "verb"),
+    [pytest.param(*right, id=f"without {right[2]} {right[1]} {what}") for right, what in BREAKS.items()],
+)
+def test_a_missing_right_is_named_by_the_log(
+    dra_plane: ControlPlane, node: None, tmp_path: Path, denials: list[str], kind: str, resource: str, verb: str
+) -> None:
+    def kubeconfig(namespace: str) -> str:
+        without(dra_plane, namespace, kind, resource, verb)
+        return dra_plane.kubeconfig(namespace)
+
+    opened: list[Story] = []
+
+    def story() -> None:
+        opened.append(Story(dra_plane, tmp_path, denials=denials, kubeconfig=kubeconfig))
+        opened[0].play()
+
+    try:
+        with pytest.raises((Denied, OSError), match=f'cannot {verb} resource "{resource}"'):
+            story()
+    finally:
+        for each in opened:
+            each.close()
