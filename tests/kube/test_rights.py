@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.rights import RIGHTS, Right
 from tests.backends.contract import Controller
 from tests.kube.chart import PATHS, rules
 from tests.kube.conftest import missing
@@ -23,37 +24,10 @@ T = TypeVar("T")
 
 pytestmark = pytest.mark.skipif(bool(missing("helm")), reason=missing("helm"))
 
-BREAKS = {
-    ("Role", "pods", "get"): "a pod that was removed by force is not noticed",
-    ("Role", "pods", "create"): "no rank starts",
-    ("Role", "pods", "patch"): "a pod that ended is not released",
-    ("Role", "pods", "delete"): "no job stops",
-    ("Role", "pods/log", "get"): "the log of a rank is not kept",
-    ("Role", "configmaps", "get"): "no leader can read its fence",
-    ("Role", "configmaps", "list"): "the attempts that exist are not known",
-    ("Role", "configmaps", "watch"): "changes of attempts are not known",
-    ("Role", "configmaps", "create"): "an attempt has no record",
-    ("Role", "configmaps", "update"): "no leader can store its number",
-    ("Role", "configmaps", "patch"): "an attempt does not get past its record",
-    ("Role", "configmaps", "delete"): "the record of a settled attempt stays",
-    ("Role", "secrets", "create"): "a job with secret variables does not start",
-    ("Role", "services", "create"): "a gang does not start",
-    ("Role", "resourceclaims", "create"): "a rank has no devices",
-    ("ClusterRole", "nodes", "list"): "there is no inventory",
-    ("ClusterRole", "nodes", "watch"): "the inventory does not change",
-    ("ClusterRole", "pods", "list"): "no pod is observed",
-    ("ClusterRole", "pods", "watch"): "no end is observed",
-    ("ClusterRole", "resourceslices", "list"): "the devices of a DRA driver are not known",
-    ("ClusterRole", "resourceslices", "watch"): "changes of these devices are not known",
-    ("ClusterRole", "resourceclaims", "list"): "the use of devices by the claims of others is not known",
-    ("ClusterRole", "resourceclaims", "watch"): "changes of this use are not known",
-}
-"""Kind of role, resource and verb, with the consequence of its absence."""
 
-
-def test_every_right_of_the_chart_has_a_row() -> None:
-    found = {(kind, resource, verb) for kind in ("Role", "ClusterRole") for _, resource, verb in rules(kind)}
-    assert found == BREAKS.keys()
+def test_the_chart_grants_the_rights_that_are_needed() -> None:
+    for kind, in_cluster in (("Role", False), ("ClusterRole", True)):
+        assert set(rules(kind)) == {right[:3] for right in RIGHTS if right.in_cluster is in_cluster}
 
 
 class Denials(logging.Handler):
@@ -86,27 +60,22 @@ def node(dra_plane: ControlPlane) -> Iterator[None]:
     dra_plane.request("DELETE", f"{slices}/here")
 
 
-def without(plane: ControlPlane, namespace: str, kind: str, resource: str, verb: str) -> None:
+def without(plane: ControlPlane, namespace: str, right: Right) -> None:
     """Take one verb from the role of the controllers."""
-    name = "gpu-quota-controllers" if kind == "Role" else f"{namespace}.gpu-quota-controllers"
+    kind = "ClusterRole" if right.in_cluster else "Role"
+    name = f"{namespace}.gpu-quota-controllers" if right.in_cluster else "gpu-quota-controllers"
     path = f"{PATHS[kind].format(namespace)}/{name}"
     kept = [
-        {**rule, "verbs": [each for each in rule["verbs"] if resource not in rule["resources"] or each != verb]}
+        {
+            **rule,
+            "verbs": [each for each in rule["verbs"] if right.resource not in rule["resources"] or each != right.verb],
+        }
         for rule in plane.get(path)["rules"]
     ]
     plane.patch(path, {"rules": [rule for rule in kept if rule["verbs"]]})
-
-    review = {
-        "spec": {"resourceAttributes": {"verb": verb, **attributes(resource, namespace if kind == "Role" else "")}}
-    }
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    review = right.review(namespace)
     until(lambda: not plane.make(reviews, review, user=namespace)["status"]["allowed"], what="the right is gone")
-
-
-def attributes(resource: str, namespace: str) -> dict[str, str]:
-    name, _, sub = resource.partition("/")
-    group = "resource.k8s.io" if name.startswith("resource") else ""
-    return {"group": group, "resource": name, "subresource": sub, "namespace": namespace}
 
 
 class Denied(Exception):
@@ -166,15 +135,12 @@ def test_with_all_rights_the_story_ends_well(
         story.close()
 
 
-@pytest.mark.parametrize(
-    ("kind", "resource", "verb"),
-    [pytest.param(*right, id=f"without {right[2]} {right[1]} {what}") for right, what in BREAKS.items()],
-)
+@pytest.mark.parametrize("right", [pytest.param(right, id=f"without {right} {right.without}") for right in RIGHTS])
 def test_a_missing_right_is_named_by_the_log(
-    dra_plane: ControlPlane, node: None, tmp_path: Path, denials: list[str], kind: str, resource: str, verb: str
+    dra_plane: ControlPlane, node: None, tmp_path: Path, denials: list[str], right: Right
 ) -> None:
     def kubeconfig(namespace: str) -> str:
-        without(dra_plane, namespace, kind, resource, verb)
+        without(dra_plane, namespace, right)
         return dra_plane.kubeconfig(namespace)
 
     opened: list[Story] = []
@@ -184,7 +150,7 @@ def test_a_missing_right_is_named_by_the_log(
         opened[0].play()
 
     try:
-        with pytest.raises((Denied, OSError), match=f'cannot {verb} resource "{resource}"'):
+        with pytest.raises((Denied, OSError), match=f'cannot {right.verb} resource "{right.resource}"'):
             story()
     finally:
         for each in opened:

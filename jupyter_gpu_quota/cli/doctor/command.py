@@ -88,7 +88,7 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
     if notebook:
         yield from hub_probes.skipped_in_a_notebook()
     else:
-        yield from probes.machine(device_probes.gpus(known), known.own_accounts)
+        yield from _backend_results(known)
         yield from _state_folder_results(Path(known.config.state_dir).absolute(), folder_known)
         yield from hub_probes.unit()
         yield from notification_probes.machine_results(known.config, known=known.whole and not known.from_service)
@@ -96,8 +96,19 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
         yield from _quota_results(Path(known.config.quota_file), known)
 
 
+def _backend_results(known: KnownSettings) -> Iterator[Result]:
+    """The machine on which jobs run, or the cluster."""
+    if known.config.backend == "kubernetes":
+        from .cluster import cluster
+
+        yield probes.hub()
+        yield from cluster(known.config)
+    else:
+        yield from probes.machine(device_probes.gpus(known), known.own_accounts)
+
+
 def _quota_results(file: Path, known: KnownSettings) -> Iterator[Result]:
-    here = not os.environ.get(NOTEBOOK_USER)
+    here = not os.environ.get(NOTEBOOK_USER) and known.config.backend == "local"
     yield hub_probes.quota(file, known, here=here)
     if here:
         yield from data_probes.data_of_file(file, known.own_accounts)

@@ -53,17 +53,31 @@ class ClusterFence:
                 "were replaced. Install the admission policy of the chart."
             ) from None
 
+    async def check_in_force(self, newest: int) -> None:
+        """Raise FenceMissing where the API server does not refuse a number below the newest."""
+        if await self._accepts(newest - 1):
+            raise self._not_in_force(newest)
+
     async def _wait_until_in_force(self, fencing: int) -> None:
         """Wait until a request with an older number is refused: the policy follows its parameter with a delay."""
-        probe: Json = {"metadata": {"name": f"{FENCE}-probe", "annotations": {FENCING: str(fencing - 1)}}}
         until = time.monotonic() + IN_FORCE_WITHIN_S
         while time.monotonic() < until:
-            try:
-                await self._server.create(self._maps, probe, dryRun="All")
-            except Refused:
+            if not await self._accepts(fencing - 1):
                 return
             await asyncio.sleep(PROBE_AGAIN_S)
-        raise FenceMissing(
-            f"the API server accepts requests of leader {fencing - 1} in namespace {self._namespace}, although the "
-            f"newest is {fencing}. Install the admission policy of the chart, for this service account."
+        raise self._not_in_force(fencing)
+
+    async def _accepts(self, fencing: int) -> bool:
+        """Whether the API server accepts a request with this number; it would create nothing."""
+        probe: Json = {"metadata": {"name": f"{FENCE}-probe", "annotations": {FENCING: str(fencing)}}}
+        try:
+            await self._server.create(self._maps, probe, dryRun="All")
+        except Refused:
+            return False
+        return True
+
+    def _not_in_force(self, newest: int) -> FenceMissing:
+        return FenceMissing(
+            f"the API server accepts requests of leader {newest - 1} in namespace {self._namespace}, although the "
+            f"newest is {newest}. Install the admission policy of the chart, for this service account."
         )

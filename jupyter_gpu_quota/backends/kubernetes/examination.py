@@ -1,0 +1,95 @@
+"""One reading of a cluster for ``doctor``: version, rights, fence, devices, and their use by others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.model import Device
+from ..rendering.pods import PodSettings
+from .client.api_server import ApiServer, Json, RequestFailed
+from .client.fencing import ClusterFence, FenceMissing
+from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
+from .devices.inventory import PublishedDevice, inventory, published_devices
+from .rights import RIGHTS, Right
+
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """``fence`` is the newest fencing number, or why there is none in force. ``unread`` is why there are no devices.
+
+    ``published`` are by UUID; ``used_by_others`` are milli-GPU by device.
+    """
+
+    version: str
+    missing: tuple[Right, ...]
+    fence: int | str
+    devices: tuple[Device, ...] = ()
+    published: Mapping[str, PublishedDevice]
+    used_by_others: Mapping[str, int]
+    unread: str = ""
+
+
+async def examine(server: ApiServer, settings: PodSettings) -> Examination:
+    """Read an opened API server, and change nothing. Raises RequestFailed where it does not answer."""
+    version = str((await server.get("/version"))["gitVersion"])
+    missing = tuple([right for right in RIGHTS if not await _has(server, right, settings.namespace)])
+    fence = await _fence(ClusterFence(server, settings.namespace))
+    about: dict[str, Any] = {"version": version, "missing": missing, "fence": fence}
+    try:
+        nodes, slices, claims, pods = [await _all(server, path) for path in _LISTED]
+    except RequestFailed as error:
+        return Examination(**about, published={}, used_by_others={}, unread=str(error))
+    devices = inventory(nodes, slices, settings.driver, settings.fractions)[1]
+    published = published_devices(slices, settings.driver, settings.fractions)
+    used = _used_by_others(claims, pods, devices, published, settings)
+    return Examination(**about, devices=devices, published={each.uuid: each for each in published}, used_by_others=used)
+
+
+async def _has(server: ApiServer, right: Right, namespace: str) -> bool:
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    return bool((await server.create(reviews, right.review(namespace)))["status"]["allowed"])
+
+
+def _used_by_others(
+    claims: Sequence[Json], pods: Sequence[Json], devices: Sequence[Device], published: Sequence[PublishedDevice],
+    settings: PodSettings,
+) -> dict[str, int]:  # fmt: skip
+    others = [each for each in claims if not is_ours(each, settings.hub, settings.namespace)]
+    running = [
+        kept_of_pod(pod)
+        for pod in pods
+        if pod["spec"].get("nodeName") and pod["status"]["phase"] not in ("Succeeded", "Failed")
+        if not is_ours(pod, settings.hub, settings.namespace)
+    ]
+    return claimed_by_others(others, published) | counted_by_others(running, dict.fromkeys(devices, ()))
+
+
+_LISTED = (
+    "/api/v1/nodes",
+    "/apis/resource.k8s.io/v1/resourceslices",
+    "/apis/resource.k8s.io/v1/resourceclaims",
+    "/api/v1/pods",
+)
+
+
+async def _fence(fence: ClusterFence) -> int | str:
+    try:
+        newest = await fence.newest()
+        await fence.check_in_force(newest)
+    except (FenceMissing, RequestFailed) as error:
+        return str(error)
+    return newest
+
+
+async def _all(server: ApiServer, path: str) -> Sequence[Json]:
+    found: list[Json] = []
+    more = ""
+    while True:
+        page = await server.get(path, limit=PAGE, **({"continue": more} if more else {}))
+        found += page["items"]
+        if not (more := page["metadata"].get("continue", "")):
+            return found

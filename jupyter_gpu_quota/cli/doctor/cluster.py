@@ -1,0 +1,114 @@
+"""``doctor``'s checks of a Kubernetes cluster, with the account of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from ...backends.kubernetes.client.api_server import ApiServer, CredentialsMissing, RequestFailed
+from ...backends.kubernetes.examination import Examination, examine
+from ...backends.rendering.pods import PodSettings
+from ...core.amounts import counted, gpu_text
+from ...core.model import WHOLE_DEVICE
+from ...deployment.selected_backend import CannotOpenBackend, credentials, pod_settings
+from ...settings import GPUQuota
+from .probes import Result, fail, ok, skip, warn
+
+DRA_SINCE = (1, 36)
+"""The first release in which a device may be given to several claims by default."""
+
+TIMEOUT_S = 60.0
+
+
+def cluster(config: GPUQuota) -> Iterator[Result]:
+    """All checks, or why the cluster cannot be read."""
+    try:
+        settings = pod_settings(config)
+        found = asyncio.run(_read(config, settings))
+    except (CannotOpenBackend, CredentialsMissing) as error:
+        yield fail("cluster", str(error), "see c.GPUQuota.kubernetes_config in the settings")
+    except (RequestFailed, TimeoutError) as error:
+        advice = "check the address in the kubeconfig, and that this machine reaches it"
+        yield fail("cluster", f"the API server cannot be read: {error or 'time-out'}", advice)
+    else:
+        yield from results(found, settings)
+
+
+async def _read(config: GPUQuota, settings: PodSettings) -> Examination:
+    server = ApiServer(*credentials(config))
+    await server.open()
+    try:
+        return await asyncio.wait_for(examine(server, settings), TIMEOUT_S)
+    finally:
+        await server.close()
+
+
+def results(found: Examination, settings: PodSettings) -> Iterator[Result]:
+    """The results of a reading."""
+    yield ok("cluster", f"Kubernetes {found.version}, namespace {settings.namespace}")
+    yield _rights(found)
+    yield _fence(found)
+    if found.unread:
+        yield skip("devices", f"the devices cannot be listed: {found.unread}")
+        return
+    yield _devices(found)
+    yield _fractions(found, settings)
+    yield _others(found)
+
+
+def _rights(found: Examination) -> Result:
+    if not found.missing:
+        return ok("rights", "this account has every right that the controllers need")
+    lacks = "; ".join(f"{right}{' in the cluster' * right.in_cluster} ({right.without})" for right in found.missing)
+    return fail("rights", f"this account may not {lacks}", "grant what templates/rbac.yaml of the chart lists")
+
+
+def _fence(found: Examination) -> Result:
+    if isinstance(found.fence, str):
+        return fail("fencing", found.fence, "the controllers do not begin before it is")
+    return ok("fencing", f"the API server refuses leaders before number {found.fence}")
+
+
+def _devices(found: Examination) -> Result:
+    kinds = Counter(
+        "simulated" if each.simulated else "of a DRA driver" if each.uuid else "of a device plugin"
+        for each in found.devices
+    )
+    if not kinds:
+        advice = "install the driver for Dynamic Resource Allocation, or the device plugin, of your GPUs"
+        return warn("devices", "no node has a device", advice)
+    nodes = len({each.node for each in found.devices})
+    parts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+    return ok("devices", f"{counted(len(found.devices), 'device')} on {counted(nodes, 'node')}: {parts}")
+
+
+def _fractions(found: Examination, settings: PodSettings) -> Result:
+    """How parts of devices are given, and why not otherwise."""
+    why_not = Counter(each.why_not_shareable for each in found.published.values() if not each.is_shareable)
+    shareable = len(found.published) - sum(why_not.values())
+    reasons = "; ".join(f"{number}: {why}" for why, number in sorted(why_not.items()))
+    if shareable:
+        text = f"dra: parts of {counted(shareable, 'device')} are claimed by memory; nothing limits a share"
+        return warn("fractions", f"{text}; not of {reasons}", "see the reasons") if reasons else ok("fractions", text)
+    if settings.fractions == "none":
+        return ok("fractions", "none, by c.GPUQuota.kubernetes_fractions: whole devices only")
+    old = _release(found.version) < DRA_SINCE
+    advice = "parts need Kubernetes 1.36 and a DRA driver with consumableShares=memory"
+    why = reasons or ("this release has no consumable capacity" if old else "no DRA driver publishes devices here")
+    return warn("fractions", f"none: {why}", advice)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _others(found: Examination) -> Result:
+    used = {name: milli for name, milli in found.used_by_others.items() if milli}
+    if not used:
+        return ok("other use", "no device is used by other work")
+    names = ", ".join(
+        name if milli == WHOLE_DEVICE else f"{name} ({gpu_text(milli)} GPU)" for name, milli in sorted(used.items())
+    )
+    return warn("other use", f"other work has {names}", "no job is placed where others have a device")
