@@ -9,7 +9,7 @@ from ..core.model import NotebookState
 from ..core.samples import DeviceSample
 from .database import tables
 from .database.position import Position, has_position, position_of
-from .database.tables import Head, Rows, Scope, Table, Where
+from .database.tables import AllocationRow, Head, Rows, Scope, Table, Where
 from .job_listing import jobs_where, ordered_jobs
 from .records.activity import Note, NotebookReport, NoteKind
 from .records.calls import FIRST_PAGE, NEWEST_FIRST, AuditFilter, JobFilter, JobOrder, Lease, Page
@@ -231,6 +231,14 @@ class StoreQueries:
         """The stored readings of one device in [begin, end), newest first, and how many there are in all."""
         where = Where(among={"device": [device]}, at_least={"at": begin}, below={"at": end})
         return self._list(tables.SAMPLES, page, where)
+
+    def allocations_of_device(self, device: str, begin: int, end: int) -> list[AllocationRow]:
+        """The allocations of a device in [begin, end), in any order."""
+        released = Where(among={"device": [device]}, at_least={tables.ALLOCATIONS.ended or "": begin})
+        with self._rows.reading() as scope:
+            found = [*scope.find(tables.ALLOCATIONS, "device", [device])]
+            found += scope.listing(tables.ALLOCATIONS, released, ALL)[0]
+        return [row for row in found if row.allocated_at < end]
 
     def usage(self, begin: int, end: int, *, now: int) -> list[UsageHour]:
         """Every hour that begins in [begin, end), by workload and device, in any order; both are whole hours.

@@ -37,7 +37,8 @@ class SampleBatch(Wire):
 class SampleView(Wire):
     """``GET samples``: a reading of one device; null is unknown, with the cause by field in ``why`` of the newest one.
 
-    ``foreign_mib`` is the memory of foreign processes.
+    ``foreign_mib`` is the memory of foreign processes. ``allocated_milli``: the allocations of the device at that
+    instant, in the readings of one device; else null.
     """
 
     node: str
@@ -50,6 +51,7 @@ class SampleView(Wire):
     foreign_mib: int | None = None
     temperature_c: int | None = None
     power_w: int | None = None
+    allocated_milli: int | None = None
     why: dict[str, str] = Field(default_factory=dict)
 
 

@@ -11,9 +11,10 @@ from ...core.lifecycle import HOLDS_GPU, WAITING
 from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, NotebookState, Policy, Project
 from ...core.quota.in_force import in_force
 from ...core.samples import DeviceSample
+from ...store.database.tables import AllocationRow
 from ...store.records.calls import Page
 from ...wire import ChoiceView, DepartmentView, DeviceView, PoolView, ProjectView
-from ...wire.samples import IngestedView, SampleBatch, SampleIn
+from ...wire.samples import IngestedView, SampleBatch, SampleIn, SampleView
 from ...wire.status import ChannelView, DeploymentView, MeView, StopView
 from ..access.permissions import Person, may_see_project
 from ..access.refusals import Refused, not_found
@@ -260,12 +261,20 @@ async def samples(call: Call) -> Answer:
         if device not in store_view.mirror.devices:
             raise not_found("device", device)
         page = call.page(MAX_HISTORY)
-        of = (device, begin or 0, call.services.clock() + 1 if end is None else end, page)
-        found, total = await store_view.read(store_view.store.samples, *of)
-        return listed([sample_view(row) for row in found], total, page)
+        period = (device, begin or 0, call.services.clock() + 1 if end is None else end)
+        found, total = await store_view.read(store_view.store.samples, *period, page)
+        first = min((row.at for row in found), default=0)
+        parts = await store_view.read(store_view.store.allocations_of_device, device, first, period[2])
+        return listed([_with_allocated(row, parts) for row in found], total, page)
     if begin is not None or end is not None:
         raise Refused(400, "invalid", "from and to need a device, whose readings they limit.")
     return call.listing([rows[device] for device in sorted(rows)], sample_view)
+
+
+def _with_allocated(row: DeviceSample, parts: Sequence[AllocationRow]) -> SampleView:
+    """A reading with what was allocated of its device at that instant."""
+    then = [each for each in parts if each.allocated_at <= row.at and (each.released_at or row.at + 1) > row.at]
+    return sample_view(row).model_copy(update={"allocated_milli": sum(each.allocation.gpu_milli for each in then)})
 
 
 async def ingest(call: Call) -> IngestedView:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.client import Client
+from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.world import ServiceWorld, service_world
 
@@ -65,3 +66,29 @@ def test_the_work_on_a_device_is_in_no_reading(world: ServiceWorld) -> None:
 )
 def test_a_wrong_query_is_refused(world: ServiceWorld, query: str, status: int) -> None:
     assert world.get(f"samples?{query}").status == status
+
+
+def test_a_reading_has_what_was_allocated_at_its_instant(world: ServiceWorld) -> None:
+    now = BEGIN + 25_000  # between the readings 2 and 3
+    world.clock = lambda: now
+    world.apply()
+    job = world.submit(gpu="0.5")["id"]
+    world.step()
+    (device,) = (part["device"] for part in world.get(f"jobs/{job}").json["allocations"])
+    assert _allocated(world, device, BEGIN + 60_000) == [500, 500, 0, 0, 0]
+    world.see_running(job)
+    world.clock = lambda: BEGIN + 35_000
+    world.see(
+        RankFact(job=job, attempt=1, rank=0, handle="1", started_at=1, ended_at=2, exit_status=0, tree_gone=True,
+                 completed=True)
+    )  # fmt: skip
+    assert _allocated(world, device, BEGIN + 60_000) == [0, 500, 0, 0, 0]
+
+
+def _allocated(world: ServiceWorld, device: str, now: int) -> list[int]:
+    world.clock = lambda: now
+    return [each["allocated_milli"] for each in world.get(f"samples?device={device}").json["items"]]
+
+
+def test_the_newest_reading_of_every_device_has_no_allocations(world: ServiceWorld) -> None:
+    assert {each["allocated_milli"] for each in world.get("samples").json["items"]} == {None}

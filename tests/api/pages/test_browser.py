@@ -10,6 +10,7 @@ import pytest
 
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
+from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note
 from tests.api.handlers.test_storage import LIMITED
 from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, shows, tab_to
@@ -234,6 +235,27 @@ def test_without_javascript_the_page_says_what_to_use(world: ServiceWorld, chrom
     page = open_page(world, chromium, "jobs", "bob", java_script_enabled=False)
     assert "Without it, use the command line" in page.locator("main").inner_text()
     page.context.close()
+
+
+def test_the_use_of_a_device_over_time_is_drawn_when_it_is_opened(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as read:
+        page = open_page(read, chromium, "", "bob")
+        history = page.locator("#device-train-0 .history")
+        history.locator("summary").click()
+        seen(page, "There are no readings yet.", "#device-train-0")
+        begin = read.clock() - 100_000
+        for number, percent in enumerate((20, None, 40)):
+            row = DeviceSample(
+                node="node-1", device="train-0", at=begin + 10_000 * number, utilisation_percent=percent,
+                memory_used_mib=1, coverage_permille=1000, simulated=True,
+            )  # fmt: skip
+            read.store.add_samples("node-1", number + 1, [row], now=read.clock())
+        history.locator("summary").click()
+        history.locator("summary").click()
+        label = "Use of train-0 over time: 30 % on average of 2 readings, 1 unknown"
+        page.get_by_role("img", name=label).locator("canvas").wait_for(timeout=WITHIN_MS)
+        assert page.faults == []
+        page.context.close()
 
 
 # --- my quota and the audit -------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ export type Provenance = Schemas['ProvenanceView'];
 export type Changed = Schemas['ChangedView'];
 export type Pool = Schemas['PoolView'];
 export type Device = Schemas['DeviceView'];
+export type Sample = Schemas['SampleView'];
 export type Holder = Schemas['HolderView'];
 export type Rank = Schemas['RankView'];
 export type Ready = Schemas['ReadyView'];
@@ -230,6 +231,12 @@ export class Service {
   async devices(offset: number): Promise<Page<Device>> {
     const query = { offset: String(offset), limit: String(LARGEST_PAGE) };
     return pageOf(await answerOf(this.client.GET('/devices', { params: { query } })));
+  }
+
+  /** The newest stored readings of a device, newest first. */
+  async deviceHistory(device: string): Promise<Sample[]> {
+    const query = { device, limit: String(LARGEST_PAGE) };
+    return (await answerOf(this.client.GET('/samples', { params: { query } }))).items;
   }
 
   /** The live slices, and the recently stopped ones. */

@@ -10,6 +10,7 @@ export { OutputsError, useOutputs } from './job/Outputs';
 export { ProvenanceDetails } from './job/Provenance';
 export { JobPanel, StateReason } from './JobPanel';
 export { LogView } from './LogView';
+export { LineChart } from './LineChart';
 export { MetricCharts } from './MetricCharts';
 export { ProjectCards } from './ProjectCard';
 export { QuotaBar } from './QuotaBar';

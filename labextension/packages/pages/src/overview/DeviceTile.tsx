@@ -5,6 +5,7 @@ import { memo } from 'react';
 import type { Device, Holder } from '@jupyter-gpu-quota/api';
 import { gpus } from '@jupyter-gpu-quota/components';
 
+import { DeviceHistory } from './DeviceHistory';
 import { Enforcement, Meter, Quiet, Swatch, Under, useColours, Utilised } from '../pieces';
 
 const BAR = 1000;
@@ -48,6 +49,7 @@ export const DeviceTile = memo(function DeviceTile({ device, prefix }: { device:
       <Facts device={device} />
       <DeviceBar device={device} />
       {device.utilisation_percent !== null && <Meter used={device.utilisation_percent} of={100} />}
+      <DeviceHistory device={device} />
       <ul className="holders">
         {device.holders.map((holder, at) => (
           <HolderItem key={holder.workload ?? at} holder={holder} device={device} prefix={prefix} />
