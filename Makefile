@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help lab demo test test-in-one test-others test-slow test-gpu kube test-kube check soak bench mutants clean docs
+.PHONY: help lab demo test test-in-one test-others test-slow test-gpu kube test-kube check soak bench mutants clean docs pictures
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -119,6 +119,10 @@ docs: $(VENV)/.ready  ## generate the reference pages and the pictures, build th
 	$(BIN)/python docs/_scripts/reference.py
 	$(BIN)/python docs/_scripts/queue_pictures.py
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+
+pictures: $(TEST_READY)  ## make the pictures of README and how-to pages again, in Chromium on a real hub
+	for made in tests.labextension.picture tests.labextension.moving_picture tests.docs.picture; do \
+	  GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m $$made || exit 1; done
 
 clean:  ## remove everything that make created
 	rm -rf $(VENV) $(HUB5) $(CACHE) jupyter_gpu_quota/labextension $(dir $(PAGES)) labextension/node_modules build dist docs/_build

@@ -33,8 +33,8 @@ def main() -> None:
         browser.close()
 
 
-def _fill(page: Page) -> None:
-    panel = page.locator(PANEL)
+def widen(page: Page) -> None:
+    """Make the sidebar as wide as in all pictures, and hide notifications."""
     page.set_viewport_size(SIZE)  # type: ignore[arg-type]
     page.add_style_tag(content=".Toastify { display: none }")
     edge = page.locator(".lm-SplitPanel-handle:visible").first.bounding_box()
@@ -43,6 +43,11 @@ def _fill(page: Page) -> None:
     page.mouse.down()
     page.mouse.move(RIGHT_TO, edge["y"] + 400)
     page.mouse.up()
+
+
+def _fill(page: Page) -> None:
+    panel = page.locator(PANEL)
+    widen(page)
     panel.get_by_text("Advanced options").click()
     for number in range(JOBS):
         submit(page, "python train.py 900", {"Name": f"digits {number}"})
