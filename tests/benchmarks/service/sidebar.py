@@ -158,9 +158,11 @@ def _long_list(sidebar: Sidebar, jobs: int) -> Iterator[Figure]:
     for number in range(jobs):
         sidebar.submit(f"sweep {number}", "sleep", "600")
     sidebar.reload()
-    listed = sidebar.panel.locator(".jgq-list")
+    listed = sidebar.panel.locator(".jgq-list .scroll")
     listed.wait_for(timeout=60_000)
-    sidebar.page.wait_for_function("least => document.querySelector('.jgq-list').scrollHeight > least", arg=50 * jobs)
+    sidebar.page.wait_for_function(
+        "least => document.querySelector('.jgq-list .scroll').scrollHeight > least", arg=50 * jobs
+    )
     sidebar.page.evaluate("window.tasks = []")
     for at in range(0, 60_000, 2_000):
         listed.evaluate("(node, at) => node.scrollTop = at", at)

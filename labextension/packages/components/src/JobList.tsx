@@ -1,44 +1,46 @@
-/** The jobs that a filter shows, as a list of which only the visible rows are drawn. */
+/** The jobs that a filter shows, in a table of which only the visible rows are drawn. */
 
-import { useVirtualizer } from '@tanstack/react-virtual';
-import { useLayoutEffect, useMemo, useRef, useState } from 'react';
+import type { ColumnDef, RowSelectionState } from '@tanstack/react-table';
+import { useMemo, useState } from 'react';
 
 import { MY_JOBS, ENDED, filterJobs, RUNNING, WAITING, type Change, type Job, type JobFilter } from '@jupyter-gpu-quota/api';
 
 import { age, duration, gpus } from './amounts';
-import { useAction, useGpuState, useNow, usePanelContext, useTrans } from './context';
+import { useAction, useGpuState, useNow, usePanelContext, useTrans, type Translations } from './context';
+import { DataTable } from './DataTable';
 import { ErrorText } from './ErrorText';
 import { Sparkline, shownMetric } from './Sparkline';
 
-const ROW_PX = 52;
-const REASON_PX = 16;
-
 /** States whose reason is shown in the list. */
 const EXPLAINED: ReadonlySet<string> = new Set([...WAITING, 'held', 'failed', 'pausing']);
-
-function heightOf(job: Job | undefined): number {
-  return job?.reason && EXPLAINED.has(job.state) ? ROW_PX + REASON_PX : ROW_PX;
-}
 
 export function JobList(): JSX.Element {
   const state = useGpuState();
   const trans = useTrans();
   const [filter, setFilter] = useState<JobFilter>(MY_JOBS);
-  const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
+  const [selected, setSelected] = useState<RowSelectionState>({});
+  const columns = useMemo(() => jobColumns(trans), [trans]);
   const jobs = useMemo(() => filterJobs(state, filter), [state, filter]);
-  const toggle = (id: string): void => {
-    const next = new Set(selected);
-    next.delete(id) || next.add(id);
-    setSelected(next);
-  };
+  const chosen = jobs.filter(job => selected[job.id]);
   return (
     <>
       <Filter filter={filter} onChange={setFilter} />
-      {selected.size > 0 && <BulkActions chosen={jobs.filter(job => selected.has(job.id))} onDone={() => setSelected(new Set())} />}
+      {chosen.length > 0 && <BulkActions chosen={chosen} onDone={() => setSelected({})} />}
       {jobs.length === 0 ? (
         <Empty filtered={state.jobs.size > 0} />
       ) : (
-        <Rows jobs={jobs} selected={selected} onToggle={toggle} />
+        <div className="jgq-list">
+          <DataTable
+            id="jgq-jobs"
+            rowClassName="jgq-job"
+            caption={trans.__('Jobs')}
+            items={jobs}
+            columns={columns}
+            keyOf={job => job.id}
+            selection={selected}
+            onSelection={setSelected}
+          />
+        </div>
       )}
       {state.jobsTotal > state.jobs.size && (
         <p className="jgq-quiet">{trans.__(
@@ -119,50 +121,28 @@ function Filter({ filter, onChange }: { filter: JobFilter; onChange(filter: JobF
   );
 }
 
-interface RowsProps {
-  jobs: readonly Job[];
-  selected: ReadonlySet<string>;
-  onToggle(id: string): void;
+function jobColumns(trans: Translations): ColumnDef<Job>[] {
+  return [
+    {
+      id: 'select',
+      header: trans.__('Selected'),
+      enableSorting: false,
+      meta: { className: 'jgq-select' },
+      cell: ({ row }) => (
+        <input type="checkbox" checked={row.getIsSelected()} onChange={row.getToggleSelectedHandler()} aria-label={trans.__('Select %1', row.original.name)} />
+      ),
+    },
+    { id: 'job', header: trans.__('Job'), enableSorting: false, meta: { rowHeader: true }, cell: ({ row }) => <JobCell job={row.original} /> },
+  ];
 }
 
-function Rows({ jobs, selected, onToggle }: RowsProps): JSX.Element {
-  const trans = useTrans();
-  const now = useNow(5_000);
-  const scroller = useRef<HTMLDivElement>(null);
-  const rows = useVirtualizer({
-    count: jobs.length,
-    getScrollElement: () => scroller.current,
-    estimateSize: index => heightOf(jobs[index]),
-    getItemKey: index => jobs[index]?.id ?? index,
-    overscan: 6,
-  });
-  const heights = jobs.map(heightOf).join();
-  useLayoutEffect(() => rows.measure(), [rows, heights]);
-  return (
-    <div className="jgq-list" ref={scroller}>
-      <ul style={{ height: rows.getTotalSize() }} aria-label={trans.__('Jobs')}>
-        {rows.getVirtualItems().map(row => {
-          const job = jobs[row.index];
-          return (
-            job && (
-              <li key={job.id} style={{ height: row.size, transform: `translateY(${row.start}px)` }}>
-                <Row job={job} now={now} selected={selected.has(job.id)} onToggle={() => onToggle(job.id)} />
-              </li>
-            )
-          );
-        })}
-      </ul>
-    </div>
-  );
-}
-
-function Row({ job, now, selected, onToggle }: { job: Job; now: number; selected: boolean; onToggle(): void }): JSX.Element {
+function JobCell({ job }: { job: Job }): JSX.Element {
   const { openJob, trans } = usePanelContext();
+  const now = useNow(5_000);
   const done = job.progress ? Math.round((100 * job.progress.done) / Math.max(1, job.progress.total)) : null;
   const metric = RUNNING.has(job.state) ? shownMetric(job) : null;
   return (
-    <div className="jgq-job">
-      <input type="checkbox" checked={selected} onChange={onToggle} aria-label={trans.__('Select %1', job.name)} />
+    <div className="jgq-job-cell">
       <button className="jgq-job-open" onClick={() => openJob(job.id)}>
         <span className="jgq-job-name">{job.name}</span>
         <span className={`jgq-state jgq-state-${job.state}`}>{trans.__(job.state)}</span>

@@ -3,6 +3,7 @@ export * from './context';
 export * from './draft';
 export * from './outcomes';
 export { ActionButton } from './ActionButton';
+export { DataTable } from './DataTable';
 export { ErrorText } from './ErrorText';
 export { ChangeButtons, JobActions } from './JobActions';
 export { JobList } from './JobList';

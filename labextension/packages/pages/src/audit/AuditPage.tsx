@@ -4,9 +4,8 @@ import type { ColumnDef } from '@tanstack/react-table';
 import { useState } from 'react';
 
 import { mayReadWholeAudit, type AuditRow } from '@jupyter-gpu-quota/api';
-import { ErrorText, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
+import { DataTable, ErrorText, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
-import { DataTable } from '../DataTable';
 import { When } from '../pieces';
 import { filterOf, NO_FILTER, type Filter } from './filter';
 import { useRows } from './useRows';

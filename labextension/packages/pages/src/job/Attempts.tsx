@@ -3,9 +3,8 @@
 import type { ColumnDef } from '@tanstack/react-table';
 
 import type { JobDetail, Rank } from '@jupyter-gpu-quota/api';
-import { duration, useNow } from '@jupyter-gpu-quota/components';
+import { DataTable, duration, useNow } from '@jupyter-gpu-quota/components';
 
-import { DataTable } from '../DataTable';
 import { Quiet, When } from '../pieces';
 
 const COLUMNS: ColumnDef<Rank>[] = [

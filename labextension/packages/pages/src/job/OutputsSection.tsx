@@ -4,10 +4,9 @@ import type { ColumnDef } from '@tanstack/react-table';
 import { useMemo } from 'react';
 
 import type { JobDetail, Output } from '@jupyter-gpu-quota/api';
-import { bytes, OutputsError, useOutputs } from '@jupyter-gpu-quota/components';
+import { bytes, DataTable, OutputsError, useOutputs } from '@jupyter-gpu-quota/components';
 
 import { outputAddress, outputsArchiveAddress, type Frame } from '../frame';
-import { DataTable } from '../DataTable';
 import { When } from '../pieces';
 
 const NOT_READ = { files: [], total: 0, truncated: false };

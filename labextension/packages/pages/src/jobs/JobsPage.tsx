@@ -4,9 +4,8 @@ import type { SortingState, Updater } from '@tanstack/react-table';
 import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore } from 'react';
 
 import { changesOf, mayChange, type Change, type Job } from '@jupyter-gpu-quota/api';
-import { ActionButton, changeJob, DraftStore, ErrorText, SubmitForm, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
+import { ActionButton, changeJob, DataTable, DraftStore, ErrorText, SubmitForm, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
-import { DataTable } from '../DataTable';
 import { plural } from '../pieces';
 import { jobColumns } from './columns';
 import { addressOf, filterOf, NO_FILTER, PERIODS, queryOf, STATES, type Filter } from './filter';

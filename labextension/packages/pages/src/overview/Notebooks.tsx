@@ -4,9 +4,8 @@ import type { ColumnDef } from '@tanstack/react-table';
 import { useMemo, useRef } from 'react';
 
 import { mayChange, type Job, type Notebook } from '@jupyter-gpu-quota/api';
-import { ActionButton, ErrorText, gpus, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
+import { ActionButton, DataTable, ErrorText, gpus, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
-import { DataTable } from '../DataTable';
 import { Enforcement, Quiet, StateTag, Swatch, Utilised, When } from '../pieces';
 
 interface NotebooksProps {

@@ -4,9 +4,8 @@ import type { ColumnDef } from '@tanstack/react-table';
 import { useMemo } from 'react';
 
 import type { Project, ProjectPool } from '@jupyter-gpu-quota/api';
-import { gpus, useGpuState } from '@jupyter-gpu-quota/components';
+import { DataTable, gpus, useGpuState } from '@jupyter-gpu-quota/components';
 
-import { DataTable } from '../DataTable';
 import { Quiet, Swatch, Utilised } from '../pieces';
 
 interface Row {

@@ -4,9 +4,8 @@ import type { ColumnDef } from '@tanstack/react-table';
 import { useMemo } from 'react';
 
 import type { Revision } from '@jupyter-gpu-quota/api';
-import { ActionButton, ErrorText, useAction, usePanelContext } from '@jupyter-gpu-quota/components';
+import { ActionButton, DataTable, ErrorText, useAction, usePanelContext } from '@jupyter-gpu-quota/components';
 
-import { DataTable } from '../DataTable';
 import { When } from '../pieces';
 import type { Accepted } from './edit';
 

@@ -4,9 +4,8 @@ import type { ColumnDef } from '@tanstack/react-table';
 import { useEffect, useMemo, useState, useSyncExternalStore } from 'react';
 
 import type { Project, ProjectPool, Usage } from '@jupyter-gpu-quota/api';
-import { ErrorText, gpus, ProjectCards, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
+import { DataTable, ErrorText, gpus, ProjectCards, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
-import { DataTable } from '../DataTable';
 import { jobColumns } from '../jobs/columns';
 import { JobListing } from '../jobs/listing';
 import { Cluster } from '../overview/cluster';

@@ -21,6 +21,7 @@ export interface DataTableProps<T> {
   id: string;
   caption: string;
   className?: string;
+  rowClassName?: string;
   items: readonly T[];
   columns: ColumnDef<T>[];
   /** The key of a row, and the id of its element. */
@@ -87,6 +88,7 @@ export function DataTable<T>(props: DataTableProps<T>): JSX.Element {
       isSelected={row.getIsSelected()}
       at={at}
       rowId={rowIdOf?.(row.original)}
+      className={props.rowClassName}
       measure={isVirtual ? virtual.measureElement : undefined}
       onFocus={setFocused}
     />
@@ -138,7 +140,7 @@ interface WindowProps<T> {
 
 /** The drawn rows, with spaces for all others. */
 function Window<T>({ drawn, height, rows, draw }: WindowProps<T>): JSX.Element {
-  const last = drawn[drawn.length - 1];
+  const end = drawn[drawn.length - 1]?.end ?? 0; // The space gives the table its height before the first rows are drawn.
   return (
     <>
       {drawn.map((item, at) => {
@@ -153,7 +155,7 @@ function Window<T>({ drawn, height, rows, draw }: WindowProps<T>): JSX.Element {
           )
         );
       })}
-      {last && height > last.end && <Space px={height - last.end} />}
+      {height > end && <Space px={height - end} />}
     </>
   );
 }
@@ -175,16 +177,18 @@ interface TableRowProps {
   isSelected: boolean;
   at: number;
   rowId: string | undefined;
+  className: string | undefined;
   measure: ((node: Element | null) => void) | undefined;
   onFocus(key: string | null): void;
 }
 
 const TableRow = memo(
-  function TableRow({ row, isSelected, at, rowId, measure, onFocus }: TableRowProps): JSX.Element {
+  function TableRow({ row, isSelected, at, rowId, className, measure, onFocus }: TableRowProps): JSX.Element {
     const blur = useCallback(() => onFocus(null), [onFocus]);
     return (
       <tr
         id={rowId}
+        className={className}
         role="row"
         ref={measure}
         data-index={at}
