@@ -92,7 +92,7 @@ class QueueOrder:
         is_weaker = self.weakest is GUARANTEE and project.use >= project.guarantee
         found = None if is_weaker else best_in_project(project)
         if found is not None:
-            heappush(self._inside.setdefault(project.levels[-1], []), (found[0], self._count, Row(*found, project)))
+            heappush(self._inside.setdefault(project.levels[-1], []), (found.key, self._count, found))
 
     def _offer(self, level: QuotaState) -> None:
         self._count += 1
@@ -110,31 +110,35 @@ class QueueOrder:
 
 def _is_obsolete(row: Row) -> bool:
     """Whether jobs of another project of the department have used up the ceiling of the job's user."""
-    key, queue, project = row
-    shares_ceiling = project.parent is not None and project.parent.user_ceiling != NO_LIMIT
-    return shares_ceiling and best_in_project(project) != (key, queue)
+    department = row.project.parent
+    return department is not None and department.user_ceiling != NO_LIMIT and best_in_project(row.project) != row
 
 
-def best_in_project(project: QuotaState) -> tuple[ServingKey, ClassQueue] | None:
-    """The class of the first job within the guarantee, else within the fair share, else at all; with its key.
+def best_in_project(project: QuotaState) -> Row | None:
+    """The first of its open classes, as :func:`best_of` them."""
+    return best_of(project, project.queue.open_classes())
+
+
+def best_of(project: QuotaState, queues: Iterable[ClassQueue]) -> Row | None:
+    """Of these classes the one with the first job within the project's guarantee, else its fair share, else at all.
 
     Rule R21.
     """
-    classes = project.queue.open_classes()
     firm, fair = project.guarantee - project.use, project.fair - project.use
     rows = [
-        (GUARANTEE if queue.size <= firm else FAIR if queue.size <= fair else SURPLUS, queue.priority_key, at)
-        for at, queue in enumerate(classes)
+        (GUARANTEE if queue.size <= firm else FAIR if queue.size <= fair else SURPLUS, queue.priority_key, at, queue)
+        for at, queue in enumerate(queues)
     ]
-    rows.sort()
+    if len(rows) > 1:
+        rows.sort()
     best: tuple[OrderKey, ClassQueue, Entitlement] | None = None
-    for entitlement, least, at in rows:
+    for entitlement, least, _, queue in rows:
         if best is not None and (entitlement is not best[2] or least != best[0].negative_priority):
             break  # the classes behind these have a weaker entitlement or a lower priority
-        key = classes[at].first_key()
+        key = queue.first_key()
         if key is not None and (best is None or key < best[0]):
-            best = key, classes[at], entitlement
-    return None if best is None else (_key(project, best[1], best[2], best[0].submitted_at), best[1])
+            best = key, queue, entitlement
+    return None if best is None else Row(_key(project, best[1], best[2], best[0].submitted_at), best[1], project)
 
 
 def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, other_queue: ClassQueue) -> bool:
@@ -152,11 +156,6 @@ def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, othe
     if project.levels[-1] is other.levels[-1]:
         return first < second
     return _between(Row(first, queue, project)) < _between(Row(second, other_queue, other))
-
-
-def row_of(project: QuotaState, queue: ClassQueue, first: OrderKey) -> Row:
-    """The first job of a class, by its :meth:`.ClassQueue.first_key`, with its key in the order between projects."""
-    return Row(_key(project, queue, project.entitlement(queue.size), first.submitted_at), queue, project)
 
 
 def first_row(rows: Iterable[Row]) -> Row | None:
@@ -180,7 +179,10 @@ def first_in_project(project: QuotaState, queues: Iterable[ClassQueue]) -> Row |
             break
         if (key := queue.first_key()) is not None and (best is None or key < best[0]):
             best = key, queue
-    return None if best is None else row_of(project, best[1], best[0])
+    if best is None:
+        return None
+    first, queue = best
+    return Row(_key(project, queue, project.entitlement(queue.size), first.submitted_at), queue, project)
 
 
 def first_of(

@@ -155,8 +155,10 @@ class SchedulingCycle:
             self.jobs.serve(*found)
             self._drop_served_reservation()
             self.claims.changed[found[0]] = None
+            offers.forget(self.claims.changed)
             self._update(order)
-            offers.renew(found[0], any_freed=self.claims.offers_again)
+            if self.claims.offers_again:
+                offers.renew()
             self.claims.offers_again = False
 
     def _update(self, order: QueueOrder) -> None:
