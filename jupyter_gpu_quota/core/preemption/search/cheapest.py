@@ -66,6 +66,8 @@ class CheapestSet:
     ) -> None:  # fmt: skip
         self.options, self.rules, self.room, self.is_within_bounds = options, rules, room, is_within_bounds
         self.most_work, self.short = room.work + work, 0
+        self._freed_by_pause = {one.victim.key: self._freed_by([one]) for one in options.pauses}
+        self._most_freed_mildly = sum(max(self._freed_by([one]) for one in rows) for rows in options.mild)
         self._is_undecided = False
         """The room of a legal set was not decided."""
         self._sets: dict[frozenset[str], Cached[tuple[Operation, ...]]] = {}
@@ -121,9 +123,8 @@ class CheapestSet:
 
     def _fewest_pauses(self) -> int:
         """A lower bound of the pauses of any set that makes room."""
-        freed = sum(max(self._freed_by([one]) for one in rows) for rows in self.options.mild)
-        count = 0
-        for milli in sorted((self._freed_by([one]) for one in self.options.pauses), reverse=True):
+        freed, count = self._most_freed_mildly, 0
+        for milli in sorted(self._freed_by_pause.values(), reverse=True):
             if freed >= self.short:
                 break
             freed, count = freed + milli, count + 1
@@ -162,11 +163,13 @@ class CheapestSet:
         ``moves``: it moves work, too; else it moves none.
         """
         victims = [one.victim for one in paused]
-        touched = sum(victim.protected for victim in victims)
-        if touched > protected or (victims and not self.rules.may_be_allowed(victims)):
+        freed = sum([self._freed_by_pause[victim.key] for victim in victims])
+        if freed + self._most_freed_mildly < self.short or sum([victim.protected for victim in victims]) > protected:
+            return best
+        if victims and not self.rules.may_be_allowed(victims):
             return best
         gone = frozenset(victim.id for victim in victims)
-        legal = Cached(self._legal_sets(paused, gone), MAX_MILD)
+        legal = Cached(self._legal_sets(paused, gone, freed), MAX_MILD)
         if not moves:
             found = self._cheapest_of(legal, (), protected)
             return best if found is None or (best is not None and best.cost < found.cost) else found
@@ -208,9 +211,8 @@ class CheapestSet:
         """Whether moves could make room beside this."""
         return self.is_within_bounds(one.victims, moves=True) and self._fits_with_moves(one.victims, movable)
 
-    def _legal_sets(self, paused: Sequence[Operation], gone: frozenset[str]) -> Iterator[_Leaving]:
-        """The legal sets with exactly these pauses that free enough, the cheapest first."""
-        freed = self._freed_by(paused)
+    def _legal_sets(self, paused: Sequence[Operation], gone: frozenset[str], freed: int) -> Iterator[_Leaving]:
+        """The legal sets with exactly these pauses, which free so much, that free enough, the cheapest first."""
         for chosen in self._mild_without(gone):
             if freed + self._freed_by(chosen) < self.short:
                 continue

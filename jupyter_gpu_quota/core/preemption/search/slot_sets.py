@@ -121,9 +121,10 @@ class SlotSets:
 
     def _all_of(self, slot: int, chosen: Sequence[Operation]) -> LegalSet | None:
         """All of these operations, where the search of a cheaper set among them would take too long."""
-        leaving = self.rules.with_surplus([one.victim for one in chosen])
-        room = self.slots.room(slot, leaving)
-        if len(room) < self.slots.per_rank or not self.is_legal(chosen):
+        if not self.is_legal(chosen):
+            return None
+        room = self.slots.room(slot, self.rules.with_surplus([one.victim for one in chosen]))
+        if len(room) < self.slots.per_rank:
             return None
         pieces = rank_pieces(0, room[: self.slots.per_rank], self.preemptor.request)
         return LegalSet(operations=tuple(chosen), found=Found(tuple(pieces), ()), cost=cost_of(chosen))
