@@ -42,6 +42,8 @@ class BackfillState:
         """Those whose jobs this plan gave devices, by job."""
         self._gains_without: dict[tuple[int, tuple[Piece, ...]], int] = {}
         """The number of the last gain of room while the reservation is lifted, by that before it and by its pieces."""
+        self._most_free: tuple[tuple[int, tuple[Piece, ...]], int] = (-1, ()), 0
+        """The most that is free now on one reserved device, and for which changes and pieces that was computed."""
         self.recorded: tuple[BackfillReservation, ...] = ()
         """The one with which this plan began, and before that the recorded one if it is another."""
 
@@ -290,8 +292,10 @@ class BackfillState:
 
     def has_room(self, milli: int = 1) -> bool:
         """Whether so much is free now on one reserved device."""
-        pieces, free_now = self.current.pieces if self.current else (), self.ledger.free_now
-        return any(free_now(one.device) >= milli for one in pieces)
+        key = self.ledger.changes, self.current.pieces if self.current else ()
+        if self._most_free[0] != key:
+            self._most_free = key, max((self.ledger.free_now(one.device) for one in key[1]), default=0)
+        return self._most_free[1] >= milli
 
     def is_refused(self, request: Request, *, borrowed: bool) -> bool:
         """Whether a request found no room while the reservation was lifted, and no room was freed since."""
