@@ -63,7 +63,7 @@ class Candidates:
         others = [] if self.preemptor.own_only else self._others()
         if not others:
             return next(iter(self._own()), None)
-        project = min(others, key=lambda one: _most_above(one, {}))
+        project = others[0] if len(others) == 1 else min(others, key=lambda one: _most_above(one, {}))
         return next(iter(self._victims_of(project)), None)
 
     def _may_be_taken_over(self, others: Collection[QuotaState]) -> list[Victim]:
@@ -90,7 +90,7 @@ class Candidates:
             return [project for project in projects if self.rules.may_lose(project)]
         entitlement, own = self.preemptor.entitlement, None if self.notebook else self.preemptor.project
         if entitlement is Entitlement.FAIR:
-            return [one for one in projects if one.use > max(one.fair, one.guarantee) and one is not own]
+            return [one for one in projects if one.use > one.fair and one.use > one.guarantee and one is not own]
         return [one for one in projects if one.use > one.guarantee and one is not own]
 
     def _siblings_first(self, projects: list[QuotaState]) -> list[list[QuotaState]]:

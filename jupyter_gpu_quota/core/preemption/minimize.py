@@ -94,6 +94,8 @@ def _shared(
     pool: PoolState, backfill: Sequence[Piece], claims: Sequence[Preemption], drains: Collection[Preemption]
 ) -> list[Piece]:
     """The part of the backfill reservation where a preemptor may come."""
+    if not backfill:
+        return []
     number = pool.ledger.number
     recorded = {number.get(part.device) for part in pool.backfill.placements} if pool.backfill else set[int | None]()
     leaving = [victim for one in claims for victim in (*one.victims, *(move.victim for move in one.moves))]
@@ -237,8 +239,8 @@ def _keep_ranks(pool: PoolState, preemptions: Sequence[Preemption], backfill: Se
     Returns whether one keeps all that one of several claims took: it may keep what leaves for another, too.
     """
     is_kept = False
-    for number, preemption in enumerate(preemptions):
-        for victim in [*preemption.shrunk, *preemption.shrunk_further] if preemption.victims else ():
+    for number, preemption in enumerate(preemptions) if pool.has_elastic else ():
+        for victim in (*preemption.shrunk, *preemption.shrunk_further):
             is_kept |= _keep_ranks_of(pool, preemptions, number, victim, backfill)
     return is_kept
 

@@ -29,8 +29,8 @@ class Claims:
     def preempt_or_start(self, preemption: Preemption, job: Job) -> None:
         """Start the job now if it only takes over reserved devices that are free; else plan the preemption."""
         project = preemption.preemptor.project
-        any_stops = bool(preemption.moves) or not all(victim.reserved for victim in preemption.victims)
-        if any_stops or project.at_limit(0):
+        stops = [victim for victim in preemption.victims if not victim.reserved]
+        if stops or preemption.moves or project.at_limit(0):
             self.add(preemption)
             return
         mark = self.ledger.mark()
@@ -56,8 +56,9 @@ class Claims:
     def follow_up(self, preemption: Preemption) -> None:
         """What follows from a preemption that is in the plan."""
         self._queue_again(preemption)
-        frees_reserved = any(self.backfill.is_on(victim.pieces) for victim in preemption.victims)
-        self.offers_again |= frees_reserved or bool(preemption.victims and self.ledger.draining)
+        if not self.offers_again and preemption.victims:
+            frees_reserved = [victim for victim in preemption.victims if self.backfill.is_on(victim.pieces)]
+            self.offers_again = bool(frees_reserved or self.ledger.draining)
         self._reorder_users(preemption)
 
     def _queue_again(self, preemption: Preemption) -> None:

@@ -180,8 +180,11 @@ class PlanBuilder:
         limits = self.pool.policy.preemption
         preemptor = preemption.preemptor
         shrunk = preemption.shrunk
-        leaving = [victim for victim in preemption.victims if victim.base is None or victim in shrunk]
-        actions: list[Action] = [self._stop_action(preemption, victim) for victim in leaving]
+        actions: list[Action] = [
+            self._stop_action(preemption, victim)
+            for victim in preemption.victims
+            if victim.base is None or victim in shrunk
+        ]
         for victim in shrunk:
             assert victim.base is not None, "what is above a minimum has one"
             kept = placements(self.pool.ledger, numbered(victim.base.pieces))

@@ -35,8 +35,8 @@ PREEMPTION_MUTANTS = (
         "a project at its fair share is a victim",
         edit(
             "preemption/candidates.py:Candidates._above",
-            "[one for one in projects if one.use > max(one.fair, one.guarantee) and one is not own]",
-            "[one for one in projects if one.use >= max(one.fair, one.guarantee) and one is not own]",
+            "[one for one in projects if one.use > one.fair and one.use > one.guarantee and (one is not own)]",
+            "[one for one in projects if one.use >= one.fair and one.use >= one.guarantee and (one is not own)]",
         ),
         edit(
             "preemption/rules.py:PreemptionRules.may_lose",
@@ -341,7 +341,7 @@ PREEMPTION_MUTANTS = (
         "the first candidate is paused though work leaves enough already",
         edit(
             "preemption/search/first_candidate.py:_is_simple",
-            "pool.ledger.all_after(borrowed=preemptor.can_borrow) < request.per_device",
+            "pool.ledger.all_after(borrowed=preemptor.can_borrow) < request.gpu_milli",
             "True",
         ),
     ),
@@ -349,7 +349,7 @@ PREEMPTION_MUTANTS = (
         "the first candidate may leave its project further above its fair share",
         edit(
             "preemption/search/first_candidate.py:_ends_within",
-            "not preemptor.own_only or project.use + preemptor.request.size - victim.size <= bound",
+            "not preemptor.own_only or gained <= 0 or project.use + gained <= project.fair",
             "True",
         ),
     ),

@@ -273,7 +273,7 @@ MUTANTS = (
         "the order is not renewed when a sibling's user is at the ceiling",
         edit(
             "queue/order.py:_is_obsolete",
-            "project.parent is not None and project.parent.user_ceiling != NO_LIMIT",
+            "department is not None and department.user_ceiling != NO_LIMIT and (best_in_project(row.project) != row)",
             "False",
         ),
     ),
@@ -331,8 +331,8 @@ MUTANTS = (
         "a claim forgets the work that it moves",
         edit(
             "scheduling/claims.py:Claims.preempt_or_start",
-            "bool(preemption.moves) or not all((victim.reserved for victim in preemption.victims))",
-            "not all((victim.reserved for victim in preemption.victims))",
+            "stops or preemption.moves or project.at_limit(0)",
+            "stops or project.at_limit(0)",
         ),
     ),
     mutant(
