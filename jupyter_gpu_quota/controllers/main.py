@@ -61,10 +61,10 @@ def now_ms() -> int:
 
 
 def reduce_garbage_collection() -> None:
-    """Collect garbage only once in 100,000 new objects: a large queue has as many, and all of them are in use."""
+    """Collect garbage only once in 250,000 new objects: a large plan makes as many, and all of them are in use."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(250_000, 50, 100)
 
 
 def main(heartbeat_fd: int | None = None) -> int:
