@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tornado.iostream import StreamClosedError
@@ -22,7 +23,7 @@ from .requests.call import Call
 from .requests.services import Services
 from .state.store_view import Delta
 from .views.idle_states import classified_view
-from .views.records import job_view
+from .views.rendered_jobs import rendered_job
 
 MAX_UNSENT = 200
 """The limit of unsent deltas of one slow reader. Beyond it the stream ends; the client resumes with its last id."""
@@ -50,15 +51,22 @@ class _Changes:
 
 
 class _Inbox:
-    """The unsent deltas of one reader."""
+    """The unsent deltas of one reader, without the work of others: most changes wake few of the readers."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Callable[[], Person]) -> None:
+        self._reader = reader
         self._queue: asyncio.Queue[Delta] = asyncio.Queue(MAX_UNSENT)
         self.overrun = False
 
     def put(self, delta: Delta) -> None:
+        """Put the changes of devices, and of the work that the reader sees."""
+        person = self._reader()
+        jobs = tuple(record for record in delta.jobs if may_see(person, record))
+        notebooks = tuple(record for record in delta.notebooks if may_see(person, record))
+        if not (jobs or notebooks or delta.devices):
+            return
         try:
-            self._queue.put_nowait(delta)
+            self._queue.put_nowait(replace(delta, jobs=jobs, notebooks=notebooks))
         except asyncio.QueueFull:
             self.overrun = True
 
@@ -89,7 +97,8 @@ async def follow(call: Call) -> None:
     """
     services = call.services
     since, without_devices = _resumed_from(call), call.flag("without_devices")
-    reader, inbox = Reader(services.people, call.resource, call.person), _Inbox()
+    reader = Reader(services.people, call.resource, call.person)
+    inbox = _Inbox(lambda: reader.last_known)
     person = await reader.now()
     put = inbox.put_work if without_devices else inbox.put
     devices = () if without_devices else tuple(services.store_view.mirror.devices)
@@ -148,7 +157,9 @@ def changed_view(services: Services, person: Person, unsent: _Changes) -> Change
     """The changes that one person may see; of other records not even the id is shown."""
     return ChangedView.model_construct(
         version=unsent.version,
-        jobs=[job_view(record, services.store_view) for record in unsent.jobs.values() if may_see(person, record)],
+        jobs=[
+            rendered_job(record, services.store_view).view for record in unsent.jobs.values() if may_see(person, record)
+        ],
         notebooks=[
             classified_view(record, services.store_view)
             for record in unsent.notebooks.values()

@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_gpu_quota.api import events as events_module
 from jupyter_gpu_quota.api.access import people
+from jupyter_gpu_quota.api.access.permissions import Person
 from jupyter_gpu_quota.api.access.streams import MAX_PER_PERSON
 from jupyter_gpu_quota.api.events import MAX_UNSENT, _Inbox
 from jupyter_gpu_quota.api.handlers import logs as logs_module
@@ -210,12 +211,28 @@ def test_a_stream_outlives_a_hub_that_is_away_for_a_while(world: ServiceWorld, m
 
 def test_a_slow_reader_is_dropped_without_delaying_others() -> None:
     async def flood() -> bool:
-        inbox = _Inbox()
+        inbox = _Inbox(lambda: people.HUB_PERSON)
         for number in range(MAX_UNSENT + 1):
-            inbox.put(Delta(version=number))
+            inbox.put(Delta(version=number, devices=("train-0",)))
         return inbox.overrun
 
     assert asyncio.run(flood())
+
+
+def test_changes_of_others_work_wake_no_reader(world: ServiceWorld) -> None:
+    private, other = world.submit(private=True), world.submit("patty", project="speech")
+    records = [world.store.job(each["id"]) for each in (private, other)]
+    delta = Delta(version=1, jobs=tuple(record for record in records if record is not None))
+    olga, patty = (world.run(world.services.people.by_name(name)) for name in ("olga", "patty"))
+
+    async def taken(person: Person | None) -> list[str] | None:
+        assert person is not None
+        inbox = _Inbox(lambda: person)
+        inbox.put(delta)
+        changes = await inbox.take(0.01)
+        return None if changes is None else list(changes.jobs)
+
+    assert (asyncio.run(taken(olga)), asyncio.run(taken(patty))) == (None, [other["id"]])
 
 
 def test_event_streams_per_user_are_limited(world: ServiceWorld) -> None:

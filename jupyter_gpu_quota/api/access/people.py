@@ -263,6 +263,11 @@ class Reader:
         self._people, self._request, self._person, self._clock = people, request, person, clock
         self._asked_at, self._known_at = float("-inf"), clock()
 
+    @property
+    def last_known(self) -> Person:
+        """The reader at the last check."""
+        return self._person
+
     async def now(self) -> Person:
         """The reader now. Raises NotAllowed, HubUnavailable, StoreUnavailable: the stream ends, or does not begin."""
         if self._clock() - self._asked_at >= RECHECK_S:

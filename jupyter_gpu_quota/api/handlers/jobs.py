@@ -29,6 +29,7 @@ from ..views.explanations import dry_run
 from ..views.outputs import check_storage
 from ..views.provenance import provenance_view
 from ..views.records import job_detail, job_view
+from ..views.rendered_jobs import rendered_job
 from ..views.series import metrics_view
 from .bundles import bundle_size, refuse_over_limit
 from .submission import REQUESTED, data_of_job, quota_in_force, spec_of
@@ -189,7 +190,7 @@ async def listing(call: Call, limit: int = 100) -> Answer:
         await _refuse_unknown_project(call, wanted, wanted.projects[0])
     await store_view.learn_names([user for record in records for user in record.people])
     await _refresh_decisions(call, records)
-    return listed([job_view(record, store_view) for record in records], total, page)
+    return listed([rendered_job(record, store_view).document for record in records], total, page)
 
 
 async def _refresh_decisions(call: Call, records: Sequence[JobRecord]) -> None:
@@ -250,7 +251,8 @@ def _order(call: Call) -> JobOrder:
     if by not in get_args(JobColumn):
         known = ", ".join(get_args(JobColumn))
         raise Refused(400, "invalid", f"sort was {word[:40]!r}; it is one of {known}, with - before it for descending.")
-    return JobOrder(by=cast("JobColumn", by), descending=word.startswith("-"), now=call.services.clock())
+    now = call.services.clock() if by == "duration" else 0
+    return JobOrder(by=cast("JobColumn", by), descending=word.startswith("-"), now=now)
 
 
 # --- change -----------------------------------------------------------------------------------------------------------

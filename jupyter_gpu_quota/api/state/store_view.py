@@ -91,6 +91,8 @@ class StoreView:
         """The warnings to owners, by workload."""
         self.labels: Mapping[str, AllocationLabel] = {}
         """The enforcement of shares that was last read back, by allocation."""
+        self.rendered_jobs: dict[str, object] = {}
+        """Views of jobs, each with the state that it was made from."""
         self._samples_at = self._read_at = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None
         self._listeners: set[Callable[[Delta], None]] = set()
@@ -247,7 +249,9 @@ class StoreView:
         if not self.mirror.notebooks and not self.idle and not self.warnings:
             return
         since, before = max((state.at for state in self.idle.values()), default=0), (self.idle, self.warnings)
-        idle = await self.read(self.store.notes, "idle", since=since if since <= self.now() else 0)
+        newest = {name: state.at for name, state in self.idle.items() if state.at == since}
+        known_newest = newest if since <= self.now() else None
+        idle = await self.read(self.store.notes_unless, "idle", since if since <= self.now() else 0, known_newest)
         live = self.mirror.notebooks
         known = self.idle | {note.subject: IdleState.from_note(note) for note in idle}
         self.idle = {name: state for name, state in known.items() if name in live}
