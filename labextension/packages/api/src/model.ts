@@ -10,6 +10,7 @@ import type { ServerStatus, Transport } from './transport';
 
 const PROJECTS_EVERY_MS = 3_000;
 const RETRY_MS = 10_000;
+const CONFLICT = 409;
 /** Quotas, memberships and the use of a slice change without an event. */
 const PROJECTS_AT_LEAST_EVERY_MS = 20_000;
 
@@ -77,7 +78,15 @@ export class Model {
   }
 
   async change(id: string, change: Change): Promise<Job> {
-    return this.withJob(await this.transport.service.change(id, change));
+    const { service } = this.transport;
+    try {
+      return this.withJob(await service.change(id, change));
+    } catch (error) {
+      if (error instanceof ServiceError && error.status === CONFLICT) {
+        await service.job(id).then(job => this.withJob(job), () => undefined); // Somebody else has changed it.
+      }
+      throw error;
+    }
   }
 
   async repeat(id: string, again: 'clone' | 'rerun', secrets: Readonly<Record<string, string>> = {}): Promise<Job> {
@@ -145,7 +154,11 @@ export class Model {
       return;
     }
     this.following = true;
-    this.rereading = setInterval(() => document.hidden || void this.readProjects(), PROJECTS_AT_LEAST_EVERY_MS);
+    this.rereading = setInterval(() => {
+      if (!document.hidden && this.current.connection === 'live') {
+        void this.readProjects();
+      }
+    }, PROJECTS_AT_LEAST_EVERY_MS);
     const handlers = {
       onEvent: (event: StreamEvent) => this.take(event),
       onAlive: (alive: boolean) => this.onAlive(alive),
