@@ -78,6 +78,24 @@ class ServerEnforcement:
         await asyncio.to_thread(self._limiter.release, name, self.devices)
 
 
+class NoEnforcement:
+    """For servers that do not run on the hub's machine: nothing is made, limited, recorded or released."""
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self.limited = False
+        self.devices: list[str] = []
+
+    async def prepare(self, view: NotebookView) -> None: ...
+
+    def record_start(self, notebook: str, pid: int) -> str:
+        return ""
+
+    def record_running(self, notebook: str, pid: int) -> None: ...
+
+    async def release(self, notebook: str) -> None: ...
+
+
 def _device_shares(view: NotebookView) -> Sequence[DeviceShare]:
     return [
         DeviceShare(

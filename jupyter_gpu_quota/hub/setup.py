@@ -110,6 +110,11 @@ def _complete_settings(c: Config) -> GPUQuota:
     )
     for sentence in mistakes(settings) + (backend_mistakes(settings) if settings.start_service else []):
         raise SetupError(sentence)
+    if settings.backend == "kubernetes" and issubclass(c.JupyterHub.spawner_class, LocalProcessSpawner):
+        raise SetupError(
+            "c.GPUQuota.backend is 'kubernetes', and c.JupyterHub.spawner_class runs servers on the hub's machine, "
+            "which has none of the cluster's devices: set it to 'gpu-quota-kube'."
+        )
     if len(settings.api_token) < 32:
         raise SetupError("c.GPUQuota.api_token must have at least 32 characters; leave it empty for a new one.")
     return settings
@@ -151,17 +156,21 @@ def spawner_drops_to_accounts(spawner: type[Spawner]) -> bool:
 def wrapped_spawner(given: type[Spawner] | str) -> type[Spawner]:
     """A subclass of the spawner class that books a slice.
 
-    Takes a class, a dotted path or a registered name such as 'simple'. Raises SetupError for classes that do not run
-    servers as processes of this machine.
+    Takes a class, a dotted path or a registered name such as 'simple'. Raises SetupError for classes that run servers
+    neither as processes of this machine nor as pods.
     """
     spawner = _spawner_class(given)
     if issubclass(spawner, GPUQuotaMixin):
         return spawner
+    if any(each.__module__.partition(".")[0] == "kubespawner" for each in spawner.__mro__):
+        from .kube_spawner import wrapped
+
+        return wrapped(spawner)
     if not issubclass(spawner, LocalProcessSpawner):
         raise SetupError(
-            f"c.JupyterHub.spawner_class is {spawner.__module__}.{spawner.__name__}; this release of jupyter_gpu_quota "
-            "supports only servers that run as processes of the hub's machine (LocalProcessSpawner and its "
-            "subclasses). Use one of those, or remove setup_gpu_quota(c) from the file."
+            f"c.JupyterHub.spawner_class is {spawner.__module__}.{spawner.__name__}; jupyter_gpu_quota supports "
+            "LocalProcessSpawner, KubeSpawner and their subclasses. Use one of those, or remove setup_gpu_quota(c) "
+            "from the file."
         )
     if spawner is LocalProcessSpawner:
         return GPUQuotaLocalSpawner

@@ -22,7 +22,7 @@ from ..settings import SERVICE_NAME, GPUQuota
 from ..wire import ChoiceView, NotebookRequest, NotebookView, RequestedSliceView
 from .form import FIELD, KEYS, BadOptions, Options, options_of_form, read_options, render, why_stopped
 from .refusal import exclude_from_failures, spawn_error
-from .server_enforcement import ServerEnforcement, enter_cgroup_first, limiter_of
+from .server_enforcement import NoEnforcement, ServerEnforcement, enter_cgroup_first, limiter_of
 from .slices import Refusal, SliceClient, Unavailable
 
 STATE_KEY, DEVICES_KEY = "gpu_quota_notebook", "gpu_quota_devices"
@@ -60,11 +60,15 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         self.gpu_quota = GPUQuota(config=self.config)
         self.slice_times_s: dict[str, float] = {}
         """Times of this start: ``ask`` until the slice is booked, ``render`` its variables, ``give_back``."""
-        state_dir = self.gpu_quota.state_dir
-        self._enforcement = ServerEnforcement(limiter_of(state_dir, self.gpu_quota.cgroup), Servers(state_dir))
+        self._enforcement = self.make_enforcement()
         self._changed = asyncio.Event()
         self._extended_timeout_s: int | None = None
         self._slices: SliceClient | None = None
+
+    def make_enforcement(self) -> ServerEnforcement | NoEnforcement:
+        """The enforcement of the slice on the machine where the server runs."""
+        state_dir = self.gpu_quota.state_dir
+        return ServerEnforcement(limiter_of(state_dir, self.gpu_quota.cgroup), Servers(state_dir))
 
     # Start and stop
 

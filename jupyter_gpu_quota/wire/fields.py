@@ -62,13 +62,17 @@ class Pagination(Wire):
 
 
 class AllocationView(Wire):
-    """One rank's share of one device; ``device_uuid`` is null until it is read back."""
+    """One rank's share of one device; ``device_uuid`` is null until it is read back.
+
+    ``device_memory_mib`` is the memory of the whole device.
+    """
 
     rank: int
     device: str
     device_uuid: str | None
     gpu_milli: int
     memory_mib: int
+    device_memory_mib: int | None = None
 
 
 class Enforcement(Wire):

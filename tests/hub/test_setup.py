@@ -240,7 +240,7 @@ def test_settings_of_the_wrapped_class_reach_it() -> None:
 
 
 def test_a_spawner_that_runs_elsewhere_is_refused_by_name() -> None:
-    with pytest.raises(SetupError, match="RemoteSpawner; this release"):
+    with pytest.raises(SetupError, match="RemoteSpawner; jupyter_gpu_quota supports"):
         ready(JupyterHub={"spawner_class": RemoteSpawner})
 
 
@@ -356,3 +356,22 @@ def test_a_service_elsewhere_needs_an_address() -> None:
 def test_a_backend_without_its_settings_is_refused_at_the_start() -> None:
     with pytest.raises(SetupError, match=r"c\.GPUQuota\.kubernetes_image is empty"):
         ready(GPUQuota={"backend": "kubernetes"})
+
+
+def test_kubespawner_and_its_subclasses_get_a_slice() -> None:
+    from kubespawner import KubeSpawner
+
+    from jupyter_gpu_quota.hub.kube_spawner import GPUQuotaKubeSpawner, GPUQuotaPodMixin
+
+    class OwnKubeSpawner(KubeSpawner):
+        """A hub's own subclass."""
+
+    assert ready(JupyterHub={"spawner_class": KubeSpawner}).JupyterHub.spawner_class is GPUQuotaKubeSpawner
+    own = ready(JupyterHub={"spawner_class": OwnKubeSpawner}).JupyterHub.spawner_class
+    assert issubclass(own, GPUQuotaPodMixin) and issubclass(own, OwnKubeSpawner)
+
+
+def test_servers_on_the_hub_s_machine_with_the_devices_of_a_cluster_are_refused() -> None:
+    known = {"kubernetes_image": "i", "kubernetes_volume_claim": "jobs"}
+    with pytest.raises(SetupError, match="set it to 'gpu-quota-kube'"):
+        ready(GPUQuota={"backend": "kubernetes", **known})

@@ -52,6 +52,7 @@ class FakeKubelet:
         self.ignored = set[str]()
         self._changed: dict[str, asyncio.Event] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._names: dict[str, str] = {}
         self._port = free_port()
         self._runner: web.AppRunner | None = None
 
@@ -122,15 +123,17 @@ class FakeKubelet:
     async def _begin(self, uid: str, pod: Json) -> asyncio.subprocess.Process:
         (container,) = pod["spec"]["containers"]
         mounts = {each["mountPath"]: str(self._volume / each["subPath"]) for each in container.get("volumeMounts", ())}
-        variables = {each["name"]: _local(_expanded(each["value"]), mounts) for each in container.get("env", ())}
+        env = container.get("env", ())
+        variables = {each["name"]: _local(_expanded(each.get("value", "")), mounts) for each in env}
         for source in container.get("envFrom", ()):
             variables |= await self._secret(pod["metadata"]["namespace"], source["secretRef"]["name"])
         with (self._logs / f"{pod['metadata']['name']}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                *map(_expanded, container["command"]), env=variables, cwd=_local(container["workingDir"], mounts),
+                *map(_expanded, [*container.get("command", ()), *container.get("args", ())]),
+                env=variables, cwd=_local(container.get("workingDir", "/"), mounts),
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        self._processes[uid] = process
+        self._processes[uid], self._names[uid] = process, container["name"]
         return process
 
     async def _secret(self, namespace: str, name: str) -> dict[str, str]:
@@ -162,8 +165,10 @@ class FakeKubelet:
         return code if code >= 0 else 128 - code
 
     async def _report(self, path: str, uid: str, status: Json, state: Json) -> None:
-        container = {"name": "job", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
-        body = {"metadata": {"uid": uid}, "status": {**status, "containerStatuses": [container]}}
+        known = {"name": self._names[uid], "image": "none", "imageID": "", "restartCount": 0}
+        container = {**known, "ready": "running" in state, "state": state}
+        place = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
+        body = {"metadata": {"uid": uid}, "status": {**status, **place, "containerStatuses": [container]}}
         with contextlib.suppress(NotFound, Conflict):
             self._pods.note(await self._server.patch(f"{path}/status", body))
 

@@ -43,15 +43,19 @@ def share(
     return StartOrder(job=job, attempt=1, fencing=1, command=("sh", "-c", command), placements=parts, devices=devices)
 
 
-def consumed(world: KubernetesWorld) -> dict[str, list[str]]:
+def consumed_in(plane: ControlPlane, namespace: str) -> dict[str, list[str]]:
     """What each device gave, by the allocations that the API server has."""
     found: dict[str, list[str]] = {}
-    claims: list[dict[str, Any]] = world.plane.get(f"{RESOURCES}/namespaces/{world.namespace}/resourceclaims")["items"]
+    claims: list[dict[str, Any]] = plane.get(f"{RESOURCES}/namespaces/{namespace}/resourceclaims")["items"]
     for claim in claims:
         results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
         for each in results:
             found.setdefault(each["device"], []).append(each["consumedCapacity"]["memory"])
     return {name: sorted(amounts) for name, amounts in found.items()}
+
+
+def consumed(world: KubernetesWorld) -> dict[str, list[str]]:
+    return consumed_in(world.plane, world.namespace)
 
 
 def running(controller: Controller, job: str) -> None:

@@ -188,7 +188,10 @@ def _of_allocations(held: Sequence[Allocation], store_view: StoreView) -> dict[s
     views = []
     for part in held:
         device = store_view.mirror.devices.get(part.device)
-        views.append(AllocationView(**copied(AllocationView, part), device_uuid=device.uuid if device else None))
+        of_device = (
+            {"device_uuid": device.uuid, "device_memory_mib": device.memory_mib} if device else {"device_uuid": None}
+        )
+        views.append(AllocationView(**copied(AllocationView, part), **of_device))
     return {"allocations": views, "enforcement": enforcement_view(held, store_view), **_utilised(held, store_view)}
 
 

@@ -43,12 +43,13 @@ def rank_claim(
         "labels": attempt_labels(settings.hub, job, attempt), "annotations": {FENCING: str(fencing)},
         "ownerReferences": [owner],
     }  # fmt: skip
-    requests = [_request(f"gpu-{number}", part, settings) for number, part in enumerate(parts)]
+    requests = [device_request(f"gpu-{number}", part, settings) for number, part in enumerate(parts)]
     spec = {"devices": {"requests": requests}}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
 
 
-def _request(name: str, part: ClaimedPart, settings: PodSettings) -> Json:
+def device_request(name: str, part: ClaimedPart, settings: PodSettings) -> Json:
+    """The request for a device, or for a part of its memory. Raises ValueError for a UUID that is none."""
     if not _UUID.match(part.uuid):
         raise ValueError(f"{part.uuid!r} is not the UUID of a device")
     selector = f'device.attributes["{settings.driver}"].uuid == "{part.uuid}"'

@@ -125,7 +125,7 @@ def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "shareProcessNamespace": True,
-        "affinity": _on_node(_node_of(one)),
+        "affinity": node_affinity(_node_of(one)),
         "containers": [_container(one, settings)],
         "volumes": [{"name": "jobs", "persistentVolumeClaim": {"claimName": settings.volume_claim}}],
         **({"hostname": name, "subdomain": attempt_name(one.job, one.attempt)} if one.ranks > 1 else {}),
@@ -152,7 +152,8 @@ def _node_of(one: RankOfJob) -> str:
     return node
 
 
-def _on_node(node: str) -> Json:
+def node_affinity(node: str) -> Json:
+    """The affinity of a pod that runs on this node and no other."""
     field_is = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field_is]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -1,0 +1,120 @@
+"""KubeSpawner with a GPU slice: the pod of a server runs on the node of its devices, with a claim of its share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from jupyterhub.utils import maybe_future
+from kubernetes_asyncio.client.exceptions import ApiException
+from kubespawner import KubeSpawner
+from kubespawner.clients import shared_client
+
+from ..backends.rendering.notebooks import CLAIM, NotebookPod, NotGivable, notebook_pod, variables_of_pod
+from ..backends.rendering.pods import PodSettings, node_affinity
+from ..settings import SERVICE_NAME
+from .refusal import spawn_error
+from .server_enforcement import NoEnforcement
+from .spawner import GPUQuotaMixin
+
+EXISTS = 409
+
+
+class GPUQuotaPodMixin(GPUQuotaMixin):
+    """Adds the slice to the pod of a KubeSpawner, on each start anew.
+
+    The pod is created before its claim, which it owns, so that the cluster removes the claim with the pod. Until the
+    claim exists, kube-scheduler waits.
+    """
+
+    namespace: str
+    k8s_api_request_timeout: int
+    after_pod_created_hook: Callable[..., Any] | None
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._addition = NotebookPod()
+        self._own_hook, self.after_pod_created_hook = self.after_pod_created_hook, _after_pod_created
+
+    def make_enforcement(self) -> NoEnforcement:
+        """Nothing on the hub's machine: the server runs elsewhere."""
+        return NoEnforcement()
+
+    async def get_pod_manifest(self) -> Any:
+        """The manifest with the additions of the slice; the hub's own ``modify_pod_hook`` gets it afterwards."""
+        pod = await super().get_pod_manifest()
+        simulated = self._slice is not None and self._slice.simulated
+        try:
+            self._addition = added = notebook_pod(self._slice, self._pod_settings, simulated=simulated)
+        except NotGivable as error:
+            raise spawn_error(str(error), reason="device_unavailable") from error
+        pod.metadata.labels = {**(pod.metadata.labels or {}), **added.labels}
+        if added.node is not None:
+            pod.spec.affinity = node_affinity(added.node)
+        container = pod.spec.containers[0]
+        if added.claim is not None:
+            pod.spec.resource_claims = [{"name": CLAIM, "resourceClaimName": added.claim["metadata"]["name"]}]
+            container.resources.claims = [{"name": CLAIM}]
+        if added.limits:
+            container.resources.limits = {**(container.resources.limits or {}), **added.limits}
+        return pod
+
+    def get_env(self) -> dict[str, str]:
+        """The variables without those that are valid on the hub's machine only."""
+        booked = self._slice
+        simulated = booked is not None and booked.simulated
+        return variables_of_pod(
+            super().get_env(), simulated=simulated, has_device=booked is not None and bool(booked.allocations)
+        )
+
+    async def create_claim(self, pod: dict[str, Any]) -> None:
+        """Create the claim of the slice, owned by the pod that was created."""
+        if self._addition.claim is None:
+            return
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        claim = {**self._addition.claim, "metadata": {**self._addition.claim["metadata"], "ownerReferences": [owner]}}
+        made = shared_client("ResourceV1Api").create_namespaced_resource_claim(self.namespace, claim)
+        try:
+            await asyncio.wait_for(made, self.k8s_api_request_timeout)
+        except ApiException as error:
+            if error.status != EXISTS:
+                raise spawn_error(
+                    f"{self.user.name}'s server was not started: the cluster refused the claim of its GPU slice: "
+                    f"{error.reason}. The hub's service account needs the right to create resourceclaims.",
+                    reason="device_unavailable",
+                ) from error
+
+    async def run_own_hook(self, pod: dict[str, Any]) -> Any:
+        """The hub's own ``after_pod_created_hook``."""
+        return await maybe_future(self._own_hook(self, pod)) if self._own_hook else None
+
+    @property
+    def _pod_settings(self) -> PodSettings:
+        known = self.gpu_quota
+        return PodSettings(
+            namespace=self.namespace, hub=known.hub, image="", volume_claim="", driver=known.kubernetes_driver,
+            device_class=known.kubernetes_device_class,
+        )  # fmt: skip
+
+    @property
+    def notebook_service_url(self) -> str:
+        """The address of the service for pods: the configured one, or the service's own."""
+        own = f"{self.gpu_quota.service_url.rstrip('/')}{self._hub_base_url}services/{SERVICE_NAME}/"
+        return self.gpu_quota.notebook_service_url or own
+
+
+async def _after_pod_created(spawner: GPUQuotaPodMixin, pod: dict[str, Any]) -> Any:
+    await spawner.create_claim(pod)
+    return await spawner.run_own_hook(pod)
+
+
+class GPUQuotaKubeSpawner(GPUQuotaPodMixin, KubeSpawner):  # type: ignore[misc]
+    """KubeSpawner with a GPU slice; registered as ``gpu-quota-kube``."""
+
+
+def wrapped(spawner: type) -> type:
+    """A subclass of KubeSpawner, or of a hub's own subclass of it, with a GPU slice."""
+    if spawner is KubeSpawner:
+        return GPUQuotaKubeSpawner
+    return type(f"GPUQuota{spawner.__name__}", (GPUQuotaPodMixin, spawner), {"__module__": __name__})

@@ -1,0 +1,83 @@
+"""The slice of a notebook as additions to its pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from jupyter_gpu_quota.backends.rendering.notebooks import NotebookPod, NotGivable, notebook_pod, variables_of_pod
+from jupyter_gpu_quota.backends.rendering.pods import PodSettings
+
+SETTINGS = PodSettings(namespace="jupyter", hub="local", image="", volume_claim="")
+LABELS = {"gpu-quota.jupyter.org/hub": "local", "gpu-quota.jupyter.org/notebook": "N1"}
+
+
+@dataclass(frozen=True)
+class Part:
+    device: str = "gpu01/gpu-0"
+    device_uuid: str | None = "GPU-0"
+    gpu_milli: int = 125
+    memory_mib: int = 10_000
+    device_memory_mib: int | None = 81_559
+
+
+@dataclass(frozen=True)
+class Booked:
+    id: str = "N1"
+    allocations: tuple[Part, ...] = field(default=(Part(),))
+
+
+def test_a_share_is_a_claim_of_the_chosen_device_on_its_node() -> None:
+    found = notebook_pod(Booked(), SETTINGS, simulated=False)
+    exactly = {
+        "deviceClassName": "gpu.nvidia.com",
+        "selectors": [{"cel": {"expression": 'device.attributes["gpu.nvidia.com"].uuid == "GPU-0"'}}],
+        "capacity": {"requests": {"memory": "10194Mi"}},
+    }
+    claim = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "gq-n1", "namespace": "jupyter", "labels": LABELS},
+        "spec": {"devices": {"requests": [{"name": "gpu-0", "exactly": exactly}]}},
+    }  # fmt: skip
+    assert found == NotebookPod(labels=LABELS, node="gpu01", claim=claim)
+
+
+def test_a_whole_device_of_a_plugin_is_a_limit() -> None:
+    whole = Booked(allocations=(Part("gpu01/0", None, 1000),))
+    assert notebook_pod(whole, SETTINGS, simulated=False) == NotebookPod(
+        labels=LABELS, node="gpu01", limits={"nvidia.com/gpu": "1"}
+    )
+
+
+def test_a_share_of_a_plugin_s_device_is_refused() -> None:
+    with pytest.raises(NotGivable, match=r"0\.125 GPU of device gpu01/0 cannot be given: the device plugin"):
+        notebook_pod(Booked(allocations=(Part("gpu01/0", None),)), SETTINGS, simulated=False)
+
+
+def test_a_simulated_device_asks_the_cluster_for_nothing() -> None:
+    assert notebook_pod(Booked(), SETTINGS, simulated=True) == NotebookPod(labels=LABELS, node="gpu01")
+
+
+@pytest.mark.parametrize("booked", [None, Booked(allocations=())], ids=["no slice", "a slice without a device"])
+def test_without_a_device_nothing_is_added(booked: Booked | None) -> None:
+    assert notebook_pod(booked, SETTINGS, simulated=False) == NotebookPod()
+
+
+@pytest.mark.parametrize("id", ["../x", "a b", "", "n" * 41])
+def test_an_id_that_is_no_name_of_an_object_is_refused(id: str) -> None:
+    with pytest.raises(NotGivable, match="is not the id of a notebook"):
+        notebook_pod(Booked(id=id), SETTINGS, simulated=False)
+
+
+def test_variables_of_the_hub_s_machine_do_not_reach_a_pod() -> None:
+    ours = "/hub/site-packages/jupyter_gpu_quota/backends/rendering/torch_hook.py"
+    given = {"A": "1", "NVIDIA_VISIBLE_DEVICES": "GPU-0", "CUDA_VISIBLE_DEVICES": "GPU-0", "PYTHONSTARTUP": ours}
+    assert variables_of_pod(given, simulated=False, has_device=True) == {"A": "1"}
+    own = {"PYTHONSTARTUP": ours, "JUPYTER_GPU_QUOTA_STARTUP": "/home/ann/start.py"}
+    assert variables_of_pod(own, simulated=False, has_device=True) == {"PYTHONSTARTUP": "/home/ann/start.py"}
+
+
+def test_a_pod_without_a_device_keeps_void() -> None:
+    given = {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert variables_of_pod(given, simulated=False, has_device=False) == given
