@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import cycle
+from itertools import count, cycle
+from typing import NamedTuple
 
 from jupyter_gpu_quota.demo.proxy import find_or_install_proxy
 from tests.api.world import PREFIX, ServiceWorld
@@ -32,8 +34,18 @@ REFUSED = (
 TOO_LARGE = ("POST", "jobs", {}, b"x" * (17 << 20))
 """Its connection is closed before the body is read."""
 
-EVERY_S = 0.005
-"""200 refused requests a second."""
+RATE, SENDERS = 220, 4
+"""Refused requests a second, a tenth more than the promise, from so many threads."""
+TOO_LARGE_STATUS, CLOSED = 413, 0
+"""Stand for each outcome of TOO_LARGE, which is 503 from the proxy or no answer, and for no answer to another one."""
+
+
+class Load(NamedTuple):
+    """The statuses of the reads and of the refused requests, and how long the reads took."""
+
+    read: Counter[int]
+    refused: Counter[int]
+    seconds: float
 
 
 @contextmanager
@@ -67,25 +79,43 @@ def status_of(
     return answer.status
 
 
-def reads_beside_refusals(port: int, reads: int) -> tuple[Counter[int], int]:
-    """The statuses of so many reads, one after the other, and the number of requests refused meanwhile."""
-    ended, refused = threading.Event(), Counter[int]()
+def reads_beside_refusals(port: int, reads: int) -> Load:
+    """So many reads, one after the other, beside refused requests at the rate of ``RATE``.
+
+    The rate is kept over the whole time: a sender that was late sends its next requests at once.
+    """
+    ended, refused, began = threading.Event(), Counter[int](), time.monotonic()
+    due = zip(count(), cycle([*REFUSED * 20, TOO_LARGE]))
+    turn = threading.Lock()
 
     def be_refused() -> None:
-        for method, path, headers, body in cycle([*REFUSED * 20, TOO_LARGE]):
-            if ended.wait(EVERY_S):
+        while True:
+            with turn:
+                number, request = next(due)
+            if ended.wait(max(0.0, began + number / RATE - time.monotonic())):
                 return
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-            with suppress(OSError, http.client.HTTPException):  # one that is closed early
-                refused[status_of(connection, method, path, headers, body)] += 1
-            connection.close()
+            status = _refusal(port, *request)
+            with turn:
+                refused[TOO_LARGE_STATUS if request is TOO_LARGE else status] += 1
 
-    thread = threading.Thread(target=be_refused)
-    thread.start()
+    senders = [threading.Thread(target=be_refused) for _ in range(SENDERS)]
+    for sender in senders:
+        sender.start()
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         found = Counter(status_of(connection, "GET", "me", BOB) for _ in range(reads))
+        return Load(found, refused.copy(), time.monotonic() - began)
     finally:
         ended.set()
-        thread.join(PATIENCE_S)
-    return found, refused.total()
+        for sender in senders:
+            sender.join(PATIENCE_S)
+
+
+def _refusal(port: int, method: str, path: str, headers: dict[str, str], body: bytes | None) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        return status_of(connection, method, path, headers, body)
+    except (OSError, http.client.HTTPException):
+        return CLOSED
+    finally:
+        connection.close()

@@ -10,6 +10,6 @@ from tests.hub.proxied import proxy, reads_beside_refusals
 
 def test_refused_requests_break_no_request_of_others(tmp_path: Path) -> None:
     with service_world(tmp_path) as world, proxy(world) as port:
-        found, refused = reads_beside_refusals(port, 400)
-    assert found == {200: 400}
-    assert refused > 50
+        load = reads_beside_refusals(port, 400)
+    assert load.read == {200: 400}
+    assert load.refused.total() > 50
