@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..core.explain.binding_reasons import decide_with_reasons
 from ..core.lifecycle import WAITING
 from ..core.model import Job, Notebook, NotebookState
 from ..core.reason_figures import code_of
-from ..core.scheduling.decide import decide_and_explain
 from ..messages.reasons import sentence
 from .replay import Replay
 
@@ -35,7 +35,7 @@ def unstarted(replay: Replay) -> tuple[Unstarted, ...]:
     waiting += [notebook for notebook in snapshot.notebooks if notebook.state is NotebookState.REQUESTED]
     if policy is None or not waiting:
         return ()
-    waits = decide_and_explain(snapshot, policy).waits
+    waits = decide_with_reasons(snapshot, policy).waits
     return tuple(
         Unstarted(
             workload=work.id,

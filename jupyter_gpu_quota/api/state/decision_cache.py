@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...core.explain import why_waiting as core_explain
-from ...core.explain.binding_reasons import binding_reasons
+from ...core.explain.binding_reasons import decide_with_reasons
 from ...core.explain.explanation import Explanation
 from ...core.model import Policy, Snapshot
 from ...core.plan import Plan, Start, gives_devices
 from ...core.quota.in_force import in_force
 from ...core.reasons import Reason
-from ...core.scheduling.decide import Decision, decide_and_explain
+from ...core.scheduling.decide import Decision
 from .generations import differing
 from .quota_states import NO_QUOTA_STATES, QuotaStates, Shares, quota_states_of, shares_of
 from .store_view import StoreView
@@ -56,7 +56,7 @@ class DecisionCache:
         if quota is None:
             return None
         moment, snapshot = self._store_view.moment(), self.snapshot()
-        decision = await self._store_view.compute(_decided, snapshot, quota.policy)
+        decision = await self._store_view.compute(decide_with_reasons, snapshot, quota.policy)
         self._last = _Decided(moment, now, decision)
         view = self._store_view
         waits, estimates = view.waits, view.estimates
@@ -101,12 +101,6 @@ class DecisionCache:
             self._store_view.generations.count_jobs(self._store_view.mirror, moved)
             self._store_view.generation += 1
         return self._shares[2]
-
-
-def _decided(snapshot: Snapshot, policy: Policy) -> Decision:
-    """The decision, with the reasons that explanations give."""
-    decision = decide_and_explain(snapshot, policy)
-    return replace(decision, waits=binding_reasons(snapshot, policy, decision))
 
 
 def _next_to_start(plan: Plan) -> dict[str, Reason]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..frozen import with_changes
 from ..lifecycle import HOLDS_SLICE, RUNS
 from ..model import NO_AMOUNTS, Job, Policy, Snapshot
 from ..quota.in_force import in_force
 from ..reasons import AboveFairShare, BehindHigherPriority, BehindOthers, NoFreeGpu, Reason, Waiting
-from ..scheduling.decide import BackfillPlacement, Decision
+from ..scheduling.decide import BackfillPlacement, Decision, decide_and_explain
 from ..scheduling.reasons import MAX_NAMED
 
 _ForRoom = AboveFairShare | NoFreeGpu | BehindOthers
@@ -39,6 +39,12 @@ class _Queues:
         for priority in sorted(of_project, reverse=True):
             if priority > job.priority:
                 yield from sorted(of_project[priority], key=lambda one: (one.submitted_at, one.id))
+
+
+def decide_with_reasons(snapshot: Snapshot, policy: Policy) -> Decision:
+    """The decision with the reasons as they are shown, everywhere alike."""
+    decision = decide_and_explain(snapshot, policy)
+    return replace(decision, waits=binding_reasons(snapshot, policy, decision))
 
 
 def binding_reasons(snapshot: Snapshot, policy: Policy, decision: Decision) -> Mapping[str, Reason]:

@@ -12,6 +12,7 @@ from ..plan import CONTINUES, Lend, Pause, Plan, Refuse, Release, Reserve, Resum
 from ..reason_codes import ReasonCode
 from ..reasons import Reason
 from ..scheduling.decide import decide_and_explain
+from .binding_reasons import binding_reasons, decide_with_reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Projection:
 
 def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
     """Whether a job would start now, which jobs it would pause, or why it would wait; the job's id must be new."""
-    decision = decide_and_explain(replace(snapshot, jobs=(*snapshot.jobs, job)), policy)
+    decision = decide_with_reasons(replace(snapshot, jobs=(*snapshot.jobs, job)), policy)
     actions = decision.plan.actions
     for action in actions:
         if isinstance(action, (Start, Resume)) and action.workload == job.id:
@@ -79,7 +80,7 @@ def project(snapshot: Snapshot, policy: Policy) -> Projection:
         refused |= {action.workload: action.reason for action in plan.actions if isinstance(action, Refuse)}
         if not plan.actions and not any(job.state is JobState.PAUSING for job in snapshot.jobs):
             names = tuple(sorted(paused)), tuple(sorted(started))
-            waits = decision.waits
+            waits = binding_reasons(snapshot, policy, decision)
             return Projection(paused=names[0], started=names[1], refused=refused, waits=waits, snapshot=snapshot)
         snapshot = advance(snapshot, plan, policy)
     raise RuntimeError(f"plans do not become empty within {rounds} rounds")

@@ -8,14 +8,13 @@ Source: docs/scheduling.md, section 8.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ..eviction.unavailable_devices import stay_reason
 from ..model import JobState, Policy, Snapshot
 from ..reason_codes import ReasonCode
 from ..reasons import Reason, Waiting
-from ..scheduling.decide import Decision, decide_and_explain
-from .binding_reasons import binding_reasons
+from ..scheduling.decide import Decision
+from .binding_reasons import decide_with_reasons
 from .changes import Found, find_changes, owner_amount
 from .counterfactual import WhatIf, latest_ends
 from .explanation import Change, Explanation, Outlook, QuotaTooHigh
@@ -41,8 +40,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
     if not what_if.waits:
         reason = stay_reason(what_if.snapshot, what_if.id) or what_if.removal_reason
         return Explanation(workload=workload_id, state=what_if.state, outlook=Outlook.NOTHING, reason=reason)
-    decision = decide_and_explain(what_if.snapshot, what_if.policy)
-    decision = replace(decision, waits=binding_reasons(what_if.snapshot, what_if.policy, decision))
+    decision = decide_with_reasons(what_if.snapshot, what_if.policy)
     what_if = what_if.before(decision.plan)
     reason, starts = _reason_of(what_if, decision)
     if not starts:

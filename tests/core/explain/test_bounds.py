@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from random import Random
 
 from jupyter_gpu_quota.core.explain.binding_reasons import binding_reasons
+from jupyter_gpu_quota.core.explain.explanation import Outlook
+from jupyter_gpu_quota.core.explain.projection import dry_run
+from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Change, JobState
 from jupyter_gpu_quota.core.reasons import Waiting
 from jupyter_gpu_quota.core.scheduling.decide import Decision, decide_and_explain
@@ -110,3 +113,21 @@ def keeps_its_bounds(seed: int) -> int:
 # R34 R79
 def test_a_bound_is_kept_whatever_other_projects_do() -> None:
     assert sum(map(keeps_its_bounds, SEEDS)) > 3, "there are bounds to keep"
+
+
+# R34 R79
+def test_a_dry_run_and_the_explanation_of_the_same_job_say_the_same() -> None:
+    """Also where the plan alone knows of nothing that may delay the planned start, and the jobs beside it do."""
+    refined = 0
+    for seed in SEEDS[:150]:
+        made = made_of(Random(seed))
+        job = made.submit("a", 1000, time_limit_s=600, id="new")
+        with_job = made.snapshot()
+        before = dc.replace(with_job, jobs=tuple(one for one in with_job.jobs if one is not job))
+        found = dry_run(before, made.policy, job)
+        explained = explain(with_job, made.policy, "new")
+        if found.pauses or found.restarts or explained.outlook is not Outlook.WAITS:
+            continue
+        assert found.reason == explained.reason, f"seed {seed}"
+        refined += found.reason != decide_and_explain(with_job, made.policy).waits["new"]
+    assert refined > 3, "there are planned starts and jobs ahead that the plan alone does not count"
