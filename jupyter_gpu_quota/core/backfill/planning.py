@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from ..model import MS_PER_S, Job
 from ..placement.ledger import Ledger
@@ -165,11 +165,12 @@ def _first_fit(
 
 
 def _by_end(work: Iterable[Running], now: int) -> Iterator[Running]:
-    """Work in the order of its time limits, then of its devices; only what is read is sorted by these."""
+    """Work in the order of its time limits, then of its devices and projects; only what is read is sorted by these."""
+    by_devices = attrgetter("pieces", "project.name", "borrower")
     rows = sorted([(one.ends_at(now), at, one) for at, one in enumerate(work)])
     for _, together in groupby(rows, key=itemgetter(0)):
         ended = [one for _, _, one in together]
-        yield from sorted(ended, key=lambda one: (one.pieces, one.project.name)) if len(ended) > 1 else ended
+        yield from sorted(ended, key=by_devices) if len(ended) > 1 else ended
 
 
 class _FutureRoom:

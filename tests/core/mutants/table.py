@@ -185,7 +185,7 @@ MUTANTS = (
         "of equal jobs the order of the input decides which ends first",
         edit(
             "backfill/planning.py:_by_end",
-            "sorted(ended, key=lambda one: (one.pieces, one.project.name))",
+            "sorted(ended, key=by_devices)",
             "sorted(ended, key=lambda one: one.pieces)",
         ),
     ),

@@ -7,7 +7,9 @@ import dataclasses as dc
 import pytest
 
 from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.core.reason_figures import figures_of
+from jupyter_gpu_quota.core.scheduling.decide import decide
 from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from tests.core.world import GENTLE, World, world
 
@@ -103,3 +105,17 @@ def test_with_other_needs_than_gpus_no_room_is_sure(needs: str) -> None:
     else:
         made.jobs["a1"] = dc.replace(made.jobs["a1"], cpu_milli=1000, memory_mib=1000)
     assert delaying(made) == ("b",)
+
+
+# R27
+@pytest.mark.parametrize("other", ["a", "b"])
+def test_the_order_of_equal_jobs_in_the_snapshot_does_not_change_the_reserved_devices(other: str) -> None:
+    """P14. A borrower and a job that does not borrow end at one instant on one device, and free different amounts."""
+    made = world(
+        "pool t 1x2\na 0 of t\nb 0 of t\nc 0 of t\nd 0 of t\nz 0 of t, notebooks 0.25\n"
+        "a runs 0.5 on n1g0 minutes 10 ran 60 lent\nc runs 0.4 on n1g1 minutes 90 ran 60\nd queues 0.5 ranks 2\n"
+        f"{other} runs 0.5 on n1g0 minutes 10 ran 60"
+    )
+    snapshot = made.snapshot()
+    plans = [decide(dc.replace(snapshot, jobs=jobs), made.policy) for jobs in (snapshot.jobs, snapshot.jobs[::-1])]
+    assert plans[0] == plans[1] and isinstance(plans[0].actions[0], Reserve)
