@@ -85,6 +85,19 @@ def test_an_elastic_job_grows_into_idle_gpus_after_a_while() -> None:
     assert ranks(made, "a1") == 4
 
 
+# R49
+def test_an_elastic_job_does_not_grow_onto_idle_devices_of_the_backfill_reservation() -> None:
+    """It would have to shrink again at the planned start."""
+    made = world(
+        "pool t 1x4\na 1 of t\nb 1 of t\nc 0 of t\na runs 1 of 1 ranks 1-3 held 1 ran 600\n"
+        "b runs 2 of 1 minutes 600\nc queues 2"
+    )
+    assert said(made.tick()) == [] and [one.workload for one in made.backfill] == ["c1"]
+    assert said(made.tick()) == []
+    made.cancel("c1")
+    assert ("pause", "a1", "grown") in said(made.tick())
+
+
 def test_a_protected_job_does_not_restart_to_grow() -> None:
     made = world(
         "pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1\na queues 1 of 1 ranks 2-4",
