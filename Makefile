@@ -93,8 +93,8 @@ test-gpu: $(VENV)/.ready  ## run the GPU tests: on the fake library, and on this
 kube:  ## build the Kubernetes control plane of the tests, once: 10 to 40 minutes, Go is needed
 	$(PYTHON) tests/kube/build.py
 
-test-kube: $(VENV)/.ready  ## run the tests on a real Kubernetes API server (make kube builds it)
-	$(BIN)/python -m pytest --durations 10 tests/kube tests/backends/kubernetes
+test-kube: $(VENV)/.ready $(CACHE)/proxy/.ready  ## run the tests on a real Kubernetes API server (make kube builds it)
+	$(PYTEST) tests/kube tests/backends/kubernetes
 
 check: $(VENV)/.ready  ## check format, lint, types and laws
 	$(BIN)/ruff format --check .
