@@ -161,8 +161,8 @@ def test_an_installed_release_runs_a_job_and_an_upgrade_keeps_its_fence(
     dra_plane: ControlPlane, release: str, tmp_path: Path
 ) -> None:
     """Under the token of the chart's own service account, and its policy."""
-    dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0")))
-    kubelet = FakeKubelet(dra_plane, release, "here", tmp_path / "state")
+    dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("installed", device("gpu-0")))
+    kubelet = FakeKubelet(dra_plane, release, "installed", tmp_path / "state")
     kubelet.ignored |= {each["metadata"]["name"] for each in pods(dra_plane, release)}
     kubelet.start()
     service = InstalledService(dra_plane, release, tmp_path)
@@ -185,7 +185,7 @@ def test_an_installed_release_runs_a_job_and_an_upgrade_keeps_its_fence(
     finally:
         service.end()
         kubelet.stop()
-        dra_plane.request("DELETE", f"{RESOURCES}/resourceslices/here")
+        dra_plane.request("DELETE", f"{RESOURCES}/resourceslices/installed")
 
 
 def pods(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
