@@ -54,7 +54,9 @@ def doctor(settings: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def test_a_cluster_that_is_well(dra_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
-    found = doctor(settings_of(dra_plane, namespace, tmp_path / "state"))
+    settings = settings_of(dra_plane, namespace, tmp_path / "state")
+    until(lambda: doctor(settings)["fencing"]["verdict"] == "ok", what="the policy is in force")
+    found = doctor(settings)
     assert {name: found[name]["verdict"] for name in ("cluster", "rights", "fencing", "devices", "other use")} == {
         "cluster": "ok", "rights": "ok", "fencing": "ok", "devices": "ok", "other use": "ok",
     }  # fmt: skip
