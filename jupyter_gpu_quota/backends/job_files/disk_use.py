@@ -80,7 +80,7 @@ def _open_folder(name: str, parent: int | None = None) -> int | None:
         return None
 
 
-class EndedOutputs:
+class OutputSizes:
     """The outputs below one state folder. ``measure`` waits for the disk: run it in a thread."""
 
     def __init__(self, state_dir: str) -> None:

@@ -1,6 +1,6 @@
 """Retention: what ended long ago is removed from the store and from the backend, and so are unused code bundles.
 
-The outputs of jobs are removed before that where the quota file limits them (:mod:`.kept_outputs`).
+The outputs of jobs are removed before that where the quota file limits them (:mod:`.output_retention`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...store.reads.quota_revision import in_force
 from ...store.records.commands import ForgetGone
 from ...store.transactions import Store
 from ..lease import Leadership
-from .kept_outputs import KeptOutputs
+from .output_retention import OutputRetention
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 EVERY_MS = 30_000
@@ -48,7 +48,7 @@ class Retention:
     ) -> None:
         self.store, self.leadership, self.jobs, self.bundles, self.times = store, leadership, jobs, bundles, times
         self._bundles_at = 0
-        self._outputs = KeptOutputs(store, jobs, leadership)
+        self._outputs = OutputRetention(store, jobs, leadership)
         self._file: tuple[int, QuotaFile | None] | None = None
 
     def run_once(self, now: int) -> int:

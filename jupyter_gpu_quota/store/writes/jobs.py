@@ -134,7 +134,7 @@ def remove_outputs(work: UnitOfWork, request: RemoveOutputs) -> Recorded:
     kept, asked = (work.get(NOTES, key) for key in notes)
     if asked is not None or (kept is not None and kept.document["removed_at"] is not None):
         return work.recorded(request.job, existed=True)
-    document = {"by": request.actor}
+    document = {"requested_by": request.actor}
     work.put(NOTES, Note(kind="outputs_removal", subject=request.job, at=work.now, document=document))
     work.stamp()
     work.audit(request.actor, "job.remove_outputs", request.job, {}, record.job.project)

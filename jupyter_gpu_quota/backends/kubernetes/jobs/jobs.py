@@ -18,7 +18,7 @@ from functools import partial
 
 from ....bundle import BundleRefused
 from ....core.facts import RankFact
-from ...job_files.disk_use import EndedOutputs
+from ...job_files.disk_use import OutputSizes
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
 from ...rendering.cluster_names import attempt_name, pod_name
@@ -57,7 +57,7 @@ class KubernetesJobs:
         self._on_change, self._patience_s = on_change, patience_s
         self.objects = AttemptObjects(server, settings, self._changed)
         self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting)
-        self._outputs = EndedOutputs(volume.state_dir)
+        self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
         self._lock = threading.Lock()

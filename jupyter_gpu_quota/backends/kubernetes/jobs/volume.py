@@ -16,7 +16,7 @@ from typing import Any
 
 from ....bundle import BundleLimits, unpack_whole
 from ....core.facts import RankFact
-from ...job_files.disk_use import EndedOutputs, Measured, measure
+from ...job_files.disk_use import Measured, OutputSizes, measure
 from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
 from ...job_files.rank_log import RotatingLog
@@ -98,7 +98,7 @@ class JobVolume:
             Path(job_directory(self.state_dir, job)).rename(moved)
         shutil.rmtree(moved, ignore_errors=True)
 
-    def remove_outputs(self, outputs: EndedOutputs, job: str) -> None:
+    def remove_outputs(self, outputs: OutputSizes, job: str) -> None:
         """Remove the outputs of a job."""
         shutil.rmtree(outputs.move_to_trash(job), ignore_errors=True)
 

@@ -25,7 +25,7 @@ from ....core.facts import RankFact
 from ....core.job_ends import EndCause
 from ....core.model import Placement
 from ...job_files.attempt_records import paths_of_ranks, unsettled_attempts
-from ...job_files.disk_use import EndedOutputs
+from ...job_files.disk_use import OutputSizes
 from ...job_files.paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
 from ...job_files.record_files import file_lock, raise_fence, read_fence, read_record, write_record
@@ -125,7 +125,7 @@ class LocalJobs:
         self._sweep_at = time.monotonic()
         self._preforked = PreforkedSupervisor()
         self._background = Background(WORKERS)
-        self._outputs = EndedOutputs(self.state_dir)
+        self._outputs = OutputSizes(self.state_dir)
         self._background.run(("trash",), self._empty_trash)
 
     def close(self) -> None:

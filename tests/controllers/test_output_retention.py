@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_gpu_quota.controllers.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import DAY_MS, Retention, RetentionTimes
-from jupyter_gpu_quota.controllers.retention.kept_outputs import JOBS_A_RUN
+from jupyter_gpu_quota.controllers.retention.output_retention import JOBS_A_RUN
 from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL
 from jupyter_gpu_quota.store.records.commands import ChangeJob, Recorded, Refusal, RemoveOutputs
 from tests.controllers.setups.scheduling import QUOTA, World
