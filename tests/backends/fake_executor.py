@@ -56,6 +56,7 @@ class FakeJobs:
     outputs_mib: dict[str, int] = field(default_factory=dict)
     removed_outputs: list[str] = field(default_factory=list)
     removal_is_slow: bool = False
+    unreadable_outputs: set[str] = field(default_factory=set)
     stops: list[StopOrder] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     fencing: int = 0
@@ -96,8 +97,9 @@ class FakeJobs:
         for key in [key for key, run in self._runs.items() if key[0] == job and run.fact.tree_gone]:
             del self._runs[key]
 
-    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
-        return {job: mib for job, mib in self.outputs_mib.items() if job in jobs}
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
+        unknown = dict.fromkeys(self.unreadable_outputs.intersection(jobs))
+        return {job: mib for job, mib in self.outputs_mib.items() if job in jobs} | unknown
 
     def remove_outputs(self, job: str) -> None:
         self.removed_outputs.append(job)

@@ -68,7 +68,7 @@ def test_outputs_that_are_being_measured_are_read_again_soon() -> None:
     site = Site()
     site.end("large", None)
     assert site.run() == 1_000
-    assert site.totals() == {"vision": 300}
+    assert site.totals() == {"vision": None}  # unknown is never 0
     site.world.executor.outputs_mib["large"] = 7
     assert site.run() == 30_000
     assert site.totals() == {"vision": 307}
@@ -110,7 +110,7 @@ def test_a_user_s_request_is_carried_out_in_projects_without_limits_too() -> Non
     site.run()
     assert site.world.executor.removed_outputs == ["j"] and site.removed("j") == now
     assert store.notes("outputs_removal") == []
-    assert next(row.kind for row in store.audit()[0]) == "job.remove_outputs"
+    assert [row.actor for row in store.audit()[0] if row.kind == "job.remove_outputs"] == ["bob"]
     (again,) = store.record([RemoveOutputs(job="j", actor="bob")], now=now)
     assert isinstance(again, Recorded) and again.existed
 
@@ -132,7 +132,7 @@ def test_a_job_is_listed_as_long_as_its_outputs_are_kept() -> None:
     for _ in range(3):
         site.run(after_ms=10 * DAY_MS + 1)
     assert site.world.store.job("j") is None and site.world.store.notes("outputs") == []
-    assert site.totals() == {}
+    assert site.totals() == {"vision": 0}
 
 
 def test_jobs_that_ended_before_the_limit_are_found_in_turn() -> None:
@@ -142,9 +142,47 @@ def test_jobs_that_ended_before_the_limit_are_found_in_turn() -> None:
     site.run()
     assert site.totals() is None
     site.world.apply_quota(LIMITED)
-    for _ in range(3):
-        site.run()
+    assert site.run() == 1_000
+    assert site.totals() == {"vision": None}
+    assert len(site.world.store.notes("outputs")) == JOBS_A_RUN
+    assert site.run() == 30_000
     assert site.totals() == {"vision": 300 + JOBS_A_RUN + 10}
+
+
+def test_a_forgotten_job_whose_outputs_were_being_removed_is_dropped() -> None:
+    site = Site()
+    site.world.executor.removal_is_slow = True
+    site.run(after_ms=2 * DAY_MS)
+    site.end("k", 200)
+    site.run(after_ms=29 * DAY_MS)
+    assert site.world.store.job("j") is None
+    assert site.run() == 1_000 and site.world.executor.removed_outputs[-1] == "k"
+
+
+def test_outputs_that_cannot_be_measured_are_unknown_and_tried_again_without_hurry() -> None:
+    site = Site()
+    site.end("unreadable", None)
+    site.world.executor.unreadable_outputs.add("unreadable")
+    assert site.run() == 30_000
+    assert site.totals() == {"vision": None}
+    site.run(after_ms=30_000)
+    site.world.executor.unreadable_outputs.clear()
+    site.world.executor.outputs_mib["unreadable"] = 1
+    site.run(after_ms=30_000)
+    assert site.totals() == {"vision": 301}
+
+
+def test_a_removal_that_no_user_requested_is_audited_when_it_is_observed() -> None:
+    site = Site()
+    site.world.executor.removal_is_slow = True
+    site.run(after_ms=2 * DAY_MS)
+    removals = [row for row in site.world.store.audit()[0] if row.kind == "job.remove_outputs"]
+    assert removals == []
+    site.world.executor.removal_is_slow = False
+    for _ in range(2):
+        site.run(after_ms=1_000)
+    (row,) = [row for row in site.world.store.audit()[0] if row.kind == "job.remove_outputs"]
+    assert (row.actor, row.subject, row.project) == ("system:controller", "j", "vision")
 
 
 def test_one_job_may_write_no_more_than_the_space_of_its_project() -> None:

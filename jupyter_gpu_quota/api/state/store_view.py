@@ -428,10 +428,10 @@ class StoreView:
         return sum(known) if parts and len(known) == len(parts) else None
 
     def outputs_mib(self, project: str) -> int | None:
-        """The measured space of the outputs of a project's ended jobs; None before the first measurement."""
+        """The measured space of the outputs of a project's ended jobs; None while some of it was not measured."""
         found = next((note.document for note in self._forgotten if note.subject == OUTPUTS_TOTAL), None)
-        used = 0 if found is None else found.get(project, 0)
-        return None if found is None or not isinstance(used, int) else used
+        used = None if found is None else found.get(project)
+        return used if isinstance(used, int) else None
 
     def is_simulated(self, pool: str) -> bool:
         return any(device.simulated for device in self.devices_in(pool))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ from ...backends.protocol import JobBackend
 from ...quotafile import QuotaFile
 from ...store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note, NoteKind
 from ...store.records.calls import Page
+from ...store.records.commands import OutputsExpired
 from ...store.records.rows import JobRecord
 from ...store.transactions import Store
 from ..lease import Leadership
@@ -46,6 +46,7 @@ class OutputRetention:
             for note in store.notes("outputs")
         }
         self._newest, self._turn = 0, 0
+        self._limited, self._counted = frozenset[str](), frozenset[str]()
         self._removing: dict[str, RetainedOutputs] = {}
         self._totals: Mapping[str, object] | None = None
 
@@ -53,31 +54,38 @@ class OutputRetention:
         """Record new sizes and removals; returns when to run again, None: as usual."""
         self._follow(file)
         self._order_removals(file, now)
-        waiting = [
-            job for job, retained in self._retained.items() if retained.mib is None and retained.removed_at is None
-        ]
+        waiting = [each.job for each in self._retained.values() if each.mib is None and each.removed_at is None]
         sizes = self._jobs.output_sizes([*waiting, *self._removing]) if waiting or self._removing else {}
-        changed = [self._measured(job, mib, now) for job, mib in sizes.items()]
-        self._retained |= {retained.job: retained for retained in changed}
+        found = [self._measured(job, mib, now) for job, mib in sizes.items()]
+        changed = [each for each in found if each != self._retained[each.job]]
+        self._retained |= {each.job: each for each in changed}
         self._record(changed, now)
-        return now + RETRY_MS if self._removing or len(waiting) > len(changed) else None
+        is_soon = self._removing or self._limited != self._counted or any(job not in sizes for job in waiting)
+        return now + RETRY_MS if is_soon else None
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Retention removed these jobs."""
         for job in jobs:
             self._retained.pop(job, None)
+            self._removing.pop(job, None)
 
     def _follow(self, file: QuotaFile | None) -> None:
         """Track the jobs of projects with limits: those that ended since the last run, and others in turn."""
-        limited = [each.name for each in file.projects if each.storage.model_fields_set] if file else []
+        limited = (
+            frozenset(each.name for each in file.projects if each.storage.model_fields_set) if file else frozenset()
+        )
+        if limited != self._limited:
+            self._limited, self._turn = limited, 0
+            self._counted &= limited
         if not limited:
             return
-        news = self._store.ended_of(limited, self._newest)
-        page = Page(offset=self._turn * JOBS_A_RUN, limit=JOBS_A_RUN)
-        others = self._store.ended_of(limited, 0, page)
-        self._turn = self._turn + 1 if len(others) == JOBS_A_RUN else 0
+        news = self._store.ended_of(sorted(limited), self._newest, Page(limit=JOBS_A_RUN))
+        others = self._store.ended_of(sorted(limited), 0, Page(offset=self._turn * JOBS_A_RUN, limit=JOBS_A_RUN))
         for record in (*news, *others):
             self._track(record)
+        self._turn = self._turn + 1 if len(others) == JOBS_A_RUN else 0
+        if self._turn == 0:
+            self._counted = limited
 
     def _track(self, record: JobRecord) -> None:
         if record.ended_at is None:
@@ -92,9 +100,8 @@ class OutputRetention:
             record = self._store.job(note.subject)
             if record is not None:
                 self._track(record)
-                self._removing[note.subject] = replace(
-                    self._retained[note.subject], requested_by=str(note.document["requested_by"])
-                )
+                user = str(note.document["requested_by"])
+                self._removing[note.subject] = replace(self._retained[note.subject], requested_by=user)
         keep_s = {each.name: each.storage.keep for each in file.projects} if file else {}
         for job, retained in self._retained.items():
             keep = keep_s.get(retained.project)
@@ -103,24 +110,32 @@ class OutputRetention:
         for job in self._removing:
             self._jobs.remove_outputs(job)
 
-    def _measured(self, job: str, mib: int, now: int) -> RetainedOutputs:
-        retained = self._removing.get(job, self._retained[job])
+    def _measured(self, job: str, mib: int | None, now: int) -> RetainedOutputs:
+        retained = self._removing.get(job) or self._retained[job]
         if job in self._removing and mib == 0:
             del self._removing[job]
             return replace(retained, mib=0, removed_at=now)
-        return replace(retained, mib=mib)
+        return retained if mib is None else replace(retained, mib=mib)
 
     def _record(self, changed: Iterable[RetainedOutputs], now: int) -> None:
         """Store what changed, and the space of each project for the API."""
-        notes = [retained.note(now) for retained in changed]
-        totals = Counter[str]()
-        for retained in self._retained.values():
-            totals[retained.project] += retained.mib or 0
+        notes, totals = [each.note(now) for each in changed], self._totalled()
         if totals != self._totals and (totals or self._totals):
-            notes.append(Note(kind="retention", subject=OUTPUTS_TOTAL, at=now, document=dict(totals)))
-        if notes:
-            done: tuple[tuple[NoteKind, str], ...] = tuple(
-                ("outputs_removal", retained.job) for retained in changed if retained.removed_at is not None
-            )
-            self._store.record([KeepNotes(notes=tuple(notes), over=done)], now=now, lease=self._leadership.lease)
-            self._totals = totals
+            notes.append(Note(kind="retention", subject=OUTPUTS_TOTAL, at=now, document=totals))
+        if not notes:
+            return
+        removed = [each for each in changed if each.removed_at is not None]
+        done: tuple[tuple[NoteKind, str], ...] = tuple(("outputs_removal", each.job) for each in removed)
+        expired = [OutputsExpired(job=each.job, project=each.project) for each in removed if each.requested_by is None]
+        keep = KeepNotes(notes=tuple(notes), over=done)
+        self._store.record([*expired, keep], now=now, lease=self._leadership.lease)
+        self._totals = totals
+
+    def _totalled(self) -> dict[str, int | None]:
+        """The space of each project in MiB; None while outputs of it are not measured, or jobs of it not read."""
+        totals: dict[str, int | None] = dict.fromkeys(self._counted, 0)
+        totals |= dict.fromkeys(self._limited - self._counted)
+        for each in self._retained.values():
+            total = totals.get(each.project, 0)
+            totals[each.project] = None if total is None or each.mib is None else total + each.mib
+        return totals

@@ -115,6 +115,14 @@ class RemoveOutputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputsExpired:
+    """The outputs of a job were removed after the time for which its project keeps them."""
+
+    job: str
+    project: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestNotebook:
     """Request a notebook's slice. ``server`` is the hub's server name ("" for the default server).
 
@@ -294,6 +302,7 @@ Request = (
     SubmitJob
     | ChangeJob
     | RemoveOutputs
+    | OutputsExpired
     | RequestNotebook
     | ReturnNotebook
     | RequestSliceAgain

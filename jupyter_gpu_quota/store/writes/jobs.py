@@ -13,7 +13,7 @@ from ...core.reasons import CancelledByPerson, HeldByPerson, Reason
 from ..database.tables import IDEMPOTENCY, JOBS, NOTES, SECRETS, IdempotencyRow, SecretsRow, Where
 from ..database.unit_of_work import UnitOfWork
 from ..records.activity import Note
-from ..records.commands import MAX_NUMBER, ChangeJob, Recorded, Refused, RemoveOutputs, SubmitJob
+from ..records.commands import MAX_NUMBER, ChangeJob, OutputsExpired, Recorded, Refused, RemoveOutputs, SubmitJob
 from ..records.rows import JobRecord
 from .allocations import drop_reservation, put_job
 
@@ -138,6 +138,12 @@ def remove_outputs(work: UnitOfWork, request: RemoveOutputs) -> Recorded:
     work.put(NOTES, Note(kind="outputs_removal", subject=request.job, at=work.now, document=document))
     work.stamp()
     work.audit(request.actor, "job.remove_outputs", request.job, {}, record.job.project)
+    return work.recorded(request.job)
+
+
+def outputs_expired(work: UnitOfWork, request: OutputsExpired) -> Recorded:
+    """Audit a removal that no user requested."""
+    work.audit("system:controller", "job.remove_outputs", request.job, {}, request.project)
     return work.recorded(request.job)
 
 

@@ -19,7 +19,7 @@ from .activity import keep_notes, postpone_warning, record_idle_state, record_re
 from .allocations import record_labels
 from .gone import forget_gone, remove_gone
 from .inventory import change_node, set_inventory
-from .jobs import change_job, remove_outputs, submit_job
+from .jobs import change_job, outputs_expired, remove_outputs, submit_job
 from .notebooks import record_memory_enforcement, request_notebook, request_slice_again, return_notebook
 from .notification_queue import change_notification, queue_job_notifications
 from .recovery import accept_recovery, forget_unknown_work, hold_decisions
@@ -108,6 +108,7 @@ HANDLERS: Mapping[type, Callable[[UnitOfWork, Any], Recorded]] = {
     commands.SubmitJob: submit_job,
     commands.ChangeJob: change_job,
     commands.RemoveOutputs: remove_outputs,
+    commands.OutputsExpired: outputs_expired,
     commands.RequestNotebook: request_notebook,
     commands.ReturnNotebook: return_notebook,
     commands.RequestSliceAgain: request_slice_again,
