@@ -22,6 +22,9 @@ from ..core.samples import DeviceSample
 Inventory = tuple[tuple[Node, ...], tuple[Device, ...]]
 """Nodes and their devices, without pools."""
 
+TOO_DEEP_MIB = 1 << 40
+"""The size of outputs whose folders are nested too deeply to be measured: it exceeds every limit."""
+
 DeviceUsers = Mapping[Device, Sequence[Allocation]]
 """Each device with the allocations on it; an unused device has none.
 
@@ -101,8 +104,11 @@ class JobBackend(Protocol):
     def forget(self, job: str) -> None:
         """Remove all data of a job, unless it still runs."""
 
-    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
-        """The sizes of these jobs' outputs in MiB; one that is left out is being measured until a later call."""
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
+        """The sizes of these jobs' outputs in MiB; one that is left out is being measured until a later call.
+
+        None: it could not be measured, and will be measured again. ``TOO_DEEP_MIB``: its folders are nested too deeply.
+        """
 
     def remove_outputs(self, job: str) -> None:
         """Remove the outputs of a job, unless it still runs; its log stays."""

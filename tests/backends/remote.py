@@ -164,7 +164,7 @@ class RemoteJobs:
     def forget(self, job: str) -> None:
         self.network.send(lambda: self.agent.backend.jobs.forget(job))
 
-    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         return self.network.ask(lambda: self.agent.backend.jobs.output_sizes(jobs)) or {}
 
     def remove_outputs(self, job: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import stat
 import threading
@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from ..protocol import TOO_DEEP_MIB
 from .paths import job_directory, rank_paths
 
 MAX_DEPTH = 64
@@ -21,12 +22,16 @@ STEP = 500
 
 
 class Measured:
-    """The sums of a measurement; ``newest_ms`` is the newest change of a file, None without any."""
+    """The sums of a measurement; ``newest_ms`` is the newest change of a file, None without any.
 
-    __slots__ = ("entries", "newest_ms", "size_bytes", "too_deep")
+    ``unreadable``: a folder could not be read, so the size is unknown.
+    """
+
+    __slots__ = ("entries", "newest_ms", "size_bytes", "too_deep", "unreadable")
 
     def __init__(self) -> None:
         self.size_bytes, self.entries, self.too_deep = 0, 0, False
+        self.unreadable = False
         self.newest_ms: int | None = None
 
     def add(self, status: os.stat_result) -> None:
@@ -39,7 +44,7 @@ class Measured:
 
 def measure(path: str, into: Measured) -> Iterator[None]:
     """Measure a tree that may change meanwhile; links are never followed. Yields after every few entries."""
-    if (fd := _open_folder(path)) is not None:
+    if (fd := _open_folder(path, into)) is not None:
         yield from _measure(fd, into, MAX_DEPTH)
 
 
@@ -57,7 +62,7 @@ def _measure(fd: int, into: Measured, depth: int) -> Iterator[None]:
             into.too_deep = True
             return
         for name in below:
-            child = _open_folder(name, parent=fd)
+            child = _open_folder(name, into, parent=fd)
             if child is not None:
                 yield from _measure(child, into, depth - 1)
     finally:
@@ -73,10 +78,11 @@ def _add(entry: os.DirEntry[str], into: Measured) -> bool:
         return False
 
 
-def _open_folder(name: str, parent: int | None = None) -> int | None:
+def _open_folder(name: str, into: Measured, parent: int | None = None) -> int | None:
     try:
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    except OSError:
+    except OSError as error:
+        into.unreadable |= error.errno != errno.ENOENT
         return None
 
 
@@ -85,29 +91,52 @@ class OutputSizes:
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[str, int | None] = {}
+        self._measuring: dict[str, Measured] = {}
         self._lock = threading.Lock()
 
-    def sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
-        """The sizes of these jobs' outputs in MiB, where they were measured; others are forgotten."""
+    def sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
+        """The sizes of these jobs' outputs in MiB, where they were measured; others are forgotten.
+
+        None: they could not be measured. That is returned once, so that they are measured again.
+        """
         with self._lock:
-            self._sizes = {job: self._sizes[job] for job in jobs if job in self._sizes}
-            return dict(self._sizes)
+            found = {job: self._sizes[job] for job in jobs if job in self._sizes}
+            self._sizes = {job: mib for job, mib in found.items() if mib is not None}
+            return found
 
     def measure(self, jobs: Collection[str]) -> None:
-        """Measure the outputs of these jobs, rounded up to MiB; a folder that is not there has none."""
+        """Measure the outputs of these jobs, rounded up to MiB; a folder that is not there has none.
+
+        A measurement is discarded if the outputs are removed meanwhile.
+        """
         for job in jobs:
             found = Measured()
+            with self._lock:
+                self._measuring[job] = found
             for _ in measure(rank_paths(self._state_dir, job, 0, 0).outputs, found):
                 pass
             with self._lock:
-                self._sizes[job] = -(-found.size_bytes // MIB)
+                if self._measuring.get(job) is found:
+                    del self._measuring[job]
+                    self._sizes[job] = _mib(found)
 
     def move_to_trash(self, job: str) -> Path:
-        """Move a job's outputs to the trash; returns their new path."""
-        moved = Path(self._state_dir, "trash", f"{job}.outputs.{time.time_ns()}")
-        with contextlib.suppress(FileNotFoundError):
+        """Move a job's outputs to the trash; returns their new path. Their size is measured again."""
+        moved, is_there = Path(self._state_dir, "trash", f"{job}.outputs.{time.time_ns()}"), True
+        try:
             Path(job_directory(self._state_dir, job), "outputs").rename(moved)
-            with self._lock:
-                self._sizes.pop(job, None)  # measured again, but only once
+        except FileNotFoundError:
+            is_there = False
+        with self._lock:
+            if is_there:
+                self._measuring.pop(job, None)
+            if self._sizes.get(job) != 0:
+                self._sizes.pop(job, None)
         return moved
+
+
+def _mib(found: Measured) -> int | None:
+    if found.too_deep:
+        return TOO_DEEP_MIB
+    return None if found.unreadable else -(-found.size_bytes // MIB)

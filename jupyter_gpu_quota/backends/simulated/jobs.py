@@ -164,7 +164,7 @@ class SimulatedJobs:
         if not any(key[0] == job for key in self._attempts):
             self._newest_begun.pop(job, None)
 
-    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         """The files that the behaviour describes, until they are removed."""
         kept = {job: self.behaviour_of(job).outputs for job in jobs if job not in self.removed_outputs}
         return {job: -(-sum(map(len, kept.get(job, {}).values())) // (1 << 20)) for job in jobs}

@@ -96,7 +96,7 @@ class KubernetesJobs:
         """Remove a job's files, unless one of its attempts still runs."""
         self._thread.run(("forget", job), partial(self._forget, job))
 
-    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         """The sizes that were measured; the others are measured in the background."""
         found = self._outputs.sizes(jobs)
         if missing := [job for job in jobs if job not in found]:

@@ -202,7 +202,7 @@ class LocalJobs:
             home.rename(Path(self.state_dir, "trash", f"{job}.{time.time_ns()}"))
         self._background.run(("trash",), self._empty_trash)
 
-    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int]:
+    def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         """The sizes that were measured; the others are measured in the background."""
         found = self._outputs.sizes(jobs)
         if missing := [job for job in jobs if job not in found]:
