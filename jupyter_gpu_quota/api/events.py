@@ -139,9 +139,15 @@ async def _send_first(
 
 
 async def _send_changes(services: Services, reader: Reader, stream: EventStream, inbox: _Inbox) -> None:
+    """Send what changes. A reader whose roles changed is reset: the inbox has no changes that the old roles hid."""
     while not inbox.overrun:
+        before = reader.last_known
         unsent = await inbox.take(HEARTBEAT_S)
         person = await reader.now()
+        if (person.roles, person.admin) != (before.roles, before.admin):
+            version = services.store_view.mirror.version
+            await stream.send("reset", f'{{"version":{version}}}', str(version))
+            continue
         if unsent is None:
             await stream.heartbeat()
             continue

@@ -57,7 +57,7 @@ WAKES_AT_ONCE, WAKE_EACH_MS = 10, 5_000
 """Repeated requests for a returned slice: each is queued, decided and audited."""
 
 
-def main(listening: Sequence[int], heartbeat_fd: int | None = None, *, alone: bool = False) -> int:
+def main(listening: Sequence[int], heartbeat_fd: int | None = None, *, external_controllers: bool = False) -> int:
     """Serve at the sockets that the supervisor bound, until SIGTERM or the end of the supervisor.
 
     Takes their descriptors, and the pipe for heartbeats; ``alone``: the supervisor starts no controllers. Settings come
@@ -69,7 +69,7 @@ def main(listening: Sequence[int], heartbeat_fd: int | None = None, *, alone: bo
     gc.freeze()  # imports stay, so the garbage collector need not traverse them during a request
     sockets = [socket.socket(fileno=fd) for fd in listening]
     try:
-        asyncio.run(serve(settings_from_environment(), sockets, heartbeat, alone=alone))
+        asyncio.run(serve(settings_from_environment(), sockets, heartbeat, external_controllers=external_controllers))
     except CannotOpenBackend as error:
         log.error("%s", error)
         return 1
@@ -77,7 +77,7 @@ def main(listening: Sequence[int], heartbeat_fd: int | None = None, *, alone: bo
 
 
 async def serve(
-    settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat: Heartbeat, *, alone: bool = False
+    settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat: Heartbeat, *, external_controllers: bool = False
 ) -> None:
     """Serve at once, open and follow the store; end on SIGTERM, SIGINT or a closed standard input.
 
@@ -90,7 +90,7 @@ async def serve(
     auth = hub_auth()
     hub = RestHub(auth.api_url, auth.api_token)
     services = make_services(settings, auth, hub, StoreSlot())
-    if not alone:
+    if not external_controllers:
         services.controller_alive = lambda: child_is_running(run_dir(settings), CONTROLLER)
     server = start_server(services, sockets)
     tasks = [

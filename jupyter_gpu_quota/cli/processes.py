@@ -28,12 +28,12 @@ def serve(only: str | None) -> None:
 @click.command(hidden=True)
 @click.option("--listening", required=True, help="Comma-separated descriptors of the sockets.")
 @click.option("--heartbeat", type=int, default=None, help="The descriptor for heartbeats.")
-@click.option("--alone", is_flag=True, help="The controllers run elsewhere.")
-def api(listening: str, heartbeat: int | None, *, alone: bool) -> None:
+@click.option("--external-controllers", is_flag=True, help="The controllers run in another process.")
+def api(listening: str, heartbeat: int | None, *, external_controllers: bool) -> None:
     """Run the API; the service starts it."""
     from ..api.main import main
 
-    sys.exit(main([int(fd) for fd in listening.split(",")], heartbeat, alone=alone))
+    sys.exit(main([int(fd) for fd in listening.split(",")], heartbeat, external_controllers=external_controllers))
 
 
 @click.command(hidden=True)

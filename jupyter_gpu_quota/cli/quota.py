@@ -195,8 +195,8 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
 
 
 @click.group(invoke_without_command=True)
-@click.option("--who", metavar="NAME", help="Only rows of this user, or of this part of the service.")
-@click.option("--action", metavar="A", help="Only rows whose kind begins so, such as job.cancel or quota.")
+@click.option("--actor", metavar="NAME", help="Only rows of this user, or of this part of the service.")
+@click.option("--action", metavar="A", help="Only rows whose kind starts with A, such as job.cancel or quota.")
 @click.option("--project", metavar="P", help="Only rows of this project.")
 @click.option("--since", callback=parse_instant, metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
 @click.option("--until", callback=parse_instant, metavar="T", help="Only rows before this instant.")
@@ -220,8 +220,8 @@ def _list_audit(client: Client, csv_: bool, hashes: bool, wide: bool, json_: boo
         return
     columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
     rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
-    given = ", ".join(f"{name} {value}" for name, value in wanted.items() if value)
-    empty = f"There is no visible decision or edit{given and f' {given}'}; those of your projects are listed here."
+    given = ", ".join(f"{name}={value}" for name, value in wanted.items() if value)
+    empty = f"No visible decision or edit{given and f' matches {given}'}; those of your projects are listed here."
     show(found, columns, rows, empty=empty, json_=json_, wide=wide)
 
 

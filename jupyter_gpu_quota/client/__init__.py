@@ -519,15 +519,15 @@ class Client:
         return self._connection.ask(QuotaView, Call(method="POST", path=path, query=query, repeatable=False))
 
     def audit(
-        self, *, who: str | None = None, action: str | None = None, project: str | None = None,
+        self, *, actor: str | None = None, action: str | None = None, project: str | None = None,
         since: str | None = None, until: str | None = None, limit: int = 10_000,
     ) -> list[AuditView]:  # fmt: skip
         """Decisions and edits, newest first.
 
-        ``who``: a user or a part of the service; ``action``: how the kind of the row begins, such as "job." or "quota";
+        ``actor``: a user or a part of the service; ``action``: the beginning of its kind, such as "job." or "quota";
         ``since`` and ``until``: instants such as 2027-01-01T00:00:00Z.
         """
-        query: Query = {"who": who, "action": action, "project": project, "since": since, "until": until}
+        query: Query = {"actor": actor, "action": action, "project": project, "since": since, "until": until}
         return self._list(AuditView, "audit", query, limit)
 
     def audit_verify(self) -> VerifiedView:

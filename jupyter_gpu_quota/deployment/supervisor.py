@@ -122,7 +122,7 @@ def service_children(sockets: Sequence[socket.socket], only: str | None = None) 
     """The API process, which inherits the sockets, and the controllers' process; or one of them."""
     command = [sys.executable, "-m", "jupyter_gpu_quota"]
     fds = [each.fileno() for each in sockets]
-    listening = ["--listening", ",".join(map(str, fds)), *(["--alone"] if only else [])]
+    listening = ["--listening", ",".join(map(str, fds)), *(["--external-controllers"] if only else [])]
     children = [ChildProcess(API, [*command, API, *listening], fds), ChildProcess(CONTROLLER, [*command, CONTROLLER])]
     return [each for each in children if only in (None, each.name)]
 

@@ -207,7 +207,11 @@ class GPUQuotaActivity(LoggingConfigurable):
                 self.report_suspension(kernel, "lost", f"It is shut down, and its variables are lost: {why}.")
             self.log.warning("jupyter_gpu_quota: kernel %s did not use its GPU and is shut down", kernel)
             self.record_shutdown(kernel, Shutdown(at=self.clock(), unused_ms=quiet_ms))
-            await self.server.kernel_manager.shutdown_kernel(kernel)
+            try:
+                await self.server.kernel_manager.shutdown_kernel(kernel)
+            except Exception:
+                del self.shutdowns[kernel]
+                raise
         self.next_report_at = self.clock()
 
     def report_suspension(self, kernel: str, state: str, message: str) -> None:

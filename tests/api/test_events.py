@@ -138,8 +138,23 @@ def test_a_reader_who_loses_the_project_gets_no_more_events(
         next(events)
         world.apply(QUOTA.replace("bob, olga", "bob"))
         world.run(world.services.store_view.refresh())
+        assert next(events)[0] == "reset"
         world.submit("bob", name="unseen")
         assert stands(events)
+
+
+def test_a_reader_who_joins_a_project_is_reset_and_gets_its_changes(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(world, monkeypatch)
+    world.apply(QUOTA.replace("bob, olga", "bob"))
+    with world.stream("events", "olga") as events:
+        next(events)
+        world.apply(QUOTA)
+        world.run(world.services.store_view.refresh())
+        assert next(events)[0] == "reset"
+        job = world.submit("bob", name="seen")["id"]
+        assert event_with(events, lambda data: data["jobs"])["jobs"][0]["id"] == job
 
 
 def impatient(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:

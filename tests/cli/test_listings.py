@@ -81,11 +81,11 @@ def test_devices_stand_by_pool_node_and_number(world: World) -> None:
         pytest.param("outputs J1", "outputs", "Job J1 has no outputs; files that it writes to", id="outputs"),
         pytest.param("outputs J1 --download d", "outputs", "Job J1 has no outputs; files", id="outputs to copy"),
         pytest.param("quota history", "history", "No quota file has been put in force; each one", id="revisions"),
-        pytest.param("audit", "audit", "There is no visible decision or edit; those of", id="audit"),
+        pytest.param("audit", "audit", "No visible decision or edit; those of", id="audit"),
         pytest.param(
             "audit --since 2027-01-01T00:00:00Z",
             "audit",
-            "decision or edit since 2027-01-01T00:00:00Z;",
+            "decision or edit matches since=2027-01-01T00:00:00Z;",
             id="audit since",
         ),
     ],

@@ -38,7 +38,7 @@ async def _filter(call: Call) -> AuditFilter:
 
 async def _actors(call: Call) -> tuple[str, ...] | None:
     """The ids of the actor that the request names, a user or a part of the service; none for an unknown one."""
-    name = (call.text("who") or "").strip()
+    name = (call.text("actor") or "").strip()
     if not name:
         return None
     parts = [actor for actor, words in PARTS.items() if name in (actor, words)]

@@ -21,7 +21,7 @@ from .fragmentation import NodeKind, NodeState, usable
 
 PER_MILLE = 1000
 MAX_SCARCITY = 2 * PER_MILLE
-MARGIN = 8
+MARGIN_DIVISOR = 8
 """Restricted work of up to one GPU keeps more: this part of the geometric mean of its GPU and all free GPU."""
 UNUSED_NODE = 20
 """The price of a node without work, in thousandths of its GPU, where no other kind can replace it."""
@@ -109,7 +109,7 @@ def _scarcity(rows: Sequence[Demand], free: Mapping[NodeKind, Sequence[int]]) ->
             needed = sum(each[level] for other, each in wanted.items() if other & places == other)
             needed = needed * everything // requested
             if not level:
-                needed += isqrt(needed * everything) // MARGIN
+                needed += isqrt(needed * everything) // MARGIN_DIVISOR
             scarcity = PER_MILLE * needed // room if room else MAX_SCARCITY
             for kind in here if needed else ():
                 found[kind][level] = max(found[kind][level], min(scarcity, MAX_SCARCITY))

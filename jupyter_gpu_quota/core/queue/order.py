@@ -115,7 +115,7 @@ def _is_obsolete(row: Row) -> bool:
 
 
 def best_in_project(project: QuotaState) -> Row | None:
-    """The first of its open classes, as :func:`best_of` them."""
+    """The class of the project's first open job, by :func:`best_of`."""
     return best_of(project, project.queue.open_classes())
 
 

@@ -59,10 +59,8 @@ class DrainOffers:
         drain, held = DrainRoom(self.pool.ledger), self.backfill.current
         if drain.is_empty and held is None:
             return None
-        known, own = (
-            self._firsts.setdefault(drain.size, {}),
-            {*self._refused, *(() if held is None else (held.project,))},
-        )
+        known = self._firsts.setdefault(drain.size, {})
+        own = {*self._refused, *(() if held is None else (held.project,))}
         for project in [one for one in self.pool.projects.values() if one not in known and one not in own]:
             known[project] = self._search(project, drain)
         firsts = known | {project: self._search(project, drain) for project in own}

@@ -77,15 +77,15 @@ def test_every_kind_of_row_has_a_text(world: ServiceWorld) -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        pytest.param("who=lea", ['lea cancelled bob\'s job "train 3", which was paused'], id="a user"),
-        pytest.param("who=the%20scheduler&action=pause", None, id="a part of the service by its words"),
-        pytest.param("who=system:controller&action=PAUSE", None, id="a part of the service by its id"),
-        pytest.param("who=nobody", [], id="an unknown user"),
+        pytest.param("actor=lea", ['lea cancelled bob\'s job "train 3", which was paused'], id="a user"),
+        pytest.param("actor=the%20scheduler&action=pause", None, id="a part of the service by its words"),
+        pytest.param("actor=system:controller&action=PAUSE", None, id="a part of the service by its id"),
+        pytest.param("actor=nobody", [], id="an unknown user"),
         pytest.param("action=quota", ["ann put revision 2", "test put revision 1"], id="the beginning of an action"),
         pytest.param("action=job.submit&project=speech", ['patty queued patty\'s job "claim"'], id="a project"),
-        pytest.param("action=%25", [], id="no pattern"),
-        pytest.param("until=2020-01-01T00:00:00Z", [], id="before"),
-        pytest.param("since=2120-01-01T00:00:00Z", [], id="after"),
+        pytest.param("action=%25", [], id="% is no wildcard"),
+        pytest.param("until=2020-01-01T00:00:00Z", [], id="no row before an instant"),
+        pytest.param("since=2120-01-01T00:00:00Z", [], id="no row after an instant"),
     ],
 )
 def test_rows_are_filtered_on_the_server(world: ServiceWorld, query: str, said: list[str] | None) -> None:

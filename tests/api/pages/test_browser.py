@@ -290,7 +290,7 @@ def test_my_quota_has_the_space_of_outputs(tmp_path: Path, chromium: Any, mib: i
 
 
 def test_the_audit_is_filtered_by_the_service_and_shows_new_rows(world: ServiceWorld, chromium: Any) -> None:
-    page = open_page(world, chromium, "audit?who=bob&action=job.submit", "ann")
+    page = open_page(world, chromium, "audit?actor=bob&action=job.submit", "ann")
     seen(page, 'queued bob\'s job "digits 0"', "#audit")
     count = page.locator("#audit tbody tr").count()
     assert set(page.locator("#audit tbody td[data-label=Actor]").all_inner_texts()) == {"bob"}
@@ -298,7 +298,7 @@ def test_the_audit_is_filtered_by_the_service_and_shows_new_rows(world: ServiceW
     seen(page, 'queued bob\'s job "live row"', "#audit")
     assert page.locator("#audit tbody tr").count() == count + 1
     page.locator("#filter-action").fill("quota")
-    page.locator("#filter-who").fill("")
+    page.locator("#filter-actor").fill("")
     seen(page, "put revision 1 of the quota file in force", "#audit")
     shows(page, "#audit-count", "1 of 1 rows are shown; more are read at the end of the list.")
     assert page.url.endswith("/audit?action=quota")

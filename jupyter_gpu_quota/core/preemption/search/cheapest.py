@@ -212,7 +212,7 @@ class CheapestSet:
         return self.is_within_bounds(one.victims, moves=True) and self._fits_with_moves(one.victims, movable)
 
     def _legal_sets(self, paused: Sequence[Operation], gone: frozenset[str], freed: int) -> Iterator[_Leaving]:
-        """The legal sets with exactly these pauses, which free so much, that free enough, the cheapest first."""
+        """The legal sets with exactly these pauses that free enough, the cheapest first. The pauses free ``freed``."""
         for chosen in self._mild_without(gone):
             if freed + self._freed_by(chosen) < self.short:
                 continue

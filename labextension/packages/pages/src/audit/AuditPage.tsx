@@ -115,7 +115,7 @@ function FilterBar({ filter, rows, onChange }: FilterBarProps): JSX.Element {
   );
   return (
     <div className="filters" role="search" aria-label="Audit">
-      {field('who', 'Actor', 'search', rows.map(row => row.who))}
+      {field('actor', 'Actor', 'search', rows.map(row => row.who))}
       {field('action', 'Action begins with', 'search', rows.map(row => row.kind))}
       {field('project', 'Project', 'search', projects.map(project => project.name))}
       {field('since', 'From', 'datetime-local')}

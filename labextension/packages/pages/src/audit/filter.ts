@@ -3,7 +3,7 @@
 import type { AuditQuery } from '@jupyter-gpu-quota/api';
 
 export interface Filter {
-  readonly who: string;
+  readonly actor: string;
   readonly action: string;
   readonly project: string;
   /** Local times, as inputs of times have them. */
@@ -11,7 +11,7 @@ export interface Filter {
   readonly until: string;
 }
 
-export const NO_FILTER: Filter = { who: '', action: '', project: '', since: '', until: '' };
+export const NO_FILTER: Filter = { actor: '', action: '', project: '', since: '', until: '' };
 
 export function filterOf(address: string): Filter {
   const given = new URLSearchParams(address);
