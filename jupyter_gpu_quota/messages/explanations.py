@@ -88,7 +88,7 @@ def _changes_text(explanation: Explanation, reason: Reason, shown: Shown) -> str
         return words + (f" No quota alone would start it: {too_high}." if too_high else "")
     if explanation.ended_early:
         return words
-    return f" No single change would start it: {too_high or f'neither the end of running work nor {_OTHERS}'}."
+    return f" No single change would start it at once: {too_high or f'neither the end of running work nor {_OTHERS}'}."
 
 
 def _in_force_text(quotas: Iterable[QuotaInForce]) -> str:
