@@ -179,6 +179,22 @@ def test_log_and_end_are_kept_after_the_pod_is_gone(world: KubernetesWorld, cont
     assert world.pods() == [], "an attempt that ended is not started again"
 
 
+def test_no_file_is_removed_while_the_pods_are_not_known(world: KubernetesWorld, controller: Controller) -> None:
+    controller.start("J", "runs on")
+    controller.began("J", "runs on")
+    jobs = world.another().jobs
+    until(lambda: jobs.objects.pods_of("J", 1))
+    jobs.objects.pods.objects.clear()
+    jobs.objects.pods.is_synced = False
+    jobs.forget("J")
+    world.pass_ms(world.wait_ms)
+    assert jobs.objects.record_of("J", 1) is not None
+    assert (world.folder / "jobs" / "J" / "work").is_dir()
+    jobs._thread.call(jobs.objects.pods.list(), 10)
+    world.pass_ms(world.wait_ms)
+    assert (world.folder / "jobs" / "J" / "work").is_dir(), "it runs"
+
+
 def test_secret_variables_are_in_a_secret_and_not_in_the_pod(world: KubernetesWorld, controller: Controller) -> None:
     controller.give(whole("J", 0, command='echo "$TOKEN"; exit 0', secrets={"TOKEN": "hunter2"}))
     controller.gone("J")

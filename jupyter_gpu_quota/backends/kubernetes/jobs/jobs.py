@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 FENCE_TIMEOUT_S = 30.0
 PUBLISH_EVERY_S = 2.0
+SYNCED_AGAIN_S = 0.2
 
 PATIENCE_S = 300.0
 """How long a pod may wait for an image, or for a node that takes it, before its rank is refused or lost."""
@@ -240,22 +241,23 @@ class KubernetesJobs:
             self._locks.pop(key, None)
 
     async def _forget(self, job: str) -> None:
-        attempts = self._attempts_of(job)
-        if self._may_run(job):
+        if await self._may_run(job):
             return
-        for key in attempts:
+        for key in self._attempts_of(job):
             await self._settle(*key)
         await asyncio.to_thread(self._volume.forget, job)
 
     async def _remove_outputs(self, job: str) -> None:
-        if not self._may_run(job):
+        if not await self._may_run(job):
             await asyncio.to_thread(self._volume.remove_outputs, self._outputs, job)
 
     def _attempts_of(self, job: str) -> set[Attempt]:
         return {attempt_of(each) for each in self.objects.records.objects.values() if attempt_of(each)[0] == job}
 
-    def _may_run(self, job: str) -> bool:
-        """Whether a pod of the job is not over, so that no file of it is removed."""
+    async def _may_run(self, job: str) -> bool:
+        """Whether a pod of the job is not over, so that no file of it is removed; waits until that is known."""
+        while not (self.objects.records.is_synced and self.objects.pods.is_synced):
+            await asyncio.sleep(SYNCED_AGAIN_S)
         pods = [pod for key in self._attempts_of(job) for pod in self.objects.pods_of(*key)]
         if any(not is_over(pod) for pod in pods):
             log.warning("no file of job %s is removed: it may still have processes", job)
