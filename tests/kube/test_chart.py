@@ -12,7 +12,8 @@ import pytest
 import yaml
 from traitlets.config import Config
 
-from jupyter_gpu_quota.backends.rendering.admission import FENCE
+from jupyter_gpu_quota.backends.rendering.admission import FENCE, number_of, with_number
+from jupyter_gpu_quota.backends.rendering.cluster_names import FENCING
 from jupyter_gpu_quota.settings import settings_from_environment
 from tests.kube.chart import CHART, EXAMPLES, NEEDED, RELEASE, helm, rendered
 from tests.kube.conftest import missing
@@ -21,7 +22,7 @@ from tests.kube.devices import device, resource_slice
 from tests.kube.fake_kubelet import FakeKubelet
 from tests.kube.service import KubernetesService
 from tests.kube.test_dra import RESOURCES
-from tests.kube.world import make_volume
+from tests.kube.world import install, make_volume
 from tests.patience import until
 
 pytestmark = pytest.mark.skipif(bool(missing("helm")), reason=missing("helm"))
@@ -78,7 +79,7 @@ def test_the_settings_of_the_chart_are_settings_of_the_service() -> None:
     found = [
         each
         for each in kinds(rendered("--set", "settings.tick_ms=500"), "ConfigMap")
-        if "settings.json" in each["data"]
+        if each["metadata"]["name"] == RELEASE
     ]
     settings = settings_from_environment({
         "JUPYTER_GPU_QUOTA_SETTINGS": found[0]["data"]["settings.json"], "JUPYTER_GPU_QUOTA_DATABASE_URL": "sqlite://",
@@ -96,6 +97,13 @@ def test_the_values_for_zero_to_jupyterhub_set_up_a_hub() -> None:
     (found,) = c.JupyterHub.services
     assert (found["url"], found["api_token"]) == ("http://gpu-quota:10901", HUB_TOKEN)
     assert "command" not in found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def another_policy(request: pytest.FixtureRequest) -> None:
+    """kube-apiserver stops following ConfigMaps for good when the last policy with such a parameter is removed."""
+    if not missing("kube-apiserver"):
+        install(request.getfixturevalue("dra_plane"))
 
 
 # --- installed --------------------------------------------------------------------------------------------------------
@@ -141,7 +149,24 @@ def container(deployment: dict[str, Any]) -> dict[str, Any]:
 
 
 def number(plane: ControlPlane, namespace: str) -> int:
-    return int(plane.get(f"/api/v1/namespaces/{namespace}/configmaps/{FENCE}")["data"]["fencing"])
+    return number_of(plane.get(f"/api/v1/namespaces/{namespace}/configmaps/{FENCE}"))
+
+
+def raise_number(plane: ControlPlane, namespace: str, wanted: int) -> None:
+    """Store the number of a leader, as the controllers do."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{FENCE}"
+    until(lambda: plane.request("PUT", path, with_number(plane.get(path), wanted))[0] == 200)
+
+
+def accepts(plane: ControlPlane, namespace: str, leader: int) -> bool:
+    """Whether the API server accepts a request of the controllers with this number."""
+    body = {"metadata": {"name": "probe", "annotations": {FENCING: str(leader)}}}
+    path = f"/api/v1/namespaces/{namespace}/configmaps?dryRun=All"
+    return plane.request("POST", path, body, user=namespace)[0] == 201
+
+
+def is_in_force(plane: ControlPlane, namespace: str, newest: int) -> bool:
+    return accepts(plane, namespace, newest) and not accepts(plane, namespace, newest - 1)
 
 
 class InstalledService(KubernetesService):
@@ -186,6 +211,48 @@ def test_an_installed_release_runs_a_job_and_an_upgrade_keeps_its_fence(
         service.end()
         kubelet.stop()
         dra_plane.request("DELETE", f"{RESOURCES}/resourceslices/installed")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param([("upgrade", "settings.tick_ms=200")], id="an upgrade"),
+        pytest.param([("upgrade", "settings.tick_ms=200"), ("rollback", "1")], id="an upgrade and a rollback"),
+        pytest.param([("uninstall", ""), ("install", "")], id="a removal and another installation"),
+        pytest.param([("upgrade", "fencing.create=false"), ("upgrade", "")], id="fencing off and on"),
+    ],
+)
+def test_no_change_of_the_release_lowers_the_number(
+    dra_plane: ControlPlane, release: str, change: list[tuple[str, str]]
+) -> None:
+    raise_number(dra_plane, release, 7)
+    until(lambda: is_in_force(dra_plane, release, 7), what="the API server has read the policy and its parameter")
+    for word, value in change:
+        if word == "uninstall":
+            uninstall(dra_plane, release)
+        elif word == "rollback":
+            run(dra_plane, "rollback", RELEASE, value, "--namespace", release)
+        else:
+            more = ["--set", value] if value else []
+            run(dra_plane, word, RELEASE, str(CHART), *options(release), *more)
+        assert number(dra_plane, release) == 7, word
+    until(lambda: is_in_force(dra_plane, release, 7), what="the API server follows")
+
+
+def test_an_upgrade_turns_fencing_on(dra_plane: ControlPlane) -> None:
+    """A parameter that an upgrade did not make would have the API server refuse every request."""
+    namespace = dra_plane.new_namespace()
+    run(dra_plane, "install", RELEASE, str(CHART), *options(namespace), "--set", "fencing.create=false")
+    until(lambda: accepts(dra_plane, namespace, 0))
+    run(dra_plane, "upgrade", RELEASE, str(CHART), *options(namespace))
+    until(lambda: is_in_force(dra_plane, namespace, 0), what="the parameter is there")
+    uninstall(dra_plane, namespace)
+
+
+def test_the_chart_renders_no_number_that_another_tool_would_store() -> None:
+    (found,) = [each for each in kinds(rendered(), "ConfigMap") if each["metadata"]["name"] == FENCE]
+    assert "data" not in found
+    assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}, "no hook, and no number"
 
 
 def pods(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from ...rendering.admission import FENCE, NUMBER, fence
+from ...rendering.admission import FENCE, number_of, refusal_of, with_number
 from ...rendering.cluster_names import FENCING
 from .api_server import ApiServer, Conflict, Json, NotFound, Refused
 
@@ -25,18 +25,16 @@ class ClusterFence:
 
     async def newest(self) -> int:
         """The highest number. Raises FenceMissing."""
-        return int((await self._read())["data"][NUMBER])
+        return number_of(await self._read())
 
     async def raise_to(self, fencing: int) -> int:
         """Store a number if it is the highest, and return the highest once the API server refuses all below it."""
         while True:
             stored = await self._read()
-            newest = int(stored["data"][NUMBER])
+            newest = number_of(stored)
             if fencing > newest:
-                wanted = fence(self._namespace, fencing)
-                wanted["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
                 try:
-                    await self._server.replace(f"{self._maps}/{FENCE}", wanted)
+                    await self._server.replace(f"{self._maps}/{FENCE}", with_number(stored, fencing))
                 except Conflict:
                     continue
                 newest = fencing
@@ -54,30 +52,32 @@ class ClusterFence:
             ) from None
 
     async def check_in_force(self, newest: int) -> None:
-        """Raise FenceMissing where the API server does not refuse a number below the newest."""
-        if await self._accepts(newest - 1):
-            raise self._not_in_force(newest)
+        """Raise FenceMissing where the policy does not refuse the number below the newest."""
+        if why_not := await self._why_not_in_force(newest):
+            raise FenceMissing(why_not)
 
     async def _wait_until_in_force(self, fencing: int) -> None:
         """Wait until a request with an older number is refused: the policy follows its parameter with a delay."""
         until = time.monotonic() + IN_FORCE_WITHIN_S
-        while time.monotonic() < until:
-            if not await self._accepts(fencing - 1):
-                return
+        while why_not := await self._why_not_in_force(fencing):
+            if time.monotonic() >= until:
+                raise FenceMissing(why_not)
             await asyncio.sleep(PROBE_AGAIN_S)
-        raise self._not_in_force(fencing)
 
-    async def _accepts(self, fencing: int) -> bool:
-        """Whether the API server accepts a request with this number; it would create nothing."""
-        probe: Json = {"metadata": {"name": f"{FENCE}-probe", "annotations": {FENCING: str(fencing)}}}
+    async def _why_not_in_force(self, newest: int) -> str:
+        """Why the policy does not refuse the number below the newest; empty where it does.
+
+        The request would create nothing. Another refusal, such as a missing right, says nothing about the policy.
+        """
+        older = newest - 1
+        probe: Json = {"metadata": {"name": f"{FENCE}-probe", "annotations": {FENCING: str(older)}}}
         try:
             await self._server.create(self._maps, probe, dryRun="All")
-        except Refused:
-            return False
-        return True
-
-    def _not_in_force(self, newest: int) -> FenceMissing:
-        return FenceMissing(
-            f"the API server accepts requests of leader {newest - 1} in namespace {self._namespace}, although the "
-            f"newest is {newest}. Install the admission policy of the chart, for this service account."
+        except Refused as error:
+            if refusal_of(older) in str(error):
+                return ""
+            return f"leader {older} is refused in namespace {self._namespace}, but not by the policy: {error}"
+        return (
+            f"the API server accepts requests of leader {older} in namespace {self._namespace}, although the newest is "
+            f"{newest}. Install the admission policy of the chart, for this service account."
         )
