@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from jupyterhub.utils import maybe_future
-from kubernetes_asyncio.client.exceptions import ApiException
+from kubernetes_asyncio.client import ApiClient
 from kubespawner import KubeSpawner
 from kubespawner.clients import shared_client
 
 from ..backends.rendering.notebooks import CLAIM, NotebookPod, NotGivable, notebook_pod, variables_of_pod
-from ..backends.rendering.pods import PodSettings, node_affinity
+from ..backends.rendering.pods import PodSettings, pinned
 from ..settings import SERVICE_NAME
+from .pod_claim import ClaimFailed, PodClaim
 from .refusal import spawn_error
 from .server_enforcement import NoEnforcement
 from .spawner import GPUQuotaMixin
-
-EXISTS = 409
 
 
 class GPUQuotaPodMixin(GPUQuotaMixin):
@@ -30,6 +28,8 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
 
     namespace: str
     k8s_api_request_timeout: int
+    k8s_api_request_retry_timeout: int
+    start_timeout: int
     after_pod_created_hook: Callable[..., Any] | None
 
     def __init__(self, **kwargs: Any) -> None:
@@ -51,7 +51,8 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
             raise spawn_error(str(error), reason="device_unavailable") from error
         pod.metadata.labels = {**(pod.metadata.labels or {}), **added.labels}
         if added.node is not None:
-            pod.spec.affinity = node_affinity(added.node)
+            affinity = ApiClient().sanitize_for_serialization(pod.spec.affinity) or {}
+            pod.spec.affinity = pinned(affinity, added.node)
         container = pod.spec.containers[0]
         if added.claim is not None:
             pod.spec.resource_claims = [{"name": CLAIM, "resourceClaimName": added.claim["metadata"]["name"]}]
@@ -72,18 +73,13 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         """Create the claim of the slice, owned by the pod that was created."""
         if self._addition.claim is None:
             return
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-        claim = {**self._addition.claim, "metadata": {**self._addition.claim["metadata"], "ownerReferences": [owner]}}
-        made = shared_client("ResourceV1Api").create_namespaced_resource_claim(self.namespace, claim)
+        api = shared_client("ResourceV1Api")
+        claim = PodClaim(api, self._addition.claim, pod, self.k8s_api_request_timeout)
         try:
-            await asyncio.wait_for(made, self.k8s_api_request_timeout)
-        except ApiException as error:
-            if error.status != EXISTS:
-                raise spawn_error(
-                    f"{self.user.name}'s server was not started: the cluster refused the claim of its GPU slice: "
-                    f"{error.reason}. The hub's service account needs the right to create resourceclaims.",
-                    reason="device_unavailable",
-                ) from error
+            await claim.create(min(self.k8s_api_request_retry_timeout, self.start_timeout))
+        except ClaimFailed as error:
+            message = f"{self.user.name}'s server was not started: {error}"
+            raise spawn_error(message, reason="device_unavailable") from error
 
     async def run_own_hook(self, pod: dict[str, Any]) -> Any:
         """The hub's own ``after_pod_created_hook``."""

@@ -20,6 +20,7 @@ Json = dict[str, Any]
 
 GPU_RESOURCE = "nvidia.com/gpu"
 CONTAINER = "job"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MOUNT = "/gpu-quota"
 SERVICE_PORT = 29_500
 CHOSEN_BY_RUNTIME = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
@@ -156,7 +157,16 @@ def node_affinity(node: str) -> Json:
     """The affinity of a pod that runs on this node and no other."""
     field_is = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field_is]}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {"nodeAffinity": {REQUIRED: terms}}
+
+
+def pinned(affinity: Json, node: str) -> Json:
+    """An affinity of the site with the node besides: one of its terms must match on that node."""
+    ours: Json = node_affinity(node)["nodeAffinity"][REQUIRED]["nodeSelectorTerms"][0]
+    nodes = affinity.get("nodeAffinity") or {}
+    terms = (nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    fields = [{**term, "matchFields": [*term.get("matchFields", ()), *ours["matchFields"]]} for term in terms]
+    return {**affinity, "nodeAffinity": {**nodes, REQUIRED: {"nodeSelectorTerms": fields}}}
 
 
 def _container(one: RankOfJob, settings: PodSettings) -> Json:
