@@ -48,6 +48,14 @@ def test_helm_lint_is_strict_and_finds_nothing(example: str) -> None:
         pytest.param(["--set", "volume.size=lots"], "volume/size", id="a size that is none"),
         pytest.param(["--set", "hub.baseUrl=/hub"], "hub/baseUrl", id="a base URL without a slash at its end"),
         pytest.param(["--set", "api.replicas=2"], "one pod writes to an SQLite file", id="two pods on SQLite"),
+        pytest.param(
+            ["--set", "podDisruptionBudget.create=true"], "needs database.existingSecret", id="a budget of one"
+        ),
+        *(
+            pytest.param(["--set", f"settings.{name}=x"], f"settings.{name} is set by the chart", id=f"settings.{name}")
+            for name in ("backend", "state_dir", "kubernetes_namespace", "quota_file")
+        ),
+        pytest.param(["--kube-version", "1.33.9"], "kubeVersion: >=1.34.0-0", id="Kubernetes without claims"),
         pytest.param(["--set", "api.replicas=0"], "api/replicas", id="no pod"),
     ],
 )
@@ -89,7 +97,9 @@ def test_the_settings_of_the_chart_are_settings_of_the_service() -> None:
 
 
 def test_the_values_for_zero_to_jupyterhub_set_up_a_hub() -> None:
-    hub = yaml.safe_load((EXAMPLES / "z2jh-4.yaml").read_text())["hub"]
+    values = yaml.safe_load((EXAMPLES / "z2jh-4.yaml").read_text())
+    assert values["scheduling"]["userScheduler"]["enabled"] is False, "its role has no rule for claims"
+    hub = values["hub"]
     c = Config()
     service = {"name": "gpu-quota", "api_token": HUB_TOKEN, **hub["services"]["gpu-quota"]}
     c.JupyterHub.services = [service]  # as the chart of Zero to JupyterHub does before its extraConfig

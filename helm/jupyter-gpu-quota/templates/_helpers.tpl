@@ -42,6 +42,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   "kubernetes_container" .Values.jobs.container
 -}}
 {{- if .Values.quotaFile }}{{ $_ := set $own "quota_file" "/etc/gpu-quota/quota.yaml" }}{{ end -}}
+{{- range $name := concat (keys $own) (list "quota_file" "start_service") | uniq | sortAlpha }}
+{{- if hasKey $.Values.settings $name }}
+{{- fail (printf "settings.%s is set by the chart: use its own values" $name) }}
+{{- end }}
+{{- end -}}
 {{- mergeOverwrite $own .Values.settings | toJson -}}
 {{- end -}}
 

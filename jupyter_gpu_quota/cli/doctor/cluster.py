@@ -67,7 +67,7 @@ def _rights(found: Examination) -> Result:
 
 def _fence(found: Examination) -> Result:
     if isinstance(found.fence, str):
-        return fail("fencing", found.fence, "the controllers do not begin before it is")
+        return fail("fencing", found.fence, "the controllers start only when the fence is in force")
     return ok("fencing", f"the API server refuses leaders before number {found.fence}")
 
 
@@ -91,7 +91,8 @@ def _fractions(found: Examination, settings: PodSettings) -> Result:
     reasons = "; ".join(f"{number}: {why}" for why, number in sorted(why_not.items()))
     if shareable:
         text = f"dra: parts of {counted(shareable, 'device')} are claimed by memory; nothing limits a share"
-        return warn("fractions", f"{text}; not of {reasons}", "see the reasons") if reasons else ok("fractions", text)
+        advice = "configure the driver of these devices with consumableShares=memory"
+        return warn("fractions", f"{text}; not of {reasons}", advice) if reasons else ok("fractions", text)
     if settings.fractions == "none":
         return ok("fractions", "none, by c.GPUQuota.kubernetes_fractions: whole devices only")
     old = _release(found.version) < DRA_SINCE
@@ -111,4 +112,4 @@ def _others(found: Examination) -> Result:
     names = ", ".join(
         name if milli == WHOLE_DEVICE else f"{name} ({gpu_text(milli)} GPU)" for name, milli in sorted(used.items())
     )
-    return warn("other use", f"other work has {names}", "no job is placed where others have a device")
+    return warn("other use", f"in use by other workloads: {names}", "no job is placed where others have a device")
