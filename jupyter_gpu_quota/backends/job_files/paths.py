@@ -10,8 +10,8 @@
         run/<n>/rank-<r>/              0700, the submitter's: pause file, progress file
     trash/                             folders of forgotten jobs, and removed outputs
 
-On the volume of a cluster no account is that of a submitter: work, checkpoint, outputs and run are 0777 there, and a pod
-mounts those of its own job only.
+On the volume of a cluster no account is that of a submitter: work, checkpoint, outputs and run are 0777 there, and a
+pod mounts those of its own job only.
 
 The parents of a submitter's directories belong to the service, so no link can replace these.
 """

@@ -256,9 +256,11 @@ class KubernetesJobs:
 
     async def _may_run(self, job: str) -> bool:
         """Whether a pod of the job is not over, so that no file of it is removed; waits until that is known."""
-        while not (self.objects.records.is_synced and self.objects.pods.is_synced):
+        while True:
+            if self.objects.records.is_synced and self.objects.pods.is_synced:
+                pods = [pod for key in self._attempts_of(job) for pod in self.objects.pods_of(*key)]
+                break
             await asyncio.sleep(SYNCED_AGAIN_S)
-        pods = [pod for key in self._attempts_of(job) for pod in self.objects.pods_of(*key)]
         if any(not is_over(pod) for pod in pods):
             log.warning("no file of job %s is removed: it may still have processes", job)
             return True
