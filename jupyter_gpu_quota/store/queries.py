@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from ..core.model import NotebookState
@@ -208,18 +208,6 @@ class StoreQueries:
     def notes(self, kind: NoteKind, *, since: int = 0) -> list[Note]:
         """The notes of one kind, written at an instant or later, oldest first."""
         return self._list(tables.NOTES, ALL, Where(among={"kind": [kind]}, at_least={"at": since}))[0][::-1]
-
-    def notes_unless(self, kind: NoteKind, since: int, known: Mapping[str, int] | None) -> list[Note]:
-        """The notes of one kind, written at an instant or later; none if those are on these subjects at these instants.
-
-        Subjects and instants alone are read first: a note may be read every second by many processes.
-        """
-        where = Where(among={"kind": [kind]}, at_least={"at": since})
-        if known is not None:
-            with self._rows.reading() as scope:
-                if dict(scope.pick(tables.NOTES, ("subject", "at"), where)) == known:
-                    return []
-        return self._list(tables.NOTES, ALL, where)[0][::-1]
 
     # --- bundles, devices and use -----------------------------------------------------------------------------------
     def bundle_owned(self, digest: str, user: str) -> bool:

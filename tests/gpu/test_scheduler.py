@@ -16,6 +16,7 @@ from jupyter_gpu_quota.controllers.main import build, now_ms
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.samples import DeviceSample
+from jupyter_gpu_quota.deployment.selected_backend import backend_of
 from jupyter_gpu_quota.settings import GPUQuota, database_url
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeJob, JobSpec, Recorded, SubmitJob
@@ -77,7 +78,7 @@ def machine(script: Script, tmp_path: Path) -> Iterator[Machine]:
     config = GPUQuota(state_dir=str(tmp_path / "state"), simulated_devices=[])
     (tmp_path / "state").mkdir(mode=0o700)
     with closing(open_store(database_url(config))) as store:
-        controllers = build(config, store, store)
+        controllers = build(config, backend_of(config), store, store)
         controller = controllers.scheduling.make()
         assert isinstance(controller, SchedulingController)
         found = Machine(controller)

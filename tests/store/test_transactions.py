@@ -12,7 +12,7 @@ from jupyter_gpu_quota.core.model import NotebookState
 from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.database.tables import Head
-from jupyter_gpu_quota.store.records.calls import JobFilter, Page
+from jupyter_gpu_quota.store.records.calls import AuditFilter, JobFilter, Page
 from jupyter_gpu_quota.store.records.commands import KeepBundle, ReturnNotebook
 from jupyter_gpu_quota.store.records.rows import AuditRow
 from jupyter_gpu_quota.store.transactions import Store
@@ -82,11 +82,11 @@ def test_the_audit_is_listed_by_time_and_project_newest_first(world: World) -> N
     world.now += 10
     world.submit("new")
     world.submit("other", "patty", project="patty-lab")
-    since, total = world.store.audit(since=T0 + 10)
+    since, total = world.store.audit(AuditFilter(since=T0 + 10))
     assert ([row.subject for row in since], total) == (["other", "new"], 2)
-    mine, _ = world.store.audit(projects=["bob-lab"])
+    mine, _ = world.store.audit(AuditFilter(projects=("bob-lab",)))
     assert [row.subject for row in mine] == ["new", "old"]
-    assert world.store.audit(projects=[]) == ([], 0)
+    assert world.store.audit(AuditFilter(projects=())) == ([], 0)
     one, total = world.store.audit(page=Page(offset=1, limit=1))
     assert ([row.subject for row in one], total) == (["new"], 6)
 

@@ -249,9 +249,7 @@ class StoreView:
         if not self.mirror.notebooks and not self.idle and not self.warnings:
             return
         since, before = max((state.at for state in self.idle.values()), default=0), (self.idle, self.warnings)
-        newest = {name: state.at for name, state in self.idle.items() if state.at == since}
-        known_newest = newest if since <= self.now() else None
-        idle = await self.read(self.store.notes_unless, "idle", since if since <= self.now() else 0, known_newest)
+        idle = await self.read(self.store.notes, "idle", since=since if since <= self.now() else 0)
         live = self.mirror.notebooks
         known = self.idle | {note.subject: IdleState.from_note(note) for note in idle}
         self.idle = {name: state for name, state in known.items() if name in live}

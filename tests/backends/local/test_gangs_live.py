@@ -24,6 +24,7 @@ from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.controllers.main import build
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.scheduling import elastic
+from jupyter_gpu_quota.deployment.selected_backend import backend_of
 from jupyter_gpu_quota.store.records.rows import JobRecord
 from tests.api.world import ServiceWorld
 from tests.backends.worlds import is_alive
@@ -80,7 +81,8 @@ class Live:
         for name in ("bob", "patty"):
             self.service.add(name)
         self.service.apply(QUOTA, devices=())
-        self.controllers = build(self.service.settings, self.service.store, self.service.store)
+        settings, store = self.service.settings, self.service.store
+        self.controllers = build(settings, backend_of(settings), store, store)
         controller = self.controllers.scheduling.make()
         assert isinstance(controller, SchedulingController)
         self.controller = controller

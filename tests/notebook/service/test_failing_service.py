@@ -146,6 +146,6 @@ def test_a_server_of_another_hub_has_the_routes_and_says_so(tmp_path: Path) -> N
             status, found = ask(server, path, method, body)
             assert (status, found["reason"]) == (404, "not_configured")
         until(lambda: server.send("GET", "/gpu-quota/idle").status == 200)
-        assert ask(server, "idle") == (200, {"idle": None, "waiting": []})
+        assert ask(server, "idle") == (200, {"idle": None, "waiting": [], "shut_down": []})
         assert ask(server, "keep", "POST", b"{}")[1]["reason"] == "no_slice"
         assert server.kernels() == set()
