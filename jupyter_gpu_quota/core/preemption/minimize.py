@@ -81,8 +81,10 @@ def _take_place(lost: Preemption, claims: Sequence[Preemption]) -> None:
 
 
 def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:
-    """Whether the claim of an equal job of lower priority would be legal for a job."""
+    """Whether the claim of an equal job of lower priority would be legal for a job; the claim of a notebook is not."""
     since = preemptor.submitted_at
+    if other.preemptor.entitlement is Entitlement.NOTEBOOK:
+        return False
     return preemptor.preemptible == other.preemptor.preemptible and all(
         victim.id != preemptor.excluded_victim
         and (since is None or victim.project is not preemptor.project or victim.paused_at < since)

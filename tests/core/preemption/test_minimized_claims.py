@@ -1,0 +1,33 @@
+"""Claims of a plan whose victims were minimized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_gpu_quota.core.plan import Reserve
+from jupyter_gpu_quota.core.scheduling.decide import decide
+from tests.core.preemption.test_exhaustive import put
+from tests.core.world import GENTLE, World
+
+RUNNING: tuple[dict[str, Any], ...] = (
+    {"project": "b", "gpu": 500, "user": "bob", "priority": 70, "seed": 211, "ran_s": 3600},
+    {"project": "a", "gpu": 1000, "user": "bob", "priority": 30, "seed": 818, "ran_s": 3600},
+    {"project": "c", "gpu": 1000, "user": "bob", "priority": 50, "seed": 104, "ran_s": 3600},
+    {"project": "a", "gpu": 500, "user": "ann", "priority": 50, "seed": 532, "ran_s": 3600},
+)
+
+
+# R43
+def test_a_job_that_lost_its_devices_does_not_take_the_claim_of_a_notebook_of_its_size() -> None:
+    made = World(preemption=GENTLE)
+    made.pool("t", 1, 3)
+    for name, training, limit in (("a", 2000, 2500), ("b", 3000, 3500), ("c", 500, 2000)):
+        made.project(name, "t", training_milli=training, notebook_milli=500, limit_milli=limit, priority=60)
+    for job in RUNNING:
+        put(made, ranks=1, least=None, preemptible=True, **job)
+    made.submit("a", 500, user="ann", priority=50)
+    made.submit("c", 250, user="bob", priority=30)
+    for project in "cb":
+        made.ask(project, 250)
+    reserved = {one.workload for one in decide(made.snapshot(), made.policy).actions if isinstance(one, Reserve)}
+    assert reserved >= {"nb-b1", "nb-c1"}
