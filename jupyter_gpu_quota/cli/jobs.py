@@ -333,7 +333,7 @@ def rerun(client: Client, id: str, secrets: tuple[str, ...]) -> None:
 @click.command()
 @JOB
 @click.option("--download", type=click.Path(file_okay=False, path_type=Path), metavar="D", help="Copy them into D.")
-@click.option("--remove", is_flag=True, help="Remove them; the job has ended.")
+@click.option("--remove", is_flag=True, help="Remove the outputs of an ended job.")
 @all_columns
 @as_json
 @calls_service

@@ -92,8 +92,9 @@ class SubmitView(Wire):
 class StorageView(Wire):
     """The outputs of a project's ended jobs. ``limit_mib``: the space that they may take, null: no limit.
 
-    ``used_mib``: their measured space, null before the first measurement or without a limit. ``keep_s``: how long after
-    its end a job's outputs are kept, null: as long as the job is listed.
+    ``used_mib``: their measured space, null while some of it was not measured or without a limit, and 2^40 or more
+    where folders are nested too deeply to be measured. ``keep_s``: how long after its end a job's outputs are kept,
+    null: as long as the job is listed.
     """
 
     limit_mib: int | None

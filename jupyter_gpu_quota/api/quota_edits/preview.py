@@ -64,7 +64,7 @@ async def objections_to(services: Services, edit: Edit) -> Objections:
         *weak,
         *idle_edits(edit),
         *data_edits(edit, store_view.mirror),
-        *storage_edits(edit),
+        *storage_edits(edit, services.settings.keep_jobs_days),
         *await store_view.compute_slow(ceilings),
     )
     sums = await store_view.compute_slow(arithmetic_of_file, edit.file, edit.moved.devices, edit.now, edit.node_names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...backends.protocol import TOO_DEEP_MIB
 from ...core.amounts import memory_text
 from ...wire.cluster import StorageView
 from ..access.permissions import Person
@@ -23,11 +24,14 @@ def check_storage(store_view: StoreView, person: Person, project: str) -> None:
     found = storage_view(store_view, project)
     if found is None or found.limit_mib is None or found.used_mib is None or found.used_mib < found.limit_mib:
         return
+    use = f"use {memory_text(found.used_mib)}"
+    if found.used_mib >= TOO_DEEP_MIB:
+        use = "have folders that are nested too deeply to be measured"
     raise Refused(
         409,
         "storage_full",
-        f"{person.name} asked to submit a job to {project}. The outputs of its ended jobs use"
-        f" {memory_text(found.used_mib)}, and its space for them is {memory_text(found.limit_mib)}. Nothing was stored."
-        " Remove outputs that nobody needs with `jupyter gpu-quota outputs ID --remove`, or ask an admin for more space"
+        f"{person.name} asked to submit a job to {project}. The outputs of its ended jobs {use},"
+        f" and its limit is {memory_text(found.limit_mib)}. Nothing was stored. Remove outputs that are no longer"
+        " needed with `jupyter gpu-quota outputs ID --remove`, or ask an admin for more space"
         f" (storage of {project} in the quota file).",
     )

@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.api.quota_edits.edit import Edit
+from jupyter_gpu_quota.api.quota_edits.storage import storage_edits
+from jupyter_gpu_quota.backends.job_files.disk_use import MAX_DEPTH
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
+from jupyter_gpu_quota.backends.protocol import TOO_DEEP_MIB
 from jupyter_gpu_quota.client import Client
 from jupyter_gpu_quota.controllers.retention import DAY_MS, Retention, RetentionTimes
+from jupyter_gpu_quota.core.model import Policy, Snapshot
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.backends.worlds import KINDS
 from tests.controllers.test_retention import Bundles
 from tests.patience import until
+from tests.quotafile.texts import read
 
 LIMITED = QUOTA.replace("leads: [lea]}", "leads: [lea]}\n    storage: {outputs: 2MiB, keep: 20d}")
 
@@ -53,6 +59,12 @@ class Site:
         found = {each["name"]: each for each in self.world.get("projects", who).json["items"]}
         return found["vision"]["storage"]
 
+    def warnings(self, text: str) -> list[str]:
+        """The warnings of the preview of a quota file."""
+        found = self.world.post("quota/preview", "ann", {"text": text})
+        assert found.status == 200, found.json
+        return list(found.json["warnings"])
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
@@ -78,9 +90,7 @@ def test_no_job_is_submitted_while_the_space_is_used_up(site: Site, dry_run: boo
     site.until_used(3)
     refused = site.world.post("jobs", "bob", {"command": ["true"], "dry_run": dry_run})
     assert (refused.status, refused.json["reason"]) == (409, "storage_full")
-    words = (
-        "bob asked to submit a job to vision. The outputs of its ended jobs use 3MiB, and its space for them is 2MiB."
-    )
+    words = "bob asked to submit a job to vision. The outputs of its ended jobs use 3MiB, and its limit is 2MiB."
     assert refused.json["message"].startswith(words)
     again = site.world.post(f"jobs/{site.full}/actions/rerun", "bob")
     assert again.json["reason"] == "storage_full"
@@ -136,5 +146,37 @@ def test_links_in_outputs_are_neither_followed_nor_removed_with_their_targets(si
     ],
 )
 def test_a_preview_warns_of_outputs_that_are_removed_sooner(site: Site, keep: str, words: str | None) -> None:
-    warnings = site.world.post("quota/preview", "ann", {"text": LIMITED.replace("keep: 20d", keep)}).json["warnings"]
+    warnings = site.warnings(LIMITED.replace("keep: 20d", keep))
     assert any("Outputs of project vision" in each and str(words) in each for each in warnings) == (words is not None)
+
+
+@pytest.mark.parametrize(
+    ("keep", "warned"),
+    [
+        pytest.param("29d", True, id="less than jobs are listed"),
+        pytest.param("40d", False, id="longer than jobs are listed"),
+    ],
+)
+def test_a_first_limit_is_compared_with_how_long_jobs_are_listed(site: Site, keep: str, warned: bool) -> None:
+    site.world.apply(QUOTA)
+    warnings = site.warnings(LIMITED.replace("keep: 20d", f"keep: {keep}"))
+    assert any("as long as their jobs were listed" in each for each in warnings) == warned
+
+
+def test_a_new_project_has_no_outputs_that_could_be_removed_sooner(site: Site) -> None:
+    new = "\n  - {name: new, priority: 1, members: {users: [bob]}, quota: {}, storage: {keep: 1d}}"
+    assert not any("Outputs of" in each for each in site.warnings(LIMITED.replace("projects:", f"projects:{new}")))
+
+
+def test_a_first_file_removes_no_outputs_sooner() -> None:
+    nothing = Snapshot(version=1, now=0, nodes=(), devices=())
+    edit = Edit(file=read(LIMITED), present=None, old=Policy(revision=0), snapshot=nothing, node_names={}, now=0)
+    assert list(storage_edits(edit, keep_jobs_days=30)) == []
+
+
+def test_folders_that_are_nested_too_deeply_are_over_the_limit(site: Site) -> None:
+    outputs = Path(rank_paths(str(site.world.state_dir), site.full, 1, 0).outputs)
+    outputs.joinpath(*["d"] * (MAX_DEPTH + 2)).mkdir(parents=True)
+    site.until_used(TOO_DEEP_MIB)
+    words = "its ended jobs have folders that are nested too deeply to be measured, and its limit is 2MiB."
+    assert words in site.world.post("jobs", "bob", {"command": ["true"]}).json["message"]
