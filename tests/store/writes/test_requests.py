@@ -16,7 +16,6 @@ from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.core.reasons import Reason
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.records.activity import KeepNotes, Note
 from jupyter_gpu_quota.store.records.calls import JobFilter, Page, Stale
 from jupyter_gpu_quota.store.records.commands import (
     ApplyQuota,
@@ -570,14 +569,3 @@ def test_lending_and_upkeep_survive_a_restart_of_the_database(tmp_path: Path) ->
     again = open_store(f"sqlite:///{tmp_path / 'store.sqlite'}")
     assert again.changes(0) == before and before.nodes[0].drain_by_at == 7
     again.close()
-
-
-# --- notes ----------------------------------------------------------------------------------------------------------
-def test_notes_are_read_again_only_when_their_subjects_or_instants_are_others(store: Store) -> None:
-    first, second = (Note(kind="idle", subject=name, at=T0, document={}) for name in ("a", "b"))
-    store.record([KeepNotes(notes=(first,))], now=T0)
-    assert store.notes_unless("idle", T0, {"a": T0}) == []
-    assert store.notes_unless("idle", T0, None) == store.notes_unless("idle", T0, {}) == [first]
-    store.record([KeepNotes(notes=(second,))], now=T0)
-    assert sorted(note.subject for note in store.notes_unless("idle", T0, {"a": T0})) == ["a", "b"]
-    assert store.notes_unless("idle", T0 + 1, {}) == []
