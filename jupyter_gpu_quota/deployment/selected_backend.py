@@ -80,7 +80,7 @@ def credentials(config: GPUQuota) -> tuple[str | None, str | None]:
 
 
 def pod_settings(config: GPUQuota) -> PodSettings:
-    """What the settings say about the pods of jobs. Raises CannotOpenBackend."""
+    """The settings of the pods of jobs. Raises CannotOpenBackend."""
     if mistakes := backend_mistakes(config):
         raise CannotOpenBackend(" ".join(mistakes))
     return PodSettings(

@@ -27,7 +27,7 @@ class NotGivable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookPod:
-    """What the slice adds to a pod. ``node`` None: any. ``claim`` has no owner yet; ``limits`` are of the container."""
+    """The slice in a pod. ``node`` None: any. ``claim`` has no owner yet; ``limits`` are of the container."""
 
     labels: dict[str, str] = field(default_factory=dict)
     node: str | None = None

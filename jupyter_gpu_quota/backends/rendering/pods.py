@@ -41,7 +41,7 @@ class ClusterPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSettings:
-    """What a site sets for all pods of jobs.
+    """The settings of a site for all pods of jobs.
 
     ``volume_claim`` is the claim of the volume that the service mounts as its state folder; ``pod`` is merged into the
     pod's spec, ``container`` into the container's: such as tolerations, security contexts and pull secrets. ``driver``
