@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-from ..model import WHOLE_DEVICE, Amounts, Notebook
+from ..model import MS_PER_S, WHOLE_DEVICE, Amounts, Notebook
 from ..placement.ledger import BestFitIndex, Ledger
 from ..placement.place import Piece
 from ..preemption.victims import newest_above
@@ -128,7 +128,7 @@ class _SliceDevices:
     guarantee. Devices with borrowers are added first, so that reserved room stays where it was; then, while the quotas
     leave whole devices to slices, devices without jobs: slices beside a job would need one more device later. Of equal
     devices those of a node with slices come first, then those of the node with the fewest devices: the checked shapes
-    (R3) count slices there. The devices of the backfill reservation stay free of them: its planned start would move.
+    (R3) count slices there. What the backfill reservation needs stays free of them: its planned start would move.
     """
 
     def __init__(self, pool: PoolState) -> None:
@@ -193,12 +193,20 @@ def _node_order(pool: PoolState) -> Callable[[int], tuple[bool, int, int, int]]:
 
 
 def _planned(pool: PoolState) -> list[int]:
-    """The part of every device that the recorded backfill reservation has."""
-    planned, number = [0] * len(pool.ledger.devices), pool.ledger.number
-    for part in pool.backfill.placements if pool.backfill else ():
-        if part.device in number:
-            planned[number[part.device]] += part.gpu_milli
-    return planned
+    """The room on every device that the recorded backfill reservation needs beside the work that ends before it."""
+    ledger, backfill = pool.ledger, pool.backfill
+    planned = [0] * len(ledger.devices)
+    if backfill is None or backfill.starts_at is None:
+        return planned
+    for part in backfill.placements:
+        if part.device in ledger.number:
+            planned[ledger.number[part.device]] += part.gpu_milli
+    last = backfill.starts_at - pool.policy.preemption.grace_s * MS_PER_S
+    for running in pool.running:
+        for piece in running.pieces:
+            if planned[piece.device] > 0 and not running.borrower and running.ends_at(pool.now) <= last:
+                planned[piece.device] -= piece.gpu_milli
+    return [max(0, milli) for milli in planned]
 
 
 def _room_for_slices(ledger: Ledger, at: int) -> int:

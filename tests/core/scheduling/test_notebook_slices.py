@@ -245,6 +245,17 @@ def test_a_slice_preempts_a_borrower_rather_than_use_another_device() -> None:
     assert made.running("b") == made.running("c") == 1000
 
 
+def test_a_slice_is_beside_others_where_the_job_that_is_planned_there_waits_for_the_end_of_another() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 0.25\nb 0 of t\nb runs 0.75 on n1g0\nb runs 1 on n1g1 minutes 999999")
+    made.book(made.ask("a", 125), "n1g0")
+    made.submit("b", 750)
+    made.settle()
+    assert [part.device for kept in made.backfill for part in kept.placements] == ["n1g0"]
+    made.end("b2")
+    made.ask("a", 125)
+    assert [part.device for part in placed(made.tick(), "nb-a2")] == ["n1g0"]
+
+
 def test_slices_are_kept_apart_from_a_job_where_the_quotas_leave_them_a_device() -> None:
     """Beside the job there is room for now; once all slices are booked there would be none."""
     made = world("pool t 3\na 0 of t, notebooks 0.5\nb 0 of t, notebooks 0.5\nc 1 of t\nd 1 of t\nc runs 0.5")
