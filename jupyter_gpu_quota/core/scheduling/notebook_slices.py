@@ -98,10 +98,10 @@ def reserve_unbooked(pool: PoolState, placed: Iterable[tuple[QuotaState, int]]) 
     Rule R6.
     """
     amounts = {project.name: project.notebook_quota for project in pool.projects.values()}
-    slices_wait = False
+    waiting = 0
     for project, milli in placed:
         amounts[project.name] -= milli
-        slices_wait |= milli < 0
+        waiting += max(0, -milli)
     left = [milli for milli in amounts.values() if milli > 0]
     if not left:
         return
@@ -118,7 +118,8 @@ def reserve_unbooked(pool: PoolState, placed: Iterable[tuple[QuotaState, int]]) 
         else:
             devices.reserve(at, milli)
     if unplaced:
-        _reserve_in_parts(pool, unplaced, slices_wait=slices_wait)
+        waiting -= sum(left) - unplaced
+        _reserve_in_parts(pool, unplaced, waiting=max(0, waiting))
 
 
 class _SliceDevices:
@@ -213,28 +214,29 @@ def _room_for_slices(ledger: Ledger, at: int) -> int:
     return max(0, ledger.capacity[at] - ledger.firm[at] - ledger.reserved[at] - ledger.unused_quota[at])
 
 
-def _reserve_in_parts(pool: PoolState, milli: int, *, slices_wait: bool) -> None:
+def _reserve_in_parts(pool: PoolState, milli: int, *, waiting: int) -> None:
     """Reserve in parts what fits on no single device: beside slices first, most room first, then on reserved devices.
 
-    What fits nowhere is not reserved: other work has to drain first.
+    What fits nowhere is not reserved: other work has to drain first. ``waiting``: the part for slices that wait.
     """
     ledger, with_slices = pool.ledger, pool.slice_devices
-    for room, on in _rooms_for_parts(pool, slices_wait=slices_wait):
-        usable = (at for at in on if room[at] > 0) if milli else ()
+    for room, on, is_for_waiting in _rooms_for_parts(pool):
+        most = min(milli, max(0, waiting)) if is_for_waiting else milli
+        usable = (at for at in on if room[at] > 0) if most else ()
         order = sorted(usable, key=lambda at: (at not in with_slices, not ledger.unused_quota[at], -room[at], at))
         for at in order:
             left = ledger.capacity[at] - ledger.firm[at] - ledger.unused_quota[at]
-            part = max(0, min(milli, room[at], left))
+            part = max(0, min(most, room[at], left))
             ledger.unused_quota[at] += part
-            milli -= part
+            milli, most, waiting = milli - part, most - part, waiting - part
 
 
-def _rooms_for_parts(pool: PoolState, *, slices_wait: bool) -> Iterator[tuple[Sequence[int], Iterable[int]]]:
-    """In order, the room of every device that parts of notebook quota may use, and the devices where they may.
+def _rooms_for_parts(pool: PoolState) -> Iterator[tuple[Sequence[int], Iterable[int], bool]]:
+    """In order, the room of every device for parts of notebook quota, the devices, and if only slices that wait use it.
 
     Jobs with reservations there become borrowers: those above their quota also beside slices before another device is
-    used (R76), the others where else the planned start of the backfill reservation would move without need: for a slice
-    that waits it may (R33).
+    used (R76), the others where else the planned start of the backfill reservation would move without need: for slices
+    that wait it may (R33), and those rooms are for them alone.
     """
     ledger, numbers = pool.ledger, range(len(pool.ledger.devices))
     free = [_room_for_slices(ledger, at) for at in numbers]
@@ -242,12 +244,13 @@ def _rooms_for_parts(pool: PoolState, *, slices_wait: bool) -> Iterator[tuple[Se
     above = newest_above(pool.reserved, lambda project: project.use - project.quota)
     claimed = _claimed(pool, above)
     for on in (pool.slice_devices, set(numbers) - pool.slice_devices):
-        yield beside_planned, on
-        yield claimed, on
+        yield beside_planned, on, False
+        yield claimed, on, False
+    yield free, numbers, True
     within = [one for one in pool.reserved if one not in above and _has_pauses_left(pool, one)]
-    yield _claimed(pool, [] if slices_wait else within), numbers
-    yield free, numbers
-    yield ledger.reserved, numbers
+    yield _claimed(pool, within), numbers, False
+    yield free, numbers, False
+    yield ledger.reserved, numbers, False
 
 
 def _claimed(pool: PoolState, reserved: Iterable[Victim]) -> list[int]:

@@ -179,3 +179,28 @@ def test_a_reservation_does_not_pass_to_a_job_behind_one_that_is_still_to_be_ser
     made.project("b", "t", training_milli=3000)  # the past use of c is larger from now on
     made.tick()
     assert made.paused() == ["b1", "b4"], "b3 has higher priority than b2 and claims its devices"
+
+
+def test_notebook_quota_beyond_a_slice_that_waits_does_not_end_a_reservation() -> None:
+    """The slice takes a part of c's reservation, so that the rest of the quota needs no other device."""
+    made = world(
+        """
+        pool t 2
+        a 0 of t, notebooks 0.875
+        b 1 of t
+        c 0 of t
+        b runs 1 on n1g0 lent
+        b runs 1 on n1g1
+        """
+    )
+    made.drain_ticks = 3
+    made.submit("c", 250)
+    made.submit("b", 500)
+    made.submit("b", 1000)
+    made.tick()
+    made.ask("a", 250)
+    made.tick()
+    assert holder(made)[0] == "b4"
+    made.end("b2")
+    made.ask("a", 125)
+    assert started(made) == ["b4 idle_surplus"]
