@@ -22,7 +22,7 @@ from tornado.httpserver import HTTPServer
 from ..bundle import BundleStore
 from ..deployment.heartbeat import Heartbeat
 from ..deployment.pid_file import child_is_running
-from ..deployment.selected_backend import CannotOpenBackend, readers_of
+from ..deployment.selected_backend import BackendUnavailable, readers_of
 from ..deployment.supervisor import CONTROLLER
 from ..hub_api import Hub, RestHub
 from ..notifications.channels import channels_of
@@ -70,7 +70,7 @@ def main(listening: Sequence[int], heartbeat_fd: int | None = None, *, external_
     sockets = [socket.socket(fileno=fd) for fd in listening]
     try:
         asyncio.run(serve(settings_from_environment(), sockets, heartbeat, external_controllers=external_controllers))
-    except CannotOpenBackend as error:
+    except BackendUnavailable as error:
         log.error("%s", error)
         return 1
     return 0

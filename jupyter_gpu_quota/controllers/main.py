@@ -20,7 +20,7 @@ from types import FrameType
 
 from ..bundle import BundleStore
 from ..deployment.heartbeat import Heartbeat
-from ..deployment.selected_backend import CannotOpenBackend, ControllersBackend, backend_of
+from ..deployment.selected_backend import BackendUnavailable, ControllersBackend, backend_of
 from ..hub_api import RestHub
 from ..notifications.channels import channels_of
 from ..quotafile.from_path import HOW_TO_APPLY, read_path
@@ -81,7 +81,7 @@ def main(heartbeat_fd: int | None = None) -> int:
             _apply_first_quota(config, store)
             try:
                 backend = backend_of(config)
-            except CannotOpenBackend as error:
+            except BackendUnavailable as error:
                 log.error("%s", error)
                 return 1
             run(build(config, backend, store, shared), wake, shutdown, heartbeat)

@@ -14,7 +14,7 @@ ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespac
 """Where a pod reads its own namespace."""
 
 
-class CannotOpenBackend(Exception):
+class BackendUnavailable(Exception):
     """The selected backend cannot be opened; the message says what to change."""
 
 
@@ -26,7 +26,7 @@ class ControllersBackend(Backend, Protocol):
 
 
 def backend_of(config: GPUQuota) -> ControllersBackend:
-    """The whole backend. It ends with the process; jobs continue. Raises CannotOpenBackend."""
+    """The whole backend. It ends with the process; jobs continue. Raises BackendUnavailable."""
     if config.backend == "kubernetes":
         return _kubernetes(config)
     from ..backends.local.backend import LocalBackend
@@ -43,7 +43,7 @@ def backend_of(config: GPUQuota) -> ControllersBackend:
 
 
 def readers_of(config: GPUQuota) -> BackendReaders:
-    """The readers of an API process. Raises CannotOpenBackend."""
+    """The readers of an API process. Raises BackendUnavailable."""
     if config.backend == "local":
         from ..backends.local.readers import local_readers
 
@@ -55,7 +55,7 @@ def readers_of(config: GPUQuota) -> BackendReaders:
     try:
         return kubernetes_readers(config.state_dir, settings, kubeconfig=kubeconfig, context=context)
     except CredentialsMissing as error:
-        raise CannotOpenBackend(str(error)) from error
+        raise BackendUnavailable(str(error)) from error
 
 
 def _kubernetes(config: GPUQuota) -> ControllersBackend:
@@ -71,7 +71,7 @@ def _kubernetes(config: GPUQuota) -> ControllersBackend:
             on_change=partial(wakeup.notify, socket), log_limit_mib=config.log_limit_mib,
         )  # fmt: skip
     except CredentialsMissing as error:
-        raise CannotOpenBackend(str(error)) from error
+        raise BackendUnavailable(str(error)) from error
 
 
 def credentials(config: GPUQuota) -> tuple[str | None, str | None]:
@@ -80,9 +80,9 @@ def credentials(config: GPUQuota) -> tuple[str | None, str | None]:
 
 
 def pod_settings(config: GPUQuota) -> PodSettings:
-    """The settings of the pods of jobs. Raises CannotOpenBackend."""
+    """The settings of the pods of jobs. Raises BackendUnavailable."""
     if mistakes := backend_mistakes(config):
-        raise CannotOpenBackend(" ".join(mistakes))
+        raise BackendUnavailable(" ".join(mistakes))
     return PodSettings(
         namespace=config.kubernetes_namespace or _own_namespace(),
         hub=config.hub,
@@ -101,7 +101,7 @@ def _own_namespace() -> str:
     try:
         return ACCOUNT_NAMESPACE.read_text().strip()
     except OSError as error:
-        raise CannotOpenBackend(
+        raise BackendUnavailable(
             "The service runs in no pod, so its namespace is unknown: set c.GPUQuota.kubernetes_config and "
             "c.GPUQuota.kubernetes_namespace."
         ) from error

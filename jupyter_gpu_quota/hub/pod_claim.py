@@ -37,8 +37,8 @@ class PodClaim:
         except TimeoutError:
             raise ClaimFailed(f"no claim of its GPU slice after {timeout_s:.0f} s: {self._trouble}") from None
         except ApiException as error:
-            right = "The hub's service account needs the right to create, get and delete resourceclaims."
-            advice = f" {right}" if error.status == FORBIDDEN else ""
+            needed = "The hub's service account needs permission to create, get and delete resourceclaims."
+            advice = f" {needed}" if error.status == FORBIDDEN else ""
             raise ClaimFailed(f"the cluster refused the claim of its GPU slice: {answer_of(error)}.{advice}") from error
 
     async def _is_created(self) -> bool:

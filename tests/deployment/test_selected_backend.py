@@ -9,7 +9,7 @@ import pytest
 from jupyter_gpu_quota.backends.kubernetes.outputs import ClusterOutputs
 from jupyter_gpu_quota.backends.local.backend import LocalBackend
 from jupyter_gpu_quota.deployment import selected_backend
-from jupyter_gpu_quota.deployment.selected_backend import CannotOpenBackend, backend_of, pod_settings, readers_of
+from jupyter_gpu_quota.deployment.selected_backend import BackendUnavailable, backend_of, pod_settings, readers_of
 from jupyter_gpu_quota.settings import GPUQuota
 
 KUBECONFIG = """\
@@ -59,7 +59,7 @@ def test_a_missing_setting_is_named(
     changed: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selected_backend, "ACCOUNT_NAMESPACE", tmp_path / "none")
-    with pytest.raises(CannotOpenBackend, match=says):
+    with pytest.raises(BackendUnavailable, match=says):
         pod_settings(kubernetes(**changed))
 
 

@@ -1,4 +1,4 @@
-"""The project's Helm chart: rendered, its access rights and policy in a namespace, and installed by the real helm."""
+"""The project's Helm chart: rendered, its permissions and policy in a namespace, and installed by the real helm."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def rendered(*words: str, namespace: str = PLACEHOLDER, needed: Sequence[str] = 
 
 
 @functools.cache
-def _rights_and_policy() -> str:
+def _permissions_and_policy() -> str:
     found = [each for each in rendered() if each["kind"] in PATHS and each["metadata"]["name"] != RELEASE]
     return yaml.safe_dump_all(found)
 
 
 def grant(plane: ControlPlane, namespace: str) -> None:
-    """Make the chart's service accounts, their rights, and the policy with its parameter, as an installation does."""
-    for each in yaml.safe_load_all(_rights_and_policy().replace(PLACEHOLDER, namespace)):
+    """Make the chart's service accounts, their permissions, and the policy with its parameter."""
+    for each in yaml.safe_load_all(_permissions_and_policy().replace(PLACEHOLDER, namespace)):
         plane.make(PATHS[each["kind"]].format(namespace), each)
 
 
 def rules(kind: str) -> list[tuple[str, str, str]]:
-    """Group, resource and verb of each right of the controllers in their Role or their ClusterRole."""
+    """Group, resource and verb of each permission of the controllers in their Role or their ClusterRole."""
     (role,) = [
         each for each in rendered() if each["kind"] == kind and each["metadata"]["name"].endswith("-controllers")
     ]

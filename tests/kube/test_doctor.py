@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.backends.kubernetes.rights import RIGHTS
+from jupyter_gpu_quota.backends.kubernetes.permissions import PERMISSIONS
 from jupyter_gpu_quota.cli import main
 from tests.kube.chart import PATHS
 from tests.kube.control_plane import ControlPlane
 from tests.kube.devices import device, resource_slice
 from tests.kube.fake_kubelet import FakeKubelet
 from tests.kube.test_dra import RESOURCES
-from tests.kube.test_rights import without
+from tests.kube.test_permissions import without
 from tests.kube.test_service import settings_of
 from tests.kube.world import install
 from tests.patience import until
@@ -57,8 +57,8 @@ def test_a_cluster_that_is_well(dra_plane: ControlPlane, namespace: str, tmp_pat
     settings = settings_of(dra_plane, namespace, tmp_path / "state")
     until(lambda: doctor(settings)["fencing"]["verdict"] == "ok", what="the policy is in force")
     found = doctor(settings)
-    assert {name: found[name]["verdict"] for name in ("cluster", "rights", "fencing", "devices", "other use")} == {
-        "cluster": "ok", "rights": "ok", "fencing": "ok", "devices": "ok", "other use": "ok",
+    assert {name: found[name]["verdict"] for name in ("cluster", "permissions", "fencing", "devices", "other use")} == {
+        "cluster": "ok", "permissions": "ok", "fencing": "ok", "devices": "ok", "other use": "ok",
     }  # fmt: skip
     assert found["cluster"]["found"].startswith("Kubernetes v1.36")
     assert found["devices"]["found"] == "4 devices on 2 nodes: 2 of a DRA driver, 2 of a device plugin"
@@ -67,15 +67,15 @@ def test_a_cluster_that_is_well(dra_plane: ControlPlane, namespace: str, tmp_pat
     assert "gpus" not in found, "the devices of this machine are not those of the jobs"
 
 
-def test_missing_rights_are_named_with_their_consequence(
+def test_missing_permissions_are_named_with_their_consequence(
     dra_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    for right in RIGHTS:
-        if (right.resource, right.verb) in (("secrets", "create"), ("nodes", "list")):
-            without(dra_plane, namespace, right)
+    for permission in PERMISSIONS:
+        if (permission.resource, permission.verb) in (("secrets", "create"), ("nodes", "list")):
+            without(dra_plane, namespace, permission)
     found = doctor(settings_of(dra_plane, namespace, tmp_path / "state"))
-    assert found["rights"]["verdict"] == "fail"
-    assert found["rights"]["found"] == (
+    assert found["permissions"]["verdict"] == "fail"
+    assert found["permissions"]["found"] == (
         "this account may not create secrets (a job with secret variables does not start); "
         "list nodes in the cluster (there is no inventory)"
     )
@@ -96,7 +96,10 @@ def test_the_use_by_others_is_listed(dra_plane: ControlPlane, namespace: str, tm
     dra_plane.make("/api/v1/namespaces/default/pods", {"metadata": {"name": "foreign"}, "spec": place})
     try:
         found = doctor(settings_of(dra_plane, namespace, tmp_path / "state"))
-        assert (found["other use"]["verdict"], found["other use"]["found"]) == ("warn", "other work has there/1")
+        assert (found["other use"]["verdict"], found["other use"]["found"]) == (
+            "warn",
+            "in use by other workloads: there/1",
+        )
     finally:
         dra_plane.request("DELETE", "/api/v1/namespaces/default/pods/foreign", {"gracePeriodSeconds": 0})
 

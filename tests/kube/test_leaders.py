@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.client import fencing
-from jupyter_gpu_quota.backends.kubernetes.rights import RIGHTS
+from jupyter_gpu_quota.backends.kubernetes.permissions import PERMISSIONS
 from tests.backends.contract import Controller
 from tests.backends.worlds import order
 from tests.kube.chart import PATHS
 from tests.kube.control_plane import ControlPlane
-from tests.kube.test_rights import without
+from tests.kube.test_permissions import without
 from tests.kube.world import KubernetesWorld
 from tests.patience import until
 
@@ -144,8 +144,8 @@ def test_a_refusal_for_another_reason_is_no_policy_in_force(
     world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fencing, "IN_FORCE_WITHIN_S", 2.0)
-    (right,) = [each for each in RIGHTS if (each.resource, each.verb) == ("configmaps", "create")]
-    without(world.plane, world.namespace, right)
+    (permission,) = [each for each in PERMISSIONS if (each.resource, each.verb) == ("configmaps", "create")]
+    without(world.plane, world.namespace, permission)
     binding = f"{PATHS['ValidatingAdmissionPolicyBinding']}/{world.namespace}.gpu-quota-fencing"
     assert world.plane.request("DELETE", binding)[0] == 200
     with pytest.raises(OSError, match="but not by the policy: configmaps is forbidden"):

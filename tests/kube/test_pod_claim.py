@@ -1,4 +1,4 @@
-"""The claim of a notebook's pod on a real API server: answers that are errors, claims of other pods, missing rights."""
+"""The claim of a notebook's pod on a real API server: errors, claims of other pods, missing permissions."""
 
 from __future__ import annotations
 
@@ -115,9 +115,11 @@ async def test_a_claim_of_somebody_else_is_not_touched(
     assert owners(control_plane, namespace) == ["uid-before"]
 
 
-async def test_a_missing_right_is_named(control_plane: ControlPlane, namespace: str, clients: list[ApiClient]) -> None:
+async def test_a_missing_permission_is_named(
+    control_plane: ControlPlane, namespace: str, clients: list[ApiClient]
+) -> None:
     claim = await pod_claim(clients, hub_account(control_plane, namespace), namespace)
-    with pytest.raises(ClaimFailed, match=r"403 .*needs the right to create, get and delete resourceclaims"):
+    with pytest.raises(ClaimFailed, match=r"403 .*needs permission to create, get and delete resourceclaims"):
         await claim.create(5)
 
 
@@ -128,7 +130,7 @@ async def test_another_refusal_has_its_status_and_message(
     claim._claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "Not A Name"
     with pytest.raises(ClaimFailed, match=r"422 .*deviceClassName") as refused:
         await claim.create(5)
-    assert "right" not in str(refused.value)
+    assert "permission" not in str(refused.value)
 
 
 async def test_an_api_server_that_is_away_is_named(

@@ -56,7 +56,7 @@ HUB_RULES = [
     },
     {"apiGroups": [""], "resources": ["events"], "verbs": ["get", "watch", "list"]},
 ]
-"""The rights of the hub in Zero to JupyterHub; the chart adds that for claims."""
+"""The permissions of the hub in Zero to JupyterHub; the chart adds that for claims."""
 
 
 def hub_account(plane: ControlPlane, namespace: str) -> str:

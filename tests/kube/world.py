@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def install(plane: ControlPlane) -> str:
-    """A new namespace with the access rights, the policy and the fence of the chart."""
+    """A new namespace with the permissions, the policy and the fence of the chart."""
     namespace = plane.new_namespace()
     grant(plane, namespace)
     make_volume(plane, namespace)

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...backends.kubernetes.client.api_server import ApiServer, CredentialsMissing, RequestFailed
-from ...backends.kubernetes.examination import Examination, examine
+from ...backends.kubernetes.cluster_report import ClusterReport, read_cluster
 from ...backends.rendering.pods import PodSettings
 from ...core.amounts import counted, gpu_text
 from ...core.model import WHOLE_DEVICE
-from ...deployment.selected_backend import CannotOpenBackend, credentials, pod_settings
+from ...deployment.selected_backend import BackendUnavailable, credentials, pod_settings
 from ...settings import GPUQuota
 from .probes import Result, fail, ok, skip, warn
 
@@ -27,7 +27,7 @@ def cluster(config: GPUQuota) -> Iterator[Result]:
     try:
         settings = pod_settings(config)
         found = asyncio.run(_read(config, settings))
-    except (CannotOpenBackend, CredentialsMissing) as error:
+    except (BackendUnavailable, CredentialsMissing) as error:
         yield fail("cluster", str(error), "see c.GPUQuota.kubernetes_config in the settings")
     except (RequestFailed, TimeoutError) as error:
         advice = "check the address in the kubeconfig, and that this machine reaches it"
@@ -36,19 +36,19 @@ def cluster(config: GPUQuota) -> Iterator[Result]:
         yield from results(found, settings)
 
 
-async def _read(config: GPUQuota, settings: PodSettings) -> Examination:
+async def _read(config: GPUQuota, settings: PodSettings) -> ClusterReport:
     server = ApiServer(*credentials(config))
     await server.open()
     try:
-        return await asyncio.wait_for(examine(server, settings), TIMEOUT_S)
+        return await asyncio.wait_for(read_cluster(server, settings), TIMEOUT_S)
     finally:
         await server.close()
 
 
-def results(found: Examination, settings: PodSettings) -> Iterator[Result]:
+def results(found: ClusterReport, settings: PodSettings) -> Iterator[Result]:
     """The results of a reading."""
     yield ok("cluster", f"Kubernetes {found.version}, namespace {settings.namespace}")
-    yield _rights(found)
+    yield _permissions(found)
     yield _fence(found)
     if found.unread:
         yield skip("devices", f"the devices cannot be listed: {found.unread}")
@@ -58,20 +58,20 @@ def results(found: Examination, settings: PodSettings) -> Iterator[Result]:
     yield _others(found)
 
 
-def _rights(found: Examination) -> Result:
+def _permissions(found: ClusterReport) -> Result:
     if not found.missing:
-        return ok("rights", "this account has every right that the controllers need")
-    lacks = "; ".join(f"{right}{' in the cluster' * right.in_cluster} ({right.without})" for right in found.missing)
-    return fail("rights", f"this account may not {lacks}", "grant what templates/rbac.yaml of the chart lists")
+        return ok("permissions", "this account has every permission that the controllers need")
+    lacks = "; ".join(f"{each}{' in the cluster' * each.cluster_scoped} ({each.consequence})" for each in found.missing)
+    return fail("permissions", f"this account may not {lacks}", "grant what templates/rbac.yaml of the chart lists")
 
 
-def _fence(found: Examination) -> Result:
+def _fence(found: ClusterReport) -> Result:
     if isinstance(found.fence, str):
         return fail("fencing", found.fence, "the controllers start only when the fence is in force")
     return ok("fencing", f"the API server refuses leaders before number {found.fence}")
 
 
-def _devices(found: Examination) -> Result:
+def _devices(found: ClusterReport) -> Result:
     kinds = Counter(
         "simulated" if each.simulated else "of a DRA driver" if each.uuid else "of a device plugin"
         for each in found.devices
@@ -84,7 +84,7 @@ def _devices(found: Examination) -> Result:
     return ok("devices", f"{counted(len(found.devices), 'device')} on {counted(nodes, 'node')}: {parts}")
 
 
-def _fractions(found: Examination, settings: PodSettings) -> Result:
+def _fractions(found: ClusterReport, settings: PodSettings) -> Result:
     """How parts of devices are given, and why not otherwise."""
     why_not = Counter(each.why_not_shareable for each in found.published.values() if not each.is_shareable)
     shareable = len(found.published) - sum(why_not.values())
@@ -105,7 +105,7 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def _others(found: Examination) -> Result:
+def _others(found: ClusterReport) -> Result:
     used = {name: milli for name, milli in found.used_by_others.items() if milli}
     if not used:
         return ok("other use", "no device is used by other work")

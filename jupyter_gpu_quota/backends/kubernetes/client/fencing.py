@@ -67,7 +67,7 @@ class ClusterFence:
     async def _why_not_in_force(self, newest: int) -> str:
         """Why the policy does not refuse the number below the newest; empty where it does.
 
-        The request would create nothing. Another refusal, such as a missing right, says nothing about the policy.
+        The request would create nothing. Another refusal, such as a missing permission, says nothing about the policy.
         """
         older = newest - 1
         probe: Json = {"metadata": {"name": f"{FENCE}-probe", "annotations": {FENCING: str(older)}}}

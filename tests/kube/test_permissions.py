@@ -1,4 +1,4 @@
-"""Each right that the chart grants to the controllers is needed: without it the story of a job does not end well."""
+"""Each permission that the chart grants to the controllers is needed: without it the jobs of this scenario fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from jupyter_gpu_quota.backends.kubernetes.rights import RIGHTS, Right
+from jupyter_gpu_quota.backends.kubernetes.permissions import PERMISSIONS, Permission
 from tests.backends.contract import Controller
 from tests.kube.chart import PATHS, rules
 from tests.kube.conftest import missing
@@ -25,9 +25,9 @@ T = TypeVar("T")
 pytestmark = pytest.mark.skipif(bool(missing("helm")), reason=missing("helm"))
 
 
-def test_the_chart_grants_the_rights_that_are_needed() -> None:
-    for kind, in_cluster in (("Role", False), ("ClusterRole", True)):
-        assert set(rules(kind)) == {right[:3] for right in RIGHTS if right.in_cluster is in_cluster}
+def test_the_chart_grants_the_permissions_that_are_needed() -> None:
+    for kind, cluster_scoped in (("Role", False), ("ClusterRole", True)):
+        assert set(rules(kind)) == {each[:3] for each in PERMISSIONS if each.cluster_scoped is cluster_scoped}
 
 
 class Denials(logging.Handler):
@@ -60,29 +60,33 @@ def node(dra_plane: ControlPlane) -> Iterator[None]:
     dra_plane.request("DELETE", f"{slices}/here")
 
 
-def without(plane: ControlPlane, namespace: str, right: Right) -> None:
+def without(plane: ControlPlane, namespace: str, permission: Permission) -> None:
     """Take one verb from the role of the controllers."""
-    kind = "ClusterRole" if right.in_cluster else "Role"
-    name = f"{namespace}.gpu-quota-controllers" if right.in_cluster else "gpu-quota-controllers"
+    kind = "ClusterRole" if permission.cluster_scoped else "Role"
+    name = f"{namespace}.gpu-quota-controllers" if permission.cluster_scoped else "gpu-quota-controllers"
     path = f"{PATHS[kind].format(namespace)}/{name}"
     kept = [
         {
             **rule,
-            "verbs": [each for each in rule["verbs"] if right.resource not in rule["resources"] or each != right.verb],
+            "verbs": [
+                each
+                for each in rule["verbs"]
+                if permission.resource not in rule["resources"] or each != permission.verb
+            ],
         }
         for rule in plane.get(path)["rules"]
     ]
     plane.patch(path, {"rules": [rule for rule in kept if rule["verbs"]]})
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    review = right.review(namespace)
-    until(lambda: not plane.make(reviews, review, user=namespace)["status"]["allowed"], what="the right is gone")
+    review = permission.review(namespace)
+    until(lambda: not plane.make(reviews, review, user=namespace)["status"]["allowed"], what="the permission is gone")
 
 
 class Denied(Exception):
-    """A request of the story was denied."""
+    """A request of the scenario was denied."""
 
 
-class Story(KubernetesWorld):
+class Scenario(KubernetesWorld):
     """A world that raises Denied as soon as the log or the reason of a rank has a denied request."""
 
     def __init__(self, *about: Any, denials: list[str], **more: Any) -> None:
@@ -100,7 +104,7 @@ class Story(KubernetesWorld):
 
         return until(found)
 
-    def play(self) -> None:
+    def run(self) -> None:
         """A gang with secrets ends, a job is stopped, the pod of another is removed by force; all are settled."""
         controller, jobs = Controller(self), self.backend.jobs
         jobs.fence(1)
@@ -125,33 +129,35 @@ class Story(KubernetesWorld):
         self.until(lambda: not self.pods() and not self.backend.attempts.unsettled())
 
 
-def test_with_all_rights_the_story_ends_well(
+def test_with_all_permissions_every_job_ends_and_is_settled(
     dra_plane: ControlPlane, node: None, tmp_path: Path, denials: list[str]
 ) -> None:
-    story = Story(dra_plane, tmp_path, denials=denials)
+    scenario = Scenario(dra_plane, tmp_path, denials=denials)
     try:
-        story.play()
+        scenario.run()
     finally:
-        story.close()
+        scenario.close()
 
 
-@pytest.mark.parametrize("right", [pytest.param(right, id=f"without {right} {right.without}") for right in RIGHTS])
-def test_a_missing_right_is_named_by_the_log(
-    dra_plane: ControlPlane, node: None, tmp_path: Path, denials: list[str], right: Right
+@pytest.mark.parametrize(
+    "permission", [pytest.param(each, id=f"without {each} {each.consequence}") for each in PERMISSIONS]
+)
+def test_a_missing_permission_is_named_by_the_log(
+    dra_plane: ControlPlane, node: None, tmp_path: Path, denials: list[str], permission: Permission
 ) -> None:
     def kubeconfig(namespace: str) -> str:
-        without(dra_plane, namespace, right)
+        without(dra_plane, namespace, permission)
         return dra_plane.kubeconfig(namespace)
 
-    opened: list[Story] = []
+    opened: list[Scenario] = []
 
-    def story() -> None:
-        opened.append(Story(dra_plane, tmp_path, denials=denials, kubeconfig=kubeconfig))
-        opened[0].play()
+    def run_scenario() -> None:
+        opened.append(Scenario(dra_plane, tmp_path, denials=denials, kubeconfig=kubeconfig))
+        opened[0].run()
 
     try:
-        with pytest.raises((Denied, OSError), match=f'cannot {right.verb} resource "{right.resource}"'):
-            story()
+        with pytest.raises((Denied, OSError), match=f'cannot {permission.verb} resource "{permission.resource}"'):
+            run_scenario()
     finally:
         for each in opened:
             each.close()

@@ -1,4 +1,4 @@
-"""One reading of a cluster for ``doctor``: version, rights, fence, devices, and their use by others."""
+"""One reading of a cluster for ``doctor``: version, permissions, fence, devices, and their use by others."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .client.api_server import ApiServer, Json, RequestFailed
 from .client.fencing import ClusterFence, FenceMissing
 from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
 from .devices.inventory import PublishedDevice, inventory, published_devices
-from .rights import RIGHTS, Right
+from .permissions import PERMISSIONS, Permission
 
 PAGE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class ClusterReport:
     """``fence`` is the newest fencing number, or why there is none in force. ``unread`` is why there are no devices.
 
     ``published`` are by UUID; ``used_by_others`` are milli-GPU by device.
     """
 
     version: str
-    missing: tuple[Right, ...]
+    missing: tuple[Permission, ...]
     fence: int | str
     devices: tuple[Device, ...] = ()
     published: Mapping[str, PublishedDevice]
@@ -33,25 +33,27 @@ class Examination:
     unread: str = ""
 
 
-async def examine(server: ApiServer, settings: PodSettings) -> Examination:
+async def read_cluster(server: ApiServer, settings: PodSettings) -> ClusterReport:
     """Read an opened API server, and change nothing. Raises RequestFailed where it does not answer."""
     version = str((await server.get("/version"))["gitVersion"])
-    missing = tuple([right for right in RIGHTS if not await _has(server, right, settings.namespace)])
+    missing = tuple([each for each in PERMISSIONS if not await _has(server, each, settings.namespace)])
     fence = await _fence(ClusterFence(server, settings.namespace))
     about: dict[str, Any] = {"version": version, "missing": missing, "fence": fence}
     try:
         nodes, slices, claims, pods = [await _all(server, path) for path in _LISTED]
     except RequestFailed as error:
-        return Examination(**about, published={}, used_by_others={}, unread=str(error))
+        return ClusterReport(**about, published={}, used_by_others={}, unread=str(error))
     devices = inventory(nodes, slices, settings.driver, settings.fractions)[1]
     published = published_devices(slices, settings.driver, settings.fractions)
     used = _used_by_others(claims, pods, devices, published, settings)
-    return Examination(**about, devices=devices, published={each.uuid: each for each in published}, used_by_others=used)
+    return ClusterReport(
+        **about, devices=devices, published={each.uuid: each for each in published}, used_by_others=used
+    )
 
 
-async def _has(server: ApiServer, right: Right, namespace: str) -> bool:
+async def _has(server: ApiServer, permission: Permission, namespace: str) -> bool:
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    return bool((await server.create(reviews, right.review(namespace)))["status"]["allowed"])
+    return bool((await server.create(reviews, permission.review(namespace)))["status"]["allowed"])
 
 
 def _used_by_others(
