@@ -10,7 +10,7 @@ from kubernetes_asyncio.client import ApiClient
 from kubespawner import KubeSpawner
 from kubespawner.clients import shared_client
 
-from ..backends.rendering.notebooks import CLAIM, NotebookPod, NotGivable, notebook_pod, variables_of_pod
+from ..backends.rendering.notebooks import CLAIM, NotebookPod, SliceNotSupported, notebook_pod, variables_of_pod
 from ..backends.rendering.pods import PodSettings, pinned
 from ..settings import SERVICE_NAME
 from .pod_claim import ClaimFailed, PodClaim
@@ -34,8 +34,8 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._addition = NotebookPod()
-        self._own_hook, self.after_pod_created_hook = self.after_pod_created_hook, _after_pod_created
+        self._pod_patch = NotebookPod()
+        self._site_hook, self.after_pod_created_hook = self.after_pod_created_hook, _after_pod_created
 
     def make_enforcement(self) -> NoEnforcement:
         """Nothing on the hub's machine: the server runs elsewhere."""
@@ -46,8 +46,8 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         pod = await super().get_pod_manifest()
         simulated = self._slice is not None and self._slice.simulated
         try:
-            self._addition = added = notebook_pod(self._slice, self._pod_settings, simulated=simulated)
-        except NotGivable as error:
+            self._pod_patch = added = notebook_pod(self._slice, self._pod_settings, simulated=simulated)
+        except SliceNotSupported as error:
             raise spawn_error(str(error), reason="device_unavailable") from error
         pod.metadata.labels = {**(pod.metadata.labels or {}), **added.labels}
         if added.node is not None:
@@ -71,19 +71,19 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
 
     async def create_claim(self, pod: dict[str, Any]) -> None:
         """Create the claim of the slice, owned by the pod that was created."""
-        if self._addition.claim is None:
+        if self._pod_patch.claim is None:
             return
         api = shared_client("ResourceV1Api")
-        claim = PodClaim(api, self._addition.claim, pod, self.k8s_api_request_timeout)
+        claim = PodClaim(api, self._pod_patch.claim, pod, self.k8s_api_request_timeout)
         try:
             await claim.create(min(self.k8s_api_request_retry_timeout, self.start_timeout))
         except ClaimFailed as error:
             message = f"{self.user.name}'s server was not started: {error}"
             raise spawn_error(message, reason="device_unavailable") from error
 
-    async def run_own_hook(self, pod: dict[str, Any]) -> Any:
+    async def run_site_hook(self, pod: dict[str, Any]) -> Any:
         """The hub's own ``after_pod_created_hook``."""
-        return await maybe_future(self._own_hook(self, pod)) if self._own_hook else None
+        return await maybe_future(self._site_hook(self, pod)) if self._site_hook else None
 
     @property
     def _pod_settings(self) -> PodSettings:
@@ -102,14 +102,14 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
 
 async def _after_pod_created(spawner: GPUQuotaPodMixin, pod: dict[str, Any]) -> Any:
     await spawner.create_claim(pod)
-    return await spawner.run_own_hook(pod)
+    return await spawner.run_site_hook(pod)
 
 
 class GPUQuotaKubeSpawner(GPUQuotaPodMixin, KubeSpawner):  # type: ignore[misc]
     """KubeSpawner with a GPU slice; registered as ``gpu-quota-kube``."""
 
 
-def wrapped(spawner: type) -> type:
+def wrap_spawner(spawner: type) -> type:
     """A subclass of KubeSpawner, or of a hub's own subclass of it, with a GPU slice."""
     if spawner is KubeSpawner:
         return GPUQuotaKubeSpawner

@@ -102,7 +102,7 @@ def _complete_settings(c: Config) -> GPUQuota:
     except TraitError as error:
         raise SetupError(str(error)) from None
     if not settings.start_service:
-        settings.service_url, settings.api_token = _elsewhere(c, settings)
+        settings.service_url, settings.api_token = _external_service(c, settings)
     c.GPUQuota.api_token = settings.api_token = settings.api_token or new_api_token()
     c.GPUQuota.service_url = settings.service_url = settings.service_url or _service_url(c, settings)
     settings.accounts = settings.backend == "kubernetes" or (
@@ -120,7 +120,7 @@ def _complete_settings(c: Config) -> GPUQuota:
     return settings
 
 
-def _elsewhere(c: Config, settings: GPUQuota) -> tuple[str, str]:
+def _external_service(c: Config, settings: GPUQuota) -> tuple[str, str]:
     """The address and the token of a service that the hub does not start."""
     known = next((each for each in _resolved_list(c.JupyterHub, "services") if each.get("name") == SERVICE_NAME), {})
     url, token = settings.service_url or known.get("url"), settings.api_token or known.get("api_token")
@@ -163,9 +163,9 @@ def wrapped_spawner(given: type[Spawner] | str) -> type[Spawner]:
     if issubclass(spawner, GPUQuotaMixin):
         return spawner
     if any(each.__module__.partition(".")[0] == "kubespawner" for each in spawner.__mro__):
-        from .kube_spawner import wrapped
+        from .kube_spawner import wrap_spawner
 
-        return wrapped(spawner)
+        return wrap_spawner(spawner)
     if not issubclass(spawner, LocalProcessSpawner):
         raise SetupError(
             f"c.JupyterHub.spawner_class is {spawner.__module__}.{spawner.__name__}; jupyter_gpu_quota supports "

@@ -21,7 +21,7 @@ CLAIM = "gpu"
 _NOTEBOOK_ID = re.compile(r"[0-9A-Za-z]{1,40}\Z")
 
 
-class NotGivable(Exception):
+class SliceNotSupported(Exception):
     """No pod can get such a slice; the message says why."""
 
 
@@ -36,11 +36,11 @@ class NotebookPod:
 
 
 def notebook_pod(booked: Slice | None, settings: PodSettings, *, simulated: bool) -> NotebookPod:
-    """The additions for a booked slice. Ids of a cluster's devices begin with their node. Raises NotGivable."""
+    """The additions for a booked slice. Ids of a cluster's devices begin with their node. Raises SliceNotSupported."""
     if booked is None or not booked.allocations:
         return NotebookPod()
     if not _NOTEBOOK_ID.match(booked.id):
-        raise NotGivable(f"{booked.id!r} is not the id of a notebook on Kubernetes")
+        raise SliceNotSupported(f"{booked.id!r} is not the id of a notebook on Kubernetes")
     labels = {HUB: settings.hub, NOTEBOOK: booked.id}
     (node,) = {part.device.rpartition("/")[0] for part in booked.allocations}
     if simulated:
@@ -49,7 +49,7 @@ def notebook_pod(booked: Slice | None, settings: PodSettings, *, simulated: bool
         return NotebookPod(labels=labels, node=node, claim=_claim(booked, labels, settings))
     for part in booked.allocations:
         if part.gpu_milli < WHOLE_DEVICE:
-            raise NotGivable(
+            raise SliceNotSupported(
                 f"{gpu_text(part.gpu_milli)} GPU of device {part.device} cannot be given: the device plugin of node "
                 f"{node} counts whole devices only. Shares need a driver for Dynamic Resource Allocation."
             )

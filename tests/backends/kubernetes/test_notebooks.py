@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jupyter_gpu_quota.backends.rendering.notebooks import NotebookPod, NotGivable, notebook_pod, variables_of_pod
+from jupyter_gpu_quota.backends.rendering.notebooks import (
+    NotebookPod,
+    SliceNotSupported,
+    notebook_pod,
+    variables_of_pod,
+)
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
 
 SETTINGS = PodSettings(namespace="jupyter", hub="local", image="", volume_claim="")
@@ -51,7 +56,7 @@ def test_a_whole_device_of_a_plugin_is_a_limit() -> None:
 
 
 def test_a_share_of_a_plugin_s_device_is_refused() -> None:
-    with pytest.raises(NotGivable, match=r"0\.125 GPU of device gpu01/0 cannot be given: the device plugin"):
+    with pytest.raises(SliceNotSupported, match=r"0\.125 GPU of device gpu01/0 cannot be given: the device plugin"):
         notebook_pod(Booked(allocations=(Part("gpu01/0", None),)), SETTINGS, simulated=False)
 
 
@@ -66,7 +71,7 @@ def test_without_a_device_nothing_is_added(booked: Booked | None) -> None:
 
 @pytest.mark.parametrize("id", ["../x", "a b", "", "n" * 41])
 def test_an_id_that_is_no_name_of_an_object_is_refused(id: str) -> None:
-    with pytest.raises(NotGivable, match="is not the id of a notebook"):
+    with pytest.raises(SliceNotSupported, match="is not the id of a notebook"):
         notebook_pod(Booked(id=id), SETTINGS, simulated=False)
 
 
