@@ -49,7 +49,7 @@ def test_helm_lint_is_strict_and_finds_nothing(example: str) -> None:
         pytest.param(["--set", "hub.baseUrl=/hub"], "hub/baseUrl", id="a base URL without a slash at its end"),
         pytest.param(["--set", "api.replicas=2"], "one pod writes to an SQLite file", id="two pods on SQLite"),
         pytest.param(
-            ["--set", "podDisruptionBudget.create=true"], "needs database.existingSecret", id="a budget of one"
+            ["--set", "podDisruptionBudget.enabled=true"], "needs database.existingSecret", id="a budget of one"
         ),
         *(
             pytest.param(["--set", f"settings.{name}=x"], f"settings.{name} is set by the chart", id=f"settings.{name}")
@@ -229,7 +229,7 @@ def test_an_installed_release_runs_a_job_and_an_upgrade_keeps_its_fence(
         pytest.param([("upgrade", "settings.tick_ms=200")], id="an upgrade"),
         pytest.param([("upgrade", "settings.tick_ms=200"), ("rollback", "1")], id="an upgrade and a rollback"),
         pytest.param([("uninstall", ""), ("install", "")], id="a removal and another installation"),
-        pytest.param([("upgrade", "fencing.create=false"), ("upgrade", "")], id="fencing off and on"),
+        pytest.param([("upgrade", "fencing.enabled=false"), ("upgrade", "")], id="fencing off and on"),
     ],
 )
 def test_no_change_of_the_release_lowers_the_number(
@@ -252,7 +252,7 @@ def test_no_change_of_the_release_lowers_the_number(
 def test_an_upgrade_turns_fencing_on(dra_plane: ControlPlane) -> None:
     """A parameter that an upgrade did not make would have the API server refuse every request."""
     namespace = dra_plane.new_namespace()
-    run(dra_plane, "install", RELEASE, str(CHART), *options(namespace), "--set", "fencing.create=false")
+    run(dra_plane, "install", RELEASE, str(CHART), *options(namespace), "--set", "fencing.enabled=false")
     until(lambda: accepts(dra_plane, namespace, 0))
     run(dra_plane, "upgrade", RELEASE, str(CHART), *options(namespace))
     until(lambda: is_in_force(dra_plane, namespace, 0), what="the parameter is there")
