@@ -171,8 +171,8 @@ def test_log_and_end_are_kept_after_the_pod_is_gone(world: KubernetesWorld, cont
     controller.orders.clear()
     world.backend.jobs.settled("J", 1)
     until(lambda: not world.pods())
-    maps = until(lambda: world.plane.get(f"/api/v1/namespaces/{world.namespace}/configmaps")["items"])
-    assert "gq-j-1" not in {each["metadata"]["name"] for each in maps}
+    record = f"/api/v1/namespaces/{world.namespace}/configmaps/gq-j-1"
+    until(lambda: world.plane.request("GET", record)[0] == 404, what="the record is removed after its pods")
     assert world.backend.outputs.log("J", 1, 0).data == b"kept\n"
     controller.give(whole("J", 0))
     world.pass_ms(world.wait_ms)
@@ -184,6 +184,9 @@ def test_no_file_is_removed_while_the_pods_are_not_known(world: KubernetesWorld,
     controller.began("J", "runs on")
     jobs = world.another().jobs
     until(lambda: jobs.objects.pods_of("J", 1))
+    pod = f"/api/v1/namespaces/{world.namespace}/pods/gq-j-1-0"
+    world.plane.patch(pod, {"metadata": {"annotations": {"seen": "by the watch"}}})
+    until(lambda: "seen" in jobs.objects.pods_of("J", 1)[0]["metadata"]["annotations"], what="the watch is open")
     jobs.objects.pods.objects.clear()
     jobs.objects.pods.is_synced = False
     jobs.forget("J")
