@@ -53,6 +53,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "backends.job_files": frozenset({"core", "backends"}),
     "backends.local": frozenset({"core", "messages", "bundle", "backends.rendering", "backends.job_files", "backends"}),
     "backends.kubernetes": frozenset({"core", "bundle", "backends.rendering", "backends.job_files", "backends"}),
+    "backends.kubernetes.agent": frozenset(
+        {"core", "wire", "client", "backends", "backends.rendering", "backends.local", "backends.kubernetes"}
+    ),
     "backends.simulated": frozenset({"core", "messages", "backends"}),
     "notifications": frozenset({"core", "messages", "settings"}),
     "controllers": frozenset(
@@ -200,6 +203,7 @@ FORBIDDEN_EXAMPLES = [
     ("backends.job_files", "from ..local.host.processes import process"),
     ("backends.local", "from ..simulated.backend import SimulatedBackend"),
     ("backends.kubernetes", "from ..local.host.processes import process"),
+    ("backends.kubernetes.agent", "from ....store.records.rows import Row"),
     ("backends.simulated", "from ..local.host.processes import process"),
     ("notifications", "from ..store.records.rows import Row"),
     ("controllers", "from ..backends.local.host.processes import process"),
