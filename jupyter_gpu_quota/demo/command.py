@@ -27,6 +27,8 @@ from .scenario import FACTS, Scenario
 from .temporary_hub import HubUsers, TemporaryHub
 
 GROUPS = {"team-bob": ("bob",), "team-patty": ("patty",), "team-carol": ("carol",)}
+LEADS = {"lea": "team-bob"}
+"""The team that each lead leads, as in the quota file."""
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """They end the demo and all that it started. A shell without a terminal starts background jobs with SIGINT ignored."""
 
@@ -118,7 +120,9 @@ def _hub(folder: Path, options: argparse.Namespace, console: Console) -> Iterato
     quota, train_gpus = folder / "quota.yaml", options.train_gpus
     quota.write_text(quota_text(train_gpus))
     hub = TemporaryHub(
-        folder, users=HubUsers(groups=GROUPS), extra_config=CONFIG.format(quota=quota, train_gpus=train_gpus)
+        folder,
+        users=HubUsers(groups=GROUPS, users=tuple(LEADS)),
+        extra_config=CONFIG.format(quota=quota, train_gpus=train_gpus),
     )
     console.print(
         f"A real hub on the loopback, all of it under the account [bold]{_account()}[/] (no account is created), "
@@ -190,6 +194,12 @@ def _show_log_ins(hub: TemporaryHub, console: Console) -> None:
     console.print(
         f"Log in as {', '.join(users.everybody)} with password  [bold]{users.user_password}[/]", highlight=False
     )
+    for lead, team in LEADS.items():
+        console.print(
+            f"  {lead} leads {team}: may hold, release and cancel each of its jobs, give them a priority above 50,"
+            " and read the quota file and the team's usage and audit log.",
+            highlight=False,
+        )
     console.print(
         f"Log in as {', '.join(users.admins)} with password  [bold]{users.admin_password}[/]", highlight=False
     )
