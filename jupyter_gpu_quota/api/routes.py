@@ -123,8 +123,8 @@ ROUTES: tuple[Route, ...] = (
           "Ingest one node's readings; 409 unknown_device if one is not recorded: keep the batch and send it again.",
           takes=samples.SampleBatch, gives=samples.IngestedView, operation="send readings of devices"),
     Route("GET", "usage", S.READ, usage.show,
-          "Allocated and used GPU hours, and waits, by one key, in the hours that begin in a period.",
-          gives=wire.UsageView, query=("from", "to", "by", *PAGED)),
+          "Allocated and used GPU hours, and waits, by one key, in the hours that begin in a period; csv=1: as a file.",
+          gives=wire.UsageView, query=("from", "to", "by", "csv", *PAGED)),
     # --- policy
     Route("GET", "quota", S.READ, quota.current, "The quota file in force; leads, admins and auditors.",
           gives=policy.QuotaView),

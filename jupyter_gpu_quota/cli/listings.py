@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from ..client import Client
-from ..core.amounts import counted, duration_text, gpu_hours_text, gpu_text, memory_text
+from ..core.amounts import counted, duration_text, elapsed_text, gpu_hours_text, gpu_text, memory_text
 from ..wire import (
     ChoiceView,
-    CostView,
     DataView,
     DeviceView,
     EnvironmentView,
@@ -28,16 +26,14 @@ from ..wire import (
     RemovedView,
     UsageView,
 )
+from ..wire.csv_text import cost_text, usage_csv
 from .amounts import parse_duration, parse_instant
 from .prose import print_prose
+from .selection import short_ids
 from .session import as_json, calls_service, print_stderr, service_address
-from .tables import all_columns, gpu_or_none, is_narrow, print_csv, print_facts, print_json, share_text, show, use_text
+from .tables import all_columns, gpu_or_none, is_narrow, print_facts, print_json, share_text, show, use_text
 
 USAGE_KEYS = ("user", "group", "project", "department", "pool", "job", "device", "workload", "hour")
-USAGE_CSV_COLUMNS = (
-    "by", "name", "begins_at", "ends_at", "allocated_milli_s", "used_milli_s", "utilisation_percent",
-    "coverage_percent", "used_unknown", "started_jobs", "wait_mean_s", "wait_max_s", "simulated", "cost",
-)  # fmt: skip
 NARROW_PROJECT_COLUMNS = 5
 NARROW_NOTEBOOK_COLUMNS = ("ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY")
 NARROW_DEVICE_COLUMNS = ("DEVICE", "POOL", "HEALTH", "FREE", "USED")
@@ -400,33 +396,33 @@ def usage(client: Client, by: str, since: str | None, until: str | None, csv_: b
     """
     found = client.usage(by=by, since=since, until=until)
     if csv_ and not json_:
-        dumped = ((each, each.model_dump(mode="json")) for each in found)
-        print_csv(USAGE_CSV_COLUMNS, ({"by": by, **row, "cost": cost_text(each.costs)} for each, row in dumped))
+        click.echo(usage_csv(by, found), nl=False)
         return
     narrow = is_narrow(wide=wide)
-    columns = (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN", "STARTED", "MEAN WAIT", "MAX WAIT", "COST")
-    rows = ((_usage_row(each) if narrow else (*_usage_row(each), *_waits(each))) for each in found)
+    columns = (by.upper(), "GPU HOURS", "USED HOURS", "UTILISED", "KNOWN", "STARTED", "MEAN WAIT", "MAX WAIT", "COST")
+    ids = short_ids([each.name for each in found])
+    names = [
+        each.name if each.job_name is None else f"{id} {each.job_name}" for id, each in zip(ids, found, strict=True)
+    ]
+    cells = ((name, *_usage_cells(each), *_waits(each)) for name, each in zip(names, found, strict=True))
+    rows = (row[:5] if narrow else row for row in cells)
     empty = f"No visible work had a GPU in this time; each {by} whose work had one is listed here."
     show(found, columns[:5] if narrow else columns, rows, empty=empty, json_=json_, wide=wide)
 
 
 def _waits(each: UsageView) -> tuple[object, ...]:
-    mean, most = (None if wait_s is None else f"{wait_s} s" for wait_s in (each.wait_mean_s, each.wait_max_s))
+    mean, most = (None if wait_s is None else elapsed_text(wait_s) for wait_s in (each.wait_mean_s, each.wait_max_s))
     return (each.started_jobs, mean, most, cost_text(each.costs))
 
 
-def cost_text(costs: Sequence[CostView]) -> str:
-    return ", ".join(f"{Decimal(cost.amount_milli) / 1000:.2f} {cost.currency}" for cost in costs)
-
-
-def _usage_row(each: UsageView) -> tuple[object, ...]:
+def _usage_cells(each: UsageView) -> tuple[object, ...]:
     allocated = (
         f"{_hours_text(each.allocated_milli_s, each.allocated_milli_h)}{' (simulated)' if each.simulated else ''}"
     )
     known = each.used_milli_h is not None
     uses = _hours_text(each.used_milli_s, each.used_milli_h or 0) if known else "unknown" if each.used_unknown else None
     part = _percent_text(each.utilisation_percent, something=bool(each.used_milli_s))
-    return (each.name, allocated, uses, part, _percent_text(each.coverage_percent, something=known))
+    return (allocated, uses, part, _percent_text(each.coverage_percent, something=known))
 
 
 def _hours_text(milli_s: int | None, milli_h: int) -> str:

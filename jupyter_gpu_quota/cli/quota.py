@@ -11,11 +11,12 @@ import click
 
 from ..client import Client
 from ..wire import AuditView
+from ..wire.csv_text import csv_text
 from ..wire.quota import PreviewView
 from .amounts import parse_instant
 from .prose import print_prose, shell_command
 from .session import FAILED, as_json, calls_service, fail, print_stderr, service_address
-from .tables import all_columns, print_csv, print_json, show
+from .tables import all_columns, print_json, show
 
 REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are removed.")
 OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
@@ -229,7 +230,7 @@ def _print_audit_csv(found: list[AuditView]) -> None:
     fields = ("seq", "at", "who", "what", "actor", "kind", "subject", "project", "payload", "previous", "hash")
     payloads = (json.dumps(each.payload, sort_keys=True, ensure_ascii=False) for each in found)
     rows = (each.model_dump(mode="json") | {"payload": text} for each, text in zip(found, payloads, strict=True))
-    print_csv(fields, rows)
+    click.echo(csv_text(fields, rows), nl=False)
 
 
 @audit.command()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,18 +70,6 @@ STATE_STYLES = {
 
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Print a header and rows as CSV; None is an empty cell.
-
-    An apostrophe protects a cell that a spreadsheet would run as a formula.
-    """
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(columns)
-    for row in rows:
-        cells = ["" if row[name] is None else str(row[name]) for name in columns]
-        out.writerow([f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell for cell in cells])
 
 
 def print_table(

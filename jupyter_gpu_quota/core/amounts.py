@@ -24,6 +24,8 @@ has more than its share until that is noticed."""
 LARGEST_HEADROOM = 8
 """At most this part of a device, an eighth, is headroom."""
 
+HOUR_S = 3_600
+
 MAX_SECONDS = 10 * 366 * 86_400
 """Ten years: no duration is longer."""
 
@@ -166,15 +168,18 @@ def gpu_text(milli: int) -> str:
     return sign + (f"{whole}.{part:03d}".rstrip("0") if part else str(whole))
 
 
-SMALL_MILLI_S = 36_000
-"""Below a hundredth of a GPU hour the unit is seconds: hours would have too few digits."""
-
-
 def gpu_hours_text(milli_s: int) -> str:
-    """An amount over time, from milli-GPU times seconds: "1.5" hours, or "25 GPU s"; only nothing is "0"."""
-    if 0 < milli_s < SMALL_MILLI_S:
-        return f"{gpu_text(milli_s)} GPU s"
-    return gpu_text(milli_s // 3600)
+    """GPU hours, from milli-GPU times seconds: "1.5", "0.007", "<0.001"; only nothing is "0"."""
+    return "<0.001" if 0 < milli_s < HOUR_S else gpu_text(milli_s // HOUR_S)
+
+
+def elapsed_text(seconds: int) -> str:
+    """A measured duration in its two greatest units: "1 h 5 min"."""
+    parts, rest = list[str](), max(0, seconds)
+    for size, unit in ((86_400, "d"), (HOUR_S, "h"), (60, "min"), (1, "s")):
+        count, rest = divmod(rest, size)
+        parts += [f"{count} {unit}"] if count or (unit == "s" and not parts) else []
+    return " ".join(parts[:2])
 
 
 def memory_mib(text: str) -> int | AmountRefusal:

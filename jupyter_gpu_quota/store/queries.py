@@ -253,6 +253,11 @@ class StoreQueries:
         with self._rows.reading() as scope:
             return job_starts(scope, workloads)
 
+    def job_names(self, jobs: Sequence[str]) -> dict[str, str]:
+        """The name of each of these that is a job, without those that retention removed."""
+        with self._rows.reading() as scope:
+            return {row.job.id: row.spec.name for row in scope.get_many(tables.JOBS, [(id,) for id in jobs]).values()}
+
     def labels(self, allocations: Sequence[str]) -> dict[str, AllocationLabel]:
         """How each allocation is enforced; those that were never read back are left out."""
         with self._rows.reading() as scope:

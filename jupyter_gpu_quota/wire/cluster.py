@@ -274,8 +274,8 @@ class UsageView(Wire):
     ``used_milli_h`` and ``utilisation_percent`` are of that part, and null with the cause in ``used_unknown`` without
     readings. Milli-GPU seconds are exact, where hours round small amounts to 0. ``wait_mean_s`` and ``wait_max_s`` are
     of the jobs that started for the first time in these hours, from submit to start; null if there are none.
-    ``costs`` are those of the allocated time, at the present prices of the pools that have one. An older service leaves
-    out the fields with a default.
+    ``costs`` are those of the allocated time, at the present prices of the pools that have one. ``job_name`` is that of
+    the job whose id is ``name``. An older service leaves out the fields with a default.
     """
 
     name: str
@@ -293,3 +293,4 @@ class UsageView(Wire):
     costs: list[CostView] = []
     begins_at: datetime | None = None
     ends_at: datetime | None = None
+    job_name: str | None = None

@@ -13,8 +13,10 @@ from jupyter_gpu_quota.core.amounts import (
     duration_ms,
     duration_s,
     duration_text,
+    elapsed_text,
     exact_milli,
     gpu_amount,
+    gpu_hours_text,
     gpu_text,
     matches_model,
     memory_mib,
@@ -256,6 +258,21 @@ def test_a_share_has_its_part_of_the_memory_less_the_headroom(device_mib: int, m
 
 def test_0_1_and_0_2_are_0_3() -> None:
     assert exact_milli("0.1") + exact_milli("0.2") == exact_milli("0.3")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("milli_s", "text"),
+    [(0, "0"), (1, "<0.001"), (3_599, "<0.001"), (25_000, "0.006"), (36_000, "0.01"), (5_400_000, "1.5")],
+)
+def test_gpu_hours_as_they_are_printed(milli_s: int, text: str) -> None:
+    assert gpu_hours_text(milli_s) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (61, "1 min 1 s"), (3_600, "1 h"), (90_061, "1 d 1 h"), (-5, "0 s")]
+)
+def test_a_measured_duration_has_two_units(seconds: int, text: str) -> None:
+    assert elapsed_text(seconds) == text
 
 
 @pytest.mark.parametrize(

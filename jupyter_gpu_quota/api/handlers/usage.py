@@ -13,6 +13,7 @@ from ...core.model import WHOLE_DEVICE
 from ...hub_api import HubUnavailable
 from ...store.records.rows import JobStart, UsageHour
 from ...wire import CostView, UsageView
+from ...wire.csv_text import usage_csv
 from ..access.permissions import Person, may_see_project
 from ..access.refusals import Refused
 from ..requests.call import Answer, Call
@@ -40,7 +41,9 @@ STORED: Mapping[str, Names] = {
 """Keys that the rows have."""
 
 KEYS = ("project", "department", "group", "user", "pool", "device", "job", "workload", "hour")
-PERSONAL = frozenset({"group", "user", "job", "workload"})
+WITH_JOBS = frozenset({"job", "workload"})
+"""Keys whose names are ids of jobs."""
+PERSONAL = frozenset({"group", "user", *WITH_JOBS})
 """Keys that concern single people: shown to themselves, to leads of the project and to admins."""
 
 
@@ -105,7 +108,7 @@ class _Sum:
 
 
 async def show(call: Call) -> Answer:
-    """Sums of the hours that begin in a period, by default the last day; at most 31 days."""
+    """Sums of the hours that begin in a period, by default the last day; at most 31 days. ``csv=1``: all, as a file."""
     store_view, now = call.store_view, call.services.clock()
     by = call.text("by") or "project"
     if by not in KEYS:
@@ -120,7 +123,19 @@ async def show(call: Call) -> Answer:
     if by == "user":
         await store_view.learn_names(sums)
         sums = {store_view.name_of(user): each for user, each in sums.items()}
-    return call.listing(sorted(sums), lambda name: sums[name].view(name, period))
+    names = sorted(sums)
+    job_names = await store_view.read(store_view.store.job_names, names) if by in WITH_JOBS else {}
+
+    def view(name: str) -> UsageView:
+        return sums[name].view(name, period).model_copy(update={"job_name": job_names.get(name)})
+
+    return _csv_file(by, period, map(view, names)) if call.flag("csv") else call.listing(names, view)
+
+
+def _csv_file(by: str, period: Period, rows: Iterable[UsageView]) -> Answer:
+    days = "_".join(f"{instant(at):%Y-%m-%d}" for at in (period.begin, period.end))
+    headers = {"Content-Disposition": f'attachment; filename="usage-by-{by}_{days}.csv"'}
+    return Answer(body=usage_csv(by, rows).encode(), content_type="text/csv; charset=utf-8", headers=headers)
 
 
 def summed(

@@ -31,6 +31,7 @@ NAVIGATION = (
     ("overview", "", "Overview"),
     ("jobs", "jobs", "Jobs"),
     ("my-quota", "my-quota", "My quota"),
+    ("usage", "usage", "Usage"),
     ("quota", "quota", "Quotas"),
     ("audit", "audit", "Audit"),
 )
@@ -158,6 +159,7 @@ def page_handlers(services: Services, prefix: str) -> list[tuple[str, type[Reque
         ("jobs/?", "jobs", "Jobs", for_everybody),
         (r"jobs/(?P<id>[^/]+)", "job", "Job", of_job),
         ("my-quota", "my-quota", "My quota", for_everybody),
+        ("usage", "usage", "Usage", for_everybody),
         ("quota", "quota", "Quotas", of_policy),
         ("audit", "audit", "Audit", of_audit),
         (r"(?!static/).*", "", "Not found", not_found),

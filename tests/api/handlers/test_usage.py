@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.api.handlers import usage
 from jupyter_gpu_quota.cli import listings, main
-from jupyter_gpu_quota.core.amounts import gpu_hours_text
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.hub_api import HubUsers
 from jupyter_gpu_quota.store.records.commands import RequestNotebook
@@ -121,49 +120,34 @@ def view(**found: Any) -> UsageView:
     [
         pytest.param(
             {"allocated_milli_s": 60_000, "used_milli_s": 90, "allocated_milli_h": 16},
-            ("vision", "0.016", "0.09 GPU s", "<1 %", "<1 %"),
+            ("0.016", "<0.001", "<1 %", "<1 %"),
             id="a minute, and hardly used",
         ),
         pytest.param(
             {"allocated_milli_s": 1_200, "used_milli_s": 0, "simulated": True},
-            ("vision", "1.2 GPU s (simulated)", "0", "0 %", "<1 %"),
+            ("<0.001 (simulated)", "0", "0 %", "<1 %"),
             id="a second, and not used at all",
         ),
         pytest.param(
             {"allocated_milli_s": 7_200_000, "used_milli_s": 3_600_000, "utilisation_percent": 50,
              "coverage_percent": 99},
-            ("vision", "2", "1", "50 %", "99 %"),
+            ("2", "1", "50 %", "99 %"),
             id="hours",
         ),
         pytest.param(
             {"allocated_milli_s": 60_000, "used_milli_h": None, "utilisation_percent": None, "used_unknown": "why"},
-            ("vision", "0.016", "unknown", "unknown", "0 %"),
+            ("0.016", "unknown", "unknown", "0 %"),
             id="a minute that nobody read",
         ),
         pytest.param(
             {"allocated_milli_h": 1_500, "used_milli_h": 250, "utilisation_percent": 16, "coverage_percent": 100},
-            ("vision", "1.5", "0.25", "16 %", "100 %"),
+            ("1.5", "0.25", "16 %", "100 %"),
             id="a service that tells hours alone",
         ),
     ],
 )  # fmt: skip
 def test_small_use_is_never_printed_as_zero(expected: dict[str, Any], row: tuple[object, ...]) -> None:
-    assert listings._usage_row(view(**expected)) == row
-
-
-@pytest.mark.parametrize(
-    ("milli_s", "text"),
-    [
-        (0, "0"),
-        (1, "0.001 GPU s"),
-        (25_000, "25 GPU s"),
-        (35_999, "35.999 GPU s"),
-        (36_000, "0.01"),
-        (5_400_000, "1.5"),
-    ],
-)
-def test_gpu_time_as_it_is_printed(milli_s: int, text: str) -> None:
-    assert gpu_hours_text(milli_s) == text
+    assert listings._usage_cells(view(**expected)) == row
 
 
 @pytest.mark.parametrize(
@@ -262,7 +246,7 @@ def test_invalid_queries_are_refused(metered: Metered, query: str) -> None:
 # --- on the command line --------------------------------------------------------------------------------------------
 CSV_HEADER = (
     "by,name,begins_at,ends_at,allocated_milli_s,used_milli_s,utilisation_percent,coverage_percent,used_unknown,"
-    "started_jobs,wait_mean_s,wait_max_s,simulated,cost"
+    "started_jobs,wait_mean_s,wait_max_s,simulated,cost,job_name"
 )
 
 
@@ -277,7 +261,7 @@ def printed(metered: Metered, *words: str) -> str:
 def test_every_key_is_a_table_of_80_columns(metered: Metered, by: str) -> None:
     metered.world.hub.users["bob"].groups[:] = ["the-group-of-all-who-look-at-pictures-at-night"]
     lines = printed(metered, "--by", by).splitlines()
-    assert lines[0].split() == [by.upper(), "GPU", "HOURS", "USED", "UTILISED", "KNOWN"]
+    assert lines[0].split() == [by.upper(), "GPU", "HOURS", "USED", "HOURS", "UTILISED", "KNOWN"]
     assert len(lines) > 1 and max(map(len, lines)) <= 80
 
 
@@ -292,11 +276,24 @@ def test_csv_has_the_same_header_for_every_key_and_no_zero_for_what_is_unknown(m
     assert header == CSV_HEADER
     assert second == (
         "hour,2027-01-15T09:00:00Z,2027-01-15T08:00:00Z,2027-01-15T10:00:00Z,3600000,,,0,"
-        "none of its devices was read in this time,0,,,True,"
+        "none of its devices was read in this time,0,,,True,,"
     )
-    assert first.split(",")[4] == "3600000" and first.split(",")[9:] == ["1", "0", "0", "True", ""]
+    assert first.split(",")[4] == "3600000" and first.split(",")[9:] == ["1", "0", "0", "True", "", ""]
     empty = printed(metered, "--csv", "--by", "job", "--from", "2027-01-10T08:00:00Z", "--to", "2027-01-11T08:00:00Z")
     assert empty == f"{CSV_HEADER}\n"
+
+
+def test_a_job_is_listed_by_the_end_of_its_id_and_its_name(metered: Metered) -> None:
+    assert metered.usage(by="job")[0]["job_name"] == "python train.py"
+    assert printed(metered, "--by", "job").splitlines()[1].startswith(f"{metered.job[-8:]} python train.py ")
+    assert printed(metered, "--by", "job", "--csv").splitlines()[1].endswith(",python train.py")
+
+
+def test_the_file_of_the_api_has_the_bytes_of_the_command(metered: Metered) -> None:
+    file = metered.world.get("usage?by=job&csv=1", "lea")
+    assert file.headers["content-type"] == "text/csv; charset=utf-8"
+    assert file.headers["content-disposition"] == 'attachment; filename="usage-by-job_2027-01-14_2027-01-15.csv"'
+    assert file.body.decode() == printed(metered, "--by", "job", "--csv")
 
 
 def test_the_keys_of_the_command_are_those_of_the_service() -> None:

@@ -18,7 +18,7 @@ from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.messages.reasons import sentence
 from tests.api.world import PREFIX, ServiceWorld, service_world
 
-PAGES = ("", "jobs", "jobs/{job}", "my-quota", "quota", "audit")
+PAGES = ("", "jobs", "jobs/{job}", "my-quota", "usage", "quota", "audit")
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +130,8 @@ def test_the_navigation_has_the_pages_of_its_reader(world: ServiceWorld) -> None
     def names(who: str) -> list[str]:
         return re.findall(r"<li><a href=\"[^\"]*\"[^>]*>(\w[\w ]*)</a>", page(world, "", who))
 
-    assert names("bob")[:3] == ["Overview", "Jobs", "My quota"] and "Audit" not in names("bob")
-    assert names("lea")[:5] == ["Overview", "Jobs", "My quota", "Quotas", "Audit"]
+    assert names("bob")[:4] == ["Overview", "Jobs", "My quota", "Usage"] and "Audit" not in names("bob")
+    assert names("lea")[:6] == ["Overview", "Jobs", "My quota", "Usage", "Quotas", "Audit"]
 
 
 # --- a browser's login ------------------------------------------------------------------------------------------------

@@ -19,6 +19,11 @@ export function mayReadWholeAudit(me: Me): boolean {
   return me.admin || me.scopes.includes('custom:gpu-quota:audit');
 }
 
+/** Admins and leads see the usage of other people. */
+export function seesOthers(me: Me): boolean {
+  return me.admin || Object.values(me.projects).includes('lead');
+}
+
 /** The changes that are possible in the job's state. */
 export function changesOf(job: Job): Change[] {
   if (ENDED.has(job.state) || job.target === 'cancelled') {

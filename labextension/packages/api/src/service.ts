@@ -119,6 +119,7 @@ function pageOf<T>({ items, _pagination }: Listed<T>): Page<T> {
 
 /** The query of GET jobs, as names and words. */
 export type AuditQuery = NonNullable<paths['/audit']['get']['parameters']['query']>;
+export type UsageQuery = NonNullable<paths['/usage']['get']['parameters']['query']>;
 export type JobsQuery = NonNullable<paths['/jobs']['get']['parameters']['query']>;
 
 /** One person's view of the service. `base` is the address below which the paths of openapi.json lie. */
@@ -249,8 +250,9 @@ export class Service {
     return answerOf(this.client.POST('/notebooks/{id}/actions/keep', { params: { path: { id } } }));
   }
 
-  async usage(by: string, from: string): Promise<Page<Usage>> {
-    return pageOf(await answerOf(this.client.GET('/usage', { params: { query: { by, from } } })));
+  async usage(which: UsageQuery): Promise<Page<Usage>> {
+    const query = { ...which, limit: String(LARGEST_PAGE) };
+    return pageOf(await answerOf(this.client.GET('/usage', { params: { query } })));
   }
 
   quota(): Promise<Revision> {

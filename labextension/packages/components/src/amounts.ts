@@ -1,8 +1,29 @@
 /** Amounts and times, written the same way everywhere. */
 
+const HOUR_S = 3_600;
+
 /** Milli-GPU as GPUs, exactly: 250 is "0.25". */
 export function gpus(milli: number): string {
   return String(milli / 1000);
+}
+
+/** Milli-GPU times seconds; an older service has only hours. Used is null where it is unknown. */
+export function gpuMilliSeconds(row: { allocated_milli_h: number; allocated_milli_s?: number | null; used_milli_h: number | null; used_milli_s?: number | null }): {
+  allocated: number;
+  used: number | null;
+} {
+  const used = row.used_milli_h === null ? null : (row.used_milli_s ?? row.used_milli_h * HOUR_S);
+  return { allocated: row.allocated_milli_s ?? row.allocated_milli_h * HOUR_S, used };
+}
+
+/** Milli-GPU times seconds as GPU hours: "1.5", "0.007", "<0.001"; only nothing is "0". */
+export function gpuHours(milliSeconds: number): string {
+  return milliSeconds > 0 && milliSeconds < HOUR_S ? '<0.001' : gpus(Math.floor(milliSeconds / HOUR_S));
+}
+
+/** A percentage that was rounded down; `something`: it is not really 0. */
+export function percentage(percent: number, something: boolean): string {
+  return something && percent === 0 ? '<1 %' : `${percent} %`;
 }
 
 export function mebibytes(mib: number): string {

@@ -14,6 +14,7 @@ import { ColourProvider, coloursOf } from './pieces';
 import { MyQuotaPage } from './quota/MyQuotaPage';
 import { QuotaPage } from './quota/QuotaPage';
 import { pageTransport } from './transport';
+import { UsagePage } from './usage/UsagePage';
 
 const TOAST_MS = 6_000;
 const READY_EVERY_MS = 30_000;
@@ -62,6 +63,7 @@ function Content({ frame }: { frame: Frame }): JSX.Element {
     jobs: <JobsPage user={frame.user} prefix={frame.prefix} />,
     'my-quota': <MyQuotaPage user={frame.user} prefix={frame.prefix} />,
     quota: <QuotaPage />,
+    usage: <UsagePage frame={frame} />,
     audit: <AuditPage />,
   };
   return (

@@ -1,5 +1,7 @@
 /** What the service wrote into the page. */
 
+import type { UsageQuery } from '@jupyter-gpu-quota/api';
+
 export interface Frame {
   /** The name of the page. */
   readonly page: string;
@@ -18,6 +20,11 @@ export interface Frame {
 export function frameOf(root: HTMLElement): Frame {
   const { page = '', title = '', prefix = '', api = '', xsrf = '', user = '', version = '', job = '' } = root.dataset;
   return { page, title, prefix, api, xsrf, user, version, job };
+}
+
+/** The service sends the table as an attachment. */
+export function usageFileAddress(frame: Frame, query: UsageQuery): string {
+  return `${frame.api}usage?${new URLSearchParams({ ...query, csv: '1' } as Record<string, string>)}`;
 }
 
 function jobAddress(frame: Frame, job: string): string {

@@ -11,6 +11,7 @@ import { JobListing } from '../jobs/listing';
 import { Cluster } from '../overview/cluster';
 import { Notebooks } from '../overview/Notebooks';
 import { Quiet, Swatch } from '../pieces';
+import { HOURS } from '../usage/columns';
 
 const DAYS = 30;
 
@@ -34,7 +35,7 @@ export function MyQuotaPage({ user, prefix }: { user: string; prefix: string }):
       )}
       <MyNotebooks user={user} prefix={prefix} />
       <MyJobs user={user} prefix={prefix} />
-      {me && <GpuHours model={model} user={user} />}
+      {me && <GpuHours model={model} user={user} prefix={prefix} />}
     </>
   );
 }
@@ -144,31 +145,18 @@ function MyJobs({ user, prefix }: { user: string; prefix: string }): JSX.Element
   );
 }
 
-const HOURS: ColumnDef<Usage>[] = [
+const COLUMNS: ColumnDef<Usage>[] = [
   { id: 'name', header: 'Project', enableSorting: false, meta: { rowHeader: true }, cell: ({ row }) => row.original.name || 'none' },
-  hours('allocated', 'Allocated GPU hours', row => <>{gpuHours(row.allocated_milli_h)}</>),
-  hours('used', 'Used GPU hours', row => (row.used_milli_h === null ? <Quiet title={row.used_unknown ?? ''}>unknown</Quiet> : <>{gpuHours(row.used_milli_h)}</>)),
-  hours('percent', 'Use', row =>
-    row.utilisation_percent === null ? <Quiet title={row.used_unknown ?? ''}>unknown</Quiet> : <>{row.utilisation_percent} %</>,
-  ),
-  hours('coverage', 'Time with readings', row => <>{row.coverage_percent} %</>),
+  ...HOURS,
 ];
 
-function hours(id: string, header: string, cell: (row: Usage) => JSX.Element): ColumnDef<Usage> {
-  return { id, header, enableSorting: false, meta: { label: header, className: 'num' }, cell: ({ row }) => cell(row.original) };
-}
-
-function gpuHours(milli: number): string {
-  return (milli / 1000).toLocaleString('en', { maximumFractionDigits: 1 });
-}
-
-function GpuHours({ model, user }: { model: ReturnType<typeof usePanelContext>['model']; user: string }): JSX.Element {
+function GpuHours({ model, user, prefix }: { model: ReturnType<typeof usePanelContext>['model']; user: string; prefix: string }): JSX.Element {
   const [rows, setRows] = useState<Usage[]>([]);
   const [error, setError] = useState('');
   useEffect(() => {
     const from = new Date(Date.now() - DAYS * 86_400_000).toISOString();
     const { service } = model.transport;
-    Promise.all([service.usage('user', from), service.usage('project', from)]).then(
+    Promise.all([service.usage({ by: 'user', from }), service.usage({ by: 'project', from })]).then(
       ([people, projects]) => setRows([...people.items.filter(row => row.name === user).map(row => ({ ...row, name: `${user} (me)` })), ...projects.items]),
       (failure: Error) => setError(failure.message),
     );
@@ -178,10 +166,13 @@ function GpuHours({ model, user }: { model: ReturnType<typeof usePanelContext>['
       <h2 id="hours-title">GPU hours of the last {DAYS} days</h2>
       <ErrorText error={error} />
       {rows.length > 0 ? (
-        <DataTable id="hours" className="named wide-labels" caption="Mine, and of my projects" items={rows} columns={HOURS} keyOf={row => row.name} />
+        <DataTable id="hours" className="named wide-labels" caption="Mine, and of my projects" items={rows} columns={COLUMNS} keyOf={row => row.name} />
       ) : (
         <p className="muted">None yet.</p>
       )}
+      <p>
+        <a href={`${prefix}usage`}>Usage of another period, by another key</a>
+      </p>
     </section>
   );
 }
