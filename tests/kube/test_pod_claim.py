@@ -11,7 +11,7 @@ from kubernetes_asyncio.client import ApiClient, ResourceV1Api
 from kubernetes_asyncio.client.configuration import Configuration
 from kubernetes_asyncio.config.kube_config import load_kube_config
 
-from jupyter_gpu_quota.backends.rendering.pods import REQUIRED, node_affinity, pinned
+from jupyter_gpu_quota.backends.rendering.pods import REQUIRED, pinned
 from jupyter_gpu_quota.hub.pod_claim import ClaimFailed, PodClaim
 from tests.kube import faults
 from tests.kube.control_plane import ControlPlane
@@ -72,7 +72,7 @@ def test_the_node_is_added_to_the_affinity_of_the_site() -> None:
     terms = [{"matchExpressions": [zone]}, {"matchFields": [{"key": "metadata.name", "operator": "NotIn"}]}]
     others = {"podAntiAffinity": {"preferred": []}}
     found = pinned({"nodeAffinity": {"more": 1, REQUIRED: {"nodeSelectorTerms": terms}}, **others}, "n1")
-    here = node_affinity("n1")["nodeAffinity"][REQUIRED]["nodeSelectorTerms"][0]["matchFields"]
+    here = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
     assert found == {
         "nodeAffinity": {"more": 1, REQUIRED: {"nodeSelectorTerms": [
             {"matchExpressions": [zone], "matchFields": here},
@@ -80,7 +80,7 @@ def test_the_node_is_added_to_the_affinity_of_the_site() -> None:
         ]}},
         **others,
     }  # fmt: skip
-    assert pinned({}, "n1") == node_affinity("n1")
+    assert pinned({}, "n1") == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": here}]}}}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -126,13 +126,14 @@ def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "shareProcessNamespace": True,
-        "affinity": node_affinity(_node_of(one)),
         "containers": [_container(one, settings)],
         "volumes": [{"name": "jobs", "persistentVolumeClaim": {"claimName": settings.volume_claim}}],
         **({"hostname": name, "subdomain": attempt_name(one.job, one.attempt)} if one.ranks > 1 else {}),
         **({"resourceClaims": [{"name": "gpu", "resourceClaimName": one.claim}]} if one.claim else {}),
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": merged(spec, settings.pod)}
+    spec = merged(spec, settings.pod)
+    spec["affinity"] = pinned(spec.get("affinity") or {}, _node_of(one))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _metadata(name: str, job: str, attempt: int, fencing: int, settings: PodSettings) -> Json:
@@ -153,19 +154,15 @@ def _node_of(one: RankOfJob) -> str:
     return node
 
 
-def node_affinity(node: str) -> Json:
-    """The affinity of a pod that runs on this node and no other."""
-    field_is = {"key": "metadata.name", "operator": "In", "values": [node]}
-    terms = {"nodeSelectorTerms": [{"matchFields": [field_is]}]}
-    return {"nodeAffinity": {REQUIRED: terms}}
+def pinned(affinity: Mapping[str, Any], node: str) -> Json:
+    """An affinity of the site for a pod that runs on this node and no other.
 
-
-def pinned(affinity: Json, node: str) -> Json:
-    """An affinity of the site with the node besides: one of its terms must match on that node."""
-    ours: Json = node_affinity(node)["nodeAffinity"][REQUIRED]["nodeSelectorTerms"][0]
+    Terms are alternatives, so each of them gets the node. One of the site's terms must match on that node.
+    """
+    chosen = {"key": "metadata.name", "operator": "In", "values": [node]}
     nodes = affinity.get("nodeAffinity") or {}
     terms = (nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    fields = [{**term, "matchFields": [*term.get("matchFields", ()), *ours["matchFields"]]} for term in terms]
+    fields = [{**term, "matchFields": [*(term.get("matchFields") or ()), chosen]} for term in terms]
     return {**affinity, "nodeAffinity": {**nodes, REQUIRED: {"nodeSelectorTerms": fields}}}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.backends.rendering.cluster_names import attempt_name
 from jupyter_gpu_quota.backends.rendering.pods import (
+    REQUIRED,
     PodSettings,
     RankOfJob,
     attempt_record,
@@ -27,6 +29,9 @@ LABELS = {
     "gpu-quota.jupyter.org/job": JOB,
     "gpu-quota.jupyter.org/attempt": "2",
 }
+CHOSEN = {"key": "metadata.name", "operator": "In", "values": ["gpu01"]}
+NOT_GPU09 = {"key": "metadata.name", "operator": "NotIn", "values": ["gpu09"]}
+ZONE_A = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": NAME, "uid": "u-1"}
 
 
@@ -114,6 +119,28 @@ def test_the_site_s_fields_are_merged_into_the_pod_and_its_container() -> None:
     assert spec["containers"][0]["securityContext"] == {
         "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsUser": 1000,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("site", "terms"),
+    [
+        pytest.param({}, [{"matchFields": [CHOSEN]}], id="without a site's affinity the pod runs on the chosen node"),
+        pytest.param(
+            {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": ZONE_A}]},
+            [{"matchFields": [CHOSEN]}],
+            id="a preference of the site does not replace the chosen node",
+        ),
+        pytest.param(
+            {REQUIRED: {"nodeSelectorTerms": [ZONE_A, {"matchFields": [NOT_GPU09]}]}},
+            [{**ZONE_A, "matchFields": [CHOSEN]}, {"matchFields": [NOT_GPU09, CHOSEN]}],
+            id="each required term of the site gets the chosen node",
+        ),
+    ],
+)
+def test_the_chosen_node_stays_with_a_site_s_node_affinity(site: dict[str, Any], terms: list[Any]) -> None:
+    settings = replace(SETTINGS, pod={"affinity": {"nodeAffinity": site}})
+    affinity = rank_pod(one_rank(), settings, OWNER)["spec"]["affinity"]["nodeAffinity"]
+    assert affinity == {**site, REQUIRED: {"nodeSelectorTerms": terms}}
 
 
 def test_a_rank_of_a_gang_finds_the_first_by_name() -> None:
