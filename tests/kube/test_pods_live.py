@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.backends.protocol import StartOrder, StopNotebookOrder
+from jupyter_gpu_quota.backends.rendering.pods import REQUIRED
 from jupyter_gpu_quota.core.model import Device, Placement
 from tests.backends.contract import Controller
+from tests.backends.test_trash import failing_rm
 from tests.backends.worlds import order
 from tests.kube.control_plane import ControlPlane
+from tests.kube.fake_kubelet import FakeKubelet
 from tests.kube.world import KubernetesWorld
 from tests.patience import until
 
@@ -196,6 +200,39 @@ def test_no_file_is_removed_while_the_pods_are_not_known(world: KubernetesWorld,
     jobs._thread.call(jobs.objects.pods.list(), 10)
     world.pass_ms(world.wait_ms)
     assert (world.folder / "jobs" / "J" / "work").is_dir(), "it runs"
+
+
+def test_a_site_s_node_affinity_does_not_move_a_pod_to_another_node(world: KubernetesWorld) -> None:
+    resources = {"capacity": {"nvidia.com/gpu": "2"}, "labels": {"zone": "b"}}
+    other = FakeKubelet(world.plane, world.namespace, "other", world.folder, **resources)
+    other.start()
+    world.leave()
+    in_zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [in_zone]}}}
+    world.settings = replace(world.settings, pod={"affinity": affinity})
+    world.backend = world.another()
+    try:
+        controller = Controller(world)
+        controller.give(whole("J", 0))
+        fact = controller.until(lambda fact: fact.job == "J" and fact.tree_gone)
+        assert fact.started_at is None, "it waits for the chosen node, which the site excludes"
+    finally:
+        other.stop()
+
+
+def test_files_that_cannot_be_removed_are_removed_later(
+    world: KubernetesWorld, controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.TRASH_AGAIN_S", 0.1)
+    controller.give(whole("J", 0, command="exit 0"))
+    controller.gone("J")
+    trash = world.folder / "trash"
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", f"{failing_rm(world.folder / 'bin')}:/usr/bin:/bin")
+        world.backend.jobs.forget("J")
+        until(lambda: "Stale file handle" in caplog.text, what="the failure is logged")
+        assert [path.name.partition(".")[0] for path in trash.iterdir()] == ["J"]
+    until(lambda: not list(trash.iterdir()), what="it is removed by a later attempt")
 
 
 def test_secret_variables_are_in_a_secret_and_not_in_the_pod(world: KubernetesWorld, controller: Controller) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from ....bundle import BundleRefused
 from ....core.facts import RankFact
 from ...job_files.disk_use import OutputSizes
+from ...job_files.trash import empty_trash
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
 from ...rendering.cluster_names import attempt_name, pod_name
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 FENCE_TIMEOUT_S = 30.0
 PUBLISH_EVERY_S = 2.0
 SYNCED_AGAIN_S = 0.2
+TRASH_AGAIN_S = 600.0
 
 PATIENCE_S = 300.0
 """How long a pod may wait for an image, or for a node that takes it, before its rank is refused or lost."""
@@ -246,10 +248,24 @@ class KubernetesJobs:
         for key in self._attempts_of(job):
             await self._settle(*key)
         await asyncio.to_thread(self._volume.forget, job)
+        self._thread.run(("trash",), self._empty_trash)
 
     async def _remove_outputs(self, job: str) -> None:
         if not await self._may_run(job):
-            await asyncio.to_thread(self._volume.remove_outputs, self._outputs, job)
+            await asyncio.to_thread(self._outputs.move_to_trash, job)
+            self._thread.run(("trash",), self._empty_trash)
+
+    async def _empty_trash(self) -> None:
+        """Remove what is in the trash; what cannot be removed is tried again later."""
+        kept = await asyncio.to_thread(empty_trash, self._volume.state_dir)
+        for path, why in kept.items():
+            log.warning("%s cannot be removed, next attempt in %.0f s: %s", path, TRASH_AGAIN_S, why)
+        if kept:
+            self._thread.run(("trash later",), self._empty_trash_later)
+
+    async def _empty_trash_later(self) -> None:
+        await asyncio.sleep(TRASH_AGAIN_S)
+        self._thread.run(("trash",), self._empty_trash)
 
     def _attempts_of(self, job: str) -> set[Attempt]:
         return {attempt_of(each) for each in self.objects.records.objects.values() if attempt_of(each)[0] == job}
@@ -271,6 +287,7 @@ class KubernetesJobs:
         """Take over: read everything again, and settle what the leader before had begun to settle."""
         self._fencing = max(self._fencing, await self._fence.raise_to(fencing))
         await self.objects.read_all()
+        self._thread.run(("trash",), self._empty_trash)
         for record in self.objects.records.objects.values():
             if SETTLED in data_of(record):
                 self._thread.run(("settled", *attempt_of(record)), partial(self._settle, *attempt_of(record)))

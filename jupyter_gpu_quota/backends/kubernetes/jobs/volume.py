@@ -7,7 +7,6 @@ These calls wait for the disk: run them in a thread.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 from ....bundle import BundleLimits, unpack_whole
 from ....core.facts import RankFact
-from ...job_files.disk_use import Measured, OutputSizes, measure
+from ...job_files.disk_use import Measured, measure
 from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
 from ...job_files.rank_log import RotatingLog
@@ -92,15 +91,9 @@ class JobVolume:
         return record
 
     def forget(self, job: str) -> None:
-        """Remove the files of a job."""
-        moved = Path(self.state_dir, "trash", f"{job}.{time.time_ns()}")
+        """Move the files of a job to the trash."""
         with contextlib.suppress(FileNotFoundError):
-            Path(job_directory(self.state_dir, job)).rename(moved)
-        shutil.rmtree(moved, ignore_errors=True)
-
-    def remove_outputs(self, outputs: OutputSizes, job: str) -> None:
-        """Remove the outputs of a job."""
-        shutil.rmtree(outputs.move_to_trash(job), ignore_errors=True)
+            Path(job_directory(self.state_dir, job)).rename(Path(self.state_dir, "trash", f"{job}.{time.time_ns()}"))
 
 
 def is_complete(progress: Mapping[str, Any]) -> bool:

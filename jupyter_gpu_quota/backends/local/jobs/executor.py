@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from ...job_files.disk_use import OutputSizes
 from ...job_files.paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
 from ...job_files.record_files import file_lock, raise_fence, read_fence, read_record, write_record
+from ...job_files.trash import empty_trash
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.variables import rank_environment, without_ours
 from ..enforcement.cgroup import Cgroups
@@ -61,7 +61,6 @@ FORCE_AFTER_S = 3.0
 
 LOST_KILL_S = 1.0
 SWEEP_EVERY_S, SWEEP_AGAIN_S = 30.0, 1.0
-REMOVE_TIMEOUT_S = 600.0
 WORKERS = 8
 MIB = 1 << 20
 
@@ -439,10 +438,9 @@ class LocalJobs:
         return paths_of_ranks(self.state_dir, job, attempt)
 
     def _empty_trash(self) -> None:
-        """Remove the folders of forgotten jobs, after a change of permissions that their owners had removed."""
-        for path in Path(self.state_dir, "trash").iterdir():
-            for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf", "--one-file-system"]):
-                subprocess.run([*command, "--", str(path)], check=False, capture_output=True, timeout=REMOVE_TIMEOUT_S)
+        """Remove the folders of forgotten jobs. What cannot be removed is tried again with the next one."""
+        for path, why in empty_trash(self.state_dir).items():
+            log.warning("%s cannot be removed: %s", path, why)
 
 
 def _attempts_of(home: Path) -> list[int]:
