@@ -48,9 +48,8 @@ def minimize_victims(
             if _keep_ranks(pool, claims, others):
                 restored |= _restore_all(pool, claims, others)
             if not _set_left_over_aside(pool, preemptions, drains, restored):
-                lost = [one for one in preemptions if one in drains and not _reserve_again(pool, one)]
-                for one in lost:
-                    _take_place(one, claims)
+                without = [one for one in preemptions if one in drains and not _reserve_again(pool, one)]
+                lost = [_take_place(pool, one, claims) for one in without]
                 break
     with lifted(pool.ledger, backfill):
         for one in claims:
@@ -70,14 +69,34 @@ def _end_borrowing(ledger: Ledger, preemption: Preemption) -> None:
         ledger.undo(mark)
 
 
-def _take_place(lost: Preemption, claims: Sequence[Preemption]) -> None:
-    """Let a job that has lost its devices have the claim of an equal job of its project with lower priority."""
+def _take_place(pool: PoolState, lost: Preemption, claims: list[Preemption]) -> Preemption:
+    """Let a job that has lost its devices have the claim, or the room, of a job of its project with lower priority.
+
+    A claim with victims is legal for an equal job; without any its room is for whatever fits. Returns the one that has
+    no devices then, which is no claim any more.
+    """
     mine = lost.preemptor
-    equal = [one for one in claims if one.preemptor.project is mine.project and one.preemptor.request == mine.request]
-    behind = [one for one in equal if one.preemptor.priority < mine.priority and _could_claim(mine, one)]
-    if behind:
-        last = min(behind, key=lambda one: one.preemptor.priority)
-        lost.preemptor, last.preemptor = last.preemptor, mine._replace(entitlement=last.preemptor.entitlement)
+    of_project = (one for one in claims if one.preemptor.project is mine.project)
+    behind = [one for one in of_project if one.preemptor.priority < mine.priority and _could_claim(mine, one)]
+    for last in sorted(behind, key=lambda one: one.preemptor.priority):
+        if last.preemptor.request == mine.request:
+            lost.preemptor, last.preemptor = last.preemptor, mine._replace(entitlement=last.preemptor.entitlement)
+            return lost
+        if not last.victims and not last.moves and _take_room(pool, lost, last):
+            claims.remove(last)
+            return last
+    return lost
+
+
+def _take_room(pool: PoolState, lost: Preemption, last: Preemption) -> bool:
+    """Whether a job that has lost its devices fits in the room of a claim without victims; that has no devices then."""
+    preemptor, mark = last.preemptor, pool.ledger.mark()
+    _set_aside(pool, last)
+    fits = lost.preemptor.project.may_be_restored(0, lost.preemptor.user) and Replacement(pool, [lost]).succeeds()
+    if not fits:
+        pool.ledger.undo(mark)
+    preemptor.project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
+    return fits
 
 
 def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:

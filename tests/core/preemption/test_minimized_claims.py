@@ -7,7 +7,7 @@ from typing import Any
 from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from tests.core.preemption.test_exhaustive import put
-from tests.core.world import GENTLE, World
+from tests.core.world import GENTLE, World, world
 
 RUNNING: tuple[dict[str, Any], ...] = (
     {"project": "b", "gpu": 500, "user": "bob", "priority": 70, "seed": 211, "ran_s": 3600},
@@ -31,3 +31,27 @@ def test_a_job_that_lost_its_devices_does_not_take_the_claim_of_a_notebook_of_it
         made.ask(project, 250)
     reserved = {one.workload for one in decide(made.snapshot(), made.policy).actions if isinstance(one, Reserve)}
     assert reserved >= {"nb-b1", "nb-c1"}
+
+
+# R23
+def test_a_job_that_lost_its_devices_has_the_room_of_a_larger_one_of_lower_priority() -> None:
+    made = world(
+        """
+        pool t 4
+        pool t 1 Y
+        a 0 of t
+        b 0 of t
+        c 0 of t
+        d 1 of t
+        d runs 1 model Y on n2g0 fixed
+        a runs 1 priority 70
+        a runs 1 on n1g1 ran 100
+        a runs 2 on n1g2,n1g3
+        c queues 0.25 model Y
+        b queues 0.5
+        a queues 2 of 0.5 priority 70
+        a queues 0.75
+        """
+    )
+    reserved = {one.workload for one in made.tick().actions if isinstance(one, Reserve)}
+    assert reserved == {"b1", "a4", "a5"}
