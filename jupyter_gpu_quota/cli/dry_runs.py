@@ -17,6 +17,8 @@ def print_dry_run(answer: DryRunView, *, json_: bool) -> None:
     )  # an elastic job is charged by its nodes
     charge = f"{most} GPU" if least is None else f"{gpu_or_none(least)} to {most} GPU"
     print_prose(f"{_start_text(answer)}, charged {charge}: {answer.reason.message}")
+    if answer.estimate_text:
+        print_prose(answer.estimate_text)
     for each in answer.pauses:
         print_prose(f"{each.job}: {each.message}" if each.job else each.message)
 

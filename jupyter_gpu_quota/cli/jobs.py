@@ -117,7 +117,8 @@ def job(client: Client, id: str, json_: bool) -> None:
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
-        print_facts(_job_facts(found))
+        text = client.explain(found.id).estimate_text if found.state in ("queued", "paused") else None
+        print_facts(_job_facts(found, text))
 
 
 @click.command()
@@ -155,7 +156,7 @@ def _data_state_text(each: DataStateView) -> str:
     return f"{each.path}, {files if each.is_complete else f'of the first files: {files}'}"
 
 
-def _job_facts(job: JobDetail) -> list[tuple[str, object]]:
+def _job_facts(job: JobDetail, start: str | None) -> list[tuple[str, object]]:
     allocated, shares = share_text(job.whole_milli, job.simulated), job.enforcement
     uses = use_text(job.utilised_milli, job.utilised_unknown)
     if job.gpu != gpu_or_none(job.whole_milli):
@@ -167,6 +168,7 @@ def _job_facts(job: JobDetail) -> list[tuple[str, object]]:
         ("id", job.id),
         ("name", job.name),
         ("state", describe(job)),
+        *([("start", start)] if start else []),
         *([("paused because", job.paused_because.message)] if job.paused_because else []),
         ("project", f"{job.project} in pool {job.pool}"),
         ("user", job.user),
@@ -371,9 +373,8 @@ def explain(client: Client, id: str, json_: bool) -> None:
     if json_:
         print_json(found.model_dump(mode="json"))
         return
-    bound = " at the latest" if found.estimate_is_bound else ""
-    by = f"{plain_text(found.estimate_at)}{bound}, by time limits and deadlines" if found.estimate_at else None
-    print_facts([("id", found.id), ("state", found.state), ("why", found.reason.message), ("estimate", by)])
+    facts = [("id", found.id), ("state", found.state), ("why", found.reason.message)]
+    print_facts([*facts, *([("start", found.estimate_text)] if found.estimate_text else [])])
     if found.reason.figures:
         figures = found.reason.figures.items()
         print_table(("FIGURE", "VALUE"), [(label(name), value_text(name, value)) for name, value in figures])

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+from ..core.model import MS_PER_S
+from ..core.reason_codes import ReasonCode
 from ..core.reason_figures import figures_of
 from ..core.reasons import Reason, Waiting
 from .rendering import names_text, rendered
+
+_MINUTE_MS = 60 * MS_PER_S
 
 PLANNED = (
     "By the time limits of the work there it starts within {within_s:time}, if no claim of another project comes "
@@ -32,3 +38,18 @@ def planned_sentence(reason: Reason) -> str:
     above = reason.used_milli + reason.asked_milli > reason.guarantee_milli
     names = names_text(reason.delayed_by, reason.delaying)
     return rendered(_ESTIMATE, {**figures, "names": names, "right": _BY_PAST_USE if above else _WITHIN_QUOTA})
+
+
+def start_sentence(at: int, reason: Reason) -> str:
+    """The start of a waiting job, to the next whole minute, with its condition; from its instant and its reason."""
+    upwards = -(-at // _MINUTE_MS) * _MINUTE_MS
+    when = f"{datetime.fromtimestamp(upwards / MS_PER_S, UTC):%Y-%m-%d %H:%M} UTC"
+    if reason.code is ReasonCode.WAITS_FOR_DRAIN:
+        return f"Planned start: {when}, when the work that stops for it has ended or its grace is over."
+    if reason.code is ReasonCode.PAUSES_USED_UP:
+        return f"Estimated start: {when}, when its oldest pause is no longer counted."
+    if "within_s" not in figures_of(reason):
+        return f"Estimated start: {when}, by the time limits of running work, if no other work starts before it."
+    if isinstance(reason, Waiting) and reason.delaying == 0:
+        return f"Planned start: {when} at the latest, by the time limits of running work."
+    return f"Planned start: {when}, by the time limits of running work; other work may delay it."

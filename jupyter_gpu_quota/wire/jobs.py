@@ -133,7 +133,8 @@ class JobView(Wire):
 
     ``stopped_by``: the person who held or cancelled it, by name. ``queue_position``: its position, from 1, in the order
     in which its pool's waiting jobs are served; null for other jobs, and until the next decision. ``estimate_at``: its
-    planned start, where the last decision has one. An older service leaves out the fields with a default.
+    planned start, where the last decision has one, in ``estimate_text`` as a sentence with its condition. An older
+    service leaves out the fields with a default.
     """
 
     id: str
@@ -188,6 +189,7 @@ class JobView(Wire):
     stopped_by: str | None = None
     queue_position: int | None = None
     estimate_at: datetime | None = None
+    estimate_text: str | None = None
 
     @property
     def whole_milli(self) -> int:
@@ -347,7 +349,7 @@ class ExplainView(Wire):
     """``GET explain/{id}``: the reason of a workload's state, changes that would start it, and when it starts.
 
     ``estimate_at``: the start by the time limits of the work that runs. ``estimate_is_bound``: no work that
-    waits or may claim its quota can delay it; otherwise other work may.
+    waits or may claim its quota can delay it; otherwise other work may. ``estimate_text``: both as a sentence.
     ``unchecked_rank``: the job fits its training quota, but its rank is too large to be always available on one node.
     ``in_force``: the training quotas it is measured by that are in force only in part.
     ``ended_early``: the kinds of changes of which not every one was tried, because the pool is large.
@@ -359,6 +361,7 @@ class ExplainView(Wire):
     would_start: list[WouldStart]
     estimate_at: datetime | None
     estimate_is_bound: bool = False
+    estimate_text: str | None = None
     unchecked_rank: UncheckedRankView | None = None
     in_force: list[QuotaInForceView] = []
     ended_early: list[str] = []
@@ -369,7 +372,7 @@ class DryRunView(Wire):
 
     ``charged_milli`` is the charge with all ranks, ``charged_least_milli`` that with the fewest ranks of an elastic
     job, null for other jobs. ``estimate_at``: the start of a job that would wait, by the time limits of running work;
-    null if they give none. ``estimate_is_bound``: it would start no later.
+    null if they give none. ``estimate_is_bound``: it would start no later. ``estimate_text``: both as a sentence.
     """
 
     starts_now: bool
@@ -378,4 +381,5 @@ class DryRunView(Wire):
     charged_milli: int
     charged_least_milli: int | None = None
     estimate_at: datetime | None = None
+    estimate_text: str | None = None
     estimate_is_bound: bool = False

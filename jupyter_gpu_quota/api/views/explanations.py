@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from ...core.eviction.unavailable_devices import stay_reason
 from ...core.explain import projection
-from ...core.explain.explanation import Change
+from ...core.explain.explanation import Change, Explanation, Outlook
 from ...core.explain.rank_check import UncheckedRank
 from ...core.explain.why_waiting import explain
 from ...core.model import JobState, NotebookState
+from ...core.reason_codes import ReasonCode
 from ...messages.changes import changes_sentence
 from ...messages.explanations import dry_run_sentence, explanation_sentence
+from ...messages.planned_start import start_sentence
 from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import AffectedView, DryRunView, ExplainView, QuotaInForceView, ReasonView, UncheckedRankView, WouldStart
@@ -32,11 +34,10 @@ async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunVi
     await store_view.learn_names((person.id,))
     snapshot = services.decisions.snapshot()
     found = await store_view.compute_slow(projection.dry_run, snapshot, quota.policy, job)
-    starts_at, is_bound = None, False
+    waiting = None
     if not found.starts_now and not found.pauses and not found.restarts:
         with_job = replace(snapshot, jobs=(*snapshot.jobs, job))
-        explained = await store_view.compute_slow(explain, with_job, quota.policy, job.id)
-        starts_at, is_bound = explained.estimate_at, explained.is_bound
+        waiting = await store_view.compute_slow(explain, with_job, quota.policy, job.id)
     reason = reason_view(found.reason, store_view)
     if found.reason.code in projection.NOT_YET:  # the core knows people by their ids
         message = dry_run_sentence(found).replace(person.id, store_view.name_of(person.id))
@@ -52,9 +53,20 @@ async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunVi
         reason=reason,
         charged_milli=spec.gpu_milli * spec.ranks,
         charged_least_milli=None if spec.min_ranks is None else spec.gpu_milli * spec.min_ranks,
-        estimate_at=maybe_instant(starts_at),
-        estimate_is_bound=is_bound,
+        **_estimate(waiting),
     )
+
+
+def _estimate(found: Explanation | None) -> dict[str, Any]:
+    """The start of a workload: its instant, whether it is a bound, and both as a sentence while it waits."""
+    if found is None or found.estimate_at is None or found.reason is None:
+        return {"estimate_at": None}
+    waits = found.outlook is Outlook.WAITS or found.reason.code is ReasonCode.WAITS_FOR_DRAIN
+    return {
+        "estimate_at": maybe_instant(found.estimate_at),
+        "estimate_is_bound": found.is_bound,
+        "estimate_text": start_sentence(found.estimate_at, found.reason) if waits else None,
+    }
 
 
 def _affected(
@@ -109,8 +121,7 @@ async def explanation(services: Services, person: Person, record: JobRecord | No
             _would_start(change, by_name(changes_sentence([change], shown)), shown(change.ends))
             for change in found.would_start
         ],
-        estimate_at=maybe_instant(found.estimate_at),
-        estimate_is_bound=found.is_bound,
+        **_estimate(found),
         unchecked_rank=_unchecked_rank(found.unchecked),
         in_force=[QuotaInForceView(**{name: getattr(one, name) for name in IN_FORCE}) for one in found.in_force],
         ended_early=[str(kind) for kind in found.ended_early],

@@ -30,6 +30,7 @@ from ...core.reason_figures import code_of, figures_of
 from ...core.reasons import ByPerson, Reason
 from ...core.samples import DeviceSample
 from ...messages.exit_status import exit_text
+from ...messages.planned_start import start_sentence
 from ...messages.reasons import sentence, with_user_name
 from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord
 from ...wire import (
@@ -211,8 +212,13 @@ def _of_queue(record: JobRecord, store_view: StoreView) -> dict[str, Any]:
     """The position and the planned start of a waiting job, by the last decision."""
     if record.job.state not in WAITING:
         return {}
-    position, at = store_view.positions.get(record.job.id), store_view.estimates.get(record.job.id)
-    return {"queue_position": position, "estimate_at": maybe_instant(at)}
+    job = record.job.id
+    at, reason = store_view.estimates.get(job), store_view.waits.get(job)
+    return {
+        "queue_position": store_view.positions.get(job),
+        "estimate_at": maybe_instant(at),
+        "estimate_text": None if at is None or reason is None else start_sentence(at, reason),
+    }
 
 
 def _job_fields(view: type[JobView], record: JobRecord, store_view: StoreView) -> dict[str, Any]:

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from jupyter_gpu_quota.api.handlers import quota
 from jupyter_gpu_quota.api.quota_edits import preview as previews
 from jupyter_gpu_quota.api.quota_edits.arithmetic import Arithmetic, arithmetic_of_file
+from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
-from tests.api.pages.browser import open_page, seen
-from tests.api.world import QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
+from tests.api.pages.browser import open_page, seen, shows
+from tests.api.world import PREFIX, QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
 from tests.patience import PATIENCE_S
 
 DEPARTMENTS = (
@@ -384,7 +386,7 @@ def test_an_explanation_compares_the_rank_with_the_largest_that_always_fits(worl
 
 # R34
 @pytest.mark.parametrize(("weight", "is_bound"), [(0, True), (1, False)])
-def test_the_page_calls_only_a_bound_the_latest_start(
+def test_only_a_bound_is_called_the_latest_start_in_the_same_words_everywhere(
     world: ServiceWorld, chromium: Any, weight: int, is_bound: bool
 ) -> None:
     """Bob's project has no quota. Its job is protected by its minimum run time; with a weight it may come first."""
@@ -396,9 +398,16 @@ def test_the_page_calls_only_a_bound_the_latest_start(
     waiting = world.submit("patty", project="speech", gpu="4")["id"]
     world.step()
     found = world.get(f"explain/{waiting}", "patty").json
-    page = open_page(world, chromium, f"jobs/{waiting}", "patty")
-    seen(page, "Starts at the latest: " if is_bound else "Estimated start: ", "#estimate")
-    page.context.close()
+    text = found["estimate_text"]
+    condition = " at the latest, by" if is_bound else "; other work may delay it."
+    assert text.startswith("Planned start: ") and condition in text
+    for path, where in (("jobs", ".jobs .jgq-start"), (f"jobs/{waiting}", "#now .jgq-start")):
+        page = open_page(world, chromium, path, "patty")
+        shows(page, where, [text])
+        page.context.close()
+    url = ["--url", f"http://127.0.0.1:{world.port}{PREFIX}", "--token", "token-patty"]
+    for command in ("job", "explain"):
+        assert text in " ".join(CliRunner().invoke(main, [command, waiting, *url]).stdout.split())
     assert found["estimate_is_bound"] is is_bound, found
     assert ("at the latest" in found["reason"]["message"]) is is_bound
 

@@ -4,13 +4,14 @@ import { useEffect, useState } from 'react';
 
 import { RUNNING, WAITING, type Explanation, type Job } from '@jupyter-gpu-quota/api';
 
-import { age, duration, gpus, localTime } from './amounts';
+import { age, duration, gpus } from './amounts';
 import { useGpuState, useNow, usePanelContext, useTrans } from './context';
 import { Outputs } from './job/Outputs';
 import { ProvenanceDetails } from './job/Provenance';
 import { JobActions } from './JobActions';
 import { LogView } from './LogView';
 import { MetricCharts } from './MetricCharts';
+import { Start } from './Start';
 
 export function JobPanel({ id, onBack }: { id: string; onBack(): void }): JSX.Element {
   const trans = useTrans();
@@ -46,8 +47,6 @@ function JobBody({ job }: { job: Job }): JSX.Element {
 /** The reason of a job's state, and for a waiting job the changes that would start it. */
 export function StateReason({ job }: { job: Job }): JSX.Element {
   const { model } = usePanelContext();
-  const trans = useTrans();
-  const now = useNow(10_000);
   const [found, setFound] = useState<Explanation | null>(null);
   const waits = WAITING.has(job.state);
   useEffect(() => {
@@ -66,11 +65,7 @@ export function StateReason({ job }: { job: Job }): JSX.Element {
   return (
     <div className="jgq-why">
       {job.reason && <p>{job.reason.message}</p>}
-      {found?.estimate_at && (
-        <p>
-          {found.estimate_is_bound ? trans.__('Starts no later than') : trans.__('Estimated start')}: {localTime(found.estimate_at, now)}
-        </p>
-      )}
+      <Start of={found ?? job} />
       {found && found.would_start.length > 0 && (
         <ul>
           {found.would_start.map(change => (
@@ -94,7 +89,6 @@ function JobDetails({ job }: { job: Job }): JSX.Element {
     [trans.__('Submitted'), trans.__('%1 ago', age(job.submitted_at, now))],
     [RUNNING.has(job.state) ? trans.__('Running for') : trans.__('Ran for'), ran ? duration(ran) : null],
     [trans.__('Position'), job.queue_position == null ? null : trans.__('%1 in pool %2', job.queue_position, job.pool)],
-    [trans.__('Planned start'), job.estimate_at == null ? null : localTime(job.estimate_at, now)],
     [job.state === 'held' ? trans.__('Held by') : trans.__('Cancelled by'), job.stopped_by ?? null],
     [trans.__('Pauses'), job.pauses > 0 ? String(job.pauses) : null],
     [trans.__('Paused because'), job.paused_because?.message ?? null],

@@ -4,10 +4,11 @@ import { useEffect, useRef, useState, useSyncExternalStore } from 'react';
 
 import { isRefusal, type DryRun, type Job, type JobRequest } from '@jupyter-gpu-quota/api';
 
-import { gpus, localTime } from './amounts';
-import { useGpuState, useNow, usePanelContext, useTrans } from './context';
+import { gpus } from './amounts';
+import { useGpuState, usePanelContext, useTrans } from './context';
 import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
 import { ErrorText } from './ErrorText';
+import { Start } from './Start';
 import { AdvancedFields, Field, MainFields, ParameterFields, usePossible } from './SubmitFields';
 
 const DRY_RUN_AFTER_MS = 500;
@@ -125,7 +126,6 @@ function useDryRun(request: JobRequest | null): Outcome {
 
 function DryRunResult({ outcome, unavailable }: { outcome: Outcome; unavailable: boolean }): JSX.Element {
   const trans = useTrans();
-  const now = useNow(60_000);
   return (
     <div className="jgq-outcome" aria-live="polite">
       {outcome?.of === 'refusal' && !unavailable && <p className="jgq-error">{outcome.message}</p>}
@@ -139,12 +139,7 @@ function DryRunResult({ outcome, unavailable }: { outcome: Outcome; unavailable:
           <p>
             <b>{outcome.found.starts_now ? trans.__('Starts now.') : trans.__('Would be queued.')}</b> {outcome.found.reason.message}
           </p>
-          {outcome.found.estimate_at != null && (
-            <p>
-              {outcome.found.estimate_is_bound ? trans.__('Starts no later than') : trans.__('Estimated start')}:{' '}
-              {localTime(outcome.found.estimate_at, now)}
-            </p>
-          )}
+          <Start of={outcome.found} />
           {outcome.found.pauses.map((one, at) => (
             <p key={at} className="jgq-quiet">
               {one.message}

@@ -17,4 +17,5 @@ export { ProjectCards } from './ProjectCard';
 export { QuotaBar } from './QuotaBar';
 export { ShareCard } from './ShareCard';
 export { Sidebar } from './Sidebar';
+export { Start } from './Start';
 export { SubmitForm } from './SubmitForm';

@@ -1,10 +1,10 @@
 /** One job: its state and reason, its metrics, its details, its log, its outputs and its attempts. */
 
 import { WAITING, type Explanation, type JobDetail } from '@jupyter-gpu-quota/api';
-import { JobActions, MetricCharts, ProvenanceDetails } from '@jupyter-gpu-quota/components';
+import { JobActions, MetricCharts, ProvenanceDetails, Start } from '@jupyter-gpu-quota/components';
 
 import type { Frame } from '../frame';
-import { Simulated, StateTag, When } from '../pieces';
+import { Simulated, StateTag } from '../pieces';
 import { useTheme } from '../theme-state';
 import { Attempts } from './Attempts';
 import { useDetail } from './detail';
@@ -82,11 +82,7 @@ function Now({ job, explanation }: { job: JobDetail; explanation: Explanation })
           Why it was paused: {job.paused_because.message}
         </p>
       )}
-      {explanation.estimate_at && (
-        <p id="estimate">
-          {explanation.estimate_is_bound ? 'Starts at the latest' : 'Estimated start'}: <When at={explanation.estimate_at} />
-        </p>
-      )}
+      <Start of={explanation} />
       {job.queue_position != null && (
         <p>
           Position {job.queue_position} of the waiting jobs of pool {job.pool}.

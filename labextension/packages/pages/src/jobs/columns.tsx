@@ -3,7 +3,7 @@
 import type { ColumnDef } from '@tanstack/react-table';
 
 import type { Job } from '@jupyter-gpu-quota/api';
-import { ChangeButtons, duration, gpus, useNow } from '@jupyter-gpu-quota/components';
+import { ChangeButtons, duration, gpus, Start, useNow } from '@jupyter-gpu-quota/components';
 
 import { ranksText, ranMs, reasonText, wholeMilli } from '../amounts';
 import { Quiet, StateTag, Swatch, Under, Utilised, When } from '../pieces';
@@ -28,7 +28,7 @@ export function jobColumns(prefix: string): ColumnDef<Job>[] {
       cell: ({ row: { original: job } }) => <Name job={job} prefix={prefix} />,
     },
     { id: 'state', accessorKey: 'state', header: 'State', cell: ({ row }) => <State job={row.original} /> },
-    { id: 'reason', header: 'Reason', enableSorting: false, meta: { className: 'why' }, cell: ({ row }) => reasonText(row.original) },
+    { id: 'reason', header: 'Reason', enableSorting: false, meta: { className: 'why' }, cell: ({ row }) => <Why job={row.original} /> },
     { id: 'gpu', header: 'GPU', enableSorting: false, meta: { className: 'num', label: 'GPU' }, cell: ({ row }) => <Gpu job={row.original} /> },
     { id: 'priority', accessorKey: 'priority', header: 'Priority', meta: { className: 'num priority' }, cell: ({ row }) => row.original.priority },
     {
@@ -85,6 +85,15 @@ function State({ job }: { job: Job }): JSX.Element {
           {job.progress.done} of {job.progress.total}
         </Under>
       )}
+    </>
+  );
+}
+
+function Why({ job }: { job: Job }): JSX.Element {
+  return (
+    <>
+      {reasonText(job)}
+      <Start of={job} />
     </>
   );
 }
