@@ -142,20 +142,28 @@ def best_of(project: QuotaState, queues: Iterable[ClassQueue]) -> Row | None:
 
 
 def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, other_queue: ClassQueue) -> bool:
-    """Whether the first job of one class comes before that of another: in the project's order, or between projects."""
+    """Whether the first job of one class comes before that of another, as candidates: by entitlement first (R21)."""
     key, other_key = queue.first_key(), other_queue.first_key()
     if key is None or other_key is None:
         return other_key is None
-    if project is other:
-        return key < other_key
     entitlement, other_entitlement = project.entitlement(queue.size), other.entitlement(other_queue.size)
     if entitlement is not other_entitlement:
         return entitlement < other_entitlement
+    if project is other:
+        return key < other_key
     first = _key(project, queue, entitlement, key.submitted_at)
     second = _key(other, other_queue, other_entitlement, other_key.submitted_at)
     if project.levels[-1] is other.levels[-1]:
         return first < second
     return _between(Row(first, queue, project)) < _between(Row(second, other_queue, other))
+
+
+def precedes(project: QuotaState, queue: ClassQueue, other: QuotaState, other_queue: ClassQueue) -> bool:
+    """:func:`comes_before`; of jobs of one project, whether the first comes before in the project's own order."""
+    key, other_key = queue.first_key(), other_queue.first_key()
+    if project is other and key is not None and other_key is not None:
+        return key < other_key
+    return comes_before(project, queue, other, other_queue)
 
 
 def first_row(rows: Iterable[Row]) -> Row | None:

@@ -7,7 +7,7 @@ from ..placement.place import Fit, is_free_now, occupy, place, request_of, reser
 from ..preemption.minimize import minimize_victims
 from ..queue.division import divide_pool
 from ..queue.job_queue import ClassQueue
-from ..queue.order import QueueOrder, comes_before
+from ..queue.order import QueueOrder, comes_before, precedes
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from ..reason_codes import ReasonCode
@@ -149,7 +149,7 @@ class SchedulingCycle:
                 continue
             if found is None:
                 break
-            if blocked is not None and comes_before(*blocked, *found):
+            if blocked is not None and precedes(*blocked, *found):
                 self._reserve_for(blocked)
                 blocked = None
             self.jobs.serve(*found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpu_quota.core.plan import Resume
+from jupyter_gpu_quota.core.plan import Pause, Resume
 from tests.core.world import world
 
 
@@ -35,6 +35,13 @@ class TestQueueOrder:
     # R21
     def test_a_job_within_the_guarantee_comes_before_an_older_one_above_it(self) -> None:
         assert self.starts("pool t 2\na 1 of t\na queues 2\na queues 1") == ["a2"]
+
+    def test_what_a_claim_frees_is_offered_to_a_job_above_the_fair_share_behind_those_within(self) -> None:
+        """A younger job of its own project, and after that c's; by its reservation c's might pause another job of a."""
+        projects = "a 0 of t\nb 0 of t\nc 0 of t\na runs 1\na runs 0.75\na runs 2 ran 60\n"
+        made = world("pool t 4\n" + projects + "b queues 0.75\na queues 1\na queues 0.25\nc queues 1")
+        served = [one.workload for one in made.tick().actions if not isinstance(one, Pause)]
+        assert served == ["b1", "a5", "c1"]
 
     # R23
     def test_users_take_turns(self) -> None:
