@@ -99,6 +99,11 @@ class GPUQuota(Configurable):
         help="PersistentVolumeClaim (ReadWriteMany) in that namespace, whose volume the service has as its state_dir; "
         "pods mount the folders of their own job. The backend kubernetes needs it.",
     ).tag(**SERVICE)
+    kubernetes_agent_account = Unicode(
+        "",
+        help="User name of the service account of the agents of nodes, such as "
+        "system:serviceaccount:jupyterhub:gpu-quota-agent; empty: the service takes no samples of nodes.",
+    ).tag(**SERVICE)
     kubernetes_pod = Dict(
         help="Fields merged into the spec of each pod of a job: {'tolerations': [...], 'imagePullSecrets': [...]}."
     ).tag(**SERVICE)

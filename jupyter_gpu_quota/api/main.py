@@ -146,6 +146,7 @@ def make_services(
             user_id=lambda name: store_view.read(slot().user_id, name, now=now_ms()),
             quota=lambda: store_view.quota_file,
             slices=slice_secrets,
+            nodes=backend.nodes,
         ),
         slice_secrets=slice_secrets,
         store_view=store_view,

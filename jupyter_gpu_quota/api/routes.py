@@ -21,12 +21,12 @@ from .handlers import (
     kernel_requests,
     logs,
     nodes,
-    notebook_reports,
     notebooks,
     quota,
     status,
     usage,
 )
+from .handlers.reports import notebook_reports, samples_of_nodes
 from .requests import etags
 from .requests.call import PAGED, Answer, Call, Route
 from .requests.openapi import openapi
@@ -119,7 +119,7 @@ ROUTES: tuple[Route, ...] = (
           gives=wire.DeviceView, query=PAGED),
     Route("GET", "samples", S.READ, cluster.samples, "The newest reading of each device; with device, all of it.",
           gives=samples.SampleView, query=("device", "from", "to", *PAGED)),
-    Route("POST", "samples", S.ADMIN_OR_HUB, cluster.ingest,
+    Route("POST", "samples", S.ADMIN_HUB_OR_NODE, samples_of_nodes.ingest,
           "Ingest one node's readings; 409 unknown_device if one is not recorded: keep the batch and send it again.",
           takes=samples.SampleBatch, gives=samples.IngestedView, operation="send readings of devices"),
     Route("GET", "usage", S.READ, usage.show,

@@ -138,7 +138,10 @@ class SampleBackend(Protocol):
     """Reads the use and the health of devices."""
 
     def samples(self, users: DeviceUsers, *, now: int) -> Sequence[DeviceSample] | None:
-        """One sample per device; None: they are being read until a later tick. It does not wait."""
+        """One sample per device; None: they are being read until a later tick. It does not wait.
+
+        A stand-in is stored only where the agent of the device's node is silent.
+        """
 
     def device_facts(self) -> Sequence[DeviceFact]:
         """Health and foreign use in the newest samples, where the store does not have them yet."""
@@ -291,13 +294,37 @@ class SubmissionChecks(Protocol):
         """The full path of a live job's directory; ``user`` None: the service's own. Raises JobRefused."""
 
 
+# --- nodes ------------------------------------------------------------------------------------------------------------
+class TokenRefused(Exception):
+    """No agent of a node has this token; the message says why. ``is_valid``: it is a valid token of another account."""
+
+    def __init__(self, message: str, *, is_valid: bool = True) -> None:
+        super().__init__(message)
+        self.is_valid = is_valid
+
+
+class NodeUnverified(Exception):
+    """Whether a token is that of a node's agent cannot be verified now; the message says why."""
+
+
+class NodeTokens(Protocol):
+    """Verifies the tokens of the agents of nodes."""
+
+    def is_token(self, text: str) -> bool:
+        """Whether a text has the form of such a token. It does not wait."""
+
+    def node_of(self, token: str) -> str:
+        """The node of the agent with this token. It may wait some seconds. Raises TokenRefused, NodeUnverified."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendReaders:
-    """The parts of a backend that an API process uses; each process has its own."""
+    """The parts of a backend that an API process uses; each process has its own. ``nodes`` None: it has no agents."""
 
     outputs: OutputReader
     capabilities: CapabilityReader
     submissions: SubmissionChecks
+    nodes: NodeTokens | None = None
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------

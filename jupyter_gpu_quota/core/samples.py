@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 KNOWN, UNKNOWN = 1000, 0
 """Coverage of one reading, in permille of the readings that were expected."""
 
+AGENT = "agent"
+"""The key of the reason, in ``why``, for which no agent of the node read the device."""
+
+SILENT_MS = 30_000
+"""A node whose agent sent nothing for so long has unknown samples."""
+
 Place = tuple[str, int, int]
 """A process where it runs: its pid namespace ("" where it is not known), its id there, its start in clock ticks."""
 
@@ -51,3 +57,13 @@ class DeviceSample:
     temperature_c: int | None = None
     power_w: int | None = None
     why: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether it stands for the sample that the agent of the node did not send."""
+        return AGENT in self.why
+
+    def is_needed_after(self, newest: DeviceSample | None) -> bool:
+        """Whether it says more than the newest sample of the device: a stand-in does only where the agent is silent."""
+        is_fresh = newest is not None and not newest.is_stand_in and abs(self.at - newest.at) < SILENT_MS
+        return not (self.is_stand_in and is_fresh)

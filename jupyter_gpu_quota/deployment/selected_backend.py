@@ -53,7 +53,10 @@ def readers_of(config: GPUQuota) -> BackendReaders:
 
     settings, (kubeconfig, context) = pod_settings(config), credentials(config)
     try:
-        return kubernetes_readers(config.state_dir, settings, kubeconfig=kubeconfig, context=context)
+        return kubernetes_readers(
+            config.state_dir, settings, kubeconfig=kubeconfig, context=context,
+            agent_account=config.kubernetes_agent_account,
+        )  # fmt: skip
     except CredentialsMissing as error:
         raise BackendUnavailable(str(error)) from error
 

@@ -192,6 +192,8 @@ class Store(StoreQueries):
             work.put(BATCHES, BatchRow(node=node, sequence=sequence, at=now))
             work.fetch(SAMPLES, [SAMPLES.key(row) for row in rows])
             work.fetch(LATEST, [LATEST.key(row) for row in rows])
+            before = {row.device: work.get(LATEST, LATEST.key(row)) for row in rows}
+            rows = [row for row in rows if row.is_needed_after(before[row.device])]
             for row in rows:
                 work.put(SAMPLES, replace(row, why={}, processes={}))  # only the newest sample needs these
                 newest = work.get(LATEST, LATEST.key(row))
@@ -199,7 +201,7 @@ class Store(StoreQueries):
                     work.put(LATEST, row)
             add_use(work, due)
         self._tally.forget(due, now)
-        self._tally.take(rows)
+        self._tally.take(rows, {device: row.at for device, row in before.items() if row is not None})
         self._points.take_samples(rows)
         self.add_series(now=now)
         return True

@@ -13,9 +13,11 @@ from typing import Any
 from jupyterhub.services.auth import HubOAuth
 from tornado.web import HTTPError, RequestHandler
 
+from ...backends.protocol import NodeTokens, NodeUnverified, TokenRefused
 from ...hub_api import PAGE_SIZE, Account, Hub, HubUnavailable, HubUsers
 from ...quotafile import QuotaFile
 from .permissions import Person, Role
+from .refusals import Refused
 from .slice_secrets import SliceSecrets
 
 SCOPE_PREFIX = "custom:gpu-quota:"
@@ -26,6 +28,7 @@ MIN_SAVED_REQUESTS = 4
 """All users are listed at once only where that saves more than this many requests."""
 
 HUB_TIMEOUT_S = 15.0
+RETRY_AFTER_S = 2
 RECHECK_S = 15.0
 """Interval at which the token and the roles of a stream's reader are checked at the hub.
 
@@ -143,11 +146,12 @@ class People:
         user_id: Callable[[str], Any],
         quota: Callable[[], QuotaFile | None],
         slices: SliceSecrets,
+        nodes: NodeTokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.auth, self.accounts = auth, accounts
         self._user_id, self._quota = user_id, quota
-        self._slices, self._clock = slices, clock
+        self._slices, self._clock, self.nodes = slices, clock, nodes
         self._ids: dict[str, str] = {}
         self._server_tokens: dict[str, _ServerToken] = {}
 
@@ -157,6 +161,9 @@ class People:
         if token and hmac.compare_digest(token.encode(), self.auth.api_token.encode()):
             request._token_authenticated = True  # type: ignore[attr-defined]
             return HUB_PERSON
+        if token and self.nodes is not None and self.nodes.is_token(token):
+            request._token_authenticated = True  # type: ignore[attr-defined]
+            return await _node_person(self.nodes, token)
         if model := await self._server_token(request, token):
             request._token_authenticated = True  # type: ignore[attr-defined]
             return await self._person(model)
@@ -238,6 +245,19 @@ class People:
         if "read" not in present.scopes:
             raise NotAllowed(f"this token of {person.name} no longer has the scope custom:gpu-quota:read.")
         return present
+
+
+async def _node_person(nodes: NodeTokens, token: str) -> Person:
+    """The agent of a node. Raises Refused, NotAllowed."""
+    try:
+        node = await asyncio.to_thread(nodes.node_of, token)
+    except NodeUnverified as error:
+        raise Refused(503, "cluster_away", f"{error}. Try again.", {"Retry-After": str(RETRY_AFTER_S)}) from error
+    except TokenRefused as error:
+        if error.is_valid:
+            raise NotAllowed(f"{error}.") from error
+        raise Refused(401, "not_authenticated", f"{error}.", {"WWW-Authenticate": "Bearer"}) from error
+    return Person(name=node, id=f"system:node:{node}", node=node)
 
 
 def short_scopes(scopes: object, name: str) -> frozenset[str]:

@@ -19,7 +19,7 @@ DEFAULT_PRIORITY, MAX_PRIORITY = 50, 100
 
 
 class Scope(StrEnum):
-    """The requirement of a route. The hub's spawner passes only where ``hub`` is named."""
+    """The requirement of a route. The hub's spawner, and the agent of a node, pass only where they are named."""
 
     OPEN = "open"  # no login
     READ = "read"
@@ -28,7 +28,7 @@ class Scope(StrEnum):
     AUDIT = "audit"
     ADMIN = "admin"
     APPLY = "apply"  # to change the policy: an admin with a token that may change things
-    ADMIN_OR_HUB = "admin or hub"
+    ADMIN_HUB_OR_NODE = "admin, hub or node"
     HUB = "hub"
 
 
@@ -38,6 +38,7 @@ class Person:
     ``groups`` those of the hub.
 
     ``hub_admin``: the hub's own admin flag. ``is_hub``: the hub's spawner, which presents the service's own token.
+    ``node``: the node whose agent it is; None for all others.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Person:
     scopes: frozenset[str] = frozenset()
     hub_admin: bool = False
     is_hub: bool = False
+    node: str | None = None
     roles: Mapping[str, Role] = field(default_factory=dict)
     groups: frozenset[str] = frozenset()
 
@@ -68,7 +70,9 @@ def may_enter(person: Person | None, scope: Scope) -> bool:
     if person is None:
         return False
     if person.is_hub:
-        return scope in {Scope.HUB, Scope.READ_OR_HUB, Scope.ADMIN_OR_HUB}
+        return scope in {Scope.HUB, Scope.READ_OR_HUB, Scope.ADMIN_HUB_OR_NODE}
+    if person.node is not None:
+        return scope is Scope.ADMIN_HUB_OR_NODE
     match scope:
         case Scope.READ | Scope.READ_OR_HUB:
             return "read" in person.scopes
@@ -76,7 +80,7 @@ def may_enter(person: Person | None, scope: Scope) -> bool:
             return "submit" in person.scopes
         case Scope.AUDIT:
             return person.auditor or bool(person.leads and "read" in person.scopes)
-        case Scope.ADMIN | Scope.ADMIN_OR_HUB:
+        case Scope.ADMIN | Scope.ADMIN_HUB_OR_NODE:
             return person.admin and not person.scopes.isdisjoint({"read", "admin"})
         case Scope.APPLY:
             return "admin" in person.scopes or (person.hub_admin and "submit" in person.scopes)
@@ -86,6 +90,8 @@ def may_enter(person: Person | None, scope: Scope) -> bool:
 
 def refusal(person: Person, scope: Scope, operation: str) -> str:
     """Why a person may not use a route, and what they can do about it; ``operation`` as in "cordon nodes"."""
+    if person.node is not None:
+        return f"the agent of node {person.node} may not {operation}: it may only send samples."
     if scope is Scope.HUB:
         return f"{person.name} may not {operation}: only the hub's spawner may."
     if scope is Scope.AUDIT and not person.leads:
@@ -97,7 +103,7 @@ def refusal(person: Person, scope: Scope, operation: str) -> str:
     return f"{person.name}'s token may not {operation}: it lacks {_MISSING_SCOPE[scope]}. {_ADVICE.format('a scope')}"
 
 
-_ADMIN_SCOPES = frozenset({Scope.ADMIN, Scope.ADMIN_OR_HUB, Scope.APPLY})
+_ADMIN_SCOPES = frozenset({Scope.ADMIN, Scope.ADMIN_HUB_OR_NODE, Scope.APPLY})
 _ADVICE = "An admin of the hub can grant {}: with a role in the hub's configuration, or with a token."
 _MISSING_SCOPE = {
     Scope.READ: "the scope custom:gpu-quota:read",
@@ -105,7 +111,7 @@ _MISSING_SCOPE = {
     Scope.SUBMIT: "the scope custom:gpu-quota:submit",
     Scope.AUDIT: "the scope custom:gpu-quota:read or custom:gpu-quota:audit",
     Scope.ADMIN: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
-    Scope.ADMIN_OR_HUB: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
+    Scope.ADMIN_HUB_OR_NODE: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
     Scope.APPLY: "the scope custom:gpu-quota:admin, or custom:gpu-quota:submit of an admin",
 }
 

@@ -14,27 +14,23 @@ from ...core.samples import DeviceSample
 from ...store.database.tables import AllocationRow
 from ...store.records.calls import Page
 from ...wire import ChoiceView, DepartmentView, DeviceView, PoolView, ProjectView
-from ...wire.samples import IngestedView, SampleBatch, SampleIn, SampleView
+from ...wire.samples import SampleView
 from ...wire.status import ChannelView, DeploymentView, MeView, StopView
 from ..access.permissions import Person, may_see_project
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
 from ..requests.services import Services
 from ..state.store_view import StoreView
-from ..state.utilisation import AHEAD_MS, of_devices
+from ..state.utilisation import of_devices
 from ..views.choices import with_choices
 from ..views.outputs import storage_view
 from ..views.records import device_view, instant, node_view, reason_view, sample_view
 from .notebooks import person_named
 
-HOUR_MS = 3_600_000
 MAX_HISTORY = 1_000
 """Readings of a device in an answer that names no limit."""
 JOB_PYTHON = str(Path(sys.prefix, "bin", "python"))
 """The environment of the service is the first in the PATH of jobs."""
-NAMED_DEVICES = 5
-"""Unknown devices that a refusal names."""
-RETRY_AFTER_S = 2
 
 
 def device_views(services: Services, person: Person, names: Iterable[str]) -> list[DeviceView]:
@@ -275,54 +271,3 @@ def _with_allocated(row: DeviceSample, parts: Sequence[AllocationRow]) -> Sample
     """A reading with what was allocated of its device at that instant."""
     then = [each for each in parts if each.allocated_at <= row.at and (each.released_at or row.at + 1) > row.at]
     return sample_view(row).model_copy(update={"allocated_milli": sum(each.allocation.gpu_milli for each in then)})
-
-
-async def ingest(call: Call) -> IngestedView:
-    """Store one node's readings; a repeated batch is accepted and ignored, one with an unknown device is refused."""
-    batch: SampleBatch = call.body
-    await _check_devices(call.services, batch)
-    now, keep_ms = call.services.clock(), call.services.settings.keep_samples_hours * HOUR_MS
-    rows = [_row(batch.node, sample, now, keep_ms=keep_ms) for sample in batch.samples]
-    store_view = call.store_view
-    new = await store_view.read(store_view.store.add_samples, batch.node, batch.sequence, rows, now=now)
-    return IngestedView(accepted=new)
-
-
-async def _check_devices(services: Services, batch: SampleBatch) -> None:
-    """Refuse a batch as a whole if one of its devices is not recorded on its node.
-
-    Nothing of it is stored, nor its sequence number: the node sends the same batch again once the device is recorded.
-    """
-    named = {sample.device for sample in batch.samples}
-    if not named <= _devices_of(services, batch.node):
-        await services.store_view.refresh()  # a device that was recorded since the last one
-    unknown = sorted(named - _devices_of(services, batch.node))
-    if not unknown:
-        return
-    more = f" and {len(unknown) - NAMED_DEVICES} more" if len(unknown) > NAMED_DEVICES else ""
-    sentence = (
-        f"samples: {', '.join(unknown[:NAMED_DEVICES])}{more} of node {batch.node}: not recorded. Nothing of the"
-        " batch was kept: send it again with the same sequence number once the controllers have observed the device."
-    )
-    raise Refused(409, "unknown_device", sentence, {"Retry-After": str(RETRY_AFTER_S)})
-
-
-def _devices_of(services: Services, node: str) -> set[str]:
-    return {device.id for device in services.store_view.mirror.devices.values() if device.node == node}
-
-
-def _row(node: str, sample: SampleIn, now: int, *, keep_ms: int) -> DeviceSample:
-    """A reading as a row. Refuses one of the future, and one that is older than any that is kept."""
-    if sample.at.tzinfo is None:
-        sentence = "samples: each `at` is an instant with its time zone, such as 2027-01-01T00:00:00Z."
-        raise Refused(400, "invalid", sentence)
-    at = int(sample.at.timestamp() * 1000)
-    if not now - keep_ms <= at <= now + AHEAD_MS:
-        when = "ahead of" if at > now else "behind"
-        sentence = (
-            f"samples: the reading of {sample.device} is dated {abs(at - now) // 1000} s {when} this service's clock"
-            f" ({instant(now):%Y-%m-%dT%H:%M:%SZ}); from {keep_ms // 1000} s behind to {AHEAD_MS // 1000} s ahead is"
-            f" taken. Nothing of the batch was kept: set the clock of {node} and send new readings."
-        )
-        raise Refused(400, "invalid", sentence)
-    return DeviceSample(**dict(sample) | {"node": node, "at": at, "coverage_permille": None})

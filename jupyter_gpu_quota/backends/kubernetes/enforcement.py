@@ -9,7 +9,7 @@ from functools import partial
 from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
 from ...core.facts import DeviceFact
 from ...core.model import Allocation, Device
-from ...core.samples import UNKNOWN, DeviceSample
+from ...core.samples import AGENT, UNKNOWN, DeviceSample
 from ..protocol import SIMULATED, Capabilities, DeviceUsers, StopNotebookOrder
 from ..rendering.cluster_names import FENCING, HUB, NOTEBOOK
 from ..rendering.pods import PodSettings
@@ -18,12 +18,12 @@ from .client.api_server import ApiServer, Conflict, NotFound
 from .client.loop_thread import LoopThread
 from .devices.foreign_use import changed_use
 
-NO_AGENT = "no agent reads the devices of this cluster's nodes"
+NO_AGENT = "no agent of its node sends samples"
 NOT_LIMITED = "no agent reads how this cluster limits the memory of a share"
 
 
 class ClusterSamples:
-    """One sample per device, in which every figure is unknown.
+    """One sample per device, in which every figure is unknown: it stands for that of a node whose agent is silent.
 
     ``use_by_others`` returns milli-GPU by device; None: it is not known.
     """
@@ -49,7 +49,7 @@ def _unknown(device: Device, users: Sequence[Allocation], now: int) -> DeviceSam
     return DeviceSample(
         node=device.node, device=device.id, at=now, utilisation_percent=None, memory_used_mib=None,
         coverage_permille=UNKNOWN, simulated=False, workloads=dict.fromkeys(names),
-        why=dict.fromkeys([*names, "utilisation_percent", "memory_used_mib"], NO_AGENT),
+        why=dict.fromkeys([AGENT, *names, "utilisation_percent", "memory_used_mib"], NO_AGENT),
     )  # fmt: skip
 
 

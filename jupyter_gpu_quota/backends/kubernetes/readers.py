@@ -9,6 +9,7 @@ from ..rendering.pods import PodSettings
 from .client.api_server import ApiServer
 from .client.loop_thread import LoopThread
 from .enforcement import ClusterEnforcement
+from .node_tokens import NodeTokenReviews
 from .outputs import ClusterOutputs
 
 OPEN_TIMEOUT_S = 15.0
@@ -16,15 +17,19 @@ OPEN_TIMEOUT_S = 15.0
 
 def kubernetes_readers(
     state_dir: str | os.PathLike[str], settings: PodSettings, *, kubeconfig: str | None = None,
-    context: str | None = None,
+    context: str | None = None, agent_account: str = "",
 ) -> BackendReaders:  # fmt: skip
-    """The readers of one namespace, and of the volume where this process has it."""
+    """The readers of one namespace, and of the volume where this process has it.
+
+    ``agent_account`` is the user name of the service account of the nodes' agents; empty: there are none.
+    """
     server, thread = ApiServer(kubeconfig, context), LoopThread()
     thread.call(server.open(), OPEN_TIMEOUT_S)
     return BackendReaders(
         outputs=ClusterOutputs(server, thread, settings.namespace, os.fspath(state_dir)),
         capabilities=ClusterEnforcement(server, thread, settings),
         submissions=ClusterSubmissionChecks(),
+        nodes=NodeTokenReviews(server, thread, agent_account),
     )
 
 

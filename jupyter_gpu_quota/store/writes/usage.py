@@ -41,15 +41,18 @@ class Tally:
     """The use by readings that are not in the database yet, in milli-GPU times milliseconds, and in milliseconds."""
 
     def __init__(self) -> None:
-        self._read_at: dict[str, int] = {}
         self._used: Counter[Hour] = Counter()
         self._seen: Counter[Hour] = Counter()
         self._written_at: int | None = None
 
-    def take(self, rows: Iterable[DeviceSample]) -> None:
-        """Add stored readings; one older than the previous one is not counted: the clock was set back."""
+    def take(self, rows: Iterable[DeviceSample], read_at: Mapping[str, int]) -> None:
+        """Add stored readings; ``read_at`` is the previous one of each device, which another process may have stored.
+
+        A reading older than the previous one is not counted: the clock was set back.
+        """
+        known = dict(read_at)
         for row in rows:
-            before, self._read_at[row.device] = self._read_at.get(row.device), row.at
+            before, known[row.device] = known.get(row.device), row.at
             if before is None or not 0 < row.at - before <= MAX_GAP_MS:
                 continue
             for hour_at, spent_ms in split_by_hour(before, row.at):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ...core.lifecycle import HOLDS_SLICE
-from ...store.records.activity import PostponeWarning, RecordReport
-from ...store.records.commands import Recorded
-from ...store.records.rows import NotebookRecord
-from ...wire.activity import ActivityAnswer, ActivityReport
-from ..access.permissions import may_change_work
-from ..access.refusals import Refused, refused
-from ..requests.call import Answer, Call
-from ..views.idle_states import activity_answer, idle_view, policy_of
-from .notebooks import record_of, seen_notebook
+from ....core.lifecycle import HOLDS_SLICE
+from ....store.records.activity import PostponeWarning, RecordReport
+from ....store.records.commands import Recorded
+from ....store.records.rows import NotebookRecord
+from ....wire.activity import ActivityAnswer, ActivityReport
+from ...access.permissions import may_change_work
+from ...access.refusals import Refused, refused
+from ...requests.call import Answer, Call
+from ...views.idle_states import activity_answer, idle_view, policy_of
+from ..notebooks import record_of, seen_notebook
 
 
 async def report(call: Call) -> ActivityAnswer:

@@ -1,0 +1,1 @@
+"""What the servers of notebooks and the agents of nodes report."""
