@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from ..model import Job, Reservation
 from ..placement.place import Fit, Piece, Refusal, Request, is_refused, place, reserve, with_cpu_memory
 from ..preemption.accounting import mark_leaving, subtract_use
+from ..preemption.result import Preemption
 from ..queue.job_class import queue_of
 from ..queue.job_queue import ClassQueue, JobClass
 from ..queue.order import turn_of
@@ -44,6 +45,8 @@ class BackfillState:
         """The number of the last gain of room while the reservation is lifted, by that before it and by its pieces."""
         self._most_free: tuple[tuple[int, tuple[Piece, ...]], int] = (-1, ()), 0
         """The most that is free now on one reserved device, and for which changes and pieces that was computed."""
+        self.is_lifted = False
+        """Whether its devices are released for a claim or a start, see :meth:`lifted`."""
         self.recorded: tuple[BackfillReservation, ...] = ()
         """The one with which this plan began, and before that the recorded one if it is another."""
 
@@ -62,18 +65,23 @@ class BackfillState:
             self._stop_borrowers(now)
 
     def verify(self) -> None:
-        """Plan again if work was moved, resized or started elsewhere after the reservation was made.
-
-        The reservation ends if its job waits for a limit since victims were spared.
-        """
-        held = self.current
-        if held is None:
+        """Plan again if work was moved, resized or started elsewhere after the reservation was made."""
+        if self.end_at_limit() or self.current is None:
             return
+        held = self.current
         self._set(None)
         work = self.future_work()
-        held = self._or_recorded(held, work)
-        may_keep = self._may_keep(self.pool.waiting[held.job], held.project, held.queue)
-        self._set(self._verified(held, work) if may_keep else self._passed_back())
+        self._set(self._verified(self._or_recorded(held, work), work))
+
+    def end_at_limit(self) -> bool:
+        """End the reservation if its job waits for a limit now, since victims were spared or a claim came first."""
+        held = self.current
+        if held is None or self._may_keep(self.pool.waiting[held.job], held.project, held.queue):
+            return False
+        self._set(None)
+        self.dropped = True
+        self._set(self._passed_back())
+        return True
 
     def _or_recorded(self, held: BackfillReservation, work: Sequence[Running]) -> BackfillReservation:
         """The reservation, or one with which this plan began where that starts earlier and nothing has its devices."""
@@ -302,6 +310,16 @@ class BackfillState:
         gains = self._gains_without.get((self.ledger.gains, self.current.pieces if self.current else ()))
         return gains is not None and is_refused(self.ledger, request, gains, borrowed=borrowed)
 
+    def note_claim(self, claim: Preemption) -> None:
+        """Note on a new claim whether it is kept from the reserved devices, or has the right to the recorded ones."""
+        held, recorded = self.current, self.pool.backfill
+        if held is None or held.job == claim.preemptor.id:
+            return
+        if not self.is_lifted:
+            claim.kept_for, claim.kept_from = held.job, held.pieces
+        else:
+            claim.has_right = recorded is not None and recorded.workload == held.job
+
     @contextmanager
     def lifted(self, *, plans_again: bool) -> Iterator[None]:
         """Release the reservation inside the block.
@@ -313,8 +331,9 @@ class BackfillState:
         gains = ledger.gains
         reserve(ledger, pieces, borrowed=False, sign=-1)
         ledger.gains = self._gains_without.setdefault((gains, pieces), ledger.gains)
-        mark = ledger.mark()
+        mark, self.is_lifted = ledger.mark(), True
         yield
+        self.is_lifted = False
         is_changed = ledger.mark() != mark
         reserve(ledger, pieces, borrowed=False)
         if not is_changed:

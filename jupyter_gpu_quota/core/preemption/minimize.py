@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from ..placement.ledger import Ledger
 from ..placement.place import Piece, reserve
@@ -12,7 +12,7 @@ from ..queue.job_class import queue_of
 from ..queue.pool_state import PoolState, victim_list
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from .operations import split
-from .replacement import Replacement, Victims, lifted
+from .replacement import Amounts, Replacement, Victims, lifted
 from .result import Preemption
 from .rules import Preemptor
 from .shrinking import take_back_offer
@@ -23,38 +23,68 @@ MAX_REPLACED = 12
 
 
 def minimize_victims(
-    pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece] = ()
+    pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece] = (), holder: str = ""
 ) -> list[Preemption]:
     """Restore every victim without which all preemptions of the plan still find room.
 
     Only room that is left over on draining devices can replace a victim's, also room that jobs above their fair share
     have reserved without victims, or with victims that are restored. Returns those that lose it: they are no part of
     the plan any more. A claim that has taken over devices keeps a part of them: they are for no claim above its
-    guarantee. ``backfill``: the pieces of the backfill reservation. A restored victim may stay on its devices.
-    A preemptor comes there only in the place of a job that has reserved them, too, or where this plan has freed them,
-    or given them to a claim, and then reserved them.
+    guarantee. ``backfill``: the pieces of the backfill reservation, and ``holder`` its job. A restored victim may stay
+    on its devices. A preemptor comes there only if it has the right, or if they were not reserved when it was served.
     Rule R43.
     """
     if not any(one.victims or one.moves for one in preemptions):
         return []
-    drains, restored = set[Preemption](), set[QuotaState]()
+    drains, restored, reserved = set[Preemption](), set[QuotaState](), Counter[int]()
+    for piece in backfill:
+        reserved[piece.device] += piece.gpu_milli
     _set_left_over_aside(pool, preemptions, drains, restored)
-    while True:
-        claims = [one for one in preemptions if one not in drains]
-        shared = _shared(pool, backfill, claims, drains)
-        others = [piece for piece in backfill if piece not in shared]
-        with lifted(pool.ledger, shared):
-            restored |= _restore_all(pool, claims, others)
-            if _keep_ranks(pool, claims, others):
-                restored |= _restore_all(pool, claims, others)
-            if not _set_left_over_aside(pool, preemptions, drains, restored):
-                without = [one for one in preemptions if one in drains and not _reserve_again(pool, one)]
-                lost = [_take_place(pool, one, claims) for one in without]
-                break
+    for one in preemptions:
+        one.kept_from = _still_kept_from(one, backfill, holder)
     with lifted(pool.ledger, backfill):
+        while True:
+            claims = [one for one in preemptions if one not in drains]
+            restored |= _restore_all(pool, claims, reserved)
+            if _keep_ranks(pool, claims, reserved):
+                restored |= _restore_all(pool, claims, reserved)
+            if not _set_left_over_aside(pool, preemptions, drains, restored):
+                break
+        for one in claims:
+            _leave_reservation(pool, one, reserved)
+        without = [one for one in preemptions if one in drains and not _reserve_again(pool, one, reserved)]
+        lost = [_take_place(pool, one, claims, reserved) for one in without]
         for one in claims:
             _end_borrowing(pool.ledger, one)
     return lost
+
+
+def _leave_reservation(pool: PoolState, preemption: Preemption, reserved: Amounts) -> None:
+    """Place a claim again that entered the backfill reservation, where another place is free now (R32)."""
+    took_over = any(victim.reserved for victim in preemption.victims)
+    if took_over or not preemption.has_right or not _needs_reserved(pool.ledger, preemption, reserved):
+        return
+    mark, before = pool.ledger.mark(), preemption.pieces
+    reserve(pool.ledger, before, borrowed=preemption.borrowed, sign=-1)
+    if not Replacement(pool, [preemption], reserved).succeeds() or _needs_reserved(pool.ledger, preemption, reserved):
+        pool.ledger.undo(mark)
+        preemption.pieces = before
+
+
+def _needs_reserved(ledger: Ledger, preemption: Preemption, reserved: Amounts) -> bool:
+    """Whether a claim has room that the backfill reservation, which is released, needs."""
+    return any(ledger.plain_after(piece.device) < reserved.get(piece.device, 0) for piece in preemption.pieces)
+
+
+def _still_kept_from(preemption: Preemption, backfill: Sequence[Piece], holder: str) -> tuple[Piece, ...]:
+    """The devices from which the backfill reservation kept a claim.
+
+    For the same job all of them are still in use; for another one to which it passed, those that it has reserved.
+    """
+    if preemption.kept_for == holder or not preemption.kept_from:
+        return preemption.kept_from
+    devices = {piece.device for piece in preemption.kept_from}
+    return tuple(piece for piece in backfill if piece.device in devices)
 
 
 def _end_borrowing(ledger: Ledger, preemption: Preemption) -> None:
@@ -69,7 +99,7 @@ def _end_borrowing(ledger: Ledger, preemption: Preemption) -> None:
         ledger.undo(mark)
 
 
-def _take_place(pool: PoolState, lost: Preemption, claims: list[Preemption]) -> Preemption:
+def _take_place(pool: PoolState, lost: Preemption, claims: list[Preemption], reserved: Amounts) -> Preemption:
     """Let a job that has lost its devices have the claim, or the room, of a job of its project with lower priority.
 
     A claim with victims is legal for an equal job; without any its room is for whatever fits. Returns the one that has
@@ -82,17 +112,18 @@ def _take_place(pool: PoolState, lost: Preemption, claims: list[Preemption]) -> 
         if last.preemptor.request == mine.request:
             lost.preemptor, last.preemptor = last.preemptor, mine._replace(entitlement=last.preemptor.entitlement)
             return lost
-        if not last.victims and not last.moves and _take_room(pool, lost, last):
+        if not last.victims and not last.moves and _take_room(pool, lost, last, reserved):
             claims.remove(last)
             return last
     return lost
 
 
-def _take_room(pool: PoolState, lost: Preemption, last: Preemption) -> bool:
+def _take_room(pool: PoolState, lost: Preemption, last: Preemption, reserved: Amounts) -> bool:
     """Whether a job that has lost its devices fits in the room of a claim without victims; that has no devices then."""
     preemptor, mark = last.preemptor, pool.ledger.mark()
     _set_aside(pool, last)
-    fits = lost.preemptor.project.may_be_restored(0, lost.preemptor.user) and Replacement(pool, [lost]).succeeds()
+    may_start = lost.preemptor.project.may_be_restored(0, lost.preemptor.user)
+    fits = may_start and Replacement(pool, [lost], reserved).succeeds()
     if not fits:
         pool.ledger.undo(mark)
     preemptor.project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
@@ -111,20 +142,6 @@ def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:
     )
 
 
-def _shared(
-    pool: PoolState, backfill: Sequence[Piece], claims: Sequence[Preemption], drains: Collection[Preemption]
-) -> list[Piece]:
-    """The part of the backfill reservation where a preemptor may come."""
-    if not backfill:
-        return []
-    number = pool.ledger.number
-    recorded = {number.get(part.device) for part in pool.backfill.placements} if pool.backfill else set[int | None]()
-    leaving = [victim for one in claims for victim in (*one.victims, *(move.victim for move in one.moves))]
-    freed = [piece for piece in _on_devices(backfill, [*leaving, *claims]) if piece.device not in recorded]
-    drained = _on_devices(backfill, drains)
-    return [piece for piece in backfill if piece in freed or piece in drained]
-
-
 def _set_left_over_aside(
     pool: PoolState, preemptions: Sequence[Preemption], drains: set[Preemption], restored: set[QuotaState]
 ) -> bool:
@@ -141,17 +158,24 @@ def _set_left_over_aside(
 
 
 def _is_left_over(pool: PoolState, preemption: Preemption, restored: set[QuotaState]) -> bool:
-    """Whether a job above its fair share has reserved what others are leaving, and not by the backfill reservation.
+    """Whether a job above its fair share has reserved what others are leaving, and not what the reservation kept.
 
     ``restored``: the projects with restored victims; with these a job may be above its project's fair share.
     """
     preemptor = preemption.preemptor
-    if pool.backfill is not None and pool.backfill.workload == preemptor.id:
+    if pool.backfill is not None and (preemptor.id == pool.backfill.workload or _has_entered(pool, preemption)):
         return False
     entitlement = preemptor.entitlement
     if entitlement in (Entitlement.GUARANTEE, Entitlement.FAIR) and preemptor.project in restored:
         entitlement = preemptor.project.entitlement(0)
     return entitlement is Entitlement.SURPLUS and not preemption.victims and not preemption.moves
+
+
+def _has_entered(pool: PoolState, preemption: Preemption) -> bool:
+    """Whether a claim has devices of the recorded backfill reservation by right."""
+    recorded = pool.backfill.placements if pool.backfill is not None and preemption.has_right else ()
+    devices = {pool.ledger.number.get(part.device) for part in recorded}
+    return any(piece.device in devices for piece in preemption.pieces)
 
 
 def _set_aside(pool: PoolState, preemption: Preemption) -> None:
@@ -161,7 +185,7 @@ def _set_aside(pool: PoolState, preemption: Preemption) -> None:
     preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
 
 
-def _reserve_again(pool: PoolState, preemption: Preemption) -> bool:
+def _reserve_again(pool: PoolState, preemption: Preemption, reserved: Amounts) -> bool:
     """Whether a job still finds devices: those that it had, or others. Its use counts again in any case."""
     ledger, mark = pool.ledger, pool.ledger.mark()
     preemptor = preemption.preemptor
@@ -174,10 +198,10 @@ def _reserve_again(pool: PoolState, preemption: Preemption) -> bool:
     if all(after(at) >= 0 and not ledger.is_overfull(ledger.node_of[at]) for at in devices):
         return True
     ledger.undo(mark)
-    return Replacement(pool, [preemption]).succeeds()
+    return Replacement(pool, [preemption], reserved).succeeds()
 
 
-def _restore_all(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> set[QuotaState]:
+def _restore_all(pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts) -> set[QuotaState]:
     """Let all work stay that needs neither move nor stop. Returns the projects of the victims that are restored.
 
     Work that stays leaves its new devices to other work, and a claim without victims needs no entitlement: so one
@@ -185,19 +209,19 @@ def _restore_all(pool: PoolState, preemptions: Sequence[Preemption], backfill: S
     """
     restored, is_changed = set[QuotaState](), True
     while is_changed:
-        any_stays = _restore_moves(pool, preemptions, backfill)
-        found = _restore_victims(pool, preemptions, backfill)
+        any_stays = _restore_moves(pool, preemptions, reserved)
+        found = _restore_victims(pool, preemptions, reserved)
         restored |= found
         is_changed = any_stays or bool(found)
     return restored
 
 
-def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> bool:
+def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts) -> bool:
     """Let work stay that moves and need not. Returns whether any stays."""
     any_stays = False
     for preemption in preemptions:
         for move in list(preemption.moves):
-            if _fits_without(pool, preemptions, (move.victim,), backfill, move.pieces):
+            if _fits_without(pool, preemptions, reserved, (move.victim,), move.pieces):
                 pool.room_came_back = any_stays = True  # on the pieces reserved for the move
                 preemption.moves.remove(move)
                 pool.stopped.discard(move.victim.key)
@@ -205,7 +229,7 @@ def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], backfill:
     return any_stays
 
 
-def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> set[QuotaState]:
+def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts) -> set[QuotaState]:
     """Restore the victims that need not stop. Returns their projects.
 
     A victim stays out if a preemptor of its own project would lose its entitlement, or if a preemptor of its department
@@ -213,16 +237,16 @@ def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfil
     above their fair share are last: without any such a job would have reserved what is left over.
     """
     restored = set[QuotaState]()
-    if pool.ledger.all_after(borrowed=True) < _least_freed(preemptions, backfill):
+    if pool.ledger.all_after(borrowed=True) < _least_freed(preemptions):
         return restored
     several = {victim.id for preemption in preemptions for victim in preemption.shrunk_further}
     in_order = sorted(enumerate(preemptions), key=lambda row: row[1].preemptor.entitlement is Entitlement.SURPLUS)
     for number, preemption in in_order:
         for victims in _restorable(pool, preemption, several):
             project, size = victims[0].project, sum(one.size for one in victims)
-            if not _may_stay(pool, preemptions, number, victims, backfill):
+            if not _may_stay(pool, preemptions, number, victims):
                 continue
-            if _fits_without(pool, preemptions, victims, backfill):
+            if _fits_without(pool, preemptions, reserved, victims):
                 for victim in victims:
                     preemption.victims.remove(victim)
                 _restore(pool, victims)
@@ -232,21 +256,16 @@ def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], backfil
     return restored
 
 
-def _least_freed(preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> int:
-    """The least that any victim frees on schedulable devices, beside the backfill reservation."""
-    taken = Counter[int]()
-    for piece in backfill:
-        taken[piece.device] += piece.gpu_milli
+def _least_freed(preemptions: Sequence[Preemption]) -> int:
+    """The least that any victim frees on schedulable devices."""
     victims = (one for preemption in preemptions for one in preemption.victims)
-    return min((sum([part.gpu_milli - taken[part.device] for part in one.pieces]) for one in victims), default=0)
+    return min((sum([part.gpu_milli for part in one.pieces]) for one in victims), default=0)
 
 
-def _may_stay(
-    pool: PoolState, preemptions: Sequence[Preemption], number: int, victims: Victims, backfill: Sequence[Piece]
-) -> bool:
+def _may_stay(pool: PoolState, preemptions: Sequence[Preemption], number: int, victims: Victims) -> bool:
     """Whether there may be room for these victims of a preemption, and every claim stays legal beside them."""
     project, size = victims[0].project, sum(one.size for one in victims)
-    if not _may_fit(pool, victims, backfill) or not project.may_be_restored(size, victims[0].user):
+    if not _may_fit(pool, victims) or not project.may_be_restored(size, victims[0].user):
         return False
     own = [(at - number, one) for at, one in enumerate(preemptions) if one.preemptor.project is project]
     if not all(_keeps_entitlement(one, size, turn) for turn, one in own):
@@ -254,7 +273,7 @@ def _may_stay(
     return all(other.slack_milli >= size for other in _depending_on(project, preemptions[number:]))
 
 
-def _keep_ranks(pool: PoolState, preemptions: Sequence[Preemption], backfill: Sequence[Piece]) -> bool:
+def _keep_ranks(pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts) -> bool:
     """Let elastic jobs that shrink keep the ranks that need not go; they restart with them.
 
     Returns whether one keeps all that one of several claims took: it may keep what leaves for another, too.
@@ -262,12 +281,12 @@ def _keep_ranks(pool: PoolState, preemptions: Sequence[Preemption], backfill: Se
     is_kept = False
     for number, preemption in enumerate(preemptions) if pool.has_elastic else ():
         for victim in (*preemption.shrunk, *preemption.shrunk_further):
-            is_kept |= _keep_ranks_of(pool, preemptions, number, victim, backfill)
+            is_kept |= _keep_ranks_of(pool, preemptions, reserved, number, victim)
     return is_kept
 
 
 def _keep_ranks_of(
-    pool: PoolState, preemptions: Sequence[Preemption], number: int, victim: Victim, backfill: Sequence[Piece]
+    pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts, number: int, victim: Victim
 ) -> bool:
     """Keep ranks of the part that leaves for one claim. Returns whether all of them stay."""
     victims = preemptions[number].victims
@@ -276,9 +295,9 @@ def _keep_ranks_of(
         is_last = kept.size == victim.size
         if is_last and victim.first_shrink is None:
             continue
-        if not _may_stay(pool, preemptions, number, (kept,), backfill):
+        if not _may_stay(pool, preemptions, number, (kept,)):
             continue
-        if _fits_without(pool, preemptions, (kept,), backfill):
+        if _fits_without(pool, preemptions, reserved, (kept,)):
             at, fewer = victims.index(victim), _without_rank(victim, rank)
             victims[at : at + 1] = [] if is_last else [fewer]
             _replace_part(preemptions, victim, fewer)
@@ -412,23 +431,16 @@ def _depending_on(project: QuotaState, preemptions: Sequence[Preemption]) -> lis
     ]
 
 
-def _may_fit(pool: PoolState, victims: Victims, backfill: Sequence[Piece]) -> bool:
+def _may_fit(pool: PoolState, victims: Victims) -> bool:
     """Whether enough may be left over to replace what they free on schedulable devices; an estimate."""
     milli, ledger = sum([piece.gpu_milli for victim in victims for piece in victim.pieces]), pool.ledger
-    milli -= sum(piece.gpu_milli for piece in _on_devices(backfill, victims))  # which no preemptor can use
     if ledger.all_after(borrowed=True) < milli:
         return False
     return pool.room_came_back or sum(ledger.lendable_after(at) for at in ledger.draining) >= milli
 
 
-def _on_devices(backfill: Sequence[Piece], work: Collection[Victim | Preemption]) -> list[Piece]:
-    """The part of the backfill reservation on the devices of this work."""
-    devices = {piece.device for one in work for piece in one.pieces} if backfill else ()
-    return [piece for piece in backfill if piece.device in devices]
-
-
 def _fits_without(
-    pool: PoolState, preemptions: Sequence[Preemption], victims: Victims, backfill: Sequence[Piece],
+    pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts, victims: Victims,
     elsewhere: tuple[Piece, ...] = (),
 ) -> bool:  # fmt: skip
     """Whether all preemptions fit with these victims restored: first those on their devices move, then all.
@@ -439,13 +451,11 @@ def _fits_without(
     touched = [
         preemption for preemption in preemptions if not devices.isdisjoint(piece.device for piece in preemption.pieces)
     ]
-    below = _on_devices(backfill, victims)
-    if Replacement(pool, touched).succeeds_with(victims, below, elsewhere):
+    if Replacement(pool, touched, reserved).succeeds_with(victims, elsewhere):
         return True
     largest_first = sorted(preemptions, key=lambda preemption: -preemption.preemptor.request.gpu_milli)
-    return len(preemptions) <= MAX_REPLACED and Replacement(pool, largest_first).succeeds_with(
-        victims, below, elsewhere
-    )
+    replacement = Replacement(pool, largest_first, reserved)
+    return len(preemptions) <= MAX_REPLACED and replacement.succeeds_with(victims, elsewhere)
 
 
 def _restore(pool: PoolState, victims: Victims) -> None:

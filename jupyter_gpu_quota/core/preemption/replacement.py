@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ..placement.ledger import Ledger
@@ -20,6 +20,16 @@ MAX_RANKS = 100
 
 Victims = tuple[Victim, ...]
 """Victims that are restored together: one, or an elastic job's minimum and what it has above."""
+Amounts = Mapping[int, int]
+"""Milli-GPU by device."""
+
+
+@contextmanager
+def beside(ledger: Ledger, pieces: Sequence[Piece]) -> Iterator[None]:
+    """Reserve pieces inside the block."""
+    reserve(ledger, pieces, borrowed=False)
+    yield
+    reserve(ledger, pieces, borrowed=False, sign=-1)
 
 
 @contextmanager
@@ -31,9 +41,13 @@ def lifted(ledger: Ledger, pieces: Sequence[Piece]) -> Iterator[None]:
 
 
 class Replacement:
-    """Places preemptions again on free and draining devices, rank by rank, with backtracking."""
+    """Places preemptions again on free and draining devices, rank by rank, with backtracking.
 
-    def __init__(self, pool: PoolState, preemptions: Sequence[Preemption]) -> None:
+    ``reserved``: what the backfill reservation has, which is released.
+    """
+
+    def __init__(self, pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts) -> None:
+        self.reserved = reserved
         self.pool, self.ledger, self.preemptions = pool, pool.ledger, preemptions
         self.ranks = [
             (preemption, rank) for preemption in preemptions for rank in range(preemption.preemptor.request.ranks)
@@ -42,11 +56,8 @@ class Replacement:
         self.tries = MAX_SLOTS_TRIED
         self.taken_over: list[tuple[Preemption, set[int]]] = []
 
-    def succeeds_with(self, victims: Victims, beneath: Sequence[Piece], elsewhere: tuple[Piece, ...]) -> bool:
-        """Whether all fit with the victims restored; they then have their new pieces, otherwise nothing changes.
-
-        ``beneath``: the part of the backfill reservation on the victims' devices, which they may share with it.
-        """
+    def succeeds_with(self, victims: Victims, elsewhere: tuple[Piece, ...]) -> bool:
+        """Whether all fit with the victims restored; they then have their new pieces, otherwise nothing changes."""
         if len(self.ranks) > MAX_RANKS:
             return False
         mark = self.ledger.mark()
@@ -58,8 +69,7 @@ class Replacement:
         for preemption in self.preemptions:
             reserve(self.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
         self.taken_over = [(one, at) for one in self.preemptions for at in _taken_over(one, victims)]
-        with lifted(self.ledger, beneath):
-            is_taken = any(self._is_overfull(piece.device) for victim in victims for piece in victim.pieces)
+        is_taken = any(self._is_overfull(piece.device) for victim in victims for piece in victim.pieces)
         if is_taken or not self.succeeds():
             self.ledger.undo(mark)
             return False
@@ -83,7 +93,7 @@ class Replacement:
             )
         preemption, rank = self.ranks[at]
         mark = self.ledger.mark()
-        for slot in self._slots(preemption):
+        for slot in self._slots_beside_reservation(preemption):
             self.tries -= 1
             if self.tries < 0:
                 return False
@@ -96,16 +106,28 @@ class Replacement:
             self.ledger.undo(mark)
         return False
 
+    def _slots_beside_reservation(self, preemption: Preemption) -> Iterable[list[int]]:
+        """The slots of a preemptor, without what the backfill reservation kept from it."""
+        if not preemption.kept_from:
+            return self._slots(preemption)
+        with beside(self.ledger, preemption.kept_from):
+            return list(self._slots(preemption))
+
     def _slots(self, preemption: Preemption) -> Iterator[list[int]]:
-        """Slots for one rank: draining devices, the tightest first and each amount of room once, then free ones."""
+        """Slots for one rank: draining devices, the tightest first and each amount of room once, then free ones.
+
+        What the backfill reservation needs is the last resort of a claim that has the right to it (R32).
+        """
         request, only = preemption.preemptor.request, preemption.preemptor.only
         entitlement = preemption.preemptor.entitlement
         borrowed = preemption.borrowed or entitlement is Entitlement.NOTEBOOK
         after = room_after(self.ledger, entitlement, can_borrow=borrowed)
-        seen = set[int]()
-        for left, slot in sorted(self._draining(request, after)):
-            if left not in seen and (only is None or all(at in only for at in slot)):
-                seen.add(left)
+        seen = set[tuple[int, int]]()
+        reserved = self.reserved if preemption.has_right else {}
+        for needed, left, slot in sorted(self._draining(request, after, reserved)):
+            room = needed, left
+            if room not in seen and (only is None or all(at in only for at in slot)):
+                seen.add(room)
                 yield slot
         fit = place(self.ledger, request._replace(ranks=1), borrowed=borrowed)
         free = [piece.device for piece in fit.pieces] if isinstance(fit, Fit) else []
@@ -113,7 +135,10 @@ class Replacement:
         if free and all((only is None or at in only) and after(at) >= need for at in free):
             yield free
 
-    def _draining(self, request: Request, after: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
+    def _draining(
+        self, request: Request, after: Callable[[int], int], reserved: Amounts
+    ) -> Iterator[tuple[int, int, list[int]]]:
+        """For each slot on draining devices how many of them the reservation needs, the room left, and the devices."""
         ledger, per_rank = self.ledger, request.devices_per_rank
         need = request.per_device
         nodes = {ledger.node_of[at] for at in ledger.draining}
@@ -123,7 +148,10 @@ class Replacement:
             if len(room) >= per_rank and ledger.node_resources.after(ledger.node_of[room[0]]).covers(
                 request.cpu_memory
             ):
-                yield sum(after(at) for at in room) - per_rank * need, room[:per_rank]
+                left = sum(after(at) for at in room) - per_rank * need
+                is_needed: Callable[[int], bool] = lambda at: after(at) - need < reserved.get(at, 0)  # noqa: E731
+                devices = sorted(room, key=is_needed)[:per_rank] if reserved else room[:per_rank]
+                yield sum(map(is_needed, devices)), left, devices
 
 
 def _taken_over(preemption: Preemption, restored: Victims) -> Iterator[set[int]]:

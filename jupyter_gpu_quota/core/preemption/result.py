@@ -32,6 +32,12 @@ class Preemption:
     """The milli-GPU that earlier jobs of its project, above the fair share, have lost while the plan is minimized."""
     slack_milli: int = NO_LIMIT
     """The additional use that the preemptor's department may have while all victims stay legal."""
+    kept_for: str = ""
+    """The job whose backfill reservation kept devices from the preemptor, which may not enter it. Rule R30."""
+    kept_from: tuple[Piece, ...] = ()
+    """Those devices, and the amounts."""
+    has_right: bool = False
+    """It may enter the backfill reservation with which the plan began, as a last resort (R32)."""
     ended_early: bool = False
     """The bound on its work ended the search: a cheaper set may exist."""
 

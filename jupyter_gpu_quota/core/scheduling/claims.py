@@ -50,6 +50,7 @@ class Claims:
 
     def add(self, preemption: Preemption) -> None:
         """Plan a preemption; what it frees beyond the claim is offered again from the top of the order."""
+        self.backfill.note_claim(preemption)
         self.builder.preempt(preemption)
         self.follow_up(preemption)
 

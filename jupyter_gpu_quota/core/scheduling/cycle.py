@@ -203,8 +203,10 @@ class SchedulingCycle:
 
     def _minimize_victims(self) -> None:
         """Restore the victims that are not needed; one may continue on devices of the backfill reservation."""
+        self.backfill.end_at_limit()
         held = self.backfill.current
-        for one in minimize_victims(self.pool, self.builder.preemptions, held.pieces if held else ()):
+        reserved = (held.pieces, held.job) if held else ((), "")
+        for one in minimize_victims(self.pool, self.builder.preemptions, *reserved):
             self.builder.cancel(one)
             self.claims.return_to_queue(one)
             self.backfill.return_to(one.preemptor.id)

@@ -316,6 +316,21 @@ HERE = Path(__file__).parent
             "own_victim_smaller_than_its_claim",
             id="a claim of a project passes over its smaller job, whose pause leaves it above its fair share",
         ),
+        # R32
+        pytest.param(
+            "room_that_a_job_entered_by_right",
+            id="what a job got on reserved devices by right makes no room for a claim that those were kept from",
+        ),
+        # R32
+        pytest.param(
+            "claim_placed_again_where_the_reservation_was",
+            id="a claim that is placed again does not come where the reservation of a waiting job was at its turn",
+        ),
+        # R43
+        pytest.param(
+            "reservation_on_the_devices_of_a_claim",
+            id="a victim continues where the devices of its claim are reserved for another job, from its end on",
+        ),
     ],
 )
 def test_the_plan_obeys_every_rule(name: str) -> None:
