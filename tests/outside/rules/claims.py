@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import dropwhile, takewhile
 
@@ -69,9 +69,11 @@ class Case:
     def of(cls, step: Step, claim: Claim) -> Case:
         job = step.before.jobs[claim.claimer]
         project = step.before.policy.project(job.project)
-        by_project = _by_project(step, claim)
-        own = by_project.pop(project.name, Victims(project, claim.use.get(project.name, 0), (), ()))
-        return cls(step, claim, job, project, tuple(by_project.values()), own)
+        nothing = Victims(project, claim.use.get(project.name, 0), (), ())
+        case = cls(step, claim, job, project, (), nothing)
+        by_project = _by_project(step, claim, with_borrowers=not case.within_guarantee)
+        own = by_project.pop(project.name, nothing)
+        return replace(case, victims=tuple(by_project.values()), own=own)
 
     @property
     def state(self) -> State:
@@ -133,13 +135,17 @@ class Case:
         return sum(used for one, used in self.claim.use.items() if policy.project(one).department == name)
 
 
-def _by_project(step: Step, claim: Claim) -> dict[str, Victims]:
+def _by_project(step: Step, claim: Claim, *, with_borrowers: bool) -> dict[str, Victims]:
+    """What the claim takes from each project.
+
+    ``with_borrowers``: also from other projects; for a claim within guarantee these count as over quota always (R38).
+    """
     state = step.before
     items: dict[str, list[int]] = {}
     jobs: dict[str, list[Job]] = {}
     claimer = step.before.jobs[claim.claimer]
     for job in claim.evicted:
-        if not job.borrower or job.project == claimer.project:
+        if with_borrowers or not job.borrower or job.project == claimer.project:
             items.setdefault(job.project, []).append(state.held_milli(job.id))
             jobs.setdefault(job.project, []).append(job)
     for job, given in claim.shrunk:
@@ -279,7 +285,7 @@ def _no_reclaim(case: Case, victims: Victims) -> Found:
                 text = f"{victims.project.name} ends with {firm} of quota {quota}"
                 yield "R45", f"{case.job.id}: {text}, and {job.id} ({job.milli}) could reclaim"
     for job in victims.jobs:
-        if victims.left < job.milli <= quota:
+        if victims.left < job.milli <= quota and not job.borrower:
             yield "R45", f"{case.job.id} takes {job.id} ({job.milli} of quota {quota}); only {victims.left} remain"
 
 

@@ -14,6 +14,7 @@ from .limits import admits
 from .patience import held_back
 from .reservation import is_taken_over, may_borrow, within_guarantee
 from .search import Option, cost_of, options
+from .victims import may_have_been_bound
 
 Found = Iterator[tuple[str, str]]
 
@@ -98,7 +99,8 @@ def _room(step: Step, job: Job) -> Room:
 def _dear(step: Step) -> Found:
     """R40, for plans with one claim, whose devices serve no other work: no legal set costs less.
 
-    A claim for which the bound on the work ended the comparison is not judged.
+    A claim for which the bound on the work ended the comparison is not judged, nor one that the backfill reservation
+    may have kept from other devices than those that it has after the plan.
     """
     if (
         len(step.claims) != 1
@@ -111,6 +113,8 @@ def _dear(step: Step) -> Found:
         return
     case = Case.of(step, claim)
     cost = cost_of(case)
+    if may_have_been_bound(step, case.job):
+        return
     if cost <= (0, 0, 0, 1) or len({one.rank for one in claim.placements}) != case.job.least:
         return
     room = _room_without(step, claim)

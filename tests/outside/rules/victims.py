@@ -104,15 +104,15 @@ def _room(step: Step, claim: Claim, job: Job) -> Room:
     holders = {one.workload for one in step.before.backfill.values()}
     later = [name for name, one in {**step.reserving, **step.started}.items() if _takes_the_rest(step, one)]
     behind = {name for name in later if _is_behind(step, name, job)} - holders
-    if _may_have_been_bound(step, job):
+    if may_have_been_bound(step, job):
         behind -= step.started.keys()
     return free_later(step.after, job.pool, {job.id, *behind})
 
 
-def _may_have_been_bound(step: Step, job: Job) -> bool:
-    """R30, R43: whether the reservation is new, and may have been for a job before the claim of its project meanwhile.
+def may_have_been_bound(step: Step, job: Job) -> bool:
+    """R30: whether the reservation is new, and may have been for a job before the claim of its project meanwhile.
 
-    It bound the claim then, and may have passed before other work started.
+    It bound the claim then (R40, R43), and may have passed before other work started.
     """
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
     if kept is None or (was is not None and was.workload == kept.workload):
