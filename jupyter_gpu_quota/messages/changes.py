@@ -50,17 +50,28 @@ def _condition(change: Change, shown: Shown) -> str:
 
 def _ends_text(change: Change, shown: Shown) -> str:
     """The work that has to end; work that the reader may not see is only counted."""
-    gpu = gpu_text(change.by_milli)
+    gpu, first = gpu_text(change.by_milli), _first_text(change.started_first, shown)
     if change.any_ends:
-        return f"any {gpu} GPU of running work ended in pool {change.pool}"
-    seen = shown(change.ends)
-    names = [name for name in change.ends if name in seen][:MAX_NAMED]
-    rest = len(change.ends) - len(names)
+        return f"any {gpu} GPU of running work ended in pool {change.pool}{first}"
+    return f"{_names_text(change.ends, shown)} ended in pool {change.pool}, which frees {gpu} GPU{first}"
+
+
+def _first_text(started_first: Sequence[str], shown: Shown) -> str:
+    if not started_first:
+        return ""
+    names = _names_text(started_first, shown)
+    return f" ({names} {'starts' if len(started_first) == 1 else 'start'} before it)"
+
+
+def _names_text(workloads: Sequence[str], shown: Shown) -> str:
+    """The workloads that the reader may see, by id, and the number of the others."""
+    seen = shown(workloads)
+    names = [name for name in workloads if name in seen][:MAX_NAMED]
+    rest = len(workloads) - len(names)
     if rest:
         names.append(counted(rest, "other workload" if names else "workload of others"))
     *first, last = names
-    ended = f"{', '.join(first)} and {last}" if first else last
-    return f"{ended} ended in pool {change.pool}, which frees {gpu} GPU"
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _size_text(change: Change) -> str:

@@ -118,7 +118,9 @@ async def explanation(services: Services, person: Person, record: JobRecord | No
         state=work.state,
         reason=view.model_copy(update={"message": by_name(explanation_sentence(found, shown))}),
         would_start=[
-            _would_start(change, by_name(changes_sentence([change], shown)), shown(change.ends))
+            _would_start(
+                change, by_name(changes_sentence([change], shown)), shown((*change.ends, *change.started_first))
+            )
             for change in found.would_start
         ],
         **_estimate(found),
@@ -142,6 +144,7 @@ def _would_start(change: Change, message: str, shown: Set[str]) -> WouldStart:
         by_milli=change.by_milli or None,
         to_milli=change.to_milli,
         ends=[name for name in change.ends if name in shown],
+        started_first=[name for name in change.started_first if name in shown],
         any_ends=change.any_ends,
         at=maybe_instant(change.at),
         is_smallest=change.is_smallest,

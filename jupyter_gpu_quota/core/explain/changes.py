@@ -15,7 +15,7 @@ from ..quota.in_force import in_force
 from .counterfactual import WhatIf, resubmitted, with_devices, with_job, with_notebook
 from .explanation import AmountKind, Change, ChangeKind, OwnerAmount, QuotaTooHigh
 from .first_amount import all_sums, common_steps, doubled, first_amount
-from .freed import in_every_way, smallest_ends, total, tries_every_set
+from .freed import in_every_way, smallest_ends, started_first, total, tries_every_set
 from .next_windows import bringing_window
 from .trials import Trials
 from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_amount
@@ -23,6 +23,7 @@ from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_amo
 WORK_ENDS = 50_000
 """The work of a search for work to end; see :mod:`.trials`."""
 WORK_EACH = 16_000
+WORK_FIRST = 4_000
 """The work of every other search."""
 MAX_MODELS = 4
 """Subsets of at most this many other GPU models are tried, then all of them."""
@@ -84,6 +85,7 @@ def _freed(trials: Trials) -> Change | None:
         return None
     was_ended_early = trials.ended_early
     any_ends = in_every_way(trials, ended, WORK_EACH)
+    first = started_first(trials, ended, any_ends=any_ends, work=WORK_FIRST)
     trials.ended_early = was_ended_early
     return Change(
         kind=ChangeKind.FREED,
@@ -92,6 +94,7 @@ def _freed(trials: Trials) -> Change | None:
         to_milli=None,
         ends=tuple(sorted(one.id for one in ended)),
         any_ends=any_ends,
+        started_first=first,
     )
 
 

@@ -52,7 +52,8 @@ class Change:
 
     ``by_milli``: its size, 0 where it has none. ``to_milli``: the new amount, capacity or request, None where there is
     none. ``amount``: which one is raised. ``ends``: the work whose end frees ``by_milli``; ``any_ends``: so does every
-    other set of running work with that much. ``model``: the GPU model that a pool gains, or that the job would accept,
+    other set of running work with that much; ``started_first``: the waiting work that starts before it then in every
+    such way, and without which less would do. ``model``: the GPU model that a pool gains, or that the job would accept,
     "" for any. ``gpu_milli`` and ``ranks``: a smaller request. ``at`` and ``windows``: when the calendar brings other
     amounts, and the windows that open or close then. ``by_resubmission``: a job submitted anew, with this changed,
     would start, too. ``is_smallest``: every smaller change of the kind was tried, of an amount every multiple of what
@@ -68,6 +69,7 @@ class Change:
     amount: OwnerAmount | None = None
     ends: tuple[str, ...] = ()
     any_ends: bool = False
+    started_first: tuple[str, ...] = ()
     model: str | None = None
     gpu_milli: int | None = None
     ranks: int | None = None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..lifecycle import HOLDS_SLICE, RUNS
 from ..model import WHOLE_DEVICE, Job, Notebook, Snapshot
+from ..plan import Resume, Start
 from .trials import Trials
 
 MAX_EXHAUSTIVE = 12
@@ -92,14 +93,44 @@ def in_every_way(trials: Trials, ended: Ends, work: int) -> bool:
 
     False where there is no other, and where there are too many to try.
     """
-    among = holders(trials)
     if not tries_every_set(trials):
         return False
-    ways = [way for way in _sets(among) if total(way) >= total(ended) > total(way) - min(one.milli for one in way)]
+    ways = _ways(trials, ended)
     if not 1 < len(ways) <= MAX_WAYS:
         return False
     trials.allow(work)
     return all(way == ended or starts_after(trials, way) for way in ways)
+
+
+def _ways(trials: Trials, ended: Ends) -> list[Ends]:
+    """The sets of running work with at least that much, and none to spare."""
+    sets = _sets(holders(trials))
+    return [way for way in sets if total(way) >= total(ended) > total(way) - min(one.milli for one in way)]
+
+
+def started_first(trials: Trials, ended: Ends, *, any_ends: bool, work: int) -> tuple[str, ...]:
+    """The waiting work that starts before the workload once this work, or as much in any way, has ended.
+
+    None of it if it is not the same in every way, or if the same amount would be needed without it.
+    """
+    trials.allow(work)
+    ways = _ways(trials, ended) if any_ends else [ended]
+    found = {_starts_before(trials, way) for way in ways}
+    first = found.pop() if len(found) == 1 else frozenset()
+    if not first:
+        return ()
+    rest = replace(
+        trials.what_if.snapshot, jobs=tuple(job for job in trials.what_if.snapshot.jobs if job.id not in first)
+    )
+    less = (ended[:at] + ended[at + 1 :] for at in range(len(ended)))
+    return tuple(sorted(first)) if any(trials.starts(snapshot=without(rest, way)) for way in less) else ()
+
+
+def _starts_before(trials: Trials, ended: Ends) -> frozenset[str]:
+    """The work that starts before the workload because this work has ended."""
+    plan = trials.plan(snapshot=without(trials.what_if.snapshot, ended))
+    started = {one.workload for one in plan.actions if isinstance(one, Start | Resume)} if plan else set()
+    return frozenset(started - trials.what_if.starting - {trials.what_if.id})
 
 
 # --- larger worlds --------------------------------------------------------------------------------------------------

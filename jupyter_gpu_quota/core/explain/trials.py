@@ -7,6 +7,7 @@ explanations.
 from __future__ import annotations
 
 from ..model import Policy, Snapshot
+from ..plan import Plan
 from ..scheduling.cache.decision_cache import DecisionCache
 from ..scheduling.decide import decide_about
 from ..scheduling.watch import Watch
@@ -42,9 +43,13 @@ class Trials:
 
         False, too, when no work is left: what was not tried is not known to start it.
         """
+        return self.plan(snapshot=snapshot, policy=policy) is not None
+
+    def plan(self, *, snapshot: Snapshot | None = None, policy: Policy | None = None) -> Plan | None:
+        """The next plan of a changed world, up to the start of the workload; None where that is not known."""
         if not self.is_small and self._left <= 0:
             self.ended_early = True
-            return False
+            return None
         snapshot = snapshot or self.what_if.snapshot
         same_devices = snapshot.devices is self.what_if.snapshot.devices
         rows = len(snapshot.jobs) + len(snapshot.devices) + len(snapshot.notebooks)
@@ -53,4 +58,4 @@ class Trials:
         plan = decide_about(snapshot, policy or self.what_if.policy, self._cache if same_devices else None, watch)
         self.ended_early |= watch.gave_up
         self._left -= WORK_OF_TRIAL + rows + WORK_OF_ACTION * len(plan.actions) + WORK_OF_TEST * watch.work
-        return not watch.gave_up and self.what_if.placed_by(plan) is not None
+        return None if watch.gave_up or self.what_if.placed_by(plan) is None else plan

@@ -48,6 +48,12 @@ def all_ends(snapshot: Snapshot) -> list[Ends]:
     )
 
 
+def ways(snapshot: Snapshot, milli: int) -> list[Ends]:
+    """The sets of running work with at least that much, and none to spare."""
+    sizes = running_sizes(snapshot)
+    return [ends for ends in all_ends(snapshot) if ends[0] >= milli > ends[0] - min(sizes[one] for one in ends[2])]
+
+
 def least_ends(snapshot: Snapshot, policy: Policy, name: str) -> Ends | None:
     """The smallest set of running work whose end starts the workload."""
     return next((ends for ends in all_ends(snapshot) if starts(without(snapshot, ends[2]), policy, name)), None)

@@ -132,14 +132,40 @@ def test_the_work_that_ends_is_the_smallest(shape: dict[str, Any]) -> None:
             assert not ways_that_fail(snapshot, made.policy, name, total(found)), f"{name}\n{made.dump()}"
 
 
+# R78
+@settings(max_examples=EXAMPLES // 2, phases=PHASES)
+@given(shape=SHAPES)
+def test_the_jobs_named_as_started_first_start_in_every_way_and_need_the_rest(shape: dict[str, Any]) -> None:
+    made = made_of(shape)
+    snapshot = made.snapshot()
+    for job, found in islice(waiting(made), 3):
+        for change in of_kind(found, ChangeKind.FREED):
+            assert isinstance(change, Change)
+            first, policy = change.started_first, made.policy
+            if not first:
+                continue
+            ways = (
+                [ends[2] for ends in brute_force.ways(snapshot, change.by_milli)] if change.any_ends else [change.ends]
+            )
+            assert all(
+                brute_force.starts(brute_force.without(snapshot, way), policy, one) for way in ways for one in first
+            )
+            alone = brute_force.without(snapshot, first)
+            less = brute_force.least_ends(alone, policy, job.id)
+            assert brute_force.starts(alone, policy, job.id) or (less and less[0] < change.by_milli), made.dump()
+            assert not set(first) & set(started_now(snapshot, policy)), made.dump()
+
+
+def started_now(snapshot: Snapshot, policy: Policy) -> list[str]:
+    return [job.id for job in snapshot.jobs if brute_force.starts(snapshot, policy, job.id)]
+
+
 def ways_that_fail(snapshot: Snapshot, policy: Policy, name: str, milli: int) -> list[brute_force.Ends]:
     """The sets of work with at least that much, and none to spare, whose end does not start the workload."""
-    sizes = brute_force.running_sizes(snapshot)
     return [
         ends
-        for ends in brute_force.all_ends(snapshot)
-        if ends[0] >= milli > ends[0] - min(sizes[one] for one in ends[2])
-        and not brute_force.starts(brute_force.without(snapshot, ends[2]), policy, name)
+        for ends in brute_force.ways(snapshot, milli)
+        if not brute_force.starts(brute_force.without(snapshot, ends[2]), policy, name)
     ]
 
 

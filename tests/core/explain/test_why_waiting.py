@@ -148,6 +148,33 @@ def test_the_explanation_of_a_job_above_its_quota_names_the_changes_that_would_s
     assert words in explanation_sentence(explain(made.snapshot(), made.policy, name))
 
 
+BUSY = "pool t 4\na 2 of t\nb 2 of t\nb runs 1\nb runs 1\nb runs 1\nb runs 1 of 1\n"
+
+
+# R78
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        pytest.param(
+            BUSY + "a queues 1 fixed\na queues 2", "a2", "any 3 GPU of running work ended in pool t (a1 starts",
+            id="a job of one GPU is ahead of it",
+        ),
+        pytest.param(
+            BUSY + "a queues 1 fixed\na queues 1\na queues 1", "a3", "(a1 and a2 start before it)",
+            id="two jobs are ahead of it",
+        ),
+        pytest.param(
+            BUSY + "b queues 1", "b5", "It would start if any 1 GPU of running work ended in pool t, or",
+            id="it needs what it asks for",
+        ),
+    ],
+)  # fmt: skip
+def test_more_than_it_asks_for_names_the_jobs_that_start_before_it(text: str, name: str, words: str) -> None:
+    made = world(text)
+    found = explain(made.snapshot(), made.policy, name)
+    assert words in explanation_sentence(found, set)
+
+
 def test_a_change_of_the_calendar_names_its_window() -> None:
     made = world("pool t 4\na 4 of t\nwindow nights from 0 to 9: a of t, limit 1\na runs 1\na queues 1")
     said = explanation_sentence(explain(made.snapshot(), made.policy, "a2"))
