@@ -23,6 +23,7 @@ from ..access.permissions import Person, may_see
 from ..requests.services import Services
 from ..state.store_view import StoreView
 from .records import job_reason, maybe_instant, notebook_reason, reason_view
+from .work_names import seen_by, with_work_names
 
 
 async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunView:
@@ -38,7 +39,7 @@ async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunVi
     if not found.starts_now and not found.pauses and not found.restarts:
         with_job = replace(snapshot, jobs=(*snapshot.jobs, job))
         waiting = await store_view.compute_slow(explain, with_job, quota.policy, job.id)
-    reason = reason_view(found.reason, store_view)
+    reason = reason_view(found.reason, store_view, project=spec.project)
     if found.reason.code in projection.NOT_YET:  # the core knows people by their ids
         message = dry_run_sentence(found).replace(person.id, store_view.name_of(person.id))
         reason = reason.model_copy(update={"message": message})
@@ -102,13 +103,14 @@ async def explanation(services: Services, person: Person, record: JobRecord | No
             pass
         else:
             reason = found.reason or record.reason
-    view = reason_view(reason, store_view) if reason else _state_reason(record, store_view)
+    view = reason_view(reason, store_view, project=work.project) if reason else _state_reason(record, store_view)
     if found is None:
         return ExplainView(id=work.id, state=work.state, reason=view, would_start=[], estimate_at=None)
 
     def by_name(sentence: str) -> str:
-        """The core knows people by their ids."""
-        return sentence.replace(work.user, store_view.name_of(work.user))
+        """The core knows people and work by their ids."""
+        named = sentence.replace(work.user, store_view.name_of(work.user))
+        return with_work_names(named, store_view, seen_by(person))
 
     def shown(names: Iterable[str]) -> set[str]:
         return _shown(store_view, person, names)

@@ -51,6 +51,7 @@ from ...wire.samples import SampleView
 from ..access.permissions import Person, may_see
 from ..state.store_view import StoreView
 from ..state.utilisation import NOTHING_HELD
+from .work_names import of_project, with_work_names
 
 NOT_READ_BACK = "it was not read back yet"
 
@@ -84,10 +85,15 @@ def copied(view: type[BaseModel], *records: Any) -> dict[str, Any]:
     }
 
 
-def reason_view(reason: Reason, store_view: StoreView, *, began: bool = False, ended: bool = False) -> ReasonView:
-    """A reason with people by their names. ``began``: of started work; ``ended``: of ended work."""
+def reason_view(
+    reason: Reason, store_view: StoreView, *, project: str | None = None, began: bool = False, ended: bool = False
+) -> ReasonView:
+    """A reason for every member of a project, with people and its jobs by their names.
+
+    ``began``: of started work; ``ended``: of ended work.
+    """
     reason = with_user_name(reason, store_view.name_of)
-    said = sentence(reason, began=began, ended=ended)
+    said = with_work_names(sentence(reason, began=began, ended=ended), store_view, of_project(project))
     return ReasonView.model_construct(code=code_of(reason), figures=figures_of(reason), message=said)
 
 
@@ -97,13 +103,15 @@ def job_reason(record: JobRecord, store_view: StoreView) -> ReasonView | None:
     waits = store_view.waits.get(job.id) if job.state in WAITING else None
     began, ended = job.state in HOLDS_GPU, job.state in FINAL
     reason = end_reason(record) if ended else waits or store_view.removal_reason_of(job) or present_reason(record)
-    return None if reason is None else reason_view(reason, store_view, began=began, ended=ended)
+    return None if reason is None else reason_view(reason, store_view, project=job.project, began=began, ended=ended)
 
 
 def pause_reason(record: JobRecord, store_view: StoreView) -> ReasonView | None:
     """Why a paused job was paused; None for one that ended its attempt itself."""
     paused, reason = record.job.state is JobState.PAUSED, record.reason
-    return reason_view(reason, store_view) if paused and reason is not None and reason.code not in STARTED else None
+    if not paused or reason is None or reason.code in STARTED:
+        return None
+    return reason_view(reason, store_view, project=record.job.project)
 
 
 def notebook_reason(record: NotebookRecord, store_view: StoreView) -> ReasonView | None:
@@ -111,7 +119,8 @@ def notebook_reason(record: NotebookRecord, store_view: StoreView) -> ReasonView
     notebook = record.notebook
     waits = store_view.waits.get(notebook.id) if notebook.state in AWAITED else None
     reason = waits or store_view.removal_reason_of(notebook) or record.reason
-    return None if reason is None else reason_view(reason, store_view, began=notebook.state in HOLDS_SLICE)
+    began = notebook.state in HOLDS_SLICE
+    return None if reason is None else reason_view(reason, store_view, project=notebook.project, began=began)
 
 
 AWAITED = frozenset({NotebookState.REQUESTED, NotebookState.LENT})

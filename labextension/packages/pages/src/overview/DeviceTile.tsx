@@ -95,7 +95,7 @@ function HolderItem({ holder, device, prefix }: { holder: Holder; device: Device
     return (
       <li>
         <Swatch project={null} />
-        <Quiet>another project</Quiet>
+        <Quiet title="Work of a project that you are not a member of is not named.">another project</Quiet>
         <b>{gpus(holder.gpu_milli)}</b>
       </li>
     );
