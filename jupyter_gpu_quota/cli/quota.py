@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from ..client import Client
+from ..messages.audit import ACTIONS, matching_actions
 from ..wire import AuditView
 from ..wire.csv_text import csv_text
 from ..wire.quota import PreviewView
@@ -195,9 +197,26 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
         print_stderr(f"warning: {line}")
 
 
+def _parse_action(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text and not matching_actions(text):
+        known = "\n".join(f"  {kind:<{max(map(len, ACTIONS))}}  {words}" for kind, words in ACTIONS.items())
+        raise click.BadParameter(f"{text!r} is no action. A kind, its beginning or some of its words:\n{known}")
+    return text
+
+
+def _complete_actions(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    return [CompletionItem(kind, help=words) for kind, words in ACTIONS.items() if kind.startswith(typed.lower())]
+
+
 @click.group(invoke_without_command=True)
 @click.option("--actor", metavar="NAME", help="Only rows of this user, or of this part of the service.")
-@click.option("--action", metavar="A", help="Only rows whose kind starts with A, such as job.cancel or quota.")
+@click.option(
+    "--action",
+    metavar="A",
+    callback=_parse_action,
+    shell_complete=_complete_actions,
+    help="Only rows of this kind, or with these words, such as job.cancel, quota or paused. A wrong one lists all.",
+)
 @click.option("--project", metavar="P", help="Only rows of this project.")
 @click.option("--since", callback=parse_instant, metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
 @click.option("--until", callback=parse_instant, metavar="T", help="Only rows before this instant.")

@@ -524,7 +524,7 @@ class Client:
     ) -> list[AuditView]:  # fmt: skip
         """Decisions and edits, newest first.
 
-        ``actor``: a user or a part of the service; ``action``: the beginning of its kind, such as "job." or "quota";
+        ``actor``: a user or a part of the service; ``action``: a kind, its beginning such as "job.", or words;
         ``since`` and ``until``: instants such as 2027-01-01T00:00:00Z.
         """
         query: Query = {"actor": actor, "action": action, "project": project, "since": since, "until": until}

@@ -262,3 +262,76 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
     "retention": lambda one: f"deleted {counted(one.payload['jobs'], 'job')} that had ended long ago",
     "user.erase_name": lambda _one: "erased the name of a user",
 }
+
+
+ACTIONS: Mapping[str, str] = {
+    "job.submit": "queued a job",
+    "job.hold": "held a job",
+    "job.release": "released a job",
+    "job.cancel": "cancelled a job",
+    "job.remove_outputs": "removed the outputs of a job",
+    "job.running": "reported that a job started",
+    "job.rank_failed": "reported that a rank failed",
+    "attempt.end": "reported that an attempt ended",
+    "job.end": "reported that a job ended",
+    "start": "started a job or a slice",
+    "resume": "resumed a job",
+    "pause": "paused a job",
+    "stop": "stopped a job or a notebook",
+    "refuse": "refused a request",
+    "reserve": "reserved devices",
+    "unreserve": "dropped a reservation",
+    "lend": "lent a slice",
+    "release": "returned a slice to its project",
+    "plan": "applied scheduling decisions",
+    "data.use": "began to use data",
+    "data.end": "no longer uses data",
+    "share.enforcement": "read the enforcement of a share",
+    "notebook.request": "requested a slice",
+    "notebook.ask_again": "asked again for a slice",
+    "notebook.return": "returned a slice",
+    "notebook.activity": "reported the activity of a notebook",
+    "notebook.over_share": "warned a notebook above its share",
+    "notebook.too_weak": "warned a notebook with weak enforcement",
+    "notebook.stopped": "had the hub stop a notebook",
+    "notebook.reported": "would have warned a notebook",
+    "notebook.warned": "warned an idle notebook",
+    "notebook.withdrawn": "withdrew the warning of a notebook",
+    "notebook.kept": "postponed the warning of a notebook",
+    "notebook.freeing": "shut down the kernels of a notebook",
+    "notebook.freed": "reported that the GPU of a notebook is free",
+    "notebook.woken": "reported that the GPU of a notebook is used again",
+    "notebook.stopping": "had the hub stop an idle notebook",
+    "notebook.notified": "notified the owner of a busy kernel",
+    "notice.sent": "notified a user",
+    "notice.given_up": "could not notify a user",
+    "quota.apply": "put a quota file in force",
+    "inventory": "read the nodes again",
+    "device": "reported the state of a device",
+    "node.cordon": "cordoned a node",
+    "node.uncordon": "uncordoned a node",
+    "node.drain": "began to drain a node",
+    "recovery.hold": "held all decisions after a restore",
+    "recovery.accept": "let the scheduler continue after a restore",
+    "recovery.done": "ended the hold after a restore",
+    "recovery.unknown_ended": "reported that an unknown job ended",
+    "device.remove": "removed a device",
+    "node.remove": "removed a node",
+    "retention": "deleted jobs that ended long ago",
+    "user.erase_name": "erased the name of a user",
+}
+"""Each kind of a row, and the action in words, without its subject."""
+
+
+def matching_actions(text: str) -> tuple[str, ...]:
+    """The kind of that name; else those that begin with the text, and those with the text in their words."""
+    wanted = text.strip().lower()
+    if wanted in ACTIONS:
+        return (wanted,)
+    return tuple(kind for kind, words in ACTIONS.items() if kind.startswith(wanted) or wanted in words)
+
+
+def no_action_text(text: str) -> str:
+    """The refusal of an action that matches none."""
+    known = ", ".join(f"{kind} ({words})" for kind, words in ACTIONS.items())
+    return f"action was {text[:40]!r}; it is a kind, its beginning, or some of its words: {known}."

@@ -105,12 +105,11 @@ class StoreQueries:
 
     def audit(self, which: AuditFilter | None = None, *, page: Page = FIRST_PAGE) -> tuple[list[AuditRow], int]:
         wanted = which or AuditFilter()
-        among = {"project": wanted.projects, "actor": wanted.actors}
+        among = {"project": wanted.projects, "actor": wanted.actors, "kind": wanted.kinds}
         where = Where(
             at_least={} if wanted.since is None else {"at": wanted.since},
             below={} if wanted.until is None else {"at": wanted.until},
             among={column: list(values) for column, values in among.items() if values is not None},
-            text={"kind": (wanted.action, True)} if wanted.action else {},
         )
         return self._list(tables.AUDIT, page, where)
 

@@ -26,6 +26,13 @@ class AuditView(Wire):
     hash: str
 
 
+class AuditActionView(Wire):
+    """A kind of rows of the audit, and its words."""
+
+    kind: str
+    words: str
+
+
 class VerifiedView(Wire):
     """``GET audit/verify``: whether the hash chain of the audit is intact, with a sentence."""
 

@@ -24,6 +24,7 @@ def completed(**variables: str) -> list[str]:
         ("jupyter-gpu-quota ho", ["plain,hold"]),
         ("jupyter-gpu-quota jobs --st", ["plain,--state"]),
         ("jupyter-gpu-quota quota rev", ["plain,revert"]),
+        ("jupyter-gpu-quota audit --action job.c", ["plain,job.cancel"]),
     ],
 )
 def test_commands_and_options_are_completed(typed: str, found: list[str]) -> None:

@@ -112,6 +112,13 @@ def test_the_audit_is_a_table_a_document_and_a_sheet(world: World) -> None:
     assert sheet[1] == said + '"{""gpu"": ""1""}",0,1'
 
 
+def test_a_wrong_action_is_refused_with_all_actions(world: World) -> None:
+    refused = run("audit", "--action", "colour")
+    assert refused.exit_code == 2
+    assert "job.cancel" in refused.stderr and "cancelled a job" in refused.stderr
+    assert run("audit", "--action", "cancelled").exit_code == 0
+
+
 def test_a_broken_audit_ends_with_1(world: World) -> None:
     assert run("audit", "verify").stdout == "All 2 rows are intact.\n"
     world.whole_audit = False

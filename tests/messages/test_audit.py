@@ -7,7 +7,8 @@ import pytest
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import OLD_CODES, figure_pairs
 from jupyter_gpu_quota.core.reasons import OverShare
-from jupyter_gpu_quota.messages.audit import AuditEntry, action_text
+from jupyter_gpu_quota.messages import audit
+from jupyter_gpu_quota.messages.audit import ACTIONS, AuditEntry, action_text, matching_actions
 from jupyter_gpu_quota.messages.reasons import SENTENCES
 
 HELD = OverShare(used_mib=9, device="d0", share_mib=8, warned_s=30)
@@ -79,3 +80,21 @@ def test_a_row_is_a_sentence(row: AuditEntry, said: str) -> None:
 @pytest.mark.parametrize(("jobs", "said"), [(1, "deleted 1 job that had"), (2, "deleted 2 jobs that had")])
 def test_one_job_is_no_plural(jobs: int, said: str) -> None:
     assert action_text(entry("retention", jobs=jobs)).startswith(said)
+
+
+def test_every_kind_of_row_is_an_action_of_the_filter() -> None:
+    assert set(ACTIONS) == set(audit._ACTION_TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        pytest.param("device", ("device",), id="a kind, not its beginning"),
+        pytest.param("Quota", ("quota.apply",), id="the beginning of a kind"),
+        pytest.param("paused a job", ("pause",), id="words"),
+        pytest.param("node.", ("node.cordon", "node.uncordon", "node.drain", "node.remove"), id="the kinds of nodes"),
+        pytest.param("colour", (), id="no action"),
+    ],
+)
+def test_an_action_is_found_by_kind_and_by_words(text: str, kinds: tuple[str, ...]) -> None:
+    assert matching_actions(text) == kinds

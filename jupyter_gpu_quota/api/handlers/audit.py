@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...messages.audit import PARTS
+from ...messages.audit import ACTIONS, PARTS, matching_actions, no_action_text
 from ...store.records.calls import AuditFilter
-from ...wire import ExplainView, VerifiedView, snapshot_document
+from ...wire import AuditActionView, ExplainView, VerifiedView, snapshot_document
 from ..access.permissions import audited_projects, may_see
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
@@ -32,8 +32,23 @@ async def _filter(call: Call) -> AuditFilter:
         until=call.instant("until"),
         projects=projects,
         actors=await _actors(call),
-        action=(call.text("action") or "").strip().lower(),
+        kinds=_kinds(call),
     )
+
+
+def _kinds(call: Call) -> tuple[str, ...] | None:
+    """The kinds of the requested action, None for all. Raises Refused with all kinds for one that matches none."""
+    text = (call.text("action") or "").strip()
+    if not text:
+        return None
+    if kinds := matching_actions(text):
+        return kinds
+    raise Refused(400, "invalid", no_action_text(text))
+
+
+async def actions(call: Call) -> Answer:
+    """The kinds of rows, with their words."""
+    return call.listing([AuditActionView(kind=kind, words=words) for kind, words in ACTIONS.items()])
 
 
 async def _actors(call: Call) -> tuple[str, ...] | None:

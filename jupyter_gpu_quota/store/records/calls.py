@@ -68,16 +68,13 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Rows of the audit: at ``since`` or later and before ``until``; of these projects and actors, None: of all.
-
-    ``action``: its kind begins with this text.
-    """
+    """Rows of the audit: from ``since`` until before ``until``; of these projects, actors and kinds, None: of all."""
 
     since: int | None = None
     until: int | None = None
     projects: tuple[str, ...] | None = None
     actors: tuple[str, ...] | None = None
-    action: str = ""
+    kinds: tuple[str, ...] | None = None
 
 
 JobColumn = Literal["submitted_at", "state", "user", "project", "priority", "duration"]

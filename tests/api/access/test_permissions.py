@@ -79,6 +79,7 @@ EXPECTED = {
     "POST quota/revisions/{revision}/actions/revert": "401 403 403 403 403 403 200 403 403",
     "GET explain/{id}": THE_PROJECT,
     "GET audit": "401 403 403 403 403 200 200 200 403",
+    "GET audit/actions": "401 403 403 403 403 200 200 200 403",
     "GET audit/verify": "401 403 403 403 403 403 200 200 403",
     "GET snapshot": "401 403 403 403 403 403 200 403 403",
     "GET events": READERS,

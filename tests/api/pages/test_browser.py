@@ -297,11 +297,11 @@ def test_the_audit_is_filtered_by_the_service_and_shows_new_rows(world: ServiceW
     world.submit(name="live row")
     seen(page, 'queued bob\'s job "live row"', "#audit")
     assert page.locator("#audit tbody tr").count() == count + 1
-    page.locator("#filter-action").fill("quota")
+    page.locator("#filter-action").select_option(label="put a quota file in force")
     page.locator("#filter-actor").fill("")
     seen(page, "put revision 1 of the quota file in force", "#audit")
     shows(page, "#audit-count", "1 of 1 rows are shown; more are read at the end of the list.")
-    assert page.url.endswith("/audit?action=quota")
+    assert page.url.endswith("/audit?action=quota.apply")
     page.locator("#filter-since").fill("2120-01-01T00:00")
     seen(page, "No row matches.")
     page.get_by_role("button", name="Show all").click()

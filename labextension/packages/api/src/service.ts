@@ -281,6 +281,11 @@ export class Service {
     return pageOf(await answerOf(this.client.GET('/audit', { params: { query } })));
   }
 
+  /** The kinds of the audit's rows, with their words. */
+  async auditActions(): Promise<Schemas['AuditActionView'][]> {
+    return (await answerOf(this.client.GET('/audit/actions', { params: { query: { limit: String(LARGEST_PAGE) } } }))).items;
+  }
+
   verifyAudit(): Promise<Verified> {
     return answerOf(this.client.GET('/audit/verify'));
   }

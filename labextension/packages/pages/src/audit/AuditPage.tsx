@@ -1,7 +1,7 @@
 /** The audit: every decision and edit, read part by part, and the check of its hash chain. */
 
 import type { ColumnDef } from '@tanstack/react-table';
-import { useState } from 'react';
+import { useEffect, useState } from 'react';
 
 import { mayReadWholeAudit, type AuditRow } from '@jupyter-gpu-quota/api';
 import { DataTable, ErrorText, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
@@ -87,6 +87,34 @@ function Verify(): JSX.Element {
   );
 }
 
+interface ActionSelectProps {
+  value: string;
+  onChange(action: string): void;
+}
+
+/** The actions in the words of the rows. An address may have the beginning of a kind, or other words. */
+function ActionSelect({ value, onChange }: ActionSelectProps): JSX.Element {
+  const { model } = usePanelContext();
+  const [known, setKnown] = useState<readonly { kind: string; words: string }[]>([]);
+  useEffect(() => {
+    model.transport.service.auditActions().then(setKnown, () => undefined); // An error of the rows is shown.
+  }, [model]);
+  return (
+    <label>
+      Action
+      <select id="filter-action" value={value} onChange={event => onChange(event.target.value)}>
+        <option value="">all</option>
+        {value !== '' && !known.some(one => one.kind === value) && <option value={value}>{value}</option>}
+        {known.map(one => (
+          <option key={one.kind} value={one.kind}>
+            {one.words}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
 interface FilterBarProps {
   filter: Filter;
   rows: readonly AuditRow[];
@@ -116,7 +144,7 @@ function FilterBar({ filter, rows, onChange }: FilterBarProps): JSX.Element {
   return (
     <div className="filters" role="search" aria-label="Audit">
       {field('actor', 'Actor', 'search', rows.map(row => row.who))}
-      {field('action', 'Action begins with', 'search', rows.map(row => row.kind))}
+      <ActionSelect value={filter.action} onChange={action => onChange({ ...filter, action })} />
       {field('project', 'Project', 'search', projects.map(project => project.name))}
       {field('since', 'From', 'datetime-local')}
       {field('until', 'Until', 'datetime-local')}
