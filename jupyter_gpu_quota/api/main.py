@@ -125,12 +125,12 @@ def make_services(
     settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot, clock: Callable[[], int] = now_ms
 ) -> Services:
     """Put the parts together; needs a running event loop."""
-    store_view = StoreView(slot, clock)
+    backend = readers_of(settings)
+    store_view = StoreView(slot, clock, in_pods=backend.in_pods)
     state_dir = Path(settings.state_dir)
     slice_secrets = SliceSecrets(
         lambda name: store_view.read(slot().service_key, name, now=clock()), lambda: store_view.mirror.notebooks
     )
-    backend = readers_of(settings)
 
     def committed() -> None:
         """The controller decides at once, and the store view follows."""

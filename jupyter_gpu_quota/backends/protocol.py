@@ -33,6 +33,21 @@ sample also has its processes there.
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """A folder of data that a job has. ``variable`` has its path in the job.
+
+    ``path`` is the folder on one machine; pods mount ``sub_path`` of the volume of ``claim`` at ``mount``.
+    """
+
+    variable: str
+    path: str | None
+    claim: str | None
+    sub_path: str | None
+    mount: str
+    read_only: bool
+
+
 # --- jobs -------------------------------------------------------------------------------------------------------------
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +55,9 @@ class StartOrder:
     """Start one attempt of a job on devices that it owns.
 
     ``devices`` are the records that the placements name. ``run_as`` is the name of the job's user; None: the service's
-    own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder. ``data`` are the folders
-    of its data by the variables that name them. ``cpu_milli`` and ``memory_mib`` are what each rank needs of its node,
-    0 where that is not stated.
+    own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder. ``image`` and ``python``
+    are those of its environment, None where that names none. ``cpu_milli`` and ``memory_mib`` are what each rank needs
+    of its node, 0 where that is not stated.
     """
 
     job: str
@@ -60,7 +75,9 @@ class StartOrder:
     ranks: int = 1
     outputs_limit_mib: int | None = None
     project: str = ""
-    data: Mapping[str, str] = field(default_factory=dict)
+    data: tuple[DataSource, ...] = ()
+    image: str | None = None
+    python: str | None = None
     cpu_milli: int = 0
     memory_mib: int = 0
 
@@ -243,13 +260,15 @@ class Provenance:
     """The conditions under which an attempt started. ``data`` is by the variable of the data.
 
     ``python_from``: whether the command is this Python, or a script of it, or neither: then it is that of its PATH.
+    ``image`` is that of a pod by its digest; what is installed in it is not read.
     """
 
-    python: str | None
-    python_from: str
-    version: str | None
-    distributions: Mapping[str, str]
-    data: Mapping[str, DataState]
+    python: str | None = None
+    python_from: str | None = None
+    version: str | None = None
+    distributions: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, DataState] = field(default_factory=dict)
+    image: str | None = None
 
 
 MAX_OUTPUTS = 10_000
@@ -319,12 +338,16 @@ class NodeTokens(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendReaders:
-    """The parts of a backend that an API process uses; each process has its own. ``nodes`` None: it has no agents."""
+    """The parts of a backend that an API process uses; each process has its own. ``nodes`` None: it has no agents.
+
+    ``in_pods``: jobs have the image of their environment and the claims of their data, not paths of a machine.
+    """
 
     outputs: OutputReader
     capabilities: CapabilityReader
     submissions: SubmissionChecks
     nodes: NodeTokens | None = None
+    in_pods: bool = False
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------

@@ -141,6 +141,7 @@ def provenance(client: Client, id: str, attempt: int | None, json_: bool) -> Non
             ("environment", found.environment),
             ("python", python),
             ("digest", found.environment_digest),
+            ("image", found.image),
             ("distributions", len(found.distributions) if found.python else None),
             *(("data", f"{each.name}: {_data_state_text(each)}") for each in found.data),
         ]

@@ -448,7 +448,7 @@ def environments(client: Client, wide: bool, json_: bool) -> None:
 
 
 def _environment_row(each: EnvironmentView) -> tuple[object, ...]:
-    return each.name, ", ".join(each.projects), ", ".join(each.default_of), each.python or each.image
+    return each.name, ", ".join(each.projects), ", ".join(each.default_of), each.image or each.python
 
 
 @click.command()

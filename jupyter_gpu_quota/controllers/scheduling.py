@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
-from ..backends.protocol import JobBackend, SampleBackend, StartOrder, StopOrder
+from ..backends.protocol import DataSource, JobBackend, SampleBackend, StartOrder, StopOrder
 from ..core.eviction.quarantine import quarantine_changes
 from ..core.facts import DeviceFact, RankFact
 from ..core.job_ends import JobEnd
@@ -33,6 +33,7 @@ from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import decide
 from ..core.validate import Violation, violations
 from ..quotafile import QuotaFile
+from ..quotafile.document import DataSection
 from ..store.reads.data_access import holds_without_data
 from ..store.reads.past_use import next_update_at
 from ..store.reads.snapshot import Mirror
@@ -406,12 +407,13 @@ class SchedulingController:
         return found
 
     def _start_order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> StartOrder:
-        spec = record.spec
+        spec, file = record.spec, self.quota_file
+        environment = file.environment_named(spec.environment) if file else None
         return StartOrder(
             job=record.job.id,
             attempt=record.job.attempt,
             fencing=lease.fencing,
-            command=self._command_of(spec),
+            command=_command_of(spec, environment.python if environment else None),
             placements=tuple(map(_placement, held)),
             devices=tuple(self.mirror.devices[name] for name in sorted({a.device for a in held})),
             run_as=record.account,
@@ -423,7 +425,9 @@ class SchedulingController:
             ranks=len({part.rank for part in held}),
             outputs_limit_mib=self._outputs_limit_mib(spec.project),
             project=spec.project,
-            data=self.quota_file.data_variables(spec.data) if self.quota_file else {},
+            data=tuple(map(_data_source, file.data_in(spec.data))) if file else (),
+            image=environment.image if environment else None,
+            python=environment.python if environment else None,
             cpu_milli=record.job.cpu_milli,
             memory_mib=record.job.memory_mib,
         )
@@ -443,11 +447,6 @@ class SchedulingController:
         if isinstance(record.reason, JobEnd):  # the pause file says why the other ranks are stopped
             reason = ReasonCode.RANK_FAILED
         return StopOrder(job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason)
-
-    def _command_of(self, spec: JobSpec) -> tuple[str, ...]:
-        """The command; the interpreter that its environment names replaces a leading python or python3."""
-        python = self.quota_file.python_of(spec.environment) if self.quota_file and spec.environment else None
-        return (python, *spec.command[1:]) if python and spec.command[0] in ("python", "python3") else spec.command
 
     # --- on time --------------------------------------------------------------------------------------------------
     def _run_if_due(self, what: str, every_ms: int, now: int, task: Callable[[int], None]) -> None:
@@ -484,6 +483,18 @@ class SchedulingController:
 def _returning_allocation(notebook: Notebook, home: Device) -> Allocation:
     """An empty allocation on the device of a lent slice, by which the sampler finds the processes of its owner."""
     return Allocation(id=notebook.id, workload=notebook.id, rank=0, device=home.id, gpu_milli=0, memory_mib=0)
+
+
+def _command_of(spec: JobSpec, python: str | None) -> tuple[str, ...]:
+    """The command; the interpreter of its environment replaces a leading python or python3."""
+    return (python, *spec.command[1:]) if python and spec.command[0] in ("python", "python3") else spec.command
+
+
+def _data_source(section: DataSection) -> DataSource:
+    return DataSource(
+        variable=section.variable, path=section.path, claim=section.claim, sub_path=section.sub_path,
+        mount=section.mounted_at, read_only=section.read_only,
+    )  # fmt: skip
 
 
 def _placement(held: Allocation) -> Placement:

@@ -17,6 +17,8 @@ from .yaml_tree import Path
 Found = Iterator[tuple[Path, str]]
 MAX_COMPARED = 50
 """Names among which the nearest to a wrong one is searched."""
+RESERVED_FOLDERS = frozenset({"", "bin", "dev", "etc", "gpu-quota", "lib", "lib64", "proc", "sbin", "sys", "usr"})
+"""First folders of paths where pods mount no data: those of the image, of the system, and of the job itself."""
 NAMED = ("pools", "departments", "projects", "environments", "data", "calendar")
 """The lists whose items have unique names; a department and a project may have the same one."""
 
@@ -32,6 +34,9 @@ def incoherences(file: Document) -> Found:
             if name not in projects:
                 words = f"environment {environment.name}: {_no_such('project', name, projects)}"
                 yield ("environments", i, "projects", j), words
+        if environment.image is None and environment.python is None:
+            words = "name the interpreter of one machine with python, or the image of pods with image"
+            yield ("environments", i), f"environment {environment.name} runs nothing; {words}"
     yield from _incoherent_data(file.data)
     for i, department in enumerate(file.departments):
         yield from _incoherent_quota(file, f"department {department.name}", department.quota, ("departments", i))
@@ -66,16 +71,35 @@ def _hidden_pools(pools: list[PoolSection]) -> Found:
 
 
 def _incoherent_data(rows: list[DataSection]) -> Found:
-    """Mounts that one machine does not make, and names that give one variable."""
+    """Data without a place, mounts without a claim or at one path, and names that give one variable."""
     named: dict[str, str] = {}
+    mounted: dict[str, str] = {}
     for i, row in enumerate(rows):
-        if row.mount not in (None, row.path):
-            words = f"on one machine nothing is mounted, so a job finds it at its path {row.path}; leave mount out"
-            yield ("data", i, "mount"), f"data {row.name}: {words}"
+        if row.claim is None and (why := _without_claim(row)) is not None:
+            yield ("data", i, why[0]), f"data {row.name}: {why[1]}"
+        elif row.claim is not None:
+            first = mounted.setdefault(row.mounted_at.rstrip("/"), row.name)
+            if first != row.name:
+                yield ("data", i), f"data {row.name}: pods have {first} at {row.mounted_at}; write another mount"
+            if (top := row.mounted_at.split("/")[1]) in RESERVED_FOLDERS:
+                words = f"/{top} is not for data in pods; write a mount such as /data/{row.name}"
+                yield ("data", i), f"data {row.name}: {words}"
         other = named.setdefault(row.variable, row.name)
         if other != row.name:
             words = f"its variable would be {row.variable}, as that of {other}; choose another name"
             yield ("data", i, "name"), f"data {row.name}: {words}"
+
+
+def _without_claim(row: DataSection) -> tuple[str, str] | None:
+    """The key of a row that no volume has and what is wrong with it; None: nothing is."""
+    if row.path is None:
+        return "path", "it has no place; write its path on one machine, or the claim of pods"
+    if row.sub_path is not None:
+        return "sub_path", "it is of the volume of a claim; write the claim, or leave sub_path out"
+    if row.mount not in (None, row.path):
+        words = f"on one machine nothing is mounted, so a job finds it at its path {row.path}"
+        return "mount", f"{words}; leave mount out, or write the claim that pods mount"
+    return None
 
 
 # --- projects -----------------------------------------------------------------------------------------------------

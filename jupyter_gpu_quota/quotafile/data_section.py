@@ -7,12 +7,24 @@ from collections.abc import Collection
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
 
 from .calendar_section import DATE, read_date
-from .fields import FIRST_YEAR, FORM, LAST_YEAR, ItemName, PersonName, Section, refuse
+from .fields import FIRST_YEAR, FORM, LAST_YEAR, ClaimName, ItemName, PersonName, Section, refuse
 
 FolderPath = Annotated[str, StringConstraints(strict=True, max_length=4096, pattern=r"^/[^\x00-\x1f\x7f]*$")]
+
+
+def _below_the_volume(path: str) -> str:
+    if ".." in path.split("/"):
+        raise refuse(f"{path!s:.40} leaves the volume; write a path below its top, without ..")
+    return path
+
+
+def _without_dots(path: str) -> str:
+    if {".", ".."} & set(path.split("/")):
+        raise refuse(f"{path!s:.40} has dots; write the path without . and ..")
+    return path
 
 
 def _last_day(value: object) -> date:
@@ -24,6 +36,11 @@ def _last_day(value: object) -> date:
     return found
 
 
+SubPath = Annotated[
+    str,
+    StringConstraints(strict=True, min_length=1, max_length=4096, pattern=r"^[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"),
+    AfterValidator(_below_the_volume),
+]
 LastDay = Annotated[
     date,
     BeforeValidator(_last_day),
@@ -33,11 +50,16 @@ LastDay = Annotated[
 
 
 class DataSection(Section):
-    """A folder of data. On one machine nothing is mounted: ``mount`` is the path, and file permissions decide."""
+    """A folder of data: ``path`` on one machine, and ``sub_path`` of the volume of a claim in pods.
+
+    On one machine nothing is mounted, and file permissions decide. Pods have it at ``mount``, or else at ``path``.
+    """
 
     name: ItemName
-    path: FolderPath
-    mount: FolderPath | None = None
+    path: FolderPath | None = None
+    claim: ClaimName | None = None
+    sub_path: SubPath | None = None
+    mount: Annotated[FolderPath, AfterValidator(_without_dots)] | None = None
     read_only: Annotated[bool, Field(strict=True)] = True
     groups: Annotated[list[PersonName], Field(min_length=1)]
     until: LastDay | None = None
@@ -56,6 +78,15 @@ class DataSection(Section):
     def is_for(self, groups: Collection[str]) -> bool:
         """Whether a user in these groups of the hub may use it."""
         return not set(self.groups).isdisjoint(groups)
+
+    @property
+    def mounted_at(self) -> str:
+        """The path in pods."""
+        return self.mount or self.path or f"/data/{self.name}"
+
+    def path_of_job(self, *, in_pods: bool) -> str | None:
+        """The path of a job, in a pod or on one machine; None where it has none there."""
+        return self.path if not in_pods else self.mounted_at if self.claim else None
 
     @property
     def variable(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -172,11 +172,14 @@ class ProjectSection(Section):
 
 
 class EnvironmentSection(Section):
-    """An interpreter that jobs may name; ``projects`` None means every project."""
+    """What runs the jobs that name it: an image in pods, and an interpreter on one machine or in that image.
+
+    ``projects`` None means every project.
+    """
 
     name: ItemName
-    image: Image = None
-    python: InterpreterPath
+    image: Image | None = None
+    python: InterpreterPath | None = None
     projects: list[ItemName] | None = None
 
 
@@ -419,9 +422,21 @@ class Document(Section):
         """The names of the environments that a project's jobs may use."""
         return tuple(e.name for e in self.environments if e.projects is None or project in e.projects)
 
-    def python_of(self, environment: str) -> str | None:
-        """The interpreter of an environment; None for one that the file does not name."""
-        return next((e.python for e in self.environments if e.name == environment), None)
+    def environment_named(self, name: str | None) -> EnvironmentSection | None:
+        return next((each for each in self.environments if each.name == name), None)
+
+    def usable(self, *, in_pods: bool) -> Self:
+        """The file with only the environments and data that jobs have in pods, or on one machine.
+
+        The ``path`` of data is then that of a job, and no environment of one machine has an image.
+        """
+        paths = [(each, each.path_of_job(in_pods=in_pods)) for each in self.data]
+        data = [each.model_copy(update={"path": path}) for each, path in paths if path is not None]
+        if in_pods:
+            environments = [each for each in self.environments if each.image]
+        else:
+            environments = [each.model_copy(update={"image": None}) for each in self.environments if each.python]
+        return self.model_copy(update={"data": data, "environments": environments})
 
     # --- data ---------------------------------------------------------------------------------------------------------
     def data_of(self, groups: Collection[str]) -> tuple[DataSection, ...]:
@@ -435,9 +450,9 @@ class Document(Section):
     def data_named(self, name: str) -> DataSection | None:
         return next((each for each in self.data if each.name == name), None)
 
-    def data_variables(self, names: Collection[str]) -> dict[str, str]:
-        """The variables of a job with the folders of its data."""
-        return {each.variable: each.path for each in self.data if each.name in names}
+    def data_in(self, names: Collection[str]) -> list[DataSection]:
+        """The data with these names that the file has."""
+        return [each for each in self.data if each.name in names]
 
     def data_refusal(self, name: str, groups: Collection[str], now: int) -> DataUnavailable | None:
         """Why no job of such a user may start with this data at an instant (ms); None if it may."""

@@ -272,17 +272,15 @@ def _only_off(value: object, known: ValidationInfo) -> None:
     raise refuse(f"{known.field_name} cannot be enforced by this release; leave the section out")
 
 
-def _no_image(value: object) -> None:
-    """Accept no image of pods."""
-    if value is not None:
-        raise refuse(
-            "image is for pods, and this release runs jobs on one machine; leave it out and name the interpreter with "
-            "python"
-        )
-
-
 Image = Annotated[
-    None, BeforeValidator(_no_image), WithJsonSchema({"enum": [None], FORM: "of pods; on one machine leave it out"})
+    str,
+    StringConstraints(strict=True, min_length=1, max_length=500, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"),
+    WithJsonSchema({"type": "string", "maxLength": 500, FORM: "an image of pods, such as `registry/torch:2`"}),
+]
+ClaimName = Annotated[
+    str,
+    StringConstraints(strict=True, max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"),
+    WithJsonSchema({"type": "string", "maxLength": 253, FORM: "the name of a PersistentVolumeClaim"}),
 ]
 
 Unenforced = Annotated[

@@ -154,14 +154,17 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     },
     "EnvironmentSection": {
         "name": "Its name in `--environment`: `torch-2`.",
-        "image": "The image of pods.",
-        "python": "The interpreter on this machine: `/opt/torch-2/bin/python`.",
+        "image": "The image of pods: `registry/torch:2`. On one machine it is not used.",
+        "python": "The interpreter on this machine, or in the image: `/opt/torch-2/bin/python`. Without it, the first "
+        "`python` of the image.",
         "projects": "The projects that may name it: `[fraud]`. Without it, all.",
     },
     "DataSection": {
         "name": "Its name in `--data`, and in the variable that has its path: `transactions`.",
-        "path": "The folder: `/data/transactions`. On one machine its file permissions decide who can read it.",
-        "mount": "The path inside pods; on one machine that is `path`.",
+        "path": "The folder on one machine: `/data/transactions`. Its file permissions decide who can read it.",
+        "claim": "The PersistentVolumeClaim that pods mount, in the namespace of jobs: `transactions`.",
+        "sub_path": "The folder of the claim's volume: `2026/q4`. Without it, the whole volume.",
+        "mount": "The path inside pods: `/data/transactions`. Without it, `path`, or else `/data/` and the name.",
         "read_only": "Pods get it read-only. On one machine file permissions decide, and `doctor` says what holds.",
         "groups": "Groups of the hub whose members may use it: `[fraud-ds]`.",
         "until": "The last day on which a job may start with it, in UTC: `2027-01-31`. Without it, no last day.",

@@ -230,10 +230,10 @@ class DeviceView(Wire):
 
 
 class EnvironmentView(Wire):
-    """An environment of the quota file: the interpreter of jobs that name it.
+    """An environment of the quota file: the image, or the interpreter on one machine, of jobs that name it.
 
     ``projects`` are the sender's that may use it; jobs of those in ``default_of`` use it if they name none. ``image``
-    is that of pods, null on one machine.
+    is that of pods, null on one machine. ``python`` is a path there, or in the image, whose first one it is when null.
     """
 
     name: str
@@ -247,7 +247,7 @@ class DataView(Wire):
     """Data of the quota file that the sender's jobs may use, by some of their ``groups``.
 
     ``until`` is the last day on which a job may start with it, in UTC. ``variable`` has the ``path`` in a job. On one
-    machine file permissions decide who can read and write there, whatever ``read_only`` is.
+    machine file permissions decide who can read and write there, whatever ``read_only`` is; pods mount it so.
     """
 
     name: str

@@ -274,8 +274,8 @@ class ProvenanceView(Wire):
 
     ``python`` is the interpreter of the command; with ``python_from`` "PATH" that of the job's PATH, because the
     command is neither a Python nor a script of one. ``distributions`` are those of its site-packages folders, by name.
-    ``environment_digest`` is of the version and the distributions; equal ones are equal environments. All are null or
-    empty where they were not recorded.
+    ``environment_digest`` is of the version and the distributions; equal ones are equal environments. ``image`` is that
+    of a pod by its digest, once the attempt has ended. All are null or empty where they were not recorded.
     """
 
     attempt: int
@@ -289,6 +289,7 @@ class ProvenanceView(Wire):
     python_version: str | None = None
     distributions: dict[str, str] = {}
     environment_digest: str | None = None
+    image: str | None = None
     data: list[DataStateView]
 
 

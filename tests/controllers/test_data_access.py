@@ -38,7 +38,7 @@ def test_a_job_has_the_folders_of_its_data_in_variables() -> None:
     world.submit("bob", "b1", **WITH)
     world.submit("bob", "b2")
     world.turn()
-    orders = {order.job: dict(order.data) for order in world.executor.starts}
+    orders = {order.job: {each.variable: each.path for each in order.data} for order in world.executor.starts}
     assert orders == {
         "b1": {"GPU_QUOTA_DATA_IMAGES": "/data/images", "GPU_QUOTA_DATA_LABELS": "/data/labels"},
         "b2": {},

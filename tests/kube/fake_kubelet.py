@@ -25,6 +25,8 @@ from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
 from tests.kube.control_plane import ControlPlane, free_port
 
 Json = dict[str, Any]
+IMAGE_ID = "site/image@sha256:0123"
+"""The image of every container, as a kubelet would report it."""
 TERMINAL = ("Succeeded", "Failed")
 
 
@@ -165,7 +167,7 @@ class FakeKubelet:
         return code if code >= 0 else 128 - code
 
     async def _report(self, path: str, uid: str, status: Json, state: Json) -> None:
-        known = {"name": self._names[uid], "image": "none", "imageID": "", "restartCount": 0}
+        known = {"name": self._names[uid], "image": "none", "imageID": IMAGE_ID, "restartCount": 0}
         container = {**known, "ready": "running" in state, "state": state}
         place = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
         body = {"metadata": {"uid": uid}, "status": {**status, **place, "containerStatuses": [container]}}

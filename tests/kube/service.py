@@ -26,6 +26,12 @@ projects:
   - name: vision
     members: {users: [bob]}
     quota: {train: {training: 1, notebook: 1}}
+environments:
+  - {name: torch, image: "site/torch:2"}
+  - {name: machine, python: /opt/torch/bin/python}
+data:
+  - {name: images, claim: datasets, sub_path: images, groups: [vision-team]}
+  - {name: local, path: /srv/local, groups: [vision-team]}
 """
 
 
@@ -34,7 +40,7 @@ class KubernetesService:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, only: str | None = None) -> None:
         self.hub, self._thread = FakeHub(), LoopThread()
-        self.hub.users["bob"] = FakeAccount()
+        self.hub.users["bob"] = FakeAccount(groups=["vision-team"])
         self._server, hub_port = self._thread.call(self._serve(), 10.0)
         (folder / "quota.yaml").write_text(QUOTA)
         self.port = free_port()

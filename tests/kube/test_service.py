@@ -10,10 +10,10 @@ import pytest
 
 from tests.kube.control_plane import ControlPlane
 from tests.kube.devices import DRIVER, MEMORY_MIB, device, resource_slice
-from tests.kube.fake_kubelet import FakeKubelet
+from tests.kube.fake_kubelet import IMAGE_ID, FakeKubelet
 from tests.kube.service import KubernetesService
 from tests.kube.test_dra import RESOURCES
-from tests.kube.world import install
+from tests.kube.world import install, make_volume
 from tests.patience import until
 
 OUTSIDE = {
@@ -28,6 +28,7 @@ def cluster(dra_plane: ControlPlane, tmp_path: Path) -> Iterator[str]:
     """The namespace of a node with one device, whose volume is the state folder of the service."""
     dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0")))
     namespace = install(dra_plane)
+    make_volume(dra_plane, namespace, "datasets")
     kubelet = FakeKubelet(dra_plane, namespace, "here", tmp_path / "state")
     kubelet.start()
     yield namespace
@@ -85,6 +86,26 @@ def test_code_and_outputs_travel_by_the_volume(service: KubernetesService, tmp_p
     job = bob.submit("sh train.sh", gpu="1", dir=code)
     until(lambda: bob.job(job.id).state == "succeeded", what=service.log)
     assert [each.path for each in job.outputs()] == ["model"]
+
+
+def test_a_job_has_the_image_of_its_environment_and_the_claims_of_its_data(
+    dra_plane: ControlPlane, cluster: str, service: KubernetesService, tmp_path: Path
+) -> None:
+    bob = service.client()
+    (tmp_path / "state/images").mkdir()  # the fake kubelet has one volume for all claims
+    (tmp_path / "state/images/VERSION").write_text("2026-11\n")
+    assert [each.name for each in bob.environments()] == ["torch"], "an interpreter of one machine is not in pods"
+    assert [(each.name, each.path) for each in bob.data()] == [("images", "/data/images")]
+    job = bob.submit(
+        ["sh", "-c", "cat $GPU_QUOTA_DATA_IMAGES/VERSION; sleep 1"], gpu="1", dir=None, environment="torch"
+    )
+    until(lambda: pods(dra_plane, cluster), what=service.log)
+    (pod,) = pods(dra_plane, cluster)
+    assert pod["spec"]["containers"][0]["image"] == "site/torch:2"
+    assert pod["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"] == "datasets"
+    until(lambda: bob.job(job.id).state == "succeeded", what=service.log)
+    assert job.logs() == "2026-11\n"
+    assert bob.provenance(job.id).image == IMAGE_ID
 
 
 def test_work_continues_while_the_service_is_restarted(

@@ -27,21 +27,22 @@ def install(plane: ControlPlane) -> str:
     return namespace
 
 
-def make_volume(plane: ControlPlane, namespace: str) -> None:
-    """The claim of the jobs' volume; without a controller-manager it is bound as that would bind it."""
+def make_volume(plane: ControlPlane, namespace: str, claim: str = "jobs") -> None:
+    """The claim of a volume; without a controller-manager it is bound as that would bind it."""
     size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
     volumes, claims = "/api/v1/persistentvolumes", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
-    reference = {"claimRef": {"namespace": namespace, "name": "jobs"}, "persistentVolumeReclaimPolicy": "Retain"}
+    name = f"{namespace}-{claim}"
+    reference = {"claimRef": {"namespace": namespace, "name": claim}, "persistentVolumeReclaimPolicy": "Retain"}
     volume = {"capacity": size, "accessModes": modes, "hostPath": {"path": "/nowhere"}, **reference}
-    plane.make(volumes, {"metadata": {"name": namespace}, "spec": {**volume, "storageClassName": "none"}})
-    wanted = {"accessModes": modes, "resources": {"requests": size}, "volumeName": namespace}
+    plane.make(volumes, {"metadata": {"name": name}, "spec": {**volume, "storageClassName": "none"}})
+    wanted = {"accessModes": modes, "resources": {"requests": size}, "volumeName": name}
     done = {} if plane.has_controller_manager else {"pv.kubernetes.io/bind-completed": "yes"}
-    claim = {"metadata": {"name": "jobs", "annotations": done}, "spec": {**wanted, "storageClassName": "none"}}
-    plane.make(claims, claim)
+    made = {"metadata": {"name": claim, "annotations": done}, "spec": {**wanted, "storageClassName": "none"}}
+    plane.make(claims, made)
     if not plane.has_controller_manager:
-        for bound in (f"{claims}/jobs", f"{volumes}/{namespace}"):
+        for bound in (f"{claims}/{claim}", f"{volumes}/{name}"):
             plane.patch(f"{bound}/status", {"status": {"phase": "Bound"}})
-    until(lambda: plane.get(f"{claims}/jobs")["status"]["phase"] == "Bound", what="the volume is bound")
+    until(lambda: plane.get(f"{claims}/{claim}")["status"]["phase"] == "Bound", what="the volume is bound")
 
 
 class KubernetesWorld:

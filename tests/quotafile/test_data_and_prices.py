@@ -35,6 +35,35 @@ def test_data_with_a_last_day_is_usable_until_that_day_ends_in_utc(now: int, nam
     assert read(LEAST + DATA).usable_data(["fraud-ds"], now) == names
 
 
+PLACES = """\
+data:
+  - {name: here, path: /srv/here, groups: [a]}
+  - {name: both, path: /srv/both, claim: datasets, sub_path: both, groups: [a]}
+  - {name: moved, path: /srv/moved, claim: datasets, mount: /datasets/moved, groups: [a]}
+  - {name: there, claim: datasets, groups: [a]}
+environments:
+  - {name: machine, python: /opt/torch/bin/python}
+  - {name: pods, image: "registry/torch:2"}
+  - {name: any, image: "registry/torch:2", python: /opt/torch/bin/python}
+"""
+
+
+def test_on_one_machine_data_needs_a_path_and_an_environment_an_interpreter() -> None:
+    usable = read(LEAST + PLACES).usable(in_pods=False)
+    assert {each.name: each.path for each in usable.data} == {
+        "here": "/srv/here", "both": "/srv/both", "moved": "/srv/moved",
+    }  # fmt: skip
+    assert {each.name: each.image for each in usable.environments} == {"machine": None, "any": None}
+
+
+def test_in_pods_data_needs_a_claim_and_an_environment_an_image() -> None:
+    usable = read(LEAST + PLACES).usable(in_pods=True)
+    assert {each.name: each.path for each in usable.data} == {
+        "both": "/srv/both", "moved": "/datasets/moved", "there": "/data/there",
+    }  # fmt: skip
+    assert {each.name: each.python for each in usable.environments} == {"pods": None, "any": "/opt/torch/bin/python"}
+
+
 def test_data_without_a_last_day_does_not_end() -> None:
     images = read(LEAST + DATA).data_named("images")
     assert images is not None
@@ -50,7 +79,19 @@ def test_the_variable_of_data_has_letters_digits_and_underscores() -> None:
     ("row", "words"),
     [
         pytest.param("{name: a, path: data/a, groups: [x]}", "data.a.path", id="a relative path"),
-        pytest.param("{name: a, groups: [x]}", "data.a has no path, and needs it", id="no path"),
+        pytest.param("{name: a, groups: [x]}", "it has no place", id="neither a path nor a claim"),
+        pytest.param("{name: a, path: /a, sub_path: b, groups: [x]}", "of the volume of a claim", id="no claim"),
+        pytest.param("{name: a, claim: A_B, groups: [x]}", "data.a.claim", id="no name of a claim"),
+        pytest.param("{name: a, claim: c, sub_path: ../b, groups: [x]}", "leaves the volume", id="a path upwards"),
+        pytest.param("{name: a, claim: c, sub_path: /b, groups: [x]}", "data.a.sub_path", id="an absolute sub_path"),
+        pytest.param("{name: a, claim: c, mount: /gpu-quota/run, groups: [x]}", "not for data", id="the job's folder"),
+        pytest.param("{name: a, claim: c, mount: /, groups: [x]}", "not for data", id="the root of the pod"),
+        pytest.param("{name: a, claim: c, mount: /d/../usr, groups: [x]}", "data.a.mount", id="a mount with dots"),
+        pytest.param(
+            "{name: a, claim: c, mount: /d, groups: [x]}, {name: b, claim: c, mount: /d/, groups: [x]}",
+            "pods have a at /d",
+            id="two mounts at one path",
+        ),
         pytest.param("{name: a, path: /a}", "data.a has no groups, and needs it", id="no groups"),
         pytest.param("{name: a, path: /a, groups: []}", "data.a.groups", id="an empty list of groups"),
         pytest.param("{name: a, path: /a, groups: [x], mount: /b}", "nothing is mounted", id="another mount"),

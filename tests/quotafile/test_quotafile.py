@@ -53,8 +53,8 @@ def test_the_fields_that_are_not_in_the_policy_can_be_read() -> None:
     assert file.default_environment("fraud") == "torch-2"
     assert file.environments_of("fraud") == ("torch-2", "plain")
     assert file.environments_of("risk") == ("plain",)
-    assert file.python_of("torch-2") == "/opt/torch-2/bin/python"
-    assert file.python_of("gone") is None
+    assert [each.python for each in file.environments] == ["/opt/torch-2/bin/python", "/usr/bin/python3"]
+    assert file.environment_named("gone") is None
 
 
 def test_a_maximum_time_limit_bounds_the_default_of_jobs_that_name_none() -> None:

@@ -62,7 +62,7 @@ async def _checked_spec(call: Call, request: JobRequest) -> JobSpec:
     if spec.live:
         live_directory = services.backend.submissions.live_directory
         spec = replace(spec, directory=await _checked(live_directory, _run_as(call), spec.directory))
-    file = quota_in_force(store_view.quota_file)
+    file = quota_in_force(store_view.usable_quota_file)
     data, groups = data_of_job(request.data, call.person, file, services.clock())
     spec = replace(spec, data=data, data_groups=groups)
     check_storage(store_view, call.person, spec.project)
@@ -202,7 +202,7 @@ async def _refresh_decisions(call: Call, records: Sequence[JobRecord]) -> None:
 
 async def _refuse_unknown_project(call: Call, wanted: JobFilter, project: str) -> None:
     """Answer 404, not an empty list, for a project that is unknown or that this person may not see."""
-    quota, store_view = call.store_view.quota_file, call.store_view
+    quota, store_view = call.store_view.usable_quota_file, call.store_view
     exists = quota is not None and any(each.name == project for each in quota.projects)
     if exists and may_see_project(call.person, project):
         return
@@ -294,7 +294,7 @@ async def _check_data(call: Call, record: JobRecord) -> None:
         return
     owner = await call.services.people.by_name(call.store_view.name_of(record.job.user))
     groups = owner.groups.intersection(record.spec.data_groups) if owner else frozenset[str]()
-    file = quota_in_force(call.store_view.quota_file)
+    file = quota_in_force(call.store_view.usable_quota_file)
     data_of_job(record.spec.data, replace(owner or call.person, groups=groups), file, call.services.clock())
 
 

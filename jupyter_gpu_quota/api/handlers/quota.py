@@ -255,7 +255,7 @@ async def revert(call: Call) -> Answer:
 # --- environments -----------------------------------------------------------------------------------------------------
 async def environments(call: Call) -> Answer:
     """Those that the person's projects may use, in the order of the file."""
-    file = call.store_view.quota_file
+    file = call.store_view.usable_quota_file
     return call.listing([] if file is None else environment_views(file, call.person))
 
 
@@ -281,13 +281,15 @@ def environment_views(file: QuotaFile, person: Person) -> list[EnvironmentView]:
 # --- data -----------------------------------------------------------------------------------------------------------
 async def data(call: Call) -> Answer:
     """The data that the person's groups may use, ended ones included, in the order of the file."""
-    file, now = call.store_view.quota_file, call.services.clock()
+    file, now = call.store_view.usable_quota_file, call.services.clock()
     return call.listing(
         [] if file is None else [data_view(each, call.person, now) for each in file.data_of(call.person.groups)]
     )
 
 
 def data_view(section: DataSection, person: Person, now: int) -> DataView:
+    """Data of the usable quota file, whose path is that of a job."""
+    assert section.path is not None, "the usable quota file has no data without a path"
     return DataView(
         name=section.name,
         path=section.path,

@@ -36,7 +36,7 @@ RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOC
 def spec_of(request: JobRequest, person: Person, store_view: StoreView) -> JobSpec:
     """The spec of a request; raises Refused. The caller checks the bundle's owner and a live job's directory."""
     devices, nodes = tuple(store_view.mirror.devices.values()), store_view.mirror.nodes()
-    quota = quota_in_force(store_view.quota_file)
+    quota = quota_in_force(store_view.usable_quota_file)
     project = project_of(request.project, person)
     pool = pool_of(request.pool, project, quota, "training")
     if devices and not any(device.pool == pool for device in devices):

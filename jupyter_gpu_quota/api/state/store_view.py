@@ -60,9 +60,14 @@ class StoreView:
     """
 
     def __init__(
-        self, store: Callable[[], Store], now: Callable[[], int], clock: Callable[[], float] = time.monotonic
+        self,
+        store: Callable[[], Store],
+        now: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        in_pods: bool = False,
     ) -> None:
-        self._store, self.now, self._clock = store, now, clock
+        self._store, self.now, self._clock, self._in_pods = store, now, clock, in_pods
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
@@ -99,6 +104,7 @@ class StoreView:
         self._watching: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
         self._quota_file: tuple[int, QuotaFile] | None = None
+        self._usable: tuple[QuotaFile, QuotaFile] | None = None
         self._names: tuple[QuotaFile, frozenset[str], frozenset[str]] | None = None
         self._closed = self._notified = False
 
@@ -156,6 +162,16 @@ class StoreView:
         if self._quota_file is None or self._quota_file[0] != revision.revision:
             self._quota_file = (revision.revision, QuotaFile.from_document(revision.document))
         return self._quota_file[1]
+
+    @property
+    def usable_quota_file(self) -> QuotaFile | None:
+        """The quota file in force with only the environments and data that jobs of this backend have."""
+        file = self.quota_file
+        if file is None:
+            return None
+        if self._usable is None or self._usable[0] is not file:
+            self._usable = (file, file.usable(in_pods=self._in_pods))
+        return self._usable[1]
 
     # --- following the store ------------------------------------------------------------------------------------------
     async def refresh(self) -> None:

@@ -13,7 +13,7 @@ from ..state.store_view import StoreView
 
 def with_choices(view: ProjectView, person: Person, store_view: StoreView, now: int) -> ProjectView:
     """The project with the choices of this person, who must be a member to have any."""
-    quota, name = store_view.quota_file, view.name
+    quota, name = store_view.usable_quota_file, view.name
     if quota is None or not may_submit_to(person, name):
         return view
     pools = [

@@ -32,6 +32,7 @@ def provenance_view(record: JobRecord, attempt: int, found: Provenance | None) -
         "python_version": found.version,
         "distributions": dict(found.distributions),
         "environment_digest": digest((found.version, dict(found.distributions))) if found.python else None,
+        "image": found.image,
         "data": [_data_state(name, state) for name in spec.data if (state := found.data.get(data_variable(name)))],
     }
     return view.model_copy(update=started)

@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 from ..job_files.outputs import JobOutputs
 from ..job_files.paths import rank_paths
-from ..protocol import MAX_OUTPUTS, LogPart, Output
+from ..job_files.record_files import read_record
+from ..protocol import MAX_OUTPUTS, LogPart, Output, Provenance
 from ..rendering.cluster_names import pod_name
 from ..rendering.pods import CONTAINER
 from .client.api_server import ApiServer, RequestFailed
@@ -47,8 +48,10 @@ class ClusterOutputs:
         """One output, open for reading. Raises OutputRefused."""
         return self._volume.open_output(job, path)
 
-    def provenance(self, job: str, attempt: int) -> None:
-        """Nothing is recorded: no code of ours runs in a pod."""
+    def provenance(self, job: str, attempt: int) -> Provenance | None:
+        """The image of an attempt that ended; None before, as no code of ours runs in a pod."""
+        record = read_record(rank_paths(self._state_dir, job, attempt, 0).status)
+        return None if record is None or record.get("image") is None else Provenance(image=record["image"])
 
     def _read(self, pod: str, limit: int) -> bytes:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{pod}/log"

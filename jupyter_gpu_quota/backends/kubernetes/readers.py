@@ -30,6 +30,7 @@ def kubernetes_readers(
         capabilities=ClusterEnforcement(server, thread, settings),
         submissions=ClusterSubmissionChecks(),
         nodes=NodeTokenReviews(server, thread, agent_account),
+        in_pods=True,
     )
 
 

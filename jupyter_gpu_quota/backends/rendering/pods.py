@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ...core.model import WHOLE_DEVICE, Device, Placement
 from .cluster_names import FENCING, FINALIZER, RANK, USERNAME, attempt_labels, attempt_name, pod_name
@@ -61,9 +61,27 @@ class PodSettings:
     container: Mapping[str, Any] = field(default_factory=dict)
 
 
+class DataMount(Protocol):
+    """A folder of data of a rank: ``sub_path`` of the volume of ``claim``, at ``mount``, which ``variable`` has."""
+
+    @property
+    def variable(self) -> str: ...
+    @property
+    def claim(self) -> str | None: ...
+    @property
+    def sub_path(self) -> str | None: ...
+    @property
+    def mount(self) -> str: ...
+    @property
+    def read_only(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOfJob:
-    """One rank to start; ``devices`` are those of the whole attempt, ``claim`` is its resource claim, if it has one."""
+    """One rank to start; ``devices`` are those of the whole attempt, ``claim`` is its resource claim, if it has one.
+
+    ``image`` and ``python`` are those of its environment, None where that names none.
+    """
 
     job: str
     attempt: int
@@ -81,6 +99,9 @@ class RankOfJob:
     cpu_milli: int = 0
     memory_mib: int = 0
     claim: str | None = None
+    image: str | None = None
+    python: str | None = None
+    data: Sequence[DataMount] = ()
 
 
 def attempt_record(job: str, attempt: int, fencing: int, settings: PodSettings, data: Mapping[str, str]) -> Json:
@@ -127,7 +148,7 @@ def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
         "enableServiceLinks": False,
         "shareProcessNamespace": True,
         "containers": [_container(one, settings)],
-        "volumes": [{"name": "jobs", "persistentVolumeClaim": {"claimName": settings.volume_claim}}],
+        "volumes": [_volume("jobs", settings.volume_claim), *(_volume(n, d.claim) for n, d in _data(one).items())],
         **({"hostname": name, "subdomain": attempt_name(one.job, one.attempt)} if one.ranks > 1 else {}),
         **({"resourceClaims": [{"name": "gpu", "resourceClaimName": one.claim}]} if one.claim else {}),
     }
@@ -171,7 +192,7 @@ def _container(one: RankOfJob, settings: PodSettings) -> Json:
     top = f"{paths.work}/code" if one.has_code else paths.work
     own: Json = {
         "name": CONTAINER,
-        "image": settings.image,
+        "image": one.image or settings.image,
         "command": [escaped(word) for word in one.command],
         "workingDir": posixpath.normpath(posixpath.join(top, one.directory)),
         "env": [{"name": name, "value": escaped(value)} for name, value in sorted(_environment(one, settings).items())],
@@ -188,11 +209,28 @@ def _environment(one: RankOfJob, settings: PodSettings) -> dict[str, str]:
     gang = one.ranks > 1
     found = rank_environment(
         job=one.job, attempt=one.attempt, rank=one.rank, ranks=one.ranks, placements=one.placements,
-        devices=one.devices, paths=ClusterPaths(), variables=one.variables, path_first=settings.path_first,
+        devices=one.devices, paths=ClusterPaths(), variables=one.variables, path_first=_path_first(one, settings),
+        data={each.variable: each.mount for each in one.data},
         port=SERVICE_PORT if gang else None,
         address=f"{pod_name(one.job, one.attempt, 0)}.{attempt_name(one.job, one.attempt)}" if gang else None,
     )  # fmt: skip
     return found if _is_simulated(one) else {k: v for k, v in found.items() if k not in CHOSEN_BY_RUNTIME}
+
+
+def _path_first(one: RankOfJob, settings: PodSettings) -> str | None:
+    """The first folder of PATH: an image that an environment names keeps its own PATH."""
+    if one.python is not None:
+        return posixpath.dirname(one.python)
+    return settings.path_first if one.image is None else None
+
+
+def _data(one: RankOfJob) -> dict[str, DataMount]:
+    """The data of a rank by the name of its volume."""
+    return {f"data-{at}": each for at, each in enumerate(one.data)}
+
+
+def _volume(name: str, claim: str | None) -> Json:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
 
 
 def _is_simulated(one: RankOfJob) -> bool:
@@ -213,12 +251,17 @@ def _resources(one: RankOfJob) -> Json:
 
 
 def _mounts(one: RankOfJob) -> list[Json]:
-    """The job's own folders of the volume, and no other's."""
+    """The job's own folders of the volume, and no other's, and its data."""
     paths, home = ClusterPaths(), f"jobs/{one.job}"
     run = f"{home}/run/{one.attempt}/rank-{one.rank}"
     parts = [(paths.work, "work"), (paths.checkpoint, "checkpoint"), (paths.outputs, "outputs")]
     found = [{"name": "jobs", "mountPath": path, "subPath": f"{home}/{name}"} for path, name in parts]
-    return [*found, {"name": "jobs", "mountPath": paths.run, "subPath": run}]
+    data = [
+        {"name": name, "mountPath": each.mount, "readOnly": each.read_only}
+        | ({"subPath": each.sub_path} if each.sub_path else {})
+        for name, each in _data(one).items()
+    ]
+    return [*found, {"name": "jobs", "mountPath": paths.run, "subPath": run}, *data]
 
 
 def escaped(text: str) -> str:

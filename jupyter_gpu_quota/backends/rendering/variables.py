@@ -109,7 +109,7 @@ def rank_environment(
     devices: Iterable[Device],
     paths: JobPaths,
     variables: Mapping[str, str],
-    path_first: str,
+    path_first: str | None,
     port: int | None = None,
     address: str | None = None,
     limited: bool = False,
@@ -118,16 +118,16 @@ def rank_environment(
 ) -> dict[str, str]:
     """All variables of a rank's process, except those of its account.
 
-    ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs; ``port`` is
-    that of the rendezvous of several ranks, ``address`` its host, None for ranks on one machine. ``limited``: the
-    driver limits its memory, and frameworks then count their fraction of that limit, so they get no cap. ``mps`` are
-    the variables of a client of MPS, ``data`` those with the folders of the job's data. The caller's own variables are
-    not inherited. Source: docs/reference/variables.md.
+    ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs, None for the
+    PATH of a pod's image; ``port`` is that of the rendezvous of several ranks, ``address`` its host, None for ranks on
+    one machine. ``limited``: the driver limits its memory, and frameworks then count their fraction of that limit, so
+    they get no cap. ``mps`` are the variables of a client of MPS, ``data`` those with the folders of its data. The
+    caller's own variables are not inherited. Source: docs/reference/variables.md.
     """
     own = [placement for placement in placements if placement.rank == rank]
     uuids = {device.id: device.uuid for device in devices}
     return {
-        "PATH": f"{path_first}:{SYSTEM_PATH}",
+        **({"PATH": f"{path_first}:{SYSTEM_PATH}"} if path_first else {}),
         "LANG": "C.UTF-8",
         **without_ours(variables),
         **_share([(uuids.get(part.device), part.gpu_milli) for part in own]),

@@ -64,7 +64,10 @@ def _gpus(client: Client) -> Result:
 def _job_python(client: Client) -> Result:
     """The interpreter of `python` at the beginning of a job's command."""
     by_project = {project: each for each in client.environments() for project in each.default_of}
-    found = [f"{each.python} for {project} (environment {each.name})" for project, each in sorted(by_project.items())]
+    found = [
+        f"{each.python or f'that of image {each.image}'} for {project} (environment {each.name})"
+        for project, each in sorted(by_project.items())
+    ]
     rest = client.me().job_python
     others = " for all others" if found else ""
     return ok("job python", "; ".join([*found, *([f"{rest}{others}"] if rest else [])]) or "unknown")

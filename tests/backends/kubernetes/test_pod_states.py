@@ -125,6 +125,15 @@ def test_a_start_is_rounded_down_and_an_end_is_rounded_up() -> None:
             ]),
             ("Unschedulable", "Insufficient cpu"), id="no node takes it",
         ),
+        pytest.param(
+            pod("Pending", conditions=[{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": '0/2 nodes are available: persistentvolumeclaim "images" not found. preemption: 0/2 nodes',
+            }]),
+            ("VolumeClaimNotFound",
+             '0/2 nodes are available: persistentvolumeclaim "images" not found. preemption: 0/2 nodes'),
+            id="the claim of its data is not there",
+        ),
         pytest.param(pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), None, id="it only takes time"),
     ],
 )  # fmt: skip

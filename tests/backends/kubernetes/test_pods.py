@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.protocol import DataSource
 from jupyter_gpu_quota.backends.rendering.cluster_names import attempt_name
 from jupyter_gpu_quota.backends.rendering.pods import (
     REQUIRED,
@@ -143,12 +144,51 @@ def test_the_chosen_node_stays_with_a_site_s_node_affinity(site: dict[str, Any],
     assert affinity == {**site, REQUIRED: {"nodeSelectorTerms": terms}}
 
 
+def values_of(spec: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in spec["containers"][0]["env"]}
+
+
+@pytest.mark.parametrize(
+    ("python", "path"),
+    [
+        pytest.param(None, None, id="the image keeps its own PATH"),
+        pytest.param(
+            "/opt/torch/bin/python",
+            "/opt/torch/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            id="the programs of the interpreter are first",
+        ),
+    ],
+)
+def test_a_job_of_an_environment_runs_in_its_image(python: str | None, path: str | None) -> None:
+    spec = rank_pod(one_rank(image="registry/torch:2", python=python), SETTINGS, OWNER)["spec"]
+    assert spec["containers"][0]["image"] == "registry/torch:2"
+    assert values_of(spec).get("PATH") == path
+
+
+def test_data_are_claims_that_the_pod_mounts() -> None:
+    claims = {"path": None, "claim": "datasets", "read_only": True}
+    one = one_rank(data=(
+        DataSource(variable="GPU_QUOTA_DATA_A", mount="/data/a", sub_path="a/2026", **claims),
+        DataSource(variable="GPU_QUOTA_DATA_B", mount="/data/b", sub_path=None, **{**claims, "read_only": False}),
+    ))  # fmt: skip
+    spec = rank_pod(one, SETTINGS, OWNER)["spec"]
+    assert spec["volumes"][1:] == [
+        {"name": "data-0", "persistentVolumeClaim": {"claimName": "datasets"}},
+        {"name": "data-1", "persistentVolumeClaim": {"claimName": "datasets"}},
+    ]
+    assert spec["containers"][0]["volumeMounts"][4:] == [
+        {"name": "data-0", "mountPath": "/data/a", "readOnly": True, "subPath": "a/2026"},
+        {"name": "data-1", "mountPath": "/data/b", "readOnly": False},
+    ]
+    assert (values_of(spec)["GPU_QUOTA_DATA_A"], values_of(spec)["GPU_QUOTA_DATA_B"]) == ("/data/a", "/data/b")
+
+
 def test_a_rank_of_a_gang_finds_the_first_by_name() -> None:
     parts = tuple(Placement(rank=rank, device=f"gpu01/{rank}", gpu_milli=1000, memory_mib=1) for rank in range(2))
     one = one_rank(rank=1, ranks=2, placements=parts, devices=(device(0), device(1)))
     spec = rank_pod(one, SETTINGS, OWNER)["spec"]
     assert (spec["hostname"], spec["subdomain"]) == (f"{NAME}-1", NAME)
-    found = {each["name"]: each["value"] for each in spec["containers"][0]["env"]}
+    found = values_of(spec)
     assert {name: found[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE")} == {
         "MASTER_ADDR": f"{NAME}-0.{NAME}", "MASTER_PORT": "29500", "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2",
     }  # fmt: skip

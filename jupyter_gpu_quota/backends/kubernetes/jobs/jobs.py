@@ -149,8 +149,10 @@ class KubernetesJobs:
 
     def _prepare(self, order: StartOrder) -> str:
         """Make the folders of an attempt; returns why none of its ranks can start."""
-        if order.live or order.data:
-            return f"pods do not have {'the folders of users' if order.live else 'data'} yet"
+        if order.live:
+            return "pods do not have the folders of users"
+        if without := [each.variable for each in order.data if each.claim is None]:
+            return f"the quota file names no claim of pods for the data of {', '.join(without)}"
         try:
             self._volume.prepare(order)
         except (OSError, BundleRefused) as error:
@@ -182,7 +184,8 @@ class KubernetesJobs:
             has_secrets=bool(without_ours(order.secrets)), directory=order.directory,
             has_code=order.bundle is not None, user=order.run_as, cpu_milli=order.cpu_milli,
             memory_mib=order.memory_mib,
-            claim=pod_name(order.job, order.attempt, rank) if has_claim else None,
+            claim=pod_name(order.job, order.attempt, rank) if has_claim else None, image=order.image,
+            python=order.python, data=order.data,
         )  # fmt: skip
 
     # --- stopping -------------------------------------------------------------------------------------------------

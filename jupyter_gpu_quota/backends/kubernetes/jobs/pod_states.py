@@ -14,6 +14,7 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -39,6 +40,10 @@ MAY_START = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"
 UNSCHEDULABLE = "Unschedulable"
 """No node takes the pod: its own is full, or has a taint."""
 
+NO_VOLUME_CLAIM = "VolumeClaimNotFound"
+"""The volume of the job, or of its data, has no claim: no node takes the pod until there is one."""
+MISSING_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
+
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
@@ -62,12 +67,15 @@ def is_over(pod: Json) -> bool:
 def rank_status(pod: Json) -> dict[str, Any]:
     """The status of a rank, in the form of a job supervisor's record."""
     job, attempt, rank = rank_of(pod)
-    state = _container_state(pod)
+    container = _container_status(pod)
+    state: Json = container.get("state", {})
     ended = state.get("terminated", {})
     started = (state.get("running") or ended).get("startedAt")
     found: dict[str, Any] = {"job": job, "attempt": attempt, "rank": rank, "claimed_at": at_ms(_created(pod))}
     if started:
         found |= {"started_at": at_ms(started), "pid": pod["metadata"]["name"]}
+    if container.get("imageID"):
+        found["image"] = container["imageID"]
     if is_over(pod):
         found |= {"ended_at": _ended_at(pod, ended), "tree_gone": True, **_exit(pod, ended)}
     if is_pause(pod, found.get("ended_at")):
@@ -101,7 +109,8 @@ def why_waiting(pod: Json) -> tuple[str, str] | None:
         return waiting["reason"], waiting.get("message", "")
     for each in pod.get("status", {}).get("conditions", ()):
         if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == UNSCHEDULABLE:
-            return UNSCHEDULABLE, each.get("message", "")
+            message = each.get("message", "")
+            return (NO_VOLUME_CLAIM if MISSING_CLAIM.search(message) else UNSCHEDULABLE), message
     return None
 
 
@@ -154,10 +163,16 @@ def _ended_at(pod: Json, ended: Mapping[str, Any]) -> int:
 
 
 def _container_state(pod: Json) -> Json:
+    state: Json = _container_status(pod).get("state", {})
+    return state
+
+
+def _container_status(pod: Json) -> Json:
+    """The status of the job's container; empty before it has one."""
     for each in pod.get("status", {}).get("containerStatuses", ()):
         if each["name"] == CONTAINER:
-            state: Json = each.get("state", {})
-            return state
+            status: Json = each
+            return status
     return {}
 
 

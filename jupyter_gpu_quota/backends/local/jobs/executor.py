@@ -259,7 +259,8 @@ class LocalJobs:
         settings = self._enforcement.prepare(order, rank)
         environment = rank_environment(
             job=order.job, attempt=order.attempt, rank=rank, ranks=order.ranks, placements=order.placements,
-            devices=order.devices, paths=paths, variables=order.variables, data=order.data,
+            devices=order.devices, paths=paths, variables=order.variables,
+            data={each.variable: each.path for each in order.data if each.path is not None},
             path_first=str(Path(self.python_home, "bin")), port=port, limited=settings.limited, mps=settings.mps,
         )  # fmt: skip
         return RankOrder(

@@ -59,6 +59,7 @@ function Facts({ of }: { of: Provenance }): JSX.Element {
     ...(of.environment ? [[trans.__('Environment'), of.environment] as [string, string]] : []),
     [trans.__('Python'), of.python ? `${of.python_version ?? '?'} · ${of.python}${of.python_from === 'PATH' ? ` (${trans.__('the first of PATH')})` : ''}` : unknown],
     [trans.__('Environment digest'), of.environment_digest ?? unknown],
+    ...(of.image ? [[trans.__('Image'), of.image] as [string, string]] : []),
     ...of.data.map((data): [string, string] => [trans.__('Data %1', data.name), `${data.path} · ${stateOf(data, trans, now)}`]),
   ];
   const distributions = Object.entries(of.distributions);
