@@ -56,12 +56,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("processes", "Run the service (the hub does this)."),
     "api": ("processes", "Run the API (the service does this)."),
     "controller": ("processes", "Run the scheduler (the service does this)."),
+    "node-agent": ("processes", "Send the samples of a Kubernetes node (a pod does this)."),
 }
 """The module and the short help of every command, in the order of the help; its object has the command's name."""
 
 ERROR = "Error: "
 """How click begins the sentence of a wrong usage."""
-HIDDEN = {"serve", "api", "controller"}
+HIDDEN = {"serve", "api", "controller", "node-agent"}
 
 
 class Commands(click.Group):
@@ -102,7 +103,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(import_module(f".{COMMANDS[cmd_name][0]}", __name__), cmd_name)
+        found = getattr(import_module(f".{COMMANDS[cmd_name][0]}", __name__), cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
         return found
 

@@ -1,8 +1,9 @@
-"""The demo, and for the hub the service and its two processes."""
+"""The demo, for the hub the service and its two processes, and for each node of a cluster its agent."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -43,3 +44,18 @@ def controller(heartbeat: int | None) -> None:
     from ..controllers.main import main
 
     sys.exit(main(heartbeat))
+
+
+@click.command(hidden=True)
+@click.option("--url", required=True, help="Address of the service.")
+@click.option("--namespace", required=True, help="Namespace of the pods of jobs and notebooks.")
+@click.option("--hub", default="local", help="Name of the hub in records.")
+@click.option("--node", required=True, envvar="NODE_NAME", help="Name of this node.")
+@click.option("--token-file", required=True, help="File with the token for the service, which is read for each batch.")
+@click.option("--kubeconfig", default=None, help="Credentials for the API server; by default those of this pod.")
+@click.option("--sample-every-s", type=click.FloatRange(min=0.1), default=10.0, help="Seconds between two samples.")
+def node_agent(**options: Any) -> None:
+    """Send the samples of this node; a DaemonSet of the chart starts it."""
+    from ..backends.kubernetes.agent.main import AgentSettings, main
+
+    sys.exit(main(AgentSettings(**options)))

@@ -11,7 +11,7 @@ from ...core.facts import DeviceFact
 from ...core.model import Allocation, Device
 from ...core.samples import AGENT, UNKNOWN, DeviceSample
 from ..protocol import SIMULATED, Capabilities, DeviceUsers, StopNotebookOrder
-from ..rendering.cluster_names import FENCING, HUB, NOTEBOOK
+from ..rendering.cluster_names import FENCING, HUB, KILL, NOTEBOOK
 from ..rendering.pods import PodSettings
 from ..simulated_samples import simulated_sample
 from .client.api_server import ApiServer, Conflict, NotFound
@@ -89,7 +89,8 @@ class ClusterEnforcement:
         pods = f"/api/v1/namespaces/{self._settings.namespace}/pods"
         selector = f"{HUB}={self._settings.hub},{NOTEBOOK}={order.notebook}"
         for pod in (await self._server.get(pods, labelSelector=selector))["items"]:
-            path, mark = f"{pods}/{pod['metadata']['name']}", {FENCING: str(order.fencing)}
+            path, number = f"{pods}/{pod['metadata']['name']}", str(order.fencing)
+            mark = {FENCING: number, KILL: number}  # the agent of the node kills what a kubelet does not
             try:
                 marked = await self._server.patch(path, {"metadata": {"annotations": mark}})
                 seen = {name: marked["metadata"][name] for name in ("uid", "resourceVersion")}

@@ -9,6 +9,9 @@ HUB, JOB, ATTEMPT, RANK, NOTEBOOK = (f"{DOMAIN}/{name}" for name in ("hub", "job
 FENCING = f"{DOMAIN}/fencing"
 """The annotation with the fencing number of the leader that wrote an object last."""
 
+KILL = f"{DOMAIN}/kill"
+"""The annotation of a pod by which the agent of its node kills its processes: the fencing number of the order."""
+
 STOP_REASON = f"{DOMAIN}/stop-reason"
 PLACEMENTS = f"{DOMAIN}/placements"
 FINALIZER = f"{DOMAIN}/exit-status"

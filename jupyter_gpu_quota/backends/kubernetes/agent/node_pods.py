@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from ...rendering.cluster_names import HUB, JOB, NOTEBOOK
+from ...rendering.cluster_names import HUB, JOB, KILL, NOTEBOOK
 from ..client.api_server import ApiServer, Json, RequestFailed
 from ..client.informer import Informer
 
@@ -22,7 +22,7 @@ class NodePods:
     """The agent may list the pods of one namespace only.
 
     So a pod is that of others only if a list lacks it that began after its first process was seen. A pod stays known
-    after its object is gone: its processes may still run.
+    after its object is gone: its processes may still run. ``kill_orders`` are fencing numbers by the uid of a pod.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class NodePods:
         path, selector = f"/api/v1/namespaces/{namespace}/pods", f"spec.nodeName={node}"
         self.informer = Informer(server, path, self._note, kept=_kept, fieldSelector=selector)
         self._hub, self._clock = hub, clock
+        self.kill_orders: dict[str, int] = {}
         self._workloads: dict[str, str | None] = {}
         self._missing: dict[str, float] = {}
         self._listed_at = float("-inf")
@@ -64,15 +65,20 @@ class NodePods:
 
     def _note(self, name: str, pod: Json | None, before: Json | None) -> None:
         if pod is None:
+            if before is not None:
+                self.kill_orders.pop(before["metadata"]["uid"], None)
             return
         labels, uid = pod["metadata"].get("labels") or {}, pod["metadata"]["uid"]
         is_ours = labels.get(HUB) == self._hub
         self._workloads[uid] = (labels.get(JOB) or labels.get(NOTEBOOK)) if is_ours else None
         self._missing.pop(uid, None)
+        number = (pod["metadata"].get("annotations") or {}).get(KILL, "")
+        if is_ours and number.isascii() and number.isdigit():
+            self.kill_orders[uid] = int(number)
         for bounded in (self._workloads, self._missing):
             if len(bounded) > MAX_PODS:
                 del bounded[next(iter(bounded))]
 
 
 def _kept(pod: Json) -> Json:
-    return {"metadata": {name: pod["metadata"].get(name) for name in ("name", "uid", "resourceVersion", "annotations")}}
+    return {"metadata": {name: pod["metadata"].get(name) for name in ("name", "uid", "resourceVersion")}}
