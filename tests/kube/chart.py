@@ -53,7 +53,11 @@ def rendered(*words: str, namespace: str = PLACEHOLDER, needed: Sequence[str] = 
 
 @functools.cache
 def _permissions_and_policy() -> str:
-    found = [each for each in rendered() if each["kind"] in PATHS and each["metadata"]["name"] != RELEASE]
+    found = [
+        each
+        for each in rendered("--set", "agent.enabled=true")
+        if each["kind"] in PATHS and each["metadata"]["name"] != RELEASE
+    ]
     return yaml.safe_dump_all(found)
 
 

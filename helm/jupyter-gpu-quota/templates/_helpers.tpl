@@ -24,6 +24,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.volume.existingClaim | default (include "gpu-quota.fullname" .) }}
 {{- end -}}
 
+{{- define "gpu-quota.agentNamespace" -}}
+{{ .Values.agent.namespace | default .Release.Namespace }}
+{{- end -}}
+
+{{/* The user name of the agents' service account. */}}
+{{- define "gpu-quota.agentAccount" -}}
+system:serviceaccount:{{ include "gpu-quota.agentNamespace" . }}:{{ include "gpu-quota.fullname" . }}-agent
+{{- end -}}
+
 {{/* c.GPUQuota, as JSON. */}}
 {{- define "gpu-quota.settings" -}}
 {{- $own := dict
@@ -38,6 +47,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   "kubernetes_fractions" .Values.jobs.fractions
   "kubernetes_driver" .Values.jobs.driver
   "kubernetes_device_class" .Values.jobs.deviceClass
+  "kubernetes_agent_account" (ternary (include "gpu-quota.agentAccount" .) "" .Values.agent.enabled)
   "kubernetes_pod" .Values.jobs.pod
   "kubernetes_container" .Values.jobs.container
 -}}
