@@ -18,7 +18,9 @@ from kubernetes_asyncio.config.kube_config import load_kube_config
 Json = dict[str, Any]
 
 REQUEST_TIMEOUT_S = 10.0
-RATE_PER_S, BURST = 50, 100
+RATE_PER_S, BURST, AT_ONCE = 200, 400, 32
+"""Bounds of one process's requests. Without AT_ONCE the last of thousands would time out in the connection pool."""
+
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -71,7 +73,7 @@ class ApiServer:
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
         self._kubeconfig, self._context = kubeconfig, context
         self._client: ApiClient | None = None
-        self._rate = TokenBucket(RATE_PER_S, BURST)
+        self._rate, self._at_once = TokenBucket(RATE_PER_S, BURST), asyncio.Semaphore(AT_ONCE)
         self._pause_s, self._paused_until, self._trouble = 0.0, 0.0, ""
         self.requests = 0
 
@@ -146,7 +148,8 @@ class ApiServer:
         self, method: str, path: str, query: Mapping[str, str | int], body: Json | None = None,
         content_type: str = "application/json",
     ) -> Json:  # fmt: skip
-        async with self._answer(method, path, query, body, content_type, REQUEST_TIMEOUT_S) as answer:
+        request = self._answer(method, path, query, body, content_type, REQUEST_TIMEOUT_S)
+        async with self._at_once, request as answer:
             found: Json = json.loads(await answer.read())
             return found
 
