@@ -12,6 +12,8 @@ from pathlib import Path
 from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.idle_detection import accuracy
+from tests.benchmarks.kube import fractions as kube_fractions
+from tests.benchmarks.kube import shapes as kube_shapes
 from tests.benchmarks.packing import openb
 from tests.benchmarks.scheduling import bank, decide, explain, history, kueue, kueue_live, large, shapes
 from tests.benchmarks.service import claims, idle, pages, reports, sampler, sidebar, slices, streams, submissions, wake
@@ -137,4 +139,6 @@ PARTS: dict[str, Part] = {
     "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: accuracy.figures()),
     "sampler": Part(title="Device readings", measure=sampler.figures),
     "usage": Part(title="A month of use", measure=usage.figures),
+    "kube": Part(title="Kubernetes: jobs on kwok nodes", measure=kube_shapes.figures),
+    "kube-fractions": Part(title="Kubernetes: fractions on kwok nodes", measure=kube_fractions.figures),
 }

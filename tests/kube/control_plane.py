@@ -154,13 +154,13 @@ class ControlPlane:
                 [program, *options], stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, start_new_session=True
             )
 
-    def start_program(self, name: str) -> None:
-        """Start kube-scheduler or kube-controller-manager."""
+    def start_program(self, name: str, *more: str) -> None:
+        """Start kube-scheduler or kube-controller-manager, with more options."""
         kubeconfig = self.kubeconfig(name)
         options = [
             f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}", "--leader-elect=false", "--bind-address=127.0.0.1",
-            f"--secure-port={free_port()}", "--kube-api-qps=1000", "--kube-api-burst=2000",
+            f"--secure-port={free_port()}", "--kube-api-qps=1000", "--kube-api-burst=2000", *more,
         ]  # fmt: skip
         if name == "kube-controller-manager":
             options += [

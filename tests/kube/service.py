@@ -39,12 +39,18 @@ class KubernetesService:
     """``jupyter-gpu-quota serve`` with these settings, as the chart starts it; ``end`` stops what it started."""
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, Any], *, only: str | None = None, port: int | None = None
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        *,
+        only: str | None = None,
+        port: int | None = None,
+        quota: str = QUOTA,
     ) -> None:
         self.hub, self._thread = FakeHub(), LoopThread()
         self.hub.users["bob"] = FakeAccount(groups=["vision-team"])
         self._server, hub_port = self._thread.call(self._serve(), 10.0)
-        (folder / "quota.yaml").write_text(QUOTA)
+        (folder / "quota.yaml").write_text(quota)
         self.port = port or free_port()
         environment = variables_of_service(
             {"quota_file": str(folder / "quota.yaml"), "tick_ms": 50, "accounts": True, **settings}, hub_port, self.port
