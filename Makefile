@@ -39,14 +39,20 @@ LAB_SOURCES := $(shell find labextension -type f -not -path '*/node_modules/*' -
 
 labextension/node_modules/.ready: labextension/package-lock.json | $(VENV)/.demo
 	@echo 'Installing what builds the JupyterLab extension: half a minute, most of it downloads.'
-	cd labextension && PATH=$(abspath $(BIN)):$$PATH npm ci --ignore-scripts --no-fund --no-audit
+	@cd labextension && PATH=$(abspath $(BIN)):$$PATH npm ci --silent --ignore-scripts --no-fund --no-audit
 	touch $@
 
+# Its warnings about licences of our own packages concern nobody who runs the demo: its output is printed if it fails.
+BUILD_LOG := $(abspath $(CACHE))/build.log
+BUILD_LAB = mkdir -p $(dir $(BUILD_LOG)) && cd labextension && \
+  { PATH=$(abspath $(BIN)):$$PATH npm run build > $(BUILD_LOG) 2>&1 || { cat $(BUILD_LOG); exit 1; }; }
+
 $(LAB): labextension/node_modules/.ready $(LAB_SOURCES)
-	cd labextension && PATH=$(abspath $(BIN)):$$PATH npm run build
+	@echo 'Building the JupyterLab extension and the scripts of the pages: half a minute.'
+	@$(BUILD_LAB)
 
 $(PAGES): $(LAB)
-	test -e $@ || (cd labextension && PATH=$(abspath $(BIN)):$$PATH npm run build)
+	@test -e $@ || { $(BUILD_LAB); }
 	touch $@
 
 $(VENV)/.lab: $(LAB) $(PAGES) $(VENV)/.demo

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import ROOT
 from tests.patience import until
 
@@ -36,6 +38,20 @@ def test_sigterm_to_make_ends_the_demo(tmp_path: Path) -> None:
     finally:
         make.kill()
         make.wait()
+
+
+@pytest.mark.parametrize("status", [0, 1], ids=["built", "failed"])
+def test_a_build_prints_its_output_only_if_it_fails(tmp_path: Path, status: int) -> None:
+    npm = tmp_path / "venv" / "bin" / "npm"
+    npm.parent.mkdir(parents=True)
+    npm.write_text(f"#!/bin/sh\necho 'WARNING: no license file' >&2\nexit {status}\n")
+    npm.chmod(0o755)
+    places = [f"VENV={tmp_path}/venv", f"CACHE={tmp_path}", f"LAB={tmp_path}/package.json"]
+    command = ["make", "-o", "labextension/node_modules/.ready", *places, f"{tmp_path}/package.json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    first, *rest = done.stdout.splitlines()
+    assert first == "Building the JupyterLab extension and the scripts of the pages: half a minute."
+    assert (done.returncode, rest) == ((0, []) if status == 0 else (2, ["WARNING: no license file"]))
 
 
 def _seen(file: Path) -> None:
