@@ -244,7 +244,7 @@ def _amount_text(amounts: Amounts | None, key: str, words: str = "") -> str:
 # --- affected work --------------------------------------------------------------------------------------------------
 EFFECTS: Mapping[Effect, str] = {
     Effect.PAUSED: "runs now and is paused and queued again at its old position{then}{anyway}",
-    Effect.OVER_QUOTA: "keeps what it has. {after}",
+    Effect.OVER_QUOTA: "continues for now, and is paused when others claim its GPUs. {after}",
     Effect.DRAINS: "keeps what it has. {after}",
     Effect.RUNS_ON: "continues; without this file it is paused.",
     Effect.STARTS: "starts. Without this file it waits: {before}",
@@ -286,9 +286,7 @@ def _over_quota_text(affected: Affected) -> str:
     work, used, quota = affected.work, affected.used_milli or 0, affected.quota_milli or 0
     is_job = isinstance(work, Job)
     fixed = " that may not be preempted" if isinstance(work, Job) and not work.preemptible else ""
-    ends = f"It stays until {_end_text(affected)}"
-    if affected.effect is Effect.OVER_QUOTA:
-        ends = "It may be paused when others claim their quota"
+    ends = "" if affected.effect is Effect.OVER_QUOTA else f" It stays until {_end_text(affected)}."
     was = max(0, used - (affected.had_milli or 0))
     above = f"{gpu_text(used - quota)} GPU of that is over quota"
     if was:
@@ -296,7 +294,7 @@ def _over_quota_text(affected: Affected) -> str:
     owner = work.project if affected.department is None else f"department {affected.department}"
     return (
         f"{owner} uses {gpu_text(used)} GPU{fixed} in pool {work.pool} and its {'training' if is_job else 'notebook'} "
-        f"quota becomes {gpu_text(quota)}: {above}. {ends}."
+        f"quota becomes {gpu_text(quota)}: {above}.{ends}"
     )
 
 

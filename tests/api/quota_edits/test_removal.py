@@ -86,7 +86,10 @@ def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: Serv
         "olga's notebook of 0.125 GPU keeps what it has. Project vision is no longer in the quota file. This notebook"
         " keeps its GPUs until its server stops; nothing else starts on them before."
     )
-    assert 'bob\'s job "train 0" keeps what it has. Project vision is no longer' in rows[running]["message"]
+    assert (
+        'bob\'s job "train 0" continues for now, and is paused when others claim its GPUs. Project vision'
+        in rows[running]["message"]
+    )
     assert (
         'bob\'s job "train 4" waits: Project vision is no longer in the quota file, so this' in rows[queued]["message"]
     )
