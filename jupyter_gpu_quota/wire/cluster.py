@@ -106,7 +106,8 @@ class ProjectView(Wire):
     """A project; ``department`` is null if the quota file has none.
 
     ``submit`` is null for readers who are not members, and from an older service. ``storage``: null if the quota file
-    does not limit it, and from an older service.
+    does not limit it, and from an older service. ``position``: among the projects of the file, from 0, the same for
+    every reader, for a colour.
     """
 
     name: str
@@ -116,6 +117,7 @@ class ProjectView(Wire):
     department: DepartmentView | None = None
     submit: SubmitView | None = None
     storage: StorageView | None = None
+    position: int | None = None
 
 
 class PoolView(Wire):

@@ -43,10 +43,15 @@ def bob(hub: RealHub, chromium: Any) -> Iterator[Any]:
 
 
 def test_a_job_is_submitted_and_watched_by_clicking(hub: RealHub, bob: Any) -> None:
+    from playwright.sync_api import expect
+
     page = open_lab(hub, bob, "bob")
     panel = page.locator(PANEL)
     panel.get_by_label("Command", exact=True).fill("python train.py 15")
     panel.get_by_text("Starts now.").wait_for()
+    page.set_viewport_size({"width": 1280, "height": 620})
+    expect(panel.get_by_role("button", name="Submit", exact=True)).to_be_in_viewport(ratio=1)
+    page.set_viewport_size({"width": 1280, "height": 1000})
     submit(page, "python train.py 15")
     panel.locator(".jgq-log").get_by_text("step 0 <img src=x onerror=alert(1)>").wait_for()
     panel.get_by_text("15 / 15").wait_for()

@@ -182,8 +182,9 @@ async def project_views(services: Services, person: Person) -> list[ProjectView]
             pools=of_projects.of(project.name, person.id),
             department=departments.get(project.department or ""),
             storage=storage_view(services.store_view, project.name),
+            position=position,
         )
-        for project in sorted(revision.policy.projects, key=lambda project: project.name)
+        for position, project in sorted(enumerate(revision.policy.projects), key=lambda one: one[1].name)
         if may_see_project(person, project.name)
     ]
     return [with_choices(view, person, services.store_view, services.clock()) for view in views]

@@ -6,7 +6,7 @@ import { useMemo, useState } from 'react';
 import { MY_JOBS, ENDED, filterJobs, RUNNING, WAITING, type Change, type Job, type JobFilter } from '@jupyter-gpu-quota/api';
 
 import { age, duration, gpus } from './amounts';
-import { useAction, useGpuState, useNow, usePanelContext, useTrans, type Translations } from './context';
+import { useAction, useGpuState, useClock, usePanelContext, useTrans, type Translations } from './context';
 import { DataTable } from './DataTable';
 import { ErrorText } from './ErrorText';
 import { Sparkline, shownMetric } from './Sparkline';
@@ -138,7 +138,7 @@ function jobColumns(trans: Translations): ColumnDef<Job>[] {
 
 function JobCell({ job }: { job: Job }): JSX.Element {
   const { openJob, trans } = usePanelContext();
-  const now = useNow(5_000);
+  const now = useClock(5_000);
   const done = job.progress ? Math.round((100 * job.progress.done) / Math.max(1, job.progress.total)) : null;
   const metric = RUNNING.has(job.state) ? shownMetric(job) : null;
   return (

@@ -5,7 +5,7 @@ import { useEffect, useState } from 'react';
 import { RUNNING, WAITING, type Explanation, type Job } from '@jupyter-gpu-quota/api';
 
 import { age, duration, gpus } from './amounts';
-import { useGpuState, useNow, usePanelContext, useTrans } from './context';
+import { useGpuState, useClock, usePanelContext, useTrans } from './context';
 import { Outputs } from './job/Outputs';
 import { ProvenanceDetails } from './job/Provenance';
 import { JobActions } from './JobActions';
@@ -79,7 +79,7 @@ export function StateReason({ job }: { job: Job }): JSX.Element {
 
 function JobDetails({ job }: { job: Job }): JSX.Element {
   const trans = useTrans();
-  const now = useNow(5_000);
+  const now = useClock(5_000);
   const done = job.progress;
   const ran = job.started_at && (job.ended_at ? Date.parse(job.ended_at) : now) - Date.parse(job.started_at);
   const facts: [string, string | null][] = [

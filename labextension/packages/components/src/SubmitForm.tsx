@@ -85,7 +85,7 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
       </details>
       <DryRunResult outcome={outcome} unavailable={state.connection === 'unavailable'} />
       <ErrorText error={error} />
-      <div className="jgq-row">
+      <div className="jgq-row jgq-send">
         <button className="jgq-button jgq-primary" type="submit" disabled={request === null || sending !== null || outcome?.of === 'refusal'}>
           {sending ? (inPlace ? trans.__('Submitting…') : trans.__('Uploading the folder…')) : trans.__('Submit')}
         </button>

@@ -45,7 +45,7 @@ export function useGpuState(): State {
   return useSyncExternalStore(model.subscribe, model.snapshot);
 }
 
-/** Date.now(), read again every `everyMs`. */
+/** Date.now(), read again every `everyMs`, as a dependency of effects. */
 export function useNow(everyMs: number): number {
   const [now, setNow] = useState(() => Date.now());
   useEffect(() => {
@@ -53,6 +53,12 @@ export function useNow(everyMs: number): number {
     return () => clearInterval(timer);
   }, [everyMs]);
   return now;
+}
+
+/** The present instant for ages on the screen: they are as new as what they stand beside, and drawn again every `everyMs`. */
+export function useClock(everyMs: number): number {
+  useNow(everyMs);
+  return Date.now();
 }
 
 /** The action of a button: whether it is running, and the message of its failure. */

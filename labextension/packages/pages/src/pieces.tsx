@@ -3,7 +3,7 @@
 import { createContext, useContext, type ReactNode } from 'react';
 
 import type { Project } from '@jupyter-gpu-quota/api';
-import { gpus, useNow } from '@jupyter-gpu-quota/components';
+import { gpus, useClock } from '@jupyter-gpu-quota/components';
 
 /** A sign for each state, so that states differ not only by colour. */
 const SIGNS: Record<string, string> = {
@@ -40,7 +40,7 @@ const RELATIVE = new Intl.RelativeTimeFormat('en', { numeric: 'auto' });
 
 /** An instant as a relative time, with the local time as its title. */
 export function When({ at }: { at: string | null | undefined }): JSX.Element {
-  const now = useNow(15_000);
+  const now = useClock(15_000);
   if (!at) {
     return <Quiet>–</Quiet>;
   }
@@ -81,9 +81,9 @@ const COLOURS = 8;
 const ColourContext = createContext<ReadonlyMap<string, string>>(new Map());
 export const ColourProvider = ColourContext.Provider;
 
-/** A colour for each project by its position: the first eight all differ. */
+/** A colour for each project by its position in the quota file, for every reader the same: the first eight all differ. */
 export function coloursOf(projects: readonly Project[]): Map<string, string> {
-  return new Map(projects.map((project, at) => [project.name, `c${at % COLOURS}`]));
+  return new Map(projects.map((project, at) => [project.name, `c${(project.position ?? at) % COLOURS}`]));
 }
 
 /** The class of a project's colour; work that is not visible, and removed projects, have the class `other`. */

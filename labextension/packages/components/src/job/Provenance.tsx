@@ -5,7 +5,7 @@ import { useEffect, useState } from 'react';
 import type { Job, Provenance } from '@jupyter-gpu-quota/api';
 
 import { bytes, localTime } from '../amounts';
-import { useAction, useNow, usePanelContext, useTrans, type Translations } from '../context';
+import { useAction, useClock, usePanelContext, useTrans, type Translations } from '../context';
 import { ErrorText } from '../ErrorText';
 
 export function ProvenanceDetails({ job }: { job: Job }): JSX.Element {
@@ -51,7 +51,7 @@ function Attempt({ job }: { job: Job }): JSX.Element {
 
 function Facts({ of }: { of: Provenance }): JSX.Element {
   const trans = useTrans();
-  const now = useNow(60_000);
+  const now = useClock(60_000);
   const unknown = trans.__('not recorded');
   const facts: [string, string][] = [
     [trans.__('Command'), of.command.join(' ')],

@@ -3,7 +3,7 @@
 import type { ColumnDef } from '@tanstack/react-table';
 
 import type { JobDetail, Rank } from '@jupyter-gpu-quota/api';
-import { DataTable, duration, useNow } from '@jupyter-gpu-quota/components';
+import { DataTable, duration, useClock } from '@jupyter-gpu-quota/components';
 
 import { Quiet, When } from '../pieces';
 
@@ -19,7 +19,7 @@ const COLUMNS: ColumnDef<Rank>[] = [
 ];
 
 function Ran({ rank }: { rank: Rank }): JSX.Element {
-  const now = useNow(5_000);
+  const now = useClock(5_000);
   return rank.started_at ? (
     <>{duration((rank.ended_at ? Date.parse(rank.ended_at) : now) - Date.parse(rank.started_at))}</>
   ) : (

@@ -3,7 +3,7 @@
 import type { ReactNode } from 'react';
 
 import type { JobDetail } from '@jupyter-gpu-quota/api';
-import { duration, gpus, useNow } from '@jupyter-gpu-quota/components';
+import { duration, gpus, useClock } from '@jupyter-gpu-quota/components';
 
 import { hostText, limitText, ranksText, ranMs, wholeMilli } from '../amounts';
 import { Quiet, Swatch, Utilised, When } from '../pieces';
@@ -82,7 +82,7 @@ function Request({ job }: { job: JobDetail }): JSX.Element {
 }
 
 function Course({ job }: { job: JobDetail }): JSX.Element {
-  const ran = ranMs(job, useNow(5_000));
+  const ran = ranMs(job, useClock(5_000));
   const ended = job.rank_records.find(rank => rank.attempt === job.attempt && rank.exit_status === job.exit_status);
   return (
     <>

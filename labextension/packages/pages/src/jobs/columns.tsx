@@ -3,7 +3,7 @@
 import type { ColumnDef } from '@tanstack/react-table';
 
 import type { Job } from '@jupyter-gpu-quota/api';
-import { ChangeButtons, duration, gpus, Start, useNow } from '@jupyter-gpu-quota/components';
+import { ChangeButtons, duration, gpus, Start, useClock } from '@jupyter-gpu-quota/components';
 
 import { ranksText, ranMs, reasonText, wholeMilli } from '../amounts';
 import { Quiet, StateTag, Swatch, Under, Utilised, When } from '../pieces';
@@ -115,6 +115,6 @@ function Gpu({ job }: { job: Job }): JSX.Element {
 }
 
 function Duration({ job }: { job: Job }): JSX.Element {
-  const ran = ranMs(job, useNow(5_000));
+  const ran = ranMs(job, useClock(5_000));
   return ran === null ? <Quiet>–</Quiet> : <>{duration(ran)}</>;
 }
