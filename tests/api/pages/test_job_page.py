@@ -176,6 +176,29 @@ def test_a_truncated_list_of_outputs_is_marked(
         page.context.close()
 
 
+def test_outputs_of_an_ended_job_are_removed_after_a_question(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="full")["id"]
+    outputs = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    outputs.mkdir(parents=True)
+    (outputs / "model.bin").write_bytes(b"12345")
+    page, questions = open_page(world, chromium, f"jobs/{job}", "bob"), list[str]()
+    page.on("dialog", lambda dialog: (questions.append(dialog.message), dialog.accept()))
+    seen(page, "model.bin", "#outputs")
+    assert page.locator("#jgq-remove-outputs").count() == 0, "it has not ended"
+    world.post(f"jobs/{job}/actions/cancel")
+    page.locator("#jgq-remove-outputs").click(timeout=WITHIN_MS)
+    seen(page, "Removing…", "#jgq-remove-outputs")
+    assert questions == ["Remove the outputs of full?\nThe files are deleted. The log of the job stays."]
+    (row,) = [row for row in world.store.audit()[0] if row.kind == "job.remove_outputs"]
+    assert row.subject == job
+    (outputs / "model.bin").unlink()  # as the controller does
+    seen(page, "None: the job left no files, or they were removed.", "#outputs-section")
+    page.context.close()
+    page = open_page(world, chromium, f"jobs/{job}", "olga")
+    assert page.locator("#jgq-remove-outputs").count() == 0, "another member may not"
+    page.context.close()
+
+
 def test_a_failed_read_of_outputs_is_reported_and_tried_again(world: ServiceWorld, chromium: Any) -> None:
     page = open_page(world, chromium, f"jobs/{world.submit()['id']}", "bob")
     seen(page, "None yet", "#outputs-section")

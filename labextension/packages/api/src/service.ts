@@ -185,6 +185,11 @@ export class Service {
     return { files: page.items, total: page._pagination.total, truncated: 'truncated' in page && page.truncated === true };
   }
 
+  /** Have the outputs of a job that has ended removed. */
+  async removeOutputs(id: string): Promise<void> {
+    await answerOf<unknown>(this.client.DELETE('/jobs/{id}/outputs', { params: { path: { id } } }));
+  }
+
   change(id: string, change: Change): Promise<Job> {
     return answerOf(this.client.POST('/jobs/{id}/actions/{change}', { params: { path: { id, change } } }));
   }

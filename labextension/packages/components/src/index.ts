@@ -8,6 +8,7 @@ export { ErrorText } from './ErrorText';
 export { ChangeButtons, JobActions } from './JobActions';
 export { JobList } from './JobList';
 export { OutputsError, useOutputs } from './job/Outputs';
+export { RemoveOutputs } from './job/RemoveOutputs';
 export { ProvenanceDetails } from './job/Provenance';
 export { JobPanel, StateReason } from './JobPanel';
 export { LogView } from './LogView';

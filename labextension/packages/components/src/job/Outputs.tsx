@@ -7,6 +7,7 @@ import type { Job, Output } from '@jupyter-gpu-quota/api';
 import { bytes } from '../amounts';
 import { usePanelContext, useTrans } from '../context';
 import { ErrorText } from '../ErrorText';
+import { RemoveOutputs } from './RemoveOutputs';
 
 export interface FoundOutputs {
   readonly files: Output[];
@@ -59,6 +60,7 @@ export function Outputs({ job }: { job: Job }): JSX.Element | null {
           ))}
         </ul>
       )}
+      {found && found.files.length > 0 && <RemoveOutputs job={job} again={again} />}
       {found && found.total > found.files.length && (
         <p className="jgq-quiet">{trans.__('Showing the first %1 of %2 files.', found.files.length, found.total)}</p>
       )}

@@ -3,8 +3,8 @@
 import type { ColumnDef } from '@tanstack/react-table';
 import { useMemo } from 'react';
 
-import type { JobDetail, Output } from '@jupyter-gpu-quota/api';
-import { bytes, DataTable, OutputsError, useOutputs } from '@jupyter-gpu-quota/components';
+import { ENDED, type JobDetail, type Output } from '@jupyter-gpu-quota/api';
+import { bytes, DataTable, OutputsError, RemoveOutputs, useOutputs } from '@jupyter-gpu-quota/components';
 
 import { outputAddress, outputsArchiveAddress, type Frame } from '../frame';
 import { When } from '../pieces';
@@ -52,9 +52,12 @@ export function OutputsSection({ job, frame }: { job: JobDetail; frame: Frame })
             )}
             .
           </p>
+          <RemoveOutputs job={job} again={again} />
         </>
       ) : found === null ? (
         error === '' && <p className="muted">Loading…</p>
+      ) : ENDED.has(job.state) ? (
+        <p className="muted">None: the job left no files, or they were removed.</p>
       ) : (
         <p className="muted">
           None yet. Files that the job writes to the folder <code>$GPU_QUOTA_OUTPUT_DIR</code> are kept and listed here.
