@@ -51,6 +51,9 @@ SIMULATED_EVERY_MS = 2_000
 OPEN_AGAIN_S = 2.0
 """The interval between two attempts to open the database."""
 
+HEARTBEAT_FILE = "controllers.heartbeat"
+"""In run_dir; it is touched every second while the main loop turns. The chart's liveness probe reads its age."""
+
 END_WITHIN_S = 2.0
 """How long the loops beside scheduling may take to end; the next controllers process repeats unfinished work."""
 
@@ -69,10 +72,10 @@ def reduce_garbage_collection() -> None:
 
 def main(heartbeat_fd: int | None = None) -> int:
     """Run until a signal or the end of the supervisor. Takes the pipe that the heartbeats are written to."""
-    heartbeat = Heartbeat(heartbeat_fd)
+    config = settings_from_environment()
+    heartbeat = Heartbeat(heartbeat_fd, file=run_dir(config) / HEARTBEAT_FILE)
     reduce_garbage_collection()
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s controllers] %(message)s")
-    config = settings_from_environment()
     shutdown = _Shutdown()
     with wakeup.WakeupSocket(run_dir(config) / "controller.sock") as wake:
         stores = open_when_possible(database_url(config), wake, shutdown, heartbeat)

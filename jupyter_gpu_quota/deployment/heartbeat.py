@@ -1,7 +1,8 @@
 """The heartbeat of a supervised process: while its main loop runs, it sends one byte a second to its supervisor.
 
 A process that is frozen inside a transaction keeps the database locked, so the database cannot report it. A pipe can:
-the supervisor sees that the heartbeats have stopped, and kills the process.
+the supervisor sees that the heartbeats have stopped, and kills the process. A file that is touched with each heartbeat
+is for a liveness probe, which sees a supervisor that hangs too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 EVERY_S = 1.0
 MAX_TURN_S = 60.0
@@ -26,8 +28,10 @@ class Heartbeat:
     The main loop calls ``note_turn`` at every turn. Takes the writing end of a pipe; None: without a supervisor.
     """
 
-    def __init__(self, fd: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._fd, self._clock = fd, clock
+    def __init__(
+        self, fd: int | None, clock: Callable[[], float] = time.monotonic, *, file: Path | None = None
+    ) -> None:
+        self._fd, self._clock, self._file = fd, clock, file
         self._turn_at = clock()
         if fd is not None:
             os.set_inheritable(fd, False)
@@ -49,4 +53,7 @@ class Heartbeat:
             return False
         with contextlib.suppress(OSError):
             os.write(self._fd, b".")
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.touch()
         return True

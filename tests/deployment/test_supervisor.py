@@ -349,15 +349,16 @@ def test_the_supervisor_loads_no_library() -> None:
 
 
 # --- heartbeats -------------------------------------------------------------------------------------------------------
-def test_heartbeats_are_sent_while_the_main_loop_runs_and_stop_when_it_hangs() -> None:
-    now = 0.0
+def test_heartbeats_are_sent_while_the_main_loop_runs_and_stop_when_it_hangs(tmp_path: Path) -> None:
+    now, file = 0.0, tmp_path / "heartbeat"
     listens, beats = os.pipe()
-    heartbeat = Heartbeat(beats, clock=lambda: now)
-    assert heartbeat.send()
+    heartbeat = Heartbeat(beats, clock=lambda: now, file=file)
+    assert heartbeat.send() and file.exists()
     now = MAX_TURN_S + 1
-    assert not heartbeat.send()
+    os.utime(file, (0, 0))
+    assert not heartbeat.send() and file.stat().st_mtime == 0
     heartbeat.note_turn()
-    assert heartbeat.send()
+    assert heartbeat.send() and file.stat().st_mtime > 0
     os.close(listens)
     assert heartbeat.send()
 

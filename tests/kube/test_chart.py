@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from traitlets.config import Config
 
 from jupyter_gpu_quota.backends.rendering.admission import FENCE, number_of, with_number
 from jupyter_gpu_quota.backends.rendering.cluster_names import FENCING
+from jupyter_gpu_quota.controllers.main import HEARTBEAT_FILE
 from jupyter_gpu_quota.settings import settings_from_environment
 from tests.kube.chart import CHART, EXAMPLES, NEEDED, RELEASE, helm, rendered
 from tests.kube.conftest import missing
@@ -81,6 +84,28 @@ def test_with_postgresql_api_and_controllers_are_two_deployments() -> None:
     assert commands == {"gpu-quota": ["--only", "api"], "gpu-quota-controllers": ["--only", "controller"]}
     accounts = {each["metadata"]["name"]: each["spec"]["template"]["spec"]["serviceAccountName"] for each in found}
     assert accounts == {"gpu-quota": "gpu-quota-api", "gpu-quota-controllers": "gpu-quota-controllers"}
+
+
+def test_the_liveness_probe_of_the_controllers_reads_the_age_of_their_heartbeat(tmp_path: Path) -> None:
+    found = kinds(rendered("--values", str(EXAMPLES / "gpu-quota-postgresql.yaml")), "Deployment")
+    (deployment,) = [each for each in found if each["metadata"]["name"] == "gpu-quota-controllers"]
+    command = container(deployment)["livenessProbe"]["exec"]["command"]
+    settings = {"run_dir": str(tmp_path), "state_dir": str(tmp_path / "state"), "backend": "local"}
+    words = [word.replace("/run/gpu-quota", str(tmp_path)) for word in command]
+
+    def is_alive() -> bool:
+        return subprocess.run(words, check=False, capture_output=True, timeout=20).returncode == 0
+
+    assert not is_alive(), "no controllers ran"
+    (tmp_path / "state").mkdir()
+    service = KubernetesService(tmp_path, settings, only="controller")
+    try:
+        until(is_alive, what=service.log)
+    finally:
+        service.end()
+    old = (tmp_path / HEARTBEAT_FILE).stat().st_mtime - 150
+    os.utime(tmp_path / HEARTBEAT_FILE, (old, old))
+    assert not is_alive(), "the loop does not turn"
 
 
 def test_the_settings_of_the_chart_are_settings_of_the_service() -> None:

@@ -139,6 +139,13 @@ spec:
             periodSeconds: 20
             timeoutSeconds: 5
           {{- end }}
+          {{- if eq .part "controllers" }}
+          livenessProbe: # the main loop touches this file every second
+            exec: {command: [sh, -c, 'test -n "$(find /run/gpu-quota/controllers.heartbeat -mmin -2)"']}
+            initialDelaySeconds: 60
+            periodSeconds: 30
+            timeoutSeconds: 5
+          {{- end }}
           volumeMounts:
             - {name: state, mountPath: /state}
             - {name: run, mountPath: /run/gpu-quota}
