@@ -91,7 +91,9 @@ class GPUQuota(Configurable):
     kubernetes_driver = Unicode("gpu.nvidia.com", help="Name of the DRA driver whose devices are allocated.").tag(
         **SERVICE
     )
-    kubernetes_device_class = Unicode("gpu.nvidia.com", help="DeviceClass of the claims of jobs.").tag(**SERVICE)
+    kubernetes_device_class = Unicode(
+        "", help="DeviceClass of the claims of jobs and notebooks; empty: the one that has the name of the driver."
+    ).tag(**SERVICE)
     kubernetes_image = Unicode("", help="Image of the pods of jobs; the backend kubernetes needs it.").tag(**SERVICE)
     kubernetes_path = Unicode("/opt/conda/bin", help="Folder of that image that is first in PATH.").tag(**SERVICE)
     kubernetes_volume_claim = Unicode(

@@ -53,7 +53,10 @@ def device_request(name: str, part: ClaimedPart, settings: PodSettings) -> Json:
     if not _UUID.match(part.uuid):
         raise ValueError(f"{part.uuid!r} is not the UUID of a device")
     selector = f'device.attributes["{settings.driver}"].uuid == "{part.uuid}"'
-    exactly: Json = {"deviceClassName": settings.device_class, "selectors": [{"cel": {"expression": selector}}]}
+    exactly: Json = {
+        "deviceClassName": settings.device_class or settings.driver,
+        "selectors": [{"cel": {"expression": selector}}],
+    }
     if part.gpu_milli < WHOLE_DEVICE:
         exactly["capacity"] = {"requests": {"memory": f"{claimed_memory_mib(part)}Mi"}}
     return {"name": name, "exactly": exactly}

@@ -45,7 +45,8 @@ class PodSettings:
 
     ``volume_claim`` is the claim of the volume that the service mounts as its state folder; ``pod`` is merged into the
     pod's spec, ``container`` into the container's: such as tolerations, security contexts and pull secrets. ``driver``
-    and ``device_class`` are those of the DRA driver whose devices are claimed. ``fractions``: how pods get parts of a
+    and ``device_class`` are those of the DRA driver whose devices are claimed; the class is empty where it has the name
+    of the driver. ``fractions``: how pods get parts of a
     device, ``auto``, ``dra`` (no device of a plugin is used) or ``none``.
     """
 
@@ -55,7 +56,7 @@ class PodSettings:
     volume_claim: str
     path_first: str = "/opt/conda/bin"
     driver: str = "gpu.nvidia.com"
-    device_class: str = "gpu.nvidia.com"
+    device_class: str = ""
     fractions: str = "auto"
     pod: Mapping[str, Any] = field(default_factory=dict)
     container: Mapping[str, Any] = field(default_factory=dict)
