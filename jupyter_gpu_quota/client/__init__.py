@@ -449,6 +449,10 @@ class Client:
         """The user's projects with their quotas, use and fair share."""
         return self._list(ProjectView, "projects", {})
 
+    def samples(self) -> list[SampleView]:
+        """The newest reading of each device."""
+        return self._list(SampleView, "samples", {})
+
     def device_history(
         self, device: str, *, since: str | None = None, until: str | None = None, limit: int = 1000
     ) -> list[SampleView]:
@@ -562,9 +566,7 @@ class Client:
     def _get(self, model: type[WireModel], path: str) -> WireModel:
         return self._connection.ask(model, Call(path=path))
 
-    def _post(
-        self, model: type[WireModel], path: str, body: JobRequest | CloneRequest | NodeEdit | RecoveryEdit
-    ) -> WireModel:
+    def _post(self, model: type[WireModel], path: str, body: Any) -> WireModel:
         return self._connection.ask(model, Call(method="POST", path=path, body=body))
 
     def _list(self, model: type[WireModel], path: str, query: Query, limit: int = 100_000) -> list[WireModel]:

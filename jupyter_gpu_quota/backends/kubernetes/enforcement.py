@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
+from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementLevel, EnforcementOffer
 from ...core.facts import DeviceFact
 from ...core.model import Allocation, Device
 from ...core.samples import AGENT, UNKNOWN, DeviceSample
@@ -19,6 +19,10 @@ from .client.loop_thread import LoopThread
 from .devices.foreign_use import changed_use
 
 NO_AGENT = "no agent of its node sends samples"
+NO_UUID = "the device plugin does not say which device this slot is, so no sample is its own"
+FRESH_MS = 45_000
+"""An older sample does not show the present state."""
+
 NOT_LIMITED = "no agent reads how this cluster limits the memory of a share"
 
 
@@ -45,12 +49,23 @@ class ClusterSamples:
 
 
 def _unknown(device: Device, users: Sequence[Allocation], now: int) -> DeviceSample:
-    names = [held.workload for held in users if held.gpu_milli]
+    names, why = [held.workload for held in users if held.gpu_milli], NO_AGENT if device.uuid else NO_UUID
     return DeviceSample(
         node=device.node, device=device.id, at=now, utilisation_percent=None, memory_used_mib=None,
         coverage_permille=UNKNOWN, simulated=False, workloads=dict.fromkeys(names),
-        why=dict.fromkeys([AGENT, *names, "utilisation_percent", "memory_used_mib"], NO_AGENT),
+        why=dict.fromkeys([AGENT, *names, "utilisation_percent", "memory_used_mib"], why),
     )  # fmt: skip
+
+
+def _label(share: DeviceShare, sample: DeviceSample | None, *, policed: bool, now: int) -> EnforcementLabel:
+    """It is unsure for a real device: limits of a driver, and variables of the pod, are not read."""
+    if share.simulated:
+        return EnforcementLabel(why=SIMULATED)
+    is_read = sample is not None and abs(now - sample.at) <= FRESH_MS
+    is_known = is_read and sample is not None and sample.workload_memory_mib.get(share.workload) is not None
+    if policed and share.is_fraction and is_known:
+        return EnforcementLabel(memory=EnforcementLevel.POLICED, why=NOT_LIMITED, unsure=True)
+    return EnforcementLabel(why=NOT_LIMITED, unsure=True)
 
 
 class ClusterEnforcement:
@@ -72,11 +87,8 @@ class ClusterEnforcement:
     def read_back(
         self, shares: Mapping[str, DeviceShare], samples: Mapping[str, DeviceSample], *, policed: bool, now: int
     ) -> Mapping[str, EnforcementLabel]:
-        """The same for shares."""
-        return {
-            name: EnforcementLabel(why=SIMULATED if share.simulated else NOT_LIMITED, unsure=not share.simulated)
-            for name, share in shares.items()
-        }
+        """A share whose memory the agent of its node reads is policed, if the policy acts on it."""
+        return {name: _label(share, samples.get(name), policed=policed, now=now) for name, share in shares.items()}
 
     def stop_notebook(self, order: StopNotebookOrder) -> None:
         """Delete the notebook's pods at once, unless the order is of an older leader."""

@@ -15,6 +15,7 @@ from ...client import Client, GPUQuotaError
 from ..prose import wrapped
 from ..session import DONE, FAILED, as_json, service_address
 from ..tables import plain_text, print_json, print_table
+from . import agents as agent_probes
 from . import data as data_probes
 from . import devices as device_probes
 from . import hub as hub_probes
@@ -79,7 +80,7 @@ def _all_results(known: KnownSettings, folder_known: bool, url: str | None, toke
     """The checks of this machine, then those of the service."""
     notebook = bool(os.environ.get(NOTEBOOK_USER))
     yield from _machine_results(known, folder_known, notebook)
-    for each in _service_results(url, token, notebook):
+    for each in _service_results(known, url, token, notebook):
         yield dataclasses.replace(each, where="service")
 
 
@@ -119,12 +120,14 @@ def _state_folder_results(state: Path, folder_known: bool) -> Iterator[Result]:
         yield probe(state) if folder_known else probes.skip(what, f"skipped, because {hub_settings.UNKNOWN}")
 
 
-def _service_results(url: str | None, token: str | None, notebook: bool) -> Iterator[Result]:
+def _service_results(known: KnownSettings, url: str | None, token: str | None, notebook: bool) -> Iterator[Result]:
     yield from probes.service(url, token)
     client = _client(url, token)
     yield from notification_probes.service_results(client)
     if notebook:
         yield from hub_probes.service_results(client)
+    elif known.config.backend == "kubernetes":
+        yield from agent_probes.agents(client, known.config.kubernetes_agent_account)
 
 
 def _client(url: str | None, token: str | None) -> Client | None:

@@ -68,7 +68,7 @@ EXPECTED = {
     "POST nodes/{id}/actions/remove": "401 403 403 403 403 403 409 403 403",
     "POST devices/{id}/actions/remove": "401 403 403 403 403 403 404 403 403",
     "GET devices": READERS,
-    "GET samples": READERS,
+    "GET samples": EVERYBODY.replace("200", "401", 1),
     "GET usage": READERS,
     "POST samples": "401 403 403 403 403 403 200 403 200",
     "GET quota": "401 403 403 403 403 200 200 200 403",

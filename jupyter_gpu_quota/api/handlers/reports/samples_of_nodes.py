@@ -110,13 +110,14 @@ def _row(node: str, sample: SampleIn, users: Mapping[str, bool], now: int, *, ke
             f" taken. Nothing of the batch was kept: set the clock of {node} and send new readings."
         )
         raise Refused(400, "invalid", sentence)
+    workloads = _of(users, sample.workloads)
     processes = {name: tuple(map(_process, uses)) for name, uses in _of(users, sample.processes).items()}
     return DeviceSample(
         **dict(sample)
         | {
-            "node": node, "at": at, "workloads": _of(users, sample.workloads), "processes": processes,
+            "node": node, "at": at, "workloads": workloads, "processes": processes,
             "workload_memory_mib": _of(users, sample.workload_memory_mib),
-            "why": _of({*FIGURES, *users}, sample.why),
+            "why": _of({*FIGURES, *workloads}, sample.why),
         }
     )  # fmt: skip
 
