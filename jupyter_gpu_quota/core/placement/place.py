@@ -234,11 +234,11 @@ def reserve(ledger: Ledger, pieces: Collection[Piece], *, borrowed: bool, sign: 
         ledger.shift_resources(ledger.node_of[piece.device], reserved=_amount(piece, sign))
 
 
-def occupy(ledger: Ledger, pieces: Collection[Piece], *, borrowed: bool) -> None:
-    """Give pieces to work that starts now."""
-    ledger.shift_each(ledger.borrowed if borrowed else ledger.firm, pieces, 1)
+def occupy(ledger: Ledger, pieces: Collection[Piece], *, borrowed: bool, sign: int = 1) -> None:
+    """Give pieces to work that starts now; ``sign`` -1 takes them back."""
+    ledger.shift_each(ledger.borrowed if borrowed else ledger.firm, pieces, sign)
     for piece in _with_cpu_or_memory(pieces):
-        ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece))
+        ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece, sign))
 
 
 def vacate(ledger: Ledger, pieces: Collection[Piece], *, borrowed: bool, sign: int = 1) -> None:

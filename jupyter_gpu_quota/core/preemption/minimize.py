@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..placement.ledger import Ledger
-from ..placement.place import Piece, reserve
+from ..placement.place import Piece, occupy, reserve
 from ..queue.job_class import queue_of
 from ..queue.pool_state import PoolState, victim_list
 from ..queue.quota_state import Entitlement, QuotaState, Victim
@@ -28,10 +28,11 @@ def minimize_victims(
     """Restore every victim without which all preemptions of the plan still find room.
 
     Only room that is left over on draining devices can replace a victim's, also room that jobs above their fair share
-    have reserved without victims, or with victims that are restored. Returns those that lose it: they are no part of
-    the plan any more. A claim that has taken over devices keeps a part of them: they are for no claim above its
-    guarantee. ``backfill``: the pieces of the backfill reservation, and ``holder`` its job. A restored victim may stay
-    on its devices. A preemptor comes there only if it has the right, or if they were not reserved when it was served.
+    have reserved without victims, or with victims that are restored, or on which they start. Returns those that lose
+    it: they are no part of the plan any more. A claim that has taken over devices keeps a part of them: they are for
+    no claim above its guarantee. ``backfill``: the pieces of the backfill reservation, and ``holder`` its job. A
+    restored victim may stay on its devices. A preemptor comes there only if it has the right, or if they were not
+    reserved when it was served.
     Rule R43.
     """
     if not any(one.victims or one.moves for one in preemptions):
@@ -44,7 +45,7 @@ def minimize_victims(
         one.kept_from = _still_kept_from(one, backfill, holder)
     with lifted(pool.ledger, backfill):
         while True:
-            claims = [one for one in preemptions if one not in drains]
+            claims = [one for one in preemptions if not one.starts and one not in drains]
             restored |= _restore_all(pool, claims, reserved)
             if _keep_ranks(pool, claims, reserved):
                 restored |= _restore_all(pool, claims, reserved)
@@ -106,6 +107,8 @@ def _take_place(pool: PoolState, lost: Preemption, claims: list[Preemption], res
     no devices then, which is no claim any more.
     """
     mine = lost.preemptor
+    if lost.starts:
+        return lost
     of_project = (one for one in claims if one.preemptor.project is mine.project)
     behind = [one for one in of_project if one.preemptor.priority < mine.priority and _could_claim(mine, one)]
     for last in sorted(behind, key=lambda one: one.preemptor.priority):
@@ -145,7 +148,7 @@ def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:
 def _set_left_over_aside(
     pool: PoolState, preemptions: Sequence[Preemption], drains: set[Preemption], restored: set[QuotaState]
 ) -> bool:
-    """Set aside what jobs above their fair share have reserved, the last first; with ``drains``, the ones before."""
+    """Set aside what jobs above their fair share have, the last first; with ``drains``, the ones before."""
     count = len(drains)
     for number, one in reversed(list(enumerate(preemptions))):
         if one not in drains and _is_left_over(pool, one, restored):
@@ -158,17 +161,24 @@ def _set_left_over_aside(
 
 
 def _is_left_over(pool: PoolState, preemption: Preemption, restored: set[QuotaState]) -> bool:
-    """Whether a job above its fair share has reserved what others are leaving, and not what the reservation kept.
+    """Whether a job above its fair share has what others are leaving, or starts there, and not on reserved devices.
 
     ``restored``: the projects with restored victims; with these a job may be above its project's fair share.
     """
     preemptor = preemption.preemptor
+    if preemption.starts and not _starts_where_work_leaves(pool.ledger, preemption):
+        return False
     if pool.backfill is not None and (preemptor.id == pool.backfill.workload or _has_entered(pool, preemption)):
         return False
     entitlement = preemptor.entitlement
     if entitlement in (Entitlement.GUARANTEE, Entitlement.FAIR) and preemptor.project in restored:
         entitlement = preemptor.project.entitlement(0)
     return entitlement is Entitlement.SURPLUS and not preemption.victims and not preemption.moves
+
+
+def _starts_where_work_leaves(ledger: Ledger, preemption: Preemption) -> bool:
+    nodes = {ledger.node_of[piece.device] for piece in preemption.pieces}
+    return any(ledger.leaving[at] for node in nodes for at in ledger.on_node[node])
 
 
 def _has_entered(pool: PoolState, preemption: Preemption) -> bool:
@@ -179,26 +189,29 @@ def _has_entered(pool: PoolState, preemption: Preemption) -> bool:
 
 
 def _set_aside(pool: PoolState, preemption: Preemption) -> None:
-    """Release what a job has reserved, and do not count it as use: what may be restored does not depend on it."""
-    preemptor = preemption.preemptor
-    reserve(pool.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
+    """Release what a job has, and do not count it as use: what may be restored does not depend on it."""
+    preemptor, give = preemption.preemptor, occupy if preemption.starts else reserve
+    give(pool.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
     preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
 
 
 def _reserve_again(pool: PoolState, preemption: Preemption, reserved: Amounts) -> bool:
-    """Whether a job still finds devices: those that it had, or others. Its use counts again in any case."""
+    """Whether a job still finds devices: those that it had, or others. Its use counts again in any case.
+
+    One that starts is not looked for others: what is free now is offered to all jobs again.
+    """
     ledger, mark = pool.ledger, pool.ledger.mark()
-    preemptor = preemption.preemptor
+    preemptor, give = preemption.preemptor, occupy if preemption.starts else reserve
     preemptor.project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
     if not preemptor.project.may_be_restored(0, preemptor.user):
         return False
     after = room_after(ledger, preemption.preemptor.entitlement, can_borrow=preemption.borrowed)
-    reserve(ledger, preemption.pieces, borrowed=preemption.borrowed)
+    give(ledger, preemption.pieces, borrowed=preemption.borrowed)
     devices = [piece.device for piece in preemption.pieces]
     if all(after(at) >= 0 and not ledger.is_overfull(ledger.node_of[at]) for at in devices):
         return True
     ledger.undo(mark)
-    return Replacement(pool, [preemption], reserved).succeeds()
+    return not preemption.starts and Replacement(pool, [preemption], reserved).succeeds()
 
 
 def _restore_all(pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts) -> set[QuotaState]:

@@ -107,6 +107,10 @@ class PoolState:
         size = sum([piece.gpu_milli for piece in pieces])
         self.running.append(Running(job, pieces, self.project(job.project), size, None, borrowed))
 
+    def remove_started(self, workload: str) -> None:
+        """Forget work that this plan does not start any more."""
+        self.running = [one for one in self.running if one.job.id != workload]
+
     def release_references(self) -> None:
         """Break reference cycles: collecting them would cost a fifth of a decide."""
         self.find_preemptible = None

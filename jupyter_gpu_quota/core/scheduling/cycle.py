@@ -206,8 +206,9 @@ class SchedulingCycle:
         self.backfill.end_at_limit()
         held = self.backfill.current
         reserved = (held.pieces, held.job) if held else ((), "")
-        for one in minimize_victims(self.pool, self.builder.preemptions, *reserved):
+        for one in minimize_victims(self.pool, self.builder.claims_and_starts, *reserved):
             self.builder.cancel(one)
+            self.jobs.whole_nodes = None
             self.claims.return_to_queue(one)
             self.backfill.return_to(one.preemptor.id)
         self.jobs.patient_jobs.forget()

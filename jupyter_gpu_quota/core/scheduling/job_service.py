@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..backfill.patience import PatientJobs
 from ..backfill.state import BackfillState
 from ..model import Job
-from ..placement.place import Fit, Refusal, occupy, place
+from ..placement.place import Fit, Piece, Refusal, occupy, place
 from ..placement.whole_nodes import WholeNodes
 from ..preemption.feasibility import own_project_suffices
 from ..preemption.result import Preemption
@@ -207,8 +207,15 @@ class JobService:
                 project.add(queue.size, job.user, fixed=not job.preemptible)
                 self.builder.start(job, fit.pieces, borrowed=borrowed, reason=reason)
                 self.pool.add_started(job, fit.pieces, borrowed=borrowed)
+                if self.builder.count_of_claims and not self.backfill.is_lifted:
+                    self.builder.start_beside(self._as_claim(one, job, fit.pieces, borrowed=borrowed))
                 return True
         return False
+
+    def _as_claim(self, one: Candidate, job: Job, pieces: tuple[Piece, ...], *, borrowed: bool) -> Preemption:
+        """The start of a job as a claim without victims."""
+        preemptor = preemptor_of(one.project, one.queue, one.entitlement, one.scope, job)
+        return Preemption(preemptor=preemptor, pieces=pieces, borrowed=borrowed, starts=True)
 
     def _beside_whole_nodes(self, job_class: JobClass, fit: Fit) -> Fit:
         """Another place for work that may not be preempted, where this one breaks up a node that is needed whole."""

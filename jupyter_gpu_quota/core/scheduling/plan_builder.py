@@ -44,6 +44,8 @@ class PlanBuilder:
         self._dropped: dict[str, Reason] = {}
         self._started: set[str] = set()
         self._preemptors: set[str] = set()
+        self._beside: dict[str, Preemption] = {}
+        """The starts beside claims of this plan, as claims without victims."""
         self._elastic: dict[str, tuple[Job, tuple[Piece, ...]]] = {}
         self._waits: dict[str, Reason] = {}
 
@@ -93,18 +95,41 @@ class PlanBuilder:
         self._steps.append(preemption)
         self._preemptors.add(preemption.preemptor.id)
 
+    def start_beside(self, found: Preemption) -> None:
+        """Note the start of a job beside claims, which may need its devices."""
+        self._beside[found.preemptor.id] = found
+
     def cancel(self, preemption: Preemption) -> None:
-        """Take a claim without victims out of the plan again."""
-        self._steps.remove(preemption)
-        self._preemptors.discard(preemption.preemptor.id)
+        """Take a claim without victims, or a start, out of the plan again."""
+        name = preemption.preemptor.id
+        if not preemption.starts:
+            self._steps.remove(preemption)
+            self._preemptors.discard(name)
+            return
+        self._steps = [step for step in self._steps if not (isinstance(step, Start | Resume) and step.workload == name)]
+        self._started.discard(name)
+        for rows in (self._beside, self._elastic):
+            rows.pop(name, None)
+        self.pool.remove_started(name)
+
+    @property
+    def claims_and_starts(self) -> list[Preemption]:
+        """The claims so far, and the starts beside them, in the order in which they were decided."""
+        found = list[Preemption]()
+        for step in self._steps:
+            if isinstance(step, Preemption):
+                found.append(step)
+            elif isinstance(step, Start | Resume) and step.workload in self._beside:
+                found.append(self._beside[step.workload])
+        return found
 
     def serves(self, workload: str) -> bool:
         """Whether a workload starts in this plan, or has a claim in it."""
         return workload in self._started or workload in self._preemptors
 
     def starts(self, workload: str) -> bool:
-        """Whether a workload starts in this plan."""
-        return workload in self._started
+        """Whether a workload starts in this plan, whatever follows: a start beside claims may be taken out again."""
+        return workload in self._started and workload not in self._beside
 
     @property
     def count_of_claims(self) -> int:

@@ -22,7 +22,7 @@ class Watch:
     work: int = 0
 
     def is_over(self, builder: PlanBuilder) -> bool:
-        """Whether the cycle may end. A start is never taken out of a plan again, and a claim may be."""
+        """Whether the cycle may end. A claim may be taken out of a plan again, and a start beside claims."""
         self.work = _work_of(builder.pool, builder.count_of_claims)
         if builder.starts(self.workload):
             return True

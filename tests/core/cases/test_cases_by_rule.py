@@ -331,6 +331,11 @@ HERE = Path(__file__).parent
             "reservation_on_the_devices_of_a_claim",
             id="a victim continues where the devices of its claim are reserved for another job, from its end on",
         ),
+        # R43
+        pytest.param(
+            "move_beside_a_start_above_fair_share",
+            id="work does not move for a claim that fits where a job above its fair share starts",
+        ),
     ],
 )
 def test_the_plan_obeys_every_rule(name: str) -> None:
