@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,19 +12,16 @@ import pytest
 from jupyter_gpu_quota.cli.processes import node_agent
 from jupyter_gpu_quota.hub.setup import GPUQuota
 from tests.kube.agents import AGENT
-from tests.kube.chart import CHART, NEEDED, RELEASE, helm, rendered
+from tests.kube.chart import CHART, NEEDED, RELEASE, ROOT, helm, rendered
 from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
 
 pytestmark = pytest.mark.skipif(bool(missing("helm")), reason=missing("helm"))
 
 ENABLED = ("--set", "agent.enabled=true")
-RESTRICTED = (
-    "--set", "agent.hostPID=false", "--set-json",
-    'agent.containerSecurityContext={"runAsUser": 1000, "runAsNonRoot": true, "allowPrivilegeEscalation": false, '
-    '"capabilities": {"drop": ["ALL"], "add": null}}',
-)  # fmt: skip
-"""The values of docs/how-to/kubernetes.md for a namespace that enforces the Pod Security level restricted."""
+PAGE = ROOT / "docs" / "how-to" / "node-agents.md"
+EXAMPLES = re.findall(r"```text\n(agent:\n.*?)```", PAGE.read_text(), re.DOTALL)
+"""The values in the page, in its order."""
 
 
 def one(kind: str, *words: str, name: str = AGENT, namespace: str = "jupyterhub") -> dict[str, Any]:
@@ -97,19 +96,34 @@ def test_agents_reach_the_api() -> None:
         pytest.param("privileged", (), "", id="privileged: as it is"),
         pytest.param("baseline", (), "host namespaces", id="baseline: not with hostPID"),
         pytest.param("baseline", ("--set", "agent.hostPID=false"), "SYS_PTRACE", id="baseline: not with capabilities"),
-        pytest.param("restricted", RESTRICTED, "", id="restricted: the readings of devices only"),
+        pytest.param("restricted", (), "host namespaces", id="restricted: not as it is"),
     ],
 )
 def test_pod_security(control_plane: ControlPlane, level: str, words: tuple[str, ...], refusal: str) -> None:
+    status, found = dry_run(control_plane, level, *words)
+    assert (status < 300) is (not refusal), found
+    assert refusal in found.get("message", "")
+
+
+def test_the_values_in_the_page_are_accepted(control_plane: ControlPlane, tmp_path: Path) -> None:
+    levels = []
+    for text in EXAMPLES:
+        (tmp_path / "values.yaml").write_text(text)
+        levels.append("restricted" if "hostPID: false" in text else "privileged")
+        status, found = dry_run(control_plane, levels[-1], "--values", str(tmp_path / "values.yaml"))
+        assert status < 300, found
+    assert levels == ["privileged", "privileged", "privileged", "restricted"]
+
+
+def dry_run(control_plane: ControlPlane, level: str, *words: str) -> tuple[int, dict[str, Any]]:
+    """The answer of an API server that enforces a level of Pod Security to the agent's pod."""
     namespace = control_plane.new_namespace()
     labels = {"pod-security.kubernetes.io/enforce": level}
     control_plane.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
     control_plane.make(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": AGENT}})
-    template = one("DaemonSet", "--set", "agent.runtimeClassName=", *words)["spec"]["template"]
+    template = one("DaemonSet", *words, "--set", "agent.runtimeClassName=")["spec"]["template"]
     pod = {"metadata": {"name": "agent"}, "spec": template["spec"]}
-    status, found = control_plane.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
-    assert (status < 300) is (not refusal), found
-    assert refusal in found.get("message", "")
+    return control_plane.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
 
 
 def test_the_api_server_accepts_every_object(control_plane: ControlPlane) -> None:

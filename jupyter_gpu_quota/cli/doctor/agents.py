@@ -22,7 +22,7 @@ NONE_SENT = "it sent none in the hours that are kept"
 def agents(client: Client | None, account: str, now: datetime | None = None) -> Iterator[Result]:
     """One result for the nodes that report, and one for each other node. ``account`` is that of the agents."""
     if not account:
-        advice = "set agent.enabled in the chart's values; see docs/how-to/kubernetes.md"
+        advice = "set agent.enabled in the chart's values; see docs/how-to/node-agents.md"
         yield warn("agents", "none: the use of GPUs is unknown, so no notebook becomes idle", advice)
         return
     try:

@@ -46,8 +46,10 @@ class SampleSender:
         """Send until cancelled. The nodes of a cluster begin at different times of the period."""
         await asyncio.sleep(zlib.crc32(self._node.encode()) % 1000 / 1000 * self._every_s)
         while True:
+            began = time.monotonic()
             wait_s = await self.turn()
-            await asyncio.sleep(wait_s)
+            spent_s = 0.0 if self._trouble else time.monotonic() - began
+            await asyncio.sleep(max(0.0, wait_s - spent_s))
 
     async def turn(self) -> float:
         """Read and send once; returns the seconds until the next turn."""
