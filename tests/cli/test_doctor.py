@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups
+from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.cli.doctor import data as data_probes
 from jupyter_gpu_quota.cli.doctor import devices as device_probes
@@ -195,7 +196,7 @@ def test_checks_of_the_machine_and_of_the_service_have_separate_headings(
         assert f"  {each['what']} " in (answered if each["where"] == "service" else here), each
     by_service = {each["what"] for each in document if each["where"] == "service"}
     assert by_service == {"service", "ready", "token"} | (
-        {"gpus", "enforcement", "accounts", "job python"} if user else set()
+        {"release", "slice", "gpus", "enforcement", "accounts", "job python"} if user else set()
     )
 
 
@@ -222,15 +223,41 @@ def test_in_a_notebook_the_service_reports_the_accounts_of_jobs(
     assert (found["accounts"]["verdict"], said in found["accounts"]["found"]) == (verdict, True)
     assert found["gpus"]["found"] == "1 device, 1 simulated"
     assert found["job python"]["found"].endswith("for fraud (environment torch-2); /opt/hub/bin/python for all others")
-    assert {found[what]["verdict"] for what in ("state folder", "disk", "cgroups", "hub")} == {"skip"}
-    assert all(found[what]["found"].startswith("skipped, because") for what in ("state folder", "disk", "cgroups"))
+    assert found["hub machine"]["found"].startswith("skipped, because this is a notebook: hub, proxy, ")
+    assert not {"state folder", "disk", "cgroups", "hub"} & set(found), "one line for all of them"
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict", "said"),
+    [
+        pytest.param('{"notebook": "N1"}', "ok", "0.125 GPU in pool small, booked", id="its slice"),
+        pytest.param('{"notebook": "N9"}', "warn", "the service has no slice N9 of yours", id="an unknown slice"),
+        pytest.param("", "ok", "started without a GPU", id="a server without a slice"),
+    ],
+)
+def test_in_a_notebook_its_slice_release_and_extensions_are_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, share: str, verdict: str, said: str
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", "ann")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(SHARE_VARIABLE, share)
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path))
+    with served(World()) as world:
+        monkeypatch.setenv("JUPYTER_GPU_QUOTA_URL", world.url)  # as the server of a notebook has them
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", TOKEN)
+        found = doctor()
+    assert (found["slice"]["verdict"], said in found["slice"]["found"]) == (verdict, True), found["slice"]
+    assert found["home folder"]["found"].startswith(f"{tmp_path} is writable, ")
+    assert found["release"]["verdict"] in ("ok", "warn") and found["sidebar"]["found"]
 
 
 def test_in_a_notebook_without_a_service_checks_are_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTERHUB_USER", "ann")
     found = doctor()
-    assert found["accounts"]["found"].startswith("skipped, because the service's address is unknown")
-    assert str(os.geteuid()) not in found["accounts"]["found"]
+    assert found["at service"]["found"] == (
+        "skipped, because the service's address is unknown: release, slice, gpus, accounts, job python; give it with --url"
+    )
+    assert not {"accounts", "gpus"} & set(found), "one line for all of them"
 
 
 QUOTA = """\

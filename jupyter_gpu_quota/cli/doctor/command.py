@@ -20,6 +20,7 @@ from . import data as data_probes
 from . import devices as device_probes
 from . import hub as hub_probes
 from . import hub_settings, probes
+from . import notebook as notebook_probes
 from . import notifications as notification_probes
 from .hub_settings import KnownSettings
 from .probes import Result
@@ -87,7 +88,7 @@ def _all_results(known: KnownSettings, folder_known: bool, url: str | None, toke
 def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -> Iterator[Result]:
     yield probes.python()
     if notebook:
-        yield from hub_probes.skipped_in_a_notebook()
+        yield from notebook_probes.machine_results()
     else:
         yield from _backend_results(known)
         yield from _state_folder_results(Path(known.config.state_dir).absolute(), folder_known)

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,32 +21,26 @@ from ...quotafile import QuotaFile
 from ...quotafile.from_path import read_path
 from ...settings import GPUQuota
 from .hub_settings import UNKNOWN, KnownSettings
+from .notebook import release, slice_of_server
 from .probes import OWN_ACCOUNTS, PROBE_TIMEOUT_S, Result, fail, ok, skip, warn
 
 SYSTEMD = Path("/run/systemd/system")
 """It exists while systemd runs this machine; see sd_booted(3)."""
 
-HUB_CHECKS = ("hub", "proxy", "suspension", "cgroups", "subreaper", "state folder", "disk", "fsync")
-"""Checks that are valid only on the hub's machine, under its account."""
-
 
 # --- in a notebook ------------------------------------------------------------------------------------------------
-def skipped_in_a_notebook() -> Iterator[Result]:
-    for what in HUB_CHECKS:
-        yield skip(what, "skipped, because this is a notebook: run doctor on the hub's machine, under its account")
-
-
 def service_results(client: Client | None) -> Iterator[Result]:
-    """The devices, and the accounts of jobs, from the service; a notebook's own account is not relevant."""
-    yield _check_at_service("gpus", client, _gpus)
-    yield skip("enforcement", "`job`, `notebooks` and `devices` show the enforcement of each share")
-    yield _check_at_service("accounts", client, _accounts)
-    yield _check_at_service("job python", client, _job_python)
-
-
-def _check_at_service(what: str, client: Client | None, check: Callable[[Client], Result]) -> Result:
+    """The slice, the devices, and the accounts of jobs, from the service; a notebook's own account is not relevant."""
     if client is None:
-        return skip(what, "skipped, because the service's address is unknown; give it with --url")
+        what = ", ".join(AT_SERVICE)
+        yield skip("at service", f"skipped, because the service's address is unknown: {what}; give it with --url")
+        return
+    for name, check in AT_SERVICE.items():
+        yield _check_at_service(name, client, check)
+    yield skip("enforcement", "`job`, `notebooks` and `devices` show the enforcement of each share")
+
+
+def _check_at_service(what: str, client: Client, check: Callable[[Client], Result]) -> Result:
     try:
         return check(client)
     except GPUQuotaError as error:
@@ -81,6 +75,16 @@ def _accounts(client: Client) -> Result:
         return ok("accounts", OWN_ACCOUNTS)
     advice = "all jobs run under the service's own account, so only the API separates users"
     return warn("accounts", "the service's own account for all jobs", advice)
+
+
+AT_SERVICE: Mapping[str, Callable[[Client], Result]] = {
+    "release": release,
+    "slice": slice_of_server,
+    "gpus": _gpus,
+    "accounts": _accounts,
+    "job python": _job_python,
+}
+"""The checks that the service answers."""
 
 
 # --- the quota file -----------------------------------------------------------------------------------------------
