@@ -5,6 +5,7 @@ the standard library: a rank's process imports them before it drops its privileg
 """
 
 from .archive import ArchivedFile, FileShrank, archive
+from .ignore import OUTPUTS_MARK
 from .limits import DEFAULT_LIMITS, BundleLimits, BundleRefused
 from .packing import Bundle, digest_of, pack
 from .reading import check, unpack, unpack_whole
@@ -12,6 +13,7 @@ from .store import BundleStore, Incoming
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "OUTPUTS_MARK",
     "ArchivedFile",
     "Bundle",
     "BundleLimits",

@@ -8,6 +8,9 @@ from pathlib import Path
 
 IGNORE_FILE, GIT_IGNORE_FILE = ".gpuquotaignore", ".gitignore"
 
+OUTPUTS_MARK = ".gpu-quota-outputs"
+"""A file in a folder that a download of outputs created: the folder is not packed again."""
+
 DEFAULTS = (
     ".git/",
     ".hg/",

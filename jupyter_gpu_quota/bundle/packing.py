@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .ignore import Ignored
+from .ignore import OUTPUTS_MARK, Ignored
 from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, path_parts
 
 
@@ -38,10 +38,10 @@ def pack(
 ) -> Bundle:
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
-    It leaves out the files that ``.gitignore`` and ``.gpuquotaignore`` name (:mod:`.ignore`), and links, sockets, pipes
-    and virtual environments, which ``skipped`` lists. ``on_file`` is called with each name before it is packed.
-    ``extra`` are more files by name, which replace those of the folder. Raises BundleRefused for a missing folder, a
-    size or a number of files above the limit, and a name or a file that cannot be packed.
+    It leaves out the files that ``.gitignore`` and ``.gpuquotaignore`` name (:mod:`.ignore`), and links, sockets,
+    pipes, virtual environments and downloaded outputs, which ``skipped`` lists. ``on_file`` is called with each name
+    before it is packed. ``extra`` are more files by name, which replace those of the folder. Raises BundleRefused for a
+    missing folder, a size or a number of files above the limit, and a name or a file that cannot be packed.
     """
     root, skipped, ignored_by_git = Path(directory), list[str](), list[str]()
     if not root.is_dir():
@@ -89,6 +89,8 @@ def _files_to_pack(
             continue
         if is_folder and (path / "pyvenv.cfg").is_file():
             skipped.append(f"{name} is a virtual environment, and was left out")
+        elif is_folder and (path / OUTPUTS_MARK).is_file():
+            skipped.append(f"{name} has downloaded outputs, and was left out; to send it, remove {name}/{OUTPUTS_MARK}")
         elif is_folder:
             yield path, name
             below = f"{name}/"

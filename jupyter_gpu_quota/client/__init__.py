@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -56,7 +56,7 @@ from .connection import (
     token_of,
 )
 from .job import Job, Jobs, describe, watch
-from .sending import OnProgress, notes_of, send_folder
+from .sending import OnProgress, mark_outputs, notes_of, output_target, send_folder
 from .streams import FINAL, follow_events, follow_log
 from .trackers import tracker_variables, with_tracker_variables
 
@@ -163,7 +163,10 @@ class Client:
         notes: tuple[str, ...] = ()
         if not live and request.bundle is None and dir is not None:
             bundle = send_folder(self._connection, dir, on_progress=on_progress)
-            request, notes = arguments.with_changes(request, bundle=bundle.digest), notes_of(bundle)
+            request, notes = (
+                arguments.with_changes(request, bundle=bundle.digest),
+                notes_of(bundle, request.command, dir),
+            )
         return Job(self, self._post(JobView, "jobs", request), notes)
 
     def dry_run(self, command: str | Sequence[str], **options: Any) -> DryRunView:
@@ -354,14 +357,15 @@ class Client:
         self._connection.bytes_of(Call(method="DELETE", path=f"{_job_path(job)}/outputs"))
 
     def download(self, job: str, into: str | Path, files: Sequence[OutputView] | None = None) -> list[Path]:
-        """Copy all outputs, or those given, below a folder, which is created.
+        """Copy all outputs, or those given, below a folder. One that this creates is not sent with a later job.
 
         Returns the files; each is written completely or not at all.
         """
         folder = arguments.checked_path(into, "into")
         wanted = self.outputs(job) if files is None else arguments.checked_files(files)
+        mark_outputs(folder, job)
         path = f"{_job_path(job)}/outputs"
-        return [self._download_file(f"{path}/{quote(each.path)}", _output_target(folder, each.path)) for each in wanted]
+        return [self._download_file(f"{path}/{quote(each.path)}", output_target(folder, each.path)) for each in wanted]
 
     def _download_file(self, path: str, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -590,11 +594,3 @@ class Client:
 def _job_path(id_: object) -> str:
     """The path of a job."""
     return f"jobs/{arguments.quoted_id(id_, 'job', arguments.JOB)}"
-
-
-def _output_target(folder: Path, name: str) -> Path:
-    """The path of an output below a folder. Raises Refused for a name that leads elsewhere."""
-    parts = PurePosixPath(name).parts
-    if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\0" in name:
-        raise Refused(502, "path", f"The service named an output {name[:80]!r}, which is not a path below a folder.")
-    return folder.joinpath(*parts)

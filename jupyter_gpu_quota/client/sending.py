@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from ..bundle import Bundle, BundleRefused, pack
+from ..bundle import OUTPUTS_MARK, Bundle, BundleRefused, pack
 from .arguments import checked_path
 from .connection import Call, Connection, Refused
 
@@ -46,15 +46,42 @@ def send_folder(
         return bundle
 
 
-def notes_of(bundle: Bundle) -> tuple[str, ...]:
-    """Notes for the sender of a bundle: the files that are not in it."""
-    left_out = bundle.ignored_by_git
+def mark_outputs(folder: Path, job: str) -> None:
+    """Create a folder for downloaded outputs, marked so that it is not packed; one that is there stays as it is."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / OUTPUTS_MARK).write_text(f"Outputs of job {job}. Without this file, submit sends this folder, too.\n")
+
+
+def output_target(folder: Path, name: str) -> Path:
+    """The path of an output below a folder. Raises Refused for a name that leads elsewhere."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\0" in name:
+        raise Refused(502, "path", f"The service named an output {name[:80]!r}, which is not a path below a folder.")
+    return folder.joinpath(*parts)
+
+
+def _missing_script(command: Sequence[str], directory: str | Path) -> str | None:
+    """The script of a Python command, if it should be in the folder and is not."""
+    if not Path(command[0]).name.startswith("python") or {"-m", "-c"} & set(command):
+        return None
+    script = next((word for word in command[1:] if not word.startswith("-")), "")
+    return script if script.endswith(".py") and not Path(directory, script).exists() else None
+
+
+def notes_of(bundle: Bundle, command: Sequence[str], directory: str | Path) -> tuple[str, ...]:
+    """Notes for the sender of a bundle: a script that its command names and that is not there, the files left out."""
+    missing, left_out = _missing_script(command, directory), bundle.ignored_by_git
+    notes = bundle.skipped
+    if missing is not None:
+        sent = Path(directory).absolute()
+        notes = (f"{missing} is not in the folder {sent} that was sent, so the job will not find it.", *notes)
     if not left_out:
-        return bundle.skipped
+        return notes
     named = ", ".join(left_out[:MAX_NAMED_FILES])
     more = f" and {len(left_out) - MAX_NAMED_FILES} more" if len(left_out) > MAX_NAMED_FILES else ""
     note = (
         f"Not sent, because .gitignore names them: {named}{more}. A line !{left_out[0]} in .gpuquotaignore includes the"
         " first."
     )
-    return (*bundle.skipped, note)
+    return (*notes, note)

@@ -255,7 +255,8 @@ def test_in_a_notebook_without_a_service_checks_are_skipped_with_the_reason(monk
     monkeypatch.setenv("JUPYTERHUB_USER", "ann")
     found = doctor()
     assert found["at service"]["found"] == (
-        "skipped, because the service's address is unknown: release, slice, gpus, accounts, job python; give it with --url"
+        "skipped, because the service's address is unknown: release, slice, gpus, accounts, job python; give it with"
+        " --url"
     )
     assert not {"accounts", "gpus"} & set(found), "one line for all of them"
 

@@ -14,7 +14,7 @@ import pytest
 from jupyter_gpu_quota.cli.dry_runs import print_dry_run
 from jupyter_gpu_quota.wire import DryRunView, ErrorView, ReasonView
 from tests.cli.commands import process, run, submitted
-from tests.client.fake_service import World
+from tests.client.fake_service import World, job_view
 
 
 def test_submit_prints_only_the_id(world: World) -> None:
@@ -275,3 +275,35 @@ def test_files_that_git_leaves_out_are_named_on_stderr(world: World, tmp_path: P
     assert said.endswith("A line !data/ in .gpuquotaignore includes the first.")
     (tmp_path / ".gpuquotaignore").write_text("!data/\n!*.pt\n")
     assert run("submit", "--dir", str(tmp_path), "--", "true").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        pytest.param(["python", "train.py"], "train.py is not in the folder", id="a script that is not there"),
+        pytest.param(
+            ["python3", "-u", "train.py", "--data", "x.py"], "train.py is not in the folder", id="after options"
+        ),
+        pytest.param(["python", "work.py"], "", id="a script that is there"),
+        pytest.param(["python", "-m", "train.py"], "", id="a module"),
+        pytest.param(["train.py"], "", id="another program"),
+    ],
+)
+def test_a_script_that_is_not_sent_is_a_warning(world: World, tmp_path: Path, command: list[str], said: str) -> None:
+    folder = tmp_path / "sent"
+    folder.mkdir()
+    (folder / "work.py").touch()
+    done = run("submit", "--dir", str(folder), "--", *command)
+    assert done.exit_code == 0
+    assert " ".join(done.stderr.split()).startswith(said) and bool(done.stderr) is bool(said)
+
+
+def test_outputs_that_were_downloaded_are_not_sent_again(world: World, tmp_path: Path) -> None:
+    world.jobs = {"J1": job_view("J1")}
+    world.outputs["J1"] = {"model.bin": b"12345"}
+    (tmp_path / "there").mkdir()
+    for folder in ("results", "there"):
+        assert run("outputs", "J1", "--download", str(tmp_path / folder)).exit_code == 0
+    done = run("submit", "--dir", str(tmp_path), "--", "true")
+    assert "results has downloaded outputs, and was left out" in " ".join(done.stderr.split())
+    assert "there" not in done.stderr, "a folder of the user's own is sent"

@@ -304,7 +304,7 @@ def test_outputs_are_downloaded_below_the_folder(world: World, client: Client, t
     written = client.download("J1", tmp_path / "out")
     assert [path.relative_to(tmp_path).as_posix() for path in written] == ["out/model.bin", "out/a b/ü#?.txt"]
     assert [path.read_bytes() for path in written] == [b"\x00\x01", b"text"]
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a b", "model.bin"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [".gpu-quota-outputs", "a b", "model.bin"]
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\x00b"])
