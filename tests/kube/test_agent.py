@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.rendering.admission import FENCE
+from jupyter_gpu_quota.backends.rendering.cluster_names import KILL
 from jupyter_gpu_quota.client import Client
 from jupyter_gpu_quota.wire.samples import SampleView
 from tests.gpu import fake_library
@@ -49,7 +51,7 @@ class Node:
 
     def running_job(self) -> tuple[str, str, int]:
         """A job of bob with half of the device: its id, the uid of its pod, and its process."""
-        job = self.bob.submit(["sh", "-c", "exec sleep 1000"], gpu="0.5", dir=None).id
+        job = self.bob.submit(["sh", "-c", "exec sleep 1000"], gpu="0.5", dir=None, data=[]).id
         until(lambda: self.bob.job(job).state == "running", what=self.service.log)
         pods = self.plane.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
         (uid,) = [pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] != "agent"]
@@ -129,7 +131,17 @@ def start_agent(plane: ControlPlane, namespace: str, port: int, folder: Path, li
         return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
-def test_the_use_of_a_job_is_that_of_the_processes_of_its_pod(node: Node) -> None:
+def kill(node: Node, uid: str) -> None:
+    """The order of the present leader to kill the processes of a pod."""
+    objects = f"/api/v1/namespaces/{node.namespace}"
+    number = node.plane.get(f"{objects}/configmaps/{FENCE}")["data"]["fencing"]
+    (name,) = [
+        pod["metadata"]["name"] for pod in node.plane.get(f"{objects}/pods")["items"] if pod["metadata"]["uid"] == uid
+    ]
+    node.plane.patch(f"{objects}/pods/{name}", {"metadata": {"annotations": {KILL: number}}})
+
+
+def test_the_use_of_a_job_is_that_of_the_processes_of_its_pod_and_an_order_kills_them(node: Node) -> None:
     job, pod, pid = node.running_job()
     node.use(pid, pod, mib=500, percent=60)
     with subprocess.Popen(["sleep", "600"], env={"GPU_QUOTA_JOB_ID": job}) as foreign:
@@ -137,6 +149,9 @@ def test_the_use_of_a_job_is_that_of_the_processes_of_its_pod(node: Node) -> Non
         until(lambda: node.bob.job(job).utilised_milli == 600, what=node.log)
         until(lambda: node.newest().foreign_mib == 200, what=node.log)
         foreign.kill()
+    kill(node, pod)
+    until(lambda: node.bob.job(job).state == "failed", what=node.log)
+    assert node.bob.job(job).exit_text == "signal 9 (SIGKILL)"
     found = node.newest()
     assert (found.node, found.device, found.utilisation_percent) == ("here", "here/gpu-0", 60)
     assert found.memory_used_mib == 700 and not found.simulated

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpu_quota.core.model import JobTarget
 from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
+from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.rows import UsageHour
 from jupyter_gpu_quota.store.writes.usage import HOUR_MS, split_by_hour
 from tests.store.worlds import KINDS, T0, World, opened
@@ -112,6 +114,24 @@ def test_a_clock_that_is_set_adds_no_hour_of_use(world: Read, jump_ms: int) -> N
     world.flush()
     rows = world.store.usage(HOUR - 2 * HOUR_MS, HOUR + 24 * HOUR_MS, now=world.now)
     assert sum(row.seen_s for row in rows if row.workload == "J") == 60 + 30
+
+
+def test_readings_that_several_processes_store_in_turn_count_once(tmp_path: Path) -> None:
+    """Several processes of the API take the readings of nodes; each sees only some of those of a device."""
+    with opened("sqlite", tmp_path) as store, closing(open_store(f"sqlite:///{tmp_path / 'store.sqlite'}")) as other:
+        world = Read(store)
+        world.now = HOUR
+        world.lease = world.lead("leader")
+        begun(world)
+        world.read("d0", J=0)
+        for number in range(60):
+            world.store = other if number % 3 else store
+            world.reads("d0", 1, every_s=10, J=50)
+        for each in (other, store):
+            world.store = each
+            world.flush()
+        row = world.hours()[0, "J", "d0"]
+        assert (row.seen_s, row.used_milli_s) == (3_600, 500 * 3_600)
 
 
 def test_a_repeated_batch_counts_once(world: Read) -> None:
