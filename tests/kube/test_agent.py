@@ -151,7 +151,7 @@ def test_the_use_of_a_job_is_that_of_the_processes_of_its_pod_and_an_order_kills
         foreign.kill()
     kill(node, pod)
     until(lambda: node.bob.job(job).state == "failed", what=node.log)
-    assert node.bob.job(job).exit_text == "signal 9 (SIGKILL)"
+    assert node.bob.job(job).exit_status == -9
     found = node.newest()
     assert (found.node, found.device, found.utilisation_percent) == ("here", "here/gpu-0", 60)
     assert found.memory_used_mib == 700 and not found.simulated
