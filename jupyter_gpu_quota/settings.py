@@ -83,10 +83,11 @@ class GPUQuota(Configurable):
         "", help="Namespace of the pods of jobs; empty: that of the pod that the service runs in."
     ).tag(**SERVICE)
     kubernetes_fractions = Enum(
-        ["auto", "dra", "none"],
+        ["auto", "dra", "reservation", "none"],
         default_value="auto",
-        help="How pods get parts of a device: by Dynamic Resource Allocation on nodes that have it, and whole devices "
-        "on others (auto); by Dynamic Resource Allocation, and other nodes are not used (dra); not at all (none).",
+        help="How pods get parts of a device: by Dynamic Resource Allocation on nodes that have it, and on others by a "
+        "pod that reserves a device of the plugin (auto); by one of these alone, and other nodes are not used (dra, "
+        "reservation); not at all (none).",
     ).tag(**SERVICE)
     kubernetes_driver = Unicode("gpu.nvidia.com", help="Name of the DRA driver whose devices are allocated.").tag(
         **SERVICE

@@ -12,6 +12,7 @@ from kubespawner.clients import shared_client
 
 from ..backends.rendering.notebooks import CLAIM, NotebookPod, SliceNotSupported, notebook_pod, variables_of_pod
 from ..backends.rendering.pods import PodSettings, pinned
+from ..backends.rendering.shares import GATES, VISIBLE
 from ..settings import SERVICE_NAME
 from .pod_claim import ClaimFailed, PodClaim
 from .refusal import spawn_error
@@ -57,6 +58,10 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         if added.claim is not None:
             pod.spec.resource_claims = [{"name": CLAIM, "resourceClaimName": added.claim["metadata"]["name"]}]
             container.resources.claims = [{"name": CLAIM}]
+        if added.share is not None:
+            pod.metadata.annotations = {**(pod.metadata.annotations or {}), **added.share.annotations}
+            pod.spec.scheduling_gates = GATES
+            container.env = [*(container.env or ()), VISIBLE]
         if added.limits:
             container.resources.limits = {**(container.resources.limits or {}), **added.limits}
         return pod
@@ -90,7 +95,7 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         known = self.gpu_quota
         return PodSettings(
             namespace=self.namespace, hub=known.hub, image="", volume_claim="", driver=known.kubernetes_driver,
-            device_class=known.kubernetes_device_class,
+            device_class=known.kubernetes_device_class, fractions=known.kubernetes_fractions,
         )  # fmt: skip
 
     @property

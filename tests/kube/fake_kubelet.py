@@ -1,5 +1,7 @@
 """A fake kubelet: it runs the container of each pod of its node as a process of this machine.
 
+Its device plugin gives whole devices, each to one pod, that which was free longest first, and names them in a variable.
+
 It registers a node, watches the pods that kube-scheduler bound to it, reports their states as a kubelet does, honours
 the grace of deletions, and serves logs to the API server. It has no containers: no image, namespace or limit exists. A
 claim of a volume is one folder of this machine, and variables that name a mounted path get that folder instead.
@@ -27,6 +29,7 @@ from tests.kube.control_plane import ControlPlane, free_port
 Json = dict[str, Any]
 IMAGE_ID = "site/image@sha256:0123"
 """The image of every container, as a kubelet would report it."""
+GPU = "nvidia.com/gpu"
 TERMINAL = ("Succeeded", "Failed")
 
 
@@ -55,6 +58,9 @@ class FakeKubelet:
         self._changed: dict[str, asyncio.Event] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._names: dict[str, str] = {}
+        self._given: dict[str, list[str]] = {}
+        count = int(self._capacity.get(GPU, "0"))
+        self._devices = [f"GPU-{node}-{number}" for number in reversed(range(count))]
         self._port = free_port()
         self._runner: web.AppRunner | None = None
 
@@ -108,6 +114,7 @@ class FakeKubelet:
         await self._report(path, uid, {"phase": "Running"}, {"running": {"startedAt": started}})
         code = await self._wait(uid, name, process)
         del self._processes[uid]
+        self._devices[:0] = self._given.pop(uid, [])
         ended = {
             "exitCode": code,
             "startedAt": started,
@@ -126,7 +133,11 @@ class FakeKubelet:
         (container,) = pod["spec"]["containers"]
         mounts = {each["mountPath"]: str(self._volume / each["subPath"]) for each in container.get("volumeMounts", ())}
         env = container.get("env", ())
-        variables = {each["name"]: _local(_expanded(each.get("value", "")), mounts) for each in env}
+        annotations = pod["metadata"].get("annotations", {})
+        variables = {each["name"]: _local(_value(each, annotations), mounts) for each in env}
+        if count := int(container.get("resources", {}).get("limits", {}).get(GPU, "0")):
+            self._given[uid] = [self._devices.pop() for _ in range(count)]
+            variables |= {"NVIDIA_VISIBLE_DEVICES": ",".join(self._given[uid])}
         for source in container.get("envFrom", ()):
             variables |= await self._secret(pod["metadata"]["namespace"], source["secretRef"]["name"])
         with (self._logs / f"{pod['metadata']['name']}.log").open("wb") as log:
@@ -188,6 +199,14 @@ class FakeKubelet:
     async def _log(self, request: web.Request) -> web.Response:
         path = self._logs / f"{request.match_info['pod']}.log"
         return web.Response(body=path.read_bytes() if path.exists() else b"")
+
+
+def _value(variable: Json, annotations: Mapping[str, str]) -> str:
+    """The value of a variable, also of one that is an annotation of the pod."""
+    if "valueFrom" not in variable:
+        return _expanded(variable.get("value", ""))
+    path: str = variable["valueFrom"]["fieldRef"]["fieldPath"]
+    return annotations[path.removeprefix("metadata.annotations['").removesuffix("']")]
 
 
 def _expanded(text: str) -> str:

@@ -46,7 +46,7 @@ def test_helm_lint_is_strict_and_finds_nothing(example: str) -> None:
     [
         pytest.param(["--set", "image.name="], "image/name", id="no image of the service"),
         pytest.param(["--set", "jobs.image="], "jobs/image", id="no image of jobs"),
-        pytest.param(["--set", "jobs.fractions=reservation"], "jobs/fractions", id="fractions that are not built"),
+        pytest.param(["--set", "jobs.fractions=mig"], "jobs/fractions", id="fractions that are not built"),
         pytest.param(["--set", "replicas=2"], "additional properties 'replicas'", id="an unknown value"),
         pytest.param(["--set", "volume.size=lots"], "volume/size", id="a size that is none"),
         pytest.param(["--set", "hub.baseUrl=/hub"], "hub/baseUrl", id="a base URL without a slash at its end"),

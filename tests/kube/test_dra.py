@@ -14,7 +14,6 @@ from tests.backends.contract import Controller
 from tests.kube.control_plane import ControlPlane
 from tests.kube.devices import MEMORY_MIB, device, resource_slice
 from tests.kube.world import KubernetesWorld
-from tests.patience import until
 
 SHARES = {"default": "1", "validRange": {"min": "1", "max": "8", "step": "1"}}
 RESOURCES = "/apis/resource.k8s.io/v1"
@@ -62,24 +61,8 @@ def running(controller: Controller, job: str) -> None:
     controller.until(lambda fact: fact.job == job and fact.started_at is not None)
 
 
-def test_eight_eighths_share_the_chosen_device_and_a_ninth_does_not_fit(world: KubernetesWorld) -> None:
+def test_a_share_claims_its_part_of_the_memory_rounded_down(world: KubernetesWorld) -> None:
     controller = Controller(world)
-    for number in range(8):
-        controller.give(share(world, f"J{number}", 125, "gpu-1"))
-    for number in range(8):
-        running(controller, f"J{number}")
-    assert consumed(world) == {"gpu-1": [f"{MEMORY_MIB // 8}Mi"] * 8}
-    controller.give(share(world, "J8", 125, "gpu-1"))
-    fact = controller.until(lambda fact: fact.job == "J8" and fact.tree_gone)
-    assert (fact.started_at, fact.exit_status, fact.refused) == (None, None, None), "lost, and so queued again"
-    assert consumed(world) == {"gpu-1": [f"{MEMORY_MIB // 8}Mi"] * 8}
-
-
-def test_a_share_is_free_again_when_its_job_ends(world: KubernetesWorld) -> None:
-    controller = Controller(world)
-    controller.give(share(world, "J", 600, "gpu-0", command="exit 0"))
-    controller.gone("J")
-    until(lambda: consumed(world) == {})
     controller.give(share(world, "K", 600, "gpu-0"))
     running(controller, "K")
     assert consumed(world) == {"gpu-0": [f"{MEMORY_MIB * 600 // 1000}Mi"]}
@@ -92,15 +75,6 @@ def test_whole_devices_are_claimed_without_an_amount(world: KubernetesWorld) -> 
     assert consumed(world) == {"gpu-0": [f"{MEMORY_MIB}Mi"], "gpu-1": [f"{MEMORY_MIB}Mi"]}
     (pod,) = world.pods()
     assert "nvidia.com/gpu" not in str(pod["spec"]["containers"][0]["resources"])
-
-
-def test_a_claim_goes_with_its_attempt(world: KubernetesWorld) -> None:
-    controller = Controller(world)
-    controller.give(share(world, "J", 500, "gpu-0", command="exit 0"))
-    controller.gone("J")
-    controller.orders.clear()
-    world.backend.jobs.settled("J", 1)
-    until(lambda: not world.plane.get(f"{RESOURCES}/namespaces/{world.namespace}/resourceclaims")["items"])
 
 
 @pytest.mark.parametrize(

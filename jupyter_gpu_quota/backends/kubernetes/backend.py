@@ -13,6 +13,7 @@ from .client.informer import Informer
 from .client.loop_thread import LoopThread
 from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
 from .devices.inventory import PublishedDevice, inventory, published_devices
+from .devices.reservations import Reservations
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
 from .jobs.jobs import PATIENCE_S, KubernetesJobs
@@ -48,6 +49,7 @@ class KubernetesBackend:
         self.jobs = KubernetesJobs(
             self._server, self._thread, fence, volume, settings, self._inventory, self._published, on_change, patience_s
         )
+        self._reservations = Reservations(self._server, self._thread, settings, lambda: self.jobs.fencing)
         self.attempts = ClusterAttempts(self.jobs, self._thread, fence, volume)
         self.samples = ClusterSamples(self._use_by_others)
         self.enforcement = ClusterEnforcement(self._server, self._thread, settings)
@@ -60,8 +62,10 @@ class KubernetesBackend:
             self._all_pods,
             self.jobs.objects.records,
             self.jobs.objects.pods,
+            self._reservations.pods,
         ):
-            self._thread.run(("watch", informer.path), informer.run)
+            self._thread.run(("watch", informer.path, id(informer)), informer.run)
+        self._thread.run(("reservations",), self._reservations.run)
         self._thread.run(("progress",), self.jobs.publish_forever)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 DOMAIN = "gpu-quota.jupyter.org"
@@ -23,6 +24,12 @@ USERNAME = "hub.jupyter.org/username"
 SIMULATED_GPUS = f"{DOMAIN}/simulated-gpus"
 """The annotation of a node with the number of its simulated devices."""
 
+RESERVATION = f"{DOMAIN}/reservation"
+"""The label of a reservation and of the pods with shares of its device, with the reservation's name."""
+
+DEVICE, GPU_MILLI, DEVICE_UUID = (f"{DOMAIN}/{name}" for name in ("device", "gpu-milli", "device-uuid"))
+"""Annotations of these pods: the id of the device, the share, and the UUID once it is known."""
+
 _JOB_ID = re.compile(r"[0-9A-Za-z]{1,40}\Z")
 
 
@@ -41,3 +48,8 @@ def pod_name(job: str, attempt: int, rank: int) -> str:
 def attempt_labels(hub: str, job: str, attempt: int) -> dict[str, str]:
     """The labels of all objects of an attempt."""
     return {HUB: hub, JOB: job, ATTEMPT: str(attempt)}
+
+
+def reservation_name(hub: str, device: str) -> str:
+    """The name of the reservation of a device, by its id, which may be longer than a label."""
+    return f"gq-device-{hashlib.sha256(f'{hub} {device}'.encode()).hexdigest()[:20]}"

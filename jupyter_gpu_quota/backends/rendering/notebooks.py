@@ -10,7 +10,8 @@ from ...core.amounts import gpu_text
 from ...core.model import WHOLE_DEVICE
 from .claims import ClaimedPart, device_request
 from .cluster_names import HUB, NOTEBOOK
-from .pods import CHOSEN_BY_RUNTIME, GPU_RESOURCE, PodSettings
+from .pods import CHOSEN_BY_RUNTIME, GPU_RESOURCE, PodSettings, can_reserve
+from .shares import ReservedShare, reserved_share
 from .variables import STARTUP_BEFORE, Slice
 
 Json = dict[str, Any]
@@ -27,11 +28,15 @@ class SliceNotSupported(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookPod:
-    """The slice in a pod. ``node`` None: any. ``claim`` has no owner yet; ``limits`` are of the container."""
+    """The slice in a pod. ``node`` None: any. ``claim`` has no owner yet; ``share`` is of a reserved device.
+
+    ``limits`` are of the container.
+    """
 
     labels: dict[str, str] = field(default_factory=dict)
     node: str | None = None
     claim: Json | None = None
+    share: ReservedShare | None = None
     limits: dict[str, str] = field(default_factory=dict)
 
 
@@ -47,12 +52,16 @@ def notebook_pod(booked: Slice | None, settings: PodSettings, *, simulated: bool
         return NotebookPod(labels=labels, node=node)
     if all(part.device_uuid for part in booked.allocations):
         return NotebookPod(labels=labels, node=node, claim=_claim(booked, labels, settings))
-    for part in booked.allocations:
-        if part.gpu_milli < WHOLE_DEVICE:
-            raise SliceNotSupported(
-                f"{gpu_text(part.gpu_milli)} GPU of device {part.device} cannot be given: the device plugin of node "
-                f"{node} counts whole devices only. Shares need a driver for Dynamic Resource Allocation."
-            )
+    parts = [part for part in booked.allocations if part.gpu_milli < WHOLE_DEVICE]
+    if parts and len(booked.allocations) == 1 and can_reserve(settings):
+        share = reserved_share(settings.hub, parts[0].device, parts[0].gpu_milli)
+        return NotebookPod(labels={**labels, **share.labels}, node=node, share=share)
+    for part in parts:
+        raise SliceNotSupported(
+            f"{gpu_text(part.gpu_milli)} GPU of device {part.device} cannot be given: the device plugin of node "
+            f"{node} counts whole devices only. A reservation gives one share of one device, where "
+            "c.GPUQuota.kubernetes_fractions is auto or reservation."
+        )
     return NotebookPod(labels=labels, node=node, limits={GPU_RESOURCE: str(len(booked.allocations))})
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ...core.model import WHOLE_DEVICE, Device, Placement
 from .cluster_names import FENCING, FINALIZER, RANK, USERNAME, attempt_labels, attempt_name, pod_name
+from .shares import GATES, VISIBLE, ReservedShare, reserved_share
 from .variables import rank_environment
 
 Json = dict[str, Any]
@@ -23,6 +24,7 @@ CONTAINER = "job"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MOUNT = "/gpu-quota"
 SERVICE_PORT = 29_500
+CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CHOSEN_BY_RUNTIME = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 """Variables that the device plugin or the DRA driver sets; a value in the pod would replace theirs."""
 
@@ -47,7 +49,8 @@ class PodSettings:
     pod's spec, ``container`` into the container's: such as tolerations, security contexts and pull secrets. ``driver``
     and ``device_class`` are those of the DRA driver whose devices are claimed; the class is empty where it has the name
     of the driver. ``fractions``: how pods get parts of a
-    device, ``auto``, ``dra`` (no device of a plugin is used) or ``none``.
+    device: ``auto``, ``dra`` (no device of a plugin is used), ``reservation`` (no device of a DRA driver is used) or
+    ``none``.
     """
 
     namespace: str
@@ -140,6 +143,9 @@ def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
     name = pod_name(one.job, one.attempt, one.rank)
     metadata = _metadata(name, one.job, one.attempt, one.fencing, settings)
     metadata["labels"][RANK] = str(one.rank)
+    if (share := _reserved(one, settings)) is not None:
+        metadata["labels"] |= share.labels
+        metadata["annotations"] |= share.annotations
     metadata |= {"ownerReferences": [owner], "finalizers": [FINALIZER]}
     if one.user is not None:
         metadata["annotations"][USERNAME] = one.user
@@ -155,6 +161,8 @@ def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
     }
     spec = merged(spec, settings.pod)
     spec["affinity"] = pinned(spec.get("affinity") or {}, _node_of(one))
+    if share is not None:
+        spec["schedulingGates"] = GATES
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -199,8 +207,10 @@ def _container(one: RankOfJob, settings: PodSettings) -> Json:
         "env": [{"name": name, "value": escaped(value)} for name, value in sorted(_environment(one, settings).items())],
         "resources": _resources(one),
         "volumeMounts": _mounts(one),
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": CONTAINER_SECURITY,
     }
+    if _reserved(one, settings) is not None:
+        own["env"].append(VISIBLE)
     if one.has_secrets:
         own["envFrom"] = [{"secretRef": {"name": attempt_name(one.job, one.attempt)}}]
     return merged(own, settings.container)
@@ -248,7 +258,15 @@ def _resources(one: RankOfJob) -> Json:
     if one.claim is not None:
         return {"requests": cpu | memory, "limits": memory, "claims": [{"name": "gpu"}]}
     whole = sum(part.gpu_milli for part in _own(one)) // WHOLE_DEVICE
-    return {"requests": cpu | memory, "limits": memory | {GPU_RESOURCE: str(whole)}}
+    return {"requests": cpu | memory, "limits": memory | ({GPU_RESOURCE: str(whole)} if whole else {})}
+
+
+def _reserved(one: RankOfJob, settings: PodSettings) -> ReservedShare | None:
+    """The share of a device that a plugin counts; None for whole devices, claims and simulated devices."""
+    parts = [part for part in _own(one) if part.gpu_milli < WHOLE_DEVICE]
+    if one.claim is not None or not parts or _is_simulated(one):
+        return None
+    return reserved_share(settings.hub, parts[0].device, parts[0].gpu_milli)
 
 
 def _mounts(one: RankOfJob) -> list[Json]:
@@ -277,3 +295,11 @@ def merged(ours: Json, site: Mapping[str, Any]) -> Json:
         before = found.get(name)
         found[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
     return found
+
+
+RESERVES = ("auto", "reservation")
+
+
+def can_reserve(settings: PodSettings) -> bool:
+    """Whether devices that a plugin counts may be reserved for shares."""
+    return settings.fractions in RESERVES

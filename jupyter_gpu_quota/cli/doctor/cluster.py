@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ...backends.kubernetes.client.api_server import ApiServer, CredentialsMissing, RequestFailed
 from ...backends.kubernetes.cluster_report import ClusterReport, read_cluster
-from ...backends.rendering.pods import PodSettings
+from ...backends.rendering.pods import PodSettings, can_reserve
 from ...core.amounts import counted, gpu_text
 from ...core.model import WHOLE_DEVICE
 from ...deployment.selected_backend import BackendUnavailable, credentials, pod_settings
@@ -93,6 +93,9 @@ def _fractions(found: ClusterReport, settings: PodSettings) -> Result:
         text = f"dra: parts of {counted(shareable, 'device')} are claimed by memory; nothing limits a share"
         advice = "configure the driver of these devices with consumableShares=memory"
         return warn("fractions", f"{text}; not of {reasons}", advice) if reasons else ok("fractions", text)
+    counted_devices = sum(each.uuid is None for each in found.devices)
+    if counted_devices and can_reserve(settings):
+        return ok("fractions", f"reservation: a pod holds each of {counted(counted_devices, 'device')} that has shares")
     if settings.fractions == "none":
         return ok("fractions", "none, by c.GPUQuota.kubernetes_fractions: whole devices only")
     old = _release(found.version) < DRA_SINCE

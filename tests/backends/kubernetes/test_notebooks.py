@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from jupyter_gpu_quota.backends.rendering.cluster_names import reservation_name
 from jupyter_gpu_quota.backends.rendering.notebooks import (
     NotebookPod,
     SliceNotSupported,
@@ -55,9 +56,28 @@ def test_a_whole_device_of_a_plugin_is_a_limit() -> None:
     )
 
 
-def test_a_share_of_a_plugin_s_device_is_refused() -> None:
+def test_a_share_of_a_plugin_s_device_waits_for_its_reservation() -> None:
+    booked = Booked(allocations=(Part("gpu01/0", None),))
+    found = notebook_pod(booked, SETTINGS, simulated=False)
+    assert found.share is not None and found.node == "gpu01" and not found.limits
+    assert found.share.annotations == {
+        "gpu-quota.jupyter.org/device": "gpu01/0", "gpu-quota.jupyter.org/gpu-milli": "125",
+    }  # fmt: skip
+    assert found.labels == {**LABELS, "gpu-quota.jupyter.org/reservation": reservation_name("local", "gpu01/0")}
+
+
+@pytest.mark.parametrize(
+    ("fractions", "parts"),
+    [
+        pytest.param("none", [Part("gpu01/0", None)], id="fractions are off"),
+        pytest.param("dra", [Part("gpu01/0", None)], id="only a DRA driver gives fractions"),
+        pytest.param("auto", [Part("gpu01/0", None), Part("gpu01/1", None)], id="parts of two devices"),
+    ],
+)
+def test_a_share_that_no_reservation_can_hold_is_refused(fractions: str, parts: list[Part]) -> None:
+    settings = replace(SETTINGS, fractions=fractions)
     with pytest.raises(SliceNotSupported, match=r"0\.125 GPU of device gpu01/0 cannot be given: the device plugin"):
-        notebook_pod(Booked(allocations=(Part("gpu01/0", None),)), SETTINGS, simulated=False)
+        notebook_pod(Booked(allocations=tuple(parts)), settings, simulated=False)
 
 
 def test_a_simulated_device_asks_the_cluster_for_nothing() -> None:

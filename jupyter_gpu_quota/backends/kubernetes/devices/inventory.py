@@ -43,14 +43,15 @@ class PublishedDevice:
 def inventory(nodes: Iterable[Json], slices: Iterable[Json], driver: str, fractions: str = "auto") -> Inventory:
     """Every node with devices, and its devices: published ones, or else those that a device plugin counts.
 
-    With ``fractions`` ``dra`` the devices of a plugin are not used.
+    With ``fractions`` ``dra`` the devices of a plugin are not used, with ``reservation`` those of a driver.
     """
     published: dict[str, list[PublishedDevice]] = {}
     for each in published_devices(slices, driver):
         published.setdefault(each.node, []).append(each)
     found_nodes, found_devices = [], list[Device]()
     for node in sorted(nodes, key=lambda each: str(each["metadata"]["name"])):
-        devices = _published(published.get(node["metadata"]["name"], ())) or _simulated_devices(node)
+        drivers = published.get(node["metadata"]["name"], ()) if fractions != "reservation" else ()
+        devices = _published(drivers) or _simulated_devices(node)
         if fractions != "dra":
             devices = devices or _counted(node)
         if devices:

@@ -9,17 +9,26 @@ from ....core.model import WHOLE_DEVICE, Device, Placement
 from ...rendering.claims import ClaimedPart
 from .inventory import PublishedDevice
 
+NO_RESERVATION = (
+    "A reservation gives one share of one device, where c.GPUQuota.kubernetes_fractions is auto or reservation"
+)
+
 
 class NotClaimable(Exception):
     """The cluster cannot give such a share of this device; the message says why."""
 
 
 def claimed_parts(
-    own: Sequence[Placement], devices: Mapping[str, Device], published: Mapping[str, PublishedDevice]
+    own: Sequence[Placement],
+    devices: Mapping[str, Device],
+    published: Mapping[str, PublishedDevice],
+    *,
+    can_reserve: bool = False,
 ) -> list[ClaimedPart]:
     """The parts of a rank's claim; none where a device plugin counts its devices, or they are simulated.
 
-    ``devices`` are by id, ``published`` by UUID. Raises NotClaimable.
+    ``devices`` are by id, ``published`` by UUID. ``can_reserve``: a reservation may hold a counted device, for one
+    share of a rank. Raises NotClaimable.
     """
     parts = []
     for part in own:
@@ -29,10 +38,10 @@ def claimed_parts(
             if part.gpu_milli < WHOLE_DEVICE and not found.is_shareable:
                 raise NotClaimable(f"{_share(part)} cannot be claimed: {found.why_not_shareable}")
             parts.append(ClaimedPart(uuid=found.uuid, gpu_milli=part.gpu_milli, total_mib=found.memory_mib))
-        elif part.gpu_milli < WHOLE_DEVICE and not device.simulated:
+        elif part.gpu_milli < WHOLE_DEVICE and not device.simulated and not (can_reserve and len(own) == 1):
             raise NotClaimable(
                 f"{_share(part)} cannot be given: the device plugin of node {device.node} counts whole devices only. "
-                "Shares need a driver for Dynamic Resource Allocation"
+                f"{NO_RESERVATION}"
             )
     return parts
 

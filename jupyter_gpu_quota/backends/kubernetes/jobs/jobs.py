@@ -23,7 +23,7 @@ from ...job_files.trash import empty_trash
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
 from ...rendering.cluster_names import attempt_name, pod_name
-from ...rendering.pods import PodSettings, RankOfJob, owner_of, rank_pod, rendezvous_service, secret
+from ...rendering.pods import PodSettings, RankOfJob, can_reserve, owner_of, rank_pod, rendezvous_service, secret
 from ...rendering.variables import without_ours
 from ..client.api_server import ApiServer, Json, Refused, RequestFailed, Unavailable
 from ..client.fencing import ClusterFence
@@ -66,6 +66,11 @@ class KubernetesJobs:
         self._lock = threading.Lock()
         self._news: dict[Rank, None] = {}
         self._dirty = set[Attempt]()
+
+    @property
+    def fencing(self) -> int:
+        """The number of this leader; 0: it is none yet."""
+        return self._fencing
 
     # --- the job backend ------------------------------------------------------------------------------------------
     def start(self, order: StartOrder) -> None:
@@ -166,7 +171,9 @@ class KubernetesJobs:
             raise Unavailable(0, "the devices of the cluster are not known")
         own = [part for part in order.placements if part.rank == rank]
         try:
-            parts = claimed_parts(own, {each.id: each for each in order.devices}, published)
+            parts = claimed_parts(
+                own, {each.id: each for each in order.devices}, published, can_reserve=can_reserve(self._settings)
+            )
             if parts:
                 about = order.job, order.attempt, rank, order.fencing, self._settings, owner, parts
                 await self.objects.create("resourceclaims", rank_claim(*about))

@@ -44,6 +44,9 @@ NO_VOLUME_CLAIM = "VolumeClaimNotFound"
 """The volume of the job, or of its data, has no claim: no node takes the pod until there is one."""
 MISSING_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 
+GATED = "SchedulingGated"
+"""The reservation of its device is not there, or has no room for the share."""
+
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
@@ -108,7 +111,11 @@ def why_waiting(pod: Json) -> tuple[str, str] | None:
     if waiting.get("reason") in NEVER_STARTS | MAY_START:
         return waiting["reason"], waiting.get("message", "")
     for each in pod.get("status", {}).get("conditions", ()):
-        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == UNSCHEDULABLE:
+        if (
+            each["type"] == "PodScheduled"
+            and each["status"] == "False"
+            and each.get("reason") in (UNSCHEDULABLE, GATED)
+        ):
             message = each.get("message", "")
             return (NO_VOLUME_CLAIM if MISSING_CLAIM.search(message) else UNSCHEDULABLE), message
     return None
