@@ -13,10 +13,10 @@ from .client.informer import Informer
 from .client.loop_thread import LoopThread
 from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
 from .devices.inventory import PublishedDevice, inventory, published_devices
-from .devices.reservations import Reservations
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
 from .jobs.jobs import PATIENCE_S, KubernetesJobs
+from .jobs.reservations import Reservations
 from .jobs.volume import JobVolume
 from .outputs import ClusterOutputs
 

@@ -18,7 +18,7 @@ from ...rendering.reservations import printed_uuid, reservation_pod
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound, RequestFailed
 from ..client.informer import Informer
 from ..client.loop_thread import LoopThread
-from ..jobs.pod_states import is_over
+from .pod_states import is_over
 
 log = logging.getLogger(__name__)
 
