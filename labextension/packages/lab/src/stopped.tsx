@@ -1,4 +1,7 @@
-/** In a notebook whose kernel was shut down to free its GPU: what happened, and a restart, until a kernel runs again. */
+/**
+ * In a notebook whose kernel was shut down to free its GPU: what happened, and a restart, until a kernel runs again. After a
+ * reload of the page, where JupyterLab starts a new kernel or asks for one, it is shown until it is closed.
+ */
 
 import { ReactWidget, type ISessionContext, type ISessionContextDialogs } from '@jupyterlab/apputils';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
@@ -8,11 +11,16 @@ import { useEffect, useRef } from 'react';
 import type { ShutDownKernel } from '@jupyter-gpu-quota/api';
 import { ActionButton, duration, ErrorText, localTime, useAction } from '@jupyter-gpu-quota/components';
 
+/** The key of the kernel that a notebook had when its page was loaded last. */
+const KERNEL_OF = 'jupyter-gpu-quota:kernel:';
+
 /** Watches the notebooks. JupyterLab detects the end of a kernel, and the Jupyter server knows the cause. */
 export class StoppedNotebooks {
   /** The newest kernel of each notebook, by id. */
   private readonly kernels = new Map<NotebookPanel, string>();
   private readonly banners = new Map<NotebookPanel, StoppedBanner>();
+  /** The notebooks that had a kernel before the page was loaded, and have not said what became of it. */
+  private readonly earlier = new Set<NotebookPanel>();
 
   constructor(
     notebooks: INotebookTracker,
@@ -30,9 +38,8 @@ export class StoppedNotebooks {
     for (const [panel, kernel] of this.kernels) {
       const found = shutDown.get(kernel);
       if (found && !this.banners.has(panel)) {
-        const banner = new StoppedBanner(found, () => this.restart(panel.sessionContext), this.trans);
-        this.banners.set(panel, banner);
-        panel.contentHeader.addWidget(banner);
+        const restart = { label: this.trans.__('Restart Kernel'), run: () => this.restart(panel.sessionContext) };
+        this.show(panel, new StoppedBanner(found, restart, this.trans));
       }
     }
     return [...this.banners.keys()].map(panel => panel.title.label);
@@ -49,16 +56,57 @@ export class StoppedNotebooks {
     await this.dialogs.restart(context);
   }
 
+  private show(panel: NotebookPanel, banner: StoppedBanner): void {
+    this.banners.set(panel, banner);
+    panel.contentHeader.addWidget(banner);
+  }
+
+  private hide(panel: NotebookPanel): void {
+    this.banners.get(panel)?.dispose();
+    this.banners.delete(panel);
+  }
+
+  /** The kernel before a load of the page: if it was shut down, the notebook says so until that is closed. */
+  private async showEarlier(panel: NotebookPanel, before: string): Promise<void> {
+    const found = (await this.read()).find(one => one.kernel === before);
+    if (found === undefined) {
+      this.forget(panel);
+    } else if (!panel.isDisposed && this.earlier.has(panel) && !this.banners.has(panel)) {
+      const close = { label: this.trans.__('Close'), run: () => Promise.resolve(this.forget(panel)) };
+      this.show(panel, new StoppedBanner(found, close, this.trans));
+    }
+  }
+
+  /** The present kernel of the notebook is the one that a later load of the page asks about. */
+  private forget(panel: NotebookPanel): void {
+    this.earlier.delete(panel);
+    this.hide(panel);
+    const kernel = this.kernels.get(panel);
+    if (kernel === undefined) {
+      window.localStorage.removeItem(KERNEL_OF + panel.context.path);
+    } else {
+      window.localStorage.setItem(KERNEL_OF + panel.context.path, kernel);
+    }
+  }
+
   private watch(panel: NotebookPanel): void {
     const { sessionContext } = panel;
+    const failed = (error: unknown): void => console.warn('jupyter-gpu-quota: the cause of a shutdown cannot be read:', error);
+    const before = window.localStorage.getItem(KERNEL_OF + panel.context.path);
+    if (before !== null) {
+      this.earlier.add(panel);
+      this.showEarlier(panel, before).catch(failed);
+    }
     const look = (): void => {
       const kernel = sessionContext.session?.kernel;
       if (kernel && kernel.status !== 'dead' && kernel.id !== this.kernels.get(panel)) {
+        const isFirst = !this.kernels.has(panel);
         this.kernels.set(panel, kernel.id);
-        this.banners.get(panel)?.dispose();
-        this.banners.delete(panel);
+        if (!isFirst || !this.earlier.has(panel)) {
+          this.forget(panel);
+        }
       } else if (!kernel || kernel.status === 'dead') {
-        this.check().catch(error => console.warn('jupyter-gpu-quota: the cause of a shutdown cannot be read:', error));
+        this.check().catch(failed);
       }
     };
     sessionContext.kernelChanged.connect(look);
@@ -67,6 +115,7 @@ export class StoppedNotebooks {
     panel.disposed.connect(() => {
       this.kernels.delete(panel);
       this.banners.delete(panel);
+      this.earlier.delete(panel);
     });
   }
 }
@@ -76,7 +125,7 @@ class StoppedBanner extends ReactWidget {
 
   constructor(
     private readonly shutDown: ShutDownKernel,
-    private readonly restart: () => Promise<void>,
+    private readonly action: Action,
     private readonly trans: TranslationBundle,
   ) {
     super();
@@ -86,7 +135,7 @@ class StoppedBanner extends ReactWidget {
   }
 
   protected override render(): JSX.Element {
-    return <Stopped shutDown={this.shutDown} at={this.at} restart={this.restart} trans={this.trans} onHeight={this.setHeight} />;
+    return <Stopped shutDown={this.shutDown} at={this.at} action={this.action} trans={this.trans} onHeight={this.setHeight} />;
   }
 
   /** Lab's layout gives a widget its minimum height; here it depends on how the text wraps. */
@@ -96,15 +145,21 @@ class StoppedBanner extends ReactWidget {
   };
 }
 
+/** What the button of a banner does. */
+interface Action {
+  readonly label: string;
+  readonly run: () => Promise<void>;
+}
+
 interface StoppedProps {
   shutDown: ShutDownKernel;
   at: string;
-  restart(): Promise<void>;
+  action: Action;
   trans: TranslationBundle;
   onHeight(px: number): void;
 }
 
-function Stopped({ shutDown, at, restart, trans, onHeight }: StoppedProps): JSX.Element {
+function Stopped({ shutDown, at, action, trans, onHeight }: StoppedProps): JSX.Element {
   const { busy, error, run } = useAction();
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -121,8 +176,8 @@ function Stopped({ shutDown, at, restart, trans, onHeight }: StoppedProps): JSX.
       <p>
         <b>{trans.__('The kernel of this notebook was shut down at %1.', time)}</b> {why}
       </p>
-      <ActionButton busy={busy} onClick={() => void run(restart)}>
-        {trans.__('Restart Kernel')}
+      <ActionButton busy={busy} onClick={() => void run(action.run)}>
+        {action.label}
       </ActionButton>
       <ErrorText error={error} />
     </div>
