@@ -232,7 +232,7 @@ def _why_incomplete(device: DeviceReading, owned: ProcessOwners) -> str | None:
     """Why the device may have processes that are not listed; None where the list is complete."""
     if owned.unknown:
         unknown = _process_names(owned.unknown)
-        return f"the workload of {unknown} is unknown: its variables cannot be read, or it is elsewhere"
+        return f"the workload of {unknown} is unknown: its variables cannot be read, or its pod is not known"
     if device.unlisted_mib is None:
         return f"memory: {device.why.get('process_memory') or device.why.get('memory_used_mib', 'unknown')}"
     if device.unlisted_mib > UNNAMED_MIB:
