@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,6 +118,23 @@ def test_a_job_is_submitted_from_the_page_after_a_dry_run(world: ServiceWorld, c
     newest = world.get("jobs?mine=1", "patty").json["items"][0]
     assert page.url.endswith(newest["id"])
     assert (newest["command"], newest["gpu"]) == (["python", "train.py", "--lr", "1"], "0.5")
+    page.context.close()
+
+
+def test_a_script_is_uploaded_with_its_job(world: ServiceWorld, chromium: Any) -> None:
+    page = open_page(world, chromium, "jobs", "patty")
+    page.get_by_text("Submit a job").click()
+    script = {"name": "train.py", "mimeType": "text/x-python", "buffer": b"print('uploaded')\n"}
+    page.get_by_label("File", exact=True).set_input_files([script])
+    assert page.get_by_label("Command", exact=True).input_value() == "python train.py"
+    page.locator("#submit .jgq-outcome b").wait_for(timeout=WITHIN_MS)
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/jobs/*", timeout=WITHIN_MS)
+    newest = world.get("jobs?mine=1", "patty").json["items"][0]
+    assert (newest["live"], newest["command"]) == (False, ["python", "train.py"])
+    (stored,) = [path for path in (world.state_dir / "bundles").rglob(f"{newest['bundle']}*") if path.is_file()]
+    with tarfile.open(stored) as bundle:
+        assert bundle.extractfile("train.py").read() == script["buffer"]  # type: ignore[union-attr]
     page.context.close()
 
 

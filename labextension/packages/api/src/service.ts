@@ -212,6 +212,19 @@ export class Service {
     return (await answerOf(this.client.POST('/jobs', { body, signal }))) as unknown as DryRun;
   }
 
+  /** Store the code of a job, a gzipped tar; returns its digest. */
+  async putBundle(bytes: Uint8Array): Promise<string> {
+    if (crypto.subtle === undefined) {
+      throw new ServiceError(0, 'not_secure', 'The browser sends files to addresses with https only; use JupyterLab or the command line.');
+    }
+    const hash = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
+    const digest = Array.from(hash, byte => byte.toString(16).padStart(2, '0')).join('');
+    const body = new Blob([bytes]) as unknown as string;
+    const sent = { params: { path: { digest } }, body, bodySerializer: (blob: unknown) => blob as Blob, headers: { 'Content-Type': 'application/gzip' } };
+    await answerOf<unknown>(this.client.PUT('/bundles/{digest}', sent));
+    return digest;
+  }
+
   submit(request: JobRequest): Promise<Job> {
     return answerOf(this.client.POST('/jobs', { body: request as Schemas['JobRequest'] }));
   }

@@ -5,6 +5,7 @@ import { useEffect, useRef, useState, useSyncExternalStore } from 'react';
 import { isRefusal, type DryRun, type Job, type JobRequest } from '@jupyter-gpu-quota/api';
 
 import { gpus } from './amounts';
+import { bundleOf, commandOf } from './bundle';
 import { useGpuState, usePanelContext, useTrans } from './context';
 import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
 import { ErrorText } from './ErrorText';
@@ -25,6 +26,7 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   const outcome = useDryRun(request);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
+  const [file, setFile] = useState<File | null>(null);
 
   const command = useRef<HTMLInputElement>(null);
 
@@ -43,7 +45,8 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
     setSending(stop);
     setError('');
     try {
-      const job: Job = await model.submit(request, draft.folder, stop.signal);
+      const code = file && { bundle: await model.transport.service.putBundle(await bundleOf(file)), live: false, directory: '.' };
+      const job: Job = await model.submit({ ...request, ...code }, draft.folder, stop.signal);
       drafts.change({});
       openJob(job.id);
     } catch (failure) {
@@ -75,6 +78,25 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
           />
         )}
       </Field>
+      {inPlace && (
+        <Field label={trans.__('File')} hint={trans.__('A script, or a .tar.gz of a folder: the job gets a copy. Without a file it runs in the folder.')}>
+          {id => (
+            <input
+              id={id}
+              type="file"
+              className="jgq-input"
+              onChange={event => {
+                const chosen = event.target.files?.[0] ?? null;
+                setFile(chosen);
+                setError('');
+                if (chosen !== null && draft.command.trim() === '') {
+                  drafts.change({ command: commandOf(chosen) });
+                }
+              }}
+            />
+          )}
+        </Field>
+      )}
       {request !== null && isNotebook(request.command) && draft.parameters.length > 0 && (
         <ParameterFields draft={draft} drafts={drafts} />
       )}

@@ -19,7 +19,7 @@ export interface PanelContext {
   download(job: string, path: string): void;
   /** Ask before something that cannot be undone. */
   confirm(title: string, body: string, action: string): Promise<boolean>;
-  /** Jobs run in a folder of the user's home, because a page of the hub has no files to send. */
+  /** Jobs run in a folder of the user's home, or with a file that the browser sends: a page of the hub has no folder to pack. */
   readonly inPlace?: boolean;
   /** Announce the outcome of an action, if the front end has a place for it. */
   say?(message: string): void;
