@@ -104,8 +104,8 @@ function Submit({ user }: { user: string }): JSX.Element | null {
     <details className="submit" id="submit" open={window.location.hash === '#submit'}>
       <summary>Submit a job</summary>
       <p className="muted">
-        The page has no files of yours: name a folder of your home in which the job runs, or a command that needs none. To send a
-        copy of a folder, submit from JupyterLab or with <code>jupyter gpu-quota submit</code>.
+        Send a script or an archive, or name a folder of your home in which the job runs, or give a command that needs no files.
+        JupyterLab and <code>jupyter gpu-quota submit</code> pack a folder.
       </p>
       <SubmitForm drafts={drafts} />
     </details>
