@@ -229,7 +229,9 @@ def test_an_installed_release_runs_a_job_and_an_upgrade_keeps_its_fence(
     try:
         service.wait_until_ready()
         go_on = tmp_path / "go-on"
-        job = service.client().submit(["sh", "-c", f"while [ ! -e {go_on} ]; do sleep 0.05; done"], gpu="0.5", dir=None)
+        job = service.client().submit(
+            ["sh", "-c", f"while [ ! -e {go_on} ]; do sleep 0.05; done"], gpu="0.5", dir=None, data=[]
+        )
         until(lambda: job.refresh().state == "running", what=service.log)
         before = number(dra_plane, release)
         assert before >= 1, "the leader stored its number"
