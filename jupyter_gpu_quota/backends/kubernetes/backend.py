@@ -45,7 +45,8 @@ class KubernetesBackend:
         self._slices = Informer(self._server, "/apis/resource.k8s.io/v1/resourceslices")
         self._claims = Informer(self._server, "/apis/resource.k8s.io/v1/resourceclaims")
         self._all_pods = Informer(self._server, "/api/v1/pods", kept=kept_of_pod, fieldSelector=PRESENT)
-        fence = ClusterFence(self._server, settings.namespace)
+        self._fence_server = ApiServer(kubeconfig, context)  # never behind thousands of requests for jobs
+        fence = ClusterFence(self._fence_server, settings.namespace)
         self.jobs = KubernetesJobs(
             self._server, self._thread, fence, volume, settings, self._inventory, self._published, on_change, patience_s
         )
@@ -54,7 +55,8 @@ class KubernetesBackend:
         self.samples = ClusterSamples(self._use_by_others)
         self.enforcement = ClusterEnforcement(self._server, self._thread, settings)
         self.outputs = ClusterOutputs(self._server, self._thread, settings.namespace, volume.state_dir)
-        self._thread.call(self._server.open(), OPEN_TIMEOUT_S)
+        for server in (self._server, self._fence_server):
+            self._thread.call(server.open(), OPEN_TIMEOUT_S)
         for informer in (
             self._nodes,
             self._slices,
@@ -70,7 +72,11 @@ class KubernetesBackend:
 
     def close(self) -> None:
         """End the threads and the connections; jobs continue."""
-        self._thread.close(self._server.close())
+        self._thread.close(self._close_servers())
+
+    async def _close_servers(self) -> None:
+        await self._server.close()
+        await self._fence_server.close()
 
     def _inventory(self) -> Inventory | None:
         """The inventory by the newest lists and watches; None while there is none."""

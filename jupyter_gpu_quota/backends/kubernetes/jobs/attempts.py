@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from ....core.model import Placement
 from ....core.recovery.differences import AttemptRecord
@@ -12,7 +12,7 @@ from ..client.fencing import ClusterFence, FenceMissing
 from ..client.loop_thread import LoopThread
 from .jobs import KubernetesJobs
 from .pod_states import rank_of, rank_status
-from .records import SETTLED, STOP, attempt_of, data_of, order_of
+from .records import SETTLED, STOP, attempt_of, data_of, order_of, ranks_of
 from .volume import JobVolume
 
 TIMEOUT_S = 30.0
@@ -42,18 +42,27 @@ class ClusterAttempts:
         present: dict[str, int] = {}
         for job, attempt in self.unsettled():
             present[job] = max(attempt, present.get(job, 0))
-        found = [self._thread.call(self._of_cluster(job, attempt), TIMEOUT_S) for job, attempt in present.items()]
+        found = self._thread.call(self._all_of_cluster(present), TIMEOUT_S)
         return sorted(
             [*filter(None, found), *self._settled.newest([job for job in jobs if job not in present])],
             key=lambda each: each.job,
         )
+
+    async def _all_of_cluster(self, newest: Mapping[str, int]) -> list[AttemptRecord | None]:
+        """All in one call: a new leader has them within its lease, of thousands of jobs."""
+        return [await self._of_cluster(job, attempt) for job, attempt in newest.items()]
 
     async def _of_cluster(self, job: str, attempt: int) -> AttemptRecord | None:
         """One attempt; None where it has neither a pod nor an end."""
         record = self._jobs.objects.record_of(job, attempt)
         if record is None:
             return None
-        facts = {fact.rank: fact for fact in await self._jobs.facts.read(job, attempt)}
+        ranks = range(ranks_of(data_of(record)))
+        facts = {
+            rank: fact for rank in ranks if (fact := self._jobs.facts.newest.get((job, attempt, rank))) is not None
+        }
+        if len(facts) < len(ranks):
+            facts = {fact.rank: fact for fact in await self._jobs.facts.read(job, attempt)}
         for pod in self._jobs.objects.pods_of(job, attempt):
             rank = rank_of(pod)[2]
             if rank not in facts:  # it waits for its node or its image
