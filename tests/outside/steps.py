@@ -86,6 +86,11 @@ class Claim:
         return self.ledger.fixed(self.pool)
 
     @property
+    def borrowed(self) -> dict[str, int]:
+        """The part of it that running borrowers have."""
+        return self.ledger.borrowed(self.pool)
+
+    @property
     def pool(self) -> str:
         state = self.ledger.state
         return (state.jobs.get(self.claimer) or state.notebooks[self.claimer]).pool
@@ -306,6 +311,11 @@ class Ledger:
         """The part of it that may not be preempted."""
         jobs = self.state.jobs
         return self._by_project(pool, {name: one for name, one in self.milli.items() if not jobs[name].preemptible})
+
+    def borrowed(self, pool: str) -> dict[str, int]:
+        """The part of it that running borrowers have."""
+        jobs = self.state.jobs
+        return self._by_project(pool, {name: one for name, one in self.milli.items() if jobs[name].borrower})
 
     def _by_project(self, pool: str, milli: dict[str, int]) -> dict[str, int]:
         found: dict[str, int] = {}

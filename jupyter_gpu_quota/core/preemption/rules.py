@@ -6,7 +6,7 @@ the projects, otherwise between the departments as well. Source: docs/scheduling
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -114,6 +114,7 @@ class PreemptionRules:
         """A set was refused only because too many projects would have ended below their guarantee."""
         self._below: set[QuotaState] = set()
         """The projects that would end below it, of the set that was compared last."""
+        self._borrowed: Counter[QuotaState] | None = None
         self.picked: dict[str, Victim] = {}
         self.losses_so_far: dict[QuotaState, Loss] = defaultdict(Loss)
         self.allowed_alone: Victim | None = None
@@ -254,13 +255,24 @@ class PreemptionRules:
             if not loss.firm:
                 return True
             return after + loss.largest_firm > level.guarantee and not self._ends_below_guarantee(level, after)
-        if loss.reserved or after + max(loss.largest_firm, loss.largest_borrowed) <= threshold(level, entitlement):
+        above = after + loss.largest_borrowed
+        if loss.firm:
+            above = level.use - self._borrowed_by(level) - loss.firm + loss.largest_firm
+        if loss.reserved or above <= threshold(level, entitlement):
             return False
         if self._ends_below_guarantee(level, after):
             return False
         if after < level.guarantee and self._could_reclaim(level, after, chosen):
             return False
         return self._stays_balanced(level, after, losses)
+
+    def _borrowed_by(self, level: QuotaState) -> int:
+        """What the running borrowers of a level have: they make no other work of it a victim."""
+        if self._borrowed is None:
+            self._borrowed = Counter()
+            for one in self.pool.borrowers:
+                self._borrowed.update(dict.fromkeys(one.project.levels, one.size))
+        return self._borrowed[level]
 
     def _ends_below_guarantee(self, level: QuotaState, after: int) -> bool:
         """Whether a level may not end with this use. Rule R47."""

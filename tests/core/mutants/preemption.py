@@ -45,8 +45,16 @@ PREEMPTION_MUTANTS = (
         ),
         edit(
             "preemption/rules.py:PreemptionRules._is_level_loss_allowed",
-            "after + max(loss.largest_firm, loss.largest_borrowed) <= threshold(level, entitlement)",
-            "after + max(loss.largest_firm, loss.largest_borrowed) < threshold(level, entitlement)",
+            "above <= threshold(level, entitlement)",
+            "above < threshold(level, entitlement)",
+        ),
+    ),
+    mutant(
+        "borrowers make other jobs of their project victims",
+        edit(
+            "preemption/rules.py:PreemptionRules._is_level_loss_allowed",
+            "level.use - self._borrowed_by(level) - loss.firm",
+            "level.use - loss.firm",
         ),
     ),
     mutant(
@@ -133,8 +141,8 @@ PREEMPTION_MUTANTS = (
         "a reservation is taken over by the guarantee of the project alone",
         edit(
             "preemption/rules.py:PreemptionRules._is_level_loss_allowed",
-            "loss.reserved or after + max(loss.largest_firm, loss.largest_borrowed) <= threshold(level, entitlement)",
-            "after + max(loss.largest_firm, loss.largest_borrowed) <= threshold(level, entitlement)",
+            "loss.reserved or above <= threshold(level, entitlement)",
+            "above <= threshold(level, entitlement)",
         ),
     ),
     mutant(

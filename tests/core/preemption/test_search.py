@@ -130,6 +130,14 @@ def test_two_gpus_of_one_node_come_from_one_node() -> None:
 
 
 # R38
+def test_the_borrowers_of_a_project_make_none_of_its_other_jobs_a_victim() -> None:
+    """With them a is above its fair share of 2, and they have no device that b's job may use."""
+    devices = "pool t 2\npool t 2 Y\na 0 of t\nb 0 of t\nn 0 of t, notebooks 2\na runs 2 of 1 lent\n"
+    made = world(devices + "a runs 1 on n2g0\nb runs 1 on n2g1\nb queues 1 model Y")
+    assert made.tick().actions == ()
+
+
+# R38
 def test_a_claim_within_guarantee_takes_nothing_from_a_project_at_its_quota() -> None:
     """Each node has one device that b could lose; a pair would cost b its quota. One job moves instead."""
     made = world("pool t 2x2\na 2 of t\nb 2 of t\nb runs 2 of 1\nb runs 1 fixed\na queues 2")

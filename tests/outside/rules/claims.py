@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import dropwhile, takewhile
@@ -129,6 +129,17 @@ class Case:
         """Whether another project is of another department."""
         return other.department != self.project.department
 
+    def borrowed(self, project: str) -> int:
+        """The part of a project's use before the claim that running borrowers have."""
+        return self.claim.borrowed.get(project, 0)
+
+    def firm_of(self, victims: Sequence[Victims]) -> list[int]:
+        """What the claim takes from these projects, borrowers left out."""
+        found = [milli for rows in victims for milli in rows.items]
+        for job in (job for rows in victims for job in rows.jobs if job.borrower):
+            found.remove(self.state.held_milli(job.id))
+        return found
+
     def department_use(self, name: str) -> int:
         """The use of a department before the claim."""
         policy = self.state.policy
@@ -221,6 +232,9 @@ def _legal(case: Case, victims: Victims) -> Found:
     least = quota if case.within_guarantee else max(quota, case.fair(name) if case.certain else 0)
     if victims.left + max(victims.items) <= least:
         yield "R38", f"{case.job.id} takes {victims.items} from {name} with {victims.use}; only above {least} is legal"
+    firm, use = case.firm_of([victims]), victims.use - case.borrowed(name)
+    if firm and not case.within_guarantee and use - sum(firm) + max(firm) <= least:
+        yield "R38", f"{case.job.id} takes {firm} from {name} with {use} beside borrowers; legal above {least}"
     department = victims.project.department
     if department is not None and case.crosses(victims.project):
         yield from _legal_department(case, department)
@@ -228,13 +242,18 @@ def _legal(case: Case, victims: Victims) -> Found:
 
 def _legal_department(case: Case, department: str) -> Found:
     """The same for all that the claim takes from one other department."""
-    items = [one for rows in case.victims if rows.project.department == department for one in rows.items]
+    concerned = [rows for rows in case.victims if rows.project.department == department]
+    items = [one for rows in concerned for one in rows.items]
     quota = case.step.in_force(case.job.pool).department_least_of[department]
     fair = case.department_fair(department) if case.certain else 0
     least = quota if case.within_guarantee else max(quota, fair)
     use = case.department_use(department)
     if use - sum(items) + max(items) <= least:
         yield "R38", f"{case.job.id} takes {items} from department {department} with {use}; legal above {least}"
+    projects = [one.name for one in case.state.policy.projects.values() if one.department == department]
+    firm, use = case.firm_of(concerned), use - sum(map(case.borrowed, projects))
+    if firm and not case.within_guarantee and use - sum(firm) + max(firm) <= least:
+        yield "R38", f"{case.job.id} takes {firm} from {department} with {use} beside borrowers; legal above {least}"
 
 
 def _imbalance(case: Case, victims: Victims) -> Found:
