@@ -55,5 +55,5 @@ class Heartbeat:
             os.write(self._fd, b".")
         if self._file is not None:
             with contextlib.suppress(OSError):
-                self._file.touch()
+                self._file.touch(mode=0o600)
         return True
