@@ -74,7 +74,7 @@ LINES = (
 )
 DOCUMENTS = {"decide", "snapshot", "schema"}
 """Commands that print one JSON document."""
-PROCESSES = {"demo", "serve", "api", "controller"}
+PROCESSES = {"demo", "serve", "api", "controller", "node-agent"}
 
 
 @pytest.fixture

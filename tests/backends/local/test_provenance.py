@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
 from jupyter_gpu_quota.backends.local.host import provenance
-from jupyter_gpu_quota.backends.protocol import DataState
+from jupyter_gpu_quota.backends.protocol import DataSource, DataState
 from tests.backends.worlds import LocalWorld, order, passable_folder
 
 
@@ -133,7 +133,16 @@ def test_a_job_leaves_its_provenance_which_it_cannot_change(world: LocalWorld, s
             "",
             command=("sh", "-c", "ls -l /proc/self/fd"),
             variables={"PATH": f"{env}/bin:/usr/bin:/bin"},
-            data={"GPU_QUOTA_DATA_X": str(data)},
+            data=(
+                DataSource(
+                    variable="GPU_QUOTA_DATA_X",
+                    path=str(data),
+                    claim=None,
+                    sub_path=None,
+                    mount=str(data),
+                    read_only=True,
+                ),
+            ),
         )
     )
     world.until(lambda fact: fact.job == "J" and fact.tree_gone)
