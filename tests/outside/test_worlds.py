@@ -51,8 +51,16 @@ FIXED = (
 )
 """Worlds in which a plan broke a rule before."""
 
-BROKEN: tuple[tuple[str, int, str], ...] = (("mixed", 832288860, "R38, R45"),)
-"""Worlds in which a plan breaks a rule; one that no longer breaks it moves to :data:`FIXED`."""
+BROKEN: tuple[tuple[str, int, str], ...] = (
+    ("fragments", 736584849, "P6"),
+    ("lending", 920679631, "R32, R38"),
+    ("lending", 920679676, "R32, R38"),
+    ("mixed", 161048283, "P8"),
+    ("mixed", 249134506, "R38"),
+    ("mixed", 832288860, "R38, R45"),
+    ("protected", 525281234, "R40"),
+)
+"""Worlds of 33,000 in which a plan breaks a rule; one that no longer breaks it moves to :data:`FIXED`."""
 
 
 @pytest.mark.parametrize(
