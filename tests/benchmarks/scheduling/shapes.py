@@ -90,7 +90,10 @@ def many_claim(nodes: int) -> tuple[Snapshot, Policy]:
 
 
 def never_fits(nodes: int) -> tuple[Snapshot, Policy]:
-    """A gang of 10 x 8 that finds nine whole nodes: a non-preemptible job runs on one device of each other node."""
+    """A gang of 10 x 8 that finds nine whole nodes: a non-preemptible job runs on one device of each other node.
+
+    The plan records its backfill reservation, with the instant at which such a job ends at the latest.
+    """
     rules = policy(project("over", 0), project("owner", nodes * EACH * 1000))
     gang = waiting(1, lambda at: "owner", gpu=8000, ranks=10)
     snapshot = world(nodes, rules, gang, lambda at: "over")
@@ -104,7 +107,7 @@ def _on(snapshot: Snapshot, devices: set[str]) -> set[str]:
 
 
 def at_quota(nodes: int) -> tuple[Snapshot, Policy]:
-    """Full and exactly at quota; as many jobs wait as run, and no action is possible."""
+    """Full and exactly at quota; as many jobs wait as run. The first of them gets the backfill reservation."""
     rules = policy(*(project(f"p{at}", nodes * EACH * 250) for at in range(4)))
     return world(nodes, rules, waiting(nodes * EACH, lambda at: f"p{at % 4}"), lambda at: f"p{at % 4}"), rules
 
@@ -178,14 +181,23 @@ SHAPES = (
         pauses=4000,
         reserves=4000,
     ),
-    Shape(name="gang of 10 x 8 never fits, 100 nodes", build=lambda: never_fits(100), bound_s=0.020, peer="36 s"),
+    Shape(
+        name="gang of 10 x 8 never fits, 100 nodes",
+        build=lambda: never_fits(100),
+        bound_s=0.020,
+        reserves=1,
+        peer="36 s",
+    ),
     Shape(
         name="gang of 10 x 8 never fits, 500 nodes",
         build=lambda: never_fits(500),
         bound_s=0.100,
+        reserves=1,
         peer="249.5 s published",
     ),
-    Shape(name="full and at quota, 500 nodes", build=lambda: at_quota(500), bound_s=0.060, peer="27-34 s CPU"),
+    Shape(
+        name="full and at quota, 500 nodes", build=lambda: at_quota(500), bound_s=0.060, reserves=1, peer="27-34 s CPU"
+    ),
     Shape(name="10,000 devices, 100,000 queued", build=lambda: huge(1250, 100_000), bound_s=1.5, peer="-"),
     Shape(name="1,000 devices, 10,000 queued", build=lambda: huge(125, 10_000), bound_s=0.15, peer="-"),
 )
