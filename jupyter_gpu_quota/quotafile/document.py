@@ -172,7 +172,7 @@ class ProjectSection(Section):
 
 
 class EnvironmentSection(Section):
-    """What runs the jobs that name it: an image in pods, and an interpreter on one machine or in that image.
+    """Runs the jobs that name it: an image in pods, and an interpreter on one machine or in that image.
 
     ``projects`` None means every project.
     """

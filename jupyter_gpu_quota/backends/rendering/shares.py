@@ -1,4 +1,4 @@
-"""What a pod needs to run on a share of a reserved device. Pure.
+"""The fields of a pod that runs on a share of a reserved device. Pure.
 
 Its scheduling gate keeps it from a node until the controllers write the UUID of the device into its annotation, from
 which the variable of its container is read when that starts.

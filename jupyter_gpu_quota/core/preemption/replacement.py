@@ -116,7 +116,7 @@ class Replacement:
     def _slots(self, preemption: Preemption) -> Iterator[list[int]]:
         """Slots for one rank: draining devices, the tightest first and each amount of room once, then free ones.
 
-        What the backfill reservation needs is the last resort of a claim that has the right to it (R32).
+        A claim with the right to the devices of the backfill reservation takes them last (R32).
         """
         request, only = preemption.preemptor.request, preemption.preemptor.only
         entitlement = preemption.preemptor.entitlement

@@ -267,7 +267,7 @@ class PreemptionRules:
         return self._stays_balanced(level, after, losses)
 
     def _borrowed_by(self, level: QuotaState) -> int:
-        """What the running borrowers of a level have: they make no other work of it a victim."""
+        """The use of the running borrowers of a level: they make no other work of it a victim."""
         if self._borrowed is None:
             self._borrowed = Counter()
             for one in self.pool.borrowers:

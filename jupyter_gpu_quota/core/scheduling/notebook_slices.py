@@ -217,7 +217,7 @@ def _room_for_slices(ledger: Ledger, at: int) -> int:
 def _reserve_in_parts(pool: PoolState, milli: int, *, waiting: int) -> None:
     """Reserve in parts what fits on no single device: beside slices first, most room first, then on reserved devices.
 
-    What fits nowhere is not reserved: other work has to drain first. ``waiting``: the part for slices that wait.
+    An amount that fits nowhere is not reserved: other work drains first. ``waiting``: the part for slices that wait.
     """
     ledger, with_slices = pool.ledger, pool.slice_devices
     for room, on, is_for_waiting in _rooms_for_parts(pool):

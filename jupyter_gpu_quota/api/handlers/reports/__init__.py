@@ -1,1 +1,1 @@
-"""What the servers of notebooks and the agents of nodes report."""
+"""The reports of notebook servers and of the agents of nodes."""

@@ -23,7 +23,7 @@ NAMED_DEVICES = 5
 """Unknown devices that a refusal names."""
 RETRY_AFTER_S = 2
 FIGURES = frozenset({"utilisation_percent", "memory_used_mib", "foreign"})
-"""What a reading may give a reason for, beside workloads."""
+"""The parts of a reading, beside workloads, that may be unknown for a reason."""
 
 Users = Mapping[str, Mapping[str, bool]]
 """The workloads with a part of each device, by device id; True: it lent its part."""
