@@ -211,19 +211,19 @@ def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live, m
     monkeypatch.setattr(elastic, "GRACES_BEFORE_GROWTH", 0)  # ten graces are ten minutes here
     learn = ("-m", "jupyter_gpu_quota.examples.digits_ranks", "--epochs", "9999", "--step-ms", "2", "--width", "16")
     job = live.submit("bob", "--nodes", "4", "--min-nodes", "2", "--", sys.executable, *learn)
-    live.until(lambda: "epoch 3 " in live.log(job))
+    live.until(lambda: "\nepoch 3 " in live.log(job))
     assert live.log(job).startswith("rank 0 of 4 begins at epoch 0\n")
     assert ranks_of(live, job) == (4, 2, 4, 4)
 
     claims = [live.submit("patty", "--", "sleep", "600") for _ in range(2)]
-    live.until(lambda: "epoch " in live.log(job, 2))
+    live.until(lambda: "\nepoch " in live.log(job, 2))  # one epoch is done, and saved
     assert ranks_of(live, job) == (4, 2, 2, 2)
     live.until(lambda: all(live.job(claim).job.state == "running" for claim in claims))
     assert "2 of 2-4 ranks" in live.type("bob", "job", job)
 
     for claim in claims:
         live.service.post(f"jobs/{claim}/actions/cancel", "patty")
-    live.until(lambda: "epoch " in live.log(job, 3))
+    live.until(lambda: "\nepoch " in live.log(job, 3))
     assert ranks_of(live, job) == (4, 2, 4, 4)
 
     begun = [re.match(r"rank 0 of (\d) begins at epoch (\d+)", live.log(job, attempt)) for attempt in (1, 2, 3)]
