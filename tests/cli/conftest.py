@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.cli import prose
+from jupyter_gpu_quota.cli.doctor import hub_settings
 from jupyter_gpu_quota.client import connection
 from tests.client.fake_service import TOKEN, World, served
 
@@ -16,6 +17,12 @@ from tests.client.fake_service import TOKEN, World, served
 def whole_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests compare whole sentences; ``test_width.py`` has the tests of their lines."""
     monkeypatch.setattr(prose, "COLUMNS", 10_000)
+
+
+@pytest.fixture(autouse=True)
+def no_running_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub on the machine that runs the tests is not the hub of a test."""
+    monkeypatch.setattr(hub_settings, "processes", dict)
 
 
 @pytest.fixture

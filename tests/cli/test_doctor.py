@@ -165,6 +165,7 @@ def test_doctor_prints_lines_and_one_document(tmp_path: Path) -> None:
     document = json.loads(CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path)]).stdout)
     assert [each["what"] for each in document] == [
         "python",
+        "settings",
         "hub",
         "proxy",
         "gpus",

@@ -43,13 +43,16 @@ def _settings(config_file: Path | None, state_dir: Path | None, url: str | None,
     if config_file is not None:
         known = hub_settings.settings_in_config_file(config_file)
     else:
-        known = hub_settings.settings_in_environment(dict(os.environ))
-        if not known.whole and state_dir is None:
-            known = hub_settings.settings_at_service(_client(url, token), known)
+        known = (
+            hub_settings.settings_in_environment(os.environ)
+            if state_dir is not None
+            else hub_settings.find_settings(_client(url, token), asked_service=url is not None)
+        )
     if state_dir is not None:
         known.config.state_dir = str(state_dir)
     elif not known.whole:
-        fail(f"The database was not found: {hub_settings.UNKNOWN}, or --state-dir.")
+        because = f" {known.problem}." if known.problem else ""
+        fail(f"The database was not found: {hub_settings.UNKNOWN}, or --state-dir.{because}")
     return known.config
 
 

@@ -71,10 +71,9 @@ def doctor(
 def _known_settings(config_file: Path | None, url: str | None, token: str | None) -> KnownSettings:
     if config_file is not None:
         return hub_settings.settings_in_config_file(config_file)
-    known = hub_settings.settings_in_environment(dict(os.environ))
-    if known.whole or os.environ.get(NOTEBOOK_USER):
-        return known
-    return hub_settings.settings_at_service(_client(url, token), known)
+    if os.environ.get(NOTEBOOK_USER):
+        return hub_settings.settings_in_environment(os.environ)
+    return hub_settings.find_settings(_client(url, token), asked_service=url is not None)
 
 
 def _all_results(known: KnownSettings, folder_known: bool, url: str | None, token: str | None) -> Iterator[Result]:
@@ -90,12 +89,23 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
     if notebook:
         yield from notebook_probes.machine_results()
     else:
+        yield _settings_result(known)
         yield from _backend_results(known)
         yield from _state_folder_results(Path(known.config.state_dir).absolute(), folder_known)
         yield from hub_probes.unit()
         yield from notification_probes.machine_results(known.config, known=known.whole and not known.from_service)
     if known.config.quota_file:
         yield from _quota_results(Path(known.config.quota_file), known)
+
+
+def _settings_result(known: KnownSettings) -> Result:
+    """Where the settings come from, or which option to give."""
+    if known.problem:
+        advice = "correct the file, or give another with --config" if known.whole else hub_settings.UNKNOWN
+        return probes.warn("settings", known.problem, advice)
+    if known.whole:
+        return probes.ok("settings", f"from {known.source}")
+    return probes.skip("settings", f"skipped, because {hub_settings.UNKNOWN}")
 
 
 def _backend_results(known: KnownSettings) -> Iterator[Result]:

@@ -1,22 +1,32 @@
-"""The hub's settings for ``doctor`` and ``backup``: from its configuration file, the environment, or its service."""
+"""The hub's settings for ``doctor`` and ``backup``.
+
+Without options they come from the environment, the configuration file in the working directory, the service that runs
+on this machine under this account, or the service's answer to an admin.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
+from ...backends.local.host.processes import processes, read_proc, variables_of
 from ...client import Client, GPUQuotaError
-from ...settings import SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, settings_from_environment
+from ...settings import DATABASE_VARIABLE, SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, settings_from_environment
 
 UNKNOWN_AGAIN = "the hub's settings are unknown here (see above)"
 UNKNOWN = (
     "the hub's settings are unknown here; give --config jupyterhub_config.py, or on the hub's machine --url and"
     " --token of an admin"
 )
+HUB_CONFIG = "jupyterhub_config.py"
+"""The configuration file that JupyterHub reads in its working directory."""
 
+SERVICE_COMMAND = (b"-m", b"jupyter_gpu_quota", b"serve")
 
 CONFIG = click.option(
     "--config",
@@ -35,14 +45,60 @@ STATE_DIR = click.option(
 class KnownSettings:
     """The settings; not ``whole``: only the options of this command and the defaults.
 
-    ``own_accounts``: whether jobs run under their submitters' accounts; None if unknown. ``from_service``: the service
-    reported them, without its secrets.
+    ``source``: where they were found. ``own_accounts``: whether jobs run under their submitters' accounts; None if
+    unknown. ``from_service``: the service reported them, without its secrets. ``problem``: why the configuration file
+    of the working directory was not used.
     """
 
     config: GPUQuota
     whole: bool
     own_accounts: bool | None
+    source: str = ""
     from_service: bool = False
+    problem: str = ""
+
+
+def find_settings(client: Client | None, *, asked_service: bool) -> KnownSettings:
+    """The settings without --config; ``asked_service``: the user named the service with --url."""
+    known = settings_in_environment(os.environ)
+    if known.whole:
+        return known
+    if not asked_service:
+        known = _settings_on_this_machine(known)
+    return known if known.whole else settings_at_service(client, known)
+
+
+def _settings_on_this_machine(otherwise: KnownSettings) -> KnownSettings:
+    """From the configuration file in the working directory, or else of the one service that runs here."""
+    file = Path(HUB_CONFIG).absolute()
+    problem = ""
+    if file.is_file():
+        try:
+            _check_owner(file)
+            return settings_in_config_file(file)
+        except click.UsageError as error:
+            problem = error.message
+    found = list(_settings_of_running_services())
+    return replace(found[0] if len(found) == 1 else otherwise, problem=problem)
+
+
+def _check_owner(file: Path) -> None:
+    """Raises UsageError for a file that another account could have put here: it would be run."""
+    found = file.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o002:
+        raise click.UsageError(f"{file} is not run: another account can write it; check it, then give --config {file}")
+
+
+def _settings_of_running_services() -> Iterator[KnownSettings]:
+    """Of each service that runs here under this account; a service without settings of a hub is not one of a hub."""
+    seen = set()
+    for pid in processes():
+        command = tuple((read_proc(pid, "cmdline") or b"").split(b"\0"))
+        variables = variables_of(pid) if SERVICE_COMMAND in (command[1:4], command[2:5]) else None
+        wanted = tuple((variables or {}).get(name) for name in (SETTINGS_VARIABLE, DATABASE_VARIABLE))
+        if variables is not None and wanted[0] is not None and wanted not in seen:
+            seen.add(wanted)
+            yield replace(settings_in_environment(variables), source=f"the running service, process {pid}")
 
 
 def settings_in_config_file(path: Path) -> KnownSettings:
@@ -57,11 +113,11 @@ def settings_in_config_file(path: Path) -> KnownSettings:
     for service in services if isinstance(services, list) else ():
         if service.get("name") == SERVICE_NAME:
             config = settings_from_environment(service["environment"])
-            return KnownSettings(config=config, whole=True, own_accounts=config.accounts)
+            return KnownSettings(config=config, whole=True, own_accounts=config.accounts, source=str(path))
     raise click.UsageError(f"{path} does not call setup_gpu_quota(c), so this hub has no gpu-quota service")
 
 
-def settings_in_environment(environment: dict[str, str]) -> KnownSettings:
+def settings_in_environment(environment: Mapping[str, str]) -> KnownSettings:
     """The settings from the environment of the service; elsewhere the defaults."""
     from traitlets import TraitError
 
@@ -70,7 +126,9 @@ def settings_in_environment(environment: dict[str, str]) -> KnownSettings:
     except (TraitError, ValueError, TypeError) as error:
         raise click.UsageError(f"the settings in {SETTINGS_VARIABLE} cannot be read: {error}") from None
     whole = SETTINGS_VARIABLE in environment
-    return KnownSettings(config=config, whole=whole, own_accounts=config.accounts if whole else None)
+    if not whole:
+        return KnownSettings(config=config, whole=False, own_accounts=None)
+    return KnownSettings(config=config, whole=True, own_accounts=config.accounts, source=SETTINGS_VARIABLE)
 
 
 def settings_at_service(client: Client | None, otherwise: KnownSettings) -> KnownSettings:
@@ -83,10 +141,17 @@ def settings_at_service(client: Client | None, otherwise: KnownSettings) -> Know
         return otherwise
     reported = found.deployment
     if reported is None or reported.host != socket.gethostname():
-        return KnownSettings(config=otherwise.config, whole=False, own_accounts=found.own_accounts)
+        return replace(otherwise, own_accounts=found.own_accounts)
     config = GPUQuota(
         state_dir=reported.state_dir,
         quota_file=reported.quota_file,
         simulated_devices=list(reported.simulated_devices),
     )
-    return KnownSettings(config=config, whole=True, own_accounts=found.own_accounts, from_service=True)
+    return KnownSettings(
+        config=config,
+        whole=True,
+        own_accounts=found.own_accounts,
+        source="the service, for an admin",
+        from_service=True,
+        problem=otherwise.problem,
+    )

@@ -1,0 +1,126 @@
+"""Where ``doctor`` and ``backup`` find the settings of the hub of this machine without an option."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.backends.local.host import processes as every
+from jupyter_gpu_quota.cli.doctor import hub_settings
+from jupyter_gpu_quota.client import connection
+from jupyter_gpu_quota.wire.status import DeploymentView
+from tests.cli.commands import run
+from tests.client.fake_service import TOKEN, World, served
+
+CONFIG = """\
+c.JupyterHub.spawner_class = "simple"
+c.GPUQuota.state_dir = "of_the_file"
+from jupyter_gpu_quota import setup_gpu_quota
+setup_gpu_quota(c)
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(connection, "PAUSES_S", ())
+    monkeypatch.chdir(tmp_path)
+    for name in ("URL", "SETTINGS", "DATABASE_URL"):
+        monkeypatch.delenv(f"JUPYTER_GPU_QUOTA_{name}", raising=False)
+    for name in ("JUPYTERHUB_PUBLIC_HUB_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def doctor(*options: str) -> dict[str, dict[str, str]]:
+    done = run("doctor", "--json", *options)
+    assert done.exit_code in (0, 1), done.output
+    return {each["what"]: each for each in json.loads(done.stdout)}
+
+
+@contextmanager
+def running_services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state_dirs: Sequence[str]) -> Iterator[list[int]]:
+    """Processes with the command and the variables of services; other processes of the machine are not seen."""
+    (tmp_path / "jupyter_gpu_quota.py").write_text("print(flush=True); input()\n")
+    with ExitStack() as stack:
+        started = []
+        for state_dir in state_dirs:
+            settings = json.dumps({"state_dir": str(tmp_path / state_dir)})
+            one = subprocess.Popen(
+                [sys.executable, "-m", "jupyter_gpu_quota", "serve"],
+                cwd=tmp_path,
+                env={**os.environ, "JUPYTER_GPU_QUOTA_SETTINGS": settings},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            stack.enter_context(one)
+            stack.callback(one.kill)
+            assert one.stdout is not None and one.stdout.readline()
+            started.append(one.pid)
+        monkeypatch.setattr(hub_settings, "processes", lambda: {pid: every.process(pid) for pid in started})
+        yield started
+
+
+def test_the_configuration_file_of_the_working_directory_is_used(tmp_path: Path) -> None:
+    (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
+    found = doctor()
+    assert found["settings"]["found"] == f"from {tmp_path / 'jupyterhub_config.py'}"
+    assert str(tmp_path / "of_the_file") in found["state folder"]["found"]
+
+
+def test_the_running_service_of_this_account_is_used_in_any_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with running_services(monkeypatch, tmp_path, ["running"]) as started:
+        found = doctor()
+    assert found["settings"]["found"] == f"from the running service, process {started[0]}"
+    assert str(tmp_path / "running") in found["state folder"]["found"]
+
+
+def test_of_two_running_services_none_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with running_services(monkeypatch, tmp_path, ["one", "two"]):
+        found = doctor()["settings"]
+    assert found["verdict"] == "skip" and "give --config jupyterhub_config.py" in found["found"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        pytest.param("c = get_config()\n", 0o644, "does not call setup_gpu_quota(c)", id="without our setup"),
+        pytest.param("1 / 0\n", 0o644, "ZeroDivisionError", id="that fails"),
+        pytest.param(CONFIG, 0o646, "another account can write it", id="that others can write, which is not run"),
+    ],
+)
+def test_a_file_in_the_working_directory_that_cannot_be_used_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, mode: int, said: str
+) -> None:
+    (tmp_path / "jupyterhub_config.py").write_text(text)
+    (tmp_path / "jupyterhub_config.py").chmod(mode)
+    found = doctor()["settings"]
+    assert (found["verdict"], said in found["found"], "give --config" in found["advice"]) == ("warn", True, True)
+    with running_services(monkeypatch, tmp_path, ["running"]):
+        found = doctor()
+    assert found["settings"]["verdict"] == "warn" and str(tmp_path / "running") in found["state folder"]["found"]
+
+
+def test_with_an_address_the_settings_are_those_of_that_service(tmp_path: Path) -> None:
+    (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
+    shown = DeploymentView(
+        host=socket.gethostname(), state_dir=str(tmp_path / "asked"), quota_file="", simulated_devices=[]
+    )
+    with served(World(own_accounts=False, deployment=shown)) as world:
+        found = doctor("--url", world.url, "--token", TOKEN)
+    assert found["settings"]["found"] == "from the service, for an admin"
+    assert str(tmp_path / "asked") in found["state folder"]["found"]
+
+
+def test_a_backup_is_of_the_hub_whose_configuration_file_is_here(tmp_path: Path) -> None:
+    (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
+    done = run("backup", str(tmp_path / "copy"))
+    assert done.exit_code == 1 and str(tmp_path / "of_the_file" / "gpu-quota.sqlite") in done.stderr
