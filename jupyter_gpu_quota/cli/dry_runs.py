@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..wire import DryRunView
 from .prose import print_prose
+from .selection import short_ids
 from .tables import gpu_or_none, print_json
 
 
@@ -19,8 +20,9 @@ def print_dry_run(answer: DryRunView, *, json_: bool) -> None:
     print_prose(f"{_start_text(answer)}, charged {charge}: {answer.reason.message}")
     if answer.estimate_text:
         print_prose(answer.estimate_text)
+    ids = iter(short_ids([each.job for each in answer.pauses if each.job]))
     for each in answer.pauses:
-        print_prose(f"{each.job}: {each.message}" if each.job else each.message)
+        print_prose(f"{next(ids)}: {each.message}" if each.job else each.message)
 
 
 def _start_text(answer: DryRunView) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from ..client import Client
-from ..client.sending import OnProgress
+from ..client.arguments import split_command
+from ..client.sending import OnProgress, missing_script_notes
 from ..core.amounts import counted
 from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
@@ -92,6 +93,8 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
     client.request(command, **options)  # checks the usage before anything is packed or sent
     if dry_run:
         print_dry_run(client.dry_run(command, dir=directory, **options), json_=json_)
+        for note in missing_script_notes(split_command(command), directory):
+            print_stderr(note)
         return
     if not directory or not Path(directory).is_dir():
         raise click.UsageError(f"--dir {directory[:200]!r} is not a folder")

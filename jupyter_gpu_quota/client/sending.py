@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ..bundle import OUTPUTS_MARK, Bundle, BundleRefused, pack
+from ..wire.fields import NOTEBOOK_COMMAND
 from .arguments import checked_path
 from .connection import Call, Connection, Refused
 
@@ -61,21 +62,32 @@ def output_target(folder: Path, name: str) -> Path:
     return folder.joinpath(*parts)
 
 
-def _missing_script(command: Sequence[str], directory: str | Path) -> str | None:
-    """The script of a Python command, if it should be in the folder and is not."""
-    if not Path(command[0]).name.startswith("python") or {"-m", "-c"} & set(command):
+def missing_script_notes(command: Sequence[str], directory: str | Path) -> tuple[str, ...]:
+    """A note if the command runs a script or a notebook that is not in the folder of the job; otherwise none."""
+    script = _script_of(command)
+    if script is None or Path(directory, script).exists():
+        return ()
+    return (f"{script} is not in the folder {Path(directory).absolute()}, so the job will not find it.",)
+
+
+def _script_of(command: Sequence[str]) -> str | None:
+    """The script or notebook of a command, as a path; None for other commands."""
+    if tuple(command[: len(NOTEBOOK_COMMAND)]) == NOTEBOOK_COMMAND:
+        command = command[len(NOTEBOOK_COMMAND) :]
+    if not command or command[0].endswith(".ipynb"):
+        return command[0] if command else None
+    program = Path(command[0]).name
+    ending = ".py" if program.startswith("python") else ".sh" if program in ("bash", "sh") else None
+    if ending is None or {"-m", "-c"} & set(command):
         return None
     script = next((word for word in command[1:] if not word.startswith("-")), "")
-    return script if script.endswith(".py") and not Path(directory, script).exists() else None
+    return script if script.endswith(ending) else None
 
 
 def notes_of(bundle: Bundle, command: Sequence[str], directory: str | Path) -> tuple[str, ...]:
     """Notes for the sender of a bundle: a script that its command names and that is not there, the files left out."""
-    missing, left_out = _missing_script(command, directory), bundle.ignored_by_git
-    notes = bundle.skipped
-    if missing is not None:
-        sent = Path(directory).absolute()
-        notes = (f"{missing} is not in the folder {sent} that was sent, so the job will not find it.", *notes)
+    left_out = bundle.ignored_by_git
+    notes = (*missing_script_notes(command, directory), *bundle.skipped)
     if not left_out:
         return notes
     named = ", ".join(left_out[:MAX_NAMED_FILES])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.cli.dry_runs import print_dry_run
-from jupyter_gpu_quota.wire import DryRunView, ErrorView, ReasonView
+from jupyter_gpu_quota.wire import AffectedView, DryRunView, ErrorView, ReasonView
 from tests.cli.commands import process, run, submitted
 from tests.client.fake_service import World, job_view
 
@@ -120,6 +120,38 @@ def test_a_dry_run_prints_the_outcome(world: World) -> None:
     assert json.loads(run("submit", "--dry-run", "--json", "--", "true").stdout)["charged_milli"] == 500
     elastic = run("submit", "--dry-run", "--gpu", "0.5", "--nodes", "4", "--min-nodes", "2", "--", "true")
     assert elastic.stdout.startswith("starts now, charged 1 to 2 GPU: ")
+
+
+def test_a_dry_run_names_jobs_by_the_short_ids_of_the_listings(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = ("01ARZ3NDEKTSV4RRFFQ69G5FAV", None, "01ARZ3NDEKTSV4RRFFQ69G6FAV")
+    pauses = [
+        AffectedView(job=job, project="p", user="u", effect="paused", message="It would be paused.") for job in jobs
+    ]
+    why = ReasonView(code="within_guarantee", figures={}, message="Why.")
+    print_dry_run(DryRunView(starts_now=True, pauses=pauses, reason=why, charged_milli=1000), json_=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "Q69G5FAV: It would be paused.",
+        "It would be paused.",
+        "Q69G6FAV: It would be paused.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        pytest.param(["python", "other.py"], "other.py", id="a script that is not there"),
+        pytest.param(["bash", "-e", "run.sh"], "run.sh", id="a shell script that is not there"),
+        pytest.param(["train.ipynb"], "train.ipynb", id="a notebook that is not there"),
+        pytest.param(["python train.py"], None, id="a script that is there"),
+        pytest.param(["python", "-m", "timeit", "other.py"], None, id="a module"),
+    ],
+)
+def test_a_dry_run_names_a_script_that_the_folder_lacks(
+    world: World, tmp_path: Path, command: list[str], missing: str | None
+) -> None:
+    done = run("submit", "--dry-run", "--", *command)
+    said = f"{missing} is not in the folder {tmp_path}, so the job will not find it.\n" if missing else ""
+    assert (done.exit_code, done.stderr) == (0, said)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,18 @@ def test_a_job_is_submitted_and_watched_by_clicking(hub: RealHub, bob: Any) -> N
 
 
 @pytest.mark.slow
+def test_the_form_says_that_the_folder_lacks_the_script_until_it_is_there(hub: RealHub, bob: Any) -> None:
+    page = open_lab(hub, bob, "bob")
+    panel = page.locator(PANEL)
+    panel.get_by_label("Folder", exact=True).fill("work")
+    panel.get_by_label("Command", exact=True).fill("python later.py")
+    said = panel.get_by_text("later.py is not in the folder")
+    said.wait_for()
+    (hub.stage.folder / "bob" / "work" / "later.py").write_text("print(1)\n")
+    said.wait_for(state="detached")
+
+
+@pytest.mark.slow
 def test_the_draft_of_the_form_survives_a_reload(hub: RealHub, bob: Any) -> None:
     page = open_lab(hub, bob, "bob")
     page.locator(PANEL).get_by_label("Command", exact=True).fill("python other.py")

@@ -210,6 +210,24 @@ class Jobs(ServiceHandler):
             await self.proxy_request("jobs", json.dumps(ready).encode())
 
 
+class Notes(ServiceHandler):
+    """``POST gpu-quota/notes``: the notes on the files of a job that would be submitted from a folder."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        if not self.refuse_unusable():
+            await self.until_closed(self._answer())
+
+    async def _answer(self) -> None:
+        try:
+            request, folder = _submission_of(self.request.body)
+        except NotSubmitted as error:
+            self.refuse(error.status, error.reason, str(error))
+        else:
+            self.finish(json.dumps({"notes": await self.submissions.notes(request, folder)}))
+
+
 def _submission_of(body: bytes) -> tuple[Mapping[str, Any], str]:
     """The job request and the folder. Raises NotSubmitted."""
     try:
@@ -230,5 +248,5 @@ def add_routes(server: Any, service: Service) -> None:
     root = getattr(contents, "root_dir", None) if isinstance(contents, FileManagerMixin) else None
     given = {"service": service, "submissions": Submissions(service, root)}
     base = url_path_join(server.web_app.settings["base_url"], "gpu-quota")
-    routes = [(f"{base}/status", Status, given), (f"{base}/jobs", Jobs, given), (f"{base}/api/.*", ServiceProxy, given)]
-    server.web_app.add_handlers(".*$", routes)
+    handlers = {"status": Status, "jobs": Jobs, "notes": Notes, "api/.*": ServiceProxy}
+    server.web_app.add_handlers(".*$", [(f"{base}/{path}", handler, given) for path, handler in handlers.items()])

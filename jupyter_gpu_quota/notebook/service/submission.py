@@ -45,6 +45,21 @@ class Submissions:
         finally:
             cancelled.set()
 
+    async def notes(self, request: Mapping[str, Any], folder: str) -> list[str]:
+        """What would keep the job from finding its files: a folder or a script that does not exist."""
+        return await asyncio.to_thread(self._notes, request.get("command"), folder)
+
+    def _notes(self, command: object, folder: str) -> list[str]:
+        from ...client.sending import missing_script_notes
+
+        try:
+            path = self.path_of(folder)
+        except NotSubmitted as error:
+            return [str(error)]
+        if not isinstance(command, list) or not all(isinstance(word, str) and "\0" not in word for word in command):
+            return []
+        return list(missing_script_notes(command, path))
+
     def _prepared(self, request: Mapping[str, Any], folder: str, cancelled: threading.Event) -> dict[str, Any]:
         from ...client import Client, Refused, Unreachable, WrongArgument
         from ...client.arguments import build_message, live_directory, runnable

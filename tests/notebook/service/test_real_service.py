@@ -126,9 +126,9 @@ def test_headers_of_the_browser_are_not_sent(lab: Lab) -> None:
     assert status == 200 and "content-encoding" not in headers
 
 
-@pytest.mark.parametrize("path", ["status", "api/me", "api/events", "jobs"])
+@pytest.mark.parametrize("path", ["status", "api/me", "api/events", "jobs", "notes"])
 def test_a_user_without_a_login_is_refused(lab: Lab, path: str) -> None:
-    method = "POST" if path == "jobs" else "GET"
+    method = "POST" if path in ("jobs", "notes") else "GET"
     asked = len(lab.world.hub.asked)
     for token in ("", "wrong"):
         answer = lab.server.send(method, f"/gpu-quota/{path}", b"{}" if method == "POST" else None, token=token)
@@ -232,6 +232,29 @@ def test_a_live_job_runs_in_the_folder_and_nothing_is_packed(lab: Lab) -> None:
 def test_a_dry_run_packs_nothing(lab: Lab) -> None:
     status, found = lab.submit("no such folder", dry_run=True)
     assert (status, found["starts_now"] in (True, False)) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "folder", "said"),
+    [
+        pytest.param(["python", "other.py"], "noted", "other.py is not in the folder", id="no such script"),
+        pytest.param(
+            ["train.ipynb", "-p", "a", "1"], "noted", "train.ipynb is not in the folder", id="no such notebook"
+        ),
+        pytest.param(["python", "train.py"], "nowhere", "There is no folder 'nowhere'", id="no such folder"),
+        pytest.param(["python", "train.py"], "noted", "", id="the script is there"),
+        pytest.param(["python", 3], "noted", "", id="no command"),
+        pytest.param([], "noted", "", id="an empty command"),
+    ],
+)
+def test_the_form_is_told_which_files_the_job_would_not_find(
+    lab: Lab, command: list[object], folder: str, said: str
+) -> None:
+    (lab.folder / "noted").mkdir(exist_ok=True)
+    (lab.folder / "noted" / "train.py").write_text("")
+    status, _, found = lab.ask("POST", "notes", {"request": {"command": command}, "folder": folder})
+    assert (status, [note[: len(said)] for note in found["notes"]]) == (200, [said] if said else [])
+    assert lab.refusal("POST", "notes", []) == (400, "invalid")
 
 
 def test_a_job_that_is_not_submitted_says_why(lab: Lab) -> None:

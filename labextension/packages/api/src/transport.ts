@@ -30,6 +30,8 @@ export interface Transport {
   cancelWait(kernel: string): Promise<void>;
   /** Pack the folder, send it and queue the job. */
   submit(request: JobRequest, folder: string, signal: AbortSignal): Promise<Job>;
+  /** Notes on the files of such a job, such as a script that its folder lacks. A page of the hub sees no folder. */
+  notes?(request: JobRequest, folder: string, signal: AbortSignal): Promise<readonly string[]>;
   openEvents(since: string | undefined, signal: AbortSignal): Promise<Response>;
   openLog(id: string, query: Record<string, string>, signal: AbortSignal): Promise<Response>;
 }

@@ -13,6 +13,7 @@ import { Start } from './Start';
 import { AdvancedFields, Field, MainFields, ParameterFields, usePossible } from './SubmitFields';
 
 const DRY_RUN_AFTER_MS = 500;
+const NOTES_AGAIN_AFTER_MS = 5000;
 
 type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal' | 'no answer'; message: string } | null;
 
@@ -24,6 +25,7 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   const draft = usePossible(useSyncExternalStore(drafts.subscribe, drafts.snapshot));
   const request = (inPlace ? inPlaceRequestOf : requestOf)({ ...draft, project: draft.project || model.status?.project || '' });
   const outcome = useDryRun(request);
+  const notes = useNotes(request, draft.folder);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
   const [file, setFile] = useState<File | null>(null);
@@ -105,7 +107,7 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
         <summary>{trans.__('Advanced options')}</summary>
         <AdvancedFields draft={draft} drafts={drafts} />
       </details>
-      <DryRunResult outcome={outcome} unavailable={state.connection === 'unavailable'} />
+      <DryRunResult outcome={outcome} unavailable={state.connection === 'unavailable'} notes={notes} />
       <ErrorText error={error} />
       <div className="jgq-row jgq-send">
         <button className="jgq-button jgq-primary" type="submit" disabled={request === null || sending !== null || outcome?.of === 'refusal'}>
@@ -146,7 +148,38 @@ function useDryRun(request: JobRequest | null): Outcome {
   return outcome;
 }
 
-function DryRunResult({ outcome, unavailable }: { outcome: Outcome; unavailable: boolean }): JSX.Element {
+/** Notes on the files of this request, asked for again while there are some: the user may be creating the file. */
+function useNotes(request: JobRequest | null, folder: string): readonly string[] {
+  const { model } = usePanelContext();
+  const [notes, setNotes] = useState<readonly string[]>([]);
+  const asked = request === null ? '' : JSON.stringify({ command: request.command });
+  useEffect(() => {
+    setNotes([]);
+    if (asked === '' || model.transport.notes === undefined) {
+      return;
+    }
+    const stop = new AbortController();
+    let timer: ReturnType<typeof setTimeout>;
+    const ask = async (): Promise<void> => {
+      const found = await model.transport.notes!(JSON.parse(asked) as JobRequest, folder, stop.signal).catch(() => []);
+      if (stop.signal.aborted) {
+        return;
+      }
+      setNotes(found);
+      if (found.length > 0) {
+        timer = setTimeout(() => void ask(), NOTES_AGAIN_AFTER_MS);
+      }
+    };
+    timer = setTimeout(() => void ask(), DRY_RUN_AFTER_MS);
+    return () => {
+      clearTimeout(timer);
+      stop.abort();
+    };
+  }, [asked, folder, model]);
+  return notes;
+}
+
+function DryRunResult({ outcome, unavailable, notes }: { outcome: Outcome; unavailable: boolean; notes: readonly string[] }): JSX.Element {
   const trans = useTrans();
   return (
     <div className="jgq-outcome" aria-live="polite">
@@ -170,6 +203,11 @@ function DryRunResult({ outcome, unavailable }: { outcome: Outcome; unavailable:
           <p className="jgq-quiet">{trans.__('Counts as %1 GPU of the quota', gpus(outcome.found.charged_milli))}</p>
         </>
       )}
+      {notes.map(note => (
+        <p key={note} className="jgq-note">
+          {note}
+        </p>
+      ))}
     </div>
   );
 }

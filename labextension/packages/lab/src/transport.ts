@@ -76,6 +76,7 @@ export function labTransport(settings: ServerConnection.ISettings): Transport {
     keep: () => ask<Idle>('keep', {}),
     cancelWait: kernel => ask<void>('give-up', { kernel }),
     submit: (request, folder, signal) => ask<Job>('jobs', { request, folder }, signal),
+    notes: (request, folder, signal) => ask<{ notes: string[] }>('notes', { request, folder }, signal).then(({ notes }) => notes),
     openEvents: (since, signal) => stream('events', { without_devices: '1', ...(since ? { since } : {}) }, signal),
     openLog: (id, query, signal) => stream(`jobs/${encodeURIComponent(id)}/logs`, query, signal),
   };
