@@ -247,7 +247,7 @@ def test_a_dry_run_packs_nothing(lab: Lab) -> None:
         pytest.param([], "noted", "", id="an empty command"),
     ],
 )
-def test_the_form_is_told_which_files_the_job_would_not_find(
+def test_the_notes_name_files_that_the_job_would_not_find(
     lab: Lab, command: list[object], folder: str, said: str
 ) -> None:
     (lab.folder / "noted").mkdir(exist_ok=True)
