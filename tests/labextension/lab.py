@@ -14,6 +14,7 @@ import pytest
 
 from jupyter_gpu_quota.demo.temporary_hub import HubUsers
 from tests.hub.real_hub import RealHub, real_hub
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "jupyter_gpu_quota" / "labextension"
@@ -85,6 +86,7 @@ def lab_hub(folder: Path, quota: str = QUOTA) -> Iterator[RealHub]:
 def chromium() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as running:
+        playwright.expect.set_options(timeout=PATIENCE_S * 1000)
         browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield browser
         browser.close()
@@ -92,16 +94,22 @@ def chromium() -> Iterator[Any]:
 
 def logged_in(hub: RealHub, chromium: Any, name: str, *, has_slice: bool = True) -> Any:
     """A browser context of a user who has logged in, with a server that has a slice or none."""
+    made = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    made.set_default_timeout(PATIENCE_S * 1000)
+    log_in(hub, made, name, has_slice=has_slice)
+    return made
+
+
+def log_in(hub: RealHub, context: Any, name: str, *, has_slice: bool = True) -> None:
+    """Log a user in, in a browser context that another user may have used before; their server runs."""
     if not hub.server(name).get("ready"):
         project = "pattys" if name == "patty" else "bobs"
         hub.start(name, {"gpu_project": project, "gpu_size": "1/8"} if has_slice else {})
-    made = chromium.new_context(viewport={"width": 1280, "height": 1000})
     cookies = [
         {"name": one.name, "value": one.value or "", "domain": "127.0.0.1", "path": one.path}
         for one in hub.browser(name).cookies
     ]
-    made.add_cookies(cookies)
-    return made
+    context.add_cookies(cookies)
 
 
 def open_lab(hub: RealHub, context: Any, name: str, path: str = "", page: Any = None) -> Any:

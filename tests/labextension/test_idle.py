@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.hub.real_hub import RealHub
-from tests.labextension.lab import PANEL, QUOTA, SET_THEME, chromium, lab_hub, logged_in, needs_lab, open_lab
+from tests.labextension.lab import PANEL, QUOTA, SET_THEME, chromium, lab_hub, log_in, logged_in, needs_lab, open_lab
 
 __all__ = ["chromium"]
 
@@ -63,6 +63,8 @@ def test_a_warning_is_shown_and_postponed_and_a_shutdown_is_explained(hub: RealH
     banners[0].wait_for(state="detached")
     message.wait_for(state="detached")
     assert output_of(page, "print('model' in globals())") == "False"
+    log_in(hub, context, "patty")
+    with_notebook(open_lab(hub, context, "patty")).close()
     reload(without_events)
     banners[1].get_by_role("button", name="Close").click(timeout=LONG_MS)
     banners[1].wait_for(state="detached")

@@ -12,6 +12,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Model, type JobNotification, type ShutDownKernel } from '@jupyter-gpu-quota/api';
 
 import { addCommands, OPEN } from './commands';
+import { KernelMemory } from './kernel-memory';
 import { Notifications } from './notifications';
 import { GpuPanel } from './panel';
 import { GpuStatus } from './status';
@@ -68,7 +69,8 @@ function activate(
   };
   const readShutDown = async (): Promise<readonly ShutDownKernel[]> => (await model.transport.idle()).shut_down;
   const sessionDialogs = dialogs ?? new SessionContextDialogs({ translator: translator ?? undefined });
-  const stopped = notebooks && new StoppedNotebooks(notebooks, readShutDown, sessionDialogs, trans);
+  const memory = new KernelMemory(app.serviceManager.serverSettings.baseUrl);
+  const stopped = notebooks && new StoppedNotebooks(notebooks, readShutDown, sessionDialogs, memory, trans);
   notifications = new Notifications(trans, {
     keep,
     openJob,

@@ -11,8 +11,7 @@ import { useEffect, useRef } from 'react';
 import type { ShutDownKernel } from '@jupyter-gpu-quota/api';
 import { ActionButton, duration, ErrorText, localTime, useAction } from '@jupyter-gpu-quota/components';
 
-/** The key of the kernel that a notebook had when its page was loaded last. */
-const KERNEL_OF = 'jupyter-gpu-quota:kernel:';
+import type { KernelMemory } from './kernel-memory';
 
 /** Watches the notebooks. JupyterLab detects the end of a kernel, and the Jupyter server knows the cause. */
 export class StoppedNotebooks {
@@ -26,6 +25,7 @@ export class StoppedNotebooks {
     notebooks: INotebookTracker,
     private readonly read: () => Promise<readonly ShutDownKernel[]>,
     private readonly dialogs: ISessionContextDialogs,
+    private readonly memory: KernelMemory,
     private readonly trans: TranslationBundle,
   ) {
     notebooks.forEach(panel => this.watch(panel));
@@ -81,18 +81,13 @@ export class StoppedNotebooks {
   private forget(panel: NotebookPanel): void {
     this.earlier.delete(panel);
     this.hide(panel);
-    const kernel = this.kernels.get(panel);
-    if (kernel === undefined) {
-      window.localStorage.removeItem(KERNEL_OF + panel.context.path);
-    } else {
-      window.localStorage.setItem(KERNEL_OF + panel.context.path, kernel);
-    }
+    this.memory.remember(panel.context.path, this.kernels.get(panel));
   }
 
   private watch(panel: NotebookPanel): void {
     const { sessionContext } = panel;
     const failed = (error: unknown): void => console.warn('jupyter-gpu-quota: the cause of a shutdown cannot be read:', error);
-    const before = window.localStorage.getItem(KERNEL_OF + panel.context.path);
+    const before = this.memory.kernelOf(panel.context.path);
     if (before !== null) {
       this.earlier.add(panel);
       this.showEarlier(panel, before).catch(failed);
