@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -228,6 +229,7 @@ class Step:
         ledger = Ledger(self.before)
         claims: dict[str, Claim] = {}
         moments: dict[str, Ledger] = {}
+        for_others: dict[str, int] = {}
         for action in self.actions:
             if action.is_for_claim:
                 claim = claims.get(action.claimer)
@@ -239,6 +241,7 @@ class Step:
                 if action.workload in claims:
                     claims[action.workload].placements = action.placements
             ledger.note(action, least=True)
+            self._note_for_others(ledger, action, for_others)
         for action in self.of_kind(*STARTS):
             ledger.note(action)
         return list(claims.values()), ledger, moments
@@ -249,29 +252,52 @@ class Step:
         if again is None:
             claim.evicted.append(job)
         elif (given := self.before.held_milli(job.id) - total(again.placements)) > 0:
-            claimer = self.before.jobs.get(action.claimer)
-            own = claimer is None or claimer.project == job.project
-            for_others = -(-self._for_others(action.claimer, given) // job.gpu_milli) * job.gpu_milli
-            if (milli := given if own else given - for_others) > 0:
-                claim.shrunk.append((job, milli))
+            claim.shrunk.append((job, given - self._for_others(action, given)))
         else:
             claim.moved.append(job)
 
-    def _for_others(self, claimer: str, given: int) -> int:
-        """What an elastic victim may give up for further jobs (R40, R51); the plan names the first claim.
+    def _for_others(self, action: Action, given: int) -> int:
+        """What an elastic victim may give up for further jobs (R40, R51), in ranks; the plan names the first claim.
 
-        Where the plan placed claims again, such a job has the devices of another victim.
+        Where the plan placed claims again, such a job has the devices of another victim. For a claim of the victim's
+        own project nothing depends on it.
         """
-        found = 0
-        for action in self.reserving.values():
-            job = self.before.jobs.get(action.workload)
-            if job is not None and job.id not in self.before.held and job.id not in {claimer, *self._claimers}:
-                found += total(action.placements)
-        return min(given, found)
+        victim, claimer = self.before.jobs[action.workload], self.before.jobs.get(action.claimer)
+        if claimer is None or claimer.project == victim.project:
+            return 0
+        lacking = sum(self.lacking(one) for one in self.reserving.values() if one.workload != action.claimer)
+        return min(given - victim.gpu_milli, -(-lacking // victim.gpu_milli) * victim.gpu_milli)
+
+    def lacking(self, action: Action) -> int:
+        """What a job has reserved beyond what its own victims give up, by the plan's actions."""
+        if action.workload not in self.before.jobs or action.workload in self.before.held:
+            return 0
+        return max(0, total(action.placements) - self._given_up_for[action.workload])
 
     @cached_property
-    def _claimers(self) -> set[str]:
-        return {one.claimer for one in self.actions if one.is_for_claim}
+    def _given_up_for(self) -> Counter[str]:
+        found = Counter[str]()
+        for one in self.actions:
+            if one.is_for_claim:
+                again = self.reserving.get(one.workload)
+                kept = total(again.placements) if again is not None else 0
+                found[one.claimer] += self.before.held_milli(one.workload) - kept
+        return found
+
+    def _note_for_others(self, ledger: Ledger, action: Action, for_others: dict[str, int]) -> None:
+        """Count what an elastic victim gives up for later jobs as its own until they have it."""
+        job = self.before.jobs.get(action.workload)
+        if action.is_for_claim and job is not None and (again := self.reserving.get(job.id)) is not None:
+            given = max(job.gpu_milli, self.before.held_milli(job.id) - total(again.placements))
+            for_others[job.id] = self._for_others(action, given)
+        elif action.kind == "reserve" and action.workload in for_others:
+            ledger.milli[action.workload] += for_others[action.workload]
+        elif action.gives_devices and (lacking := self.lacking(action)):
+            for name, left in for_others.items():
+                taken = min(left, lacking, ledger.milli.get(name, 0))
+                for_others[name] -= taken
+                lacking -= taken
+                ledger.milli[name] = ledger.milli.get(name, 0) - taken
 
 
 class Ledger:

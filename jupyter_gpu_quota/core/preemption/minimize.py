@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 
 from ..placement.ledger import Ledger
 from ..placement.place import Piece, occupy, reserve
 from ..queue.job_class import queue_of
-from ..queue.pool_state import PoolState, victim_list
+from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from .operations import split
 from .replacement import Amounts, Replacement, Victims, lifted
 from .result import Preemption
-from .rules import Preemptor
 from .shrinking import take_back_offer
 from .slots import room_after
+from .withdrawal import insert_victim, restore, set_aside, take_place, withdraw_unfounded
 
 MAX_REPLACED = 12
 """At most this many preemptions are placed again to spare a victim."""
@@ -42,7 +41,7 @@ def minimize_victims(
         reserved[piece.device] += piece.gpu_milli
     _set_left_over_aside(pool, preemptions, drains, restored)
     for one in preemptions:
-        one.kept_from = _still_kept_from(one, backfill, holder)
+        one.kept_from = _still_kept_from(pool, one, backfill, holder)
     with lifted(pool.ledger, backfill):
         while True:
             claims = [one for one in preemptions if not one.starts and one not in drains]
@@ -54,8 +53,9 @@ def minimize_victims(
         for one in claims:
             _leave_reservation(pool, one, reserved)
         without = [one for one in preemptions if one in drains and not _reserve_again(pool, one, reserved)]
-        lost = [_take_place(pool, one, claims, reserved) for one in without]
-        for one in claims:
+        lost = [take_place(pool, one, claims, reserved) for one in without]
+        lost += withdraw_unfounded(pool, preemptions, lost, reserved)
+        for one in set(claims).difference(lost):
             _end_borrowing(pool.ledger, one)
     return lost
 
@@ -77,12 +77,15 @@ def _needs_reserved(ledger: Ledger, preemption: Preemption, reserved: Amounts) -
     return any(ledger.plain_after(piece.device) < reserved.get(piece.device, 0) for piece in preemption.pieces)
 
 
-def _still_kept_from(preemption: Preemption, backfill: Sequence[Piece], holder: str) -> tuple[Piece, ...]:
+def _still_kept_from(
+    pool: PoolState, preemption: Preemption, backfill: Sequence[Piece], holder: str
+) -> tuple[Piece, ...]:
     """The devices from which the backfill reservation kept a claim.
 
-    For the same job all of them are still in use; for another one to which it passed, those that it has reserved.
+    If its job had it before the plan, and has it still, all of them are in use. Otherwise those that are reserved now.
     """
-    if preemption.kept_for == holder or not preemption.kept_from:
+    recorded = pool.backfill.workload if pool.backfill is not None else ""
+    if not preemption.kept_from or preemption.kept_for == recorded == holder:
         return preemption.kept_from
     devices = {piece.device for piece in preemption.kept_from}
     return tuple(piece for piece in backfill if piece.device in devices)
@@ -100,51 +103,6 @@ def _end_borrowing(ledger: Ledger, preemption: Preemption) -> None:
         ledger.undo(mark)
 
 
-def _take_place(pool: PoolState, lost: Preemption, claims: list[Preemption], reserved: Amounts) -> Preemption:
-    """Let a job that has lost its devices have the claim, or the room, of a job of its project with lower priority.
-
-    A claim with victims is legal for an equal job; without any its room is for whatever fits. Returns the one that has
-    no devices then, which is no claim any more.
-    """
-    mine = lost.preemptor
-    if lost.starts:
-        return lost
-    of_project = (one for one in claims if one.preemptor.project is mine.project)
-    behind = [one for one in of_project if one.preemptor.priority < mine.priority and _could_claim(mine, one)]
-    for last in sorted(behind, key=lambda one: one.preemptor.priority):
-        if last.preemptor.request == mine.request:
-            lost.preemptor, last.preemptor = last.preemptor, mine._replace(entitlement=last.preemptor.entitlement)
-            return lost
-        if not last.victims and not last.moves and _take_room(pool, lost, last, reserved):
-            claims.remove(last)
-            return last
-    return lost
-
-
-def _take_room(pool: PoolState, lost: Preemption, last: Preemption, reserved: Amounts) -> bool:
-    """Whether a job that has lost its devices fits in the room of a claim without victims; that has no devices then."""
-    preemptor, mark = last.preemptor, pool.ledger.mark()
-    _set_aside(pool, last)
-    may_start = lost.preemptor.project.may_be_restored(0, lost.preemptor.user)
-    fits = may_start and Replacement(pool, [lost], reserved).succeeds()
-    if not fits:
-        pool.ledger.undo(mark)
-    preemptor.project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
-    return fits
-
-
-def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:
-    """Whether the claim of an equal job of lower priority would be legal for a job; the claim of a notebook is not."""
-    since = preemptor.submitted_at
-    if other.preemptor.entitlement is Entitlement.NOTEBOOK:
-        return False
-    return preemptor.preemptible == other.preemptor.preemptible and all(
-        victim.id != preemptor.excluded_victim
-        and (since is None or victim.project is not preemptor.project or victim.paused_at < since)
-        for victim in other.victims
-    )
-
-
 def _set_left_over_aside(
     pool: PoolState, preemptions: Sequence[Preemption], drains: set[Preemption], restored: set[QuotaState]
 ) -> bool:
@@ -153,7 +111,7 @@ def _set_left_over_aside(
     for number, one in reversed(list(enumerate(preemptions))):
         if one not in drains and _is_left_over(pool, one, restored):
             drains.add(one)
-            _set_aside(pool, one)
+            set_aside(pool, one)
             for other in preemptions[number + 1 :]:
                 if other.preemptor.project is one.preemptor.project:
                     other.set_aside_milli += one.preemptor.request.size
@@ -186,13 +144,6 @@ def _has_entered(pool: PoolState, preemption: Preemption) -> bool:
     recorded = pool.backfill.placements if pool.backfill is not None and preemption.has_right else ()
     devices = {pool.ledger.number.get(part.device) for part in recorded}
     return any(piece.device in devices for piece in preemption.pieces)
-
-
-def _set_aside(pool: PoolState, preemption: Preemption) -> None:
-    """Release what a job has, and do not count it as use: what may be restored does not depend on it."""
-    preemptor, give = preemption.preemptor, occupy if preemption.starts else reserve
-    give(pool.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
-    preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
 
 
 def _reserve_again(pool: PoolState, preemption: Preemption, reserved: Amounts) -> bool:
@@ -238,7 +189,7 @@ def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], reserved:
                 pool.room_came_back = any_stays = True  # on the pieces reserved for the move
                 preemption.moves.remove(move)
                 pool.stopped.discard(move.victim.key)
-                _insert(pool, move.victim)
+                insert_victim(pool, move.victim)
     return any_stays
 
 
@@ -262,7 +213,7 @@ def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], reserve
             if _fits_without(pool, preemptions, reserved, victims):
                 for victim in victims:
                     preemption.victims.remove(victim)
-                _restore(pool, victims)
+                restore(pool, victims)
                 pool.room_came_back = True  # where a claim was before it was placed again
                 restored.add(project)
                 _count_restored(project, size, preemptions, number)
@@ -469,26 +420,3 @@ def _fits_without(
     largest_first = sorted(preemptions, key=lambda preemption: -preemption.preemptor.request.gpu_milli)
     replacement = Replacement(pool, largest_first, reserved)
     return len(preemptions) <= MAX_REPLACED and replacement.succeeds_with(victims, elsewhere)
-
-
-def _restore(pool: PoolState, victims: Victims) -> None:
-    for victim in victims:
-        if victim.base is not None:
-            take_back_offer(victim)
-        _insert(pool, victim)
-        pool.stopped.discard(victim.key)
-        if victim.reserved:
-            if (queue := queue_of(pool, job := pool.waiting[victim.id])) is not None:
-                queue.pick(job)
-            victim.project.add(victim.size, victim.user, fixed=False)  # its fixed use was not subtracted
-        elif victim.base is None:
-            victim.project.undo_pause(victim.size, victim.user)
-        else:
-            victim.project.undo_shrink(victim.size, victim.user)
-    if (base := victims[0].base) is not None:
-        base.above = victims[0]
-        _insert(pool, base)
-
-
-def _insert(pool: PoolState, victim: Victim) -> None:
-    insort(victim_list(pool, victim), victim, key=lambda one: one.order)

@@ -236,14 +236,30 @@ PREEMPTION_MUTANTS = (
     mutant(
         "a victim may end below its quota at once",
         edit(
-            "preemption/search/find.py:find_preemption",
+            "preemption/search/find.py:_searches",
             "(0, 1, NO_LIMIT)",
             "(NO_LIMIT,)",
         ),
     ),
     mutant(
         "a second project may end below its quota at once",
-        edit("preemption/search/find.py:find_preemption", "(0, 1, NO_LIMIT)", "(0, NO_LIMIT)"),
+        edit("preemption/search/find.py:_searches", "(0, 1, NO_LIMIT)", "(0, NO_LIMIT)"),
+    ),
+    mutant(
+        "two protected jobs rather than one project below its quota",
+        edit("preemption/search/find.py:_of_fewest_protected", "least <= 1", "True"),
+    ),
+    mutant(
+        "a claim stays that only a withdrawn offer made legal",
+        edit("preemption/withdrawal.py:_is_founded", "gone[project]", "False"),
+    ),
+    mutant(
+        "the reservation that moved still keeps a claim from devices",
+        edit(
+            "preemption/minimize.py:_still_kept_from",
+            "preemption.kept_for == recorded == holder",
+            "preemption.kept_for == holder",
+        ),
     ),
     mutant(
         "work that moved may be paused, too",

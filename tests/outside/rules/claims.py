@@ -213,8 +213,8 @@ def _given_further(case: Case) -> int:
     """What elastic jobs of its project give up for this claim, too, that an earlier claim of the plan shrinks (R40)."""
     earlier = takewhile(lambda one: one.claimer != case.job.id, case.step.claims)
     jobs = [job for claim in earlier for job, _ in claim.shrunk if job.project == case.project.name]
-    devices = {one.device for one in case.claim.placements}
-    return sum(part.gpu_milli for job in jobs for part in case.state.held[job.id] if part.device in devices)
+    reserved = case.step.reserving.get(case.job.id)
+    return case.step.lacking(reserved) if jobs and reserved is not None else 0
 
 
 def _own_victims(case: Case) -> Found:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..model import WHOLE, Device, Job, Policy, Reservation, State
 from ..places import empty_room, take
-from ..steps import Step
+from ..steps import Claim, Step
 from .reservation import is_taken_over, surely_within_guarantee, within_guarantee
 
 Found = Iterator[tuple[str, str]]
@@ -110,29 +110,33 @@ class Watch:
     # --- P8 and P9 --------------------------------------------------------------------------------------------------
     def _frozen(self, step: Step) -> Found:
         for claim in step.claims:
-            preemptor = step.before.jobs.get(claim.claimer)
-            for victim in claim.evicted if preemptor is not None else ():
-                yield from self._pair(step, preemptor, victim)
+            if (preemptor := step.before.jobs.get(claim.claimer)) is not None:
+                for victim in claim.evicted:
+                    yield from self._pair(step, claim, preemptor, victim)
 
-    def _pair(self, step: Step, preemptor: Job | None, victim: Job) -> Found:
-        assert preemptor is not None
+    def _pair(self, step: Step, claim: Claim, preemptor: Job, victim: Job) -> Found:
         own = preemptor.project == victim.project
         self.pairs.add((preemptor.id, victim.id))
         if (victim.id, preemptor.id) in self.pairs:
             yield "P9", f"{victim.id} had paused {preemptor.id}, which now pauses it"
         if own and (within_guarantee(step, preemptor) or not preemptor.preemptible):
             return  # what may not be preempted is within its quota (R8)
-        if not own and self._has_come_back(preemptor, victim):
+        if not own and self._is_new_since(claim, preemptor, victim):
             return
         key = (victim.id, "own" if own else "other")
         self.paused_for[key] = self.paused_for.get(key, 0) + 1
         if self.paused_for[key] == 2:
             yield "P8", f"{victim.id} is paused a second time ({key[1]} project), with everything frozen"
 
-    def _has_come_back(self, preemptor: Job, victim: Job) -> bool:
-        """Whether a preemptor was itself being stopped when its victim was given devices."""
-        given_at = self.given_at.get(victim.id)
-        return given_at is not None and self.stopping_at.get(preemptor.id, 0) >= given_at
+    def _is_new_since(self, claim: Claim, preemptor: Job, victim: Job) -> bool:
+        """Whether a claim became possible after its victim was given devices.
+
+        Until then the preemptor was being stopped, or a job that the claim moves had only reserved devices.
+        """
+        if (given_at := self.given_at.get(victim.id)) is None:
+            return False
+        was_stopping = self.stopping_at.get(preemptor.id, 0) >= given_at
+        return was_stopping or any((job.started_at or 0) >= given_at for job in claim.moved)
 
 
 def _has_backfill(step: Step, name: str) -> bool:

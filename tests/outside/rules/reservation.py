@@ -230,7 +230,7 @@ def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
     old, new = jobs[was.workload], jobs.get(kept.workload)
     if new is None:
         return False
-    idle = _idle_for(step, step.before, was) and _idle_for(step, step.after, was)
+    idle = _is_idle(step, was)
     idle &= not _overtaken(step, was)  # else it was planned again, perhaps on devices that are not idle
     others = [] if idle else [one for one in step.after.waiting(old.pool) if fits_beside(step, one)]
     reached = [old]
@@ -250,6 +250,11 @@ def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
 
 def own_order(job: Job) -> tuple[int, int, str]:
     return (-job.priority, job.submitted_at, job.id)
+
+
+def _is_idle(step: Step, was: Reservation) -> bool:
+    """Whether a reserved device stays idle: a borrower that the plan starts there uses it (R31)."""
+    return _idle_for(step, step.before, was) and _idle_for(step, step.after, was)
 
 
 def _idle_for(step: Step, state: State, kept: Reservation) -> bool:
@@ -316,7 +321,7 @@ def _came_back(step: Step, was: Reservation, job: Job, holder: Job) -> bool:
 def _passes_to(step: Step, was: Reservation, job: Job, holder: Job) -> bool:
     """R29: whether a reservation above fair share passes to a job of another project, which is then served there."""
     above = not _was_within_fair(step, holder) and not within_fair(step, job)
-    return above and past(step, job) < past(step, holder) and not _idle_for(step, step.before, was)
+    return above and past(step, job) < past(step, holder) and not _is_idle(step, was)
 
 
 def _moves_little(step: Step, was: Reservation, kept: Reservation) -> bool:

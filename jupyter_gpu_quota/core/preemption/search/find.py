@@ -43,19 +43,34 @@ def find_preemption(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
         return found
     if not is_feasible(pool, preemptor):
         return None
-    protects = preemptor.entitlement <= Entitlement.GUARANTEE and has_protected(pool)
-    for include_protected in (False, True) if protects else (False,):
-        for most_below in (0, 1, NO_LIMIT):
-            stopped_at_guarantee = False
-            for claim in _scopes(pool, preemptor):
-                search = _Search(pool, claim, include_protected, most_below)
-                found = search.run()
-                if found is not None:
-                    return found
-                stopped_at_guarantee |= search.attempt.rules.stopped_at_guarantee
-            if not stopped_at_guarantee:
-                break
+    for search in _searches(pool, preemptor, include_protected=False):
+        if (found := search.run()) is not None:
+            return found
+    if preemptor.entitlement <= Entitlement.GUARANTEE and has_protected(pool):
+        return _of_fewest_protected(_searches(pool, preemptor, include_protected=True))
     return None
+
+
+def _searches(pool: PoolState, preemptor: Preemptor, *, include_protected: bool) -> Iterator[_Search]:
+    """The searches to run in turn: where a quota stopped the one before, more projects may end below theirs."""
+    for most_below in (0, 1, NO_LIMIT):
+        stopped_at_guarantee = False
+        for claim in _scopes(pool, preemptor):
+            yield (search := _Search(pool, claim, include_protected, most_below))
+            stopped_at_guarantee |= search.attempt.rules.stopped_at_guarantee
+        if not stopped_at_guarantee:
+            return
+
+
+def _of_fewest_protected(searches: Iterator[_Search]) -> Preemption | None:
+    """The first result with the fewest protected jobs: their number is compared before what ends below its quota."""
+    best, least = None, NO_LIMIT
+    for search in searches:
+        if (count := search.count_protected()) is not None and count < least:
+            best, least = search.again(), count
+        if least <= 1:
+            break
+    return best.run() if best is not None else None
 
 
 def _scopes(pool: PoolState, preemptor: Preemptor) -> Iterator[Preemptor]:
@@ -121,6 +136,18 @@ class _Search:
         found.used = {project.name: project.use for project in concerned}
         self._apply_to_pool(found)
         return found
+
+    def count_protected(self) -> int | None:
+        """The number of protected jobs of the set that it finds, None without any; changes nothing."""
+        mark = self.ledger.mark()
+        found = self.find()
+        self.ledger.undo(mark)
+        touched = () if found is None else (*found.victims, *(move.victim for move in found.moves))
+        return None if found is None else len({victim.id for victim in touched if victim.protected})
+
+    def again(self) -> _Search:
+        """The same search, from its start."""
+        return _Search(self.pool, self.preemptor, self.attempt.include_protected, self.attempt.most_below)
 
     def _apply_to_pool(self, found: Preemption) -> None:
         shrunk = [*found.shrunk, *found.shrunk_further]

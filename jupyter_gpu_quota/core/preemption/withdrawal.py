@@ -1,0 +1,159 @@
+"""What is withdrawn from a plan: jobs that lose their devices, claims that were legal only beside those, victims."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from ..placement.place import occupy, reserve
+from ..queue.job_class import queue_of
+from ..queue.pool_state import PoolState, victim_list
+from ..queue.quota_state import Entitlement, QuotaState, Victim
+from .replacement import Amounts, Replacement, Victims
+from .result import Preemption
+from .rules import Preemptor, threshold
+from .shrinking import take_back_offer
+
+
+def set_aside(pool: PoolState, preemption: Preemption) -> None:
+    """Release what a job has, and do not count it as use: what may be restored does not depend on it."""
+    preemptor, give = preemption.preemptor, occupy if preemption.starts else reserve
+    give(pool.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
+    preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
+
+
+def take_place(pool: PoolState, lost: Preemption, claims: list[Preemption], reserved: Amounts) -> Preemption:
+    """Let a job that has lost its devices have the claim, or the room, of a job of its project with lower priority.
+
+    A claim with victims is legal for an equal job; without any its room is for whatever fits. Returns the one that has
+    no devices then, which is no claim any more.
+    """
+    mine = lost.preemptor
+    if lost.starts:
+        return lost
+    of_project = (one for one in claims if one.preemptor.project is mine.project)
+    behind = [one for one in of_project if one.preemptor.priority < mine.priority and _could_claim(mine, one)]
+    for last in sorted(behind, key=lambda one: one.preemptor.priority):
+        if last.preemptor.request == mine.request:
+            lost.preemptor, last.preemptor = last.preemptor, mine._replace(entitlement=last.preemptor.entitlement)
+            return lost
+        if not last.victims and not last.moves and _take_room(pool, lost, last, reserved):
+            claims.remove(last)
+            return last
+    return lost
+
+
+def _take_room(pool: PoolState, lost: Preemption, last: Preemption, reserved: Amounts) -> bool:
+    """Whether a job that has lost its devices fits in the room of a claim without victims; that has no devices then."""
+    preemptor, mark = last.preemptor, pool.ledger.mark()
+    set_aside(pool, last)
+    may_start = lost.preemptor.project.may_be_restored(0, lost.preemptor.user)
+    fits = may_start and Replacement(pool, [lost], reserved).succeeds()
+    if not fits:
+        pool.ledger.undo(mark)
+    preemptor.project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
+    return fits
+
+
+def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:
+    """Whether the claim of an equal job of lower priority would be legal for a job; the claim of a notebook is not."""
+    since = preemptor.submitted_at
+    if other.preemptor.entitlement is Entitlement.NOTEBOOK:
+        return False
+    return preemptor.preemptible == other.preemptor.preemptible and all(
+        victim.id != preemptor.excluded_victim
+        and (since is None or victim.project is not preemptor.project or victim.paused_at < since)
+        for victim in other.victims
+    )
+
+
+def restore(pool: PoolState, victims: Victims) -> None:
+    for victim in victims:
+        if victim.base is not None:
+            take_back_offer(victim)
+        insert_victim(pool, victim)
+        pool.stopped.discard(victim.key)
+        if victim.reserved:
+            if (queue := queue_of(pool, job := pool.waiting[victim.id])) is not None:
+                queue.pick(job)
+            victim.project.add(victim.size, victim.user, fixed=False)  # its fixed use was not subtracted
+        elif victim.base is None:
+            victim.project.undo_pause(victim.size, victim.user)
+        else:
+            victim.project.undo_shrink(victim.size, victim.user)
+    if (base := victims[0].base) is not None:
+        base.above = victims[0]
+        insert_victim(pool, base)
+
+
+def insert_victim(pool: PoolState, victim: Victim) -> None:
+    insort(victim_list(pool, victim), victim, key=lambda one: one.order)
+
+
+def withdraw_unfounded(
+    pool: PoolState, preemptions: Sequence[Preemption], lost: Sequence[Preemption], reserved: Amounts
+) -> list[Preemption]:
+    """Take out the claims on projects that were above their fair share only with jobs that have lost their devices.
+
+    Their victims continue. Returns these claims.
+    """
+    withdrawn = list[Preemption]()
+    for number, one in enumerate(preemptions) if lost else ():
+        if one in lost or one.preemptor.entitlement is not Entitlement.FAIR:
+            continue
+        before = [other for other in preemptions[:number] if other in lost and not other.victims]
+        others = [other for other in preemptions if other is not one and not other.starts and other not in lost]
+        if not _is_founded(pool, one, before) and _release_victims(pool, one, others, reserved):
+            withdrawn.append(one)
+    return withdrawn
+
+
+def _is_founded(pool: PoolState, claim: Preemption, lost: Sequence[Preemption]) -> bool:
+    """Whether each victim is allowed at the claim's turn without the use of the jobs that have lost their devices.
+
+    Without departments only.
+    """
+    own, taken, gone = claim.preemptor.project, defaultdict[QuotaState, list[Victim]](list), Counter[QuotaState]()
+    for victim in claim.victims:
+        taken[victim.project].append(victim)
+    for other in lost:
+        gone[other.preemptor.project] += other.preemptor.request.size
+    concerned = [project for project in taken if gone[project] and project is not own and project.parent is None]
+    return all(_may_lose(pool, one, claim.used[one.name] - gone[one], taken[one]) for one in concerned)
+
+
+def _may_lose(pool: PoolState, project: QuotaState, used: int, victims: Sequence[Victim]) -> bool:
+    """Whether a project that uses so much may lose these to a claim within its fair share, the largest last."""
+    most = threshold(project, Entitlement.FAIR)
+    sizes, firm = [one.size for one in victims], [one.size for one in victims if not one.borrower]
+    if used - sum(sizes) + max(sizes) <= most:
+        return False
+    beside = used - sum([one.size for one in pool.borrowers if one.project is project])
+    return not firm or beside - sum(firm) + max(firm) > most
+
+
+def _release_victims(pool: PoolState, claim: Preemption, others: Sequence[Preemption], reserved: Amounts) -> bool:
+    """Whether all victims and moved jobs of a claim may continue; they do then, and the claim has no devices."""
+    victims = (*claim.victims, *(move.victim for move in claim.moves))
+    if any(one.base is not None or one.above is not None or one.reserved for one in victims):
+        return False
+    if not all(one.project.may_be_restored(one.size, one.user) for one in claim.victims):
+        return False
+    mark = pool.ledger.mark()
+    reserve(pool.ledger, claim.pieces, borrowed=claim.borrowed, sign=-1)
+    devices = {piece.device for one in victims for piece in one.pieces}
+    touched = [one for one in others if not devices.isdisjoint(piece.device for piece in one.pieces)]
+    elsewhere = tuple(piece for move in claim.moves for piece in move.pieces)
+    if not Replacement(pool, touched, reserved).succeeds_with(victims, elsewhere):
+        pool.ledger.undo(mark)
+        return False
+    for victim in claim.victims:
+        restore(pool, (victim,))
+    for move in claim.moves:
+        pool.stopped.discard(move.victim.key)
+        insert_victim(pool, move.victim)
+    claim.victims.clear()
+    claim.moves.clear()
+    pool.room_came_back = True
+    return True
