@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..backends.protocol import EnforcementBackend, StopNotebookOrder
 from ..store.records.commands import ChangeJob, Recorded, RecordMemoryEnforcement, Request
 from ..store.records.rows import NotebookRecord
-from .lease import FencedStore
+from .leadership.lease import FencedStore
 from .notifications import NotificationQueue
 
 log = logging.getLogger(__name__)

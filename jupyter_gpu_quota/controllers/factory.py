@@ -18,7 +18,7 @@ from ..store.transactions import Store
 from .enforcement import Enforcement
 from .enforcement_effects import Effects
 from .idleness import Idleness
-from .lease import FencedStore
+from .leadership.lease import FencedStore
 from .loop import Controller
 from .notifications import ChannelSender, JobNotifications, NotificationQueue, give_up_unconfigured
 from .reconciliation import Reconciliation

@@ -38,7 +38,7 @@ from ..store.records.commands import Recorded, RecordIdleState
 from ..store.records.idle_state import IdleState, Suspension, word_of
 from ..store.records.rows import NotebookRecord
 from .activity_records import ActivityRecorder, measured_reports, report_of, restored
-from .lease import FencedStore
+from .leadership.lease import FencedStore
 from .notifications import NotificationQueue
 
 log = logging.getLogger(__name__)

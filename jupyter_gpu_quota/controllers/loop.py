@@ -16,7 +16,7 @@ from typing import Protocol
 from ..hub_api import HubUnavailable
 from ..store.records.activity import LOOP_STATUS_EVERY_MS, KeepNotes, Note
 from ..store.records.calls import LeaseLost, StoreUnavailable
-from .lease import FencedStore, Leadership
+from .leadership.lease import FencedStore, Leadership
 
 log = logging.getLogger(__name__)
 

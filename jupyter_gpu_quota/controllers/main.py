@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..bundle import BundleStore
-from ..deployment.heartbeat import Heartbeat
+from ..deployment.heartbeat import MAX_TURN_S, Heartbeat
 from ..deployment.selected_backend import BackendUnavailable, ControllersBackend, backend_of
 from ..hub_api import RestHub
 from ..notifications.channels import channels_of
@@ -34,7 +34,8 @@ from ..store.records.commands import ApplyQuota, Refusal
 from ..store.transactions import Store
 from .external_services import ChannelList, HubCalls
 from .factory import ControllerFactory
-from .lease import FencedStore, Leadership, unique_holder
+from .leadership.lease import FencedStore, Leadership, unique_holder
+from .leadership.renewal import LeaseRenewal
 from .loop import Loop, LoopStatusRecorder, LoopThread
 from .recovery.guard import RecoveryGuard
 from .retention import DAY_MS, HOUR_MS, Retention, RetentionTimes
@@ -114,6 +115,7 @@ class Controllers:
     """All control loops of one process: scheduling and retention in the main thread, the others in their own."""
 
     leadership: Leadership
+    renewal: LeaseRenewal
     scheduling: Loop
     retention: Loop
     others: tuple[Loop, ...]
@@ -141,7 +143,8 @@ def build(config: GPUQuota, backend: ControllersBackend, store: Store, shared: S
     others = [Loop(name, make, leadership, now_ms) for name, make in factory.controllers().items()]
     every = [scheduling, retention, *others]
     status = Loop(LoopStatusRecorder.name, lambda: LoopStatusRecorder(every, fenced), leadership, now_ms)
-    return Controllers(leadership, scheduling, retention, (*others, status), channels.close)
+    renewal = LeaseRenewal(leadership, shared, now_ms, max_turn_s=MAX_TURN_S)
+    return Controllers(leadership, renewal, scheduling, retention, (*others, status), channels.close)
 
 
 def _wake_all(sockets: Path) -> None:
@@ -187,9 +190,11 @@ def run(controllers: Controllers, wake: wakeup.WakeupSocket, shutdown: _Shutdown
     for thread in threads:
         thread.start()
     retention_at = 0
+    controllers.renewal.start()
     try:
         while not shutdown.is_requested():
             heartbeat.note_turn()
+            controllers.renewal.note_turn()
             next_at = controllers.scheduling.run()
             if now_ms() >= retention_at:
                 retention_at = controllers.retention.run()
@@ -197,6 +202,7 @@ def run(controllers: Controllers, wake: wakeup.WakeupSocket, shutdown: _Shutdown
     finally:
         for thread in threads:
             thread.end(END_WITHIN_S / len(threads))
+        controllers.renewal.end()
         controllers.close()
         _resign(controllers.leadership)
 

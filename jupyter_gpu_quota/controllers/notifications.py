@@ -34,7 +34,7 @@ from ..store.records.notifications import (
 )
 from ..store.records.rows import JobRecord, NotebookRecord
 from ..store.transactions import Store
-from .lease import FencedStore
+from .leadership.lease import FencedStore
 
 log = logging.getLogger(__name__)
 

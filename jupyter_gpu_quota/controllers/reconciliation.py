@@ -15,7 +15,7 @@ from ..hub_api import Account, Server
 from ..store.reads.followed_store import FollowedStore
 from ..store.records.commands import ChangeJob, Recorded, ReturnNotebook
 from ..store.records.rows import NotebookRecord
-from .lease import FencedStore
+from .leadership.lease import FencedStore
 
 log = logging.getLogger(__name__)
 

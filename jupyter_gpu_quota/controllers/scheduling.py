@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
-from ..backends.protocol import DataSource, JobBackend, SampleBackend, StartOrder, StopOrder
+from ..backends.protocol import JobBackend, SampleBackend, StartOrder, StopOrder
 from ..core.eviction.quarantine import quarantine_changes
 from ..core.facts import DeviceFact, RankFact
-from ..core.job_ends import JobEnd
 from ..core.lifecycle import HOLDS_GPU
 from ..core.model import (
     Allocation,
@@ -23,26 +22,24 @@ from ..core.model import (
     Node,
     Notebook,
     NotebookState,
-    Placement,
     Policy,
     Snapshot,
 )
-from ..core.plan import RESIZED, Plan
-from ..core.reason_codes import ReasonCode
+from ..core.plan import Plan
 from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import decide
 from ..core.validate import Violation, violations
 from ..quotafile import QuotaFile
-from ..quotafile.document import DataSection
 from ..store.reads.data_access import holds_without_data
 from ..store.reads.past_use import next_update_at
 from ..store.reads.snapshot import Mirror
 from ..store.records.calls import Committed, Lease, LeaseLost
-from ..store.records.commands import JobSpec, SetInventory
+from ..store.records.commands import SetInventory
 from ..store.records.plan_chunks import PlanChunk, chunks_of
 from ..store.records.rows import JobRecord
 from ..store.transactions import Store
-from .lease import Leadership
+from .leadership.lease import Leadership
+from .orders import start_order, stop_order
 from .recovery.guard import RecoveryGuard
 
 log = logging.getLogger(__name__)
@@ -136,8 +133,8 @@ class SchedulingController:
     def _next_run(self, now: int) -> int:
         """Not later than when half of the lease is over: it is renewed then."""
         rest = self.tick_max_ms()
-        if self.lease is not None:
-            rest = min(rest, self.lease.expires_at - self.leadership.lease_ms // 2 - self.clock())
+        if (renew_at := self.leadership.renew_at) is not None:
+            rest = min(rest, renew_at - self.clock())
         return now + max(1, rest)
 
     # --- lease ----------------------------------------------------------------------------------------------------
@@ -153,12 +150,17 @@ class SchedulingController:
         """
         lease = self.lease if self.leadership.is_fresh(self.clock()) else None
         lease = lease or self._renew_lease()
-        if lease.fencing != self.fenced:
-            lease = self._checked(lease)
-            self.executor.fence(lease.fencing)
-            self.fenced = lease.fencing
-            self.ordered_at.clear()
-            self.due.clear()
+        return lease if lease.fencing == self.fenced else self._take_over(lease)
+
+    def _take_over(self, lease: Lease) -> Lease:
+        """Begin a term. Another thread renews the lease meanwhile. Raises LeaseLost where that failed."""
+        lease = self._checked(lease)
+        self.executor.fence(lease.fencing)
+        if not self.leadership.is_in_force(lease.fencing):
+            raise LeaseLost(f"The lease of leader {lease.fencing} ended during its take-over; it does not act.")
+        self.fenced = lease.fencing
+        self.ordered_at.clear()
+        self.due.clear()
         return lease
 
     def _renew_lease(self, *, above: int = 0) -> Lease:
@@ -385,14 +387,14 @@ class SchedulingController:
     # --- apply ----------------------------------------------------------------------------------------------------
     def _apply(self, lease: Lease, now: int) -> None:
         """Order the backend to start the jobs that are starting, and to stop those that are pausing or stopping."""
-        if self.clock() >= lease.expires_at:
-            return
         records = (self.mirror.jobs[id] for id in self.mirror.in_motion)
         wanted = {(record.job.id, record.job.attempt, record.job.state): record for record in records}
         self.ordered_at = {key: at for key, at in self.ordered_at.items() if key in wanted}
         due = [key for key in wanted if now - self.ordered_at.get(key, -REPEAT_ORDER_MS) >= REPEAT_ORDER_MS]
         allocated = self._allocations_of({job for job, _, _ in due}) if due else {}
         for key in due:
+            if not self.leadership.is_in_force(lease.fencing):
+                return  # the lease ended meanwhile: its successor gives the orders
             if wanted[key].job.state is JobState.STARTING:
                 self.executor.start(self._start_order(wanted[key], allocated.get(key[0], []), lease))
             else:
@@ -407,30 +409,12 @@ class SchedulingController:
         return found
 
     def _start_order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> StartOrder:
-        spec, file = record.spec, self.quota_file
-        environment = file.environment_named(spec.environment) if file else None
-        return StartOrder(
-            job=record.job.id,
-            attempt=record.job.attempt,
-            fencing=lease.fencing,
-            command=_command_of(spec, environment.python if environment else None),
-            placements=tuple(map(_placement, held)),
+        return start_order(
+            record, held, lease, self.quota_file,
             devices=tuple(self.mirror.devices[name] for name in sorted({a.device for a in held})),
-            run_as=record.account,
-            variables=spec.variables,
-            secrets=self.store.secrets(record.job.id) if spec.secret_names else {},
-            bundle=spec.bundle,
-            directory=spec.directory,
-            live=spec.live,
-            ranks=len({part.rank for part in held}),
-            outputs_limit_mib=self._outputs_limit_mib(spec.project),
-            project=spec.project,
-            data=tuple(map(_data_source, file.data_in(spec.data))) if file else (),
-            image=environment.image if environment else None,
-            python=environment.python if environment else None,
-            cpu_milli=record.job.cpu_milli,
-            memory_mib=record.job.memory_mib,
-        )
+            secrets=self.store.secrets(record.job.id) if record.spec.secret_names else {},
+            outputs_limit_mib=self._outputs_limit_mib(record.spec.project),
+        )  # fmt: skip
 
     def _outputs_limit_mib(self, project: str) -> int | None:
         """The most that one job may write: the deployment's limit, or the space of its project where that is less."""
@@ -439,14 +423,7 @@ class SchedulingController:
 
     def _stop_order(self, record: JobRecord, lease: Lease) -> StopOrder:
         assert self.policy is not None, "no job starts or stops before the first quota file"
-        times = self.policy.preemption
-        code = record.reason.code if record.reason else None
-        grace_s = times.lent_grace_s if code is ReasonCode.BORROWER_RETURNS else times.grace_s
-        job = record.job
-        reason = "resize" if code in RESIZED else code or str(job.target)
-        if isinstance(record.reason, JobEnd):  # the pause file says why the other ranks are stopped
-            reason = ReasonCode.RANK_FAILED
-        return StopOrder(job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason)
+        return stop_order(record, self.policy.preemption, lease)
 
     # --- on time --------------------------------------------------------------------------------------------------
     def _run_if_due(self, what: str, every_ms: int, now: int, task: Callable[[int], None]) -> None:
@@ -483,19 +460,3 @@ class SchedulingController:
 def _returning_allocation(notebook: Notebook, home: Device) -> Allocation:
     """An empty allocation on the device of a lent slice, by which the sampler finds the processes of its owner."""
     return Allocation(id=notebook.id, workload=notebook.id, rank=0, device=home.id, gpu_milli=0, memory_mib=0)
-
-
-def _command_of(spec: JobSpec, python: str | None) -> tuple[str, ...]:
-    """The command; the interpreter of its environment replaces a leading python or python3."""
-    return (python, *spec.command[1:]) if python and spec.command[0] in ("python", "python3") else spec.command
-
-
-def _data_source(section: DataSection) -> DataSource:
-    return DataSource(
-        variable=section.variable, path=section.path, claim=section.claim, sub_path=section.sub_path,
-        mount=section.mounted_at, read_only=section.read_only,
-    )  # fmt: skip
-
-
-def _placement(held: Allocation) -> Placement:
-    return Placement(rank=held.rank, device=held.device, gpu_milli=held.gpu_milli, memory_mib=held.memory_mib)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..controllers.idleness import CHECK_EVERY_MS, Idleness, machine_state_of
-from ..controllers.lease import FencedStore, Leadership
+from ..controllers.leadership.lease import FencedStore, Leadership
 from ..controllers.notifications import NotificationQueue
 from ..core.idle.activity import IdleMode, IdlePolicy
 from ..core.idle.classification import Busy, Idle, Unknown

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
 from ..backends.simulated.jobs import Behaviour, Clock, SimulatedJobs
-from ..controllers.lease import Leadership
+from ..controllers.leadership.lease import Leadership
 from ..controllers.retention import Retention, RetentionTimes
 from ..controllers.scheduling import Intervals, SchedulingController
 from ..core.amounts import gpu_text, matching_models

@@ -132,6 +132,11 @@ class Store(StoreQueries):
         with self._writing(now) as work:
             return leases.acquire(work, holder, ttl_ms=ttl_ms, above=above)
 
+    def renew_lease(self, lease: Lease, *, now: int, ttl_ms: int) -> Lease | None:
+        """Continue a term; None where it is over. It never begins one, and so the fencing number stays the same."""
+        with self._writing(now) as work:
+            return leases.renew(work, lease, ttl_ms=ttl_ms)
+
     def release_lease(self, lease: Lease) -> None:
         with self._writing(0) as work:
             leases.release(work, lease)

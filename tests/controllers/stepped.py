@@ -12,7 +12,7 @@ from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcemen
 from jupyter_gpu_quota.controllers.enforcement import Enforcement
 from jupyter_gpu_quota.controllers.factory import ControllerFactory
 from jupyter_gpu_quota.controllers.idleness import Idleness
-from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership
+from jupyter_gpu_quota.controllers.leadership.lease import FencedStore, Leadership
 from jupyter_gpu_quota.controllers.notifications import ChannelSender
 from jupyter_gpu_quota.controllers.reconciliation import Reconciliation
 from jupyter_gpu_quota.hub_api import Account, HubUnavailable, Server

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jupyter_gpu_quota.controllers.lease import CLOCK_WARNING_EVERY_MS, FencedStore, Leadership, unique_holder
+from jupyter_gpu_quota.controllers.leadership.lease import (
+    CLOCK_WARNING_EVERY_MS,
+    FencedStore,
+    Leadership,
+    unique_holder,
+)
 from jupyter_gpu_quota.controllers.loop import (
     MAX_BACKOFF_MS,
     MIN_BACKOFF_MS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpu_quota.controllers.lease import Leadership
+from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import DAY_MS, Retention, RetentionTimes
 from jupyter_gpu_quota.controllers.retention.output_retention import JOBS_A_RUN
 from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jupyter_gpu_quota.controllers.lease import Leadership
+from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import BUNDLES_EVERY_MS, DAY_MS, EVERY_MS, Retention, RetentionTimes
 from jupyter_gpu_quota.core.model import Node
 from jupyter_gpu_quota.store.records.calls import LeaseLost

@@ -13,7 +13,7 @@ from ...quotafile import QuotaFile
 from ...store.reads.quota_revision import in_force
 from ...store.records.commands import ForgetGone
 from ...store.transactions import Store
-from ..lease import Leadership
+from ..leadership.lease import Leadership
 from .output_retention import OutputRetention
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

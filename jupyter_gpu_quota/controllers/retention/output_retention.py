@@ -12,7 +12,7 @@ from ...store.records.calls import Page
 from ...store.records.commands import OutputsExpired
 from ...store.records.rows import JobRecord
 from ...store.transactions import Store
-from ..lease import Leadership
+from ..leadership.lease import Leadership
 
 RETRY_MS = 1_000
 """How soon the next run is while a size or a removal is awaited."""

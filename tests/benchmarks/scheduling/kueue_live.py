@@ -22,7 +22,7 @@ from pathlib import Path
 
 from jupyter_gpu_quota.api.requests.writer import MAX_BATCH
 from jupyter_gpu_quota.backends.simulated.jobs import Behaviour, SimulatedJobs
-from jupyter_gpu_quota.controllers.lease import Leadership
+from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.main import MAX_SCHEDULING_BACKOFF_MS, now_ms, reduce_garbage_collection
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.model import Preemption

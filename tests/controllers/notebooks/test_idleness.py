@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from jupyter_gpu_quota.api.views.idle_states import policy_of
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.controllers.idleness import machine_state_of
-from jupyter_gpu_quota.controllers.lease import FencedStore
+from jupyter_gpu_quota.controllers.leadership.lease import FencedStore
 from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
 from jupyter_gpu_quota.hub_api import HubUnavailable
 from jupyter_gpu_quota.store.memory import MemoryStore

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership
+from jupyter_gpu_quota.controllers.leadership.lease import FencedStore, Leadership
 from jupyter_gpu_quota.controllers.loop import Loop
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.facts import DeviceFact, RankFact

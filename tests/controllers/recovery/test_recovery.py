@@ -14,7 +14,7 @@ import pytest
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.backends.local.backend import LocalBackend
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
-from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership, unique_holder
+from jupyter_gpu_quota.controllers.leadership.lease import FencedStore, Leadership, unique_holder
 from jupyter_gpu_quota.controllers.loop import Loop
 from jupyter_gpu_quota.controllers.recovery.guard import RecoveryGuard
 from jupyter_gpu_quota.controllers.scheduling import Intervals, SchedulingController

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.backends.protocol import StartOrder
-from jupyter_gpu_quota.controllers.lease import Leadership
+from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, JobState, Node

@@ -6,11 +6,13 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 
-from ..store.records.calls import CLOCK_TOLERANCE_MS, MAX_LEASE_MS, Lease, LeaseLost
-from ..store.records.commands import Recorded, Refusal, Request
-from ..store.transactions import Store
+from ...store.records.calls import CLOCK_TOLERANCE_MS, MAX_LEASE_MS, Lease, LeaseLost
+from ...store.records.commands import Recorded, Refusal, Request
+from ...store.transactions import Store
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +25,9 @@ def unique_holder() -> str:
 
 
 class Leadership:
-    """The lease of one process. Only the scheduling loop renews it; the other loops act while it is in force.
+    """The lease of one process. Only the scheduling loop takes it; the other loops act while it is in force.
 
+    A turn of the scheduling loop may last longer than a lease, so another thread continues the term meanwhile.
     ``clock`` gives milliseconds since 1970; ``holder`` names this process; a lease lasts ``lease_ms``.
     """
 
@@ -36,12 +39,19 @@ class Leadership:
         self.checked: int | None = None
         """The fencing number of the term whose database was checked; None while decisions are held."""
         self._warned_at: int | None = None
+        self._renewed_at: int | None = None
+        self._renewing = threading.Lock()
 
     def renew(self, now: int, *, above: int = 0) -> Lease | None:
         """Take or renew the lease; None while another process holds it. Raises StoreUnavailable.
 
-        ``above``: the fencing number must be above this one.
+        ``above``: the fencing number must be above this one. Only the scheduling loop calls it.
         """
+        with self._renewing:
+            self._renewed_at = now
+            return self._take_or_renew(now, above)
+
+    def _take_or_renew(self, now: int, above: int) -> Lease | None:
         before, stored = self.lease, self._store.lease()
         self.lease = self._store.acquire_lease(self.holder, now=now, ttl_ms=self.lease_ms, above=above)
         if self.lease is not None and (before is None or before.fencing != self.lease.fencing):
@@ -65,19 +75,43 @@ class Leadership:
                 taken.holder, ahead_ms / 1000, self.holder, CLOCK_TOLERANCE_MS / 1000,
             )  # fmt: skip
 
-    def is_fresh(self, now: int) -> bool:
-        """Whether less than half of the lease's time has gone.
+    def continue_term(self, store: Store) -> None:
+        """Renew the lease while it is in force, from another thread than the loop's. Raises StoreUnavailable.
 
-        A lease with more time left than its whole duration was taken before the clock was set back.
+        A term that is over stays over: whatever the loop has begun in it must not be continued.
         """
-        return self.lease is not None and self.lease_ms // 2 < self.lease.expires_at - now <= self.lease_ms
+        with self._renewing:
+            lease, now = self.lease, self._clock()
+            if lease is not None:
+                renewed = store.renew_lease(lease, now=now, ttl_ms=self.lease_ms)
+                self.lease = renewed or replace(lease, expires_at=min(lease.expires_at, now))
+
+    @property
+    def renew_at(self) -> int | None:
+        """When the loop renews the lease; None: at once."""
+        return None if self.lease is None or self._renewed_at is None else self._renewed_at + self.lease_ms // 2
+
+    def is_fresh(self, now: int) -> bool:
+        """Whether the lease is in force and the loop renewed it less than half of its time ago.
+
+        A lease that was renewed later than now was renewed before the clock was set back.
+        """
+        lease, renewed_at = self.lease, self._renewed_at
+        if lease is None or renewed_at is None:
+            return False
+        return renewed_at <= now < renewed_at + self.lease_ms // 2 and self.is_in_force(lease.fencing)
+
+    def is_in_force(self, fencing: int) -> bool:
+        """Whether the term with this number continues, by this process's clock."""
+        lease, now = self.lease, self._clock()
+        return lease is not None and lease.fencing == fencing and now < lease.expires_at <= now + self.lease_ms
 
     def current(self) -> Lease | None:
         """The lease, while it is in force by this process's clock, and no decision is held."""
-        lease, now = self.lease, self._clock()
-        if self.checks_database and lease is not None and lease.fencing != self.checked:
+        lease = self.lease
+        if lease is None or (self.checks_database and lease.fencing != self.checked):
             return None
-        return lease if lease is not None and now < lease.expires_at <= now + self.lease_ms else None
+        return lease if self.is_in_force(lease.fencing) else None
 
     def check(self) -> Lease:
         """The lease in force. Raises LeaseLost: a process that was frozen past its lease must not act."""
@@ -88,9 +122,10 @@ class Leadership:
 
     def resign(self) -> None:
         """Give the lease back, so that a successor need not wait for its end."""
-        if self.lease is not None:
-            self._store.release_lease(self.lease)
-            self.lease = None
+        with self._renewing:
+            if self.lease is not None:
+                self._store.release_lease(self.lease)
+                self.lease = None
 
 
 class FencedStore:

@@ -1,0 +1,1 @@
+"""The lease of this process, and its renewal."""
