@@ -50,7 +50,7 @@ def test_jobs_go_on_while_the_api_server_is_away(world: KubernetesWorld) -> None
 def test_a_job_takes_four_requests_until_its_end_and_four_to_settle(world: KubernetesWorld) -> None:
     controller, jobs = Controller(world), [f"J{number}" for number in range(10)]
     server = world.backend._server  # type: ignore[attr-defined]
-    until(lambda: server.requests == 12, what="six lists and six watches")
+    until(lambda: server.requests == 14, what="seven lists and seven watches")
     before = server.requests
     for job in jobs:
         controller.start(job, "ends with 3")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.protocol import StartOrder, StopNotebookOrder
+from jupyter_gpu_quota.backends.protocol import DataSource, StartOrder, StopNotebookOrder
 from jupyter_gpu_quota.backends.rendering.pods import REQUIRED
 from jupyter_gpu_quota.core.model import Device, Placement
 from tests.backends.contract import Controller
@@ -20,6 +20,10 @@ from tests.kube.control_plane import ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
 from tests.kube.world import KubernetesWorld
 from tests.patience import until
+
+ON_A_MACHINE = DataSource(
+    variable="IMAGES", path="/data/images", claim=None, sub_path=None, mount="/data/images", read_only=True
+)
 
 
 @pytest.fixture
@@ -266,8 +270,12 @@ def test_a_notebook_is_stopped_by_deleting_its_pod(world: KubernetesWorld) -> No
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        pytest.param({"live": True}, "pods do not have the folders of users yet", id="a live job"),
-        pytest.param({"data": {"IMAGES": "/data/images"}}, "pods do not have data yet", id="a job with data"),
+        pytest.param({"live": True}, "pods do not have the folders of users", id="a live job"),
+        pytest.param(
+            {"data": (ON_A_MACHINE,)},
+            "the quota file names no claim of pods for the data of IMAGES",
+            id="data without a claim",
+        ),
         pytest.param({"bundle": "0" * 64}, "its folders cannot be made: ", id="a job without its code"),
     ],
 )

@@ -29,8 +29,8 @@ projects:
 """
 
 CONFIG = """
-import os
-os.environ["KUBECONFIG"] = {kubeconfig!r}
+from kubernetes_asyncio.config import kube_config
+kube_config.KUBE_CONFIG_DEFAULT_LOCATION = {kubeconfig!r}  # imported before this file
 c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
 c.GPUQuota.simulated_devices = []
 for name, value in {settings!r}.items():
