@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.client.informer import Informer
+from jupyter_gpu_quota.backends.kubernetes.jobs import attempts as attempts_module
 from jupyter_gpu_quota.backends.kubernetes.readers import kubernetes_readers
 from jupyter_gpu_quota.backends.protocol import JobRefused
 from tests.backends.contract import Controller
@@ -40,7 +41,7 @@ def test_attempts_are_found_by_a_controller_that_knows_none_of_them(world: Kuber
     controller.orders.clear()
     world.backend.jobs.settled("E", 1)
     attempts = world.another().attempts
-    until(lambda: attempts.unsettled() == {("R", 2), ("S", 1)}, what=attempts.unsettled)
+    assert attempts.unsettled() == {("R", 2), ("S", 1)}, "the records were read before this is answered"
     found = {each.job: each for each in attempts.newest(["E", "never"])}
     assert attempts.newest_fence() == 3
     assert {(each.job, each.attempt, each.runs, each.stop_reason) for each in found.values()} == {
@@ -54,9 +55,23 @@ def test_a_pod_that_waits_counts_as_running(world: KubernetesWorld) -> None:
     world.kubelet.ignored.add("gq-j-1-0")
     Controller(world).start("J", "runs on")
     until(world.pods)
-    attempts = world.another().attempts
-    (found,) = until(lambda: attempts.newest([]))
+    (found,) = world.another().attempts.newest([])
     assert (found.job, found.runs, found.facts[0].started_at) == ("J", True, None)
+
+
+def test_records_that_cannot_be_read_are_an_error_and_no_lost_work(
+    world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that has just started would count every running job as lost, and hold all decisions."""
+    listed = Informer.list
+
+    async def without_records(informer: Informer) -> None:
+        await (asyncio.sleep(1000) if informer.path.endswith("/configmaps") else listed(informer))
+
+    monkeypatch.setattr(Informer, "list", without_records)
+    monkeypatch.setattr(attempts_module, "TIMEOUT_S", 0.5)
+    with pytest.raises(OSError, match="could not be read within"):
+        world.another().attempts.newest(["J"])
 
 
 def test_a_record_that_is_known_before_its_pod_is_no_end(

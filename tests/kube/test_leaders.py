@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -164,3 +165,21 @@ def test_an_order_that_is_made_for_the_leader_before_is_refused_by_the_cluster(w
     world.backend.jobs.start(order("J", "runs on", fencing=4))
     world.pass_ms(world.wait_ms)
     assert names(world) == set()
+
+
+def test_a_take_over_does_not_wait_for_the_requests_of_jobs(
+    world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader before has queued thousands of requests: at a bounded rate they take longer than a lease lasts."""
+    controller = Controller(world)
+    world.backend.jobs.fence(1)
+    controller.start("J", "runs on", fencing=1)
+    controller.began("J", "runs on")
+    backend = world.another()
+
+    async def never() -> None:
+        await asyncio.sleep(1000)
+
+    monkeypatch.setattr(backend._server._rate, "take", never)
+    backend.jobs.fence(2)
+    assert {fact.job for fact in until(backend.jobs.observe)} == {"J"}

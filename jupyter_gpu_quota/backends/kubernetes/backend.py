@@ -45,7 +45,7 @@ class KubernetesBackend:
         self._slices = Informer(self._server, "/apis/resource.k8s.io/v1/resourceslices")
         self._claims = Informer(self._server, "/apis/resource.k8s.io/v1/resourceclaims")
         self._all_pods = Informer(self._server, "/api/v1/pods", kept=kept_of_pod, fieldSelector=PRESENT)
-        self._fence_server = ApiServer(kubeconfig, context)  # never behind thousands of requests for jobs
+        self._fence_server = ApiServer(kubeconfig, context)
         fence = ClusterFence(self._fence_server, settings.namespace)
         self.jobs = KubernetesJobs(
             self._server, self._thread, fence, volume, settings, self._inventory, self._published, on_change, patience_s

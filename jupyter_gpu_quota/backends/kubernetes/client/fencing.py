@@ -17,10 +17,13 @@ class FenceMissing(OSError):
 
 
 class ClusterFence:
-    """The ConfigMap of one namespace that the admission policy compares with."""
+    """The ConfigMap of one namespace that the admission policy compares with.
+
+    ``server`` is for the requests of a take-over alone: they never wait behind thousands of requests for jobs.
+    """
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
-        self._server, self._namespace = server, namespace
+        self.server, self._namespace = server, namespace
         self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
 
     async def newest(self) -> int:
@@ -34,7 +37,7 @@ class ClusterFence:
             newest = number_of(stored)
             if fencing > newest:
                 try:
-                    await self._server.replace(f"{self._maps}/{FENCE}", with_number(stored, fencing))
+                    await self.server.replace(f"{self._maps}/{FENCE}", with_number(stored, fencing))
                 except Conflict:
                     continue
                 newest = fencing
@@ -44,7 +47,7 @@ class ClusterFence:
 
     async def _read(self) -> Json:
         try:
-            return await self._server.get(f"{self._maps}/{FENCE}")
+            return await self.server.get(f"{self._maps}/{FENCE}")
         except NotFound:
             raise FenceMissing(
                 f"namespace {self._namespace} has no ConfigMap {FENCE}, by which the API server refuses leaders that "
@@ -72,7 +75,7 @@ class ClusterFence:
         older = newest - 1
         probe: Json = {"metadata": {"name": f"{FENCE}-probe", "annotations": {FENCING: str(older)}}}
         try:
-            await self._server.create(self._maps, probe, dryRun="All")
+            await self.server.create(self._maps, probe, dryRun="All")
         except Refused as error:
             if refusal_of(older) in str(error):
                 return ""

@@ -55,12 +55,12 @@ class Informer:
                 log.warning("%s cannot be watched, next attempt in %.1f s: %s", self.path, pause_s, error)
                 await asyncio.sleep(pause_s)
 
-    async def list(self) -> None:
-        """Read all objects as they are now."""
+    async def list(self, server: ApiServer | None = None) -> None:
+        """Read all objects as they are now. ``server``: the connections of it are used, and its rate."""
         found: dict[str, Json] = {}
         query: dict[str, str | int] = {"limit": PAGE}
         while True:
-            page = await self._server.get(self.path, **self._selectors, **query)
+            page = await (server or self._server).get(self.path, **self._selectors, **query)
             found |= {self._key(each): each for each in page["items"]}
             if not (more := page["metadata"].get("continue")):
                 break

@@ -5,6 +5,7 @@ Every request carries the number of a leader, and every deletion a precondition 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from .pod_states import is_over
 from .records import data_of, ranks_of
 
 log = logging.getLogger(__name__)
+
+KNOWN_AGAIN_S = 0.2
 
 MIN_GRACE_S = 1
 """A grace of 0 would remove a pod whose processes may still run."""
@@ -32,10 +35,17 @@ class AttemptObjects:
         self.pods = Informer(server, f"{self._core}/pods", self._changed, labelSelector=selector)
         self.records = Informer(server, f"{self._core}/configmaps", self._changed, labelSelector=selector)
 
-    async def read_all(self) -> None:
-        """Read all records and pods as they are now."""
-        await self.records.list()
-        await self.pods.list()
+    async def read_all(self, server: ApiServer) -> None:
+        """Read all records and pods as they are now, by connections that no other requests wait for."""
+        await self.records.list(server)
+        await self.pods.list(server)
+
+    async def wait_until_known(self) -> None:
+        """Wait until all records and pods were listed and are watched."""
+        while True:
+            if self.records.is_synced and self.pods.is_synced:
+                return
+            await asyncio.sleep(KNOWN_AGAIN_S)
 
     def record_of(self, job: str, attempt: int) -> Json | None:
         """The record of an attempt."""

@@ -33,7 +33,11 @@ class ClusterAttempts:
             return 0
 
     def unsettled(self) -> Collection[tuple[str, int]]:
-        """The attempts with a record that is not settled."""
+        """The attempts with a record that is not settled. Raises OSError while the records cannot be read."""
+        try:
+            self._thread.call(self._jobs.objects.wait_until_known(), TIMEOUT_S)
+        except TimeoutError:
+            raise OSError(f"the records and the pods of jobs could not be read within {TIMEOUT_S:.0f} s") from None
         found = list(self._jobs.objects.records.objects.values())
         return frozenset(attempt_of(each) for each in found if SETTLED not in data_of(each))
 

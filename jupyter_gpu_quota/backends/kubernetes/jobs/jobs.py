@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 FENCE_TIMEOUT_S = 30.0
 PUBLISH_EVERY_S = 2.0
-SYNCED_AGAIN_S = 0.2
 TRASH_AGAIN_S = 600.0
 
 PATIENCE_S = 300.0
@@ -282,11 +281,8 @@ class KubernetesJobs:
 
     async def _may_run(self, job: str) -> bool:
         """Whether a pod of the job is not over, so that no file of it is removed; waits until that is known."""
-        while True:
-            if self.objects.records.is_synced and self.objects.pods.is_synced:
-                pods = [pod for key in self._attempts_of(job) for pod in self.objects.pods_of(*key)]
-                break
-            await asyncio.sleep(SYNCED_AGAIN_S)
+        await self.objects.wait_until_known()
+        pods = [pod for key in self._attempts_of(job) for pod in self.objects.pods_of(*key)]
         if any(not is_over(pod) for pod in pods):
             log.warning("no file of job %s is removed: it may still have processes", job)
             return True
@@ -296,7 +292,7 @@ class KubernetesJobs:
     async def _raise_fence(self, fencing: int) -> None:
         """Take over: read everything again, and settle what the leader before had begun to settle."""
         self._fencing = max(self._fencing, await self._fence.raise_to(fencing))
-        await self.objects.read_all()
+        await self.objects.read_all(self._fence.server)
         self._thread.run(("trash",), self._empty_trash)
         for record in self.objects.records.objects.values():
             if SETTLED in data_of(record):
