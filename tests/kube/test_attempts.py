@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.client.api_server import Unavailable
 from jupyter_gpu_quota.backends.kubernetes.client.informer import Informer
 from jupyter_gpu_quota.backends.kubernetes.jobs import attempts as attempts_module
+from jupyter_gpu_quota.backends.kubernetes.jobs.attempt_objects import AttemptObjects
 from jupyter_gpu_quota.backends.kubernetes.readers import kubernetes_readers
 from jupyter_gpu_quota.backends.protocol import JobRefused
 from tests.backends.contract import Controller
@@ -72,6 +74,48 @@ def test_records_that_cannot_be_read_are_an_error_and_no_lost_work(
     monkeypatch.setattr(attempts_module, "TIMEOUT_S", 0.5)
     with pytest.raises(OSError, match="could not be read within"):
         world.another().attempts.newest(["J"])
+
+
+def test_an_end_is_compared_without_its_log(world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader has thousands of them to compare; their logs are kept afterwards."""
+
+    async def no_log(objects: AttemptObjects, pod: object, limit: int) -> bytes:
+        raise Unavailable(0, "the kubelet does not answer")
+
+    monkeypatch.setattr(AttemptObjects, "read_log", no_log)
+    Controller(world).start("E", "ends with 3")
+    until(lambda: world.pods() and world.pods()[0]["status"]["phase"] == "Failed", what=world.pods)
+    (found,) = world.another().attempts.newest([])
+    assert (found.runs, [fact.exit_status for fact in found.facts]) == (False, [3])
+
+
+@pytest.mark.parametrize("step", ["create", "delete", "release"])
+def test_the_requests_for_the_ranks_of_a_gang_do_not_wait_for_each_other(
+    world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Each would be behind thousands of requests for other jobs: a gang of 250 would wait 250 times as long."""
+    real, waiting, go = getattr(AttemptObjects, step), list[object](), asyncio.Event()
+
+    async def together(objects: AttemptObjects, about: object, *more: object) -> object:
+        if about == "pods" or step != "create":
+            waiting.append(about)
+            if len(waiting) >= 2:
+                go.set()
+            await go.wait()
+        return await real(objects, about, *more)
+
+    monkeypatch.setattr(AttemptObjects, step, together)
+    controller = Controller(world)
+    controller.start("G", "runs on", ranks=2)
+    for rank in range(2):
+        controller.until(lambda fact, rank=rank: fact.rank == rank and fact.started_at)  # type: ignore[misc]
+    controller.stop("G", grace_s=1)
+    for rank in range(2):
+        controller.until(lambda fact, rank=rank: fact.rank == rank and fact.tree_gone)  # type: ignore[misc]
+    controller.orders.clear()
+    world.backend.jobs.settled("G", 1)
+    until(lambda: not world.pods())
+    assert len(waiting) >= 2
 
 
 def test_a_record_that_is_known_before_its_pod_is_no_end(

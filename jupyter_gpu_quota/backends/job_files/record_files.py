@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ LOCK_TIMEOUT_S, LOCK_AGAIN_S = 2.0, 0.05
 
 def write_record(path: str, record: Mapping[str, Any], *, durable: bool = True) -> None:
     """Replace a JSON file atomically; ``durable`` also waits until it is on the disk. Raises OSError."""
-    temporary, data = f"{path}.{os.getpid()}.tmp", json.dumps(record).encode()
+    temporary, data = f"{path}.{os.getpid()}.{threading.get_native_id()}.tmp", json.dumps(record).encode()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if os.write(fd, data) < len(data):  # the disk is full, or a limit is reached

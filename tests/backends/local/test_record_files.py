@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,26 @@ def test_a_record_that_a_full_disk_cuts_off_does_not_replace_the_one_before(
     with pytest.raises(OSError, match="No space left"):
         write_record(path, {"claimed_at": 1, "pid": 7})
     assert read_record(path) == {"claimed_at": 1}
+
+
+def test_two_threads_that_write_one_record_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, fsync, written = str(tmp_path / "status.json"), os.fsync, list[int]()
+
+    def during(fd: int) -> None:
+        """Another thread writes the whole record while this one waits for the disk."""
+        if not written:
+            written.append(fd)
+            thread = threading.Thread(target=write_record, args=(path, {"by": "another"}))
+            thread.start()
+            thread.join()
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", during)
+    write_record(path, {"by": "this"})
+    assert read_record(path) == {"by": "this"}
+    assert [each.name for each in tmp_path.iterdir()] == ["status.json"]
 
 
 def test_a_leader_that_was_frozen_while_it_fenced_does_not_block_its_successor(

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ....core.facts import RankFact
 from ..client.api_server import Json, RequestFailed
 from .attempt_objects import AttemptObjects
 from .pod_states import is_waiting, rank_of, rank_status, why_lost
-from .records import SETTLED, STARTED, STOP, data_of, kept_order, ranks_of, refused_of
+from .records import SETTLED, STARTED, STOP, Attempt, data_of, kept_order, ranks_of, refused_of
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
 
 Rank = tuple[str, int, int]
+Status = dict[str, Any]
 
 NO_LOG = (400, 404)
 """Statuses of a request for a log that there is none: the container never ran."""
+
+UNREADABLE = "job %s, attempt %d cannot be observed: %s"
 
 LOG_PATIENCE_S = 30.0
 """How long a kubelet may not answer before the log of an ended rank is given up."""
@@ -32,16 +35,57 @@ class AttemptFacts:
     def __init__(self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], None]) -> None:
         self._objects, self._volume, self._on_waiting = objects, volume, on_waiting
         self.newest: dict[Rank, RankFact] = {}
-        self._ends: dict[Rank, dict[str, Any]] = {}
+        self._ranks: dict[Attempt, dict[Rank, None]] = {}
+        self._ends: dict[Attempt, dict[Rank, Status]] = {}
+
+    def note(self, fact: RankFact) -> bool:
+        """Take a fact; returns whether it is new."""
+        rank = (fact.job, fact.attempt, fact.rank)
+        if self.newest.get(rank) == fact:
+            return False
+        self.newest[rank] = fact
+        self._ranks.setdefault(rank[:2], {})[rank] = None
+        return True
+
+    def of_attempt(self, job: str, attempt: int) -> dict[Rank, RankFact]:
+        """The newest facts of one attempt."""
+        return {rank: self.newest[rank] for rank in self._ranks.get((job, attempt), ())}
 
     def forget(self, job: str, attempt: int) -> None:
         """Drop an attempt that is settled."""
-        for known in (self.newest, self._ends):
-            for rank in [rank for rank in known if rank[:2] == (job, attempt)]:
-                del known[rank]
+        for rank in self._ranks.pop((job, attempt), ()):
+            del self.newest[rank]
+        self._ends.pop((job, attempt), None)
 
-    async def read(self, job: str, attempt: int) -> list[RankFact]:
-        """The facts of an attempt by its record and its pods; none of one that is settled or unknown."""
+    async def read(self, attempts: Iterable[Attempt]) -> list[RankFact]:
+        """The facts of attempts; those that cannot be read now are left out, and logged.
+
+        The files of all of them are read in one thread: a change of threads for each of thousands would take longer.
+        """
+        found = await asyncio.gather(*(self._readable(each) for each in attempts))
+        return await asyncio.to_thread(self._of_files, [status for statuses in found for status in statuses])
+
+    async def _readable(self, attempt: Attempt) -> list[Status]:
+        try:
+            return await self.statuses(*attempt)
+        except (RequestFailed, OSError) as error:
+            log.info(UNREADABLE, *attempt, error)
+            return []
+
+    def _of_files(self, statuses: list[Status]) -> list[RankFact]:
+        found = []
+        for status in statuses:
+            try:
+                found.append(self._volume.fact(status))
+            except OSError as error:
+                log.info(UNREADABLE, status["job"], status["attempt"], error)
+        return found
+
+    async def statuses(self, job: str, attempt: int) -> list[Status]:
+        """The status of each rank by the record and the pods; none of an attempt that is settled or unknown.
+
+        Raises RequestFailed and OSError. The end of a rank is kept on the volume before it is one.
+        """
         record = self._objects.record_of(job, attempt)
         if record is None or SETTLED in (data := data_of(record)):
             return []
@@ -49,20 +93,22 @@ class AttemptFacts:
         refused = refused_of(data)
         found = []
         for rank in range(ranks_of(data)):
-            about: dict[str, Any] = {"job": job, "attempt": attempt, "rank": rank}
-            status: dict[str, Any] | None = None
+            about: Status = {"job": job, "attempt": attempt, "rank": rank}
+            status: Status | None = None
             if str(rank) in refused:
                 status = {**about, "refused": refused[str(rank)], "tree_gone": True}
             elif rank in pods or {STOP, STARTED} & data.keys():
                 pod = pods.get(rank)
-                if pod is None and (job, attempt, rank) not in self._ends:  # a record may be known before its pods
+                if pod is None and (job, attempt, rank) not in self._ends_of(
+                    (job, attempt)
+                ):  # a record may be known before its pods
                     pod = await self._objects.read_pod(job, attempt, rank)
                 status = await (self._status_of(pod, data) if pod else self._status_without_pod(about, data))
             if status is not None:
-                found.append(await asyncio.to_thread(self._volume.fact, status))
+                found.append(status)
         return found
 
-    async def _status_of(self, pod: Json, data: dict[str, str]) -> dict[str, Any] | None:
+    async def _status_of(self, pod: Json, data: dict[str, str]) -> Status | None:
         """The status of a rank with a pod; None: it has not begun. The end of one is kept before it is reported."""
         status = rank_status(pod)
         if "ended_at" in status:
@@ -72,12 +118,13 @@ class AttemptFacts:
             return None
         return status
 
-    async def _status_without_pod(self, status: dict[str, Any], data: dict[str, str]) -> dict[str, Any]:
+    async def _status_without_pod(self, status: Status, data: dict[str, str]) -> Status:
         """A rank that was stopped before it had a pod, or whose pod was removed by force."""
         rank = (status["job"], status["attempt"], status["rank"])
-        if rank not in self._ends:
+        ends = self._ends_of(rank[:2])
+        if rank not in ends:
             known = await asyncio.to_thread(self._volume.ended, *rank)
-            ended: dict[str, Any] = {
+            ended: Status = {
                 **status,
                 "ended_at": time.time_ns() // 1_000_000,
                 "tree_gone": True,
@@ -89,24 +136,28 @@ class AttemptFacts:
                 ended |= {"pause_requested": True, "pause_reason": data[STOP]}
             if known is None:
                 known = await asyncio.to_thread(self._volume.record_end, ended, None)
-            self._ends[rank] = known
-        return self._ends[rank]
+            ends[rank] = known
+        return ends[rank]
 
-    async def _kept_end(self, pod: Json, status: dict[str, Any], data: dict[str, str]) -> dict[str, Any] | None:
+    def _ends_of(self, attempt: Attempt) -> dict[Rank, Status]:
+        return self._ends.setdefault(attempt, {})
+
+    async def _kept_end(self, pod: Json, status: Status, data: dict[str, str]) -> Status | None:
         """The record of a rank's end, with its log on the volume; None: it cannot be kept now."""
         rank = rank_of(pod)
-        if rank not in self._ends:
+        ends = self._ends_of(rank[:2])
+        if rank not in ends:
             try:
-                self._ends[rank] = await self._keep_end(pod, status | kept_order(data))
+                ends[rank] = await self._keep_end(pod, status | kept_order(data))
             except RequestFailed as error:
                 log.info("the log of %s cannot be read, it is tried again: %s", pod["metadata"]["name"], error)
                 return None
-            known = self._ends[rank]
+            known = ends[rank]
             if known.get("exit_status") is None and not known.get("pause_requested"):
                 log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, why_lost(pod))
-        return self._ends[rank]
+        return ends[rank]
 
-    async def _keep_end(self, pod: Json, status: dict[str, Any]) -> dict[str, Any]:
+    async def _keep_end(self, pod: Json, status: Status) -> Status:
         known = await asyncio.to_thread(self._volume.ended, *rank_of(pod))
         if known is not None:
             return known

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from ....core.facts import RankFact
 from ....core.model import Placement
 from ....core.recovery.differences import AttemptRecord
 from ...job_files.attempt_records import JobAttempts
@@ -12,7 +13,7 @@ from ..client.fencing import ClusterFence, FenceMissing
 from ..client.loop_thread import LoopThread
 from .jobs import KubernetesJobs
 from .pod_states import rank_of, rank_status
-from .records import SETTLED, STOP, attempt_of, data_of, order_of, ranks_of
+from .records import SETTLED, STOP, Attempt, Json, attempt_of, data_of, order_of, ranks_of
 from .volume import JobVolume
 
 TIMEOUT_S = 30.0
@@ -46,34 +47,37 @@ class ClusterAttempts:
         present: dict[str, int] = {}
         for job, attempt in self.unsettled():
             present[job] = max(attempt, present.get(job, 0))
-        found = self._thread.call(self._all_of_cluster(present), TIMEOUT_S)
+        found = self._thread.call(self._of_cluster(present.items()), TIMEOUT_S)
         return sorted(
-            [*filter(None, found), *self._settled.newest([job for job in jobs if job not in present])],
-            key=lambda each: each.job,
+            [*found, *self._settled.newest([job for job in jobs if job not in present])], key=lambda each: each.job
         )
 
-    async def _all_of_cluster(self, newest: Mapping[str, int]) -> list[AttemptRecord | None]:
-        """All in one call: a new leader has them within its lease, of thousands of jobs."""
-        return [await self._of_cluster(job, attempt) for job, attempt in newest.items()]
+    async def _of_cluster(self, attempts: Iterable[Attempt]) -> list[AttemptRecord]:
+        """Attempts of the cluster; one that has neither a pod nor an end is left out.
 
-    async def _of_cluster(self, job: str, attempt: int) -> AttemptRecord | None:
-        """One attempt; None where it has neither a pod nor an end."""
-        record = self._jobs.objects.record_of(job, attempt)
-        if record is None:
-            return None
-        ranks = range(ranks_of(data_of(record)))
-        facts = {
-            rank: fact for rank in ranks if (fact := self._jobs.facts.newest.get((job, attempt, rank))) is not None
-        }
-        if len(facts) < len(ranks):
-            facts = {fact.rank: fact for fact in await self._jobs.facts.read(job, attempt)}
-        for pod in self._jobs.objects.pods_of(job, attempt):
-            rank = rank_of(pod)[2]
-            if rank not in facts:  # it waits for its node or its image
-                facts[rank] = await asyncio.to_thread(self._volume.fact, rank_status(pod))
-        order = order_of(data_of(record))
-        return AttemptRecord(
-            job=job, attempt=attempt, facts=tuple(facts[rank] for rank in sorted(facts)), ranks=order.get("ranks"),
-            placements=tuple(Placement(**part) for part in order["placements"]) if order else None,
-            stop_reason=data_of(record).get(STOP),
-        ) if facts else None  # fmt: skip
+        All in one call, and no request for a rank that has a pod: a new leader compares thousands of them.
+        """
+        records = {each: record for each in attempts if (record := self._jobs.objects.record_of(*each)) is not None}
+        statuses, unseen = list[Json](), list[Attempt]()
+        facts = {each: dict[int, RankFact]() for each in records}
+        for each, record in records.items():
+            known = {rank[2]: fact for rank, fact in self._jobs.facts.of_attempt(*each).items()}
+            pods = {rank_of(pod)[2]: pod for pod in self._jobs.objects.pods_of(*each)}
+            facts[each] |= known
+            statuses += [rank_status(pod) for rank, pod in pods.items() if rank not in known]
+            if len(known.keys() | pods.keys()) < ranks_of(data_of(record)):
+                unseen.append(each)
+        for each in unseen:
+            statuses += await self._jobs.facts.statuses(*each)
+        for fact in await asyncio.to_thread(lambda: list(map(self._volume.fact_of_pod, statuses))):
+            facts[fact.job, fact.attempt].setdefault(fact.rank, fact)
+        return [_attempt_record(record, facts[each]) for each, record in records.items() if facts[each]]
+
+
+def _attempt_record(record: Json, facts: Mapping[int, RankFact]) -> AttemptRecord:
+    (job, attempt), order = attempt_of(record), order_of(data_of(record))
+    return AttemptRecord(
+        job=job, attempt=attempt, facts=tuple(facts[rank] for rank in sorted(facts)), ranks=order.get("ranks"),
+        placements=tuple(Placement(**part) for part in order["placements"]) if order else None,
+        stop_reason=data_of(record).get(STOP),
+    )  # fmt: skip

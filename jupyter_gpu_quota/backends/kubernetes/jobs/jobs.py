@@ -13,8 +13,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
 
 from ....bundle import BundleRefused
 from ....core.facts import RankFact
@@ -37,9 +39,13 @@ from .records import REFUSED, SETTLED, STARTED, STOP, Attempt, attempt_of, data_
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FENCE_TIMEOUT_S = 30.0
-PUBLISH_EVERY_S = 2.0
+PUBLISH_EVERY_S, PUBLISH_REST = 2.0, 4.0
+"""The interval of readings of the files of running jobs; with thousands of them, a multiple of the last reading."""
+
+PUBLISH_BATCH, PUBLISH_AT_ONCE = 64, 4
 TRASH_AGAIN_S = 600.0
 
 PATIENCE_S = 300.0
@@ -64,7 +70,8 @@ class KubernetesJobs:
         self._locks: dict[Attempt, asyncio.Lock] = {}
         self._lock = threading.Lock()
         self._news: dict[Rank, None] = {}
-        self._dirty = set[Attempt]()
+        self._dirty, self._unchanged = dict[Attempt, None](), dict[Attempt, None]()
+        self._publishing, self._published_in_s = set[Attempt](), 0.0
 
     @property
     def fencing(self) -> int:
@@ -94,9 +101,10 @@ class KubernetesJobs:
     def settled(self, job: str, attempt: int) -> None:
         """Remove the pods and the record of an attempt; its log and its end stay on the volume."""
         with self._lock:
-            ranks = [rank for rank in self.facts.newest if rank[:2] == (job, attempt)]
-            if all(self.facts.newest[rank].tree_gone for rank in ranks):
-                self._news = {rank: None for rank in self._news if rank not in ranks}
+            facts = self.facts.of_attempt(job, attempt)
+            if all(fact.tree_gone for fact in facts.values()):
+                for rank in facts:
+                    self._news.pop(rank, None)
         self._thread.run(("settled", job, attempt), partial(self._settle, job, attempt))
 
     def forget(self, job: str) -> None:
@@ -145,9 +153,9 @@ class KubernetesJobs:
             await self.objects.create("secrets", secret(*about, secrets))
         if order.ranks > 1:
             await self.objects.create("services", rendezvous_service(*about))
-        for rank in range(order.ranks):
-            if str(rank) not in refused and (why := await self._create_rank(order, rank, owner)) is not None:
-                refused[str(rank)] = why
+        ranks = [rank for rank in range(order.ranks) if str(rank) not in refused]
+        found = await all_of([self._create_rank(order, rank, owner) for rank in ranks])
+        refused |= {str(rank): why for rank, why in zip(ranks, found, strict=True) if why is not None}
         data = {STARTED: "true", **({REFUSED: json.dumps(refused)} if refused else {})}
         await self.objects.patch_record(order.job, order.attempt, order.fencing, data)
 
@@ -205,10 +213,13 @@ class KubernetesJobs:
                 record = await self.objects.make_record(*key, order.fencing, {STOP: order.reason})
             if STOP not in data_of(record):
                 await self.objects.patch_record(*key, order.fencing, {STOP: order.reason})
-            for pod in self.objects.pods_of(*key):
-                if not is_over(pod):
-                    await asyncio.to_thread(self._volume.request_pause, *rank_of(pod), order.reason)
-                    await self.objects.delete(pod, order.fencing, order.reason, order.grace_s)
+            pods = [pod for pod in self.objects.pods_of(*key) if not is_over(pod)]
+            await asyncio.to_thread(self._request_pause, pods, order.reason)
+            await all_of([self.objects.delete(pod, order.fencing, order.reason, order.grace_s) for pod in pods])
+
+    def _request_pause(self, pods: Sequence[Json], reason: str) -> None:
+        for pod in pods:
+            self._volume.request_pause(*rank_of(pod), reason)
 
     def _look_why_waiting(self, pod: Json) -> None:
         """Refuse a rank that cannot start, at once or after a while. One that no node takes is lost instead."""
@@ -244,8 +255,7 @@ class KubernetesJobs:
                 return
             if self.objects.record_of(*key) is not None:
                 await self.objects.patch_record(*key, self._fencing, {SETTLED: "true"})
-            for pod in pods:
-                await self.objects.release(pod, self._fencing)
+            await all_of([self.objects.release(pod, self._fencing) for pod in pods])
             await self.objects.remove_record(*key)
             with self._lock:
                 self.facts.forget(*key)
@@ -302,39 +312,66 @@ class KubernetesJobs:
 
     # --- facts ----------------------------------------------------------------------------------------------------
     def _changed(self, found: Json) -> None:
-        self._dirty.add(attempt_of(found))
+        self._dirty.setdefault(attempt_of(found))
         self._thread.run(("publish",), self._publish)
 
     async def publish_forever(self) -> None:
         """Publish attempts that have not ended every few seconds: their progress and checkpoints, and failed reads."""
         while True:
-            await asyncio.sleep(PUBLISH_EVERY_S)
+            await asyncio.sleep(max(PUBLISH_EVERY_S, PUBLISH_REST * self._published_in_s))
             ended = Counter(rank[:2] for rank, fact in self.facts.newest.items() if _has_ended(fact))
             for record in self.objects.records.objects.values():
                 key, data = attempt_of(record), data_of(record)
                 if SETTLED not in data and ended[key] < ranks_of(data):
-                    self._dirty.add(key)
+                    self._unchanged.setdefault(key)
             self._thread.run(("publish",), self._publish)
 
     async def _publish(self) -> None:
-        """Compute the facts of the attempts that changed."""
-        while self._dirty:
-            dirty, self._dirty = self._dirty, set()
-            for key in dirty:
-                for fact in await self._known_facts(*key):
-                    rank = (fact.job, fact.attempt, fact.rank)
-                    if self.facts.newest.get(rank) != fact:
-                        with self._lock:
-                            self.facts.newest[rank], self._news[rank] = fact, None
-                        self._on_change()
+        """Compute the facts of the attempts that changed, and then of those whose files may have changed."""
+        began = time.monotonic()
+        await all_of([self._publish_next() for _ in range(PUBLISH_AT_ONCE)])
+        self._published_in_s = time.monotonic() - began
 
-    async def _known_facts(self, job: str, attempt: int) -> list[RankFact]:
-        """The facts of an attempt; none while they cannot be read, which is tried again soon."""
-        try:
-            return await self.facts.read(job, attempt)
-        except (RequestFailed, OSError) as error:
-            log.info("job %s, attempt %d cannot be observed: %s", job, attempt, error)
-            return []
+    async def _publish_next(self) -> None:
+        """Publish one batch after the other, each attempt in one of them at a time."""
+        while batch := self._next_batch():
+            self._publishing |= batch
+            try:
+                self._note(await self.facts.read(batch))
+            finally:
+                self._publishing -= batch
+
+    def _next_batch(self) -> set[Attempt]:
+        """Some attempts that nobody publishes; those that changed come first."""
+        for waiting in (self._dirty, self._unchanged):
+            batch = set(islice((key for key in waiting if key not in self._publishing), PUBLISH_BATCH))
+            for key in batch:
+                self._dirty.pop(key, None)
+                self._unchanged.pop(key, None)
+            if batch:
+                return batch
+        return set()
+
+    def _note(self, facts: Sequence[RankFact]) -> None:
+        with self._lock:
+            new = [fact for fact in facts if self.facts.note(fact)]
+            self._news |= {(fact.job, fact.attempt, fact.rank): None for fact in new}
+        if new:
+            self._on_change()
+
+
+async def all_of(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines at once until all have ended, and then raise the first error.
+
+    The pods of a gang would otherwise wait for each other behind thousands of requests for other jobs.
+    """
+    found = await asyncio.gather(*coroutines, return_exceptions=True)
+    results = []
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+        results.append(each)
+    return results
 
 
 def _has_ended(fact: RankFact) -> bool:

@@ -70,6 +70,13 @@ class JobVolume:
         saved = {} if status.get("saved_at") else {"saved_at": _newest_change(paths.checkpoint)}
         return rank_fact(paths, {**status, **saved})
 
+    def fact_of_pod(self, status: Mapping[str, Any]) -> RankFact:
+        """The fact of a rank whose pod is known, and whose end may not be kept yet."""
+        if "ended_at" in status:
+            rank = (status["job"], status["attempt"], status["rank"])
+            status = self.ended(*rank) or {**status, "completed": self._is_complete(self.paths(*rank))}
+        return self.fact(status)
+
     def ended(self, job: str, attempt: int, rank: int) -> dict[str, Any] | None:
         """The record of a rank that ended; None where there is none."""
         found = read_record(self.paths(job, attempt, rank).status)
@@ -84,11 +91,15 @@ class JobVolume:
             kept.write(log)
         record = {
             **status,
-            "completed": is_complete(read_untrusted(paths.progress) or {}),
+            "completed": self._is_complete(paths),
             "saved_at": _newest_change(paths.checkpoint),
         }
         write_record(paths.status, record)
         return record
+
+    @staticmethod
+    def _is_complete(paths: RankPaths) -> bool:
+        return is_complete(read_untrusted(paths.progress) or {})
 
     def forget(self, job: str) -> None:
         """Move the files of a job to the trash."""
