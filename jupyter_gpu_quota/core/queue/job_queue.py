@@ -198,6 +198,13 @@ class ClassQueue:
             return None
         return self._first_of(job for job in self.jobs() if job.time_limit_s <= time_limit_s)
 
+    def first_beside(self, patient: Job, time_limit_s: int) -> Job | None:
+        """The first job, in order, that is within its user's ceiling, and short, or submitted before a patient job."""
+        fronts = (front[2] for user in self._waiting.users if (front := self._front(user)) is not None)
+        older = [one for one in fronts if (one.submitted_at, one.id) < (patient.submitted_at, patient.id)]
+        short = self.first_within(time_limit_s)
+        return self._first_of(older if short is None else [*older, short])
+
     def first_not_paused_for(self, preemptor: str) -> Job | None:
         """The first job, in order, that is within its user's ceiling and was not paused for this preemptor."""
         return self._first_of(job for job in self.jobs() if job.paused_for != preemptor)

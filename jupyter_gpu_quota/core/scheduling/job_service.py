@@ -132,7 +132,7 @@ class JobService:
         queue.is_preceded = patient is not None
         if patient is None or job.time_limit_s <= (in_time := patient.ends_in_time(self.pool)):
             return False
-        other = patient.job if patient.queue is queue else queue.first_within(in_time)
+        other = patient.job if patient.queue is queue else queue.first_beside(patient.job, in_time)
         if other is not None and queue.has_room_for(other.user):
             queue.choose(other)
             queue.is_preceded = patient.is_overtaken_by(other)

@@ -100,6 +100,13 @@ def test_a_patient_job_does_not_wait_behind_a_younger_one_of_its_class() -> None
 
 
 # R24
+# R24
+def test_a_job_that_was_submitted_before_a_patient_one_starts_though_it_is_behind_a_younger_one_of_its_class() -> None:
+    made = waited(world(f"{_behind_holder(120)}\na queues 1 minutes 120 fixed"), "a2", 25)
+    made.jobs["a4"] = dc.replace(made.jobs["a4"], attempt=1, submitted_at=made.now - 26 * HOUR_S * 1000)
+    assert started(made) == ["a4"], "the turn of a3's user is first, and a3 waits for a2"
+
+
 def test_a_job_of_higher_priority_starts_before_a_patient_one() -> None:
     made = waited(world(_behind_holder(120).replace("minutes 120 fixed", "minutes 120 priority 60 fixed")), "a2", 25)
     assert "a3" in started(made)
