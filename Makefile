@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help lab demo test test-in-one test-others test-slow test-gpu kube test-kube check soak bench mutants clean docs pictures
+.PHONY: help lab demo test test-in-one test-others test-slow test-gpu kube test-kube node test-node wheel check soak bench mutants clean docs pictures
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -76,12 +76,12 @@ test: $(TEST_READY)
 else
 test: $(TEST_READY)  ## run the tests, three processes at a time (TESTS=tests/core: only these, in one)
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-in-one test-others
-	@echo 'Left out: the tests marked slow (make test-slow) and soak (make soak), and tests/kube (make test-kube).'
+	@echo 'Left out: the tests marked slow (make test-slow) and soak (make soak), tests/kube (make test-kube), tests/node (make test-node).'
 endif
 
 # The tests that start hubs, kill databases or are timed run one after another. The others take as long in two processes.
 IN_ONE := tests/hub tests/labextension tests/gpu tests/demo tests/soak tests/store
-ELSEWHERE := tests/kube
+ELSEWHERE := tests/kube tests/node
 SPREAD := --numprocesses 2 --dist loadfile
 
 test-in-one: $(TEST_READY)
@@ -101,6 +101,15 @@ kube:  ## build the Kubernetes control plane of the tests, once: 10 to 40 minute
 
 test-kube: $(VENV)/.ready $(CACHE)/proxy/.ready  ## run the tests on a real Kubernetes API server (make kube builds it)
 	$(PYTEST) tests/kube tests/backends/kubernetes
+
+node: $(VENV)/.ready  ## build a kubelet and a container runtime for the tests, once, beside the control plane of make kube
+	nice -n 10 $(BIN)/python -m tests.node.build
+
+test-node: $(VENV)/.ready  ## run jobs as pods of a real kubelet on this machine: root is needed (make node builds it)
+	$(PYTEST) -rs tests/node
+
+wheel: $(VENV)/.lab  ## build the wheel, which the images install, into dist
+	$(BIN)/pip wheel $(PIP_OPTIONS) --no-deps --wheel-dir dist .
 
 check: $(VENV)/.ready  ## check format, lint, types and laws
 	$(BIN)/ruff format --check .

@@ -30,8 +30,8 @@ PROGRAMS = {
 """Each program with the module in tools/ that names its version, and its package. The first two start everything."""
 
 
-def folder(module: str) -> Path | None:
-    """The folder of a module's programs for this Go and these versions; None: Go is not installed."""
+def folder(module: str, tools: Path | None = None) -> Path | None:
+    """The folder of a module's programs for this Go, these versions and these sources; None: Go is not installed."""
     go = shutil.which("go")
     if go is None:
         return None
@@ -39,7 +39,8 @@ def folder(module: str) -> Path | None:
         [go, "env", "GOOS", "GOARCH", "GOVERSION"], capture_output=True, text=True, check=True, timeout=60
     )
     digest = hashlib.sha256()
-    for part in sorted((HERE / "tools" / module).glob("go.*")):
+    sources = (tools or HERE / "tools") / module
+    for part in [*sorted(sources.glob("go.*")), *sorted(sources.rglob("*.go"))]:
         digest.update(part.read_bytes())
     return CACHE / "-".join([*shown.stdout.split(), module, digest.hexdigest()[:12]])
 
@@ -62,32 +63,31 @@ def version_flags() -> str:
     return " ".join(f"-X {package}.{name}={value}" for package in packages for name, value in values.items())
 
 
-def build(program: str, into: Path) -> None:
-    """One program; its file appears only when it is complete."""
-    module, package = PROGRAMS[program]
+def build(package: str, program: Path, sources: Path, *options: str) -> None:
+    """One program of the module in ``sources``; its file appears only when it is complete."""
     began = time.monotonic()
-    partial = into / f".{program}.partial"
+    partial = program.with_name(f".{program.name}.partial")
     subprocess.run(
-        ["go", "build", "-trimpath", "-ldflags", f"-s -w {version_flags()}", "-o", str(partial), package],
-        cwd=HERE / "tools" / module,
+        ["go", "build", *options, "-trimpath", "-ldflags", f"-s -w {version_flags()}", "-o", str(partial), package],
+        cwd=sources,
         env=os.environ | {"CGO_ENABLED": "0"},
         check=True,
         timeout=3600,
     )
-    partial.rename(into / program)
-    size = (into / program).stat().st_size >> 20
-    print(f"{program:26}{time.monotonic() - began:6.0f} s {size:5} MiB", flush=True)
+    partial.rename(program)
+    size = program.stat().st_size >> 20
+    print(f"{program.name:26}{time.monotonic() - began:6.0f} s {size:5} MiB", flush=True)
 
 
 def main() -> int:
-    for program, (module, _) in PROGRAMS.items():
+    for program, (module, package) in PROGRAMS.items():
         into = folder(module)
         if into is None:
             print("Go is not installed. Install Go 1.26, or set KUBEBUILDER_ASSETS to a folder with these programs.")
             return 1
         into.mkdir(parents=True, exist_ok=True)
         if not (into / program).exists():
-            build(program, into)
+            build(package, into / program, HERE / "tools" / module)
         print(into / program)
     return 0
 

@@ -29,6 +29,8 @@ USERS = {
     "kube-scheduler": ("system:kube-scheduler", ""),
     "kwok": ("kwok", "system:masters"),
 }
+NODES = ("127.0.0.2", "127.0.0.3")
+"""The names of real nodes, which are the addresses of their kubelets."""
 ADDITIONAL = 200
 """Tokens for the service accounts of namespaces that tests make."""
 
@@ -170,7 +172,7 @@ class ControlPlane:
         self.spawn(name, *options)
 
     def _write_credentials(self) -> None:
-        names = dict(USERS)
+        names = USERS | {node: (f"system:node:{node}", "system:nodes") for node in NODES}
         for number in range(1, ADDITIONAL):
             names[f"test-{number}"] = (NAMESPACE_ACCOUNT.format(f"test-{number}"), "")
         self._tokens = {name: secrets.token_hex(16) for name in names}
@@ -196,7 +198,7 @@ class ControlPlane:
         self.spawn(
             "kube-apiserver", f"--etcd-servers={self._etcd_url}", "--bind-address=127.0.0.1",
             f"--secure-port={self.port}", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
-            "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC", "--profiling=false",
+            "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--profiling=false",
             f"--cert-dir={folder}/certificates", f"--token-auth-file={folder}/tokens.csv",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={folder}/accounts.key",

@@ -19,21 +19,21 @@ from tests.patience import until
 T = TypeVar("T")
 
 
-def install(plane: ControlPlane) -> str:
-    """A new namespace with the permissions, the policy and the fence of the chart."""
+def install(plane: ControlPlane, volume: str = "/nowhere") -> str:
+    """A new namespace with the permissions, the policy and the fence of the chart, and a folder as its volume."""
     namespace = plane.new_namespace()
     grant(plane, namespace)
-    make_volume(plane, namespace)
+    make_volume(plane, namespace, path=volume)
     return namespace
 
 
-def make_volume(plane: ControlPlane, namespace: str, claim: str = "jobs") -> None:
+def make_volume(plane: ControlPlane, namespace: str, claim: str = "jobs", path: str = "/nowhere") -> None:
     """The claim of a volume; without a controller-manager it is bound as that would bind it."""
     size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
     volumes, claims = "/api/v1/persistentvolumes", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     name = f"{namespace}-{claim}"
     reference = {"claimRef": {"namespace": namespace, "name": claim}, "persistentVolumeReclaimPolicy": "Retain"}
-    volume = {"capacity": size, "accessModes": modes, "hostPath": {"path": "/nowhere"}, **reference}
+    volume = {"capacity": size, "accessModes": modes, "hostPath": {"path": path}, **reference}
     plane.make(volumes, {"metadata": {"name": name}, "spec": {**volume, "storageClassName": "none"}})
     wanted = {"accessModes": modes, "resources": {"requests": size}, "volumeName": name}
     done = {} if plane.has_controller_manager else {"pv.kubernetes.io/bind-completed": "yes"}

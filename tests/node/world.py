@@ -1,0 +1,78 @@
+"""A backend in a namespace of its own, whose jobs are real pods of real nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jupyter_gpu_quota.backends.kubernetes.backend import KubernetesBackend
+from jupyter_gpu_quota.backends.protocol import Backend, StartOrder
+from jupyter_gpu_quota.backends.rendering.pods import PodSettings
+from jupyter_gpu_quota.core.model import Placement
+from tests.kube.control_plane import ControlPlane
+from tests.kube.world import install
+from tests.node.images import JOB_IMAGE, PREFIX
+from tests.patience import until
+
+T = TypeVar("T")
+NEVER_PULLED = {"imagePullPolicy": "Never"}
+
+
+class NodeWorld:
+    """One namespace; ``folder`` is its volume, as the pods and the backend see it."""
+
+    wait_ms = 1_500
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.folder, self.namespace = plane, folder, install(plane, str(folder))
+        self.settings = PodSettings(
+            namespace=self.namespace, hub="test", image=JOB_IMAGE, volume_claim="jobs", path_first=f"{PREFIX}/bin",
+            container=NEVER_PULLED,
+        )  # fmt: skip
+        self.backend: Backend = self.another()
+        self.backend.jobs.fence(1)
+
+    def another(self) -> KubernetesBackend:
+        made = KubernetesBackend(self.folder, self.settings, kubeconfig=self.plane.kubeconfig(self.namespace))
+        until(made.jobs.inventory)
+        return made
+
+    def order(self, job: str, *command: str, gpu_milli: int = 1000, at: int = 0, **more: Any) -> StartOrder:
+        """A job of one rank on a device, by its position; ``attempt`` is 1 unless it is given."""
+        devices = (self.backend.jobs.inventory() or ((), ()))[1]
+        part = Placement(rank=0, device=devices[at].id, gpu_milli=gpu_milli, memory_mib=0)
+        given = {"attempt": 1, "fencing": 1, **more}
+        return StartOrder(job=job, command=command, placements=(part,), devices=devices, **given)
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def pass_ms(self, duration_ms: int) -> None:
+        until_at = self.now() + duration_ms
+        until(lambda: self.now() >= until_at)
+
+    def restart(self) -> None:
+        self.backend.close()
+        self.backend = self.another()
+
+    def until(self, seen: Callable[[], T]) -> T:
+        return until(seen, what=lambda: (self.backend.jobs.observe(), self.pods()))
+
+    def stopped(self) -> Sequence[str] | None:
+        return None
+
+    def pods(self) -> list[dict[str, Any]]:
+        """The pods of the namespace, as the API server has them."""
+        found: list[dict[str, Any]] = self.plane.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return found
+
+    def close(self) -> None:
+        """End the backend, and remove all pods from the nodes."""
+        self.backend.close()
+        for pod in self.pods():
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
+            self.plane.patch(path, {"metadata": {"finalizers": None}})
+            self.plane.request("DELETE", path, {"gracePeriodSeconds": 1})
+        until(lambda: not self.pods(), what=self.pods)
