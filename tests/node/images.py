@@ -92,13 +92,16 @@ def add_machine(root: Path, python: Path) -> None:
     programs = [python, *(Path(found) for name in COMMANDS if (found := shutil.which(name)))]
     modules = [*standard.rglob("*.so"), *(root / PREFIX.lstrip("/")).rglob("*.so")]
     shutil.copytree(standard, _inside(root, standard), ignore=_left_out, symlinks=True)
-    for path in {*programs, *_libraries([*programs, *modules])}:
+    libraries = (path for path in _libraries([*programs, *modules]) if not path.is_relative_to(root))
+    for path in {*programs, *libraries}:
         target = _inside(root, path)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
     for name in ("tmp", "proc", "sys", "dev"):
         (root / name).mkdir(exist_ok=True)
     (root / "tmp").chmod(0o1777)
+    if not (root / "bin").exists():
+        (root / "bin").symlink_to("usr/bin")
 
 
 def _inside(root: Path, path: Path) -> Path:
@@ -110,11 +113,11 @@ def _left_out(folder: str, names: list[str]) -> Iterable[str]:
 
 
 def _libraries(programs: list[Path]) -> Iterator[Path]:
-    """The shared libraries of the system that programs and modules are linked to, and their loader."""
+    """The shared libraries that programs and modules are linked to, and their loader."""
     for at in range(0, len(programs), 200):
         words = ["ldd", *map(str, programs[at : at + 200])]
         shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout
-        for found in re.findall(r"(?:=> |^\t)(/(?:usr/)?lib\S+) \(0x", shown, re.MULTILINE):
+        for found in re.findall(r"(?:=> |^\t)(/\S+) \(0x", shown, re.MULTILINE):
             yield Path(found)
 
 

@@ -32,10 +32,11 @@ FIRST_PROCESS = """\
 set -e
 mount --bind "$0/var" /var
 mount --bind "$0/run" /run
+mount -t tmpfs -o size=8g images "$0/containerd"
 touch "$0/ready"
 sleep infinity & wait
 """
-"""The shell reaps the processes that lost their parents."""
+"""The shell reaps the processes that lost their parents. Images are in memory: their files go with the namespace."""
 
 
 class RealNode:
