@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.api.world import PREFIX, ServiceWorld, build_devices, service_world, train_devices
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 
 @pytest.fixture(scope="module")
@@ -425,7 +425,7 @@ def test_a_revision_of_5000_digits_is_refused(world: ServiceWorld) -> None:
 
 @pytest.mark.parametrize("lines", ["Content-Length: \xb2\r\n", "Content-Length: 3\r\nContent-Length: 4\r\n"])
 def test_a_content_length_that_is_no_number_is_refused(world: ServiceWorld, lines: str) -> None:
-    with socket.create_connection(("127.0.0.1", world.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", world.port), timeout=PATIENCE_S) as connection:
         connection.sendall(f"GET {PREFIX}api/v1/jobs HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode("latin-1"))
         assert b" 400 " in connection.recv(4096).split(b"\r\n")[0]
 

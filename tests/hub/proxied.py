@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -15,6 +14,7 @@ from itertools import count, cycle
 from typing import NamedTuple
 
 from jupyter_gpu_quota.demo.proxy import find_or_install_proxy
+from jupyter_gpu_quota.hub.ports import reserve_ports
 from tests.api.world import PREFIX, ServiceWorld
 from tests.patience import PATIENCE_S, until
 
@@ -51,8 +51,8 @@ class Load(NamedTuple):
 @contextmanager
 def proxy(world: ServiceWorld) -> Iterator[int]:
     """The proxy before the service, without a hub; returns its port."""
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        ports = [each.getsockname()[1] for each in (first, second)]
+    reserved = reserve_ports(f"the proxy of process {os.getpid()}", 2)
+    ports = [each.port for each in reserved]
     options = f"--ip 127.0.0.1 --port {ports[0]} --api-ip 127.0.0.1 --api-port {ports[1]} --log-level error"
     target = f"--default-target http://127.0.0.1:{world.port}"
     command = [*find_or_install_proxy(), *options.split(), *target.split()]
@@ -62,6 +62,8 @@ def proxy(world: ServiceWorld) -> Iterator[int]:
             yield ports[0]
         finally:
             running.terminate()
+            for each in reserved:
+                each.release()
 
 
 def _answers(port: int) -> bool:

@@ -70,6 +70,16 @@ class GpuHub(RealHub):
         (found,) = self.service("GET", "/devices", token=self.stage.admin_token).body["items"]
         return dict(found)
 
+    def device_for(self, name: str) -> dict[str, Any]:
+        """The device, as the pages of a user read it."""
+        (found,) = self.service("GET", "/devices", token=self.person(name).token).body["items"]
+        return dict(found)
+
+    def notebook_for(self, name: str, notebook: str) -> dict[str, Any]:
+        """A notebook, as the pages of a user read it; {} where they do not list it."""
+        items = self.service("GET", "/notebooks?stopped=1", token=self.person(name).token).body["items"]
+        return next((dict(item) for item in items if item["id"] == notebook), {})
+
     def holder(self, kind: str) -> dict[str, Any]:
         """The holder of this kind, as the device's row tells it to an administrator; {} where there is none."""
         devices = self.service("GET", "/devices", token=self.stage.admin_token).body["items"]
@@ -111,10 +121,3 @@ class GpuOwner(Owner):
         super().__init__(hub)
         self.pid = int(self.run(self.gpu, KERNEL_PID))
         hub.uses(self.pid, mib, None)
-
-
-def page_row(hub: RealHub, name: str, notebook: str) -> str:
-    """The row of a notebook on somebody's overview page."""
-    page = hub.browser(name).get("/services/gpu-quota/")
-    assert f'id="notebook-{notebook}"' in page, page
-    return page.split(f'id="notebook-{notebook}"')[1].split("</tr>")[0]

@@ -210,7 +210,10 @@ class RealHub:
             known = json.loads((self.stage.state_dir / "service.json").read_text())["pid"]
         except (OSError, ValueError):
             return not self.stage.state_dir.exists()
-        return f"PPid:\t{hub.pid}\n" in Path(f"/proc/{known}/status").read_text()
+        try:
+            return f"PPid:\t{hub.pid}\n" in Path(f"/proc/{known}/status").read_text()
+        except OSError:  # the older service ended between the two reads
+            return False
 
 
 class Browser:

@@ -24,7 +24,7 @@ OFTEN = """
 c.Spawner.environment = {"JUPYTERHUB_ACTIVITY_INTERVAL": "1"}
 c.Spawner.args = [*c.Spawner.args, "--GPUQuotaActivity.report_every_s=2"]
 """
-WORK_S = 45
+WORK_S = 60
 SILENT_WORK = f"""
 import threading, time
 until = time.monotonic() + {WORK_S}
@@ -64,7 +64,7 @@ def test_silent_gpu_work_is_activity_and_its_end_is_none(hub: RealHub) -> None:
     hub.run_in_kernel(ann, SILENT_WORK)
     began = time.monotonic()
     hub.start("ann", CPU, "two")
-    with culler(hub, "--timeout=14"):
+    with culler(hub, "--timeout=25"):
         until(lambda: not hub.server("ann", "two"))
         until(lambda: not hub.server("ann"), WORK_S + 60)
     assert time.monotonic() - began > WORK_S, "the culler stopped a server whose GPU was in use"

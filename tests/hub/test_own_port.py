@@ -24,6 +24,8 @@ from jupyter_gpu_quota.hub import own_port, ports
 from jupyter_gpu_quota.hub.own_port import OwnPortMixin
 
 SMALL_SERVER = Path(__file__).with_name("small_server.py")
+START_TIMEOUT_S = 120
+SEED = f"the tests in process {os.getpid()}"
 TAKE = """\
 import signal, socket, sys
 taken = socket.create_server(("127.0.0.1", int(sys.argv[1])))
@@ -74,7 +76,8 @@ async def make(tmp_path: Path, take: Callable[[int], None]) -> Any:
             name=name, escaped_name=name, url=f"/user/{name}/", settings={"proxy": None}, spawners={}, db=None
         )
         hub = SimpleNamespace(base_url="/hub/", api_url="http://127.0.0.1:8081/hub/api", public_host="")
-        config = Config({"SimpleLocalProcessSpawner": {"home_dir_template": f"{tmp_path}/{{username}}", **settings}})
+        own = {"home_dir_template": f"{tmp_path}/{{username}}", "http_timeout": START_TIMEOUT_S, **settings}
+        config = Config({"SimpleLocalProcessSpawner": own})
         server = Server(user=user, hub=hub, config=config, oauth_client_id="client", environment={})
         server.cmd, server.args = [sys.executable, str(SMALL_SERVER)], []
         server.public_url = server.public_hub_url = ""
@@ -98,14 +101,18 @@ async def test_a_hundred_servers_that_start_together_have_a_hundred_ports() -> N
 
 
 def test_a_port_is_reserved_from_other_processes_until_its_own_ends() -> None:
-    code = "from jupyter_gpu_quota.hub.ports import reserve_ports as r; a, = r('s'); print(a.port, flush=True); input()"
-    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    code = (
+        "import sys; from jupyter_gpu_quota.hub.ports import reserve_ports\n"
+        "one, = reserve_ports(sys.argv[1]); print(one.port, flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, SEED]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     theirs = int(other.stdout.readline())
-    assert ports.free_ports("s") != [theirs]
+    assert ports.free_ports(SEED) != [theirs]
     other.kill()
     other.communicate()
-    assert ports.free_ports("s") == [theirs]
+    assert ports.free_ports(SEED) == [theirs]
 
 
 def test_a_range_of_outgoing_connections_that_leaves_no_port_is_not_respected(
@@ -146,7 +153,7 @@ async def test_a_server_that_never_gets_a_port_is_refused(make: Make) -> None:
 
 
 async def test_a_configured_port_is_kept_and_its_owner_is_looked_up(make: Make, take: Callable[[int], None]) -> None:
-    (port,) = ports.free_ports("configured")
+    (port,) = ports.free_ports(f"{SEED}, configured")
     server = make(port=port)
     assert await server.start() == ("127.0.0.1", port)
     await server.stop(now=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from jupyter_gpu_quota import setup_gpu_quota
 from jupyter_gpu_quota.hub import ports
 from jupyter_gpu_quota.hub.ports import free_ports
 
+SEED = f"a deployment of process {os.getpid()}"
+
 
 def test_a_port_is_below_the_range_of_outgoing_connections() -> None:
     first_ephemeral = int(ports.EPHEMERAL.read_text().split()[0])
@@ -18,15 +21,15 @@ def test_a_port_is_below_the_range_of_outgoing_connections() -> None:
 
 
 def test_a_seed_has_the_same_port_while_it_is_free() -> None:
-    (port,) = free_ports("a deployment")
-    assert free_ports("a deployment") == [port]
+    (port,) = free_ports(SEED)
+    assert free_ports(SEED) == [port]
     with socket.create_server(("127.0.0.1", port)):
-        assert free_ports("a deployment") != [port]
+        assert free_ports(SEED) != [port]
 
 
 def test_ports_in_use_by_the_configuration_are_skipped() -> None:
-    first, second = free_ports("a deployment", 2)
-    assert free_ports("a deployment", taken=frozenset({first})) == [second]
+    first, second = free_ports(SEED, 2)
+    assert free_ports(SEED, taken=frozenset({first})) == [second]
 
 
 def test_the_service_does_not_get_a_port_of_the_configuration(tmp_path: Path) -> None:

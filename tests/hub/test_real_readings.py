@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.cli import main
 from tests.gpu.conftest import built  # noqa: F401 - a fixture
-from tests.hub.real_gpu import DEVICE, MEMORY_MIB, GpuHub, GpuOwner, gpu_hub, page_row
-from tests.hub.test_lending import comes_back, lives
+from tests.hub.real_gpu import DEVICE, MEMORY_MIB, GpuHub, GpuOwner, gpu_hub
+from tests.hub.test_lending import COMES_BACK_S, comes_back, lives
 from tests.notifications.receivers import WebReceiver, web_receiver
 from tests.patience import until
 
@@ -39,7 +39,7 @@ def test_a_kernels_memory_is_read_and_unreadable_figures_are_unknown_with_a_reas
     until(lambda: (ann.slice()["enforcement"] or {}).get("memory") == "policed")
     assert ann.slice()["enforcement"]["compute"] == "none"
     assert hub.holder("notebook")["enforcement"]["memory"] == "policed"
-    assert "37 %" in hub.browser("ann").get("/services/gpu-quota/")
+    assert hub.device_for("ann")["utilisation_percent"] == 37
 
     hub.script.put("0 percent 4000")
     until(lambda: "impossible" in (hub.device()["utilisation_unknown"] or ""))
@@ -51,15 +51,11 @@ def test_a_kernels_memory_is_read_and_unreadable_figures_are_unknown_with_a_reas
     until(lambda: hub.device()["utilisation_unknown"] == found, READ_WITHIN_S)
     slice_ = ann.slice()
     assert (slice_["utilised_milli"], slice_["utilised_unknown"]) == (None, found)
-    assert found in tile(hub) and found in page_row(hub, "ann", slice_["id"]).replace("&#39;", "'")
+    assert hub.device_for("ann")["utilisation_unknown"] == found
+    assert hub.notebook_for("ann", slice_["id"])["utilised_unknown"] == found
     assert hub.service("GET", "/health").status == 200
     hub.script.drop("system hang")
     until(lambda: hub.device()["utilisation_percent"] == 0, READ_WITHIN_S)
-
-
-def tile(hub: GpuHub) -> str:
-    page = hub.browser("ann").get("/services/gpu-quota/")
-    return page.split(f'id="device-{DEVICE}"')[1].split("</article>")[0].replace("&#39;", "'")
 
 
 def test_a_notebook_above_its_share_is_warned_and_stopped_with_a_reason_and_its_neighbour_continues(
@@ -79,14 +75,15 @@ def stopped_for_its_memory(hub: GpuHub, hook: WebReceiver) -> None:
     hub.now_uses(ann.pid, QUARTER_MIB + 5_000, None)
     until(lambda: "more of the device's memory" in str(ann.slice()["enforcement"]["why"]))
     slice_ = ann.slice()
-    assert slice_["warning"] and slice_["warning"] in page_row(hub, "ann", slice_["id"])
+    assert slice_["warning"] and hub.notebook_for("ann", slice_["id"])["warning"]
     until(lambda: not hub.server("ann"), 240)
     assert lives(job), "the neighbour was stopped"
     until(lambda: not lives(ann.pid))
 
-    why = "The service stopped this notebook's server: its processes used 40942 MiB of device GPU-0"
-    stopped = "/services/gpu-quota/"
-    until(lambda: why in hub.browser("ann").get(stopped).replace("&#39;", "'"))
+    used_mib = QUARTER_MIB + 5_000
+    why = f"The service stopped this notebook's server: its processes used {used_mib} MiB of device GPU-0"
+    stopped = lambda: hub.notebook_for("ann", slice_["id"])  # noqa: E731
+    until(lambda: ((stopped().get("reason") or {}).get("message") or "").startswith(why), what=stopped)
     slices = ["--url", f"{hub.stage.url}/services/gpu-quota", "--token", ann.person.token]
     listed = CliRunner().invoke(main, ["notebooks", "--json", *slices])
     assert [each["reason"]["message"].startswith(why) for each in json.loads(listed.output)] == [True], listed.output
@@ -112,5 +109,5 @@ def test_an_idle_slice_is_freed_lent_and_returned_by_readings(tmp_path: Path, bu
         hub.off(ann.pid)
         pid = hub.runs(job)
         assert ann.slice()["state"] == "lent"
-        assert comes_back(ann, pid) <= 5
+        assert comes_back(ann, pid) <= COMES_BACK_S
         assert ann.run(ann.cpu, "print(kept)") == "43\n"

@@ -96,6 +96,7 @@ def logged_in(hub: RealHub, chromium: Any, name: str, *, has_slice: bool = True)
     """A browser context of a user who has logged in, with a server that has a slice or none."""
     made = chromium.new_context(viewport={"width": 1280, "height": 1000})
     made.set_default_timeout(PATIENCE_S * 1000)
+    made.add_init_script(TOASTS)
     log_in(hub, made, name, has_slice=has_slice)
     return made
 
@@ -128,6 +129,21 @@ def submit(page: Any, command: str, fields: Mapping[str, str] | None = None) -> 
         panel.get_by_label(label, exact=True).fill(value)
     panel.get_by_role("button", name="Submit", exact=True).click()
     panel.get_by_role("button", name="All jobs").wait_for()
+
+
+TOASTS = """
+window.toasts = [];
+new MutationObserver(changes => changes.forEach(change => change.addedNodes.forEach(node => {
+  const toast = node instanceof Element && (node.closest(".Toastify__toast") ?? node.querySelector(".Toastify__toast"));
+  if (toast) { window.toasts.push(toast.innerText); }
+}))).observe(document, {childList: true, subtree: true});
+"""
+"""Records the notifications of a page: JupyterLab removes some after eight seconds."""
+
+
+def notified(page: Any, words: str) -> None:
+    """Wait until a notification had these words, whether it is still shown or not."""
+    page.wait_for_function("words => window.toasts.some(toast => toast.includes(words))", arg=words)
 
 
 def cancel_all(hub: RealHub, name: str) -> None:

@@ -19,7 +19,7 @@ pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(
 
 WARNS = """
 policy:
-  idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 20s}
+  idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 45s}
 """
 LONG_MS = 120_000
 STOPPED = re.compile(r"The kernel of this notebook was shut down at .* its GPU was not in use. Its variables are lost.")

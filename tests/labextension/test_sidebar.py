@@ -19,6 +19,7 @@ from tests.labextension.lab import (
     lab_hub,
     logged_in,
     needs_lab,
+    notified,
     open_lab,
     submit,
 )
@@ -57,7 +58,7 @@ def test_a_job_is_submitted_and_watched_by_clicking(hub: RealHub, bob: Any) -> N
     panel.get_by_text("15 / 15").wait_for()
     panel.get_by_text("Log: succeeded").wait_for()
     assert panel.locator(".jgq-log img").count() == 0
-    page.locator(".jp-toast-message, .Toastify__toast").filter(has_text="succeeded").first.wait_for()
+    notified(page, "succeeded")
 
 
 @pytest.mark.slow
@@ -93,13 +94,15 @@ def test_a_refusal_has_the_reason_of_the_service(hub: RealHub, bob: Any) -> None
 
 
 def test_a_file_is_run_from_its_context_menu(hub: RealHub, bob: Any) -> None:
+    from playwright.sync_api import expect
+
     page = open_lab(hub, bob, "bob", "/tree/work/train.py")
     page.locator('.lm-TabBar-tab[data-id="filebrowser"]').click()
     page.locator(".jp-DirListing-item", has_text="train.py").click(button="right")
     page.get_by_role("menuitem", name="Run as GPU Job…").click()
     panel = page.locator(PANEL)
-    assert panel.get_by_label("Command", exact=True).input_value() == "python train.py"
-    assert panel.get_by_label("Folder", exact=True).input_value() == "work"
+    expect(panel.get_by_label("Command", exact=True)).to_have_value("python train.py")
+    expect(panel.get_by_label("Folder", exact=True)).to_have_value("work")
 
 
 @pytest.mark.slow
@@ -109,7 +112,9 @@ def test_several_jobs_are_cancelled_at_once(hub: RealHub, bob: Any) -> None:
     for name in ("first", "second"):
         submit(page, "sleep 600", {"Name": name} if panel.get_by_label("Name", exact=True).is_visible() else {})
         panel.get_by_role("button", name="All jobs").click()
-    for box in panel.locator(".jgq-job", has_text="sleep 600").get_by_role("checkbox").all()[:2]:
+    boxes = panel.locator(".jgq-job", has_text="sleep 600").get_by_role("checkbox")
+    until(lambda: boxes.count() == 2)
+    for box in boxes.all():
         box.check()
     panel.get_by_role("toolbar", name="Selected jobs").get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Cancel jobs").click()

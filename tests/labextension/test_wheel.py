@@ -5,6 +5,7 @@ It downloads JupyterLab from the package index, about a minute: `make test-slow`
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.labextension.lab import PANEL, ROOT, chromium, needs_lab
-from tests.notebook.jupyter_world import free_port
 from tests.patience import until
 
 __all__ = ["chromium"]
@@ -64,14 +64,13 @@ def test_jupyterlab_lists_the_extension_of_the_wheel(environment: Path) -> None:
 @pytest.fixture
 def lab(environment: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a JupyterLab of the environment."""
-    port = free_port()
-    words = ["jupyter", "lab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
+    words = ["jupyter", "lab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0",
              f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={tmp_path}"]  # fmt: skip
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(words, env=variables(environment), cwd=tmp_path, stdout=log, stderr=log)
     try:
-        until(lambda: "is running at" in (tmp_path / "log").read_text())
-        yield f"http://127.0.0.1:{port}/lab?token={TOKEN}"
+        listens = until(lambda: re.search(r"http://127\.0\.0\.1:\d+/lab", (tmp_path / "log").read_text()))
+        yield f"{listens[0]}?token={TOKEN}"
     finally:
         server.terminate()
         server.wait(60)

@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
+from jupyter_gpu_quota.hub.ports import ReservedPort, reserve_ports
 from jupyter_gpu_quota.wire import IdleView
 from jupyter_gpu_quota.wire.activity import ActivityAnswer, ActivityReport, FreeOrder, WakeAnswer
 from tests.patience import PATIENCE_S, until
@@ -120,9 +120,14 @@ def service_at(service: Service) -> Iterator[Service]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port for a server that starts later. No outgoing connection takes it, and no other test of this machine."""
+    (reserved,) = reserve_ports(f"the tests in process {os.getpid()}")
+    RESERVED.append(reserved)
+    return reserved.port
+
+
+RESERVED: list[ReservedPort] = []
+"""They are reserved until this process ends."""
 
 
 class JupyterServer:

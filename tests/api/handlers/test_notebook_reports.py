@@ -104,10 +104,11 @@ def test_a_kernel_is_reported_with_its_state_and_process(server: JupyterServer, 
 def test_a_silent_cell_is_busy_all_the_time(server: JupyterServer, service: Service) -> None:
     kernel = idle_kernel(server, service)
     with Stopwatch() as watch:
-        begin(server, kernel, "import time; time.sleep(4)")
+        begin(server, kernel, "import time; time.sleep(10)")
         service.next(lambda report: any(k.id == kernel and k.state == "busy" for k in report.kernels))
         ended = service.next(lambda report: any(k.id == kernel and k.state == "idle" for k in report.kernels))
-    assert next(k.quiet_ms for k in ended.kernels if k.id == kernel) < 2_000 + watch.lost_s * 1000
+    quiet_ms = next(k.quiet_ms for k in ended.kernels if k.id == kernel)
+    assert quiet_ms < 9_000 + watch.lost_s * 1000, "it counts from the end of the cell"
 
 
 def test_a_reconnecting_browser_tab_is_not_a_message(server: JupyterServer, service: Service) -> None:
@@ -118,11 +119,11 @@ def test_a_reconnecting_browser_tab_is_not_a_message(server: JupyterServer, serv
             (await connected(server, kernel)).close()
             await asyncio.sleep(0.5)
 
-    before = service.kernel(kernel).quiet_ms
-    with Stopwatch() as watch:
-        asyncio.run(reconnect())
-        after = service.next().kernels[0].quiet_ms
-    assert after >= before + watch.seconds * 1000 - 2_500
+    before = until(lambda: (quiet_ms := service.kernel(kernel).quiet_ms) > 5_000 and quiet_ms)
+    asyncio.run(reconnect())
+    service.next()
+    service.next()
+    assert service.kernel(kernel).quiet_ms >= before
 
 
 def test_terminals_and_other_programs_are_listed(server: JupyterServer, service: Service) -> None:
@@ -245,7 +246,7 @@ def test_a_refusal_of_the_service_does_not_delay_the_server(server: JupyterServe
     service.silent = True
     with Stopwatch() as watch:
         assert run(server, kernel, "print(6 * 7)") == "42\n"
-    assert watch.seconds < 10
+    assert watch.seconds < PATIENCE_S / 2
     service.silent = False
     until(lambda: service.kernel(kernel))
 

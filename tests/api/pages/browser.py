@@ -52,6 +52,18 @@ def focused(page: Any) -> str:
     return str(page.evaluate("document.activeElement.id"))
 
 
+def gets_focus(page: Any, control: str) -> None:
+    """Wait until a control has the focus: a page sets it after it drew a change."""
+    page.wait_for_function("id => document.activeElement.id === id", arg=control, timeout=WITHIN_MS)
+
+
+def has_value(page: Any, where: str, value: str | re.Pattern[str]) -> None:
+    """Wait until a field has this value."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(where)).to_have_value(value, timeout=WITHIN_MS)
+
+
 def tab_to(page: Any, control: str) -> None:
     for _ in range(80):
         page.keyboard.press("Tab")

@@ -143,13 +143,14 @@ def test_devices_are_found_by_the_work_on_them(world: ServiceWorld, chromium: An
     seen(page, "1 device", "#devices-count")
     assert page.locator(".tile").count() == 1
     page.locator("#devices-text").fill("")
+    seen(page, "5 devices", "#devices-count")
     page.locator("#devices-condition").select_option("free")
     seen(page, "1 device", "#devices-count")
     page.locator(".node-head").first.click()
-    assert page.locator(".node-head").first.get_attribute("aria-expanded") == "false"
+    page.locator(".node-head[aria-expanded=false]").first.wait_for(timeout=WITHIN_MS)
     page.get_by_role("button", name="build-0").click()
+    page.locator("#device-build-0").wait_for(timeout=WITHIN_MS)
     seen(page, "1 device", "#devices-count")
-    assert page.locator("#device-build-0").is_visible()
     page.context.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.core.facts import RankFact
-from tests.api.pages.browser import WITHIN_MS, focused, open_page, said, seen, shows, tab_to
+from tests.api.pages.browser import WITHIN_MS, gets_focus, has_value, open_page, said, seen, shows, tab_to
 from tests.api.world import ServiceWorld, service_world
 
 
@@ -32,18 +32,18 @@ def test_a_job_is_held_released_and_cancelled_with_the_keyboard(world: ServiceWo
     page.on("dialog", lambda dialog: dialog.accept())
     tab_to(page, "jgq-hold-or-release")
     for action, words, then in (("Hold", "by hand is held.", "Release"), ("Release", "by hand is released", "Hold")):
-        assert page.locator("#jgq-hold-or-release").text_content() == action
+        shows(page, "#jgq-hold-or-release", action)
         page.keyboard.press("Enter")
         said(page, words)
         page.locator("#jgq-hold-or-release", has_text=then).wait_for(timeout=WITHIN_MS)
-        assert focused(page) == "jgq-hold-or-release"
+        gets_focus(page, "jgq-hold-or-release")
         held = page.locator("#reason", has_text="bob held the job.")
         held.wait_for(state="visible" if action == "Hold" else "detached", timeout=WITHIN_MS)
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     said(page, "by hand is cancelled.")
     page.locator("#jgq-cancel").wait_for(state="detached", timeout=WITHIN_MS)
-    assert focused(page) == "jgq-clone"
+    gets_focus(page, "jgq-clone")
     page.context.close()
 
 
@@ -88,7 +88,7 @@ def test_a_hold_of_a_running_job_is_reported_when_it_has_stopped(world: ServiceW
     )  # fmt: skip
     said(page, "leaves is held.")
     page.get_by_text("bob held the job. It waits until it is released.").wait_for(timeout=WITHIN_MS)
-    assert focused(page) == "jgq-hold-or-release"
+    gets_focus(page, "jgq-hold-or-release")
     page.context.close()
 
 
@@ -109,14 +109,14 @@ def test_every_attempts_log_can_be_read(world: ServiceWorld, chromium: Any) -> N
     which = page.locator("#log-which")
     which.locator("option", has_text="attempt 2").wait_for(state="attached", timeout=WITHIN_MS)
     assert which.locator("option").all_text_contents() == ["attempt 2", "attempt 1"]
-    assert which.input_value() == "2.0"
+    has_value(page, "#log-which", "2.0")
     which.select_option("1.0")
     shows(page, ".jgq-log", "words of 1\n")
     page.reload()
     shows(page, ".jgq-log", "words of 1\n")
-    assert which.input_value() == "1.0"
-    cells = page.locator("#rank-1-0 td").all_inner_texts()
-    assert cells[-1] == "signal 9 (SIGKILL)" and "–" in page.locator("#rank-2-0 td").last.inner_text()
+    has_value(page, "#log-which", "1.0")
+    seen(page, "signal 9 (SIGKILL)", "#rank-1-0 td:last-child")
+    seen(page, "–", "#rank-2-0 td:last-child")
     page.context.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.pages.browser import WITHIN_MS, focused, open_page, said, seen, settle, shows, tab_to
+from tests.api.pages.browser import WITHIN_MS, gets_focus, open_page, said, seen, settle, shows, tab_to
 from tests.api.world import QUOTA, ServiceWorld, service_world
 
 
@@ -44,11 +44,11 @@ def test_the_list_of_jobs_keeps_the_focus_after_a_hold(world: ServiceWorld, chro
     tab_to(page, f"jgq-hold-or-release-{job}")
     page.keyboard.press("Enter")
     page.locator(f"#jgq-hold-or-release-{job}", has_text="Release").wait_for(timeout=WITHIN_MS)
-    assert focused(page) == f"jgq-hold-or-release-{job}"
+    gets_focus(page, f"jgq-hold-or-release-{job}")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.locator(f"#jgq-cancel-{job}").wait_for(state="detached", timeout=WITHIN_MS)
-    assert focused(page) == f"open-{job}"
+    gets_focus(page, f"open-{job}")
     page.context.close()
 
 
@@ -122,11 +122,13 @@ def test_a_job_is_submitted_from_the_page_after_a_dry_run(world: ServiceWorld, c
 
 
 def test_a_script_is_uploaded_with_its_job(world: ServiceWorld, chromium: Any) -> None:
+    from playwright.sync_api import expect
+
     page = open_page(world, chromium, "jobs", "patty")
     page.get_by_text("Submit a job").click()
     script = {"name": "train.py", "mimeType": "text/x-python", "buffer": b"print('uploaded')\n"}
     page.get_by_label("File", exact=True).set_input_files([script])
-    assert page.get_by_label("Command", exact=True).input_value() == "python train.py"
+    expect(page.get_by_label("Command", exact=True)).to_have_value("python train.py", timeout=WITHIN_MS)
     page.locator("#submit .jgq-outcome b").wait_for(timeout=WITHIN_MS)
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url("**/jobs/*", timeout=WITHIN_MS)
