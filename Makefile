@@ -136,7 +136,7 @@ docs: $(VENV)/.ready  ## generate the reference pages and the pictures, build th
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
 pictures: $(TEST_READY)  ## make the pictures of README and how-to pages again, in Chromium on a real hub
-	for made in tests.labextension.picture tests.labextension.moving_picture tests.docs.picture; do \
+	for made in tests.labextension.picture tests.labextension.screencast tests.docs.picture; do \
 	  GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m $$made || exit 1; done
 
 clean:  ## remove everything that make created

@@ -64,7 +64,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "jobs/{id}", S.READ, jobs.show, "One job with its ranks.", gives=wire.JobDetail),
     Route("POST", "jobs/{id}/actions/{change:hold|release|cancel}", S.SUBMIT, jobs.change,
           "Hold, release or cancel; repeating changes nothing.", gives=wire.JobView, rate_limited=True),
-    Route("POST", "jobs/{id}/actions/{again:clone|rerun}", S.SUBMIT, jobs.repeat, "A new job from an old one's spec.",
+    Route("POST", "jobs/{id}/actions/{repeat:clone|rerun}", S.SUBMIT, jobs.repeat, "A new job from an old one's spec.",
           takes=wire.CloneRequest, gives=wire.JobView, status=201, rate_limited=True),
     Route("GET", "jobs/{id}/logs", S.READ, logs.show, "A rank's log; follow=1 gives events.",
           query=("attempt", "rank", "offset", "limit", "follow"), media_type="text/plain"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -14,6 +14,7 @@ from ..core.amounts import counted, duration_text, host_text, ranks_text
 from ..messages.exit_status import ended_attempts, exit_text
 from ..messages.figures import label, value_text
 from ..messages.reasons import short_sentence
+from ..store.records.calls import JobColumn
 from ..wire import DataStateView, JobDetail, JobView, ReasonView
 from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_since, parse_time_limit
 from .dry_runs import print_dry_run
@@ -37,7 +38,7 @@ from .waiting import INTERRUPTED, exit_code, interrupted, wait_for
 
 JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED")
 NARROW_JOB_COLUMNS = ("ID", "NAME", "USER", "GPU", "STATE")
-SORTED_BY = ("submitted_at", "state", "user", "project", "priority", "duration")
+SORTED_BY = get_args(JobColumn)
 
 
 @click.command()

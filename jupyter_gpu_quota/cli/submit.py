@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -16,6 +16,7 @@ from ..client import Client
 from ..client.arguments import split_command
 from ..client.sending import OnProgress, missing_script_notes
 from ..core.amounts import counted
+from ..wire.jobs import NotifiedEvent
 from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
 from .session import as_json, calls_service, print_stderr
@@ -26,7 +27,7 @@ MIB = 1 << 20
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-EVENTS = ("ended", "failed", "paused")
+EVENTS = get_args(NotifiedEvent)
 
 
 def parse_events(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:

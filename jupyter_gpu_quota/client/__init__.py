@@ -38,6 +38,7 @@ from ..wire import (
     UsageView,
     VerifiedView,
 )
+from ..wire.fields import MAX_CHARACTER_BYTES
 from ..wire.quota import PreviewView, QuotaEdit, QuotaView
 from ..wire.samples import SampleView
 from ..wire.status import MeView, ReadyView, RecoveryEdit, RecoveryView, VersionView
@@ -80,9 +81,6 @@ PAGE = 200
 
 TAIL_BYTES, LINE_BYTES, MAX_TAIL_BYTES = 16_384, 1_024, 1 << 20
 """The end of a log in which its last lines are looked for: at first, for each line, and at most."""
-
-MAX_CHARACTER_BYTES = 4
-"""The service drops a cut character at the beginning of a part, so a whole log may be this much shorter."""
 
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 """Variables of a notebook with the service's address: the service's own, else the hub's public one."""
@@ -319,7 +317,7 @@ class Client:
         while True:
             query: Query = {**arguments.log_query(attempt, rank), "offset": -size}
             part, headers = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
-            is_whole = len(part) + MAX_CHARACTER_BYTES <= size
+            is_whole = len(part) + MAX_CHARACTER_BYTES <= size  # the service drops a cut character at the beginning
             if is_whole or part.count(b"\n") > wanted or size >= most:
                 text = _last_lines(part.decode(errors="replace"), wanted)
                 return text, int(headers.get("X-Attempt", 0)), int(headers.get("X-Next-Offset", 0))

@@ -11,6 +11,9 @@ from .reason_schema import reasons_schema
 NOTEBOOK_COMMAND = ("python", "-m", "jupyter_gpu_quota.notebook_job")
 """The beginning of the command of a job that runs a notebook; the notebook and its parameters follow."""
 
+MAX_CHARACTER_BYTES = 4
+"""The longest character in UTF-8: a part of a log begins with a whole character, and may be this much shorter."""
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
 Models = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$")]
 """One or several device models, separated by commas."""

@@ -1,6 +1,6 @@
-"""Makes the moving picture of the README: the sidebars of Bob and Patty, in a browser on a real hub:
+"""Makes the screencast of the README: the sidebars of Bob and Patty, in a browser on a real hub:
 
-    python -m tests.labextension.moving_picture
+    python -m tests.labextension.screencast
 
 It needs Chromium on the path, the built extension and Pillow. Bob's jobs use all GPUs, Patty's pause two of them, and
 these resume after hers. Each frame is taken when the service has reached the state that its caption names.

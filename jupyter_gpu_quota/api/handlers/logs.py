@@ -22,6 +22,7 @@ from ...store.records.calls import StoreUnavailable
 from ...store.records.commands import RemoveOutputs
 from ...store.records.rows import JobRecord
 from ...wire import OutputView
+from ...wire.fields import MAX_CHARACTER_BYTES
 from ..access.people import NotAllowed, Reader
 from ..access.permissions import may_see
 from ..access.refusals import Refused, not_found
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 
 MAX_PART = 1 << 20
 CHUNK_BYTES = 1 << 16
-MAX_CHARACTER_BYTES = 4
 POLL_S = 0.3
 """The interval of reads of a followed log."""
 

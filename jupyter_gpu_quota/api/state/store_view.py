@@ -28,6 +28,7 @@ from ...store.records.idle_state import IdleState
 from ...store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
 from ...store.transactions import Store
 from .generations import Generations, differing
+from .rendered_job import RenderedJob
 from .simulated_use import Reported, with_reports
 from .utilisation import Utilised, memory_of_share, of_share, total_use
 
@@ -96,7 +97,7 @@ class StoreView:
         """The warnings to owners, by workload."""
         self.labels: Mapping[str, AllocationLabel] = {}
         """The enforcement of shares that was last read back, by allocation."""
-        self.rendered_jobs: dict[str, object] = {}
+        self.rendered_jobs: dict[str, RenderedJob] = {}
         """Views of jobs, each with the state that it was made from."""
         self._samples_at = self._read_at = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None

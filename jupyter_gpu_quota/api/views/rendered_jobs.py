@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from ...store.records.rows import JobRecord
-from ...wire import JobView
+from ..state.rendered_job import RenderedJob
 from ..state.store_view import StoreView
 from .records import job_view
 
 MAX_RENDERED = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedJob:
-    """A view, and its plain JSON values. ``shown``: the state that they were made from."""
-
-    shown: tuple[int, ...]
-    view: JobView
-    document: Mapping[str, Any]
 
 
 def rendered_job(record: JobRecord, store_view: StoreView) -> RenderedJob:
@@ -29,7 +16,7 @@ def rendered_job(record: JobRecord, store_view: StoreView) -> RenderedJob:
     revision = store_view.quota.revision if store_view.quota else 0
     shown = record.changed, generations.common, generations.jobs[record.job.project], len(store_view.names), revision
     found = kept.get(id)
-    if not isinstance(found, RenderedJob) or found.shown != shown:
+    if found is None or found.shown != shown:
         if len(kept) >= MAX_RENDERED:
             kept.clear()
         view = job_view(record, store_view)

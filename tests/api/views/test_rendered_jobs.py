@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.api.state.rendered_job import RenderedJob
 from jupyter_gpu_quota.api.views.records import job_view
-from jupyter_gpu_quota.api.views.rendered_jobs import RenderedJob, rendered_job
+from jupyter_gpu_quota.api.views.rendered_jobs import rendered_job
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.patience import until

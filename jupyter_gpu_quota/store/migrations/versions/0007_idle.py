@@ -1,4 +1,4 @@
-"""How far a notebook is on the idle ladder."""
+"""The state of a notebook in the idle state machine."""
 
 from __future__ import annotations
 

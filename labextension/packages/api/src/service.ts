@@ -201,9 +201,9 @@ export class Service {
   }
 
   /** Queue the job again. `secrets`: the values of its secrets, which the service does not keep. */
-  repeat(id: string, again: 'clone' | 'rerun', secrets: Readonly<Record<string, string>> = {}): Promise<Job> {
-    const params = { path: { id, again } };
-    return answerOf(this.client.POST('/jobs/{id}/actions/{again}', { params, body: { secrets } as Schemas['CloneRequest'] }));
+  repeat(id: string, repeat: 'clone' | 'rerun', secrets: Readonly<Record<string, string>> = {}): Promise<Job> {
+    const params = { path: { id, repeat } };
+    return answerOf(this.client.POST('/jobs/{id}/actions/{repeat}', { params, body: { secrets } as Schemas['CloneRequest'] }));
   }
 
   /** What would happen to such a job now; nothing is stored. */
