@@ -68,12 +68,12 @@ class LendingSteps:
 
     async def _await_warning(self) -> None:
         deadline = time.monotonic() + LENT_WITHIN_S
-        while (idle := await self._idle()).get("stage") not in ("warned", "freeing", "freed"):
+        while (idle := await self._idle()).get("state") not in ("warned", "freeing", "freed"):
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(ASK_EVERY_S)
         self.context.say(f"Bob's notebook shows: {idle.get('message', 'nothing')}")
-        self.context.facts.note("warned", "no warning", ok=idle.get("stage") == "warned" and bool(idle["kernels"]))
+        self.context.facts.note("warned", "no warning", ok=idle.get("state") == "warned" and bool(idle["kernels"]))
 
     async def _idle(self) -> dict[str, object]:
         """The warning as Bob's own server shows it: the only fact that cannot be observed from outside."""

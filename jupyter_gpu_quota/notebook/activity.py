@@ -150,7 +150,7 @@ class GPUQuotaActivity(LoggingConfigurable):
         self.next_report_at = self.clock() + min(self.report_every_s * 1000, max(1_000, answer.report_in_ms))
         self._count_as_activity(report, answer.idle.used_ms)
         self._apply_idle_state(answer.idle)
-        if answer.suspend and answer.idle.stage in STATES_WITH_GPU:
+        if answer.suspend and answer.idle.state in STATES_WITH_GPU:
             self.suspension.prepare()
         if answer.free is not None:
             await self.free(answer.free)
@@ -161,10 +161,10 @@ class GPUQuotaActivity(LoggingConfigurable):
         before, self.idle = self.idle, idle
         self.requests.may_be_lent |= idle.mode == "reclaim"
         self.free_at = None if idle.free_in_ms is None else self.clock() + idle.free_in_ms
-        if before is not None and (before.stage, before.mode, before.noticed) == (idle.stage, idle.mode, idle.noticed):
+        if before is not None and (before.state, before.mode, before.noticed) == (idle.state, idle.mode, idle.noticed):
             return
         seconds = None if idle.free_in_ms is None else max(0, idle.free_in_ms) // 1000
-        facts = {"stage": idle.stage, "mode": idle.mode, "message": idle.message, "kernels": list(idle.kernels)}
+        facts = {"state": idle.state, "mode": idle.mode, "message": idle.message, "kernels": list(idle.kernels)}
         self.server.event_logger.emit(
             schema_id=SCHEMA_ID, data={**facts, "free_in_s": seconds, "keeps_left": idle.keeps_left}
         )

@@ -28,7 +28,7 @@ class NotebookRequest(Wire):
 class IdleView(Wire):
     """The idle state of a notebook.
 
-    ``verdict`` is busy, idle or unknown, with ``reason`` and ``message``; ``stage`` is the state of the countdown:
+    ``verdict`` is busy, idle or unknown, with ``reason`` and ``message``; ``state`` is that of the idle state machine:
     in_use, reported, warned, freeing, freed or stopping. ``free_in_ms``: remaining time of the countdown, null without
     one. ``used_ms``: time since the last use of the GPU, null if unknown; ``keeps_left``: how often the warning can
     still be postponed. ``noticed``: the user was notified that a busy kernel does not use the GPU.
@@ -37,7 +37,7 @@ class IdleView(Wire):
     verdict: Literal["busy", "idle", "unknown"]
     reason: str
     message: str
-    stage: Literal["in_use", "reported", "warned", "freeing", "freed", "stopping"]
+    state: Literal["in_use", "reported", "warned", "freeing", "freed", "stopping"]
     mode: Literal["report", "reclaim"]
     free_in_ms: int | None = None
     kernels: list[str] = []

@@ -52,7 +52,7 @@ class Service:
         return self.reports[-1]
 
     def view(self) -> IdleView:
-        facts = {"verdict": "busy", "reason": "recent_message", "message": "In use.", "stage": "in_use"}
+        facts = {"verdict": "busy", "reason": "recent_message", "message": "In use.", "state": "in_use"}
         return IdleView(**{**facts, "mode": "reclaim", **self.idle})
 
     def next(self, true: Callable[[ActivityReport], bool] = lambda report: True) -> ActivityReport:

@@ -79,7 +79,7 @@ def lasting(turns: list[str]) -> list[str]:
 
 def shown(world: ServiceWorld, notebook: str) -> dict[str, object]:
     found = world.get(f"notebooks/{notebook}").json["idle"]
-    return found or {"stage": None, "verdict": None}
+    return found or {"state": None, "verdict": None}
 
 
 def test_an_idle_kernel_is_warned_and_freed_and_a_cpu_kernel_keeps_its_variables(
@@ -89,18 +89,18 @@ def test_an_idle_kernel_is_warned_and_freed_and_a_cpu_kernel_keeps_its_variables
     cpu = str(server.call("POST", "/api/kernels", {"name": "cpu"})[1]["id"])
     run(server, gpu, "model = list(range(1000))")
     run(server, cpu, "kept = 42")
-    warned = until(lambda: (found := shown(world, notebook))["stage"] == "warned" and found, BUSY_S)
+    warned = until(lambda: (found := shown(world, notebook))["state"] == "warned" and found, BUSY_S)
     assert warned["kernels"] == [gpu]
     assert server.kernels() == {gpu, cpu}
-    until(lambda: server.call("GET", "/gpu-quota/idle")[1]["idle"]["stage"] == "warned")
+    until(lambda: server.call("GET", "/gpu-quota/idle")[1]["idle"]["state"] == "warned")
 
-    assert server.call("POST", "/gpu-quota/keep")[1]["stage"] == "in_use"
-    until(lambda: shown(world, notebook)["stage"] == "warned", BUSY_S)
+    assert server.call("POST", "/gpu-quota/keep")[1]["state"] == "in_use"
+    until(lambda: shown(world, notebook)["state"] == "warned", BUSY_S)
     run(server, gpu, "model.append(1)")
-    until(lambda: shown(world, notebook)["stage"] == "in_use")
+    until(lambda: shown(world, notebook)["state"] == "in_use")
 
     until(lambda: server.kernels() == {cpu}, BUSY_S)
-    until(lambda: shown(world, notebook)["stage"] == "freed")
+    until(lambda: shown(world, notebook)["state"] == "freed")
     assert run(server, cpu, "print(kept)") == "42\n"
     rows, _ = world.store.audit(page=Page(limit=1_000))
     turns = [row.kind.removeprefix("notebook.") for row in reversed(rows) if row.subject == notebook]
@@ -110,7 +110,7 @@ def test_an_idle_kernel_is_warned_and_freed_and_a_cpu_kernel_keeps_its_variables
 
     again = server.start_kernel()
     run(server, again, "sum(range(200_000_000))")
-    until(lambda: shown(world, notebook)["stage"] == "in_use", BUSY_S)
+    until(lambda: shown(world, notebook)["state"] == "in_use", BUSY_S)
 
 
 def test_a_background_thread_and_a_silent_cell_are_not_suspended(
@@ -122,5 +122,5 @@ def test_a_background_thread_and_a_silent_cell_are_not_suspended(
     since = world.clock()
     until(lambda: world.clock() - since > 20_000, BUSY_S)
     found = until(lambda: (now := shown(world, notebook))["verdict"] == "busy" and now)
-    assert found["stage"] == "in_use"
+    assert found["state"] == "in_use"
     assert server.kernels() == {kernel}

@@ -43,14 +43,14 @@ def idle_view(record: NotebookRecord, store_view: StoreView) -> IdleView | None:
 
 def activity_answer(record: NotebookRecord, store_view: StoreView) -> ActivityAnswer:
     """The answer to a server: it shuts down the kernels that are named here, and nothing else."""
-    name, now, policy, stage = record.notebook.id, store_view.now(), policy_of(store_view), machine_state_of(record)
+    name, now, policy, machine = record.notebook.id, store_view.now(), policy_of(store_view), machine_state_of(record)
     known = store_view.idle.get(name) or IdleState(
         notebook=name, at=now, classification=Unknown(reason=IdleReason.TOO_FEW_REPORTS)
     )
     view, order = _view(record, known, store_view), None
-    if isinstance(stage, Freeing) and policy.mode is IdleMode.RECLAIM and 0 <= now - known.at <= FRESH_MS:
-        suspend = {name: mib for name, mib in known.suspendable.items() if name in stage.kernels}
-        order = FreeOrder(kernels=list(stage.kernels), quiet_ms=known.quiet_ms, suspend=suspend)
+    if isinstance(machine, Freeing) and policy.mode is IdleMode.RECLAIM and 0 <= now - known.at <= FRESH_MS:
+        suspend = {name: mib for name, mib in known.suspendable.items() if name in machine.kernels}
+        order = FreeOrder(kernels=list(machine.kernels), quiet_ms=known.quiet_ms, suspend=suspend)
     usual = (policy.report_every_s - 1) * 1000  # its clock ticks once a second
     left = view.free_in_ms
     again = usual if left is None and order is None else max(1_000, min(SOON_MS, usual, left or 1_000))
@@ -62,28 +62,28 @@ def activity_answer(record: NotebookRecord, store_view: StoreView) -> ActivityAn
 
 
 def _view(record: NotebookRecord, state: IdleState, store_view: StoreView) -> IdleView:
-    now, policy, stage = store_view.now(), policy_of(store_view), machine_state_of(record)
-    classification = _use_since(stage, state) or state.classification
+    now, policy, machine = store_view.now(), policy_of(store_view), machine_state_of(record)
+    classification = _use_since(machine, state) or state.classification
     return IdleView(
         verdict="idle" if state.lendable and classification is state.classification else word_of(classification),
         reason=classification.reason,
-        message=idle_sentence(classification, stage, policy.mode, now, _suspends(state, policy)),
-        stage=name_of(stage),
+        message=idle_sentence(classification, machine, policy.mode, now, _suspends(state, policy)),
+        state=name_of(machine),
         mode=policy.mode.value,
-        free_in_ms=max(0, stage.until - now) if isinstance(stage, Warned) else None,
-        kernels=list(stage.kernels) if isinstance(stage, Warned | Freeing) else [],
-        keeps_left=max(0, policy.keep_at_most - stage.kept.times),
+        free_in_ms=max(0, machine.until - now) if isinstance(machine, Warned) else None,
+        kernels=list(machine.kernels) if isinstance(machine, Warned | Freeing) else [],
+        keeps_left=max(0, policy.keep_at_most - machine.kept.times),
         used_ms=None if state.used_at is None else max(0, now - state.used_at),
-        noticed=isinstance(stage, InUse) and stage.notified_at is not None,
+        noticed=isinstance(machine, InUse) and machine.notified_at is not None,
     )
 
 
-def _use_since(stage: MachineState, state: IdleState) -> Busy | None:
+def _use_since(machine: MachineState, state: IdleState) -> Busy | None:
     """A request of a person or a kernel after the classification, which counts as a use."""
-    if isinstance(stage, InUse) and stage.asked_at is not None and stage.asked_at >= state.at:
-        return Busy(reason=IdleReason.ASKED, since=stage.asked_at)
-    if stage.kept.at is not None and stage.kept.at >= state.at:
-        return Busy(reason=IdleReason.KEPT, since=stage.kept.at)
+    if isinstance(machine, InUse) and machine.asked_at is not None and machine.asked_at >= state.at:
+        return Busy(reason=IdleReason.ASKED, since=machine.asked_at)
+    if machine.kept.at is not None and machine.kept.at >= state.at:
+        return Busy(reason=IdleReason.KEPT, since=machine.kept.at)
     return None
 
 

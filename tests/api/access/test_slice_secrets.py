@@ -70,7 +70,7 @@ def test_the_secret_alone_reports_keeps_and_requests_the_slice_as_its_owner(
 ) -> None:
     world.hub.away = True
     name, secret = slice_["id"], slice_["secret"]
-    assert report(world, name, secret).json["idle"]["stage"] == "in_use"
+    assert report(world, name, secret).json["idle"]["state"] == "in_use"
     assert send(world, f"notebooks/{name}/actions/keep", {}, secret).json["reason"] != "not_authenticated"
     woken = send(world, f"notebooks/{name}/actions/wake", {"kernel": "k"}, secret)
     assert (woken.status, woken.json["state"]) == (200, "ready")

@@ -183,7 +183,7 @@ def test_a_warning_is_an_event_of_the_server(server: JupyterServer, service: Ser
         address = server.url.replace("http", "ws", 1) + "/api/events/subscribe"
         socket = await websocket_connect(HTTPRequest(address, headers=HEADERS))
         service.idle = {
-            "stage": "warned", "verdict": "idle", "free_in_ms": 300_000, "keeps_left": 3,
+            "state": "warned", "verdict": "idle", "free_in_ms": 300_000, "keeps_left": 3,
             "message": "Unused for 20 minutes; its variables will be lost.", "kernels": ["k"],
         }  # fmt: skip
         async with asyncio.timeout(PATIENCE_S):
@@ -194,14 +194,14 @@ def test_a_warning_is_an_event_of_the_server(server: JupyterServer, service: Ser
                     return event
 
     event = asyncio.run(first_event())
-    assert (event["stage"], event["free_in_s"], event["keeps_left"], event["kernels"]) == ("warned", 300, 3, ["k"])
+    assert (event["state"], event["free_in_s"], event["keeps_left"], event["kernels"]) == ("warned", 300, 3, ["k"])
     idle = server.call("GET", "/gpu-quota/idle")[1]["idle"]
-    assert idle["stage"] == "warned"
+    assert idle["state"] == "warned"
     assert 280_000 < idle["free_in_ms"] <= 300_000
 
 
 def test_keep_calls_the_service_with_the_servers_own_token(server: JupyterServer, service: Service) -> None:
-    assert server.call("POST", "/gpu-quota/keep")[1]["stage"] == "in_use"
+    assert server.call("POST", "/gpu-quota/keep")[1]["state"] == "in_use"
     service.keep_status = 409
     status, answer = server.call("POST", "/gpu-quota/keep")
     assert (status, answer["reason"]) == (409, "kept_enough")

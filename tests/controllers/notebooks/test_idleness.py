@@ -106,9 +106,9 @@ def test_a_returned_slice_is_not_classified(notebook: Watched) -> None:
 # --- all idle states ---------------------------------------------------------------------------------------------
 def test_an_idle_notebook_is_warned_freed_and_used_again(notebook: Watched) -> None:
     answer = notebook.pass_(20.5)
-    assert (answer["idle"]["stage"], answer["idle"]["kernels"], answer["free"]) == ("warned", ["k1"], None)
+    assert (answer["idle"]["state"], answer["idle"]["kernels"], answer["free"]) == ("warned", ["k1"], None)
     shown = notebook.shown("olga")
-    assert (shown["activity"], shown["idle"]["stage"]) == ("idle", "warned")
+    assert (shown["activity"], shown["idle"]["state"]) == ("idle", "warned")
     assert 4 * MINUTE < shown["idle"]["free_in_ms"] <= 5 * MINUTE
     assert "their variables are lost" in shown["idle"]["message"]
 
@@ -116,11 +116,11 @@ def test_an_idle_notebook_is_warned_freed_and_used_again(notebook: Watched) -> N
     assert answer["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
     notebook.kernels = notebook.kernels[1:]
     answer = notebook.pass_(0.5)
-    assert (answer["idle"]["stage"], answer["free"]) == ("freed", None)
+    assert (answer["idle"]["state"], answer["free"]) == ("freed", None)
 
     notebook.percent = 80
     notebook.read()
-    assert notebook.shown()["idle"]["stage"] == "in_use"
+    assert notebook.shown()["idle"]["state"] == "in_use"
     turns = [kind for kind in notebook.audited() if kind.endswith(("warned", "freeing", "freed", "woken"))]
     assert turns == ["notebook.warned", "notebook.freeing", "notebook.freed", "notebook.woken"]
 
@@ -130,7 +130,7 @@ def test_a_cell_in_time_withdraws_the_warning_and_the_order(notebook: Watched) -
     assert notebook.report().json["free"] is not None
     notebook.used_at = notebook.now
     answer = notebook.report().json
-    assert (answer["free"], answer["idle"]["stage"], answer["idle"]["reason"]) == (None, "in_use", "recent_message")
+    assert (answer["free"], answer["idle"]["state"], answer["idle"]["reason"]) == (None, "in_use", "recent_message")
 
 
 def test_keep_is_refused_after_its_maximum(notebook: Watched) -> None:
@@ -139,8 +139,8 @@ def test_keep_is_refused_after_its_maximum(notebook: Watched) -> None:
     assert (refused.status, refused.json["reason"]) == (409, "not_warned")
     notebook.pass_(20.5)
     kept = notebook.world.post(keep).json
-    assert (kept["stage"], kept["reason"], kept["keeps_left"]) == ("in_use", "kept", 0)
-    assert notebook.pass_(21)["idle"]["stage"] == "warned"
+    assert (kept["state"], kept["reason"], kept["keeps_left"]) == ("in_use", "kept", 0)
+    assert notebook.pass_(21)["idle"]["state"] == "warned"
     refused = notebook.world.post(keep)
     assert (refused.status, refused.json["reason"]) == (409, "kept_enough")
     assert "Run a cell" in refused.json["message"]
@@ -158,7 +158,7 @@ def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pyt
     address = ["--url", f"http://127.0.0.1:{notebook.world.port}/services/gpu-quota", "--token", "token-bob"]
     listed = CliRunner().invoke(main, ["notebooks", "--json", *address])
     assert listed.exit_code == 0, listed.output
-    assert json.loads(listed.stdout)[0]["idle"]["stage"] == "warned"
+    assert json.loads(listed.stdout)[0]["idle"]["state"] == "warned"
     monkeypatch.setenv("JUPYTERHUB_USER", "bob")
     monkeypatch.delenv("JUPYTERHUB_SERVER_NAME", raising=False)
     kept = CliRunner().invoke(main, ["keep", *address])
@@ -171,7 +171,7 @@ def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pyt
 
 def test_mode_report_shows_idleness_and_frees_nothing(only_reported: Watched) -> None:
     answer = only_reported.pass_(40)
-    assert (answer["idle"]["stage"], answer["free"]) == ("reported", None)
+    assert (answer["idle"]["state"], answer["free"]) == ("reported", None)
     assert "The GPU is not freed" in answer["idle"]["message"]
 
 
@@ -195,9 +195,9 @@ def test_the_request_to_stop_a_server_is_repeated_once_a_minute(notebook: Watche
     notebook.idleness.stop = stop
     notebook.kernels = []
     answer = notebook.pass_(29)
-    assert (answer["idle"]["stage"], asked) == ("freed", [])
+    assert (answer["idle"]["state"], asked) == ("freed", [])
     answer = notebook.pass_(1.5)
-    assert (answer["idle"]["stage"], asked) == ("stopping", [notebook.id])
+    assert (answer["idle"]["state"], asked) == ("stopping", [notebook.id])
     notebook.pass_(1)
     assert asked == [notebook.id] * 2
 
@@ -208,7 +208,7 @@ def test_the_reason_of_an_idle_stop_stays_with_the_slice(notebook: Watched) -> N
 
     notebook.idleness.stop = stop
     notebook.kernels = []
-    assert notebook.pass_(31)["idle"]["stage"] == "stopping"
+    assert notebook.pass_(31)["idle"]["state"] == "stopping"
     assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
     (found,) = notebook.world.get("notebooks?stopped=1").json["items"]
     assert (found["state"], found["reason"]["code"]) == ("returned", "stopped_idle")
@@ -244,7 +244,7 @@ def test_a_busy_kernel_that_does_not_use_the_gpu_is_reported_and_not_freed(tmp_p
         notebook.kernels = [notebook.kernel("k1", state="busy")]
         assert not notebook.pass_(25)["idle"]["noticed"]
         found = notebook.pass_(15)["idle"]
-        assert (found["noticed"], found["stage"], found["reason"]) == (True, "in_use", "kernel_busy")
+        assert (found["noticed"], found["state"], found["reason"]) == (True, "in_use", "kernel_busy")
         assert "has not used the GPU for a long time" in found["message"]
         assert notebook.audited().count("notebook.notified") == 1
 
@@ -290,10 +290,10 @@ def test_an_observation_that_could_not_be_stored_is_stored_by_the_next_run(
 
 
 def test_a_controller_that_takes_over_continues_the_countdown(notebook: Watched) -> None:
-    assert notebook.pass_(21)["idle"]["stage"] == "warned"
+    assert notebook.pass_(21)["idle"]["state"] == "warned"
     before = notebook.world.store.notebook(notebook.id)
     notebook.world.controllers.take_over()
-    assert notebook.pass_(1)["idle"]["stage"] == "warned"
+    assert notebook.pass_(1)["idle"]["state"] == "warned"
     after = notebook.world.store.notebook(notebook.id)
     assert before is not None and after is not None and after.idle_state == before.idle_state
     assert notebook.pass_(4)["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
@@ -305,7 +305,7 @@ def test_a_controller_that_takes_over_after_a_long_gap_withdraws_the_warning(not
     notebook.world.controllers.take_over()
     notebook.now += 10 * MINUTE
     answer = notebook.pass_(1)
-    assert (answer["idle"]["verdict"], answer["idle"]["stage"], answer["free"]) == ("unknown", "in_use", None)
+    assert (answer["idle"]["verdict"], answer["idle"]["state"], answer["free"]) == ("unknown", "in_use", None)
 
 
 def test_a_controller_that_lost_the_lease_changes_nothing(notebook: Watched) -> None:
@@ -329,7 +329,7 @@ def test_freed_and_postponed_states_survive_a_restart(notebook: Watched) -> None
 
 
 def test_a_report_that_arrives_during_a_run_is_not_a_clock_jump(notebook: Watched) -> None:
-    assert notebook.pass_(21)["idle"]["stage"] == "warned"
+    assert notebook.pass_(21)["idle"]["state"] == "warned"
     notebook.now += 50
     notebook.send()
     notebook.now -= 50
@@ -362,7 +362,7 @@ def test_the_holder_among_two_kernels_on_a_real_device_is_unknown(notebook: Watc
 def test_an_empty_slice_needs_no_warning_and_may_be_lent(notebook: Watched) -> None:
     notebook.memory_mib = 0
     notebook.kernels.append(notebook.kernel("k3"))
-    assert notebook.pass_(21)["idle"]["stage"] == "freed"
+    assert notebook.pass_(21)["idle"]["state"] == "freed"
     notebook.read()
     record = notebook.world.store.notebook(notebook.id)
     assert record is not None

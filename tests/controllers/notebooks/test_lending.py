@@ -33,7 +33,7 @@ class Lent(Watched):
     def idle(self) -> None:
         for _ in range(30):
             self.pass_(1)
-            if self.shown()["idle"]["stage"] == "freed":
+            if self.shown()["idle"]["state"] == "freed":
                 return
         raise AssertionError(self.shown())
 
@@ -154,7 +154,7 @@ def test_gpu_use_of_the_owner_from_a_terminal_ends_the_loan(notebook: Lent) -> N
     assert notebook.job(job) is JobState.PAUSING
     notebook.leaves(job)
     assert notebook.state is NotebookState.BOOKED
-    assert notebook.shown()["idle"]["stage"] == "in_use"
+    assert notebook.shown()["idle"]["state"] == "in_use"
 
 
 def test_gpu_memory_of_the_owner_ends_the_loan(notebook: Lent) -> None:

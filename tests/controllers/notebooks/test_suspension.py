@@ -96,11 +96,11 @@ def test_a_suspended_kernel_frees_its_slice_and_its_user_is_notified(
     until_freeing(notebook)
     notebook.processes, notebook.says = (), {"suspension": "ready", "suspended": True}
     answer = notebook.pass_(1)
-    assert (answer["idle"]["stage"], answer["free"]) == ("freed", None)
+    assert (answer["idle"]["state"], answer["free"]) == ("freed", None)
     assert "Suspended kernels: 1" in answer["idle"]["message"]
     assert notebook.idleness.states[notebook.id].lendable
     wake = notebook.world.post(f"notebooks/{notebook.id}/actions/wake", "bob", {"kernel": "k1"}).json
-    assert wake["state"] == "ready" and notebook.shown()["idle"]["stage"] == "in_use"
+    assert wake["state"] == "ready" and notebook.shown()["idle"]["state"] == "in_use"
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_a_warning_names_the_consequence_for_variables(
     notebook.says = says
     for _ in range(60):
         answer = notebook.pass_(0.5)
-        if answer["idle"]["stage"] == "warned":
+        if answer["idle"]["state"] == "warned":
             break
-    assert expected in answer["idle"]["message"] and answer["idle"]["stage"] == "warned"
+    assert expected in answer["idle"]["message"] and answer["idle"]["state"] == "warned"
 
 
 def test_only_booleans_are_accepted() -> None:

@@ -61,14 +61,14 @@ def test_a_user_who_was_warned_is_notified_that_the_gpu_was_freed(notebook: Send
 
 def test_no_message_is_sent_for_a_gpu_that_no_kernel_held(notebook: Sending) -> None:
     notebook.kernels = []
-    assert notebook.pass_(21)["idle"]["stage"] == "freed"
+    assert notebook.pass_(21)["idle"]["state"] == "freed"
     assert notebook.rows() == []
 
 
 def test_a_kernel_shut_down_by_its_user_after_the_warning_is_not_reported_as_freed(notebook: Sending) -> None:
     notebook.pass_(20.5)
     notebook.kernels = []
-    assert notebook.pass_(1)["idle"]["stage"] == "freed"
+    assert notebook.pass_(1)["idle"]["state"] == "freed"
     assert [row.event for row in notebook.rows()] == ["warned"]
 
 
@@ -76,7 +76,7 @@ def test_a_stopped_server_is_notified(notebook: Sending) -> None:
     channel = notebook.take()
     notebook.idleness.stop = lambda record: None
     notebook.kernels = []
-    assert notebook.pass_(31)["idle"]["stage"] == "stopping"
+    assert notebook.pass_(31)["idle"]["state"] == "stopping"
     notebook.round()
     assert [message.event for message in channel.messages] == ["stopping"]
 
@@ -100,7 +100,7 @@ def test_without_a_channel_nothing_is_queued(tmp_path: Path) -> None:
 
 def test_invalid_settings_disable_notifications_only(tmp_path: Path) -> None:
     for unnotified in sending(tmp_path, notification_webhook_url="http://hooks.example.org/x"):
-        assert unnotified.pass_(20.5)["idle"]["stage"] == "warned"
+        assert unnotified.pass_(20.5)["idle"]["state"] == "warned"
         assert unnotified.world.controllers.senders == []
 
 

@@ -43,7 +43,7 @@ class Machine:
         rows = until(lambda: self.gpu.sampler.sample({self.device: [part]}, {}, now=now_ms()), what="a sample")
         self.world.store.add_samples("node-1", self.sequence, rows, now=now_ms())
         self.world.controllers.turn(self.world.controllers.idleness)
-        return self.world.get(f"notebooks/{self.notebook}").json["idle"] or {"stage": None, "verdict": None}
+        return self.world.get(f"notebooks/{self.notebook}").json["idle"] or {"state": None, "verdict": None}
 
     def until(self, what: str, **wanted: object) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
@@ -114,14 +114,14 @@ def test_only_idle_kernels_that_hold_the_gpu_are_freed(machine: Machine) -> None
     assert shell in used["message"]
     since = now_ms()
     while now_ms() - since < 20_000:  # more than twice as long as an idle one has
-        assert machine.turn()["stage"] in ("in_use", None), "work in a terminal was taken for idleness"
+        assert machine.turn()["state"] in ("in_use", None), "work in a terminal was taken for idleness"
 
     machine.rests(machine.pid(shell))
-    warned = machine.until("a warning", stage="warned")
+    warned = machine.until("a warning", state="warned")
     assert warned["kernels"] == [holder]
 
     gpu.uses(machine.pid(cpu), 100, 30)
-    seen = machine.until("a CPU kernel on the GPU", stage="in_use", reason="gpu_in_use")
+    seen = machine.until("a CPU kernel on the GPU", state="in_use", reason="gpu_in_use")
     assert cpu in seen["message"]
     gpu.script.drop(f"0 process {machine.pid(cpu)}")
     gpu.script.put("0 percent 0", "0 memory 16384 1400")

@@ -64,9 +64,9 @@ def test_a_lent_slice_returns_and_its_suspended_kernel_is_restored(machine: Mach
     world, server = machine.world, machine.server
     kernel = server.start_kernel()
     pid = int(run(server, kernel, HOLD).split()[-1])
-    warned = machine.until("a warning", stage="warned")
+    warned = machine.until("a warning", state="warned")
     assert warned["kernels"] == [kernel] and "their variables are kept" in warned["message"]
-    machine.until("an empty device", stage="freed")
+    machine.until("an empty device", state="freed")
     assert server.kernels() == {kernel} and state_of(pid) == "checkpointed"
     until(lambda: "Suspended kernels: 1" in machine.turn()["message"], what="a report of it")
 
@@ -80,7 +80,7 @@ def test_a_lent_slice_returns_and_its_suspended_kernel_is_restored(machine: Mach
             assert not cell.done() and state_of(pid) == "checkpointed"
             world.see_running(job, ended_at=now_ms(), exit_status=75, tree_gone=True, pause_requested=True)
             assert cell.result(60) == KEPT
-        assert (slice_of(machine), machine.turn()["stage"]) == (NotebookState.BOOKED, "in_use")
+        assert (slice_of(machine), machine.turn()["state"]) == (NotebookState.BOOKED, "in_use")
 
 
 def state_of(pid: int) -> object:

@@ -105,10 +105,10 @@ function IdleWarning({ countdown }: { countdown: Countdown }): JSX.Element | nul
   const now = useNow(1_000);
   const { busy, error, run } = useAction();
   const { idle, freeAt } = countdown;
-  if (idle.stage === 'in_use') {
+  if (idle.state === 'in_use') {
     return null;
   }
-  const warned = idle.stage === 'warned' && freeAt !== null;
+  const warned = idle.state === 'warned' && freeAt !== null;
   const text = warned
     ? trans.__('Your GPU is not used. When the countdown ends, the kernels that use it are shut down, and their variables are lost. Run a cell, or keep it.')
     : idle.message;

@@ -8,10 +8,10 @@ import type { Idle, JobNotification, WaitingKernel } from '@jupyter-gpu-quota/ap
 
 const EVENTS = 'https://events.jupyter.org/jupyter_gpu_quota/';
 
-type Stage = Idle['stage'];
+type IdleStateName = Idle['state'];
 
 interface IdleEvent {
-  stage: Stage;
+  state: IdleStateName;
   message: string;
   keeps_left?: number;
 }
@@ -61,15 +61,15 @@ export class Notifications {
     });
   }
 
-  private async idle({ stage, message, keeps_left }: IdleEvent): Promise<void> {
+  private async idle({ state, message, keeps_left }: IdleEvent): Promise<void> {
     const { trans, actions } = this;
-    if (stage === 'in_use' || stage === 'reported') {
+    if (state === 'in_use' || state === 'reported') {
       this.dismiss();
-    } else if (stage === 'warned') {
+    } else if (state === 'warned') {
       const keep = { label: trans.__('Keep my GPU'), callback: () => void actions.keep() };
       this.show(message, keeps_left ? [keep] : []);
     } else {
-      const names = stage === 'freed' ? await actions.stopped() : [];
+      const names = state === 'freed' ? await actions.stopped() : [];
       const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart().catch(showError) };
       // Lab cuts a notification at 140 characters.
       const why = trans.__('The kernel of %1 was shut down, because it did not use its GPU. Its variables are lost.', names.join(', '));

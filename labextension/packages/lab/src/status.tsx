@@ -27,7 +27,7 @@ function Item({ model, trans, open }: { model: Model; trans: TranslationBundle; 
   if (notebook === null) {
     return null;
   }
-  const freeAt = countdown?.idle.stage === 'warned' ? countdown.freeAt : null;
+  const freeAt = countdown?.idle.state === 'warned' ? countdown.freeAt : null;
   return (
     <button className={freeAt === null ? 'jgq-status' : 'jgq-status jgq-warn'} onClick={open} title={trans.__('GPU quota')}>
       GPU {gpus(notebook.gpu_milli)}

@@ -122,7 +122,7 @@ function Activity({ notebook }: { notebook: Notebook }): JSX.Element {
   if (notebook.ended_at) {
     return <Quiet>–</Quiet>;
   }
-  const isWarned = idle && ['warned', 'freeing'].includes(idle.stage) && idle.keeps_left > 0;
+  const isWarned = idle && ['warned', 'freeing'].includes(idle.state) && idle.keeps_left > 0;
   const { user, project } = notebook;
   return (
     <>
