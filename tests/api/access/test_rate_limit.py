@@ -131,7 +131,7 @@ def test_the_client_gives_up_once_its_time_is(fake: World, monkeypatch: pytest.M
 def test_a_refusal_that_a_retry_cannot_change_is_raised_at_once(fake: World, monkeypatch: pytest.MonkeyPatch) -> None:
     ann, rests = Client(fake.url, TOKEN, environment={}), list[float]()
     monkeypatch.setattr(ann._connection, "sleep", rests.append)
-    monkeypatch.setattr("tests.client.fake_service.OFTEN", {})
+    monkeypatch.setattr("tests.client.fakes.resource.OFTEN", {})
     fake.often = 1
     with pytest.raises(Refused):
         ann.submit("x", dir=None)

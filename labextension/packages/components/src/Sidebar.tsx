@@ -3,12 +3,12 @@
 import { useEffect, useState, type ReactNode } from 'react';
 
 import { useGpuState, useTrans } from './context';
-import type { DraftStore } from './draft';
+import type { DraftStore } from './submit/draft';
 import { JobList } from './JobList';
-import { JobPanel } from './JobPanel';
-import { ProjectCards } from './ProjectCard';
-import { ShareCard } from './ShareCard';
-import { SubmitForm } from './SubmitForm';
+import { JobPanel } from './job/JobPanel';
+import { ProjectCards } from './share/ProjectCard';
+import { ShareCard } from './share/ShareCard';
+import { SubmitForm } from './submit/SubmitForm';
 
 export interface SidebarProps {
   drafts: DraftStore;

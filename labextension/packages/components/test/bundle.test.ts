@@ -1,7 +1,7 @@
 import { parseTarGzip } from 'nanotar';
 import { expect, test } from 'vitest';
 
-import { bundleOf, commandOf } from '../src/bundle';
+import { bundleOf, commandOf } from '../src/submit/bundle';
 
 test('a script is packed alone', async () => {
   const [entry, ...rest] = await parseTarGzip(await bundleOf(new File(['print(1)'], 'train.py')));

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { chosenData, dataChoice, DraftStore, EMPTY_DRAFT, inPlaceRequestOf, NO_DATA, parametersOf, requestOf, words } from '../src/draft';
+import { chosenData, dataChoice, DraftStore, EMPTY_DRAFT, inPlaceRequestOf, NO_DATA, parametersOf, requestOf, words } from '../src/submit/draft';
 
 test.each([
   ['python train.py', ['python', 'train.py']],

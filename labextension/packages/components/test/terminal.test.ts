@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { TerminalBlocks } from '../src/terminal';
+import { TerminalBlocks } from '../src/job/terminal';
 
 const render = (...blocks: string[]): string[] => new TerminalBlocks().render(blocks, 0);
 

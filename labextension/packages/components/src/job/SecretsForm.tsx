@@ -4,7 +4,7 @@ import { useState } from 'react';
 
 import { useAction, useTrans } from '../context';
 import { ErrorText } from '../ErrorText';
-import { Field } from '../SubmitFields';
+import { Field } from '../submit/SubmitFields';
 
 export interface SecretsFormProps {
   names: readonly string[];

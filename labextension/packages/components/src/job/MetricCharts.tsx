@@ -4,8 +4,8 @@ import { useEffect, useMemo, useState } from 'react';
 
 import { RUNNING, type Job, type Metrics, type Point } from '@jupyter-gpu-quota/api';
 
-import { useNow, usePanelContext, useTrans } from './context';
-import { LineChart, number } from './LineChart';
+import { useNow, usePanelContext, useTrans } from '../context';
+import { LineChart, number } from '../LineChart';
 
 const EVERY_MS = 5_000;
 

@@ -4,10 +4,10 @@ import { useRef, useState } from 'react';
 
 import { changesOf, mayChange, type Change, type Job } from '@jupyter-gpu-quota/api';
 
-import { ActionButton } from './ActionButton';
-import { useAction, useGpuState, usePanelContext } from './context';
-import { ErrorText } from './ErrorText';
-import { SecretsForm } from './job/SecretsForm';
+import { ActionButton } from '../ActionButton';
+import { useAction, useGpuState, usePanelContext } from '../context';
+import { ErrorText } from '../ErrorText';
+import { SecretsForm } from './SecretsForm';
 import { changeJob } from './outcomes';
 
 type Repeat = 'clone' | 'rerun';

@@ -4,8 +4,8 @@ import { useId, useMemo, type ReactNode } from 'react';
 
 import type { SubmitChoices } from '@jupyter-gpu-quota/api';
 
-import { duration, gpus } from './amounts';
-import { useGpuState, usePanelContext, useTrans } from './context';
+import { duration, gpus } from '../amounts';
+import { useGpuState, usePanelContext, useTrans } from '../context';
 import { chosenData, dataChoice, type Draft, type DraftStore } from './draft';
 
 export interface Fields {

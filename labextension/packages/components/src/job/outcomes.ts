@@ -2,7 +2,7 @@
 
 import type { Change, Job } from '@jupyter-gpu-quota/api';
 
-import type { PanelContext } from './context';
+import type { PanelContext } from '../context';
 
 const REQUESTED: Record<Change, string> = { hold: 'held', cancel: 'cancelled', release: '' };
 const PASSING: ReadonlySet<string> = new Set(['queued', 'starting', 'running', 'pausing', 'paused']);

@@ -4,7 +4,7 @@ import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'rea
 
 import { EMPTY_LOG, followLog, RUNNING, type LogState } from '@jupyter-gpu-quota/api';
 
-import { usePanelContext, useTrans } from './context';
+import { usePanelContext, useTrans } from '../context';
 import { TerminalBlocks } from './terminal';
 
 const NEAR_END_PX = 40;

@@ -4,12 +4,12 @@ import { useEffect, useRef, useState, useSyncExternalStore } from 'react';
 
 import { isRefusal, type DryRun, type Job, type JobRequest } from '@jupyter-gpu-quota/api';
 
-import { gpus } from './amounts';
+import { gpus } from '../amounts';
 import { bundleOf, commandOf } from './bundle';
-import { useGpuState, usePanelContext, useTrans } from './context';
+import { useGpuState, usePanelContext, useTrans } from '../context';
 import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
-import { ErrorText } from './ErrorText';
-import { Start } from './Start';
+import { ErrorText } from '../ErrorText';
+import { Start } from '../Start';
 import { AdvancedFields, Field, MainFields, ParameterFields, usePossible } from './SubmitFields';
 
 const DRY_RUN_AFTER_MS = 500;

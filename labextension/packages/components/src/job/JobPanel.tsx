@@ -4,14 +4,14 @@ import { useEffect, useState } from 'react';
 
 import { RUNNING, WAITING, type Explanation, type Job } from '@jupyter-gpu-quota/api';
 
-import { age, duration, gpus } from './amounts';
-import { useGpuState, useClock, usePanelContext, useTrans } from './context';
-import { Outputs } from './job/Outputs';
-import { ProvenanceDetails } from './job/Provenance';
+import { age, duration, gpus } from '../amounts';
+import { useGpuState, useClock, usePanelContext, useTrans } from '../context';
+import { Outputs } from './Outputs';
+import { ProvenanceDetails } from './Provenance';
 import { JobActions } from './JobActions';
 import { LogView } from './LogView';
 import { MetricCharts } from './MetricCharts';
-import { Start } from './Start';
+import { Start } from '../Start';
 
 export function JobPanel({ id, onBack }: { id: string; onBack(): void }): JSX.Element {
   const trans = useTrans();

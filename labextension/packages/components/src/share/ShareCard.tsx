@@ -2,9 +2,9 @@
 
 import type { Countdown, Notebook, WaitingKernel } from '@jupyter-gpu-quota/api';
 
-import { duration, gpus, mebibytes } from './amounts';
-import { useAction, useGpuState, useNow, usePanelContext, useTrans, type Translations } from './context';
-import { ErrorText } from './ErrorText';
+import { duration, gpus, mebibytes } from '../amounts';
+import { useAction, useGpuState, useNow, usePanelContext, useTrans, type Translations } from '../context';
+import { ErrorText } from '../ErrorText';
 import { QuotaBar } from './QuotaBar';
 
 export function ShareCard(): JSX.Element {

@@ -1,4 +1,4 @@
-import { gpus } from './amounts';
+import { gpus } from '../amounts';
 
 export interface Part {
   readonly milli: number;

@@ -2,8 +2,8 @@
 
 import { RUNNING, type Job, type Project, type ProjectPool } from '@jupyter-gpu-quota/api';
 
-import { duration, gpus, mebibytes } from './amounts';
-import { useGpuState, useTrans, type Translations } from './context';
+import { duration, gpus, mebibytes } from '../amounts';
+import { useGpuState, useTrans, type Translations } from '../context';
 import { QuotaBar } from './QuotaBar';
 
 export function ProjectCards(): JSX.Element {
