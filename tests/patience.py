@@ -17,6 +17,8 @@ PATIENCE_S = 60.0
 """The time-out for results that a working machine has at once; a test that passes does not wait for it."""
 PAUSE_S, MAX_PAUSE_S = 0.01, 0.05
 """The interval of checks: at first, and after five seconds, so that the checks do not slow down the process."""
+REFERENCE_S = 0.03
+"""The CPU time of a million squares on the machine for which bounds of CPU time were set."""
 TURN_AT_MOST_S = 1.0
 WAKE_EVERY_S = 0.01
 WAKE_AT_MOST_S = 0.05
@@ -53,6 +55,13 @@ def stays(true: Callable[[], object], for_s: float) -> bool:
                 return False
             time.sleep(PAUSE_S)
     return True
+
+
+def cpu_s(reference_s: float) -> float:
+    """A bound of CPU time on this machine, for one on the reference machine: longer where this one is slower."""
+    begun = time.process_time()
+    sum(number * number for number in range(1_000_000))
+    return reference_s * max(1.0, (time.process_time() - begun) / REFERENCE_S)
 
 
 class _Patience:

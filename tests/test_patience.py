@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import patience
-from tests.patience import Stopwatch, stays, until, until_in_loop
+from tests.patience import Stopwatch, cpu_s, stays, until, until_in_loop
 
 ROOT = Path(__file__).resolve().parents[1]
 STANDS_STILL_S = 1.5
@@ -148,3 +148,11 @@ def test_the_time_of_a_stopped_process_is_not_counted(counting: subprocess.Popen
 
 def test_hypothesis_examples_have_no_deadline() -> None:
     assert settings().deadline is None and HealthCheck.too_slow in settings().suppress_health_check
+
+
+def test_a_bound_of_cpu_time_is_longer_on_a_slower_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.count(step=0.3)
+    monkeypatch.setattr(patience.time, "process_time", lambda: next(times))
+    assert cpu_s(2) == pytest.approx(20)
+    monkeypatch.setattr(patience.time, "process_time", lambda: 1.0)
+    assert cpu_s(2) == 2, "and never shorter"

@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.store.records.calls import Page
-from tests.api.handlers.test_notebook_reports import run
+from tests.api.handlers.notebooks.test_notebook_reports import run
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.notebook.jupyter_world import JupyterServer, jupyter_server
 from tests.patience import Stopwatch, until

@@ -17,7 +17,7 @@ from tornado.httputil import HTTPHeaders
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.notebook.slice_requests import NoGpuNow, SliceRequester, Waiting
 from jupyter_gpu_quota.wire.activity import WakeAnswer
-from tests.api.handlers.test_notebook_reports import run
+from tests.api.handlers.notebooks.test_notebook_reports import run
 from tests.notebook.jupyter_world import JupyterServer, Service, free_port, jupyter_server, service_at
 from tests.patience import PATIENCE_S, until
 

@@ -21,7 +21,7 @@ from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
 from tests.api.pages.browser import open_page, seen, shows
 from tests.api.world import PREFIX, QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, cpu_s
 
 DEPARTMENTS = (
     QUOTA.replace("name: vision\n", "name: vision\n    department: sight\n").replace(
@@ -78,7 +78,7 @@ def test_quotas_of_a_million_devices_are_previewed_and_exported_quickly(world: S
     world.step()
     assert world.get(f"jobs/{job}").json["state"] == "starting"
     assert world.post("quota/revisions/1/actions/revert", "ann").status == 200
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < cpu_s(5)
 
 
 def test_an_edit_is_stale_if_work_began_in_what_it_removes(

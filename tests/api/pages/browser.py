@@ -20,6 +20,7 @@ def open_page(world: ServiceWorld, chromium: Any, path: str, who: str = "ann", *
     """A page with its content, in a browser of its own. Its errors and the refusals of its policy are in ``faults``."""
     headers = {"Authorization": f"token token-{who}"}
     page = chromium.new_context(extra_http_headers=headers, **context).new_page()
+    page.set_default_timeout(WITHIN_MS)
     page.faults = []
     page.on("pageerror", lambda error: page.faults.append(str(error)))
     page.on("console", lambda line: "Content Security" in line.text and page.faults.append(line.text))

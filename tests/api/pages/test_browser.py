@@ -12,7 +12,7 @@ from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note
-from tests.api.handlers.test_storage import LIMITED
+from tests.api.handlers.jobs.test_storage import LIMITED
 from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, shows, tab_to
 from tests.api.pages.test_pages import PAGES
 from tests.api.world import ServiceWorld, service_world

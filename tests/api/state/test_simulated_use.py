@@ -13,7 +13,7 @@ from jupyter_gpu_quota.api.state.utilisation import STALE_MS
 from jupyter_gpu_quota.api.views.idle_states import FIRST_MS
 from jupyter_gpu_quota.backends.local.sampling.simulated import UNSEEN
 from jupyter_gpu_quota.core.samples import DeviceSample
-from tests.api.handlers.test_utilisation import Busy
+from tests.api.handlers.cluster.test_utilisation import Busy
 from tests.api.world import QUOTA, service_world, train_devices
 from tests.patience import until
 

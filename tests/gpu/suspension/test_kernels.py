@@ -13,7 +13,7 @@ import pytest
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.controllers.main import now_ms
 from jupyter_gpu_quota.core.model import Allocation
-from tests.api.handlers.test_notebook_reports import run
+from tests.api.handlers.notebooks.test_notebook_reports import run
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 from tests.gpu.world import FakeGpu
 from tests.notebook.jupyter_world import JupyterServer, jupyter_server

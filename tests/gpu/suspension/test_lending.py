@@ -19,7 +19,7 @@ from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.controllers.main import now_ms
 from jupyter_gpu_quota.core.model import JobState, NotebookState
 from jupyter_gpu_quota.notebook.suspension_selftest import run_program
-from tests.api.handlers.test_notebook_reports import run
+from tests.api.handlers.notebooks.test_notebook_reports import run
 from tests.api.world import QUOTA, build_devices, service_world, train_devices
 from tests.gpu import fake_library
 from tests.gpu.fake_library import Script

@@ -15,7 +15,7 @@ from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.backends.protocol import NodeUnverified, TokenRefused
 from jupyter_gpu_quota.core.facts import NotebookFact
 from jupyter_gpu_quota.core.samples import AGENT, SILENT_MS, DeviceSample, ProcessUse
-from tests.api.handlers.test_notebooks import lending
+from tests.api.handlers.notebooks.test_notebooks import lending
 from tests.api.world import Reply, ServiceWorld, build_devices, service_world, train_devices
 
 NODE_A, NODE_B = "Bearer node.a.token", "Bearer node.b.token"

@@ -23,7 +23,7 @@ from jupyter_gpu_quota.backends.local.host.processes import find_marked
 from jupyter_gpu_quota.hub import own_port, ports
 from jupyter_gpu_quota.hub.own_port import OwnPortMixin
 
-SMALL_SERVER = Path(__file__).with_name("small_server.py")
+SMALL_SERVER = Path(__file__).parents[1] / "small_server.py"
 START_TIMEOUT_S = 120
 SEED = f"the tests in process {os.getpid()}"
 TAKE = """\
