@@ -29,8 +29,8 @@ from ..hub.ports import reserve_ports
 from ..settings import SERVICE_NAME
 from .proxy import find_or_install_proxy
 
-READY_WITHIN_S = 60.0
-"""How long hub, proxy and service may take until the service answers through the proxy."""
+READY_WITHIN_S = 180.0
+"""How long hub, proxy and service may take until the service answers through the proxy; half a core needs 70 s."""
 
 ENDS_WITHIN_S = 20.0
 """How long a hub may take to stop its servers and its service before it is killed."""

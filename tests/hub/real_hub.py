@@ -30,6 +30,9 @@ SERVICE_TOKEN = "s" * 64
 ADMIN_TOKEN = "a" * 64
 HUB5_VARIABLE = "GPU_QUOTA_HUB5_PYTHON"
 
+SLOW_S = 240
+"""The time-out for the start of a server, and for a cell with the start of its kernel, on a slow machine."""
+
 REAL = ("ann",)
 """Whose servers are real notebook servers; the others' are up at once and do nothing."""
 
@@ -117,7 +120,7 @@ class RealHub:
         """Start a server and wait until it is ready; returns the hub's record of it."""
         answer = self.begin(name, options, server)
         assert answer.status in (201, 202), answer
-        until(lambda: self.server(name, server).get("ready") or not self.server(name, server), 90)
+        until(lambda: self.server(name, server).get("ready") or not self.server(name, server), SLOW_S)
         record = self.server(name, server)
         assert record, f"{name}'s server did not start: {self.outcome(name, server)}"
         return record
@@ -160,7 +163,7 @@ class RealHub:
         async def one_cell() -> str:
             kernel = await Kernel.start(person)
             try:
-                return await kernel.run(code)
+                return await kernel.run(code, SLOW_S)
             finally:
                 kernel.close()
 
@@ -200,7 +203,7 @@ class RealHub:
         hub.kill()
         hub.wait()
         self.stage.start_hub()
-        until(lambda: self.stage.is_ready() and self._service_is_new())
+        until(lambda: self.stage.is_ready() and self._service_is_new(), SLOW_S)
 
     def _service_is_new(self) -> bool:
         """Whether this hub's own service took over from the one that a killed hub left behind."""

@@ -59,7 +59,7 @@ def _without_accounts() -> str:
 
 pytestmark = [
     pytest.mark.hub,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(bool(_without_accounts()), reason=_without_accounts()),
 ]
 

@@ -15,7 +15,7 @@ import pytest
 from tests.hub.real_hub import ADMIN_TOKEN, RealHub, real_hub
 from tests.patience import until
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(1200)]
 
 EIGHTH, CPU = {"gpu_project": "build", "gpu_size": "1/8"}, {"gpu_size": "cpu"}
 PAGE = Path(__file__).parents[2] / "docs/how-to/culler.md"

@@ -19,7 +19,7 @@ from tests.hub import real_hub as hubs
 from tests.hub.real_hub import RealHub, real_hub
 from tests.patience import Stopwatch, stays, until
 
-pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LENDS = (
     hubs.QUOTA_FILE
@@ -81,7 +81,7 @@ async def _run(person: User, kernel: str, code: str) -> str:
     request = HTTPRequest(address, headers={"Authorization": f"token {person.token}"}, request_timeout=60)
     found = Kernel(await websocket_connect(request), kernel)
     try:
-        return await found.run(code)
+        return await found.run(code, SLOW_S)
     finally:
         found.close()
 

@@ -14,7 +14,7 @@ from tests.hub.real_hub import RealHub, real_hub
 from tests.notifications.receivers import WebReceiver, web_receiver
 from tests.patience import PATIENCE_S, until
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(1200)]
 
 SAVES = """\
 from jupyter_gpu_quota.job import checkpoint_path, on_pause, saving

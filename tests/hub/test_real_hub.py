@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.backends.local.host.processes import find_marked
-from tests.hub.real_hub import RealHub, real_hub
+from tests.hub.real_hub import SLOW_S, RealHub, real_hub
 from tests.patience import PATIENCE_S, Stopwatch, until
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(1200)]
 
 EIGHTH = {"gpu_project": "build", "gpu_size": "1/8"}
 QUARTER = {"gpu_project": "build", "gpu_size": "1/4"}
@@ -76,7 +76,7 @@ def test_the_form_offers_sizes_and_starts_what_was_chosen(hub: RealHub) -> None:
     browser = hub.browser("ben")
     assert 'value="build:build:1/8"' in browser.get("/hub/spawn")
     browser.post("/hub/spawn", {"gpu_choice": "build:build:1/8"})
-    until(lambda: hub.server("ben").get("ready"), 90)
+    until(lambda: hub.server("ben").get("ready"), SLOW_S)
     assert [booked["gpu_milli"] for booked in hub.slices("ben")] == [125]
 
 
@@ -151,10 +151,10 @@ def test_a_user_without_a_project_starts_without_a_gpu(hub: RealHub) -> None:
     browser = hub.browser("outsider")
     assert "No project has a GPU quota for your notebooks" in browser.get("/hub/spawn")
     browser.post("/hub/spawn", {"gpu_choice": "cpu"})
-    until(lambda: hub.server("outsider").get("ready"), 90)
+    until(lambda: hub.server("outsider").get("ready"), SLOW_S)
     hub.stop("outsider")
     assert "gpu_choice" not in browser.get("/hub/spawn")
-    until(lambda: hub.server("outsider").get("ready"), 90)
+    until(lambda: hub.server("outsider").get("ready"), SLOW_S)
     assert hub.slices("outsider") == []
 
 
@@ -224,7 +224,7 @@ def test_without_the_setup_line_the_hub_is_as_before(tmp_path: Path, release: st
         lines = config.read_text().split("from jupyter_gpu_quota import setup_gpu_quota")[0]
         config.write_text(lines.replace("c.GPUQuota", "# c.GPUQuota"))
         stage.start_hub()
-        until(lambda: hub.call("GET", "/").status == 200)
+        until(lambda: hub.call("GET", "/").status == 200, SLOW_S)
         hub.start("ben", {})
         assert tables_that_name_us(tmp_path) == set()
 

@@ -16,7 +16,7 @@ from tests.hub.test_lending import COMES_BACK_S, comes_back, lives
 from tests.notifications.receivers import WebReceiver, web_receiver
 from tests.patience import until
 
-pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 POLICED = "{enforcement: {memory: policed}}"
 READ_WITHIN_S = 40

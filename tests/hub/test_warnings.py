@@ -20,7 +20,7 @@ from tests.hub.real_hub import QUOTA_FILE, SERVICE_TOKEN, RealHub, real_hub
 from tests.notifications.receivers import MailReceiver, WebReceiver, mail_receiver, web_receiver
 from tests.patience import until
 
-pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SOON = """
 policy:

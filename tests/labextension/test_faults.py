@@ -29,7 +29,7 @@ from tests.patience import until
 
 __all__ = ["chromium"]
 
-pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 HOSTILE = "<img src=x onerror=alert(1)>'; $(touch hit).py"
 MARKUP = "<img src=x onerror=alert(1)>"

@@ -15,7 +15,7 @@ from tests.labextension.lab import PANEL, QUOTA, SET_THEME, chromium, lab_hub, l
 
 __all__ = ["chromium"]
 
-pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 WARNS = """
 policy:

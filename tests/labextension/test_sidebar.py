@@ -27,7 +27,7 @@ from tests.patience import until
 
 __all__ = ["chromium"]
 
-pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.timeout(600)]
+pytestmark = [needs_lab, pytest.mark.hub, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

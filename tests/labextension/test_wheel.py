@@ -20,7 +20,7 @@ from tests.patience import until
 
 __all__ = ["chromium"]
 
-pytestmark = [needs_lab, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [needs_lab, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 TOKEN = "of-the-test"
 INSTALL_S = 600
