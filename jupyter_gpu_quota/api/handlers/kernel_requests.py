@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...backends.rendering.variables import notebook_environment
+from ...backends.rendering.variables import confirmed_environment
 from ...core.amounts import gpu_text
 from ...core.lifecycle import NOTEBOOK_FINAL
 from ...core.model import Device, Health, NotebookState
@@ -63,7 +63,7 @@ def _answer(record: NotebookRecord, store_view: StoreView, person: Person) -> Wa
     code, why = (view.reason.code, view.reason.message) if view.reason else (None, None)
     match record.notebook.state:
         case NotebookState.BOOKED:
-            return WakeAnswer(state="ready", reason="booked", message="", variables=notebook_environment(view))
+            return WakeAnswer(state="ready", reason="booked", message="", variables=confirmed_environment(view))
         case NotebookState.LENT:
             return WakeAnswer(state="waiting", reason="lent", message=_return_sentence(record, store_view, person))
         case NotebookState.REQUESTED:

@@ -222,6 +222,17 @@ def notebook_environment(
     return {**shown, **caps, **startup, **known, SHARE_VARIABLE: json.dumps(share, sort_keys=True)}
 
 
+def confirmed_environment(booked: Slice) -> dict[str, str]:
+    """The variables of a slice for a server that runs: its kernels get them when they have requested the slice.
+
+    A device without a known UUID is left out. Its runtime chose it for the server's pod, whose variables have it.
+    """
+    found = notebook_environment(booked)
+    if booked.allocations and not any(part.device_uuid for part in booked.allocations):
+        return {name: text for name, text in found.items() if name not in NO_DEVICE}
+    return found
+
+
 def kernel_environment(share_json: str | None) -> dict[str, str]:
     """The variables of a kernel beside its server's: the amounts of the share, none without a share.
 

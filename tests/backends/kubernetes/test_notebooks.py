@@ -14,6 +14,7 @@ from jupyter_gpu_quota.backends.rendering.notebooks import (
     variables_of_pod,
 )
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
+from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE, confirmed_environment
 
 SETTINGS = PodSettings(namespace="jupyter", hub="local", image="", volume_claim="")
 LABELS = {"gpu-quota.jupyter.org/hub": "local", "gpu-quota.jupyter.org/notebook": "N1"}
@@ -106,3 +107,10 @@ def test_variables_of_the_hub_s_machine_do_not_reach_a_pod() -> None:
 def test_a_pod_without_a_device_keeps_void() -> None:
     given = {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert variables_of_pod(given, simulated=False, has_device=False) == given
+
+
+def test_a_confirmed_slice_leaves_the_device_that_the_runtime_chose_to_the_server() -> None:
+    counted = confirmed_environment(Booked(allocations=(Part("gpu01/0", None),)))
+    assert SHARE_VARIABLE in counted and not {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} & counted.keys()
+    assert confirmed_environment(Booked())["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
+    assert confirmed_environment(Booked(allocations=()))["NVIDIA_VISIBLE_DEVICES"] == "void"
