@@ -25,6 +25,7 @@ PLUGINS = "github.com/containernetworking/plugins/plugins"
 PROGRAMS = {
     "kubelet": ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
     "fake-devices": ("kubelet", "./devices"),
+    "fake-driver": ("kubelet", "./driver"),
     "pause": ("kubelet", "./pause"),
     "containerd": ("runtime", f"{CONTAINERD}/containerd"),
     "containerd-shim-runc-v2": ("runtime", f"{CONTAINERD}/containerd-shim-runc-v2"),

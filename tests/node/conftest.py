@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ import pytest
 from tests.kube.build import PROGRAMS as CONTROL_PLANE
 from tests.kube.build import find as find_of_control_plane
 from tests.kube.control_plane import ControlPlane
+from tests.kube.devices import DRIVER, device_class
 from tests.node.build import PROGRAMS, find
 from tests.node.images import job_image, pause_image
 from tests.node.node import RealNode
 from tests.node.world import NodeWorld
 
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "helm")
 
 
@@ -47,19 +50,41 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="session")
-def node(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
-    """A node with two fake GPUs, and the image of jobs."""
-    made = RealNode(plane, 2)
-    try:
-        made.start([pause_image(tmp_path_factory.mktemp("image")), job_image()])
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The archives of the images of sandboxes and of jobs."""
+    folder = tmp_path_factory.mktemp("images")
+    return [pause_image(folder), job_image(folder)]
+
+
+@pytest.fixture(scope="session")
+def node(plane: ControlPlane, images: list[Path]) -> Iterator[RealNode]:
+    """A node with two fake GPUs that a device plugin counts."""
+    with running(RealNode(plane, 2), images) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def driver_node(plane: ControlPlane, images: list[Path]) -> Iterator[RealNode]:
+    """A node with two fake GPUs of a DRA driver, and the class of these."""
+    plane.make(CLASSES, device_class())
+    with running(RealNode(plane, 3, has_driver=True), images) as made:
+        yield made
+    plane.request("DELETE", f"{CLASSES}/{DRIVER}")
+
+
+@contextlib.contextmanager
+def running(node: RealNode, images: list[Path]) -> Iterator[RealNode]:
+    try:
+        node.start(images)
+        yield node
     finally:
-        made.stop()
+        node.stop()
 
 
 @pytest.fixture
 def world(plane: ControlPlane, node: RealNode, tmp_path: Path) -> Iterator[NodeWorld]:
-    made = NodeWorld(plane, tmp_path)
+    """A backend whose jobs run on the node with a device plugin."""
+    made = NodeWorld(plane, tmp_path, node)
     try:
         yield made
     finally:

@@ -1,7 +1,7 @@
 """Images of the real-node tests: made by images/install.py and this machine's Python, and written without a daemon.
 
-An image is one layer, in the archive format that `docker load` and `ctr images import` read. It is kept in the cache,
-by the hash of all that it is made of.
+Archives have the format that `docker load` and `ctr images import` read. The layer with the dependencies is kept in the
+cache, by the hash of all that it is made of; above it is the package as it is now.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests.kube.build import CACHE
@@ -35,16 +35,24 @@ COMMANDS = ("sh", "env", "sleep", "cat", "printf", "mkdir", "tail", "head")
 LEFT_OUT = re.compile(r"/(test|idlelib|tkinter|ensurepip|site-packages|dist-packages|config-3[^/]*)$|\.a$")
 """Parts of a Python installation that no image needs."""
 
-SOURCES = (".ci/constraints.txt", "pyproject.toml", "hatch_build.py", "images/install.py", "tests/node/images.py")
+DEPENDENCIES = (".ci/constraints.txt", "pyproject.toml", "images/install.py", "tests/node/images.py")
+"""What the lower layer depends on. The upper layer is the package as it is now."""
 
 
-def job_image() -> Path:
-    """The archive of the example of a notebook server, in which jobs run, too; made when it is missing."""
-    archive = FOLDER / f"singleuser-{_digest()}.tar"
-    if not archive.exists():
-        with tempfile.TemporaryDirectory(prefix="gpu-quota-image-") as folder:
-            _make(Path(folder), "singleuser", archive)
-    return archive
+def job_image(folder: Path) -> Path:
+    """The archive of the example of a notebook server, in which jobs run, too."""
+    lower = FOLDER / f"singleuser-{_digest()}.tar"
+    if not lower.exists():
+        with tempfile.TemporaryDirectory(prefix="gpu-quota-image-") as place:
+            write_layer(_installed(Path(place), "singleuser"), lower)
+    package = Path(f"{folder}/package{PREFIX}/lib/{_python().name}/site-packages/jupyter_gpu_quota")
+    shutil.copytree(ROOT / "jupyter_gpu_quota", package, ignore=shutil.ignore_patterns("__pycache__"))
+    upper = write_layer(folder / "package", folder / "package.tar")
+    config = {
+        "Cmd": ["jupyterhub-singleuser"], "User": f"{USER_ID}:{USER_ID}", "WorkingDir": HOME,
+        "Env": [f"PATH={PREFIX}/bin:/usr/local/bin:/usr/bin:/bin", f"HOME={HOME}", "LANG=C.UTF-8"],
+    }  # fmt: skip
+    return write_archive([lower, upper], folder / "singleuser.tar", JOB_IMAGE, config)
 
 
 def pause_image(folder: Path) -> Path:
@@ -54,34 +62,35 @@ def pause_image(folder: Path) -> Path:
     root = folder / "pause"
     (root / "usr" / "bin").mkdir(parents=True)
     shutil.copy(program, root / "usr" / "bin" / "pause")
-    return write_archive(root, folder / "pause.tar", PAUSE_IMAGE, {"Entrypoint": ["/usr/bin/pause"]})
+    layer = write_layer(root, folder / "pause-layer.tar")
+    return write_archive([layer], folder / "pause.tar", PAUSE_IMAGE, {"Entrypoint": ["/usr/bin/pause"]})
 
 
-def _make(folder: Path, image: str, archive: Path) -> None:
-    """Build the wheel, install it, add the machine's Python, and write the archive."""
-    python, root = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}"), folder / "root"
-    _run("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+def _installed(folder: Path, image: str) -> Path:
+    """The root folder of an image: what images/install.py installs, and this machine's Python."""
+    root = folder / "root"
+    _run("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     (wheel,) = folder.glob("*.whl")
-    _run(str(INSTALL), image, "--wheel", str(wheel), "--root", str(root), "--python", str(python), script=True)
-    add_machine(root, python)
-    config = {
-        "Cmd": ["jupyterhub-singleuser"], "User": f"{USER_ID}:{USER_ID}", "WorkingDir": HOME,
-        "Env": [f"PATH={PREFIX}/bin:/usr/local/bin:/usr/bin:/bin", f"HOME={HOME}", "LANG=C.UTF-8"],
-    }  # fmt: skip
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    write_archive(root, archive, JOB_IMAGE, config)
+    _run(str(INSTALL), image, "--wheel", str(wheel), "--root", str(root), "--python", str(_python()))
+    add_machine(root, _python())
+    return root
 
 
-def _run(*words: str, script: bool = False) -> None:
-    command = [sys.executable, *([] if script else ["-m"]), *words]
-    subprocess.run(command, check=True, timeout=BUILD_S, env=os.environ | {"GPU_QUOTA_WITHOUT_LAB": "1"})
+def _python() -> Path:
+    """The interpreter of this machine from which the environment of the tests was made."""
+    return Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
+
+
+def _run(*words: str) -> None:
+    variables = os.environ | {"GPU_QUOTA_WITHOUT_LAB": "1"}
+    subprocess.run([sys.executable, *words], check=True, timeout=BUILD_S, env=variables)
 
 
 def _digest() -> str:
-    """The hash of all that the image is made of."""
+    """The hash of all that the lower layer is made of."""
     found = hashlib.sha256(sys.version.encode())
-    for path in [*(ROOT / name for name in SOURCES), *sorted((ROOT / "jupyter_gpu_quota").rglob("*.py"))]:
-        found.update(path.read_bytes())
+    for name in DEPENDENCIES:
+        found.update((ROOT / name).read_bytes())
     return found.hexdigest()[:12]
 
 
@@ -122,23 +131,30 @@ def _libraries(programs: list[Path]) -> Iterator[Path]:
 
 
 # --- the archive ------------------------------------------------------------------------------------------------------
-def write_archive(root: Path, archive: Path, name: str, config: dict[str, object]) -> Path:
-    """Write an image whose one layer is the tree of ``root``; the file appears only when it is complete."""
-    partial, layer = (archive.with_suffix(suffix) for suffix in (".partial", ".layer"))
-    with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as tar:
+def write_layer(root: Path, layer: Path) -> Path:
+    """Write the tree of ``root`` as a layer; the file appears only when it is complete."""
+    layer.parent.mkdir(parents=True, exist_ok=True)
+    partial = layer.with_suffix(".partial")
+    with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as tar:
         tar.add(root, ".", filter=_anonymous)
-    digest = _sha256(layer)
+    return partial.rename(layer)
+
+
+def write_archive(layers: Sequence[Path], archive: Path, name: str, config: dict[str, object]) -> Path:
+    """Write an image of these layers, the lowest first."""
+    digests = [f"sha256:{_sha256(layer)}" for layer in layers]
     described = {
         "architecture": "amd64", "os": "linux", "created": "1970-01-01T00:00:00Z", "config": config,
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        "rootfs": {"type": "layers", "diff_ids": digests},
     }  # fmt: skip
-    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
-    with tarfile.open(partial, "w") as tar:
+    names = [f"layer-{number}.tar" for number in range(len(layers))]
+    with tarfile.open(archive, "w") as tar:
         _add(tar, "config.json", json.dumps(described).encode())
-        tar.add(layer, "layer.tar")
-        _add(tar, "manifest.json", json.dumps(manifest).encode())
-    layer.unlink()
-    partial.rename(archive)
+        for layer, inside in zip(layers, names, strict=True):
+            tar.add(layer, inside)
+        _add(
+            tar, "manifest.json", json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": names}]).encode()
+        )
     return archive
 
 

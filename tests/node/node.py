@@ -25,7 +25,10 @@ from tests.node.build import find
 from tests.node.images import PAUSE_IMAGE
 from tests.patience import until
 
-GPU = "nvidia.com/gpu"
+GPU, MODEL_LABEL, MEMORY_LABEL = "nvidia.com/gpu", "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
+MODEL, MEMORY_MIB = "Fake-80G", 81_920
+LABELS = f"{MODEL_LABEL}={MODEL},{MEMORY_LABEL}={MEMORY_MIB}"
+"""Of the fake GPUs, as NVIDIA's feature discovery would label the node."""
 CALL_S = 120
 READY_WITHIN_S = 120.0
 FIRST_PROCESS = """\
@@ -42,11 +45,12 @@ sleep infinity & wait
 class RealNode:
     """One node. Its name is the loopback address of its kubelet: the API server finds it without a name service.
 
+    Its devices are counted by a device plugin, or published by a DRA driver (``has_driver``).
     ``stop`` ends all its processes and removes all that they made.
     """
 
-    def __init__(self, plane: ControlPlane, number: int, *, devices: int = 2) -> None:
-        self.plane, self.number, self.devices = plane, number, devices
+    def __init__(self, plane: ControlPlane, number: int, *, devices: int = 2, has_driver: bool = False) -> None:
+        self.plane, self.number, self.devices, self.has_driver = plane, number, devices, has_driver
         self.name = f"127.0.0.{number}"
         self.folder = Path(tempfile.mkdtemp(prefix=f"gq-node-{number}-"))
         self.cgroup = f"gpu-quota-test-{os.getpid()}-{number}"
@@ -71,13 +75,19 @@ class RealNode:
         """The kubelet and its device plugin."""
         self.start_program(
             "kubelet", f"--config={self._path('kubelet.yaml')}", f"--kubeconfig={self.plane.kubeconfig(self.name)}",
-            f"--hostname-override={self.name}", "--v=2",
+            f"--hostname-override={self.name}", f"--node-labels={LABELS}", "--v=2",
         )  # fmt: skip
         plugins = self.folder / "var/lib/kubelet/device-plugins"
         until((plugins / "kubelet.sock").exists, READY_WITHIN_S, what=self.errors)
-        self.start_program(
-            "fake-devices", f"--node={self.name}", f"--count={self.devices}", "--folder=/var/lib/kubelet/device-plugins"
-        )
+        self._start_devices()
+
+    def _start_devices(self) -> None:
+        named = (f"--node={self.name}", f"--count={self.devices}")
+        if self.has_driver:
+            kubeconfig = f"--kubeconfig={self.plane.kubeconfig(self.name)}"
+            self.start_program("fake-driver", *named, f"--cdi={self._path('cdi')}", kubeconfig)
+        else:
+            self.start_program("fake-devices", *named)
 
     def stop(self) -> None:
         """End all processes, and remove what they made on the machine and in the API server."""
@@ -92,6 +102,7 @@ class RealNode:
         machine.restore_parameters(self._before)
         shutil.rmtree(self.folder)
         self.plane.request("DELETE", f"/api/v1/nodes/{self.name}")
+        self.plane.request("DELETE", f"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName={self.name}")
 
     # --- state ----------------------------------------------------------------------------------------------------
     def is_ready(self) -> bool:
@@ -100,7 +111,13 @@ class RealNode:
         if status != 200:
             return False
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in found["status"]["conditions"])
-        return ready and found["status"].get("allocatable", {}).get(GPU, "0") == str(self.devices)
+        return ready and self._seen_devices(found) == self.devices
+
+    def _seen_devices(self, node: dict[str, Any]) -> int:
+        if not self.has_driver:
+            return int(node["status"].get("allocatable", {}).get(GPU, "0"))
+        slices = self.plane.get("/apis/resource.k8s.io/v1/resourceslices")["items"]
+        return sum(len(each["spec"]["devices"]) for each in slices if each["spec"].get("nodeName") == self.name)
 
     def errors(self) -> str:
         """The ends of the logs of its programs."""

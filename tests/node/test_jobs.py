@@ -12,26 +12,28 @@ from tests.backends.worlds import stop
 from tests.node.world import NodeWorld
 
 COUNTS = """
-import json, os, time
+import json, os, signal, time
 from jupyter_gpu_quota import job
+terminated = []
+signal.signal(signal.SIGTERM, lambda *_: terminated.append(True))
 path = job.checkpoint_path("state.json")
 first = json.loads(path.read_text())["next"] if path.exists() else 0
 seen = {name: os.environ.get(name) for name in ("NVIDIA_VISIBLE_DEVICES", "GPU_QUOTA_MILLI", "GPU_QUOTA_ATTEMPT")}
 print(json.dumps({"first": first, "uid": os.getuid(), **seen}), flush=True)
-for step in range(first, 1000):
-    if job.pause_requested():
+for step in range(first, 100_000):
+    if terminated and job.pause_requested():
         reason = open(os.environ["GPU_QUOTA_PAUSE_FILE"]).read().strip()
         with job.saving(path) as part:
             open(part, "w").write(json.dumps({"next": step, "reason": reason}))
         raise SystemExit(job.CHECKPOINTED)
-    job.report_progress(step + 1, 1000)
+    job.report_progress(step + 1, 100_000)
     if first:
         break
     time.sleep(0.05)
 job.output_path("result.txt").write_text(f"from {first}")
 job.complete()
 """
-"""Counts until it is paused; the second attempt begins where the first ended, and completes."""
+"""Counts until SIGTERM and the pause file; the second attempt begins where the first ended, and completes."""
 
 FILLS_MEMORY = "filled = [bytearray(1 << 24) for _ in range(1000)]"
 
@@ -41,17 +43,13 @@ def controller(world: NodeWorld) -> Controller:
     return Controller(world)
 
 
-def log(world: NodeWorld, job: str, attempt: int = 1) -> str:
-    return world.backend.outputs.log(job, attempt, 0).data.decode()
-
-
 def test_a_job_is_paused_and_resumed_from_its_checkpoint(world: NodeWorld, controller: Controller) -> None:
     controller.give(world.order("J", "python", "-c", COUNTS))
     controller.until(lambda fact: (fact.done or 0) > 3)
     controller.give(stop("J", grace_s=60))
     first = controller.until(lambda fact: fact.tree_gone)
-    assert (first.exit_status, first.pause_requested, first.refused) == (CHECKPOINTED, True, None), log(world, "J")
-    seen = json.loads(log(world, "J"))
+    assert (first.exit_status, first.pause_requested, first.refused) == (CHECKPOINTED, True, None), world.log("J")
+    seen = json.loads(world.log("J"))
     assert seen == {
         "first": 0, "uid": 1000, "NVIDIA_VISIBLE_DEVICES": seen["NVIDIA_VISIBLE_DEVICES"], "GPU_QUOTA_MILLI": "1000",
         "GPU_QUOTA_ATTEMPT": "1",
@@ -61,13 +59,13 @@ def test_a_job_is_paused_and_resumed_from_its_checkpoint(world: NodeWorld, contr
     controller.orders.clear()
     controller.give(world.order("J", "python", "-c", COUNTS, attempt=2))
     second = controller.until(lambda fact: fact.attempt == 2 and fact.tree_gone)
-    assert (second.exit_status, second.completed, second.pause_requested) == (0, True, False), log(world, "J", 2)
+    assert (second.exit_status, second.completed, second.pause_requested) == (0, True, False), world.log("J", 2)
     saved = json.loads((world.folder / "jobs/J/checkpoint/state.json").read_text())
-    assert saved["reason"] == "reclaimed" and json.loads(log(world, "J", 2))["first"] == saved["next"] > 3
+    assert saved["reason"] == "reclaimed" and json.loads(world.log("J", 2))["first"] == saved["next"] > 3
     world.backend.jobs.settled("J", 2)
     world.until(lambda: not world.pods())
     assert (world.folder / "jobs/J/outputs/result.txt").read_text() == f"from {saved['next']}"
-    assert log(world, "J", 2), "kept after its pod is gone"
+    assert world.log("J", 2), "kept after its pod is gone"
 
 
 def test_a_job_over_its_memory_limit_is_reported_as_such(world: NodeWorld, controller: Controller) -> None:
@@ -87,4 +85,4 @@ def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(world: NodeWorld, 
 def test_an_exit_status_and_its_log_are_kept(world: NodeWorld, controller: Controller) -> None:
     controller.give(world.order("E", "sh", "-c", "echo what it said; exit 3"))
     fact = controller.gone("E")
-    assert (fact.exit_status, log(world, "E")) == (3, "what it said\n")
+    assert (fact.exit_status, world.log("E")) == (3, "what it said\n")

@@ -13,7 +13,7 @@ from tests.patience import until
 
 def test_a_machine_is_left_as_it_was_found(plane: ControlPlane, tmp_path: Path) -> None:
     before = machine.machine()
-    node = RealNode(plane, 3)
+    node = RealNode(plane, 4)
     try:
         node.start([pause_image(tmp_path)])
         run_pod(plane, node)

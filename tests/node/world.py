@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from jupyter_gpu_quota.backends.kubernetes.backend import KubernetesBackend
 from jupyter_gpu_quota.backends.protocol import Backend, StartOrder
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
-from jupyter_gpu_quota.core.model import Placement
+from jupyter_gpu_quota.core.model import WHOLE_DEVICE, Device, Placement
 from tests.kube.control_plane import ControlPlane
 from tests.kube.world import install
 from tests.node.images import JOB_IMAGE, PREFIX
+from tests.node.node import RealNode
 from tests.patience import until
 
 T = TypeVar("T")
@@ -25,8 +26,9 @@ class NodeWorld:
 
     wait_ms = 1_500
 
-    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path, node: RealNode, *, patience_s: float = 60) -> None:
         self.plane, self.folder, self.namespace = plane, folder, install(plane, str(folder))
+        self.node, self._patience_s = node, patience_s
         self.settings = PodSettings(
             namespace=self.namespace, hub="test", image=JOB_IMAGE, volume_claim="jobs", path_first=f"{PREFIX}/bin",
             container=NEVER_PULLED,
@@ -35,16 +37,21 @@ class NodeWorld:
         self.backend.jobs.fence(1)
 
     def another(self) -> KubernetesBackend:
-        made = KubernetesBackend(self.folder, self.settings, kubeconfig=self.plane.kubeconfig(self.namespace))
+        kubeconfig = self.plane.kubeconfig(self.namespace)
+        made = KubernetesBackend(self.folder, self.settings, kubeconfig=kubeconfig, patience_s=self._patience_s)
         until(made.jobs.inventory)
         return made
 
     def order(self, job: str, *command: str, gpu_milli: int = 1000, at: int = 0, **more: Any) -> StartOrder:
-        """A job of one rank on a device, by its position; ``attempt`` is 1 unless it is given."""
-        devices = (self.backend.jobs.inventory() or ((), ()))[1]
-        part = Placement(rank=0, device=devices[at].id, gpu_milli=gpu_milli, memory_mib=0)
+        """A job of one rank on a device of the node, by its position; ``attempt`` is 1 unless it is given."""
+        devices = self.until(lambda: [each for each in self._devices() if each.node == self.node.name])
+        memory_mib = devices[at].memory_mib * gpu_milli // WHOLE_DEVICE
+        part = Placement(rank=0, device=devices[at].id, gpu_milli=gpu_milli, memory_mib=memory_mib)
         given = {"attempt": 1, "fencing": 1, **more}
-        return StartOrder(job=job, command=command, placements=(part,), devices=devices, **given)
+        return StartOrder(job=job, command=command, placements=(part,), devices=tuple(devices), **given)
+
+    def _devices(self) -> Sequence[Device]:
+        return (self.backend.jobs.inventory() or ((), ()))[1]
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
@@ -59,6 +66,9 @@ class NodeWorld:
 
     def until(self, seen: Callable[[], T]) -> T:
         return until(seen, what=lambda: (self.backend.jobs.observe(), self.pods()))
+
+    def log(self, job: str, attempt: int = 1) -> str:
+        return self.backend.outputs.log(job, attempt, 0).data.decode()
 
     def stopped(self) -> Sequence[str] | None:
         return None
