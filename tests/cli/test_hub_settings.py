@@ -45,9 +45,12 @@ def doctor(*options: str) -> dict[str, dict[str, str]]:
 
 
 @contextmanager
-def running_services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state_dirs: Sequence[str]) -> Iterator[list[int]]:
+def running_services(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state_dirs: Sequence[str], url: str = ""
+) -> Iterator[list[int]]:
     """Processes with the command and the variables of services; other processes of the machine are not seen."""
     (tmp_path / "jupyter_gpu_quota.py").write_text("print(flush=True); input()\n")
+    hub = {"JUPYTERHUB_SERVICE_URL": url, "JUPYTERHUB_SERVICE_PREFIX": "/services/gpu-quota/"} if url else {}
     with ExitStack() as stack:
         started = []
         for state_dir in state_dirs:
@@ -55,7 +58,7 @@ def running_services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state_dirs
             one = subprocess.Popen(
                 [sys.executable, "-m", "jupyter_gpu_quota", "serve"],
                 cwd=tmp_path,
-                env={**os.environ, "JUPYTER_GPU_QUOTA_SETTINGS": settings},
+                env={**os.environ, **hub, "JUPYTER_GPU_QUOTA_SETTINGS": settings},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
@@ -86,7 +89,25 @@ def test_the_running_service_of_this_account_is_used_in_any_directory(
 def test_of_two_running_services_none_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with running_services(monkeypatch, tmp_path, ["one", "two"]):
         found = doctor()["settings"]
-    assert found["verdict"] == "skip" and "give --config jupyterhub_config.py" in found["found"]
+    assert (found["verdict"], found["found"]) == ("warn", "2 services with different settings run here")
+    assert "give --config jupyterhub_config.py" in found["advice"]
+
+
+@pytest.mark.parametrize("with_file", [True, False], ids=["of the configuration file", "without one"])
+def test_the_running_service_is_asked_at_its_own_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_file: bool
+) -> None:
+    if with_file:
+        (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
+    with served(World()) as world, running_services(monkeypatch, tmp_path, ["of_the_file"], url=world.url):
+        found = doctor()
+    assert (found["service"]["verdict"], world.url in found["service"]["found"]) == ("ok", True)
+
+
+def test_a_service_of_another_account_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(hub_settings, "user_of", lambda pid: os.geteuid() + 1)
+    with running_services(monkeypatch, tmp_path, ["running"]):
+        assert doctor()["settings"]["verdict"] == "skip"
 
 
 @pytest.mark.parametrize(

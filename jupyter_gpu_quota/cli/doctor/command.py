@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ...client import Client, GPUQuotaError
+from ...client import URL_VARIABLES, Client, GPUQuotaError
 from ..prose import wrapped
 from ..session import DONE, FAILED, as_json, service_address
 from ..tables import plain_text, print_json, print_table
@@ -53,6 +53,7 @@ def doctor(
 ) -> None:
     """Check this machine: programs, devices, isolation, disk, quota file, service. Exit code 1 if something fails."""
     known = _known_settings(config_file, url, token)
+    url = url or os.environ.get(URL_VARIABLES[0]) or known.service_url or None
     if state_dir is not None:
         known.config.state_dir = str(state_dir)
     folder_known = known.whole or state_dir is not None

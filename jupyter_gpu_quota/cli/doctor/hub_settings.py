@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from ...backends.local.host.processes import processes, read_proc, variables_of
+from ...backends.local.host.processes import processes, read_proc, user_of, variables_of
 from ...client import Client, GPUQuotaError
 from ...settings import DATABASE_VARIABLE, SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, settings_from_environment
 
@@ -47,7 +47,8 @@ class KnownSettings:
 
     ``source``: where they were found. ``own_accounts``: whether jobs run under their submitters' accounts; None if
     unknown. ``from_service``: the service reported them, without its secrets. ``problem``: why the configuration file
-    of the working directory was not used.
+    of the working directory, or a running service, was not used. ``service_url``: the address of the service that runs
+    here with these settings, without the hub's proxy; empty if none is known.
     """
 
     config: GPUQuota
@@ -56,6 +57,7 @@ class KnownSettings:
     source: str = ""
     from_service: bool = False
     problem: str = ""
+    service_url: str = ""
 
 
 def find_settings(client: Client | None, *, asked_service: bool) -> KnownSettings:
@@ -70,16 +72,19 @@ def find_settings(client: Client | None, *, asked_service: bool) -> KnownSetting
 
 def _settings_on_this_machine(otherwise: KnownSettings) -> KnownSettings:
     """From the configuration file in the working directory, or else of the one service that runs here."""
-    file = Path(HUB_CONFIG).absolute()
-    problem = ""
+    file, running, problem = Path(HUB_CONFIG).absolute(), list(_settings_of_running_services()), ""
     if file.is_file():
         try:
             _check_owner(file)
-            return settings_in_config_file(file)
+            known = settings_in_config_file(file)
         except click.UsageError as error:
             problem = error.message
-    found = list(_settings_of_running_services())
-    return replace(found[0] if len(found) == 1 else otherwise, problem=problem)
+        else:
+            urls = [each.service_url for each in running if each.config.state_dir == known.config.state_dir]
+            return replace(known, service_url=urls[0] if urls else "")
+    if len(running) > 1 and not problem:
+        problem = f"{len(running)} services with different settings run here"
+    return replace(running[0] if len(running) == 1 else otherwise, problem=problem)
 
 
 def _check_owner(file: Path) -> None:
@@ -94,11 +99,16 @@ def _settings_of_running_services() -> Iterator[KnownSettings]:
     seen = set()
     for pid in processes():
         command = tuple((read_proc(pid, "cmdline") or b"").split(b"\0"))
-        variables = variables_of(pid) if SERVICE_COMMAND in (command[1:4], command[2:5]) else None
-        wanted = tuple((variables or {}).get(name) for name in (SETTINGS_VARIABLE, DATABASE_VARIABLE))
-        if variables is not None and wanted[0] is not None and wanted not in seen:
+        if SERVICE_COMMAND not in (command[1:4], command[2:5]) or user_of(pid) != os.geteuid():
+            continue
+        variables = variables_of(pid) or {}
+        wanted = tuple(variables.get(name) for name in (SETTINGS_VARIABLE, DATABASE_VARIABLE))
+        if wanted[0] is not None and wanted not in seen:
             seen.add(wanted)
-            yield replace(settings_in_environment(variables), source=f"the running service, process {pid}")
+            address = variables.get("JUPYTERHUB_SERVICE_URL", "")
+            url = address + variables.get("JUPYTERHUB_SERVICE_PREFIX", "") if address else ""
+            source = f"the running service, process {pid}"
+            yield replace(settings_in_environment(variables), source=source, service_url=url)
 
 
 def settings_in_config_file(path: Path) -> KnownSettings:
