@@ -244,6 +244,12 @@ class BackfillState:
         planned = plan_backfill(self.pool, held.project, held.queue, self.pool.waiting[held.job], work)
         self._set(None if planned is None else self._or_recorded(planned, work))
 
+    def give_up_new(self) -> None:
+        """Give up a reservation of this plan where a claim frees its devices: they are offered from the top (R42)."""
+        if self.current is not None and self.current.job not in {one.job for one in self.recorded}:
+            self._set(None)
+            self.dropped = self.pool.room_came_back = True
+
     def drop(self) -> None:
         """Give the reservation up, or back to the job that it passed from if that waits still."""
         if self.current is not None:

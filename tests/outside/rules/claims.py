@@ -171,9 +171,11 @@ def _by_project(step: Step, claim: Claim, *, with_borrowers: bool) -> dict[str, 
 def _given_to_later(step: Step, claim: Claim, victim: Job) -> int:
     """What an elastic job gives up for later claims of its own project, in the same action as for this one (R40)."""
     jobs, after = step.before.jobs, dropwhile(lambda one: one.claimer != claim.claimer, step.claims)
-    later = [one for one in after if one.claimer in jobs and jobs[one.claimer].project == victim.project]
-    devices = {part.device for one in later if one.claimer != claim.claimer for part in one.placements}
-    return sum(part.gpu_milli for part in step.before.held[victim.id] if part.device in devices)
+    if jobs[claim.claimer].project != victim.project:
+        return 0  # that is not in what the claim takes
+    later = [one.claimer for one in after if one.claimer in jobs and jobs[one.claimer].project == victim.project]
+    lacking = sum(step.lacking(step.reserving[name]) for name in later[1:] if name in step.reserving)
+    return -(-lacking // victim.gpu_milli) * victim.gpu_milli
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------

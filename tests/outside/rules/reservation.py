@@ -296,14 +296,17 @@ def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservatio
 
 
 def _passed_in_project(step: Step, was: Reservation, holder: Job) -> bool:
-    """Whether a job of the same project that precedes the holder has reserved devices: the reservation passed (R29)."""
+    """Whether a job of the same project that precedes the holder has devices: the reservation passed (R29).
+
+    They may be others than the reserved ones, on which it was planned to start earlier.
+    """
+    served = [step.before.jobs[one.workload] for one in step.giving() if one.workload in step.before.jobs]
+    before = [one for one in served if one.project == holder.project and own_order(one) < own_order(holder)]
     reserved = {one.device for one in was.placements}
-    for action in step.giving():
-        job = step.before.jobs.get(action.workload)
-        precedes = job is not None and job.project == holder.project and own_order(job) < own_order(holder)
-        if precedes and not reserved.isdisjoint(one.device for one in action.placements):
-            return True
-    return False
+    given = {
+        part.device for one in step.giving() if one.workload in {job.id for job in before} for part in one.placements
+    }
+    return bool(before) and (not reserved.isdisjoint(given) or not _is_idle(step, was))
 
 
 def _came_back(step: Step, was: Reservation, job: Job, holder: Job) -> bool:

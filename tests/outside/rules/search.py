@@ -42,8 +42,9 @@ class Option(NamedTuple):
 def options(step: Step, job: Job, room: Room, ledger: Ledger) -> Iterator[Option]:
     """Legal sets for a claim, given what is free without any and the books."""
     state = step.before
-    protected = within_guarantee(step, job)
-    candidates = [one for one in state.in_pool(job.pool) if may_be_touched(one, state, protected=protected)]
+    protected, stopped = within_guarantee(step, job), {one.workload for one in step.of_kind("stop")}
+    touched = [one for one in state.in_pool(job.pool) if may_be_touched(one, state, protected=protected)]
+    candidates = [one for one in touched if one.id not in stopped]
     if len(candidates) > MOST_CANDIDATES:
         return
     tried = 0
