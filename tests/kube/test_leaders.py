@@ -183,3 +183,21 @@ def test_a_take_over_does_not_wait_for_the_requests_of_jobs(
     monkeypatch.setattr(backend._server._rate, "take", never)
     backend.jobs.fence(2)
     assert {fact.job for fact in until(backend.jobs.observe)} == {"J"}
+
+
+def test_the_waiting_requests_of_a_leader_that_was_replaced_are_dropped(
+    world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may wait; the API server would refuse each, and the orders of the new leader would be behind them."""
+    backend, full = world.another(), asyncio.Semaphore(0)
+    backend.jobs.fence(1)
+    monkeypatch.setattr(backend._server, "_at_once", full)
+    backend.jobs.start(order("J", "runs on", fencing=1))
+    until(lambda: full._waiters, what="the request waits")
+    backend.jobs.fence(2)
+    refused, sent = refusals(world.plane), backend._server.requests
+    backend._thread._loop.call_soon_threadsafe(full.release)
+    until(lambda: ("start", "J", 1) not in backend._thread._busy)
+    assert (backend._server.requests, refusals(world.plane)) == (sent, refused)
+    backend.jobs.start(order("J", "runs on", fencing=2))
+    until(lambda: full.release() or names(world))  # type: ignore[func-returns-value]

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import is_over, rank_status, why_lost, why_waiting
+from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import (
+    is_over,
+    kept_of_rank,
+    rank_status,
+    why_lost,
+    why_waiting,
+)
 
 STOPPED = {"deletionTimestamp": "2026-11-24T10:01:00Z", "deletionGracePeriodSeconds": 30}
 REMOVED = {"deletionTimestamp": "2026-11-24T10:00:51Z", "deletionGracePeriodSeconds": 0}
@@ -30,9 +36,9 @@ def pod(
         "labels": {f"gpu-quota.jupyter.org/{name}": value for name, value in labels.items()},
     }  # fmt: skip
     containers = [] if state is None else [{"name": "job", "state": state}]
-    spec = {} if node is None else {"nodeName": node}
+    spec = {"containers": [{"name": "job", "env": []}]} | ({} if node is None else {"nodeName": node})
     status = {"phase": phase, "containerStatuses": containers, **status}
-    return {"metadata": found | dict(metadata), "spec": spec, "status": status}
+    return kept_of_rank({"metadata": found | dict(metadata), "spec": spec, "status": status})
 
 
 @pytest.mark.parametrize(
@@ -146,3 +152,7 @@ def test_why_a_rank_was_lost_is_in_the_words_of_kubernetes() -> None:
     condition = DISRUPTED | {"reason": "DeletionByPodGC", "message": "no node"}
     assert why_lost(pod("Failed", conditions=[condition])) == "DeletionByPodGC: no node"
     assert why_lost(pod("Failed", metadata=STOPPED)) == "its pod was deleted"
+
+
+def test_a_thousand_pods_are_kept_without_their_containers() -> None:
+    assert pod("Running", RUNNING)["spec"] == {"nodeName": "n"}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.core.facts import DeviceFact
+from jupyter_gpu_quota.core.facts import DeviceFact, Fact, RankFact
 from jupyter_gpu_quota.core.model import Amounts, Health, JobState, JobTarget
+from jupyter_gpu_quota.store import transactions
 from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.records.calls import Stale
 from jupyter_gpu_quota.store.records.commands import SetInventory
 from jupyter_gpu_quota.store.records.rows import RankRecord
 from jupyter_gpu_quota.store.transactions import Store
@@ -389,3 +391,46 @@ def test_several_facts_are_one_version(world: World) -> None:
     before = world.store.version()
     after = world.see(world.gone("j", 0), DeviceFact(device="d0", uuid="GPU-0"), DeviceFact(device="d1", uuid="GPU-1"))
     assert after == before + 1
+
+
+# --- many facts -----------------------------------------------------------------------------------------------------
+def test_many_facts_are_several_transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between them the lease is renewed, and the requests of people are recorded."""
+    applied = list[int]()
+    real = observe.observe_facts
+
+    def counted(work: UnitOfWork, facts: Sequence[Fact]) -> list[RankFact]:
+        applied.append(len(facts))
+        return real(work, facts)
+
+    monkeypatch.setattr(transactions, "MAX_FACTS", 2)
+    monkeypatch.setattr(transactions, "observe_facts", counted)
+    for number in range(3):
+        world.submit(f"j{number}")
+        world.start(f"j{number}", f"d{number}")
+    facts = [world.fact(f"j{number}", handle="7", started_at=T0) for number in range(3)]
+    world.see(*facts)
+    assert applied == [2, 1]
+    assert {world.state(f"j{number}") for number in range(3)} == {"running -> running"}
+    version = world.store.version()
+    assert world.see(*facts) == version, "facts of all transactions are known afterwards"
+    assert applied == [2, 1, 0]
+
+
+def test_facts_after_the_end_of_the_lease_are_not_stored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another leader began between two transactions."""
+    real = observe.observe_facts
+
+    def then_lost(work: UnitOfWork, facts: Sequence[Fact]) -> list[RankFact]:
+        seen = real(work, facts)
+        work.head = replace(work.head, holder="second", fencing=work.head.fencing + 1)
+        return seen
+
+    for number in range(2):
+        world.submit(f"j{number}")
+        world.start(f"j{number}", f"d{number}")
+    facts = [world.fact(f"j{number}", handle="7", started_at=T0) for number in range(2)]
+    monkeypatch.setattr(transactions, "MAX_FACTS", 1)
+    monkeypatch.setattr(transactions, "observe_facts", then_lost)
+    assert isinstance(world.store.observe(facts, lease=world.lease, now=world.now), Stale)
+    assert [world.state(f"j{number}") for number in range(2)] == ["running -> running", "starting -> running"]

@@ -7,13 +7,18 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
+from kubernetes_asyncio.client.rest import RESTClientObject
 from kubernetes_asyncio.config.config_exception import ConfigException
 from kubernetes_asyncio.config.incluster_config import load_incluster_config
 from kubernetes_asyncio.config.kube_config import load_kube_config
+
+from ...rendering.cluster_names import FENCING
 
 Json = dict[str, Any]
 
@@ -22,6 +27,9 @@ RATE_PER_S, BURST, AT_ONCE = 200, 400, 32
 """Bounds of one process's requests. Without AT_ONCE the last of thousands would time out in the connection pool."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
+READ_BUFFER_BYTES = 1 << 21
+"""More than an object in etcd may have."""
+
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -57,6 +65,10 @@ class Refused(RequestFailed):
     """Authorization, admission or validation refused the request."""
 
 
+class Replaced(RequestFailed):
+    """The request of a leader that was replaced was not sent, because the API server would refuse it."""
+
+
 class Unavailable(RequestFailed):
     """There was no answer in time, or the server cannot serve the request now. ``status`` 0: no answer."""
 
@@ -76,6 +88,8 @@ class ApiServer:
         self._rate, self._at_once = TokenBucket(RATE_PER_S, BURST), asyncio.Semaphore(AT_ONCE)
         self._pause_s, self._paused_until, self._trouble = 0.0, 0.0, ""
         self.requests = 0
+        self.newest_leader = 0
+        """Requests with a lower fencing number are dropped: thousands of them may wait when a leader is replaced."""
 
     async def open(self) -> None:
         """Read the credentials: of ``kubeconfig``, or those of this pod. Raises CredentialsMissing."""
@@ -89,6 +103,7 @@ class ApiServer:
             place = self._kubeconfig or "the service account of this pod"
             raise CredentialsMissing(f"No credentials for a cluster in {place}: {error}") from error
         self._client = ApiClient(configuration)
+        _read_environment_once(self._client.rest_client, configuration.host or "")
 
     async def close(self) -> None:
         """Close all connections."""
@@ -167,6 +182,8 @@ class ApiServer:
         assert self._client is not None, "open the API server first"
         if time.monotonic() < self._paused_until:
             raise Unavailable(0, self._trouble)
+        if (number := _fencing_of(body)) is not None and number < self.newest_leader:
+            raise Replaced(0, f"leader {number} was replaced: the newest is {self.newest_leader}")
         await self._rate.take()
         self.requests += 1
         answer: aiohttp.ClientResponse = await self._client.call_api(
@@ -183,6 +200,25 @@ class ApiServer:
         elif time.monotonic() >= self._paused_until:
             self._pause_s = min(MAX_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
             self._paused_until, self._trouble = time.monotonic() + self._pause_s, str(trouble)
+
+
+def _read_environment_once(rest: RESTClientObject, host: str) -> None:
+    """Give the client the proxy of the environment.
+
+    It would look for it and for ~/.netrc in a thread, for each of thousands of requests, behind those that wait for
+    the disk.
+    """
+    if (proxy := proxy_for(host)) is not None:
+        rest.proxy = rest.proxy or proxy
+    session = rest.pool_manager
+    rest.pool_manager = aiohttp.ClientSession(connector=session.connector, read_bufsize=READ_BUFFER_BYTES)
+    session.detach()
+
+
+def proxy_for(address: str) -> str | None:
+    """The proxy that the environment names for an address."""
+    parts = urlsplit(address)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 class _Answer:
@@ -212,9 +248,16 @@ class _Answer:
             self._answer.close()
         if isinstance(error, aiohttp.ClientError | TimeoutError | OSError | ValueError):
             error = Unavailable(0, f"the API server does not answer: {error or 'time-out'}")
-        if error is None or isinstance(error, RequestFailed):
+        if error is None or (isinstance(error, RequestFailed) and not isinstance(error, Replaced)):
             self._server.note(error if isinstance(error, Unavailable) else None)
         return error
+
+
+def _fencing_of(body: Json | None) -> int | None:
+    """The number of the leader that a request is made for; None for one without a number."""
+    annotations: Json = (body or {}).get("metadata", {}).get("annotations") or {}
+    number = annotations.get(FENCING)
+    return None if number is None else int(number)
 
 
 async def _next_part(answer: aiohttp.ClientResponse) -> bytes:

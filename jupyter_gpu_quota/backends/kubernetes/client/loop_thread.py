@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from .api_server import Refused, RequestFailed
+from .api_server import Refused, Replaced, RequestFailed
 
 log = logging.getLogger(__name__)
+DISK_THREADS = 16
+"""Each waits for the disk or the network most of its time."""
+
 T = TypeVar("T")
+Task = Callable[[], Coroutine[Any, Any, object]]
 
 
 class LoopThread:
@@ -20,14 +25,23 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="kubernetes-disk"))
+        self._asked, self._is_woken = deque[tuple[Hashable, Task]](), False
         self._busy = set[Hashable]()
         self._tasks = set[asyncio.Task[None]]()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kubernetes", daemon=True)
         self._thread.start()
 
-    def run(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run a task soon, from any thread, unless one of the same key is running."""
-        self._loop.call_soon_threadsafe(self._start, key, make)
+    def run(self, key: Hashable, make: Task) -> None:
+        """Run a task soon, from any thread, unless one of the same key is running.
+
+        The loop is woken once for many tasks: with each wakeup this thread waits for the interpreter's lock, so that
+        the orders for thousands of pods would take a minute.
+        """
+        self._asked.append((key, make))
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._start_all)
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run a coroutine from another thread, and wait for its result. Raises TimeoutError."""
@@ -45,7 +59,12 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 
-    def _start(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def _start_all(self) -> None:
+        self._is_woken = False  # before the tasks are taken: one that is added now wakes the loop again
+        while self._asked:
+            self._start(*self._asked.popleft())
+
+    def _start(self, key: Hashable, make: Task) -> None:
         if key not in self._busy:
             self._busy.add(key)
             task = self._loop.create_task(self._logged(key, make()))
@@ -55,6 +74,8 @@ class LoopThread:
     async def _logged(self, key: Hashable, coroutine: Coroutine[Any, Any, object]) -> None:
         try:
             await coroutine
+        except Replaced as error:
+            log.debug("%s was dropped: %s", key, error)
         except Refused as error:
             log.warning("%s was refused by the API server: %s", key, error)
         except RequestFailed as error:

@@ -13,7 +13,7 @@ from ...rendering.cluster_names import FENCING, FINALIZER, HUB, JOB, STOP_REASON
 from ...rendering.pods import PodSettings, attempt_record
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound
 from ..client.informer import Informer
-from .pod_states import is_over
+from .pod_states import is_over, kept_of_rank
 from .records import data_of, ranks_of
 
 log = logging.getLogger(__name__)
@@ -32,13 +32,17 @@ class AttemptObjects:
         self._core = f"/api/v1/namespaces/{settings.namespace}"
         self._claims = f"/apis/resource.k8s.io/v1/namespaces/{settings.namespace}/resourceclaims"
         selector = f"{HUB}={settings.hub},{JOB}"
-        self.pods = Informer(server, f"{self._core}/pods", self._changed, labelSelector=selector)
+        self.pods = Informer(server, f"{self._core}/pods", self._changed, kept_of_rank, labelSelector=selector)
         self.records = Informer(server, f"{self._core}/configmaps", self._changed, labelSelector=selector)
 
     async def read_all(self, server: ApiServer) -> None:
         """Read all records and pods as they are now, by connections that no other requests wait for."""
         await self.records.list(server)
         await self.pods.list(server)
+
+    def drop_below(self, fencing: int) -> None:
+        """Drop the requests of older leaders that still wait to be sent."""
+        self._server.newest_leader = fencing
 
     async def wait_until_known(self) -> None:
         """Wait until all records and pods were listed and are watched."""

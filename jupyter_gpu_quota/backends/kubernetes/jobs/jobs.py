@@ -302,6 +302,7 @@ class KubernetesJobs:
     async def _raise_fence(self, fencing: int) -> None:
         """Take over: read everything again, and settle what the leader before had begun to settle."""
         self._fencing = max(self._fencing, await self._fence.raise_to(fencing))
+        self.objects.drop_below(self._fencing)
         await self.objects.read_all(self._fence.server)
         self._thread.run(("trash",), self._empty_trash)
         for record in self.objects.records.objects.values():

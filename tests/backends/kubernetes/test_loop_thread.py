@@ -1,0 +1,77 @@
+"""Tasks of a backend's event loop: each runs, one of a key at a time, and many of them wake the loop once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
+from tests.patience import until
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    made = LoopThread()
+    yield made
+    made.close()
+
+
+def test_thousands_of_orders_wake_the_loop_once(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, wakes, go = set[int](), list[Any](), threading.Event()
+    loop = thread._loop
+    loop.call_soon_threadsafe(go.wait)
+    wake = loop.call_soon_threadsafe
+
+    def counted(*given: Any) -> object:
+        wakes.append(given)
+        return wake(*given)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+
+    async def note(number: int) -> None:
+        ran.add(number)
+
+    for number in range(4_000):
+        thread.run(number, lambda number=number: note(number))  # type: ignore[misc]
+    go.set()
+    until(lambda: len(ran) == 4_000, what=lambda: len(ran))
+    assert len(wakes) == 1
+
+
+def test_tasks_of_several_threads_all_run(thread: LoopThread) -> None:
+    ran = set[tuple[int, int]]()
+
+    async def note(key: tuple[int, int]) -> None:
+        ran.add(key)
+
+    def give(first: int) -> None:
+        for number in range(500):
+            key = (first, number)
+            thread.run(key, lambda key=key: note(key))  # type: ignore[misc]
+
+    threads = [threading.Thread(target=give, args=(first,)) for first in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    until(lambda: len(ran) == 2_000, what=lambda: len(ran))
+
+
+def test_one_task_of_a_key_runs_at_a_time(thread: LoopThread) -> None:
+    began, go = list[str](), threading.Event()
+
+    async def slow(name: str) -> None:
+        began.append(name)
+        await asyncio.to_thread(go.wait)
+
+    thread.run("key", lambda: slow("first"))
+    until(lambda: began)
+    thread.run("key", lambda: slow("second"))
+    thread.run("other", lambda: slow("third"))
+    until(lambda: len(began) == 2)
+    go.set()
+    assert began == ["first", "third"]
