@@ -126,6 +126,7 @@ def build(config: GPUQuota, backend: ControllersBackend, store: Store, shared: S
     """The controllers that the settings describe. ``shared`` is the store of all loops but the main thread's."""
     sockets = run_dir(config)
     leadership = Leadership(store, now_ms, holder=unique_holder(), lease_ms=config.lease_ms)
+    store.own_term = leadership
     hub = HubCalls(RestHub(os.environ.get("JUPYTERHUB_API_URL", ""), os.environ.get("JUPYTERHUB_API_TOKEN", "")))
     channels = ChannelList(lambda: channels_of(config, now_ms))
     fenced = FencedStore(shared, leadership, now_ms, committed=lambda: _wake_all(sockets))

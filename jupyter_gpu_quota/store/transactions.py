@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from ..core.facts import Fact, RankFact
 from ..core.model import Policy
@@ -21,6 +22,7 @@ from .database.tables import (
     SERVICE_KEYS,
     USERS,
     BatchRow,
+    Head,
     Rows,
     ServiceKeyRow,
     UserRow,
@@ -41,8 +43,21 @@ from .writes.requests import record_all
 from .writes.retention import forget_jobs, forget_samples
 from .writes.usage import Tally, add_use
 
-MAX_FACTS = 500
-"""Facts in one transaction: less than a tenth of the time that other writers wait for the lock."""
+MAX_FACTS = MAX_SAMPLES = 500
+"""Facts or samples in one transaction: less than a tenth of the time that other writers wait for the lock."""
+
+
+class OwnTerm(Protocol):
+    """The term of leadership of this process, for its own long transactions."""
+
+    def held_in(self, head: Head) -> Lease | None:
+        """The lease, where it is in force at the beginning of a transaction with this head."""
+
+    def extension(self, lease: Lease, head: Head) -> Lease | None:
+        """The lease as it continues after the transaction; None where it need not be written, or is another one."""
+
+    def extended(self, lease: Lease) -> None:
+        """The transaction with this lease was committed."""
 
 
 class Store(StoreQueries):
@@ -56,6 +71,8 @@ class Store(StoreQueries):
         self._new_id = new_id
         self._writer = threading.Lock()
         self._unsettled = False
+        self.own_term: OwnTerm | None = None
+        """Nobody can take the lease while a transaction of the leader has the lock, so it continues with the commit."""
         self._tally, self._points = Tally(), Points()
         self._observed: dict[tuple[str, int, int], RankFact] = {}
         self._observed_fencing = 0
@@ -63,12 +80,18 @@ class Store(StoreQueries):
     @contextmanager
     def _writing(self, now: int, *, repeatable: bool = False) -> Iterator[UnitOfWork]:
         """A writing transaction: its writes are applied when the block ends, and dropped when it raises."""
+        term, extension = self.own_term, None
         with self._writer, self._rows.writing(repeatable=repeatable) as scope:
             work = UnitOfWork(scope, now=now, new_id=self._new_id)
+            lease = None if term is None else term.held_in(work.head)
             yield work
+            if term is not None and lease is not None and (extension := term.extension(lease, work.head)) is not None:
+                work.head = replace(work.head, expires_at=extension.expires_at)
             writes = work.writes()
             if writes:
                 scope.apply(writes)
+        if term is not None and extension is not None:
+            term.extended(extension)
         self._unsettled |= any(change.table is SECRETS and change.deletes for change in writes)
         if self._unsettled:  # while another connection reads, the next transaction tries again
             self._unsettled = not self._rows.settle()
@@ -195,23 +218,25 @@ class Store(StoreQueries):
 
     # --- samples and retention --------------------------------------------------------------------------------------
     def add_samples(self, node: str, sequence: int, rows: Sequence[DeviceSample], *, now: int) -> bool:
-        """Store one batch of samples; False if this node's sequence number is known already."""
-        due = self._tally.due(now)
-        with self._writing(now) as work:
-            if work.get(BATCHES, (node, sequence)) is not None:
-                return False
-            work.put(BATCHES, BatchRow(node=node, sequence=sequence, at=now))
-            work.fetch(SAMPLES, [SAMPLES.key(row) for row in rows])
-            work.fetch(LATEST, [LATEST.key(row) for row in rows])
-            before = {row.device: work.get(LATEST, LATEST.key(row)) for row in rows}
-            rows = [row for row in rows if row.is_needed_after(before[row.device])]
-            for row in rows:
-                work.put(SAMPLES, replace(row, why={}, processes={}))  # only the newest sample needs these
-                newest = work.get(LATEST, LATEST.key(row))
-                if newest is None or newest.at <= row.at or newest.at > now:  # the clock was set back
-                    work.put(LATEST, row)
-            add_use(work, due)
-        self._tally.forget(due, now)
+        """Store one batch of samples; False if this node's sequence number is known already.
+
+        A large one is several transactions. What a crash leaves out of it is missing.
+        """
+        due, needed, before = self._tally.due(now), list[DeviceSample](), dict[str, DeviceSample | None]()
+        for first in range(0, len(rows) or 1, MAX_SAMPLES):
+            with self._writing(now) as work:
+                if first == 0:
+                    if work.get(BATCHES, (node, sequence)) is not None:
+                        return False
+                    work.put(BATCHES, BatchRow(node=node, sequence=sequence, at=now))
+                    add_use(work, due)
+                part = rows[first : first + MAX_SAMPLES]
+                known = _put_samples(work, part)
+            if first == 0:
+                self._tally.forget(due, now)  # it is stored, also if a later transaction fails
+            needed += [row for row in part if row.is_needed_after(known[row.device])]
+            before |= known
+        rows = needed
         self._tally.take(rows, {device: row.at for device, row in before.items() if row is not None})
         self._points.take_samples(rows)
         self.add_series(now=now)
@@ -242,6 +267,20 @@ class Store(StoreQueries):
 
     def close(self) -> None:
         self._rows.close()
+
+
+def _put_samples(work: UnitOfWork, rows: Sequence[DeviceSample]) -> dict[str, DeviceSample | None]:
+    """Store samples that have news. Returns the newest one of each device before."""
+    work.fetch(SAMPLES, [SAMPLES.key(row) for row in rows])
+    work.fetch(LATEST, [LATEST.key(row) for row in rows])
+    before = {row.device: work.get(LATEST, LATEST.key(row)) for row in rows}
+    for row in rows:
+        if row.is_needed_after(before[row.device]):
+            work.put(SAMPLES, replace(row, why={}, processes={}))  # only the newest sample needs these
+            newest = work.get(LATEST, LATEST.key(row))
+            if newest is None or newest.at <= row.at or newest.at > work.now:  # the clock was set back
+                work.put(LATEST, row)
+    return before
 
 
 def _rank_of(fact: RankFact) -> tuple[str, int, int]:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from ...store.database.tables import Head
 from ...store.records.calls import CLOCK_TOLERANCE_MS, MAX_LEASE_MS, Lease, LeaseLost
 from ...store.records.commands import Recorded, Refusal, Request
 from ...store.transactions import Store
@@ -27,7 +28,8 @@ def unique_holder() -> str:
 class Leadership:
     """The lease of one process. Only the scheduling loop takes it; the other loops act while it is in force.
 
-    A turn of the scheduling loop may last longer than a lease, so another thread continues the term meanwhile.
+    A turn of the scheduling loop may last longer than a lease, so another thread continues the term meanwhile. While
+    a transaction of the loop itself has the lock, that thread cannot write: the transaction then continues the term.
     ``clock`` gives milliseconds since 1970; ``holder`` names this process; a lease lasts ``lease_ms``.
     """
 
@@ -40,7 +42,8 @@ class Leadership:
         """The fencing number of the term whose database was checked; None while decisions are held."""
         self._warned_at: int | None = None
         self._renewed_at: int | None = None
-        self._renewing = threading.Lock()
+        self._extended: Lease | None = None
+        self._renewing = threading.RLock()
 
     def renew(self, now: int, *, above: int = 0) -> Lease | None:
         """Take or renew the lease; None while another process holds it. Raises StoreUnavailable.
@@ -53,7 +56,9 @@ class Leadership:
 
     def _take_or_renew(self, now: int, above: int) -> Lease | None:
         before, stored = self.lease, self._store.lease()
-        self.lease = self._store.acquire_lease(self.holder, now=now, ttl_ms=self.lease_ms, above=above)
+        self._extended = None
+        taken = self._store.acquire_lease(self.holder, now=now, ttl_ms=self.lease_ms, above=above)
+        self.lease = self._extended or taken  # that transaction may have been a long one itself
         if self.lease is not None and (before is None or before.fencing != self.lease.fencing):
             log.info("this process is the leader now, fencing number %d", self.lease.fencing)
             if stored is not None and stored.holder != self.holder:
@@ -85,6 +90,27 @@ class Leadership:
             if lease is not None:
                 renewed = store.renew_lease(lease, now=now, ttl_ms=self.lease_ms)
                 self.lease = renewed or replace(lease, expires_at=min(lease.expires_at, now))
+
+    # --- the term in the scheduling loop's own transactions -------------------------------------------------------
+    def held_in(self, head: Head) -> Lease | None:
+        """The lease, where it is in force at the beginning of a transaction: nobody takes it before the end of that."""
+        lease = self.lease
+        if lease is None or not _is_of(head, lease):
+            return None
+        return lease if self._clock() < head.expires_at <= self._clock() + self.lease_ms else None
+
+    def extension(self, lease: Lease, head: Head) -> Lease | None:
+        """The lease from the end of a long transaction on; None where it was renewed lately, or given back."""
+        now = self._clock()
+        if not _is_of(head, lease) or head.expires_at - now > self.lease_ms // 2:
+            return None
+        return replace(lease, expires_at=now + self.lease_ms)
+
+    def extended(self, lease: Lease) -> None:
+        """A transaction that continues the term was committed."""
+        with self._renewing:
+            if self.lease is not None and self.lease.fencing == lease.fencing:
+                self.lease = self._extended = lease
 
     @property
     def renew_at(self) -> int | None:
@@ -126,6 +152,10 @@ class Leadership:
             if self.lease is not None:
                 self._store.release_lease(self.lease)
                 self.lease = None
+
+
+def _is_of(head: Head, lease: Lease) -> bool:
+    return (head.holder, head.fencing) == (lease.holder, lease.fencing)
 
 
 class FencedStore:

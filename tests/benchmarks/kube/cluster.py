@@ -119,6 +119,10 @@ class Pods:
         """The pods that have a node and are not deleted, by the beginning of their names."""
         return [name for name in list(self._nodes) if name.startswith(prefix)]
 
+    def nodes_of(self, prefix: str) -> dict[str, str]:
+        """The same pods with their nodes."""
+        return {name: node for name, node in list(self._nodes.items()) if name.startswith(prefix)}
+
     def close(self) -> None:
         self._thread.close(self._server.close())
 

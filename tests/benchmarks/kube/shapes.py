@@ -1,8 +1,8 @@
 """The shapes of KAI-Scheduler's scale tests on kwok nodes, from the submission to the pod bound by kube-scheduler.
 
 The shipped controllers run as a process of their own on an SQLite file, with the permissions of the chart. This process
-records the jobs as the API's writer does. Why a job can never start is no shape here: it is not stored, but computed
-from a snapshot when it is read, which the part "shapes" measures.
+records the jobs as the API's writer does. The verdict that a gang cannot start is the backfill reservation in the
+database: the reason itself is computed from a snapshot when it is read, which the part "shapes" measures.
 ``python -m tests.benchmarks.kube.shapes [NODES]`` prints the figures.
 """
 
@@ -31,7 +31,7 @@ from tests.kube.world import install
 from tests.patience import until
 
 NODES, QUICK_NODES = 500, 20
-SINGLE_CLAIMS = 5
+SINGLE_CLAIMS, BLOCKED = 5, 80
 STAGE_WITHIN_S = 1800.0
 """The time-out of one shape: the largest has 8,000 pods."""
 
@@ -67,20 +67,42 @@ class Site:
         self._user = self._store.user_id("runner", now=now_ms())
         self._wake = folder / "controller.sock"
 
-    def submit(self, prefix: str, project: str, count: int, *, gpus: int = 1, ranks: int = 1) -> float:
+    def submit(
+        self, prefix: str, project: str, count: int, *, gpus: int = 1, ranks: int = 1, preemptible: bool = True
+    ) -> float:
         """Queue so many jobs; returns the instant before."""
         began = time.monotonic()
         spec = JobSpec(
             command=("simulated",), project=project, pool="train", gpu_asked=gpu_text(gpus * 1000),
-            gpu_milli=gpus * 1000, ranks=ranks, name=prefix,
+            gpu_milli=gpus * 1000, ranks=ranks, name=prefix, preemptible=preemptible,
         )  # fmt: skip
         self._record([
             SubmitJob(job=f"{prefix}{number:05d}", user=self._user, account=None, spec=spec) for number in range(count)
         ])  # fmt: skip
         return began
 
-    def cancel(self, job: str) -> None:
-        self._record([ChangeJob(job=job, actor=self._user, change="cancel")])
+    def cancel(self, *jobs: str) -> None:
+        self._record([ChangeJob(job=job, actor=self._user, change="cancel") for job in jobs])
+
+    def leave_no_whole_node(self, prefix: str, count: int) -> None:
+        """Cancel one job on each of so many nodes: their devices are free, and no node is whole."""
+        of_node = {node: pod for pod, node in self.pods.nodes_of(prefix).items()}
+        pods = [of_node[node] for node in sorted(of_node)][:count]
+        assert len(pods) == count, f"{len(of_node)} nodes have a pod of {prefix}"
+        left = len(self.pods.bound(prefix)) - count
+        self.cancel(*(pod.split("-")[1] for pod in pods))
+        until(lambda: len(self.pods.bound(prefix)) <= left, STAGE_WITHIN_S, lambda: self._state_of(prefix, left))
+
+    def reserved(self, job: str, since: int, began: float) -> float:
+        """Wait until the database has the job's backfill reservation; returns the seconds since ``began``."""
+        until(
+            lambda: any(each.workload == job for each in self._store.changes(since).reservations),
+            STAGE_WITHIN_S, self.log,
+        )  # fmt: skip
+        return time.monotonic() - began
+
+    def version(self) -> int:
+        return self._store.version()
 
     def _record(self, requests: Sequence[SubmitJob | ChangeJob]) -> None:
         for first in range(0, len(requests), MAX_BATCH):
@@ -154,8 +176,19 @@ def measure(nodes: int) -> Iterator[Figure]:
         here.cancel("g00000")
         here.bound("gq-f", gpus - SINGLE_CLAIMS, began)
 
-        took = here.bound("gq-m", gpus - SINGLE_CLAIMS, here.submit("m", "owner", gpus - SINGLE_CLAIMS))
+        began = here.submit("m", "owner", gpus - SINGLE_CLAIMS, preemptible=False)
+        took = here.bound("gq-m", gpus - SINGLE_CLAIMS, began)
         yield _figure(f"reclaim {gpus - SINGLE_CLAIMS} GPUs, one-GPU jobs", took, nodes, "694")
+
+        here.leave_no_whole_node("gq-m", min(BLOCKED, nodes) // EACH * EACH)
+        since = here.version()
+        began = here.submit("n", "owner", 1, gpus=EACH, ranks=min(BLOCKED, nodes) // EACH)
+        timed = "from the submission to the backfill reservation in SQLite, by which the job is known to wait"
+        yield Figure(
+            name=f"kube, verdict on a gang of {min(BLOCKED, nodes) // EACH} x {EACH} that no nodes can take",
+            value=here.reserved("n00000", since, began), unit="s", timed=timed,
+            peers=KAI.format("249.5") if nodes == NODES else "",
+        )  # fmt: skip
         yield Figure(
             name="memory of the controllers", value=here.peak_mib(), unit="MiB", bound=MEMORY_MIB,
             timed=f"highest resident memory after all shapes, {nodes} nodes, {2 * gpus} jobs",

@@ -13,6 +13,7 @@ from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.leadership.renewal import LeaseRenewal
 from jupyter_gpu_quota.controllers.loop import Loop
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
+from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
 from tests.backends.fake_executor import FakeJobs
@@ -106,6 +107,52 @@ def test_a_decision_that_outlasts_the_lease_does_not_end_the_term(
     for _ in range(3):
         process.turn()
     assert (process.executor.fences, process.started()) == ([1], ["b1"])
+
+
+def test_a_transaction_that_outlasts_the_lease_does_not_end_the_term(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can take the lease while it has the lock, and the thread cannot renew it."""
+    process, real, slow = Process(world), MemoryStore._writing, list[int]()
+    world.store.own_term = process.leadership
+    process.turn()
+    world.submit("bob", "b2")
+
+    @contextmanager
+    def writing(store: MemoryStore, now: int, **more: bool) -> Iterator[UnitOfWork]:
+        with real(store, now, **more) as work:
+            yield work
+            if len(slow) < 3:
+                slow.append(now)
+                world.now += 20_000
+        assert process.leadership.current() is not None, "the other loops continue, too"
+
+    monkeypatch.setattr(MemoryStore, "_writing", writing)
+    process.turn()
+    process.turn()
+    assert len(slow) == 3
+    assert (process.executor.fences, process.started()) == ([1], ["b1", "b2"])
+
+
+def test_a_lease_that_ended_before_a_transaction_is_not_extended_by_it(world: World) -> None:
+    process = Process(world)
+    world.store.own_term = process.leadership
+    process.turn()
+    world.now += 4_000
+    world.submit("bob", "b2")
+    assert process.leadership.current() is None
+    process.turn()
+    assert process.executor.fences == [1, 2]
+
+
+def test_a_lease_that_is_given_back_is_not_extended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(world)
+    monkeypatch.setattr(process.leadership, "extended", lambda lease: pytest.fail("it was extended"))
+    world.store.own_term = process.leadership
+    process.turn()
+    world.now += 1_500
+    process.leadership.resign()
+    assert world.store.lease() is None
 
 
 @contextmanager
