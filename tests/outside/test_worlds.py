@@ -46,6 +46,7 @@ FIXED = (
     ("gangs", 470667647),
     ("lending", 179911406),
     ("lending", 179911456),
+    ("lending", 607269121),
     ("lending", 920679631),
     ("lending", 920679676),
     ("mixed", 161048283),
@@ -57,13 +58,33 @@ FIXED = (
     ("mixed", 832288860),
     ("mixed", 869777392),
     ("nodes", 315067231),
+    ("notebooks", 767665057),
     ("patience", 443743020),
     ("protected", 525281234),
 )
 """Worlds in which a plan broke a rule before."""
 
 
-@pytest.mark.parametrize(("kind", "seed"), FIXED, ids=[f"{kind} {seed}" for kind, seed in FIXED])
+BROKEN = (
+    ("dense", 16175709, "P6"),
+    ("mixed", 74284117, "P6"),
+    ("priorities", 14982849, "P8"),
+)
+"""Worlds of 15,000 in which a plan breaks a rule; one that no longer breaks it moves to :data:`FIXED`."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        *(pytest.param(kind, seed, id=f"{kind} {seed}") for kind, seed in FIXED),
+        *(
+            pytest.param(
+                kind, seed, id=f"{kind} {seed}", marks=pytest.mark.xfail(strict=True, reason=f"a plan breaks {rules}")
+            )
+            for kind, seed, rules in BROKEN
+        ),
+    ],
+)
 def test_a_world_that_broke_a_rule_is_fixed(kind: str, seed: int) -> None:
     assert not violations(seed, kind)
 

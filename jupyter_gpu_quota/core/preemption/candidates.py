@@ -7,7 +7,7 @@ Source: docs/scheduling.md, section 4.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import takewhile
@@ -72,7 +72,10 @@ class Candidates:
         A notebook takes over the devices of any borrower.
         """
         reserved = self.pool.reserved
-        above = newest_above(reserved, lambda one: one.use - one.preemptible_use.all - one.guarantee)
+        borrowed = Counter[QuotaState]()
+        for victim in self.pool.borrowers if reserved else ():
+            borrowed[victim.project] += victim.size
+        above = newest_above(reserved, lambda one: one.use - one.preemptible_use.all - borrowed[one] - one.guarantee)
         found = [one for one in above if one.project in others and one.preemptible]
         if self.notebook:
             found += [one for one in reserved if one.borrower and one not in found]

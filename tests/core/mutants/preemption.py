@@ -250,6 +250,10 @@ PREEMPTION_MUTANTS = (
         edit("preemption/search/find.py:_of_fewest_protected", "least <= 1", "True"),
     ),
     mutant(
+        "borrowers of its project cost a claim its reservation",
+        edit("preemption/candidates.py:Candidates._may_be_taken_over", "borrowed[one]", "0"),
+    ),
+    mutant(
         "a claim stays that only a withdrawn offer made legal",
         edit("preemption/withdrawal.py:_is_founded", "gone[project]", "False"),
     ),
