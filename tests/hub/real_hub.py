@@ -56,6 +56,7 @@ c.JupyterHub.load_roles.append({{"name": "tests", "services": ["tests"], "scopes
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
 c.JupyterHub.log_level = "DEBUG"
+c.Spawner.http_timeout = c.Spawner.start_timeout = 240
 
 def small_unless_real(spawner):
     if spawner.user.name not in {real!r}:

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "jupyter_gpu_quota" / "labextension"
 CHROMIUM = os.environ.get("GPU_QUOTA_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 PANEL = "#jupyter-gpu-quota"
+LAB_OPENS_MS = 240_000
+"""JupyterLab loads 10 MB of scripts: on a machine with much else to do a page needs minutes."""
 
 QUOTA = """
 version: 1
@@ -117,7 +119,7 @@ def open_lab(hub: RealHub, context: Any, name: str, path: str = "", page: Any = 
     """JupyterLab of a user in a new workspace, with the sidebar open; ``path``: a file that it opens too."""
     page = page or context.new_page()
     page.goto(f"{hub.stage.url}/user/{name}/lab/workspaces/{uuid.uuid4().hex}{path}")
-    page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=60_000)
+    page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=LAB_OPENS_MS)
     page.locator(f"{PANEL} .jgq-project").first.wait_for()
     return page
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.hub.real_hub import RealHub
 from tests.labextension.lab import (
+    LAB_OPENS_MS,
     PANEL,
     QUOTA,
     cancel_all,
@@ -190,7 +191,7 @@ def test_eight_tabs_read_one_stream(hub: RealHub, bob: Any) -> None:
     ended: list[Any] = []
     bob.on("request", lambda request: "gpu-quota/api/events" in request.url and begun.append(request))
     for end in ("requestfinished", "requestfailed"):
-        bob.on(end, ended.append)
+        bob.on(end, lambda request: ended.append(request))  # noqa: PLW0108 - Playwright refuses a built-in method
     pages = [open_lab(hub, bob, "bob") for _ in range(8)]
     token = hub.person("bob").token
     hub.service("POST", "/jobs", {"command": ["sleep", "600"], "name": "seen by all"}, token=token)
@@ -206,7 +207,7 @@ def test_a_browser_that_was_offline_for_an_hour_shows_the_present(hub: RealHub, 
     page = bob.new_page()
     page.clock.install()
     page.goto(f"{hub.stage.url}/user/bob/lab")
-    page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=60_000)
+    page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=LAB_OPENS_MS)
     panel = page.locator(PANEL)
     panel.locator(".jgq-project").first.wait_for()
     asked: list[str] = []
@@ -240,7 +241,7 @@ def test_a_user_without_a_project_reads_the_reason(hub: RealHub, chromium: Any) 
     context = logged_in(hub, chromium, "ann", has_slice=False)
     page = context.new_page()
     page.goto(f"{hub.stage.url}/user/ann/lab")
-    page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=60_000)
+    page.locator('.lm-TabBar-tab[data-id="jupyter-gpu-quota"]').click(timeout=LAB_OPENS_MS)
     panel = page.locator(PANEL)
     panel.get_by_text("You are in no project with GPUs.").wait_for()
     panel.get_by_text("This server was started without a GPU.").wait_for()
