@@ -266,7 +266,10 @@ class Step:
         if claimer is None or claimer.project == victim.project:
             return 0
         lacking = sum(self.lacking(one) for one in self.reserving.values() if one.workload != action.claimer)
-        return min(given - victim.gpu_milli, -(-lacking // victim.gpu_milli) * victim.gpu_milli)
+        own = self.reserving.get(action.claimer)
+        beyond = self._given_up_for[action.claimer] - (total(own.placements) if own is not None else 0)
+        least = min(lacking, max(0, beyond))
+        return min(given - victim.gpu_milli, -(-least // victim.gpu_milli) * victim.gpu_milli)
 
     def lacking(self, action: Action) -> int:
         """What a job has reserved beyond what its own victims give up, by the plan's actions."""

@@ -91,7 +91,8 @@ def _fits(step: Step, claim: Claim, room: Room) -> bool:
     given = {one.device for one in claim.placements}
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
     if was is not None and was.workload != job.id:
-        take(left, (one for one in was.placements if one.device not in given))
+        beside = set() if may_enter(step, job, was) else given  # it has its place beside what is reserved there
+        take(left, (one for one in was.placements if one.device in beside or one.device not in given))
     enters = kept is not None and may_enter(step, job, kept) and not entered_by_right(step, kept)
     if kept is not None and kept.workload != job.id and not enters:
         known = {one.device for one in was.placements} if was is not None and was.workload != job.id else set()
