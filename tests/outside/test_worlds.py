@@ -62,6 +62,7 @@ FIXED = (
     ("nodes", 315067231),
     ("notebooks", 767665057),
     ("patience", 443743020),
+    ("priorities", 604039150),
     ("protected", 525281234),
 )
 """Worlds in which a plan broke a rule before."""

@@ -244,9 +244,12 @@ class BackfillState:
         planned = plan_backfill(self.pool, held.project, held.queue, self.pool.waiting[held.job], work)
         self._set(None if planned is None else self._or_recorded(planned, work))
 
-    def give_up_new(self) -> None:
+    def give_up_new(self, claim: Preemption) -> None:
         """Give up a reservation of this plan where a claim frees its devices: they are offered from the top (R42)."""
-        if self.current is not None and self.current.job not in {one.job for one in self.recorded}:
+        held = self.current
+        if held is None or held.job == claim.preemptor.id or held.job in {one.job for one in self.recorded}:
+            return
+        if any(self.is_on(victim.pieces) for victim in claim.victims):
             self._set(None)
             self.dropped = self.pool.room_came_back = True
 
