@@ -86,6 +86,14 @@ def test_the_running_service_of_this_account_is_used_in_any_directory(
     assert str(tmp_path / "running") in found["state folder"]["found"]
 
 
+def test_a_state_directory_that_is_named_is_not_that_of_a_running_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with running_services(monkeypatch, tmp_path, ["running"]):
+        found = doctor("--state-dir", str(tmp_path / "named"))
+    assert found["settings"]["verdict"] == "skip" and str(tmp_path / "named") in found["state folder"]["found"]
+
+
 def test_of_two_running_services_none_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with running_services(monkeypatch, tmp_path, ["one", "two"]):
         found = doctor()["settings"]

@@ -52,7 +52,7 @@ def doctor(
     token: str | None,
 ) -> None:
     """Check this machine: programs, devices, isolation, disk, quota file, service. Exit code 1 if something fails."""
-    known = _known_settings(config_file, url, token)
+    known = _known_settings(config_file, state_dir, url, token)
     url = url or os.environ.get(URL_VARIABLES[0]) or known.service_url or None
     if state_dir is not None:
         known.config.state_dir = str(state_dir)
@@ -69,12 +69,16 @@ def doctor(
     sys.exit(FAILED if any(each.verdict == "fail" for each in found) else DONE)
 
 
-def _known_settings(config_file: Path | None, url: str | None, token: str | None) -> KnownSettings:
+def _known_settings(
+    config_file: Path | None, state_dir: Path | None, url: str | None, token: str | None
+) -> KnownSettings:
+    """A state directory that the user named is not that of another hub on this machine: those are not looked for."""
     if config_file is not None:
         return hub_settings.settings_in_config_file(config_file)
     if os.environ.get(NOTEBOOK_USER):
         return hub_settings.settings_in_environment(os.environ)
-    return hub_settings.find_settings(_client(url, token), asked_service=url is not None)
+    is_named = url is not None or state_dir is not None
+    return hub_settings.find_settings(_client(url, token), asked_service=is_named)
 
 
 def _all_results(known: KnownSettings, folder_known: bool, url: str | None, token: str | None) -> Iterator[Result]:

@@ -61,7 +61,7 @@ class KnownSettings:
 
 
 def find_settings(client: Client | None, *, asked_service: bool) -> KnownSettings:
-    """The settings without --config; ``asked_service``: the user named the service with --url."""
+    """The settings without --config; ``asked_service``: the user named the service, or its state directory."""
     known = settings_in_environment(os.environ)
     if known.whole:
         return known

@@ -45,7 +45,7 @@ EXPECTED = {
     "POST jobs": "401 403 403 201 201 201 403 403 403",
     "GET jobs/{id}": THE_PROJECT,
     "POST jobs/{id}/actions/{change:hold|release|cancel}": "401 404 404 403 200 200 200 403 403",
-    "POST jobs/{id}/actions/{again:clone|rerun}": "401 404 404 201 201 201 403 403 403",
+    "POST jobs/{id}/actions/{repeat:clone|rerun}": "401 404 404 201 201 201 403 403 403",
     "GET jobs/{id}/logs": THE_PROJECT,
     "GET jobs/{id}/metrics": THE_PROJECT,
     "GET jobs/{id}/provenance": THE_PROJECT,
@@ -98,7 +98,7 @@ PRIVATE = {
     "GET explain/{id}": "401 404 404 404 200 200 200 404 403",
     "DELETE jobs/{id}/outputs": "401 404 404 404 409 409 409 403 403",
     "POST jobs/{id}/actions/{change:hold|release|cancel}": "401 404 404 404 200 200 200 403 403",
-    "POST jobs/{id}/actions/{again:clone|rerun}": "401 404 404 404 201 201 403 403 403",
+    "POST jobs/{id}/actions/{repeat:clone|rerun}": "401 404 404 404 201 201 403 403 403",
 }
 
 
@@ -141,7 +141,7 @@ def _leave_traces(state_dir: Path, job: str) -> None:
 
 BODIES = {
     "POST jobs": {"command": ["python", "train.py"], "project": "vision"},
-    "POST jobs/{id}/actions/{again:clone|rerun}": {},
+    "POST jobs/{id}/actions/{repeat:clone|rerun}": {},
     "POST notebooks": {"user": "olga", "server": "second", "project": "vision", "gpu": "1/8"},
     "POST notebooks/{id}/activity": {"instance": "i", "sequence": 0, "running_ms": 0, "kernels": [], "programs": []},
     "POST notebooks/{id}/actions/wake": {"kernel": "k1"},
@@ -161,7 +161,7 @@ def status_of(scene: Scene, key: str, who: str | None, job: str) -> int:
         path.replace("{id}", {"notebooks": scene.notebook, "nodes": "node-1"}.get(path.split("/")[0], job))
         .replace("{change:hold|release|cancel}", "hold")
         .replace("{change:cordon|uncordon|drain}", "drain")
-        .replace("{again:clone|rerun}", "rerun")
+        .replace("{repeat:clone|rerun}", "rerun")
         .replace("{path...}", "model.bin")
         .replace("{digest}", scene.digest)
         .replace("{revision}", "1")

@@ -12,7 +12,7 @@ from ....core.facts import RankFact
 from ..client.api_server import Json, RequestFailed
 from .attempt_objects import AttemptObjects
 from .pod_states import is_waiting, rank_of, rank_status, why_lost
-from .records import SETTLED, STARTED, STOP, Attempt, data_of, kept_order, ranks_of, refused_of
+from .records import SETTLED, STARTED, STOP, Attempt, data_of, kept_order, pause_before, ranks_of, refused_of
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,8 @@ class AttemptFacts:
         ends = self._ends_of(rank[:2])
         if rank not in ends:
             try:
-                ends[rank] = await self._keep_end(pod, status | kept_order(data))
+                asked = pause_before(data, status["ended_at"])
+                ends[rank] = await self._keep_end(pod, status | asked | kept_order(data))
             except RequestFailed as error:
                 log.info("the log of %s cannot be read, it is tried again: %s", pod["metadata"]["name"], error)
                 return None

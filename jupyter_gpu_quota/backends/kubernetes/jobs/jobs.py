@@ -35,7 +35,19 @@ from ..devices.shares import NotClaimable, claimed_parts
 from .attempt_facts import AttemptFacts, Rank
 from .attempt_objects import MIN_GRACE_S, AttemptObjects
 from .pod_states import NEVER_STARTS, UNSCHEDULABLE, is_over, rank_of, rank_status, why_waiting
-from .records import REFUSED, SETTLED, STARTED, STOP, Attempt, attempt_of, data_of, order_field, ranks_of, refused_of
+from .records import (
+    REFUSED,
+    SETTLED,
+    STARTED,
+    STOP,
+    Attempt,
+    attempt_of,
+    data_of,
+    order_field,
+    ranks_of,
+    refused_of,
+    stop_fields,
+)
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
@@ -206,13 +218,13 @@ class KubernetesJobs:
     async def _stop(self, order: StopOrder) -> None:
         key = order.job, order.attempt
         async with self._locks.setdefault(key, asyncio.Lock()):
-            record = self.objects.record_of(*key)
+            record, asked = self.objects.record_of(*key), stop_fields(order.reason, time.time_ns() // 1_000_000)
             if record is None:
                 if await asyncio.to_thread(self._volume.ended, *key, 0) is not None:
                     return
-                record = await self.objects.make_record(*key, order.fencing, {STOP: order.reason})
+                record = await self.objects.make_record(*key, order.fencing, asked)
             if STOP not in data_of(record):
-                await self.objects.patch_record(*key, order.fencing, {STOP: order.reason})
+                await self.objects.patch_record(*key, order.fencing, asked)
             pods = [pod for pod in self.objects.pods_of(*key) if not is_over(pod)]
             await asyncio.to_thread(self._request_pause, pods, order.reason)
             await all_of([self.objects.delete(pod, order.fencing, order.reason, order.grace_s) for pod in pods])

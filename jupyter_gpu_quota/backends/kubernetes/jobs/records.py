@@ -3,7 +3,8 @@
 order      the ranks and the placements of the start order
 started    "true": every rank has a pod, or is refused
 refused    why ranks cannot start, by rank
-stop       the reason of the newest stop order
+stop       the reason of the first stop order
+stop_at    when that came, in ms since 1970, before the pause file was written
 settled    "true": its end is stored, and its objects are being removed
 """
 
@@ -19,7 +20,9 @@ from ...rendering.cluster_names import ATTEMPT, JOB
 Json = dict[str, Any]
 Attempt = tuple[str, int]
 
-ORDER, STARTED, REFUSED, STOP, SETTLED = "order", "started", "refused", "stop", "settled"
+ORDER, STARTED, REFUSED, STOP, STOP_AT, SETTLED = "order", "started", "refused", "stop", "stop_at", "settled"
+END_RESOLUTION_MS = 1000
+"""The end of a container is known to the second."""
 
 
 def data_of(record: Json) -> dict[str, str]:
@@ -63,3 +66,18 @@ def kept_order(data: dict[str, str]) -> Json:
     return (
         {"ranks": order["ranks"], "placements": [list(part.values()) for part in order["placements"]]} if order else {}
     )
+
+
+def stop_fields(reason: str, now_ms: int) -> dict[str, str]:
+    """The fields of a stop order."""
+    return {STOP: reason, STOP_AT: str(now_ms)}
+
+
+def pause_before(data: dict[str, str], ended_at: int) -> Json:
+    """The pause request of a stop order that came before a rank ended, for an end that was not seen before the order.
+
+    A rank may obey the pause file, and end, before its pod is deleted.
+    """
+    if STOP_AT not in data or ended_at + END_RESOLUTION_MS <= int(data[STOP_AT]):
+        return {}
+    return {"pause_requested": True, "pause_reason": data[STOP]}
