@@ -138,13 +138,17 @@ def test_the_form_outlives_a_restart_of_the_service(hub: RealHub, bob: Any) -> N
     panel = page.locator(PANEL)
     panel.get_by_label("Command", exact=True).fill("python train.py 2")
     panel.get_by_label("Folder", exact=True).fill("work")
+    panel.get_by_text("Starts now.").wait_for()
     for pid in hub.service_pids():
         with suppress(ProcessLookupError):  # the first one's end ends the others
             os.kill(pid, signal.SIGKILL)
     panel.get_by_role("alert").first.wait_for(timeout=AWAY_MS)
     assert panel.get_by_label("Command", exact=True).input_value() == "python train.py 2"
+    panel.get_by_label("GPUs", exact=True).fill("9")  # its dry run has no answer
     until(hub.stage.is_ready, 60)
-    panel.get_by_role("alert").first.wait_for(state="detached", timeout=AWAY_MS)
+    panel.locator(".jgq-error").get_by_text("no node has more than 4").wait_for(timeout=AWAY_MS)
+    panel.get_by_label("GPUs", exact=True).fill("1")
+    panel.get_by_text("Starts now.").wait_for()
     panel.get_by_role("button", name="Submit", exact=True).click()
     panel.get_by_text("Log: succeeded").wait_for(timeout=AWAY_MS)
 

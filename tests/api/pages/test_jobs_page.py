@@ -130,7 +130,11 @@ def test_a_script_is_uploaded_with_its_job(world: ServiceWorld, chromium: Any) -
     page.get_by_label("File", exact=True).set_input_files([script])
     expect(page.get_by_label("Command", exact=True)).to_have_value("python train.py", timeout=WITHIN_MS)
     page.locator("#submit .jgq-outcome b").wait_for(timeout=WITHIN_MS)
-    page.get_by_role("button", name="Submit", exact=True).click()
+    send = page.get_by_role("button", name="Submit", exact=True)
+    coloured = send.evaluate("button => getComputedStyle(button).backgroundColor")
+    send.hover()
+    expect(send).to_have_css("background-color", coloured)  # its text is white
+    send.click()
     page.wait_for_url("**/jobs/*", timeout=WITHIN_MS)
     newest = world.get("jobs?mine=1", "patty").json["items"][0]
     assert (newest["live"], newest["command"]) == (False, ["python", "train.py"])

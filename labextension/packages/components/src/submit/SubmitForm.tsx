@@ -24,7 +24,8 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   const state = useGpuState();
   const draft = usePossible(useSyncExternalStore(drafts.subscribe, drafts.snapshot));
   const request = (inPlace ? inPlaceRequestOf : requestOf)({ ...draft, project: draft.project || model.status?.project || '' });
-  const outcome = useDryRun(request);
+  const isAway = state.connection === 'unavailable';
+  const outcome = useDryRun(request, isAway);
   const notes = useNotes(request, draft.folder);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
@@ -107,9 +108,9 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
         <summary>{trans.__('Advanced options')}</summary>
         <AdvancedFields draft={draft} drafts={drafts} />
       </details>
-      <DryRunResult outcome={outcome} unavailable={state.connection === 'unavailable'} notes={notes} />
-      <ErrorText error={error} />
+      <DryRunResult outcome={outcome} unavailable={isAway} notes={notes.filter(note => note !== error)} />
       <div className="jgq-row jgq-send">
+        <ErrorText error={error} />
         <button className="jgq-button jgq-primary" type="submit" disabled={request === null || sending !== null || outcome?.of === 'refusal'}>
           {sending ? (inPlace ? trans.__('Submitting…') : trans.__('Uploading the folder…')) : trans.__('Submit')}
         </button>
@@ -123,8 +124,9 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   );
 }
 
-/** The outcome of a dry run of this request, shortly after its last change. Only a refusal says that the job is not possible. */
-function useDryRun(request: JobRequest | null): Outcome {
+/** The outcome of a dry run of this request, shortly after its last change, and when the service is back. Only a refusal says
+ * that the job is not possible. */
+function useDryRun(request: JobRequest | null, isAway: boolean): Outcome {
   const { model } = usePanelContext();
   const [outcome, setOutcome] = useState<Outcome>(null);
   const asked = request === null ? '' : JSON.stringify({ ...request, idempotency_key: undefined });
@@ -144,7 +146,7 @@ function useDryRun(request: JobRequest | null): Outcome {
       clearTimeout(timer);
       stop.abort();
     };
-  }, [asked, model]);
+  }, [asked, model, isAway]);
   return outcome;
 }
 
@@ -184,7 +186,7 @@ function DryRunResult({ outcome, unavailable, notes }: { outcome: Outcome; unava
   return (
     <div className="jgq-outcome" aria-live="polite">
       {outcome?.of === 'refusal' && !unavailable && <p className="jgq-error">{outcome.message}</p>}
-      {outcome?.of === 'no answer' && (
+      {outcome?.of === 'no answer' && !unavailable && (
         <p className="jgq-quiet">
           {trans.__('The preview is not available: %1', outcome.message)} {trans.__('You can submit without it.')}
         </p>
