@@ -271,6 +271,12 @@ def test_a_member_sees_their_own_quota(world: ServiceWorld, chromium: Any) -> No
     page.context.close()
 
 
+def test_my_quota_says_that_none_of_a_members_notebooks_has_a_slice(world: ServiceWorld, chromium: Any) -> None:
+    page = open_page(world, chromium, "my-quota", "ann")
+    seen(page, "None of your notebooks has a slice.", "main")
+    page.context.close()
+
+
 @pytest.mark.parametrize(
     ("mib", "words"),
     [

@@ -11,15 +11,17 @@ import { Enforcement, Quiet, StateTag, Swatch, Utilised, When } from '../pieces'
 interface NotebooksProps {
   notebooks: readonly Notebook[];
   isLoaded: boolean;
+  /** What is said if there are none. */
+  none?: string;
   onDevice(device: string): void;
 }
 
-export function Notebooks({ notebooks, isLoaded, onDevice }: NotebooksProps): JSX.Element {
+export function Notebooks({ notebooks, isLoaded, none = 'No notebook of your projects has a slice.', onDevice }: NotebooksProps): JSX.Element {
   const show = useRef(onDevice);
   show.current = onDevice;
   const columns = useMemo(() => columnsOf(device => show.current(device)), []);
   if (notebooks.length === 0) {
-    return <p className="muted">{isLoaded ? 'No notebook of your projects has a slice.' : 'Loading…'}</p>;
+    return <p className="muted">{isLoaded ? none : 'Loading…'}</p>;
   }
   return (
     <DataTable

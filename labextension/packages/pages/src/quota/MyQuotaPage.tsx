@@ -106,7 +106,7 @@ function MyNotebooks({ user, prefix }: { user: string; prefix: string }): JSX.El
   return (
     <section aria-labelledby="notebooks-title">
       <h2 id="notebooks-title">My notebooks</h2>
-      <Notebooks notebooks={mine} isLoaded={isLoaded} onDevice={() => window.location.assign(prefix)} />
+      <Notebooks notebooks={mine} isLoaded={isLoaded} none="None of your notebooks has a slice." onDevice={() => window.location.assign(prefix)} />
     </section>
   );
 }
