@@ -54,6 +54,10 @@ class GPUQuotaError(Exception):
         super().__init__(message)
         self.message = message
 
+    def _render_traceback_(self) -> list[str]:
+        """IPython prints this instead of a page of this package's frames: the sentence has what a person needs."""
+        return [f"{type(self).__name__}: {self.message}"]
+
 
 class Refused(GPUQuotaError):
     """The service refused: ``status`` of HTTP, ``reason`` a short code.

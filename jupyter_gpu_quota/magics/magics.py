@@ -89,7 +89,7 @@ class GPUMagics(Magics):
     @argument("--wait", action="store_true", help="Wait for the job's end, and show its progress.")
     @argument("--job", metavar="NAME", help="Store the job in this variable.")
     @cell_magic
-    def gpu_submit(self, line: str, cell: str) -> Job | DryRunView:
+    def gpu_submit(self, line: str, cell: str) -> Job | DryRunView | None:
         """Submit the cell as a job: its text is a script in the packed folder, without the variables of this kernel."""
         given = parse_argstring(self.gpu_submit, line)
         check_script(cell)
@@ -104,9 +104,10 @@ class GPUMagics(Magics):
         job = client.submit(command, dir=None, bundle=bundle, **options)
         if given.job is not None:
             self.variables[given.job] = job
-        if given.wait:
-            job.wait(progress=True)
-        return job
+        if not given.wait:
+            return job
+        job.wait(progress=True)  # shows the job until it has ended
+        return None
 
 
 def check_script(cell: str) -> None:

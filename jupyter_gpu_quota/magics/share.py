@@ -39,7 +39,11 @@ class Share:
         return "\n\n".join(f"{title}\n{text_table(columns, rows)}" for title, columns, rows in self._tables())
 
     def _tables(self) -> Iterator[Table]:
-        yield f"{self._kernel()}; GPU slices of {self.user}", NOTEBOOK_COLUMNS, [*map(_notebook_row, self.notebooks)]
+        yield (
+            f"{self._kernel()}. All GPU slices of {self.user}:",
+            NOTEBOOK_COLUMNS,
+            [*map(_notebook_row, self.notebooks)],
+        )
         rows = [_project_row(project, pool) for project in self.projects for pool in project.pools]
         yield "Projects", PROJECT_COLUMNS, rows
 

@@ -368,6 +368,9 @@ class ExplainView(Wire):
     in_force: list[QuotaInForceView] = []
     ended_early: list[str] = []
 
+    def __str__(self) -> str:
+        return "\n".join(filter(None, (self.reason.message, self.estimate_text)))
+
 
 class DryRunView(Wire):
     """The answer to a job request with ``dry_run``.

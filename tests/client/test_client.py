@@ -333,7 +333,9 @@ def test_listings_are_parsed(client: Client) -> None:
     assert client.me().name == "ann"
     assert client.ready().ready
     assert client.version().version == "0.1.0"
-    assert client.explain("J1").would_start[0].kind == "freed"
+    why = client.explain("J1")
+    assert why.would_start[0].kind == "freed"
+    assert str(why) == "\n".join(filter(None, (why.reason.message, why.estimate_text)))
     assert client.snapshot()["format"] == 1
 
 

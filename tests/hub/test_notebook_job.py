@@ -99,6 +99,6 @@ def test_a_cell_runs_as_a_job_in_the_python_of_its_kernel(hub: RealHub) -> None:
     hub.start("ann", {"gpu_project": "build", "gpu_size": "1/8"})
     said = json.loads(hub.run_in_kernel(ann, MAGICS).splitlines()[-1])
     assert said["state"] == "succeeded" and said["log"].strip() == f"from {said['python']}"
-    assert said["share"].startswith("This kernel has 0.125 GPU with 10176 MiB; GPU slices of ann")
+    assert said["share"].startswith("This kernel has 0.125 GPU with 10176 MiB. All GPU slices of ann:")
     [slice_] = [line for line in said["share"].splitlines() if " booked " in line]
     assert slice_.startswith(hub.slices("ann")[0]["id"])

@@ -93,7 +93,7 @@ def test_gpu_shows_the_share_and_the_quotas(world: ServiceWorld, kernel: Kernel)
             assert world.post("notebooks", "hub", asked).json["state"] == "booked"
     [output] = kernel.run("%gpu")
     text, html = output.data["text/plain"], output.data["text/html"]
-    assert "This kernel has 0.25 GPU with 4096 MiB; GPU slices of bob" in text
+    assert "This kernel has 0.25 GPU with 4096 MiB. All GPU slices of bob:" in text
     [slice_] = [line for line in text.splitlines() if " booked " in line]
     assert "0.125" in slice_ and "unknown" in slice_, "olga's slice is not shown, and no reading is no 0"
     assert "vision   train" in text and "0 of 2" in text and "speech" not in text
@@ -165,6 +165,21 @@ def test_waiting_keeps_one_output_up_to_date(world: ServiceWorld, kernel: Kernel
     assert [each.output_type for each in outputs] == ["display_data"]
     assert "cancelled" in outputs[0].data["text/html"] and "cancelled" in outputs[0].data["text/plain"]
     assert kernel.text("ended.state") == "'cancelled'"
+
+
+def test_a_cell_that_waits_shows_its_job_once(world: ServiceWorld, kernel: Kernel) -> None:
+    kernel.run(
+        "from jupyter_gpu_quota.client import Job\nkept = Job.wait\nJob.wait = lambda self, **_: print('waited')"
+    )
+    outputs = kernel.run("%%gpu_submit --wait --job waited_for\nprint(1)")
+    assert [each.get("text") for each in outputs] == ["waited\n"]
+    kernel.run("Job.wait = kept\nwaited_for.cancel()")
+
+
+def test_a_refusal_in_a_cell_is_its_sentence_without_frames(kernel: Kernel) -> None:
+    [output] = kernel.run("from jupyter_gpu_quota import Client\nClient().submit('true', dir=None, gpu=64)")
+    assert output.output_type == "error" and output.ename == "Refused"
+    assert output.traceback == [f"Refused: {output.evalue}"]
 
 
 def test_a_dry_run_submits_nothing(world: ServiceWorld, kernel: Kernel) -> None:
