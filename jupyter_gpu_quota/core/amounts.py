@@ -224,7 +224,7 @@ def duration_ms(text: str) -> int | AmountRefusal:
     if not read or not text:
         return AmountRefusal(
             "not_a_duration",
-            f"{_quoted(text)} is no duration; write whole numbers with s, m, h or d, such as 90m or 24h",
+            f"{_quoted(text)} is no duration; write seconds, or whole numbers with s, m, h or d, such as 90m or 24h",
         )
     days, hours, minutes, seconds, milliseconds = (int(part or 0) for part in read.groups())
     total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds

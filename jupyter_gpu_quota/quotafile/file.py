@@ -71,7 +71,7 @@ def _sentence(error: ErrorDetails, path: Path, document: object) -> str:
     parent, value = _place_text(path[:-1], document), error["input"]
     match error["type"]:
         case "missing":
-            return f"{parent} has no {key}, and needs it"
+            return f"{parent} has no {key}, which it needs"
         case "extra_forbidden":
             known = _known_keys(path[:-1])
             near = nearest_name(key, known)

@@ -176,7 +176,7 @@ def test_a_policy_includes_the_windows_of_the_past_that_counts(k: str) -> None:
             bank("Europe/London, except", "Europe/Londn, except"), 18, "did you mean Europe/London?",
             id="a misspelt time zone",
         ),
-        pytest.param(bank("timezone: Europe/London, e", "e"), 18, "has no timezone, and needs it", id="no time zone"),
+        pytest.param(bank("timezone: Europe/London, e", "e"), 18, "has no timezone, which it needs", id="no time zone"),
         pytest.param(bank("GB-ENG", "GB-EGN"), 18, "did you mean GB-ENG?", id="a misspelt part of a country"),
         pytest.param(bank("GB-ENG", "gb-eng"), 18, "did you mean GB-ENG?", id="a region in small letters"),
         pytest.param(bank("GB-ENG", "Narnia"), 18, "holidays of 'Narnia' are not known", id="a country that is none"),

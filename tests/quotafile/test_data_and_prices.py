@@ -92,7 +92,7 @@ def test_the_variable_of_data_has_letters_digits_and_underscores() -> None:
             "pods have a at /d",
             id="two mounts at one path",
         ),
-        pytest.param("{name: a, path: /a}", "data.a has no groups, and needs it", id="no groups"),
+        pytest.param("{name: a, path: /a}", "data.a has no groups, which it needs", id="no groups"),
         pytest.param("{name: a, path: /a, groups: []}", "data.a.groups", id="an empty list of groups"),
         pytest.param("{name: a, path: /a, groups: [x], mount: /b}", "nothing is mounted", id="another mount"),
         pytest.param("{name: a, path: /a, groups: [x], read_only: 1}", "data.a.read_only", id="a number for a flag"),
@@ -128,7 +128,7 @@ def test_a_changed_last_day_is_one_difference() -> None:
 @pytest.mark.parametrize(
     ("cost", "words"),
     [
-        pytest.param("{amount: 0.4}", "has no currency, and needs it", id="no currency"),
+        pytest.param("{amount: 0.4}", "has no currency, which it needs", id="no currency"),
         pytest.param("{amount: 0.4, currency: euro}", "currency", id="no code of a currency"),
         pytest.param("{amount: -1, currency: EUR}", "amount", id="a negative price"),
         pytest.param("{amount: 0.0004, currency: EUR}", "amount", id="a price that is too fine"),

@@ -119,7 +119,7 @@ def recover(client: Client, accept: bool, stop_unknown: bool, json_: bool) -> No
 
 def _outcome(*, held: bool, accepted: bool) -> str:
     if not held:
-        return "Decisions are made; nothing is held."
+        return "Nothing to recover: the scheduler makes decisions."
     if accepted:
         return "Accepted: the scheduler changes these jobs now, and then makes decisions again."
     return "No decision is made until `jupyter gpu-quota recover --accept`."

@@ -26,7 +26,7 @@ from .hub_settings import KnownSettings
 from .probes import Result
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "cyan"}
-INDENT = 22
+INDENT = 23
 """Columns before a result."""
 NOTEBOOK_USER = "JUPYTERHUB_USER"
 """Set in a notebook server and its terminals, where the account is not the hub's."""
@@ -167,7 +167,7 @@ def _print(each: Result, *, heading: bool, explained: bool) -> None:
     found, advice = each.found, each.advice
     if explained:
         found, advice = (text.replace(hub_settings.UNKNOWN, hub_settings.UNKNOWN_AGAIN) for text in (found, advice))
-    click.echo(f"  {verdict}  {each.what.ljust(12)}  {wrapped(plain_text(found), indent=INDENT)}")
+    click.echo(f"  {verdict}  {each.what.ljust(13)}  {wrapped(plain_text(found), indent=INDENT)}")
     if advice:
         click.echo(f"{'':{INDENT}}→ {wrapped(plain_text(advice), indent=INDENT + 2)}")
     if each.abilities:
