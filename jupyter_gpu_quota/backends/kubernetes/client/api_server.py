@@ -88,7 +88,7 @@ class ApiServer:
         self._rate, self._at_once = TokenBucket(RATE_PER_S, BURST), asyncio.Semaphore(AT_ONCE)
         self._pause_s, self._paused_until, self._trouble = 0.0, 0.0, ""
         self.requests = 0
-        self.newest_leader = 0
+        self.newest_leader: int | None = None
         """Requests with a lower fencing number are dropped: thousands of them may wait when a leader is replaced."""
 
     async def open(self) -> None:
@@ -182,7 +182,8 @@ class ApiServer:
         assert self._client is not None, "open the API server first"
         if time.monotonic() < self._paused_until:
             raise Unavailable(0, self._trouble)
-        if (number := _fencing_of(body)) is not None and number < self.newest_leader:
+        number = _fencing_of(body)
+        if number is not None and self.newest_leader is not None and number < self.newest_leader:
             raise Replaced(0, f"leader {number} was replaced: the newest is {self.newest_leader}")
         await self._rate.take()
         self.requests += 1
