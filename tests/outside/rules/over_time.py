@@ -33,6 +33,8 @@ class Watch:
     """When each job was last being stopped."""
     given_at: dict[str, int] = field(default_factory=dict)
     """When each job that waited was last given devices."""
+    given_reserved: dict[str, bool] = field(default_factory=dict)
+    """Whether the backfill reservation had some of those devices until then."""
 
     devices: dict[str, Device] = field(default_factory=dict)
     policy: Policy | None = None
@@ -60,6 +62,10 @@ class Watch:
         given = {one.workload for one in step.giving()}
         new = given - step.before.reserved.keys()
         self.given_at |= {name: now for name in new if name in jobs and jobs[name].waits}
+        reserved = {part.device for one in step.before.backfill.values() for part in one.placements}
+        for one in step.giving():
+            if one.workload in new:
+                self.given_reserved[one.workload] = any(part.device in reserved for part in one.placements)
 
     # --- P7 ---------------------------------------------------------------------------------------------------------
     def _preemptors_start(self, step: Step) -> Found:
@@ -131,10 +137,13 @@ class Watch:
     def _is_new_since(self, claim: Claim, preemptor: Job, victim: Job) -> bool:
         """Whether a claim became possible after its victim was given devices.
 
-        Until then the preemptor was being stopped, or a job that the claim moves had only reserved devices.
+        Until then the preemptor was being stopped, the backfill reservation kept it from the devices, or a job that the
+        claim moves had only reserved devices.
         """
         if (given_at := self.given_at.get(victim.id)) is None:
             return False
+        if self.given_reserved.get(victim.id):
+            return True
         was_stopping = self.stopping_at.get(preemptor.id, 0) >= given_at
         return was_stopping or any((job.started_at or 0) >= given_at for job in claim.moved)
 

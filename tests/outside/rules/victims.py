@@ -107,6 +107,8 @@ def _room(step: Step, claim: Claim, job: Job) -> Room:
     behind = {name for name in later if _is_behind(step, name, job)} - holders
     if may_have_been_bound(step, job):
         behind -= step.started.keys()
+    losing = {victim.project for victim in claim.evicted}  # their use with what starts is what makes the claim legal
+    behind -= {name for name in step.started if name in step.before.jobs and step.before.jobs[name].project in losing}
     return free_later(step.after, job.pool, {job.id, *behind})
 
 
