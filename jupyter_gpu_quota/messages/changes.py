@@ -103,7 +103,7 @@ def raise_text(change: Change, verb: str) -> str:
 def too_high_text(quota: QuotaTooHigh) -> str:
     """Why a quota that would start it does not fit."""
     needed, available = gpu_text(quota.needed_milli), gpu_text(quota.available_milli)
-    return f"{raise_text(quota.change, 'raised')} would need {needed} GPU, and {available} is available for quotas"
+    return f"{raise_text(quota.change, 'raised')} would need {needed} GPU, and quotas can have {available}"
 
 
 def amount_text(amount: OwnerAmount) -> str:

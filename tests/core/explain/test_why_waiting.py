@@ -112,7 +112,7 @@ def test_explained_changes(text: str, name: str, expected: dict[str, int]) -> No
         pytest.param(
             "pool t 4\na 2 of t\nb 2 of t\na queues 4 fixed", "a1", {"preemptible": 0, "size": 2000},
             "if it asked for 2 GPU. No quota alone would start it: a's training quota in pool t raised by 2 to 4 "
-            "would need 6 GPU, and 4 is available for quotas.",
+            "would need 6 GPU, and quotas can have 4.",
             id="a non-preemptible request of 4 with quota 2",
         ),
         pytest.param(
@@ -130,7 +130,7 @@ def test_explained_changes(text: str, name: str, expected: dict[str, int]) -> No
             "pool t 2\ndepartment D 2 of t, limit 2\na 2 of t in D\nb 0 of t in D, priority 60\na runs 2\nb queues 1",
             "b1", {"freed": 2000},
             "It would start if a1 ended in pool t, which frees 2 GPU. No quota alone would start it: b's training"
-            " quota in pool t raised by 1 to 1 would need 3 GPU, and 2 is available for quotas.",
+            " quota in pool t raised by 1 to 1 would need 3 GPU, and quotas can have 2.",
             id="the limit of its department is reached, and a quota that would do does not fit",
         ),
         pytest.param(
