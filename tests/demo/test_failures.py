@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import shlex
@@ -62,9 +63,13 @@ def check_failure(printed: str, folder: Path) -> None:
 
 
 def listening_ports() -> set[str]:
-    """Ports of the demo's range on which a process listens."""
+    """Ports of the demo's range on which this process listens; those of other tests come and go."""
+    own = set[str]()
+    for one in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # the one by which they were listed
+            own.add(str(one.readlink()))
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    ports = {row[1].rpartition(":")[2] for row in rows if row[3] == "0A"}
+    ports = {row[1].rpartition(":")[2] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
     return {port for port in ports if 20_000 <= int(port, 16) < 32_000}
 
 
