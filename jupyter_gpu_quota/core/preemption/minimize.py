@@ -55,8 +55,9 @@ def minimize_victims(
         without = [one for one in preemptions if one in drains and not _reserve_again(pool, one, reserved)]
         lost = [take_place(pool, one, claims, reserved) for one in without]
         lost += withdraw_unfounded(pool, preemptions, lost, reserved)
-        for one in set(claims).difference(lost):
-            _end_borrowing(pool.ledger, one)
+        for one in claims:
+            if one not in lost:
+                _end_borrowing(pool.ledger, one)
     return lost
 
 

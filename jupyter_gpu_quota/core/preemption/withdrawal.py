@@ -1,4 +1,4 @@
-"""What is withdrawn from a plan: jobs that lose their devices, claims that were legal only beside those, victims."""
+"""Withdraw from a plan the jobs that lose their devices, claims that were legal only beside those, and victims."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def _could_claim(preemptor: Preemptor, other: Preemption) -> bool:
 
 
 def restore(pool: PoolState, victims: Victims) -> None:
+    """Count victims as running, or as reserved, again, and list them as victims; their devices are in the ledger."""
     for victim in victims:
         if victim.base is not None:
             take_back_offer(victim)
@@ -88,6 +89,7 @@ def restore(pool: PoolState, victims: Victims) -> None:
 
 
 def insert_victim(pool: PoolState, victim: Victim) -> None:
+    """List a victim in its place in the order."""
     insort(victim_list(pool, victim), victim, key=lambda one: one.order)
 
 
@@ -98,15 +100,15 @@ def withdraw_unfounded(
 
     Their victims continue. Returns these claims.
     """
-    withdrawn = list[Preemption]()
+    gone = list(lost)
     for number, one in enumerate(preemptions) if lost else ():
-        if one in lost or one.preemptor.entitlement is not Entitlement.FAIR:
+        if one in gone or one.preemptor.entitlement is not Entitlement.FAIR:
             continue
-        before = [other for other in preemptions[:number] if other in lost and not other.victims]
-        others = [other for other in preemptions if other is not one and not other.starts and other not in lost]
+        before = [other for other in preemptions[:number] if other in gone and not other.victims]
+        others = [other for other in preemptions if other is not one and not other.starts and other not in gone]
         if not _is_founded(pool, one, before) and _release_victims(pool, one, others, reserved):
-            withdrawn.append(one)
-    return withdrawn
+            gone.append(one)
+    return gone[len(lost) :]
 
 
 def _is_founded(pool: PoolState, claim: Preemption, lost: Sequence[Preemption]) -> bool:
@@ -138,7 +140,10 @@ def _release_victims(pool: PoolState, claim: Preemption, others: Sequence[Preemp
     victims = (*claim.victims, *(move.victim for move in claim.moves))
     if any(one.base is not None or one.above is not None or one.reserved for one in victims):
         return False
-    if not all(one.project.may_be_restored(one.size, one.user) for one in claim.victims):
+    back = Counter[QuotaState]()
+    for one in claim.victims:
+        back[one.project] += one.size
+    if not all(one.project.may_be_restored(back[one.project], one.user) for one in claim.victims):
         return False
     mark = pool.ledger.mark()
     reserve(pool.ledger, claim.pieces, borrowed=claim.borrowed, sign=-1)

@@ -60,7 +60,7 @@ class Claims:
         if not self.offers_again and preemption.victims:
             frees_reserved = [victim for victim in preemption.victims if self.backfill.is_on(victim.pieces)]
             self.offers_again = bool(frees_reserved or self.ledger.draining)
-            self.backfill.give_up_new(preemption)
+        self.backfill.give_up_new(preemption)
         self._reorder_users(preemption)
 
     def _queue_again(self, preemption: Preemption) -> None:

@@ -46,7 +46,7 @@ class Submissions:
             cancelled.set()
 
     async def notes(self, request: Mapping[str, Any], folder: str) -> list[str]:
-        """What would keep the job from finding its files: a folder or a script that does not exist."""
+        """A sentence for each folder or script of the job that does not exist."""
         return await asyncio.to_thread(self._notes, request.get("command"), folder)
 
     def _notes(self, command: object, folder: str) -> list[str]:
