@@ -161,7 +161,7 @@ def test_cgroup_v2_is_found_where_it_is_mounted(tmp_path: Path) -> None:
     assert cgroup.mounted(str(mounts)) == Path("/sys/fs/cgroup/unified")
     mounts.write_text("31 1 0:27 / /proc rw - proc proc rw\n")
     assert cgroup.mounted(str(mounts)) is None and cgroup.mounted(str(tmp_path / "none")) is None
-    assert "expects it at /sys/fs/cgroup" in Cgroups(tmp_path, tmp_path).why_no_limits
+    assert "expects it at /sys/fs/cgroup" in Cgroups(tmp_path, tmp_path, "/").why_no_limits
 
 
 def test_cgroups_are_made_below_the_services_own_cgroup(tmp_path: Path) -> None:
