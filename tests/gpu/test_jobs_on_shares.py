@@ -1,4 +1,4 @@
-"""Real jobs on shares of a device, on the fake library and on the machine's own GPU: use, labels, and policing."""
+"""Real jobs on shares of a device, on the fake library and on the machine's own GPU: use, labels, enforcement."""
 
 from __future__ import annotations
 
