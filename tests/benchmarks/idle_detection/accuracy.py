@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from jupyter_gpu_quota.backends.local.sampling.nvml_session import dated
+from jupyter_gpu_quota.backends.local.sampling.process_use import Rows, ends_of_use
 from jupyter_gpu_quota.core.idle.activity import (
     GpuSample,
     IdleMode,
@@ -76,16 +76,20 @@ class _World:
             self.read_at = self.read_at if missed else at
             return
         used = [min(end, at) for begin, end in self.gpu if begin < at and end > self.read_at]
-        used_at = self._used_at(max(used), at) if used and self.dated else None
+        used_at = self._used_at(at) if used and self.dated and self.read_at else None
         self.read_at = at
         self.samples.append(GpuSample(at=self.clock(at), percent=40 if used else 0, used_at=used_at))
         del self.samples[:-200]
 
-    def _used_at(self, used: int, at: int) -> int | None:
-        """As the sampler dates a use, from a driver that takes a sample a second: the latest sample that shows it."""
-        sample = min(-(-used // SECOND) * SECOND, at)
-        used_at = dated(sample * 1000, self.read_at * 1000 if self.read_at else None, at * 1000)
-        return None if used_at is None else self.clock(at) - at + used_at // 1000
+    def _used_at(self, at: int) -> int:
+        """As the sampler dates a use from a driver that reports one mean for each process, as 580 does on an H100."""
+
+        def rows_since(since_us: int) -> Rows:
+            used = any(begin < at and 1000 * min(end, at) > since_us for begin, end in self.gpu)
+            return {0: [(1000 * at, 1)]} if used else {}
+
+        [ended_us] = ends_of_use(rows_since, {0}, 1000 * self.read_at, 1000 * at).values()
+        return self.clock(at) - at + ended_us // 1000
 
     def report(self, at: int) -> None:
         """One report: ages as the server measured them, subtracted from the instant at which it arrives."""
@@ -186,7 +190,12 @@ def figures() -> list[Figure]:
             0,
         ),
         _count("idle notebooks: busy sessions reclaimed, with gaps", [r for r in gaps if r.wrong], holes, 0),
-        _late("idle notebooks: truly idle ones not freed in time", idle, f"{setting}; a driver with dated samples", 5),
+        _late(
+            "idle notebooks: truly idle ones not freed in time",
+            idle,
+            f"{setting}; times of this clock",
+            5,
+        ),
         _late("idle notebooks: the same, with undated samples", undated, setting, None),
         _slowest(idle, setting),
         _count(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import pynvml
 from ..host.processes import boot_id
 from .instance_metrics import InstanceMetrics, Unknown
 from .process_lineage import Lineages
+from .process_use import UNUSED, ProcessUses, Rows, Use
 from .reading import MIB, DeviceReading, GpuProcess, Reading, impossible
 from .xids import RECOVERY
 
@@ -37,26 +39,7 @@ EVENT_WAIT_MS, MAX_EVENTS = 1, 64
 CLOCK_JUMP_S = 1.0
 """If the wall clock moved by so much against the monotonic one it was set, and the times of samples are not valid."""
 
-AHEAD_US = 2_000_000
-
-PERIOD_US = 1_000_000
-"""A sample covers the time before or after its stamp: a sixth of a second to a second, depending on the model."""
-
-BEHIND_US = 60_000_000
-"""The driver keeps no sample that is so much older than the previous reading: such a stamp is not valid."""
-
 NO_PROCESS_USE = "NVML has no figures of the processes of a MIG instance"
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """The utilisation of a process's busiest engine since the previous reading, and its end; None is unknown."""
-
-    percent: int | None
-    used_us: int | None
-
-
-UNUSED = Use(0, None)
 
 
 class _Processes(NamedTuple):
@@ -92,8 +75,7 @@ class Session:
     def __init__(self) -> None:
         self._unsupported: dict[tuple[str, str], Unknown] = {}
         self._known: dict[int, _Identity] = {}
-        self._since: dict[str, int] = {}
-        self._read_us: dict[str, int] = {}
+        self._uses = ProcessUses()
         self._lineages = Lineages()
         self._metrics = InstanceMetrics(self._call)
         self._offset_s: float | None = None
@@ -206,10 +188,9 @@ class Session:
         percent = self._call(uuid, "nvmlDeviceGetUtilizationRates", handle, convert=lambda rates: int(rates.gpu))
         if clock_was_set:
             activity: dict[int, Use] | Unknown = Unknown("the machine's clock was set")
-            self._since.pop(uuid, None)
-            self._read_us.pop(uuid, None)
+            self._uses.forget(uuid)
         else:
-            activity = self._activity(uuid, handle)
+            activity = self._uses.read(uuid, partial(self._process_rows, uuid, handle), _clock_us)
         unavailable = self._unavailable(uuid, handle, mig) if probing else {}
         return self._reading(identity, handle, index, (uuid, handle), percent, activity, unavailable)
 
@@ -247,20 +228,16 @@ class Session:
         )  # fmt: skip
 
     # --- processes ------------------------------------------------------------------------------------------------
-    def _activity(self, uuid: str, handle: Any) -> dict[int, Use] | Unknown:
-        """The utilisation of each process's busiest engine since the previous reading; a missing process was idle."""
-        found = self._call(uuid, "nvmlDeviceGetProcessUtilization", handle, self._since.get(uuid, 0))
-        now_us = int(time.time() * 1_000_000)
-        before_us, self._read_us[uuid] = self._read_us.get(uuid), now_us
-        if isinstance(found, Unknown):  # without samples the answer is "not found", from some drivers success
+    def _process_rows(self, uuid: str, handle: Any, since_us: int) -> Rows | Unknown:
+        """The driver's samples of processes; without one its answer is "not found", from some drivers success."""
+        found = self._call(uuid, "nvmlDeviceGetProcessUtilization", handle, since_us)
+        if isinstance(found, Unknown):
             return {} if found.code in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS) else found
-        times = [int(each.timeStamp) for each in found if int(each.timeStamp) <= now_us + AHEAD_US]
-        self._since[uuid] = max(times, default=0)
-        by_pid: dict[int, list[tuple[int, int]]] = {}
+        rows: dict[int, list[tuple[int, int]]] = {}
         for each in found:
             busiest = max(int(each.smUtil), int(each.memUtil), int(each.encUtil), int(each.decUtil))
-            by_pid.setdefault(int(each.pid), []).append((int(each.timeStamp), busiest))
-        return {pid: _use_of(samples, before_us, now_us) for pid, samples in by_pid.items()}
+            rows.setdefault(int(each.pid), []).append((int(each.timeStamp), busiest))
+        return rows
 
     def _processes(
         self, figures: _Figures, of: str, handle: Any, activity: dict[int, Use] | Unknown
@@ -392,25 +369,8 @@ def _use(activity: dict[int, Use] | Unknown, pid: int) -> tuple[int | None, int 
     return found.percent, found.used_us
 
 
-def _use_of(samples: list[tuple[int, int]], before_us: int | None, now_us: int) -> Use:
-    """The use of one process, from rows of (time stamp, percent).
-
-    The mean is rounded up, so that little use is never 0; an impossible figure is None.
-    """
-    last_us = max((at for at, percent in samples if percent), default=None)
-    values = [percent for _, percent in samples]
-    percent = None if max(values) > 100 else -(-sum(values) // len(values))
-    return Use(percent, dated(last_us, before_us, now_us))
-
-
-def dated(last_us: int | None, before_us: int | None, now_us: int) -> int | None:
-    """The latest possible end of a process's use of the device, between the previous reading and this one.
-
-    None where the stamp of its last sample is not valid, or the time of the previous reading is unknown.
-    """
-    if last_us is None or before_us is None or not before_us - BEHIND_US <= last_us <= now_us:
-        return None
-    return min(max(last_us + PERIOD_US, before_us), now_us)
+def _clock_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _unlisted_memory(figures: _Figures, by_process: dict[int, int | None]) -> int | None:
