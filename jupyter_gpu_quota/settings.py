@@ -95,6 +95,12 @@ class GPUQuota(Configurable):
     kubernetes_device_class = Unicode(
         "", help="DeviceClass of the claims of jobs and notebooks; empty: the one that has the name of the driver."
     ).tag(**SERVICE)
+    kubernetes_topology_labels = List(
+        Unicode(),
+        ["nvidia.com/gpu.clique", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"],
+        help="Labels of nodes that name their groups of close nodes, the closest group first, such as an NVLink "
+        "domain, a rack and a zone. A job of several ranks starts on one node, else within one such group, if it fits.",
+    ).tag(**SERVICE)
     kubernetes_image = Unicode("", help="Image of the pods of jobs; the backend kubernetes needs it.").tag(**SERVICE)
     kubernetes_path = Unicode("/opt/conda/bin", help="Folder of that image that is first in PATH.").tag(**SERVICE)
     kubernetes_volume_claim = Unicode(

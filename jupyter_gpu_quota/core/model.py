@@ -82,6 +82,8 @@ class Node:
     """One machine with devices. ``schedulable``: its readings arrive.
 
     From ``drain_by_at`` on, non-preemptible work on a draining node is stopped too; None: it ends by itself.
+    ``topology``: the names of its groups of close nodes, such as its NVLink domain and its rack, the closest group
+    first; empty where it is in no group of that level.
     """
 
     id: str
@@ -91,6 +93,7 @@ class Node:
     schedulable: bool = True
     upkeep: Upkeep = Upkeep.NONE
     drain_by_at: int | None = None
+    topology: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:

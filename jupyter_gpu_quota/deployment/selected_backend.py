@@ -95,6 +95,7 @@ def pod_settings(config: GPUQuota) -> PodSettings:
         driver=config.kubernetes_driver,
         device_class=config.kubernetes_device_class,
         fractions=config.kubernetes_fractions,
+        topology_labels=tuple(config.kubernetes_topology_labels),
         pod=config.kubernetes_pod,
         container=config.kubernetes_container,
     )

@@ -31,8 +31,9 @@ def namespace(dra_plane: ControlPlane, tmp_path: Path) -> Iterator[str]:
     found = install(dra_plane)
     slices = f"{RESOURCES}/resourceslices"
     dra_plane.make(slices, resource_slice("here", device("gpu-0"), device("gpu-1", **WHOLE_ONLY)))
-    counted = FakeKubelet(dra_plane, found, "there", tmp_path / "state", capacity={"nvidia.com/gpu": "2"})
-    nodes = [FakeKubelet(dra_plane, found, "here", tmp_path / "state"), counted]
+    rack = {"topology.kubernetes.io/rack": "r1"}
+    counted = FakeKubelet(dra_plane, found, "there", tmp_path / "state", capacity={"nvidia.com/gpu": "2"}, labels=rack)
+    nodes = [FakeKubelet(dra_plane, found, "here", tmp_path / "state", labels=rack), counted]
     for each in nodes:
         each.start()
     yield found
@@ -62,6 +63,7 @@ def test_a_cluster_that_is_well(dra_plane: ControlPlane, namespace: str, tmp_pat
     }  # fmt: skip
     assert found["cluster"]["found"].startswith("Kubernetes v1.36")
     assert found["devices"]["found"] == "4 devices on 2 nodes: 2 of a DRA driver, 2 of a device plugin"
+    assert found["topology"]["found"] == "1 group of 2 nodes by topology.kubernetes.io/rack"
     assert found["fractions"]["found"].startswith("dra: parts of 1 device are claimed by memory")
     assert "1: its driver gives a device to one claim only" in found["fractions"]["found"]
     assert "gpus" not in found, "the devices of this machine are not those of the jobs"

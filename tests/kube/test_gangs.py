@@ -34,13 +34,15 @@ MEET = (
 
 
 @pytest.fixture
-def cluster(dra_plane: ControlPlane, tmp_path: Path) -> Iterator[str]:
-    """The namespace of two nodes with one device each, which share a volume."""
+def cluster(request: pytest.FixtureRequest, dra_plane: ControlPlane, tmp_path: Path) -> Iterator[str]:
+    """The namespace of nodes with one device each, which share a volume: two, or those of a parameter, by rack."""
     namespace = install(dra_plane)
     kubelets = []
-    for node in NODES:
+    racks: dict[str, str] = getattr(request, "param", {})
+    for node in racks or NODES:
         dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice(node, device(f"gpu-{node}")))
-        kubelets.append(FakeKubelet(dra_plane, namespace, node, tmp_path / "state"))
+        labels = {"topology.kubernetes.io/rack": racks[node]} if racks else {}
+        kubelets.append(FakeKubelet(dra_plane, namespace, node, tmp_path / "state", labels=labels))
         kubelets[-1].start()
     yield namespace
     for kubelet in kubelets:
@@ -62,23 +64,38 @@ def shell(script: str) -> list[str]:
     return ["sh", "-c", script]
 
 
+def waits_for(file: Path) -> str:
+    return f"while [ ! -e {file} ]; do sleep 0.05; done"
+
+
 def nodes_of(found: list[dict[str, Any]]) -> list[str]:
     return sorted(each["spec"].get("nodeName", "") for each in found)
 
 
 def test_the_ranks_of_a_gang_run_on_two_nodes_and_find_the_first(
-    dra_plane: ControlPlane, cluster: str, service: KubernetesService
+    dra_plane: ControlPlane, cluster: str, service: KubernetesService, tmp_path: Path
 ) -> None:
-    bob = service.client()
-    job = bob.submit(shell(MEET + "sleep 1"), gpu="1", nodes=2, dir=None)
+    bob, go_on = service.client(), tmp_path / "go-on"
+    job = bob.submit(shell(MEET + waits_for(go_on)), gpu="1", nodes=2, dir=None)
     until(lambda: nodes_of(pods(dra_plane, cluster)) == list(NODES), what=service.log)
     headless = dra_plane.get(f"/api/v1/namespaces/{cluster}/services/gq-{job.id.lower()}-1")
     assert headless["spec"]["clusterIP"] == "None" and headless["spec"]["publishNotReadyAddresses"]
+    go_on.touch()
     until(lambda: bob.job(job.id).state == "succeeded", what=service.log)
     name = f"gq-{job.id.lower()}-1"
     assert [bob.logs(job.id, rank=rank) for rank in range(2)] == [
         f"{rank} of 2 at {name}-0.{name}\n" for rank in range(2)
     ]
+
+
+@pytest.mark.parametrize("cluster", [{"alone": "r1", "left": "r2", "right": "r2"}], indirect=True)
+def test_a_gang_starts_within_one_rack(dra_plane: ControlPlane, cluster: str, service: KubernetesService) -> None:
+    bob = service.client()
+    job = bob.submit(shell(MEET + "exec sleep 1000"), gpu="1", nodes=2, dir=None)
+    until(lambda: bob.job(job.id).state == "running", what=service.log)
+    assert nodes_of(pods(dra_plane, cluster)) == ["left", "right"], "the first by name would be alone and left"
+    bob.cancel(job.id)
+    until(lambda: bob.job(job.id).state == "cancelled", what=service.log)
 
 
 def test_a_rank_that_fails_ends_the_rank_on_the_other_node(service: KubernetesService) -> None:
@@ -94,13 +111,13 @@ def test_an_elastic_gang_grows_onto_the_other_node_when_it_is_free(
     dra_plane: ControlPlane, cluster: str, service: KubernetesService, tmp_path: Path
 ) -> None:
     bob, go_on = service.client(), tmp_path / "go-on"
-    first = bob.submit(shell(f"while [ ! -e {go_on} ]; do sleep 0.05; done"), gpu="1", dir=None)
+    first = bob.submit(shell(waits_for(go_on)), gpu="1", dir=None)
     until(lambda: bob.job(first.id).state == "running", what=service.log)
     elastic = bob.submit(shell(MEET + "exec sleep 1000"), gpu="1", nodes=2, min_nodes=1, dir=None)
     until(lambda: bob.job(elastic.id).state == "running", what=service.log)
     assert bob.job(elastic.id).held_ranks == 1
     go_on.touch()
     until(lambda: bob.job(elastic.id).attempt == 2 and bob.job(elastic.id).state == "running", what=service.log)
-    assert nodes_of(pods(dra_plane, cluster)) == list(NODES)
+    until(lambda: nodes_of(pods(dra_plane, cluster)) == list(NODES), what="the pods of the first attempt are removed")
     bob.cancel(elastic.id)
     until(lambda: bob.job(elastic.id).state == "cancelled", what=service.log)

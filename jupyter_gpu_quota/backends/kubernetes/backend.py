@@ -83,7 +83,8 @@ class KubernetesBackend:
         if not (self._nodes.is_synced and self._slices.is_synced):
             return None
         nodes, slices = list(self._nodes.objects.values()), list(self._slices.objects.values())
-        return inventory(nodes, slices, self._settings.driver, self._settings.fractions)
+        known = self._settings
+        return inventory(nodes, slices, known.driver, known.fractions, known.topology_labels)
 
     def _published(self) -> dict[str, PublishedDevice] | None:
         """The devices of the driver by UUID; None while they are not known."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.model import Device
+from ...core.model import Device, Node
 from ..rendering.pods import PodSettings
 from .client.api_server import ApiServer, Json, RequestFailed
 from .client.fencing import ClusterFence, FenceMissing
@@ -27,6 +27,7 @@ class ClusterReport:
     version: str
     missing: tuple[Permission, ...]
     fence: int | str
+    nodes: tuple[Node, ...] = ()
     devices: tuple[Device, ...] = ()
     published: Mapping[str, PublishedDevice]
     used_by_others: Mapping[str, int]
@@ -43,11 +44,11 @@ async def read_cluster(server: ApiServer, settings: PodSettings) -> ClusterRepor
         nodes, slices, claims, pods = [await _all(server, path) for path in _LISTED]
     except RequestFailed as error:
         return ClusterReport(**about, published={}, used_by_others={}, unread=str(error))
-    devices = inventory(nodes, slices, settings.driver, settings.fractions)[1]
+    found, devices = inventory(nodes, slices, settings.driver, settings.fractions, settings.topology_labels)
     published = published_devices(slices, settings.driver, settings.fractions)
     used = _used_by_others(claims, pods, devices, published, settings)
     return ClusterReport(
-        **about, devices=devices, published={each.uuid: each for each in published}, used_by_others=used
+        **about, nodes=found, devices=devices, published={each.uuid: each for each in published}, used_by_others=used
     )
 
 

@@ -50,7 +50,7 @@ class PodSettings:
     and ``device_class`` are those of the DRA driver whose devices are claimed; the class is empty where it has the name
     of the driver. ``fractions``: how pods get parts of a
     device: ``auto``, ``dra`` (no device of a plugin is used), ``reservation`` (no device of a DRA driver is used) or
-    ``none``.
+    ``none``. ``topology_labels``: the labels of nodes with the names of their groups of close nodes, closest first.
     """
 
     namespace: str
@@ -61,6 +61,7 @@ class PodSettings:
     driver: str = "gpu.nvidia.com"
     device_class: str = ""
     fractions: str = "auto"
+    topology_labels: tuple[str, ...] = ()
     pod: Mapping[str, Any] = field(default_factory=dict)
     container: Mapping[str, Any] = field(default_factory=dict)
 

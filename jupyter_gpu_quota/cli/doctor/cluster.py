@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...backends.kubernetes.client.api_server import ApiServer, CredentialsMissing, RequestFailed
 from ...backends.kubernetes.cluster_report import ClusterReport, read_cluster
 from ...backends.rendering.pods import PodSettings, can_reserve
 from ...core.amounts import counted, gpu_text
-from ...core.model import WHOLE_DEVICE
+from ...core.model import WHOLE_DEVICE, Node
 from ...deployment.selected_backend import BackendUnavailable, credentials, pod_settings
 from ...settings import GPUQuota
 from .probes import Result, fail, ok, skip, warn
@@ -55,6 +55,7 @@ def results(found: ClusterReport, settings: PodSettings) -> Iterator[Result]:
         return
     yield _devices(found)
     yield _fractions(found, settings)
+    yield topology(found.nodes, settings.topology_labels)
     yield _others(found)
 
 
@@ -102,6 +103,20 @@ def _fractions(found: ClusterReport, settings: PodSettings) -> Result:
     advice = "parts need Kubernetes 1.36 and a DRA driver with consumableShares=memory"
     why = reasons or ("this release has no consumable capacity" if old else "no DRA driver publishes devices here")
     return warn("fractions", f"none: {why}", advice)
+
+
+def topology(nodes: Sequence[Node], labels: Sequence[str]) -> Result:
+    """The groups of close nodes, by the label that names them."""
+    named = {label: [each.topology[at] for each in nodes if each.topology and each.topology[at]]
+             for at, label in enumerate(labels)}  # fmt: skip
+    parts = [
+        f"{counted(len(set(names)), 'group')} of {counted(len(names), 'node')} by {label}"
+        for label, names in named.items()
+        if names
+    ]
+    if not parts:
+        return skip("topology", f"no node has one of the labels {', '.join(labels) or '(none are configured)'}")
+    return ok("topology", "; ".join(parts))
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from ..model import WHOLE_DEVICE, Demand, Device, Health, Node
 from .fragmentation import CPU_STEPS, MEMORY_STEPS, NodeKind, NodeState, score_for
+from .locality import groups_of_nodes
 from .node_classes import NodeClasses
 from .node_resources import NOTHING, CpuMemory, NodeResources, node_sizes
 from .scarcity import ScarcityPrices
@@ -175,6 +176,9 @@ class Ledger:
         names = sorted({device.node for device in self.devices})
         number = {name: at for at, name in enumerate(names)}
         self.nodes = names
+        groups = {node.id: node.topology for node in nodes}
+        self.groups = groups_of_nodes([groups.get(name, ()) for name in names])
+        """The groups of close nodes by level (:mod:`.locality`)."""
         self.number = {device.id: at for at, device in enumerate(self.devices)}
         self.model = [device.model for device in self.devices]
         self._models = sorted(set(self.model))

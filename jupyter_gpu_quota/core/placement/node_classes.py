@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ..model import WHOLE_DEVICE
 from .fragmentation import SEQUENCES, FragmentationScore, NodeState, usable
+from .locality import Group
 from .scarcity import PER_MILLE, ScarcityPrices
 from .workload_profile import RankRequest
 
@@ -65,8 +66,8 @@ class NodeClasses:
     def note(self, node: int) -> None:
         self._changed.add(node)
 
-    def best(self, request: RankRequest) -> NodeAndFree | None:
-        """The node on which a rank with this request costs least; None where it fits nowhere."""
+    def best(self, request: RankRequest, group: Group | None = None) -> NodeAndFree | None:
+        """The node of a group (None: of all) on which a rank with this request costs least; None: it fits nowhere."""
         if self._changed:
             self._classify()
         ranking = self._rankings.setdefault(request, _Ranking())
@@ -75,7 +76,7 @@ class NodeClasses:
         while options and found is None:
             option = options[0]
             if self._count[option.node_class]:
-                node = self._first_that_fits(option.node_class, request)
+                node = self._first_that_fits(option.node_class, request, group)
                 found = None if node is None else (node, option.free)
             if found is None:
                 heappop(options)
@@ -120,14 +121,15 @@ class NodeClasses:
                     heappush(ranking.options, Option(cost, free, node_class))
         ranking.read = len(self._log)
 
-    def _first_that_fits(self, node_class: int, request: RankRequest) -> int | None:
+    def _first_that_fits(self, node_class: int, request: RankRequest, group: Group | None) -> int | None:
         members, state = self._members[node_class], self._states[node_class]
         while self._class_of[members[0]] != node_class:
             heappop(members)
         _, cpu, memory, _ = request
-        if cpu <= state.cpu_milli and memory <= state.memory_mib:
+        if cpu <= state.cpu_milli and memory <= state.memory_mib and (group is None or members[0] in group):
             return members[0]
-        here = (node for node in set(members) if self._class_of[node] == node_class)
+        among = set(members) if group is None else group
+        here = (node for node in among if self._class_of[node] == node_class)
         fitting = (node for node in here if cpu <= self._exact[node][0] and memory <= self._exact[node][1])
         return min(fitting, default=None)
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..amounts import memory_share_mib
 from ..model import WHOLE_DEVICE, Job, Placement
 from .ledger import Ledger, Models
+from .locality import Group, closest_group
 from .node_resources import NOTHING, CpuMemory
 
 NO_BOUND = 1 << 62
@@ -151,7 +152,8 @@ def place(ledger: Ledger, request: Request, *, borrowed: bool = False) -> Fit | 
 
     ``borrowed``: as a borrower, unused notebook quota may be used as well. Fractions go to the fullest device that
     takes them, whole devices to the node with the fewest whole free ones, so that whole nodes stay free.
-    Ties go by id. Source: docs/scheduling.md, section 7.
+    Ties go by id. The ranks of a gang stay within the closest group of nodes with room for all, if there is one
+    (:mod:`.locality`). Source: docs/scheduling.md, section 7.
     Rule R72.
     """
     borrowed = borrowed and ledger.has_unused_quota
@@ -177,10 +179,35 @@ def is_refused(ledger: Ledger, request: Request, gains: int, *, borrowed: bool) 
 
 
 def _all_ranks(ledger: Ledger, request: Request, *, borrowed: bool) -> Fit | Refusal:
+    group = closest_group(ledger.groups, _ranks_by_node(ledger, request, borrowed=borrowed), request.ranks)
+    if group is not None:
+        close = _rank_by_rank(ledger, request, borrowed=borrowed, group=group)
+        if isinstance(close, Fit):
+            return close
+    return _rank_by_rank(ledger, request, borrowed=borrowed)
+
+
+def _ranks_by_node(ledger: Ledger, request: Request, *, borrowed: bool) -> dict[int, int]:
+    """The number of ranks that each node has room for; no node where nodes are in no groups."""
+    room = ledger.free_devices(request.gpu_models, borrowed=borrowed) if ledger.groups else None
+    if room is None:
+        return {}
+    milli, found = request.gpu_milli, dict[int, int]()
+    for node, on_node in enumerate(ledger.on_node):
+        if milli < WHOLE_DEVICE:
+            ranks = sum(room.devices[at] // milli for at in on_node)
+        else:
+            ranks = room.nodes[node] // request.devices_per_rank
+        if ranks:
+            found[node] = min(ranks, request.ranks_within(ledger.node_resources.now(node)))
+    return found
+
+
+def _rank_by_rank(ledger: Ledger, request: Request, *, borrowed: bool, group: Group | None = None) -> Fit | Refusal:
     mark = ledger.mark()
     pieces: list[Piece] = []
     for rank in range(request.ranks):
-        found = _rank(ledger, request, rank, borrowed=borrowed)
+        found = _rank(ledger, request, rank, borrowed=borrowed, group=group)
         if not found:
             ledger.undo(mark)
             return Refusal(possible_ranks=rank)
@@ -190,18 +217,21 @@ def _all_ranks(ledger: Ledger, request: Request, *, borrowed: bool) -> Fit | Ref
     return Fit(pieces=tuple(pieces))
 
 
-def _rank(ledger: Ledger, request: Request, rank: int, *, borrowed: bool) -> list[Piece]:
+def _rank(ledger: Ledger, request: Request, rank: int, *, borrowed: bool, group: Group | None = None) -> list[Piece]:
+    """The pieces of one rank on a node of the group (None: on any)."""
     if ledger.score or request.cpu_milli or request.memory_mib:
-        devices = _by_score(ledger, request, borrowed=borrowed)
-    else:
+        devices = _by_score(ledger, request, borrowed=borrowed, group=group)
+    elif group is None:
         devices = _by_gpu(ledger, request, borrowed=borrowed)
+    else:
+        devices = _by_gpu_within(ledger, request, group, borrowed=borrowed)
     return rank_pieces(rank, devices, request) if devices else []
 
 
-def _by_score(ledger: Ledger, request: Request, *, borrowed: bool) -> Sequence[int]:
+def _by_score(ledger: Ledger, request: Request, *, borrowed: bool, group: Group | None) -> Sequence[int]:
     """The devices of the node where a rank costs least, counting all resources that it requests."""
     classes = ledger.node_classes(borrowed=borrowed)
-    found = classes.best((request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models))
+    found = classes.best((request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models), group)
     if found is None:
         return ()
     node, amount = found
@@ -225,6 +255,21 @@ def _by_gpu(ledger: Ledger, request: Request, *, borrowed: bool) -> Sequence[int
     count = request.devices_per_rank
     node = room.nodes.at_least(count)
     return () if node is None else room.first_whole(node, count)
+
+
+def _by_gpu_within(ledger: Ledger, request: Request, group: Group, *, borrowed: bool) -> Sequence[int]:
+    """:func:`_by_gpu` on the nodes of a group."""
+    room = ledger.free_devices(request.gpu_models, borrowed=borrowed)
+    if room is None:
+        return ()
+    if request.gpu_milli < WHOLE_DEVICE:
+        shared = ((room.devices[at], at) for node in group for at in ledger.on_node[node])
+        fullest = min((each for each in shared if request.gpu_milli <= each[0] < WHOLE_DEVICE), default=None)
+        if fullest is not None:
+            return fullest[1:]
+    count = request.devices_per_rank
+    fewest = min(((room.nodes[node], node) for node in group if room.nodes[node] >= count), default=None)
+    return () if fewest is None else room.first_whole(fewest[1], count)
 
 
 def reserve(ledger: Ledger, pieces: Collection[Piece], *, borrowed: bool, sign: int = 1) -> None:

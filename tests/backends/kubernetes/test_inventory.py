@@ -59,6 +59,18 @@ def test_a_device_plugin_counts_slots_without_a_uuid() -> None:
     ]  # fmt: skip
 
 
+def test_nodes_name_their_groups_of_close_nodes_by_labels() -> None:
+    labels = ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack")
+    given = [
+        node("a", 1, labels={"nvidia.com/gpu.clique": "c1.0", "topology.kubernetes.io/rack": "r1", "zone": "z"}),
+        node("b", 1, labels={"topology.kubernetes.io/rack": "r1"}),
+        node("c", 1, labels={"zone": "z"}),
+        node("d", 1),
+    ]
+    nodes, _ = inventory_of(given, [], DRIVER, "auto", labels)
+    assert [each.topology for each in nodes] == [("c1.0", "r1"), ("", "r1"), (), ()]
+
+
 def test_published_devices_replace_the_count() -> None:
     _, devices = inventory([node("gpu01", 8)], [resource_slice(device("gpu-1"), device("gpu-0"))])
     assert [(each.id, each.uuid, each.model, each.memory_mib) for each in devices] == [

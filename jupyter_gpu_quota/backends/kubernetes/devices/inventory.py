@@ -7,7 +7,7 @@ without a request takes all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,14 @@ class PublishedDevice:
     why_not_shareable: str = ""
 
 
-def inventory(nodes: Iterable[Json], slices: Iterable[Json], driver: str, fractions: str = "auto") -> Inventory:
+def inventory(
+    nodes: Iterable[Json], slices: Iterable[Json], driver: str, fractions: str = "auto",
+    topology_labels: Sequence[str] = (),
+) -> Inventory:  # fmt: skip
     """Every node with devices, and its devices: published ones, or else those that a device plugin counts.
 
     With ``fractions`` ``dra`` the devices of a plugin are not used, with ``reservation`` those of a driver.
+    ``topology_labels`` have the names of a node's groups of close nodes, the closest group first.
     """
     published: dict[str, list[PublishedDevice]] = {}
     for each in published_devices(slices, driver):
@@ -55,7 +59,7 @@ def inventory(nodes: Iterable[Json], slices: Iterable[Json], driver: str, fracti
         if fractions != "dra":
             devices = devices or _counted(node)
         if devices:
-            found_nodes.append(_node(node))
+            found_nodes.append(_node(node, topology_labels))
             found_devices += devices
     return tuple(found_nodes), tuple(found_devices)
 
@@ -138,7 +142,7 @@ def _simulated(node: str, index: int) -> Device:
     )  # fmt: skip
 
 
-def _node(node: Json) -> Node:
+def _node(node: Json, topology_labels: Sequence[str]) -> Node:
     """A node; one that is not ready, or cordoned, takes no new work."""
     name, status = node["metadata"]["name"], node.get("status", {})
     allocatable: Mapping[str, str] = status.get("allocatable", {})
@@ -147,4 +151,11 @@ def _node(node: Json) -> Node:
         id=name, name=name, cpu_milli=milli(allocatable.get("cpu", "0")),
         memory_mib=whole(allocatable.get("memory", "0")) // MIB,
         schedulable=ready and not node["spec"].get("unschedulable", False),
+        topology=_topology(node["metadata"].get("labels") or {}, topology_labels),
     )  # fmt: skip
+
+
+def _topology(labels: Mapping[str, str], topology_labels: Sequence[str]) -> tuple[str, ...]:
+    """The names of a node's groups; none of them where the node has none of the labels."""
+    names = tuple(labels.get(label, "") for label in topology_labels)
+    return names if any(names) else ()
