@@ -109,6 +109,12 @@ class JobBackend(Protocol):
     def stop(self, order: StopOrder) -> None:
         """End an attempt; one that has not started never starts. A repeated order does not extend the grace."""
 
+    def stop_ordered_at(self, job: str, attempt: int) -> int | None:
+        """When the nodes of an attempt had its stop order, in ms since 1970; None: not all of them have it yet.
+
+        The first of repeated orders counts; after a restart of the backend a later one may.
+        """
+
     def observe(self) -> Sequence[RankFact]:
         """The facts of at least all ranks that changed, and of those that ended until they are settled.
 

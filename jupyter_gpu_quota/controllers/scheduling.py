@@ -368,6 +368,9 @@ class SchedulingController:
     def _next_instant(self, policy: Policy, now: int) -> int | None:
         """When time alone could change the plan; None where it cannot."""
         ahead = self.decision_cache.next_at()
+        if any(self.mirror.jobs[id].job.state is JobState.PAUSING for id in self.mirror.in_motion):
+            soon = now + self.tick_max_ms()  # its device may be quarantined, from when its nodes had the stop order
+            ahead = soon if ahead is None else min(ahead, soon)
         if not self.decision_cache.wants_more():
             return ahead
         update_at = next_update_at(policy.history, now)
@@ -377,7 +380,10 @@ class SchedulingController:
         """The snapshot after devices whose processes do not end are quarantined, and others are released."""
         if not self.mirror.in_motion and not any(d.health is Health.QUARANTINED for d in snapshot.devices):
             return snapshot
-        facts = [DeviceFact(device=id, health=health) for id, health in quarantine_changes(snapshot, policy).items()]
+        records = [self.mirror.jobs[id] for id in self.mirror.in_motion]
+        ordered_at = {one.job.id: self.executor.stop_ordered_at(one.job.id, one.job.attempt) for one in records}
+        changes = quarantine_changes(snapshot, policy, ordered_at)
+        facts = [DeviceFact(device=id, health=health) for id, health in changes.items()]
         if not facts:
             return snapshot
         self.store.observe(facts, lease=lease, now=snapshot.now)

@@ -60,6 +60,9 @@ class FakeJobs:
     stops: list[StopOrder] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     fencing: int = 0
+    stop_is_delayed: bool = False
+    """A stop order does not reach the nodes."""
+    stop_orders_at: dict[tuple[str, int], int] = field(default_factory=dict)
     _runs: dict[tuple[str, int, int], _Run] = field(default_factory=dict)
     _next_pid: int = 1_000_000
 
@@ -78,10 +81,15 @@ class FakeJobs:
         if self._refuses(order):
             return
         runs = [run for key, run in self._runs.items() if key[:2] == (order.job, order.attempt)]
+        if not self.stop_is_delayed:
+            self.stop_orders_at.setdefault((order.job, order.attempt), self.now())
         if not runs:
             self._never_starts(order)
         for run in runs:
             self._ask_to_leave(run, order)
+
+    def stop_ordered_at(self, job: str, attempt: int) -> int | None:
+        return self.stop_orders_at.get((job, attempt))
 
     def observe(self) -> Sequence[RankFact]:
         self._pass_time()

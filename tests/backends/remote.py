@@ -151,6 +151,9 @@ class RemoteJobs:
     def stop(self, order: StopOrder) -> None:
         self.network.send(lambda: self.agent.backend.jobs.stop(order))
 
+    def stop_ordered_at(self, job: str, attempt: int) -> int | None:
+        return self.network.ask(lambda: self.agent.backend.jobs.stop_ordered_at(job, attempt))
+
     def observe(self) -> Sequence[RankFact]:
         found = [self._facts[key] for key in self._news]
         self._news = {key: None for key in self._news if self._facts[key].ended_at is not None}

@@ -251,6 +251,21 @@ def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_uses_a
     assert "quarantined" not in {str(device.health) for device in world.controller.mirror.devices.values()}
 
 
+# R58
+def test_a_device_is_not_quarantined_before_the_stop_order_reached_its_node() -> None:
+    world = World(script=lambda order: Script(on_stop=None, lingers_ms=600_000 if order.job == "b4" else 0))
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(3)
+    world.executor.stop_is_delayed = True
+    world.submit("patty", "p1")
+    world.turn(60)
+    assert world.state("b4") is JobState.PAUSING
+    assert "quarantined" not in {str(device.health) for device in world.controller.mirror.devices.values()}
+    world.executor.stop_is_delayed = False
+    world.turn(40)
+    assert "quarantined" in {str(device.health) for device in world.controller.mirror.devices.values()}
+
+
 # --- environments -----------------------------------------------------------------------------------------------------
 def test_the_interpreter_of_an_environment_replaces_a_leading_python() -> None:
     world = World()

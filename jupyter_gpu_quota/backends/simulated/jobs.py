@@ -133,6 +133,10 @@ class SimulatedJobs:
         if behaviour.checkpoint_every_ms is not None:
             self._schedule_checkpoint(attempt)
 
+    def stop_ordered_at(self, job: str, attempt: int) -> int | None:
+        stopping = self._attempts.get((job, attempt))
+        return None if stopping is None else stopping.stop_at
+
     def stop(self, order: StopOrder) -> None:
         now = self.clock()
         attempt = self._attempts.get((order.job, order.attempt))

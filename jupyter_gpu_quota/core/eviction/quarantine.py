@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..model import Health, Job, JobState, Policy, Snapshot
 
 KILL_BOUND_S = 10
 """Seconds after the grace within which a killed process tree has to be gone."""
 
 
-def quarantine_changes(snapshot: Snapshot, policy: Policy) -> dict[str, Health]:
+NOT_ORDERED = 1 << 62
+"""The instant of a stop order that did not reach its nodes yet."""
+
+
+def quarantine_changes(
+    snapshot: Snapshot, policy: Policy, ordered_at: Mapping[str, int | None] | None = None
+) -> dict[str, Health]:
     """Devices whose health should change: {device: quarantined | healthy}.
 
     A device is quarantined while a job on it is still there ``KILL_BOUND_S`` after its grace, and healthy again
-    once that job is gone. Claims that waited for it choose other devices. Source: docs/scheduling.md, section 5.
-    Rule R58.
+    once that job is gone. Claims that waited for it choose other devices. ``ordered_at``: when the nodes of each job
+    had its stop order, None: not yet; a job that is left out was stopped when that was decided. Source:
+    docs/scheduling.md, section 5. Rule R58.
     """
-    due = {job.id: at for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None}
+    ordered_at = ordered_at or {}
+    due = {job.id: _due(at, job, ordered_at) for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None}
     overdue = {workload for workload, at in due.items() if snapshot.now >= at}
     occupied = {allocation.device for allocation in snapshot.allocations if allocation.workload in overdue}
     changes: dict[str, Health] = {}
@@ -27,8 +37,15 @@ def quarantine_changes(snapshot: Snapshot, policy: Policy) -> dict[str, Health]:
     return changes
 
 
+def _due(at: int, job: Job, ordered_at: Mapping[str, int | None]) -> int:
+    """The instant of :func:`quarantine_at`, later by the time that the stop order took to reach the nodes."""
+    decided_at = job.pausing_since_at or 0
+    ordered = ordered_at.get(job.id, decided_at)
+    return NOT_ORDERED if ordered is None else at + max(0, ordered - decided_at)
+
+
 def quarantine_at(job: Job, policy: Policy) -> int | None:
-    """The instant from which a stopping job's devices are quarantined; None for any other job."""
+    """The first instant at which a stopping job's devices may be quarantined; None for any other job."""
     if job.state is not JobState.PAUSING or job.pausing_since_at is None:
         return None
     grace_s = max(policy.preemption.grace_s, policy.preemption.lent_grace_s)

@@ -80,6 +80,7 @@ class KubernetesJobs:
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
+        self._stop_ordered_at: dict[Attempt, int] = {}
         self._lock = threading.Lock()
         self._news: dict[Rank, None] = {}
         self._dirty, self._unchanged = dict[Attempt, None](), dict[Attempt, None]()
@@ -100,6 +101,10 @@ class KubernetesJobs:
         """Record the stop, and delete the pods with the grace."""
         attempt_name(order.job, order.attempt)
         self._thread.run(("stop", order.job, order.attempt), partial(self._stop, order))
+
+    def stop_ordered_at(self, job: str, attempt: int) -> int | None:
+        """When the API server had accepted the deletion of all pods of an attempt: thousands take minutes."""
+        return self._stop_ordered_at.get((job, attempt))
 
     def observe(self) -> Sequence[RankFact]:
         """The facts that changed, and those of ends that are not settled."""
@@ -228,6 +233,7 @@ class KubernetesJobs:
             pods = [pod for pod in self.objects.pods_of(*key) if not is_over(pod)]
             await asyncio.to_thread(self._request_pause, pods, order.reason)
             await all_of([self.objects.delete(pod, order.fencing, order.reason, order.grace_s) for pod in pods])
+            self._stop_ordered_at.setdefault(key, time.time_ns() // 1_000_000)
 
     def _request_pause(self, pods: Sequence[Json], reason: str) -> None:
         for pod in pods:
@@ -272,6 +278,7 @@ class KubernetesJobs:
             with self._lock:
                 self.facts.forget(*key)
             self._locks.pop(key, None)
+            self._stop_ordered_at.pop(key, None)
 
     async def _forget(self, job: str) -> None:
         if await self._may_run(job):

@@ -74,11 +74,12 @@ Attempt = tuple[str, int]
 class Stopping:
     """A stop order. ``is_received``: every supervisor has it.
 
-    ``kill_at`` (monotonic): when ranks whose supervisors do not answer are killed.
+    ``kill_at`` (monotonic): when ranks whose supervisors do not answer are killed. ``ordered_at``: ms since 1970.
     """
 
     order: StopOrder
     kill_at: float
+    ordered_at: int
     is_received: bool = False
 
 
@@ -150,11 +151,16 @@ class LocalJobs:
         attempt = (order.job, order.attempt)
         job_directory(self.state_dir, order.job)
         self._active[attempt] = None
-        kill_at = time.monotonic() + order.grace_s + FORCE_AFTER_S
+        kill_at, ordered_at = time.monotonic() + order.grace_s + FORCE_AFTER_S, time.time_ns() // 1_000_000
         if (earlier := self._stopping.get(attempt)) is not None:
-            kill_at = min(kill_at, earlier.kill_at)
-        self._stopping[attempt] = stopping = Stopping(order=order, kill_at=kill_at)
+            kill_at, ordered_at = min(kill_at, earlier.kill_at), earlier.ordered_at
+        self._stopping[attempt] = stopping = Stopping(order=order, kill_at=kill_at, ordered_at=ordered_at)
         self._background.run(("stop", *attempt), partial(self._stop, stopping))
+
+    def stop_ordered_at(self, job: str, attempt: int) -> int | None:
+        """Since the first order: ranks that did not receive it are killed at the same time."""
+        stopping = self._stopping.get((job, attempt))
+        return None if stopping is None else stopping.ordered_at
 
     def observe(self) -> Sequence[RankFact]:
         """The facts of every attempt that is not settled. Ranks with a lost supervisor are cleaned up."""
