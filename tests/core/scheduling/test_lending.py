@@ -239,6 +239,19 @@ def test_a_new_slice_does_not_claim_the_lent_part_of_a_device() -> None:
 
 
 # R61
+def test_a_new_slice_pauses_the_job_beside_a_lent_slice_that_no_job_borrows() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 0.5\nc 0 of t\nc runs 1 of 0.5 on n1g0")
+    made.lend_for(3600)
+    made.book(made.ask("a", 500), "n1g0")
+    made.idle("nb-a1")
+    made.settle()
+    made.project("a", "t", training_milli=0, notebook_milli=1000)
+    made.ask("a", 500)
+    assert kinds(made) == ["Pause c1", "Reserve nb-a2"]
+    assert made.notebooks["nb-a1"].state is NotebookState.LENT
+
+
+# R61
 def test_of_two_lent_slices_without_room_for_both_the_first_to_wake_has_its_own() -> None:
     """The room is too small after a change that no plan made, as foreign work."""
     made = world("pool t 1\na 0 of t, notebooks 1\na notebook 0.5\na notebook 0.5")
