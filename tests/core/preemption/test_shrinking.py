@@ -43,3 +43,31 @@ def test_the_minimum_of_a_job_that_is_shrunk_is_not_paused_in_the_same_plan() ->
     assert [one.workload for one in plan.actions if isinstance(one, Pause)] == ["e1"]
     (kept,) = [one for one in plan.actions if isinstance(one, Reserve) and one.workload == "e1"]
     assert len(kept.placements) == 1
+
+
+# R45
+@pytest.mark.parametrize(
+    ("beside", "paused"),
+    [
+        pytest.param("ranks 1-2 held 2", [], id="an elastic job, which gives up a rank"),
+        pytest.param("ranks 2", ["v1"], id="a job of two ranks"),
+    ],
+)
+def test_a_job_is_not_paused_where_its_project_could_claim_with_what_its_elastic_job_gives_up(
+    beside: str, paused: list[str]
+) -> None:
+    made = world(
+        f"""
+        pool t 12
+        f 2 of t
+        v 6 of t, weight 0
+        p 0 of t
+        f runs 2 of 1 fixed
+        v runs 1 of 1 ranks 8
+        v runs 1 of 1 {beside}
+        v queues 1 of 1 ranks 5
+        p queues 1 of 1 ranks 3
+        """
+    )
+    plan = made.decide().plan
+    assert [one.workload for one in plan.actions if isinstance(one, Pause)] == paused
