@@ -54,6 +54,7 @@ def controller(heartbeat: int | None) -> None:
 @click.option("--token-file", required=True, help="File with the token for the service, which is read for each batch.")
 @click.option("--kubeconfig", default=None, help="Credentials for the API server; by default those of this pod.")
 @click.option("--sample-every-s", type=click.FloatRange(min=0.1), default=10.0, help="Seconds between two samples.")
+@click.option("--heartbeat", default=None, help="File that is touched while all parts of the agent turn.")
 def node_agent(**options: Any) -> None:
     """Send the samples of this node; a DaemonSet of the chart starts it."""
     from ..backends.kubernetes.agent.main import AgentSettings, main

@@ -123,7 +123,7 @@ def start_agent(plane: ControlPlane, namespace: str, port: int, folder: Path, li
     }  # fmt: skip
     options = [
         f"--url=http://127.0.0.1:{port}/services/gpu-quota", f"--namespace={namespace}", "--hub=local",
-        f"--token-file={folder / 'token'}", "--sample-every-s=0.2",
+        f"--token-file={folder / 'token'}", "--sample-every-s=0.2", f"--heartbeat={folder / 'agent.heartbeat'}",
         f"--kubeconfig={plane.kubeconfig_of_token(f'agent-{namespace}', credentials)}",
     ]  # fmt: skip
     with (folder / "agent.log").open("wb") as log:
@@ -152,6 +152,7 @@ def test_the_use_of_a_job_is_that_of_the_processes_of_its_pod_and_an_order_kills
     kill(node, pod)
     until(lambda: node.bob.job(job).state == "failed", what=node.log)
     assert node.bob.job(job).exit_status == -9
+    assert node.log_file.with_suffix(".heartbeat").exists(), "samples, pods and orders have turned"
     found = node.newest()
     assert (found.node, found.device, found.utilisation_percent) == ("here", "here/gpu-0", 60)
     assert found.memory_used_mib == 700 and not found.simulated

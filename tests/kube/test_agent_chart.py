@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,24 @@ def test_the_command_has_the_options_of_the_program() -> None:
         "--hub=west"
         in one("DaemonSet", "--set", "settings.hub=west")["spec"]["template"]["spec"]["containers"][0]["command"]
     )
+
+
+def test_the_liveness_probe_reads_the_age_of_the_heartbeat(tmp_path: Path) -> None:
+    (container,) = one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (option,) = [word for word in container["command"] if word.startswith("--heartbeat=")]
+    file, own = option.partition("=")[2], tmp_path / "heartbeat"
+    (pulse,) = container["livenessProbe"]["exec"]["command"][2:]
+    assert file in pulse
+
+    def is_alive() -> bool:
+        return subprocess.run(["sh", "-c", pulse.replace(file, str(own))], check=False, timeout=20).returncode == 0
+
+    assert not is_alive(), "there is no agent"
+    own.touch()
+    assert is_alive()
+    old = own.stat().st_mtime - 200
+    os.utime(own, (old, old))
+    assert not is_alive(), "a part of it hangs"
 
 
 def test_the_token_is_for_the_service_only() -> None:

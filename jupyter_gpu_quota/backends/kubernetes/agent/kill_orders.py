@@ -15,6 +15,7 @@ from ...local.host.processes import kill_all, processes
 from ...rendering.admission import FENCE, number_of
 from ..client.api_server import ApiServer, RequestFailed
 from .cgroup_paths import AmbiguousCgroups, pod_of
+from .heartbeat import Turned
 from .node_pods import NodePods
 from .pod_reader import cgroups_of_process
 
@@ -34,13 +35,14 @@ class KillOrders:
         self._fence = f"/api/v1/namespaces/{namespace}/configmaps/{FENCE}"
         self._done: dict[str, int] = {}
 
-    async def run(self) -> None:
-        """Carry out orders until cancelled."""
+    async def run(self, turned: Turned = lambda: None) -> None:
+        """Carry out orders until cancelled. ``turned`` is called after each turn."""
         while True:
             try:
                 await self.turn()
             except RequestFailed as error:
                 log.warning("an order to kill waits: the newest fencing number cannot be read: %s", error)
+            turned()
             await asyncio.sleep(CHECK_EVERY_S)
 
     async def turn(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ....client.connection import GPUQuotaError, service_root
 from ...local.sampling.nvml_sampler import NvmlSampler
 from ..client.api_server import ApiServer, CredentialsMissing
+from .heartbeat import Heartbeat
 from .kill_orders import KillOrders
 from .node_pods import NodePods
 from .pod_reader import PodReader
@@ -21,7 +22,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """``kubeconfig`` None: the credentials of this pod. ``hub`` is the name of the hub in the labels of pods."""
+    """``kubeconfig`` None: the credentials of this pod. ``hub`` is the name of the hub in the labels of pods.
+
+    ``heartbeat`` is the file that is touched while all parts of the agent turn; None: there is none.
+    """
 
     url: str
     namespace: str
@@ -30,6 +34,7 @@ class AgentSettings:
     token_file: str
     kubeconfig: str | None = None
     sample_every_s: float = SAMPLE_EVERY_S
+    heartbeat: str | None = None
 
 
 def main(settings: AgentSettings) -> int:
@@ -52,10 +57,11 @@ async def _run(settings: AgentSettings) -> None:
     if not reader.sees_host:
         log.warning("this agent has no hostPID: the use of devices has no known workload, and no order is carried out")
     sampler = NvmlSampler(reader)
-    sender = SampleSender(settings.node, sampler, send, every_s=settings.sample_every_s)
-    parts = [pods.run(), sender.run()]
+    heartbeat = Heartbeat(settings.heartbeat)
+    sender = SampleSender(settings.node, sampler, send, every_s=settings.sample_every_s, turned=heartbeat.part())
+    parts = [pods.run(heartbeat.part()), sender.run()]
     if reader.sees_host:
-        parts.append(KillOrders(server, settings.namespace, pods).run())
+        parts.append(KillOrders(server, settings.namespace, pods).run(heartbeat.part()))
     work = asyncio.gather(*parts)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ...rendering.cluster_names import HUB, JOB, KILL, NOTEBOOK
 from ..client.api_server import ApiServer, Json, RequestFailed
 from ..client.informer import Informer
+from .heartbeat import Turned
 
 LIST_AGAIN_S = 5.0
 MAX_PODS = 10_000
@@ -36,9 +37,9 @@ class NodePods:
         self._missing: dict[str, float] = {}
         self._listed_at = float("-inf")
 
-    async def run(self) -> None:
-        """Follow the pods until cancelled."""
-        await asyncio.gather(self.informer.run(), self._list_for_missing())
+    async def run(self, turned: Turned = lambda: None) -> None:
+        """Follow the pods until cancelled. ``turned`` is called after each look for unknown ones."""
+        await asyncio.gather(self.informer.run(), self._list_for_missing(turned))
 
     def workload_of(self, uid: str) -> str | None:
         """The job or notebook of a pod; None for a pod of others. Raises PodUnknown."""
@@ -55,12 +56,13 @@ class NodePods:
             await self.informer.list()
             self._listed_at = began
 
-    async def _list_for_missing(self) -> None:
+    async def _list_for_missing(self, turned: Turned) -> None:
         while True:
             try:
                 await self.list_for_missing()
             except RequestFailed:
                 self.informer.is_synced = False  # it lists or watches again, with its own pauses
+            turned()
             await asyncio.sleep(LIST_AGAIN_S)
 
     def _note(self, name: str, pod: Json | None, before: Json | None) -> None:

@@ -18,6 +18,7 @@ from ....wire.samples import IngestedView, SampleBatch
 from ...local.sampling.nvml_sampler import NvmlSampler
 from ...protocol import DeviceUsers
 from .batches import NO_USERS, Rows, batch_of, users_in
+from .heartbeat import Turned
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +32,15 @@ Send = Callable[[SampleBatch], IngestedView]
 class SampleSender:
     """The samples of one node. ``send`` sends one batch, and raises GPUQuotaError; it may wait, in a thread of its own.
 
-    ``clock`` is in milliseconds since 1970.
+    ``clock`` is in milliseconds since 1970. ``turned`` is called after each turn.
     """
 
     def __init__(
         self, node: str, sampler: NvmlSampler, send: Send, *, every_s: float = SAMPLE_EVERY_S,
-        clock: Callable[[], int] = lambda: time.time_ns() // 10**6,
+        clock: Callable[[], int] = lambda: time.time_ns() // 10**6, turned: Turned = lambda: None,
     ) -> None:  # fmt: skip
         self._node, self._sampler, self._send, self._every_s, self._clock = node, sampler, send, every_s, clock
+        self._turned = turned
         self._users: DeviceUsers = NO_USERS
         self._sequence, self._pause_s, self._trouble = 0, 0.0, ""
 
@@ -48,6 +50,7 @@ class SampleSender:
         while True:
             began = time.monotonic()
             wait_s = await self.turn()
+            self._turned()
             spent_s = 0.0 if self._trouble else time.monotonic() - began
             await asyncio.sleep(max(0.0, wait_s - spent_s))
 
