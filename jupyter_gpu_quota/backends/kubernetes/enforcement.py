@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementLevel, EnforcementOffer
@@ -11,10 +11,12 @@ from ...core.facts import DeviceFact
 from ...core.model import Allocation, Device
 from ...core.samples import AGENT, UNKNOWN, DeviceSample
 from ..protocol import SIMULATED, Capabilities, DeviceUsers, StopNotebookOrder
-from ..rendering.cluster_names import FENCING, HUB, KILL, NOTEBOOK
+from ..rendering.cluster_names import ATTEMPT, DEVICE_UUID, FENCING, HUB, JOB, KILL, NOTEBOOK, RANK
 from ..rendering.pods import PodSettings
+from ..rendering.shares import is_visible
+from ..rendering.variables import XLA_FRACTION
 from ..simulated_samples import simulated_sample
-from .client.api_server import ApiServer, Conflict, NotFound
+from .client.api_server import ApiServer, Conflict, Json, NotFound
 from .client.loop_thread import LoopThread
 from .devices.foreign_use import changed_use
 
@@ -57,22 +59,49 @@ def _unknown(device: Device, users: Sequence[Allocation], now: int) -> DeviceSam
     )  # fmt: skip
 
 
-def _label(share: DeviceShare, sample: DeviceSample | None, *, policed: bool, now: int) -> EnforcementLabel:
-    """It is unsure for a real device: limits of a driver, and variables of the pod, are not read."""
+def _label(
+    share: DeviceShare, sample: DeviceSample | None, pod: Json | None, *, policed: bool, now: int
+) -> EnforcementLabel:  # fmt: skip
+    """It is unsure for a real device: limits of a driver are not read. ``pod`` is that of a reserved share."""
     if share.simulated:
         return EnforcementLabel(why=SIMULATED)
     is_read = sample is not None and abs(now - sample.at) <= FRESH_MS
     is_known = is_read and sample is not None and sample.workload_memory_mib.get(share.workload) is not None
     if policed and share.is_fraction and is_known:
         return EnforcementLabel(memory=EnforcementLevel.POLICED, why=NOT_LIMITED, unsure=True)
+    if share.is_fraction and pod is not None and has_caps(pod):
+        return EnforcementLabel(memory=EnforcementLevel.COOPERATIVE, why=NOT_LIMITED, unsure=True)
     return EnforcementLabel(why=NOT_LIMITED, unsure=True)
 
 
-class ClusterEnforcement:
-    """Labels of shares, and the stop of notebooks by deleting their pods."""
+def has_caps(pod: Json) -> bool:
+    """Whether a pod runs on the device that is reserved for it, with the variables by which frameworks cap memory."""
+    annotations: Json = pod["metadata"].get("annotations") or {}
+    if pod.get("status", {}).get("phase") != "Running" or DEVICE_UUID not in annotations:
+        return False
+    env: list[list[Json]] = [each.get("env") or [] for each in pod["spec"]["containers"]]
+    return any(any(map(is_visible, each)) and XLA_FRACTION in {one["name"] for one in each} for each in env)
 
-    def __init__(self, server: ApiServer, thread: LoopThread, settings: PodSettings) -> None:
-        self._server, self._thread, self._settings = server, thread, settings
+
+def share_of_pod(pod: Json) -> tuple[str, int, int] | None:
+    """Workload, attempt and rank of a pod with a share; None for a reservation."""
+    labels: Json = pod["metadata"].get("labels") or {}
+    if JOB in labels:
+        return labels[JOB], int(labels[ATTEMPT]), int(labels[RANK])
+    return (labels[NOTEBOOK], 0, 0) if NOTEBOOK in labels else None
+
+
+class ClusterEnforcement:
+    """Labels of shares, and the stop of notebooks by deleting their pods.
+
+    ``reserved`` returns the pods with shares of reserved devices, as the newest watch has them.
+    """
+
+    def __init__(
+        self, server: ApiServer, thread: LoopThread, settings: PodSettings,
+        reserved: Callable[[], Iterable[Json]] = lambda: (),
+    ) -> None:  # fmt: skip
+        self._server, self._thread, self._settings, self._reserved = server, thread, settings, reserved
 
     def capabilities(self, devices: Sequence[Device], *, gpu_milli: int, project: str | None) -> Capabilities:
         """No enforcement on a simulated device; any other is unknown."""
@@ -87,8 +116,21 @@ class ClusterEnforcement:
     def read_back(
         self, shares: Mapping[str, DeviceShare], samples: Mapping[str, DeviceSample], *, policed: bool, now: int
     ) -> Mapping[str, EnforcementLabel]:
-        """A share whose memory the agent of its node reads is policed, if the policy acts on it."""
-        return {name: _label(share, samples.get(name), policed=policed, now=now) for name, share in shares.items()}
+        """A share whose memory the agent of its node reads is policed, if the policy acts on it.
+
+        A share of a reserved device has no such agent; its running pod shows whether it has the frameworks' caps.
+        """
+        pods = {share_of_pod(pod): pod for pod in self._reserved()}
+        return {
+            name: _label(
+                share,
+                samples.get(name),
+                pods.get((share.workload, share.attempt, share.rank)),
+                policed=policed,
+                now=now,
+            )
+            for name, share in shares.items()
+        }
 
     def stop_notebook(self, order: StopNotebookOrder) -> None:
         """Delete the notebook's pods at once, unless the order is of an older leader."""

@@ -14,10 +14,14 @@ from .cluster_names import DEVICE, DEVICE_UUID, GPU_MILLI, RESERVATION, reservat
 Json = dict[str, Any]
 
 GATES = [{"name": RESERVATION}]
-VISIBLE = {
-    "name": "NVIDIA_VISIBLE_DEVICES",
-    "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{DEVICE_UUID}']"}},
-}
+UUID_PATH = f"metadata.annotations['{DEVICE_UUID}']"
+VISIBLE: Json = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": UUID_PATH}}}
+
+
+def is_visible(variable: Json) -> bool:
+    """Whether a variable of a pod is VISIBLE: the API server adds fields to it."""
+    path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+    return (variable["name"], path) == (VISIBLE["name"], UUID_PATH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,11 @@ from jupyter_gpu_quota.backends.kubernetes.enforcement import (
     ClusterEnforcement,
     ClusterSamples,
 )
-from jupyter_gpu_quota.backends.rendering.pods import PodSettings
+from jupyter_gpu_quota.backends.rendering.cluster_names import DEVICE_UUID
+from jupyter_gpu_quota.backends.rendering.pods import PodSettings, RankOfJob, rank_pod
+from jupyter_gpu_quota.backends.rendering.variables import XLA_FRACTION
 from jupyter_gpu_quota.core.enforcement.levels import DeviceShare, EnforcementLevel
-from jupyter_gpu_quota.core.model import Allocation, Device
+from jupyter_gpu_quota.core.model import Allocation, Device, Placement
 from jupyter_gpu_quota.core.samples import AGENT, DeviceSample
 
 NOW = 1_800_000_000_000
@@ -24,7 +27,8 @@ SAMPLE = DeviceSample(
     node="n", device="n/gpu-0", at=NOW, utilisation_percent=5, memory_used_mib=700, coverage_permille=1000,
     simulated=False, workloads={"J": 5}, workload_memory_mib={"J": 700},
 )  # fmt: skip
-POLICED, NONE = EnforcementLevel.POLICED, EnforcementLevel.NONE
+POLICED, COOPERATIVE, NONE = EnforcementLevel.POLICED, EnforcementLevel.COOPERATIVE, EnforcementLevel.NONE
+SETTINGS = PodSettings(namespace="n", hub="h", image="i", volume_claim="v")
 
 
 @pytest.mark.parametrize(
@@ -41,9 +45,51 @@ POLICED, NONE = EnforcementLevel.POLICED, EnforcementLevel.NONE
     ],
 )
 def test_the_label_of_a_share(share: DeviceShare, sample: DeviceSample | None, policed: bool, memory: object) -> None:
-    enforcement = ClusterEnforcement(None, None, PodSettings(namespace="n", hub="h", image="i", volume_claim="v"))  # type: ignore[arg-type]
+    enforcement = ClusterEnforcement(None, None, SETTINGS)  # type: ignore[arg-type]
     samples = {} if sample is None else {"a": sample}
     label = enforcement.read_back({"a": share}, samples, policed=policed, now=NOW)["a"]
+    assert (label.memory, label.compute, label.unsure) == (memory, NONE, True)
+
+
+def reserved_pod(phase: str = "Running", uuid: str | None = "GPU-0") -> dict[str, Any]:
+    """The pod of rank 0 of attempt 2 of J, as it is rendered, and as the controllers started it."""
+    device = Device(id="n/0", node="n", index=0, model="H100", memory_mib=80_000, pool=None)
+    part = Placement(rank=0, device="n/0", gpu_milli=500, memory_mib=40_000)
+    rank = RankOfJob(
+        job="J", attempt=2, rank=0, ranks=1, fencing=1, command=["true"], placements=[part], devices=[device]
+    )
+    pod = rank_pod(rank, SETTINGS, {})
+    for each in pod["spec"]["containers"][0]["env"]:
+        if "valueFrom" in each:
+            each["valueFrom"] = {"fieldRef": {"apiVersion": "v1", **each["valueFrom"]["fieldRef"]}}
+    if uuid is not None:
+        pod["metadata"]["annotations"][DEVICE_UUID] = uuid
+    return pod | {"status": {"phase": phase}}
+
+
+def without_caps(pod: dict[str, Any]) -> dict[str, Any]:
+    container = pod["spec"]["containers"][0]
+    container["env"] = [each for each in container["env"] if each["name"] != XLA_FRACTION]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("share", "pod", "memory"),
+    [
+        pytest.param({}, reserved_pod(), COOPERATIVE, id="it runs with the caps"),
+        pytest.param({}, reserved_pod("Pending"), NONE, id="it does not run yet"),
+        pytest.param({}, reserved_pod(uuid=None), NONE, id="its device is not known yet"),
+        pytest.param({}, without_caps(reserved_pod()), NONE, id="a site took the caps away"),
+        pytest.param({"attempt": 3}, reserved_pod(), NONE, id="the pod is that of an earlier attempt"),
+        pytest.param({"workload": "K"}, reserved_pod(), NONE, id="the pod is that of another job"),
+    ],
+)
+def test_the_label_of_a_reserved_share_is_that_of_its_running_pod(
+    share: dict[str, Any], pod: dict[str, Any], memory: object
+) -> None:
+    enforcement = ClusterEnforcement(None, None, SETTINGS, lambda: [pod])  # type: ignore[arg-type]
+    given = replace(SHARE, **{"device": None, "attempt": 2, **share})
+    label = enforcement.read_back({"a": given}, {}, policed=True, now=NOW)["a"]
     assert (label.memory, label.compute, label.unsure) == (memory, NONE, True)
 
 
