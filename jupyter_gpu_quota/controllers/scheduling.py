@@ -221,6 +221,8 @@ class SchedulingController:
         facts = list(self.unstored.values())
         if facts:
             self.store.observe(facts, lease=lease, now=now)
+        if any(fact.why_lost is not None for fact in facts):
+            self._take_inventory(now)  # with its node, perhaps: the next attempt starts on one that answers
         self.unstored.clear()  # only now: a backend may report a fact once, and the database may be unavailable
         self._refresh(now)
         self._follow_unknown(facts, lease, now)

@@ -19,6 +19,7 @@ class RankFact:
     ``tree_gone``: no process of the attempt is left. ``pause_requested``: the pause file existed before the exit.
     ``saved_at`` is the newest change in the checkpoint directory. ``done``, ``total`` and ``metrics`` come from
     the progress file. ``refused``: the order was not carried out, and why. ``cause``: evidence beside the exit status.
+    ``why_lost``: why a rank ended without an exit status, where the backend knows it.
     """
 
     job: str
@@ -37,6 +38,7 @@ class RankFact:
     metrics: Mapping[str, float] = field(default_factory=dict)
     refused: str | None = None
     cause: EndCause | None = None
+    why_lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,7 @@ class Node:
 class Device:
     """One GPU. ``id`` is our slot id; ``uuid`` may be unknown until it is read back. It is in at most one pool.
 
-    ``trouble``: why it is not healthy ("XID 79"), None where that is not known.
+    ``trouble``: why it is not healthy ("XID 79"), or its node takes no work; None where that is not known.
     """
 
     id: str

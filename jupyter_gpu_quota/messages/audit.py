@@ -94,7 +94,8 @@ def _rank_failed(entry: AuditEntry) -> str:
 
 def _ended(entry: AuditEntry) -> str:
     status, state, reason = entry.payload["exit_status"], entry.payload["state"], entry.payload.get("reason")
-    how = "was lost" if status is None else f"ended with {exit_sentence_part(status)}"
+    lost = f"was lost ({why})" if (why := entry.payload.get("why_lost")) else "was lost"
+    how = lost if status is None else f"ended with {exit_sentence_part(status)}"
     because = ""
     if reason:  # its sentence has the exit status
         how, because = "ended", f". {sentence(_reason_of(reason), ended=True)}"

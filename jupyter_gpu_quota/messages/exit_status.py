@@ -10,7 +10,10 @@ from typing import Protocol
 
 
 class EndedRank(Protocol):
-    """The used fields of a rank; ``ended_at`` is None while it runs, ``exit_status`` also if it was lost."""
+    """The used fields of a rank; ``ended_at`` is None while it runs, ``exit_status`` also if it was lost.
+
+    ``exit_text``: its exit status in words; None from an older service.
+    """
 
     @property
     def attempt(self) -> int: ...
@@ -20,6 +23,8 @@ class EndedRank(Protocol):
     def ended_at(self) -> datetime | None: ...
     @property
     def exit_status(self) -> int | None: ...
+    @property
+    def exit_text(self) -> str | None: ...
 
 
 def ended_attempts(ranks: Sequence[EndedRank]) -> str:
@@ -33,7 +38,7 @@ def ended_attempts(ranks: Sequence[EndedRank]) -> str:
 
 
 def _attempt_text(ranks: Sequence[EndedRank]) -> str:
-    ended = [(rank.ended_at, rank.rank, exit_text(rank.exit_status)) for rank in ranks if rank.ended_at is not None]
+    ended = [(rank.ended_at, rank.rank, _text_of(rank)) for rank in ranks if rank.ended_at is not None]
     ranks_by_exit: dict[str, list[int]] = {}
     for _, number, ending in sorted(ended):
         ranks_by_exit.setdefault(ending, []).append(number)
@@ -42,10 +47,14 @@ def _attempt_text(ranks: Sequence[EndedRank]) -> str:
     return ", ".join(f"{_ranks_text(numbers)} {ending}" for ending, numbers in ranks_by_exit.items())
 
 
-def exit_text(status: int | None) -> str:
+def _text_of(rank: EndedRank) -> str:
+    return rank.exit_text or exit_text(rank.exit_status)
+
+
+def exit_text(status: int | None, why_lost: str | None = None) -> str:
     """An exit status as text; a rank without one is lost."""
     if status is None:
-        return "lost"
+        return f"lost: {why_lost}" if why_lost else "lost"
     return f"{f'signal {-status}' if status < 0 else f'exit {status}'}{_in_parentheses(status)}"
 
 

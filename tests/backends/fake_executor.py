@@ -126,12 +126,16 @@ class FakeJobs:
         self.fencing = max(self.fencing, fencing)
 
     # --- events that a test causes --------------------------------------------------------------------------------
-    def end(self, job: str, exit_status: int | None, *, completed: bool = False, rank: int | None = None) -> None:
+    def end(
+        self, job: str, exit_status: int | None, *, completed: bool = False, rank: int | None = None,
+        why_lost: str | None = None,
+    ) -> None:  # fmt: skip
         """The newest attempt's processes end now, on one or every rank; None is lost with its supervisor."""
         self._pass_time()
         for run in [run for run in self._newest(job) if rank in (None, run.fact.rank)]:
             done = completed or run.fact.completed
-            run.ends_at, run.end_status, run.fact = self.now(), exit_status, replace(run.fact, completed=done)
+            ended = replace(run.fact, completed=done, why_lost=why_lost)
+            run.ends_at, run.end_status, run.fact = self.now(), exit_status, ended
         self._pass_time()
 
     def progress(self, job: str, done: int, total: int, saved_at: int | None = None, **metrics: float) -> None:

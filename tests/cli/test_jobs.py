@@ -122,11 +122,14 @@ def test_every_table_shows_the_present_gpus_of_a_job(
     assert found.removeprefix("gpu").strip() == facts
 
 
-def rank(number: int, second: int | None, status: int | None = None, attempt: int = 1) -> RankView:
+def rank(
+    number: int, second: int | None, status: int | None = None, attempt: int = 1, text: str | None = None
+) -> RankView:  # fmt: skip
     ended = None if second is None else AT + timedelta(seconds=second)
     return RankView(
-        attempt=attempt, rank=number, node="n1", handle="1", started_at=AT, ended_at=ended, exit_status=status
-    )
+        attempt=attempt, rank=number, node="n1", handle="1", started_at=AT, ended_at=ended, exit_status=status,
+        exit_text=text,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -144,6 +147,11 @@ def rank(number: int, second: int | None, status: int | None = None, attempt: in
             id="each attempt by itself, with as many ranks as it had",
         ),
         pytest.param([rank(number, 1, 1) for number in (0, 2, 3)], "1: ranks 0, 2-3 exit 1", id="numbers in runs"),
+        pytest.param(
+            [rank(0, 1, text="lost: node n is lost"), rank(0, None, attempt=2)],
+            "1: lost: node n is lost",
+            id="a rank that was lost with its node",
+        ),
         pytest.param([rank(0, None)], "-", id="nothing while the first attempt runs"),
     ],
 )

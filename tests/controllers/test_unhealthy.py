@@ -17,7 +17,7 @@ from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.transactions import Store
 from tests.backends.fake_executor import FakeJobs
-from tests.controllers.setups.scheduling import DEVICES, World
+from tests.controllers.setups.scheduling import DEVICES, NODE, World
 from tests.store.worlds import KINDS, opened
 from tests.store.worlds import World as StoreWorld
 
@@ -75,6 +75,22 @@ def test_a_job_on_a_lost_device_continues_on_another_device() -> None:
     record = world.store.job("b1")
     assert record is not None and (record.job.attempt, record.pauses, record.job.paused_at) == (2, 0, ())
     assert [order.reason for order in world.executor.stops] == ["device_unhealthy"]
+
+
+def test_a_job_that_was_lost_with_its_node_starts_on_another_one_at_once() -> None:
+    world = World()
+    world.executor.nodes = (*world.executor.nodes, replace(NODE, id="n2", name="n2"))
+    world.executor.devices = (*DEVICES[:1], replace(DEVICES[1], id="n2-0", node="n2"))
+    world.controller.due["inventory"] = world.now
+    world.submit("bob", "b1")
+    world.turn(2)
+    (held,) = world.controller.mirror.allocations()
+    node = world.controller.mirror.devices[held.device].node
+    world.executor.nodes = tuple(replace(each, schedulable=each.id != node) for each in world.executor.nodes)
+    world.executor.end("b1", None, why_lost=f"node {node} is lost")
+    world.turn(2)
+    (now,) = world.controller.mirror.allocations()
+    assert world.controller.mirror.devices[now.device].node != node, "the inventory was not due"
 
 
 def test_one_reading_without_a_device_stops_no_work() -> None:

@@ -69,6 +69,11 @@ def test_user_ids_in_a_reason_are_replaced_by_names() -> None:
             "reported that attempt 1 of bob's job ended with signal 9 (SIGKILL); the job failed",
             id="a failure under an earlier release",
         ),
+        pytest.param(
+            entry("attempt.end", attempt=1, exit_status=None, state="queued", why_lost="node n1 is lost"),
+            "reported that attempt 1 of bob's job was lost (node n1 is lost); the job is queued again",
+            id="a rank that was lost with its node",
+        ),
         pytest.param(entry("of.another.release"), "of.another.release bob's job", id="an unknown kind"),
         pytest.param(entry("start"), "start bob's job", id="a payload of another release"),
     ],

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...core.lifecycle import HOLDS_GPU, WAITING
-from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, NotebookState, Policy, Project
+from ...core.model import WHOLE_DEVICE, Allocation, Device, JobState, NotebookState, Policy, Project
 from ...core.quota.in_force import in_force
 from ...core.samples import DeviceSample
 from ...store.database.tables import AllocationRow
@@ -142,7 +142,7 @@ def _choice(services: Services, person: Person, policy: Policy, project: Project
         used_milli=_notebook_use(services, {project.name}, pool),
         device_model=model,
         device_memory_mib=memory_mib,
-        devices=sum(device.health is Health.HEALTHY for device in devices),
+        devices=sum(map(services.store_view.is_available, devices)),
         user_left_milli=min(left, default=None),
     )
 
@@ -202,8 +202,8 @@ def pool_views(services: Services) -> list[PoolView]:
     views, counts = [], _job_counts(store_view)
     for pool in store_view.quota.policy.pools if store_view.quota else ():
         devices = store_view.devices_in(pool)
-        healthy = [device for device in devices if device.health is Health.HEALTHY]
-        utilised = of_devices(devices, store_view.samples, services.clock())
+        healthy = [device for device in devices if store_view.is_available(device)]
+        utilised = of_devices(healthy, store_view.samples, services.clock())
         view = PoolView(
             name=pool,
             devices=len(devices),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from ...core.eviction.removal import removal_reason
-from ...core.model import Allocation, Device, Job, Node, Notebook
+from ...core.model import Allocation, Device, Health, Job, Node, Notebook
 from ...core.quota.in_force import last_change_at
 from ...core.reason_figures import reason_from
 from ...core.reasons import EnforcementTooWeak, OverShare, Reason
@@ -419,6 +419,11 @@ class StoreView:
 
     def devices_in(self, pool: str) -> list[Device]:
         return [device for device in self.mirror.reported_devices() if device.pool == pool]
+
+    def is_available(self, device: Device) -> bool:
+        """Whether a device is healthy, on a node whose readings arrive."""
+        node = self.nodes.get(device.node)
+        return device.health is Health.HEALTHY and (node is None or node.schedulable)
 
     def removal_reason_of(self, work: Job | Notebook) -> Reason | None:
         file = self.quota_file

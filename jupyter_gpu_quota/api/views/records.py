@@ -256,12 +256,13 @@ def job_view(record: JobRecord, store_view: StoreView) -> JobView:
 
 
 def job_detail(record: JobRecord, ranks: Sequence[RankRecord], store_view: StoreView) -> JobDetail:
-    views = [
-        RankView(**copied(RankView, rank), exit_text=None if rank.ended_at is None else exit_text(rank.exit_status))
-        for rank in ranks
-    ]
+    views = [RankView(**copied(RankView, rank), exit_text=_exit_text(rank)) for rank in ranks]
     found = _job_fields(JobDetail, record, store_view) | {"variables": dict(record.spec.variables)}
     return JobDetail.model_construct(None, **found, rank_records=views)
+
+
+def _exit_text(rank: RankRecord) -> str | None:
+    return None if rank.ended_at is None else exit_text(rank.exit_status, rank.why_lost)
 
 
 def notebook_view(record: NotebookRecord, store_view: StoreView) -> NotebookView:
@@ -282,11 +283,11 @@ def device_view(
     sample, node = store_view.samples.get(device.id), store_view.nodes.get(device.node)
     used = sum(part.gpu_milli for part in held) + device.foreign_milli
     return DeviceView(
-        **copied(DeviceView, device),
+        **copied(DeviceView, device) | _availability(device, store_view),
         upkeep=node.upkeep if node else Upkeep.NONE,
         gone_at=maybe_instant(store_view.mirror.gone_devices.get(device.id)),
         foreign_why=sample.why.get("foreign") if sample else None,
-        free_milli=max(0, WHOLE_DEVICE - used) if device.health is Health.HEALTHY else 0,
+        free_milli=max(0, WHOLE_DEVICE - used) if store_view.is_available(device) else 0,
         holders=[holder_view(part, person, store_view) for part in held],
         utilisation_percent=sample.utilisation_percent if sample else None,
         utilisation_unknown=sample.why.get("utilisation_percent") if sample else NO_SAMPLE,
@@ -295,6 +296,16 @@ def device_view(
         cluster=where[0],
         hub=where[1],
     )
+
+
+UNAVAILABLE, NODE_UNAVAILABLE = "unavailable", "its node is gone, or cannot be read now"
+
+
+def _availability(device: Device, store_view: StoreView) -> dict[str, str]:
+    """The health of a device whose node takes no work; nothing is known of the device itself then."""
+    if device.health is not Health.HEALTHY or store_view.is_available(device):
+        return {}
+    return {"health": UNAVAILABLE, "trouble": device.trouble or NODE_UNAVAILABLE}
 
 
 def holder_view(part: Allocation, person: Person, store_view: StoreView) -> HolderView:

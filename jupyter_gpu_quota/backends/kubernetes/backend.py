@@ -12,7 +12,7 @@ from .client.fencing import ClusterFence
 from .client.informer import Informer
 from .client.loop_thread import LoopThread
 from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
-from .devices.inventory import PublishedDevice, inventory, published_devices
+from .devices.inventory import PublishedDevice, inventory, is_lost, published_devices, why_not_ready
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
 from .jobs.jobs import PATIENCE_S, KubernetesJobs
@@ -48,12 +48,15 @@ class KubernetesBackend:
         self._fence_server = ApiServer(kubeconfig, context)
         fence = ClusterFence(self._fence_server, settings.namespace)
         self.jobs = KubernetesJobs(
-            self._server, self._thread, fence, volume, settings, self._inventory, self._published, on_change, patience_s
-        )
+            self._server, self._thread, fence, volume, settings, self._inventory, self._published, self._why_node_lost,
+            on_change, patience_s,
+        )  # fmt: skip
         self._reservations = Reservations(self._server, self._thread, settings, lambda: self.jobs.fencing)
         self.attempts = ClusterAttempts(self.jobs, self._thread, fence, volume)
         self.samples = ClusterSamples(self._use_by_others)
-        self.enforcement = ClusterEnforcement(self._server, self._thread, settings)
+        self.enforcement = ClusterEnforcement(
+            self._server, self._thread, settings, lambda: list(self._reservations.pods.objects.values())
+        )
         self.outputs = ClusterOutputs(self._server, self._thread, settings.namespace, volume.state_dir)
         for server in (self._server, self._fence_server):
             self._thread.call(server.open(), OPEN_TIMEOUT_S)
@@ -92,6 +95,11 @@ class KubernetesBackend:
             return None
         found = published_devices(list(self._slices.objects.values()), self._settings.driver, self._settings.fractions)
         return {each.uuid: each for each in found}
+
+    def _why_node_lost(self, name: str) -> str:
+        """Why a node is lost, by its newest state; empty: it is not, or that is not known."""
+        node = self._nodes.objects.get(name) if self._nodes.is_synced else None
+        return why_not_ready(node) if node is not None and is_lost(node) else ""
 
     def _use_by_others(self, users: DeviceUsers) -> dict[str, int] | None:
         """The use of devices by pods and claims that are not ours; None while it is not known."""

@@ -196,6 +196,8 @@ def _trouble(device: Device, node: Node | None) -> str:
         return f"unhealthy: {device.trouble or 'the cause is not known'}"
     if device.health is Health.QUARANTINED:
         return "in quarantine"
+    if node is not None and not node.schedulable and device.trouble is not None:
+        return device.trouble
     if node is None or not node.schedulable:
         return f"on node {device.node}, which is gone, or cannot be read now"
     return f"on node {device.node}, which is {'being drained' if node.upkeep is Upkeep.DRAINING else 'cordoned'}"

@@ -21,8 +21,8 @@ from .commands import JobSpec
 class RankRecord:
     """One rank of one attempt; ``fencing`` is the number of the leader that started it.
 
-    ``handle``: as in :class:`...core.facts.RankFact`. The last four fields decide how the attempt ended: ``refused`` is
-    why its backend did not start the rank.
+    ``handle``: as in :class:`...core.facts.RankFact`. Four fields decide how the attempt ended, from ``tree_gone`` on:
+    ``refused`` is why its backend did not start the rank. ``why_lost``: why it has no exit status, where that is known.
     """
 
     job: str
@@ -38,6 +38,7 @@ class RankRecord:
     pause_requested: bool = False
     completed: bool = False
     refused: str | None = None
+    why_lost: str | None = None
 
 
 @fast_frozen

@@ -86,6 +86,7 @@ def _merged(row: RankRecord, fact: RankFact) -> RankRecord:
     """The rank with the news of a fact. A recorded end never changes, and no known value becomes unknown."""
     is_running = row.ended_at is None
     refused = None if fact.refused is None else _text(fact.refused)
+    why_lost = None if fact.why_lost is None else _text(fact.why_lost)
     return with_changes(
         row,
         handle=fact.handle if row.handle is None else row.handle,
@@ -96,6 +97,7 @@ def _merged(row: RankRecord, fact: RankFact) -> RankRecord:
         pause_requested=row.pause_requested or (is_running and fact.pause_requested),
         completed=row.completed or fact.completed,
         refused=refused if is_running else row.refused,
+        why_lost=why_lost if is_running else row.why_lost,
     )
 
 
@@ -363,5 +365,7 @@ def _audit_end(
     payload |= {name: getattr(row, name) for name in ENDED_RANK}
     if state is JobState.FAILED:
         payload["reason"] = reason
+    if row.why_lost is not None:
+        payload["why_lost"] = row.why_lost
     kind = "job.end" if state in FINAL else "attempt.end"  # a job that is paused, held or tried again has not ended
     work.audit(CONTROLLER, kind, job.id, payload, job.project)

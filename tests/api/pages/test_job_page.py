@@ -262,16 +262,17 @@ def test_the_provenance_of_each_attempt_can_be_opened(world: ServiceWorld, chrom
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"),
+    ("status", "why", "expected"),
     [
-        pytest.param(1, "exit 1", id="by itself"),
-        pytest.param(None, "lost", id="unseen"),
+        pytest.param(1, None, "exit 1", id="by itself"),
+        pytest.param(None, None, "lost", id="unseen"),
+        pytest.param(None, "node n is lost", "lost: node n is lost", id="with its node"),
     ],
 )
-def test_a_rank_has_its_end_in_words(world: ServiceWorld, status: int | None, expected: str) -> None:
+def test_a_rank_has_its_end_in_words(world: ServiceWorld, status: int | None, why: str | None, expected: str) -> None:
     job = world.submit(retries=1)["id"]
     world.step()
-    world.see_running(job, ended_at=world.clock(), exit_status=status, tree_gone=True)
+    world.see_running(job, ended_at=world.clock(), exit_status=status, tree_gone=True, why_lost=why)
     assert world.get(f"jobs/{job}").json["rank_records"][0]["exit_text"] == expected
 
 

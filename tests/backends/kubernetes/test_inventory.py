@@ -101,6 +101,32 @@ def test_whether_a_node_takes_work(given: dict[str, Any], expected: bool) -> Non
     assert found.schedulable is expected
 
 
+READY_AT = "2026-11-24T10:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        pytest.param({"status": "True"}, None, id="a ready node"),
+        pytest.param(
+            {"status": "Unknown", "lastTransitionTime": READY_AT, "message": "Kubelet stopped posting node status."},
+            f"node n is lost: its kubelet has not answered since {READY_AT}", id="one that is lost",
+        ),
+        pytest.param(
+            {"status": "False", "lastTransitionTime": READY_AT, "message": "container runtime is down"},
+            f"node n has not been ready since {READY_AT}: container runtime is down", id="one that is not ready",
+        ),
+        pytest.param({"status": "False"}, "node n has not been ready since an unknown time", id="without a time"),
+    ],
+)  # fmt: skip
+def test_devices_of_a_node_that_is_not_ready_say_why_and_since_when(condition: dict[str, str], why: str | None) -> None:
+    given = node("n", 1)
+    given["status"]["conditions"] = [{"type": "Ready", **condition}]
+    for slices in ([], [resource_slice(device("gpu-0")) | {}]):
+        slices = [each | {"spec": each["spec"] | {"nodeName": "n"}} for each in slices]
+        assert {each.trouble for each in inventory([given], slices)[1]} == {why}
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

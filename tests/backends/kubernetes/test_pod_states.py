@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import (
+    abandoned_status,
+    is_abandoned,
     is_over,
     kept_of_rank,
     rank_status,
@@ -152,6 +154,33 @@ def test_why_a_rank_was_lost_is_in_the_words_of_kubernetes() -> None:
     condition = DISRUPTED | {"reason": "DeletionByPodGC", "message": "no node"}
     assert why_lost(pod("Failed", conditions=[condition])) == "DeletionByPodGC: no node"
     assert why_lost(pod("Failed", metadata=STOPPED)) == "its pod was deleted"
+
+
+@pytest.mark.parametrize(
+    ("found", "is_unconfirmed"),
+    [
+        pytest.param(pod("Failed", ended(143), metadata=STOPPED), False, id="its kubelet saw the end"),
+        pytest.param(pod("Failed", RUNNING, conditions=[DISRUPTED]), True, id="its node was removed while it ran"),
+        pytest.param(pod("Failed", conditions=[DISRUPTED]), False, id="its container never began"),
+    ],
+)
+def test_a_container_whose_end_no_kubelet_saw_may_still_run(found: dict[str, Any], is_unconfirmed: bool) -> None:
+    assert rank_status(found).get("unconfirmed", False) is is_unconfirmed
+
+
+def test_a_deleted_pod_is_abandoned_when_its_grace_is_over() -> None:
+    found = pod("Running", RUNNING, metadata=STOPPED)  # deleted at 10:00:30 with a grace of 30 s
+    assert not is_abandoned(found, AT_10_00 + 60_999)
+    assert is_abandoned(found, AT_10_00 + 61_000)
+    assert not is_abandoned(pod("Running", RUNNING), AT_10_00 + 10**9)
+    assert not is_abandoned(pod("Failed", ended(143), metadata=STOPPED), AT_10_00 + 10**9)
+
+
+def test_an_abandoned_rank_ended_with_its_grace_and_a_stop_of_ours_makes_it_a_pause() -> None:
+    lost = abandoned_status(pod("Running", RUNNING, metadata=STOPPED), "node n is lost")
+    assert (lost["ended_at"], lost["exit_status"], lost["tree_gone"]) == (AT_10_00 + 61_000, None, True)
+    assert (lost["why_lost"], lost["unconfirmed"], "pause_requested" in lost) == ("node n is lost", True, False)
+    assert abandoned_status(pod("Running", RUNNING, metadata=STOPPED | OURS), "")["pause_reason"] == "reclaimed"
 
 
 def test_a_thousand_pods_are_kept_without_their_containers() -> None:

@@ -295,3 +295,6 @@ def test_a_job_in_a_pool_whose_node_takes_no_new_work_can_start_later() -> None:
     made = world("pool t 1\na 1 of t\na queues 1")
     made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
     assert made.decide().waits["a1"].code == "device_unavailable"
+    assert "on node n1, which is gone, or cannot be read now" in str(made.decide().waits["a1"])
+    made.devices["n1g0"] = dc.replace(made.devices["n1g0"], trouble="node n1 is lost")
+    assert "trouble='node n1 is lost'" in str(made.decide().waits["a1"])

@@ -271,6 +271,15 @@ def test_an_attempt_that_is_paused_has_an_end_of_its_own_and_the_job_has_one(wor
     assert [row for row in world.audited() if ".end" in row] == ["attempt.end j", "job.end j"]
 
 
+def test_a_lost_rank_keeps_why_and_the_audit_has_it(world: World) -> None:
+    world.submit("j")
+    world.run("j", "d0")
+    world.see(world.gone("j", None, why_lost="node n is lost"))
+    world.see(world.fact("j", attempt=1, why_lost="another"))
+    assert world.state("j") == "queued -> running"
+    assert [row.why_lost for row in world.store.ranks("j")] == ["node n is lost"]
+
+
 def test_a_job_that_is_stopped_before_its_first_fact_still_has_its_start(world: World) -> None:
     world.submit("j")
     world.start("j", "d0")

@@ -8,7 +8,7 @@ without a request takes all of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....core.model import Device, Node
@@ -59,8 +59,9 @@ def inventory(
         if fractions != "dra":
             devices = devices or _counted(node)
         if devices:
+            why = why_not_ready(node)
             found_nodes.append(_node(node, topology_labels))
-            found_devices += devices
+            found_devices += [replace(each, trouble=why) for each in devices] if why else devices
     return tuple(found_nodes), tuple(found_devices)
 
 
@@ -146,11 +147,10 @@ def _node(node: Json, topology_labels: Sequence[str]) -> Node:
     """A node; one that is not ready, or cordoned, takes no new work."""
     name, status = node["metadata"]["name"], node.get("status", {})
     allocatable: Mapping[str, str] = status.get("allocatable", {})
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
     return Node(
         id=name, name=name, cpu_milli=milli(allocatable.get("cpu", "0")),
         memory_mib=whole(allocatable.get("memory", "0")) // MIB,
-        schedulable=ready and not node["spec"].get("unschedulable", False),
+        schedulable=not why_not_ready(node) and not node["spec"].get("unschedulable", False),
         topology=_topology(node["metadata"].get("labels") or {}, topology_labels),
     )  # fmt: skip
 
@@ -159,3 +159,26 @@ def _topology(labels: Mapping[str, str], topology_labels: Sequence[str]) -> tupl
     """The names of a node's groups; none of them where the node has none of the labels."""
     names = tuple(labels.get(label, "") for label in topology_labels)
     return names if any(names) else ()
+
+
+def why_not_ready(node: Json) -> str:
+    """Since when a node is not ready, and why; empty for one that is."""
+    name, ready = node["metadata"]["name"], ready_condition(node)
+    if ready.get("status") == "True":
+        return ""
+    since = ready.get("lastTransitionTime") or node["metadata"].get("creationTimestamp", "an unknown time")
+    if is_lost(node):
+        return f"node {name} is lost: its kubelet has not answered since {since}"
+    message = f": {text}" if (text := ready.get("message")) else ""
+    return f"node {name} has not been ready since {since}{message}"
+
+
+def is_lost(node: Json) -> bool:
+    """Whether Kubernetes no longer hears from the kubelet of a node: its containers may run on."""
+    return ready_condition(node).get("status") == "Unknown"
+
+
+def ready_condition(node: Json) -> Json:
+    """The condition Ready of a node; empty where its kubelet never reported."""
+    conditions: list[Json] = node.get("status", {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == "Ready"), {})

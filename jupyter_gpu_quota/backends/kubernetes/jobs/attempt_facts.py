@@ -11,7 +11,7 @@ from typing import Any
 from ....core.facts import RankFact
 from ..client.api_server import Json, RequestFailed
 from .attempt_objects import AttemptObjects
-from .pod_states import is_waiting, rank_of, rank_status, why_lost
+from .pod_states import abandoned_status, is_abandoned, is_over, is_waiting, rank_of, rank_status
 from .records import SETTLED, STARTED, STOP, Attempt, data_of, kept_order, pause_before, ranks_of, refused_of
 from .volume import JobVolume
 
@@ -25,15 +25,22 @@ NO_LOG = (400, 404)
 
 UNREADABLE = "job %s, attempt %d cannot be observed: %s"
 
+LOG_LOST = "[jupyter-gpu-quota] the log was lost: {}\n"
 LOG_PATIENCE_S = 30.0
 """How long a kubelet may not answer before the log of an ended rank is given up."""
 
 
 class AttemptFacts:
-    """``newest`` has the newest fact of each rank. ``on_waiting`` is called with each pod whose rank has not begun."""
+    """``newest`` has the newest fact of each rank. ``on_waiting`` is called with each pod whose rank has not begun.
 
-    def __init__(self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], None]) -> None:
-        self._objects, self._volume, self._on_waiting = objects, volume, on_waiting
+    ``why_node_lost`` returns why a node, by its name, is lost; empty: it is not.
+    """
+
+    def __init__(
+        self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], None],
+        why_node_lost: Callable[[str], str],
+    ) -> None:  # fmt: skip
+        self._objects, self._volume, self._on_waiting, self._why_node_lost = objects, volume, on_waiting, why_node_lost
         self.newest: dict[Rank, RankFact] = {}
         self._ranks: dict[Attempt, dict[Rank, None]] = {}
         self._ends: dict[Attempt, dict[Rank, Status]] = {}
@@ -110,13 +117,24 @@ class AttemptFacts:
 
     async def _status_of(self, pod: Json, data: dict[str, str]) -> Status | None:
         """The status of a rank with a pod; None: it has not begun. The end of one is kept before it is reported."""
-        status = rank_status(pod)
+        status = abandoned_status(pod, why) if (why := self.why_abandoned(pod)) else rank_status(pod)
         if "ended_at" in status:
             return await self._kept_end(pod, status, data)
         if is_waiting(status):
             self._on_waiting(pod)
             return None
         return status
+
+    def has_gone(self, pod: Json) -> bool:
+        """Whether the rank of a pod was reported as gone, also if its kubelet may still end it."""
+        fact = self.newest.get(rank_of(pod))
+        return fact is not None and fact.tree_gone
+
+    def why_abandoned(self, pod: Json) -> str:
+        """Why no kubelet ends a pod that was deleted; empty: one does, or may."""
+        if not is_abandoned(pod, time.time_ns() // 1_000_000):
+            return ""
+        return self._why_node_lost(pod["spec"].get("nodeName") or "")
 
     async def _status_without_pod(self, status: Status, data: dict[str, str]) -> Status:
         """A rank that was stopped before it had a pod, or whose pod was removed by force."""
@@ -131,7 +149,7 @@ class AttemptFacts:
                 "exit_status": None,
             }
             if (seen := self.newest.get(rank)) is not None and seen.started_at is not None:
-                ended |= {"started_at": seen.started_at, "pid": seen.handle}
+                ended |= {"started_at": seen.started_at, "pid": seen.handle, "unconfirmed": True}
             if STOP in data:
                 ended |= {"pause_requested": True, "pause_reason": data[STOP]}
             if known is None:
@@ -155,14 +173,15 @@ class AttemptFacts:
                 return None
             known = ends[rank]
             if known.get("exit_status") is None and not known.get("pause_requested"):
-                log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, why_lost(pod))
+                log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, known.get("why_lost"))
         return ends[rank]
 
     async def _keep_end(self, pod: Json, status: Status) -> Status:
         known = await asyncio.to_thread(self._volume.ended, *rank_of(pod))
         if known is not None:
             return known
-        return await asyncio.to_thread(self._volume.record_end, status, await self._log_of(pod))
+        kept = await self._log_of(pod) if is_over(pod) else LOG_LOST.format(status["why_lost"]).encode()
+        return await asyncio.to_thread(self._volume.record_end, status, kept)
 
     async def _log_of(self, pod: Json) -> bytes:
         """The log of a pod that ended; a sentence instead of one that was lost."""
@@ -172,4 +191,4 @@ class AttemptFacts:
             waited_s = time.time() - rank_status(pod)["ended_at"] / 1000
             if error.status not in NO_LOG and (error.status == 0 or waited_s < LOG_PATIENCE_S):
                 raise
-            return f"[jupyter-gpu-quota] the log was lost: {error}\n".encode()
+            return LOG_LOST.format(error).encode()

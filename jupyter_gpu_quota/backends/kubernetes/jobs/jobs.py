@@ -34,7 +34,7 @@ from ..devices.inventory import PublishedDevice
 from ..devices.shares import NotClaimable, claimed_parts
 from .attempt_facts import AttemptFacts, Rank
 from .attempt_objects import MIN_GRACE_S, AttemptObjects
-from .pod_states import NEVER_STARTS, UNSCHEDULABLE, is_over, rank_of, rank_status, why_waiting
+from .pod_states import NEVER_STARTS, UNSCHEDULABLE, is_confirmed, is_over, rank_of, rank_status, why_waiting
 from .records import (
     REFUSED,
     SETTLED,
@@ -70,13 +70,14 @@ class KubernetesJobs:
     def __init__(
         self, server: ApiServer, thread: LoopThread, fence: ClusterFence, volume: JobVolume, settings: PodSettings,
         inventory: Callable[[], Inventory | None], published: Callable[[], Mapping[str, PublishedDevice] | None],
-        on_change: Callable[[], object] = lambda: None, patience_s: float = PATIENCE_S,
+        why_node_lost: Callable[[str], str], on_change: Callable[[], object] = lambda: None,
+        patience_s: float = PATIENCE_S,
     ) -> None:  # fmt: skip
         self._thread, self._fence, self._volume, self._settings = thread, fence, volume, settings
         self.inventory, self._published = inventory, published
         self._on_change, self._patience_s = on_change, patience_s
         self.objects = AttemptObjects(server, settings, self._changed)
-        self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting)
+        self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting, why_node_lost)
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
@@ -85,6 +86,7 @@ class KubernetesJobs:
         self._news: dict[Rank, None] = {}
         self._dirty, self._unchanged = dict[Attempt, None](), dict[Attempt, None]()
         self._publishing, self._published_in_s = set[Attempt](), 0.0
+        self._abandoned = set[Attempt]()
 
     @property
     def fencing(self) -> int:
@@ -183,6 +185,8 @@ class KubernetesJobs:
         if without := [each.variable for each in order.data if each.claim is None]:
             return f"the quota file names no claim of pods for the data of {', '.join(without)}"
         try:
+            if (before := self._volume.unconfirmed_before(order.job, order.attempt)) is not None:
+                self._volume.detach(order.job, before)
             self._volume.prepare(order)
         except (OSError, BundleRefused) as error:
             return f"its folders cannot be made: {error}"
@@ -269,16 +273,29 @@ class KubernetesJobs:
         key = job, attempt
         async with self._locks.setdefault(key, asyncio.Lock()):
             pods = self.objects.pods_of(*key)
-            if not all(is_over(pod) for pod in pods):
+            if not all(map(is_over, pods)):
+                await self._settle_abandoned(job, attempt, pods)
                 return
+            self._abandoned.discard(key)
             if self.objects.record_of(*key) is not None:
                 await self.objects.patch_record(*key, self._fencing, {SETTLED: "true"})
+            if pods and all(map(is_confirmed, pods)):
+                await asyncio.to_thread(self._volume.drop_detached, *key)
             await all_of([self.objects.release(pod, self._fencing) for pod in pods])
             await self.objects.remove_record(*key)
             with self._lock:
                 self.facts.forget(*key)
             self._locks.pop(key, None)
             self._stop_ordered_at.pop(key, None)
+
+    async def _settle_abandoned(self, job: str, attempt: int, pods: Sequence[Json]) -> None:
+        """Mark an attempt as settled whose pods its kubelet may still end; the rest follows when it has."""
+        is_settled = SETTLED in data_of(self.objects.record_of(job, attempt) or {})
+        if not is_settled and all(is_over(pod) or self.facts.has_gone(pod) for pod in pods):
+            await self.objects.patch_record(job, attempt, self._fencing, {SETTLED: "true"})
+            is_settled = True
+        if is_settled:
+            self._abandoned.add((job, attempt))
 
     async def _forget(self, job: str) -> None:
         if await self._may_run(job):
@@ -345,6 +362,8 @@ class KubernetesJobs:
                 if SETTLED not in data and ended[key] < ranks_of(data):
                     self._unchanged.setdefault(key)
             self._thread.run(("publish",), self._publish)
+            for key in self._abandoned:
+                self._thread.run(("settled", *key), partial(self._settle, *key))
 
     async def _publish(self) -> None:
         """Compute the facts of the attempts that changed, and then of those whose files may have changed."""

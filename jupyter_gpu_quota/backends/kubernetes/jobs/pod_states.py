@@ -7,6 +7,7 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
     OOMKilled                                         -9, out_of_memory      it failed for memory
     evicted, or deleted by others than us             none: lost             it is queued again
     its node is gone (pod garbage collection)         none: lost             it is queued again
+    deleted, and its kubelet does not answer          none: lost             it is queued again
     preempted by kube-scheduler, or drained           none: lost             it is queued again
     no node takes it for a while                      none: lost             it is queued again
     stopped before it had a node                      none, never started    a pause
@@ -73,7 +74,10 @@ def is_over(pod: Json) -> bool:
 
 
 def rank_status(pod: Json) -> dict[str, Any]:
-    """The status of a rank, in the form of a job supervisor's record."""
+    """The status of a rank, in the form of a job supervisor's record.
+
+    ``unconfirmed``: it counts as ended, and its container may still run.
+    """
     job, attempt, rank = rank_of(pod)
     container = _container_status(pod)
     state: Json = container.get("state", {})
@@ -86,7 +90,30 @@ def rank_status(pod: Json) -> dict[str, Any]:
         found["image"] = container["imageID"]
     if is_over(pod):
         found |= {"ended_at": _ended_at(pod, ended), "tree_gone": True, **_exit(pod, ended)}
+        found |= {} if is_confirmed(pod) else {"unconfirmed": True}
     if is_pause(pod, found.get("ended_at")):
+        found |= {"pause_requested": True, "pause_reason": pod["metadata"]["annotations"][STOP_REASON]}
+    elif "ended_at" in found and found["exit_status"] is None:
+        found["why_lost"] = why_lost(pod)
+    return found
+
+
+def is_confirmed(pod: Json) -> bool:
+    """Whether the kubelet of a pod that is over saw its container end; others may have removed it from the cluster."""
+    return is_over(pod) and "running" not in _container_state(pod)
+
+
+def is_abandoned(pod: Json, now_ms: int) -> bool:
+    """Whether the grace of a deleted pod is over, and no kubelet has ended it."""
+    return "deletionTimestamp" in pod["metadata"] and not is_over(pod) and _ended_at(pod, {}) <= now_ms
+
+
+def abandoned_status(pod: Json, why: str) -> dict[str, Any]:
+    """The status of a rank whose pod is abandoned on a lost node: it counts as ended when its grace was over."""
+    ended_at = _ended_at(pod, {})
+    ended = {"ended_at": ended_at, "tree_gone": True, "exit_status": None, "why_lost": why, "unconfirmed": True}
+    found = rank_status(pod) | ended
+    if is_pause(pod, ended_at):
         found |= {"pause_requested": True, "pause_reason": pod["metadata"]["annotations"][STOP_REASON]}
     return found
 

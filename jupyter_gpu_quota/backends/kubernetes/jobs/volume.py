@@ -15,6 +15,7 @@ from typing import Any
 
 from ....bundle import BundleLimits, unpack_whole
 from ....core.facts import RankFact
+from ...job_files.copies import copy_folder
 from ...job_files.disk_use import Measured, measure
 from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
@@ -24,6 +25,8 @@ from ...protocol import StartOrder
 
 MEASURE_S = 2.0
 MIB = 1 << 20
+DETACHED, DROPPED = ("work", "checkpoint", "outputs"), "dropped"
+"""The folders of a job that all its attempts mount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,46 @@ class JobVolume:
             limits = BundleLimits(packed_bytes=self.work_limit_mib * MIB, unpacked_bytes=self.work_limit_mib * MIB)
             with Path(bundle_file(f"{self.state_dir}/bundles", order.bundle)).open("rb") as file:
                 unpack_whole(file, first.code, f"{first.work}/.unpack-{order.attempt}", limits)
+
+    def unconfirmed_before(self, job: str, attempt: int) -> int | None:
+        """The newest earlier attempt, if one of its containers may still run; None: none does."""
+        for earlier in range(attempt - 1, 0, -1):
+            folder = Path(self.paths(job, earlier, 0).control).parent
+            ends = [self.ended(job, earlier, int(path.name.removeprefix("rank-"))) for path in folder.glob("rank-*")]
+            if any(ends):
+                return earlier if any(end and end.get("unconfirmed") for end in ends) else None
+        return None
+
+    def detach(self, job: str, attempt: int) -> None:
+        """Leave a job's folders to an attempt whose processes may still run, and give the job copies of them.
+
+        A folder that is mounted stays mounted when it is renamed: what these processes write reaches the job no more.
+        It can be repeated until all folders are copied, and does nothing after ``drop_detached``. Raises OSError.
+        """
+        home, left = Path(job_directory(self.state_dir, job)), self._detached(job, attempt)
+        left.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (left / DROPPED).exists():
+            return
+        for name in DETACHED:
+            own, old = home / name, left / name
+            if own.exists() and not old.exists():
+                own.rename(old)
+            if old.exists() and not own.exists():
+                copy_folder(old, own)
+
+    def drop_detached(self, job: str, attempt: int) -> None:
+        """Move the folders that were left to an attempt to the trash: none of its processes is left."""
+        left = self._detached(job, attempt)
+        if self.unconfirmed_before(job, attempt + 1) != attempt:
+            return
+        left.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (left / DROPPED).touch()
+        for name in DETACHED:
+            with contextlib.suppress(FileNotFoundError):
+                (left / name).rename(Path(self.state_dir, "trash", f"{job}.{attempt}.{name}.{time.time_ns()}"))
+
+    def _detached(self, job: str, attempt: int) -> Path:
+        return Path(job_directory(self.state_dir, job), "detached", str(attempt))
 
     def request_pause(self, job: str, attempt: int, rank: int, reason: str) -> None:
         """Write the pause file of a rank. A full disk prevents no pause."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.core.model import Node
+from jupyter_gpu_quota.store.records.commands import SetInventory
 from tests.api.pages.browser import open_page, seen
 from tests.api.world import PREFIX, ServiceWorld, build_devices, service_world, train_devices
 
@@ -32,6 +35,21 @@ def test_156_gone_devices_are_in_no_sum(world: ServiceWorld) -> None:
     assert (node["devices"], node["gone_at"]) == (5, None)
     devices = world.get("devices?limit=1000").json["items"]
     assert sum(device["gone_at"] is not None for device in devices) == 156
+
+
+def test_devices_of_a_node_that_takes_no_work_are_unavailable_and_not_free(world: ServiceWorld) -> None:
+    why = "node node-1 is lost: its kubelet has not answered since 2026-11-24T10:00:00Z"
+    node = Node(id="node-1", name="one", cpu_milli=8000, memory_mib=65_536, schedulable=False)
+    for trouble in (why, None):
+        devices = tuple(replace(each, pool="train", trouble=trouble) for each in train_devices(2))
+        world.record(SetInventory(nodes=(node,), devices=devices))
+        world.run(world.services.store_view.refresh())
+        found = [each for each in world.get("devices").json["items"] if each["gone_at"] is None]
+        assert {(each["health"], each["free_milli"], each["trouble"]) for each in found} == {
+            ("unavailable", 0, trouble or "its node is gone, or cannot be read now")
+        }
+    (train,) = [pool for pool in world.get("pools").json["items"] if pool["name"] == "train"]
+    assert (train["devices"], train["capacity_milli"], train["free_milli"]) == (2, 0, 0)
 
 
 def test_the_page_folds_them(world: ServiceWorld, chromium: Any) -> None:

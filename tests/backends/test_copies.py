@@ -1,0 +1,130 @@
+"""Copies of the folders of a job whose processes may still run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.backends.job_files import copies
+from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    made = tmp_path / "source"
+    (made / "inner").mkdir(parents=True)
+    (made / "inner" / "model").write_bytes(bytes(range(256)) * 5000)
+    (made / "inner" / "model").chmod(0o700)
+    os.utime(made / "inner" / "model", (1000, 2000))
+    return made
+
+
+@pytest.mark.parametrize("has_range", [True, False], ids=["the file system copies", "the content is read and written"])
+def test_a_copy_has_content_time_and_permissions_for_all(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_range: bool
+) -> None:
+    if not has_range:
+        monkeypatch.setattr(os, "copy_file_range", _no_range)
+    copies.copy_folder(source, tmp_path / "target")
+    copied = tmp_path / "target" / "inner" / "model"
+    assert copied.read_bytes() == (source / "inner" / "model").read_bytes()
+    assert (copied.stat().st_mtime, copied.stat().st_mode & 0o777) == (2000, 0o766)
+    assert copied.parent.stat().st_mode & 0o777 == 0o777
+    assert not list(tmp_path.glob(".*"))
+
+
+def _no_range(*_: object) -> int:
+    raise OSError(38, "not implemented")
+
+
+def test_links_are_copied_as_links_and_pipes_are_left_out(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (source / "link").symlink_to(tmp_path / "secret")
+    (source / "folder").symlink_to(tmp_path)
+    os.mkfifo(source / "pipe")
+    copies.copy_folder(source, tmp_path / "target")
+    assert (tmp_path / "target" / "link").readlink() == tmp_path / "secret"
+    assert (tmp_path / "target" / "folder").is_symlink()
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["folder", "inner", "link"]
+
+
+def test_a_file_that_becomes_a_link_is_not_followed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    real = os.open
+
+    def swapped(name: str, *given: int, **more: int) -> int:
+        if name == "model":
+            (source / "inner" / "model").unlink()
+            (source / "inner" / "model").symlink_to(tmp_path / "secret")
+        return real(name, *given, **more)
+
+    monkeypatch.setattr(os, "open", swapped)
+    with pytest.raises(OSError, match="symbolic links"):
+        copies.copy_folder(source, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_what_an_abandoned_process_writes_does_not_reach_the_job(tmp_path: Path) -> None:
+    volume = JobVolume(str(tmp_path))
+    volume.make_layout()
+    folder = tmp_path / "jobs" / "J" / "checkpoint"
+    folder.mkdir(parents=True)
+    (folder / "n").write_text("7")
+    mounted = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for _ in range(2):
+            volume.detach("J", 1)
+        for name, text in (("n", b"8"), ("later", b"9")):
+            opened = os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=mounted)
+            os.write(opened, text)
+            os.close(opened)
+    finally:
+        os.close(mounted)
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("n", "7")]
+    assert (tmp_path / "jobs/J/detached/1/checkpoint/n").read_text() == "8"
+    volume.record_end({"job": "J", "attempt": 1, "rank": 0, "ended_at": 1, "unconfirmed": True}, None)
+    for _ in range(2):
+        volume.drop_detached("J", 1)
+    assert not (tmp_path / "jobs/J/detached/1/checkpoint").exists() and (folder / "n").read_text() == "7"
+    volume.detach("J", 1)
+    assert not (tmp_path / "jobs/J/detached/1/checkpoint").exists(), "an order of before changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        pytest.param({}, None, id="no attempt"),
+        pytest.param({1: False}, None, id="its end was seen"),
+        pytest.param({1: True}, 1, id="it may still run"),
+        pytest.param({1: True, 2: False}, None, id="the second attempt began with copies"),
+        pytest.param({1: False, 2: True}, 2, id="the second one may still run"),
+    ],
+)
+def test_the_attempt_whose_containers_may_still_run(
+    tmp_path: Path, ends: dict[int, bool], expected: int | None
+) -> None:
+    volume = JobVolume(str(tmp_path))
+    for attempt, unconfirmed in ends.items():
+        for rank in range(2):
+            status = {"job": "J", "attempt": attempt, "rank": rank, "ended_at": 1}
+            volume.record_end({**status, "unconfirmed": unconfirmed and rank == 1}, None)
+    assert volume.unconfirmed_before("J", 4) == expected
+
+
+def test_a_copy_that_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = JobVolume(str(tmp_path))
+    volume.make_layout()
+    for name in ("work", "checkpoint"):
+        (tmp_path / "jobs/J" / name).mkdir(parents=True)
+        (tmp_path / "jobs/J" / name / "n").write_text(name)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchmod", _no_range)
+        with pytest.raises(OSError, match="not implemented"):
+            volume.detach("J", 1)
+    volume.detach("J", 1)
+    assert (tmp_path / "jobs/J/work/n").read_text() == "work"
+    assert (tmp_path / "jobs/J/checkpoint/n").read_text() == "checkpoint"
