@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import random
 import secrets
 import shutil
 import socket
@@ -35,6 +37,7 @@ ADDITIONAL = 200
 """Tokens for the service accounts of namespaces that tests make."""
 
 START_WITHIN_S = 120.0
+PORTS = range(20_000, 32_000)
 
 
 class ControlPlane:
@@ -216,10 +219,12 @@ class ControlPlane:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """A port that is free, and below those that outgoing connections of the other programs take meanwhile."""
+    for port in random.sample(PORTS, 100):
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
 
 
 def measure(start: Callable[[], None]) -> float:
