@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -115,6 +116,12 @@ class GPUQuota(Configurable):
     ).tag(**SERVICE)
     kubernetes_pod = Dict(
         help="Fields merged into the spec of each pod of a job: {'tolerations': [...], 'imagePullSecrets': [...]}."
+    ).tag(**SERVICE)
+    kubernetes_clusters = Dict(
+        help="Further clusters by name, each with the settings kubernetes_* of its own, without that prefix: "
+        "{'west': {'config': '/etc/gpu-quota/west', 'namespace': 'gpu-jobs'}}. config and namespace are needed; a "
+        "setting that is left out is that of the hub's own cluster. state_dir is the folder in which the service has "
+        "the volume of the cluster's jobs, by default clusters/NAME in state_dir. See docs/how-to/clusters.md.",
     ).tag(**SERVICE)
     kubernetes_container = Dict(
         help="Fields merged into the container of each pod of a job: {'securityContext': {'runAsUser': 1000}}."
@@ -253,6 +260,24 @@ class GPUQuota(Configurable):
         config=True
     )
 
+    @validate("kubernetes_clusters")
+    def _check_clusters(self, proposal: Mapping[str, Any]) -> object:
+        for name, given in proposal["value"].items():
+            if not _CLUSTER_NAME.fullmatch(str(name)):
+                raise TraitError(
+                    f"c.GPUQuota.kubernetes_clusters: {name!r} is not the name of a cluster: lower-case letters, digits"
+                    " and hyphens, at most 40."
+                )
+            unknown = sorted(set(given) - {*OF_CLUSTER, "state_dir"})
+            missing = [key for key in ("config", "namespace") if not given.get(key)]
+            if unknown or missing:
+                found = f"{', '.join(unknown)} is not known" if unknown else f"{' and '.join(missing)} is missing"
+                raise TraitError(
+                    f"c.GPUQuota.kubernetes_clusters: {name}: {found}; it needs config and namespace, and may have"
+                    f" {', '.join(each for each in (*OF_CLUSTER, 'state_dir') if each not in ('config', 'namespace'))}."
+                )
+        return proposal["value"]
+
     @validate("simulated_devices")
     def _check_simulated_devices(self, proposal: Mapping[str, Any]) -> object:
         for number, device in enumerate(proposal["value"], 1):
@@ -277,7 +302,35 @@ def service_settings(config: GPUQuota) -> dict[str, object]:
     for name in FILES:
         if getattr(config, name):
             settings[name] = str(Path(getattr(config, name)).absolute())
+    settings["kubernetes_clusters"] = {name: _absolute(given) for name, given in config.kubernetes_clusters.items()}
     return settings
+
+
+def _absolute(given: Mapping[str, Any]) -> dict[str, Any]:
+    paths = {key: str(Path(given[key]).absolute()) for key in ("config", "state_dir") if given.get(key)}
+    return {**given, **paths}
+
+
+# --- several clusters -----------------------------------------------------------------------------------------------
+OF_CLUSTER = (
+    "config", "context", "namespace", "fractions", "driver", "device_class", "image", "path", "volume_claim",
+    "topology_labels", "agent_account", "pod", "container",
+)  # fmt: skip
+"""The settings ``kubernetes_*`` that each further cluster may have, without their prefix."""
+
+_CLUSTER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+
+
+def cluster_settings(config: GPUQuota) -> dict[str, GPUQuota]:
+    """The settings of each further cluster, by its name; raises TraitError where a value is invalid."""
+    common = {name: getattr(config, name) for name in config.trait_names(service=True) if name != "kubernetes_clusters"}
+    return {name: _of_cluster(name, given, common) for name, given in config.kubernetes_clusters.items()}
+
+
+def _of_cluster(name: str, given: Mapping[str, Any], common: Mapping[str, Any]) -> GPUQuota:
+    own = {f"kubernetes_{key}": value for key, value in given.items() if key != "state_dir"}
+    folder = given.get("state_dir") or str(Path(common["state_dir"]) / "clusters" / name)
+    return GPUQuota(**{**common, "kubernetes_context": "", **own, "cluster": name, "state_dir": folder})
 
 
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> GPUQuota:
@@ -296,11 +349,23 @@ def backend_mistakes(config: GPUQuota) -> list[str]:
         "kubernetes_volume_claim": "the claim of the volume that the service and the pods share",
         **({"kubernetes_namespace": "the namespace of the pods of jobs"} if config.kubernetes_config else {}),
     }
-    return [
+    found = [
         f"c.GPUQuota.backend is {config.backend!r} and c.GPUQuota.{name} is empty: set it to {what}."
         for name, what in needed.items()
         if not getattr(config, name)
     ]
+    return found + _cluster_mistakes(config)
+
+
+def _cluster_mistakes(config: GPUQuota) -> list[str]:
+    found = []
+    for name in config.kubernetes_clusters.keys() & {"local", config.cluster}:
+        found.append(f"c.GPUQuota.kubernetes_clusters: {name} is the hub's own cluster; choose another name.")
+    try:
+        cluster_settings(config)
+    except TraitError as error:
+        found.append(f"c.GPUQuota.kubernetes_clusters: {error}")
+    return found
 
 
 def run_dir(config: GPUQuota) -> Path:

@@ -19,8 +19,14 @@ from ..core.model import Allocation, Device, Node, Placement
 from ..core.recovery.differences import AttemptRecord
 from ..core.samples import DeviceSample
 
-Inventory = tuple[tuple[Node, ...], tuple[Device, ...]]
-"""Nodes and their devices, without pools."""
+
+class Inventory(NamedTuple):
+    """Nodes and their devices, without pools. ``unread``: the clusters that are left out, as they cannot be read."""
+
+    nodes: tuple[Node, ...]
+    devices: tuple[Device, ...]
+    unread: frozenset[str] = frozenset()
+
 
 TOO_DEEP_MIB = 1 << 40
 """The size of outputs whose folders are nested too deeply to be measured: it exceeds every limit."""
@@ -84,17 +90,21 @@ class StartOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOrder:
-    """End an attempt: notify it of the pause, send SIGTERM, and kill its remaining processes after ``grace_s``."""
+    """End an attempt: notify it of the pause, send SIGTERM, and kill its remaining processes after ``grace_s``.
+
+    ``devices`` are the ids of those that it owns, none where that is not known.
+    """
 
     job: str
     attempt: int
     fencing: int
     grace_s: int
     reason: str
+    devices: tuple[str, ...] = ()
 
 
 class JobBackend(Protocol):
-    """Runs jobs on the nodes of one cluster.
+    """Runs jobs on the nodes of a cluster, or of several.
 
     The scheduling loop calls it while it holds a lease of seconds, so no call waits for a node: orders are carried out
     in the background. Only ``fence`` may wait, and raises OSError where the number cannot be stored.
@@ -144,7 +154,13 @@ class AttemptRecords(Protocol):
     """The attempts that a backend recorded, for a database that may be older. Its calls change nothing."""
 
     def newest_fence(self) -> int:
-        """The highest number that ``fence`` was called with; 0 before the first."""
+        """The highest number that ``fence`` was called with; 0 before the first. A new term of leadership begins."""
+
+    def left_out(self) -> Mapping[str, bool]:
+        """The clusters without which this term began, as they could not be read; True: now they can.
+
+        They get no orders, and their attempts are unknown, until another term begins.
+        """
 
     def unsettled(self) -> Collection[tuple[str, int]]:
         """Every (job, attempt) that was ordered and is not settled."""
@@ -369,3 +385,10 @@ class Backend(Protocol):
     @property
     def outputs(self) -> OutputReader: ...
     def close(self) -> None: ...
+
+
+class ControllersBackend(Backend, Protocol):
+    """The parts of a backend that the controllers use."""
+
+    @property
+    def attempts(self) -> AttemptRecords: ...

@@ -293,6 +293,8 @@ def _node_row(each: NodeView) -> tuple[object, ...]:
 def _node_state(each: NodeView) -> str:
     if each.gone_at is not None:
         return f"gone since {each.gone_at:%Y-%m-%d %H:%M:%SZ}"
+    if each.unread_since is not None:
+        return f"unknown: cluster {each.cluster} not read since {each.unread_since:%Y-%m-%d %H:%M:%SZ}"
     if each.upkeep == "none":
         return "open" if each.schedulable else "not read"
     by = each.drain_by

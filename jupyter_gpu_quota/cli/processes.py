@@ -50,6 +50,7 @@ def controller(heartbeat: int | None) -> None:
 @click.option("--url", required=True, help="Address of the service.")
 @click.option("--namespace", required=True, help="Namespace of the pods of jobs and notebooks.")
 @click.option("--hub", default="local", help="Name of the hub in records.")
+@click.option("--cluster", default="", help="Name of a further cluster; empty: the hub's own.")
 @click.option("--node", required=True, envvar="NODE_NAME", help="Name of this node.")
 @click.option("--token-file", required=True, help="File with the token for the service, which is read for each batch.")
 @click.option("--kubeconfig", default=None, help="Credentials for the API server; by default those of this pod.")

@@ -18,7 +18,7 @@ from .files import check_outputs, write_whole
 from .session import fail, print_stderr
 
 if TYPE_CHECKING:
-    from ..core.model import Device
+    from ..core.model import Device, Node
     from ..simulate.worlds import World
 
 FILL_SEEDS, REPLAY_SEEDS = tuple(range(42, 52)), (42,)
@@ -126,10 +126,10 @@ def _check_fit(world: World, shown: set[str], *, accept: bool, are_made: bool) -
     from ..simulate.replay import machines
 
     nodes, found = machines(world.trace.nodes)
-    names = {node.id: node.name for node in nodes}
-    devices = [replace(one, pool=world.quota.pool_of(one, names[one.node])) for one in found]
-    sums = arithmetic_of_file(world.quota, devices, world.trace.begins_at, names)
-    unmatched = _unmatched_selectors(world, devices, names) if are_made else []
+    by_id = {node.id: node for node in nodes}
+    devices = [replace(one, pool=world.quota.pool_of(one, by_id[one.node])) for one in found]
+    sums = arithmetic_of_file(world.quota, devices, world.trace.begins_at, by_id)
+    unmatched = _unmatched_selectors(world, devices, by_id) if are_made else []
     if sums.refusals and not (accept and sums.acceptable):
         offer = ["--accept-overcommit replays it with reduced training quotas."] if sums.acceptable else []
         fail("\n".join([*(f"refused: {line}" for line in sums.refusals), *unmatched, *offer]))
@@ -139,12 +139,12 @@ def _check_fit(world: World, shown: set[str], *, accept: bool, are_made: bool) -
             print_stderr(line)
 
 
-def _unmatched_selectors(world: World, devices: Sequence[Device], names: Mapping[str, str]) -> list[str]:
+def _unmatched_selectors(world: World, devices: Sequence[Device], by_id: Mapping[str, Node]) -> list[str]:
     """Advice for pools whose selectors match none of the devices of --gpus."""
     pools = [
         pool
         for pool in world.quota.pools
-        if pool.selector.text() and not any(pool.selector.takes(one, names[one.node]) for one in devices)
+        if pool.selector.text() and not any(pool.selector.takes(one, by_id[one.node]) for one in devices)
     ]
     if not pools:
         return []

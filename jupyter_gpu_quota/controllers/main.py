@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from ..backends.protocol import ControllersBackend
 from ..bundle import BundleStore
 from ..deployment.heartbeat import MAX_TURN_S, Heartbeat
-from ..deployment.selected_backend import BackendUnavailable, ControllersBackend, backend_of
+from ..deployment.selected_backend import BackendUnavailable, backend_of
 from ..hub_api import RestHub
 from ..notifications.channels import channels_of
 from ..quotafile.from_path import HOW_TO_APPLY, read_path

@@ -47,15 +47,18 @@ def start_order(
     )
 
 
-def stop_order(record: JobRecord, times: Preemption, lease: Lease) -> StopOrder:
-    """Stop the present attempt of a job, with the grace and the reason of its stop."""
+def stop_order(record: JobRecord, held: Sequence[Allocation], times: Preemption, lease: Lease) -> StopOrder:
+    """Stop the present attempt of a job on what it holds, with the grace and the reason of its stop."""
     code = record.reason.code if record.reason else None
     grace_s = times.lent_grace_s if code is ReasonCode.BORROWER_RETURNS else times.grace_s
     job = record.job
     reason = "resize" if code in RESIZED else code or str(job.target)
     if isinstance(record.reason, JobEnd):  # the pause file says why the other ranks are stopped
         reason = ReasonCode.RANK_FAILED
-    return StopOrder(job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason)
+    return StopOrder(
+        job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason,
+        devices=tuple(dict.fromkeys(part.device for part in held)),
+    )  # fmt: skip
 
 
 def _command_of(spec: JobSpec, python: str | None) -> tuple[str, ...]:

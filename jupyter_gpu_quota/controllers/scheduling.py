@@ -7,10 +7,10 @@ controller that is killed between any two lines compares the observed state with
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from dataclasses import dataclass, replace
 
-from ..backends.protocol import JobBackend, SampleBackend, StartOrder, StopOrder
+from ..backends.protocol import Inventory, JobBackend, SampleBackend, StartOrder, StopOrder
 from ..core.eviction.quarantine import quarantine_changes
 from ..core.facts import DeviceFact, RankFact
 from ..core.lifecycle import HOLDS_GPU
@@ -103,7 +103,7 @@ class SchedulingController:
         self.ordered_at: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
         self.missed: dict[str, int] = {}
-        self.unreadable_since: int | None = None
+        self.unread_since: dict[str, int] = {}
         self.unstored: dict[tuple[str, int, int], RankFact] = {}
         self.fenced: int | None = None
         self.quota_file: QuotaFile | None = None
@@ -115,6 +115,9 @@ class SchedulingController:
         Raises LeaseLost where another process is the leader, StoreUnavailable.
         """
         before = self.mirror.version
+        self._leader()
+        if self.guard is not None:
+            self.guard.check_clusters()
         if self._is_held(self._leader(), now):
             return self._next_run(now)
         self._observe(self._leader(), now)
@@ -264,27 +267,38 @@ class SchedulingController:
         return record is None or record.job.attempt > fact.attempt or record.job.state not in HOLDS_GPU
 
     def _take_inventory(self, now: int) -> None:
-        found = self.executor.inventory()
-        nodes, devices = self._known_inventory(now) if found is None else self._with_missing_devices(*found, now)
-        names = {node.id: node.name for node in nodes}
-        pools = {d.id: self.quota_file.pool_of(d, names.get(d.node, "")) if self.quota_file else None for d in devices}
+        read = self.executor.inventory() or Inventory((), (), frozenset(self._clusters()))
+        known_nodes, known_devices = self._unread(read.unread, now)
+        nodes, devices = self._with_missing_devices((*read.nodes, *known_nodes), (*read.devices, *known_devices), now)
+        by_id = {node.id: node for node in nodes}
+        pools = {d.id: self.quota_file.pool_of(d, by_id[d.node]) if self.quota_file else None for d in devices}
         placed = tuple(replace(device, pool=pools[device.id]) for device in devices)
         self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now, lease=self.lease)
 
-    def _known_inventory(self, now: int) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
-        """The inventory of the last reading. Running work continues; after UNREAD_MS nothing new starts there."""
-        self.due["inventory"] = now + READ_AGAIN_MS
-        self.unreadable_since = now if self.unreadable_since is None else self.unreadable_since
-        known = [node for node in self.mirror.nodes().values() if node.id not in self.mirror.gone_nodes]
-        if now - self.unreadable_since >= UNREAD_MS:
-            known = [replace(node, schedulable=False) for node in known]
-        return tuple(known), tuple(self.mirror.reported_devices())
+    def _clusters(self) -> set[str]:
+        return {node.cluster for node in self.mirror.nodes().values()}
+
+    def _unread(self, clusters: Set[str], now: int) -> tuple[list[Node], list[Device]]:
+        """What the last readings of these clusters had. Work there continues; after UNREAD_MS no new work starts."""
+        self.unread_since = {name: self.unread_since.get(name, now) for name in clusters}
+        if clusters:
+            self.due["inventory"] = now + READ_AGAIN_MS
+        nodes = {
+            node.id: self._closed(node, now)
+            for node in self.mirror.nodes().values()
+            if node.cluster in clusters and node.id not in self.mirror.gone_nodes
+        }
+        return list(nodes.values()), [one for one in self.mirror.reported_devices() if one.node in nodes]
+
+    def _closed(self, node: Node, now: int) -> Node:
+        """A node of a cluster that cannot be read; a leader before may have closed it."""
+        since = self.unread_since[node.cluster] if node.unread_since_at is None else node.unread_since_at
+        return node if now - since < UNREAD_MS else replace(node, schedulable=False, unread_since_at=since)
 
     def _with_missing_devices(
         self, nodes: Sequence[Node], devices: Sequence[Device], now: int
     ) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         """A reading, and the healthy devices in use that it does not list, until a later one confirms that."""
-        self.unreadable_since = None
         named = {device.id for device in devices}
         used = {held.device for held in self.mirror.allocations()} - named
         lacking = [self.mirror.devices[id] for id in sorted(used) if self.mirror.devices[id].health is Health.HEALTHY]
@@ -403,10 +417,11 @@ class SchedulingController:
         for key in due:
             if not self.leadership.is_in_force(lease.fencing):
                 return  # the lease ended meanwhile: its successor gives the orders
-            if wanted[key].job.state is JobState.STARTING:
-                self.executor.start(self._start_order(wanted[key], allocated.get(key[0], []), lease))
+            record, held = wanted[key], allocated.get(key[0], [])
+            if record.job.state is JobState.STARTING:
+                self.executor.start(self._start_order(record, held, lease))
             else:
-                self.executor.stop(self._stop_order(wanted[key], lease))
+                self.executor.stop(self._stop_order(record, held, lease))
             self.ordered_at[key] = now
 
     def _allocations_of(self, jobs: Container[str]) -> dict[str, list[Allocation]]:
@@ -429,9 +444,9 @@ class SchedulingController:
         limits = [self.outputs_limit_mib, self.quota_file.storage_of(project).outputs if self.quota_file else None]
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def _stop_order(self, record: JobRecord, lease: Lease) -> StopOrder:
+    def _stop_order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> StopOrder:
         assert self.policy is not None, "no job starts or stops before the first quota file"
-        return stop_order(record, self.policy.preemption, lease)
+        return stop_order(record, held, self.policy.preemption, lease)
 
     # --- on time --------------------------------------------------------------------------------------------------
     def _run_if_due(self, what: str, every_ms: int, now: int, task: Callable[[int], None]) -> None:

@@ -18,6 +18,9 @@ WHOLE_DEVICE = 1000
 MS_PER_S = 1000
 """Instants are in milliseconds, durations in seconds."""
 
+OWN_CLUSTER = "local"
+"""The cluster of records that name none: this machine, or the cluster of the hub."""
+
 
 class JobState(StrEnum):
     """The state of a job; the transitions are in :mod:`.lifecycle`."""
@@ -84,6 +87,7 @@ class Node:
     From ``drain_by_at`` on, non-preemptible work on a draining node is stopped too; None: it ends by itself.
     ``topology``: the names of its groups of close nodes, such as its NVLink domain and its rack, the closest group
     first; empty where it is in no group of that level.
+    ``unread_since_at``: since when its cluster cannot be read; None: it is read, or not long enough unread to matter.
     """
 
     id: str
@@ -94,6 +98,8 @@ class Node:
     upkeep: Upkeep = Upkeep.NONE
     drain_by_at: int | None = None
     topology: tuple[str, ...] = ()
+    cluster: str = OWN_CLUSTER
+    unread_since_at: int | None = None
 
     @property
     def is_open(self) -> bool:

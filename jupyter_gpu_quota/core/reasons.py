@@ -416,7 +416,10 @@ class DeviceQuarantined:
 
 @record
 class DeviceUnavailable:
-    """``device`` is the first of the unavailable ``devices``, ``trouble`` the cause of it."""
+    """``device`` is the first of the unavailable ``devices``, ``trouble`` the cause of it.
+
+    ``cluster`` is a further cluster that cannot be read since ``unread_since_at``, and has the device.
+    """
 
     code: ClassVar[ReasonCode] = ReasonCode.DEVICE_UNAVAILABLE
     project: str
@@ -425,6 +428,8 @@ class DeviceUnavailable:
     device: str
     devices: int
     trouble: str
+    cluster: str | None = None
+    unread_since_at: int | None = None
 
 
 @record

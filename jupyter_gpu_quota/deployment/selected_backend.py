@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from ..backends.protocol import AttemptRecords, Backend, BackendReaders
+from ..backends.protocol import BackendReaders, ControllersBackend
 from ..backends.rendering.pods import PodSettings
-from ..settings import GPUQuota, backend_mistakes, run_dir
+from ..core.model import OWN_CLUSTER
+from ..settings import GPUQuota, backend_mistakes, cluster_settings, run_dir
 
 ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where a pod reads its own namespace."""
@@ -18,17 +18,15 @@ class BackendUnavailable(Exception):
     """The selected backend cannot be opened; the message says what to change."""
 
 
-class ControllersBackend(Backend, Protocol):
-    """The parts of a backend that the controllers use."""
-
-    @property
-    def attempts(self) -> AttemptRecords: ...
-
-
 def backend_of(config: GPUQuota) -> ControllersBackend:
     """The whole backend. It ends with the process; jobs continue. Raises BackendUnavailable."""
     if config.backend == "kubernetes":
-        return _kubernetes(config)
+        clusters = clusters_of(config)
+        if len(clusters) == 1:
+            return _kubernetes(config, config)
+        from ..backends.clusters.backend import clusters_backend
+
+        return clusters_backend(config.state_dir, {name: _kubernetes(each, config) for name, each in clusters.items()})
     from ..backends.local.backend import LocalBackend
 
     return LocalBackend(
@@ -48,6 +46,24 @@ def readers_of(config: GPUQuota) -> BackendReaders:
         from ..backends.local.readers import local_readers
 
         return local_readers(config.state_dir, cgroup=config.cgroup, mps=config.mps)
+    clusters = clusters_of(config)
+    readers = {name: _kubernetes_readers(name, each) for name, each in clusters.items()}
+    if len(readers) == 1:
+        return readers[OWN_CLUSTER]
+    from ..backends.clusters.backend import clusters_readers
+
+    return clusters_readers(config.state_dir, readers)
+
+
+def clusters_of(config: GPUQuota) -> dict[str, GPUQuota]:
+    """The settings of each cluster by its name, the hub's own first. Raises BackendUnavailable."""
+    if mistakes := backend_mistakes(config):
+        raise BackendUnavailable(" ".join(mistakes))
+    return {OWN_CLUSTER: config, **cluster_settings(config)}
+
+
+def _kubernetes_readers(name: str, config: GPUQuota) -> BackendReaders:
+    """The readers of one cluster."""
     from ..backends.kubernetes.client.api_server import CredentialsMissing
     from ..backends.kubernetes.readers import kubernetes_readers
 
@@ -55,23 +71,25 @@ def readers_of(config: GPUQuota) -> BackendReaders:
     try:
         return kubernetes_readers(
             config.state_dir, settings, kubeconfig=kubeconfig, context=context,
-            agent_account=config.kubernetes_agent_account,
+            agent_account=config.kubernetes_agent_account, cluster=None if name == OWN_CLUSTER else name,
         )  # fmt: skip
     except CredentialsMissing as error:
         raise BackendUnavailable(str(error)) from error
 
 
-def _kubernetes(config: GPUQuota) -> ControllersBackend:
+def _kubernetes(config: GPUQuota, own: GPUQuota) -> ControllersBackend:
+    """The backend of one cluster; ``own`` are the settings of the hub's."""
     from ..backends.kubernetes.backend import KubernetesBackend
     from ..backends.kubernetes.client.api_server import CredentialsMissing
     from ..store import wakeup
 
     settings, (kubeconfig, context) = pod_settings(config), credentials(config)
-    socket = run_dir(config) / "controller.sock"
+    socket = run_dir(own) / "controller.sock"
     try:
         return KubernetesBackend(
             config.state_dir, settings, kubeconfig=kubeconfig, context=context,
             on_change=partial(wakeup.notify, socket), log_limit_mib=config.log_limit_mib,
+            bundles_dir=str(Path(own.state_dir, "bundles")),
         )  # fmt: skip
     except CredentialsMissing as error:
         raise BackendUnavailable(str(error)) from error

@@ -16,6 +16,7 @@ from ..core.reasons import (
     BackfillReserved,
     BehindPatientJob,
     ByPerson,
+    DeviceUnavailable,
     EnforcementTooWeak,
     Figure,
     NodeDrained,
@@ -27,6 +28,7 @@ from ..core.reasons import (
 )
 from .job_ends import BY_NAME, JOB_END_SENTENCES, job_end_figures
 from .planned_start import PLANNED, planned_sentence
+from .quota import instant_text
 from .rendering import rendered
 
 _POSITION = (
@@ -479,6 +481,8 @@ def _addition(reason: Reason, figures: Mapping[str, Figure]) -> str:
             words = " It had {max_pauses:pause} within {per_s:time}, its limit" + _PROTECTION_IGNORED
         case BehindPatientJob(most_s=int()):
             words = _OF_PATIENT_JOB
+        case DeviceUnavailable(cluster=str(), unread_since_at=int(since)):
+            words = f" Cluster {{cluster}} cannot be read since {instant_text(since)}; work that runs there is kept."
         case Waiting():
             words = _BEYOND_GUARANTEES if "others_milli" in figures else ""
             words += _PATIENT if "waited_s" in figures else ""

@@ -28,6 +28,7 @@ def incoherences(file: Document) -> Found:
     for section in NAMED:
         yield from _repeated(section, [each.name for each in getattr(file, section)])
     yield from _hidden_pools(file.pools)
+    yield from _notebooks_elsewhere(file.pools)
     projects = _names(file.projects)
     for i, environment in enumerate(file.environments):
         for j, name in enumerate(environment.projects or ()):
@@ -61,13 +62,25 @@ def _repeated(section: str, names: list[str]) -> Found:
 
 def _hidden_pools(pools: list[PoolSection]) -> Found:
     for i, pool in enumerate(pools):
-        greedy = next((p.name for p in pools[:i] if p.selector.gpu_model is None and p.selector.node is None), None)
+        same = [p for p in pools[:i] if p.selector.cluster == pool.selector.cluster]
+        greedy = next((p.name for p in same if p.selector.takes_all), None)
         if greedy:
             words = (
                 f"pool {pool.name} could never have a device: {greedy} is before it, has no selector and takes "
                 f"every one; give {greedy} a selector, or put it last"
             )
             yield ("pools", i), words
+
+
+def _notebooks_elsewhere(pools: list[PoolSection]) -> Found:
+    """Pools of further clusters for notebooks: the hub starts those in its own."""
+    for i, pool in enumerate(pools):
+        if pool.selector.cluster is not None and "notebook" in pool.uses:
+            words = (
+                f"pool {pool.name} is in cluster {pool.selector.cluster}, and notebooks run in the hub's own cluster; "
+                "write uses: [training, inference]"
+            )
+            yield ("pools", i, "uses"), words
 
 
 def _incoherent_data(rows: list[DataSection]) -> Found:

@@ -16,7 +16,7 @@ from ..core import model
 from ..core.amounts import matches_model
 from ..core.enforcement.levels import EnforcementLevel, RequiredEnforcement
 from ..core.idle.activity import IdleMode, IdlePolicy
-from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
+from ..core.model import OWN_CLUSTER, Amounts, Department, Device, Node, Policy, Preemption, Project, Window
 from ..core.reasons import DataUnavailable
 from ..messages.validation import MAX_NUMBER
 from .calendar import expand
@@ -53,20 +53,32 @@ HORIZON_DAYS = 60
 
 
 class Selector(Section):
-    """Which devices a pool takes: those that match every key that is given, in one of its values."""
+    """Which devices a pool takes: those of one cluster that match every key that is given, in one of its values.
+
+    So a job, which runs in one pool, runs in one cluster. Without a ``cluster`` it is the hub's own.
+    """
 
     gpu_model: Annotated[list[ModelName], Field(min_length=1)] | None = None
     node: Annotated[list[ModelName], Field(min_length=1)] | None = None
+    cluster: ItemName | None = None
 
-    def takes(self, device: Device, node_name: str) -> bool:
+    def takes(self, device: Device, node: Node | None) -> bool:
+        """Whether it takes a device of this node; None: of the hub's own cluster, by its id."""
+        names = {device.node} if node is None else {node.id, node.name}
         by_model = self.gpu_model is None or any(matches_model(asked, device.model) for asked in self.gpu_model)
-        by_node = self.node is None or device.node in self.node or node_name in self.node
-        return by_model and by_node
+        by_node = self.node is None or not names.isdisjoint(self.node)
+        return by_model and by_node and (self.cluster or OWN_CLUSTER) == (node.cluster if node else OWN_CLUSTER)
 
     def text(self) -> str:
         """The selector as people read it; empty where it takes every device."""
-        keys = self.model_dump(mode="json", exclude_none=True)
-        return " and ".join(f"{key}: [{', '.join(values)}]" for key, values in keys.items())
+        lists = {"gpu_model": self.gpu_model, "node": self.node}
+        parts = [f"{key}: [{', '.join(values)}]" for key, values in lists.items() if values is not None]
+        return " and ".join([*parts, *([f"cluster: {self.cluster}"] if self.cluster else [])])
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it takes every device of its cluster."""
+        return self.gpu_model is None and self.node is None
 
 
 class Maximum(Section):
@@ -85,7 +97,7 @@ class CostSection(Section):
 
 
 class PoolSection(Section):
-    """A named set of devices. Without a selector it takes every device that no pool before it took."""
+    """A named set of devices of one cluster. Without a selector it has all of the hub's that no pool before it took."""
 
     name: ItemName
     selector: Selector = Selector()
@@ -369,9 +381,9 @@ class Document(Section):
         return found
 
     # --- devices and pools ----------------------------------------------------------------------------------------
-    def pool_of(self, device: Device, node_name: str = "") -> str | None:
-        """The first pool in the file whose selector takes this device; None if none does."""
-        return next((pool.name for pool in self.pools if pool.selector.takes(device, node_name)), None)
+    def pool_of(self, device: Device, node: Node | None = None) -> str | None:
+        """The first pool in the file whose selector takes this device of this node; None if none does."""
+        return next((pool.name for pool in self.pools if pool.selector.takes(device, node)), None)
 
     def allows(self, pool: str, kind: Kind) -> bool:
         """Whether a pool is for this kind of work."""

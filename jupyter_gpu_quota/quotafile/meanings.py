@@ -102,6 +102,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     "Selector": {
         "gpu_model": "Models by words of their names: `[H100, A100]`.",
         "node": "Machines by their names: `[gpu-1, gpu-2]`.",
+        "cluster": "A cluster of `c.GPUQuota.kubernetes_clusters`: `west`. Without it, the hub's own.",
     },
     "DepartmentSection": {
         "name": "Its name: `risk`.",

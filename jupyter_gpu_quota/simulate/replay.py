@@ -138,7 +138,8 @@ class Replay:
         self.servers = NotebookServers(notebooks, self.quota.idle, self.store, leadership, self.clock, self._schedule)
         apply_quota(self.store, self.quota, now=self.clock.now)
         user_of = partial(self.store.user_id, now=self.clock.now)
-        models = _models_by_pool(self.quota, *self.executor.inventory())
+        found = self.executor.inventory()
+        models = _models_by_pool(self.quota, found.nodes, found.devices)
         for event in _events_of(self.trace, self.quota, user_of, models):
             self._schedule(*event)
 
@@ -302,10 +303,10 @@ def apply_quota(store: Store, quota: QuotaFile, *, now: int) -> None:
 # --- the trace as requests ------------------------------------------------------------------------------------------
 def _models_by_pool(quota: QuotaFile, nodes: Iterable[Node], devices: Iterable[Device]) -> dict[str, list[str]]:
     """The models of the devices that each pool of a quota file has."""
-    names = {node.id: node.name for node in nodes}
+    by_id = {node.id: node for node in nodes}
     found: dict[str, set[str]] = {pool.name: set() for pool in quota.pools}
     for device in devices:
-        if (pool := quota.pool_of(device, names[device.node])) is not None:
+        if (pool := quota.pool_of(device, by_id[device.node])) is not None:
             found[pool].add(device.model)
     return {pool: sorted(models) for pool, models in found.items()}
 

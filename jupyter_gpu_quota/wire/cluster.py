@@ -142,7 +142,8 @@ class PoolView(Wire):
 class NodeView(Wire):
     """A node. ``schedulable``: new work may start there; ``upkeep`` is set by an admin.
 
-    ``gone_at``: since when no reading reports it, null while one does. ``devices`` are those that are reported.
+    ``gone_at``: since when no reading reports it, null while one does. ``unread_since``: since when its cluster cannot
+    be read, null while it can, and from an older service. ``devices`` are those that are reported.
     """
 
     id: str
@@ -153,6 +154,7 @@ class NodeView(Wire):
     upkeep: str = "none"
     drain_by: datetime | None = None
     gone_at: datetime | None = None
+    unread_since: datetime | None = None
     devices: int
     cluster: str
     hub: str

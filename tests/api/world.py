@@ -283,7 +283,7 @@ class ServiceWorld:
         from dataclasses import replace
 
         node = Node(id="node-1", name="one", cpu_milli=8000, memory_mib=65_536)
-        placed = tuple(replace(device, pool=self.quota.pool_of(device, "one")) for device in devices)
+        placed = tuple(replace(device, pool=self.quota.pool_of(device, node)) for device in devices)
         self.record(SetInventory(nodes=(node,), devices=placed))
 
     def put_quota(self, text: str, **more: object) -> Reply:

@@ -10,12 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from jupyter_gpu_quota.backends.clusters.backend import ClustersBackend
+from jupyter_gpu_quota.backends.clusters.members import Member, Members
+from jupyter_gpu_quota.backends.clusters.routes import JobRoutes
 from jupyter_gpu_quota.backends.local.backend import LocalBackend
 from jupyter_gpu_quota.backends.protocol import Backend, LogPart, StartOrder, StopNotebookOrder, StopOrder
 from jupyter_gpu_quota.backends.simulated.backend import SimulatedBackend
 from jupyter_gpu_quota.backends.simulated.jobs import Behaviour, SimulatedJobs
 from jupyter_gpu_quota.core.facts import RankFact
-from jupyter_gpu_quota.core.model import Device, Node
+from jupyter_gpu_quota.core.model import OWN_CLUSTER, Device, Node, Placement
 from tests.backends.fake_executor import FakeJobs
 from tests.backends.remote import Agent, Clock, Network, RemoteBackend
 from tests.backends.worlds import ACTS, KINDS, TRAPS, order, stop
@@ -23,6 +26,7 @@ from tests.patience import until
 
 T = TypeVar("T")
 Rank = tuple[str, int, int]
+Order = StartOrder | StopOrder
 FOREVER_MS = 10**9
 AGAIN_MS = 1_000
 """An order whose effect is not seen is repeated after so long."""
@@ -64,8 +68,8 @@ class World(Protocol):
 class Controller:
     """The controller of the tests: it repeats orders until their effect is observed, and keeps the newest facts."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, placed: Callable[[Order], Order] = lambda order: order) -> None:
+        self.world, self.placed = world, placed
         self.facts: dict[Rank, RankFact] = {}
         self.orders: list[StartOrder | StopOrder | StopNotebookOrder] = []
         self._again_at = 0
@@ -75,10 +79,10 @@ class Controller:
         return self.world.backend
 
     def start(self, job: str, acts: str, **more: Any) -> None:
-        self.give(order(job, acts, **more))
+        self.give(self.placed(order(job, acts, **more)))
 
     def stop(self, job: str, **more: Any) -> None:
-        self.give(stop(job, **more))
+        self.give(self.placed(stop(job, **more)))
 
     def give(self, made: StartOrder | StopOrder | StopNotebookOrder) -> None:
         """Send an order now and repeatedly; a job that is to stop is no longer ordered to start."""
@@ -321,13 +325,53 @@ class RemoteContract(SimulatedContract):
         return self.there.enforcement.stopped
 
 
+class ClustersContract(SimulatedContract):
+    """Two simulated clusters, as one backend after the other; ``west`` has the jobs that ``in_west`` placed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder, self.members = folder, {OWN_CLUSTER: self.backend, "west": _simulated(self.clock, {})}
+        self.restart()
+
+    def restart(self) -> None:
+        self.backend = self.another()
+
+    def another(self) -> Backend:
+        members = Members([Member(name, each) for name, each in self.members.items()])  # type: ignore[arg-type]
+        return ClustersBackend(members, JobRoutes(self.folder, ["west"], later=lambda task: task()))
+
+    def stopped(self) -> Sequence[str] | None:
+        own = self.members[OWN_CLUSTER]
+        assert isinstance(own, SimulatedBackend)
+        return own.enforcement.stopped
+
+
+def in_west(order: Order) -> Order:
+    """The order on the same devices of the cluster ``west``."""
+    if isinstance(order, StopOrder):
+        return replace(order, devices=("west:d0",))
+    devices = tuple(replace(each, id=f"west:{each.id}", node=f"west:{each.node}") for each in order.devices)
+    return replace(order, devices=devices, placements=tuple(_in_west(part) for part in order.placements))
+
+
+def _in_west(part: Placement) -> Placement:
+    return replace(part, device=f"west:{part.device}")
+
+
 def opened(kind: str) -> Iterator[Controller]:
-    """A controller of one kind of backend: ``local``, ``simulated``, ``scripted`` or ``remote <seed>``."""
+    """A controller of one kind of backend: ``local``, ``simulated``, ``scripted``, ``remote <seed>``, or two clusters.
+
+    With ``clusters west`` the jobs are in a further cluster, with ``clusters own`` in the hub's own.
+    """
     if kind == "local":
         with tempfile.TemporaryDirectory(prefix="gpu-quota-", ignore_cleanup_errors=True) as folder:
             world = LocalContract(Path(folder))
             yield Controller(world)
             world.close()
+    elif kind.startswith("clusters"):
+        with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+            world = ClustersContract(Path(folder))
+            yield Controller(world, in_west) if kind.endswith("west") else Controller(world)
     elif kind == "simulated":
         yield Controller(SimulatedContract())
     elif kind == "scripted":

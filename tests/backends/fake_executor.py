@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jupyter_gpu_quota.backends.protocol import StartOrder, StopOrder
+from jupyter_gpu_quota.backends.protocol import Inventory, StartOrder, StopOrder
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device, Node
 
@@ -67,8 +67,8 @@ class FakeJobs:
     _next_pid: int = 1_000_000
 
     # --- the job backend ------------------------------------------------------------------------------------------
-    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
-        return self.nodes, self.devices
+    def inventory(self) -> Inventory:
+        return Inventory(self.nodes, self.devices)
 
     def start(self, order: StartOrder) -> None:
         if self._refuses(order):

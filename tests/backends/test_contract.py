@@ -12,7 +12,7 @@ from jupyter_gpu_quota.core.model import Allocation
 from tests.backends.contract import REAL, Controller, RemoteContract, opened
 from tests.backends.worlds import order
 
-KINDS = ["local", "simulated", *(f"remote {seed}" for seed in range(4))]
+KINDS = ["local", "simulated", "clusters own", "clusters west", *(f"remote {seed}" for seed in range(4))]
 
 
 @pytest.fixture(params=[*KINDS, "scripted"])
@@ -227,7 +227,7 @@ def test_a_job_that_ended_can_be_forgotten(world: Controller) -> None:
 def test_the_inventory_is_the_same_twice(whole: Controller) -> None:
     found = whole.backend.jobs.inventory()
     assert found is not None and found == whole.backend.jobs.inventory()
-    nodes, devices = found
+    nodes, devices = found.nodes, found.devices
     assert {device.node for device in devices} == {node.id for node in nodes}
     assert all(device.simulated and device.pool is None for device in devices)
 

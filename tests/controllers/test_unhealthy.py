@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.protocol import Inventory
 from jupyter_gpu_quota.controllers.scheduling import UNREAD_MS
 from jupyter_gpu_quota.core.facts import DeviceFact
-from jupyter_gpu_quota.core.model import Device, Health, JobState, JobTarget, Node
+from jupyter_gpu_quota.core.model import Health, JobState, JobTarget
 from jupyter_gpu_quota.core.plan import Stop
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
@@ -190,9 +191,9 @@ class MuteExecutor(FakeJobs):
     mute: bool = True
     asked: int = 0
 
-    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]] | None:  # type: ignore[override]
+    def inventory(self) -> Inventory | None:  # type: ignore[override]
         self.asked += 1
-        return None if self.mute else (self.nodes, self.devices)
+        return None if self.mute else Inventory(self.nodes, self.devices)
 
 
 def unreadable(world: World) -> MuteExecutor:

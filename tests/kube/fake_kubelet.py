@@ -15,13 +15,14 @@ import os
 import signal
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from jupyter_gpu_quota.backends.kubernetes.client.api_server import ApiServer, Conflict, NotFound
+from jupyter_gpu_quota.backends.kubernetes.client.api_server import ApiServer, Conflict, NotFound, Unavailable
 from jupyter_gpu_quota.backends.kubernetes.client.informer import Informer
 from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
 from tests.kube.control_plane import ControlPlane, free_port
@@ -31,6 +32,8 @@ IMAGE_ID = "site/image@sha256:0123"
 """The image of every container, as a kubelet would report it."""
 GPU = "nvidia.com/gpu"
 TERMINAL = ("Succeeded", "Failed")
+AGAIN_S = 0.2
+"""The interval of attempts to reach an API server that is away."""
 
 
 class FakeKubelet:
@@ -124,8 +127,8 @@ class FakeKubelet:
         await self._report(path, uid, {"phase": "Failed" if code else "Succeeded"}, {"terminated": ended})
         while (found := self._pods.objects.get(name)) is not None and found["metadata"]["uid"] == uid:
             if "deletionTimestamp" in found["metadata"]:
-                with contextlib.suppress(NotFound, Conflict):
-                    await self._server.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
+                options = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+                await self._sent(partial(self._server.delete, path, options))
             self._changed[uid].clear()
             await self._changed[uid].wait()
 
@@ -182,8 +185,18 @@ class FakeKubelet:
         container = {**known, "ready": "running" in state, "state": state}
         place = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
         body = {"metadata": {"uid": uid}, "status": {**status, **place, "containerStatuses": [container]}}
-        with contextlib.suppress(NotFound, Conflict):
-            self._pods.note(await self._server.patch(f"{path}/status", body))
+        if (found := await self._sent(partial(self._server.patch, f"{path}/status", body))) is not None:
+            self._pods.note(found)
+
+    async def _sent(self, request: Callable[[], Coroutine[Any, Any, Json]]) -> Json | None:
+        """The answer to a request, which is repeated while the API server is away; None where the pod changed."""
+        while True:
+            try:
+                return await request()
+            except (NotFound, Conflict):
+                return None
+            except Unavailable:
+                await asyncio.sleep(AGAIN_S)
 
     # --- logs -----------------------------------------------------------------------------------------------------
     async def _serve_logs(self) -> None:

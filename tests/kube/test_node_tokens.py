@@ -15,6 +15,7 @@ from jupyter_gpu_quota.backends.kubernetes.node_tokens import (
     REFUSED_FOR_S,
     VERIFIED_FOR_S,
     NodeTokenReviews,
+    audience_of,
 )
 from jupyter_gpu_quota.backends.protocol import NodeUnverified, TokenRefused
 from tests.kube.agents import account_of, agent_pod, make_node, token_of
@@ -100,6 +101,16 @@ def test_a_token_for_the_api_server_is_refused_without_a_request(
     token = token_of(control_plane, namespace, "agent-a", audience="https://kubernetes.default.svc")
     assert "is not for the audience gpu-quota" in str(refusal(reviews, token))
     assert reviews.server.requests == 0
+
+
+def test_the_agents_of_a_further_cluster_have_an_audience_of_their_own(
+    control_plane: ControlPlane, namespace: str, reviews: Reviews
+) -> None:
+    token = token_of(control_plane, namespace, "agent-a", audience=audience_of("west"))
+    assert "is not for the audience gpu-quota" in str(refusal(reviews, token))
+    assert reviews.server.requests == 0, "no other cluster gets the token"
+    west = NodeTokenReviews(reviews.server, reviews.thread, account_of(namespace), audience=audience_of("west"))
+    assert west.node_of(token) == "node-a"
 
 
 def test_a_forged_token_is_refused(control_plane: ControlPlane, namespace: str, reviews: Reviews) -> None:

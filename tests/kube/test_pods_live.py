@@ -69,7 +69,7 @@ def ended(code: int, reason: str) -> dict[str, Any]:
 
 
 def test_whole_devices_are_requested_of_the_cluster(world: KubernetesWorld, controller: Controller) -> None:
-    _, devices = world.backend.jobs.inventory() or ((), ())
+    devices = (world.backend.jobs.inventory() or ((), ()))[1]
     assert [each.id for each in devices] == ["here/0", "here/1"]
     controller.give(whole("J", 0, 1))
     controller.until(lambda fact: fact.started_at is not None)

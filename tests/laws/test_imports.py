@@ -54,8 +54,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "backends.local": frozenset({"core", "messages", "bundle", "backends.rendering", "backends.job_files", "backends"}),
     "backends.kubernetes": frozenset({"core", "bundle", "backends.rendering", "backends.job_files", "backends"}),
     "backends.kubernetes.agent": frozenset(
-        {"core", "wire", "client", "backends", "backends.rendering", "backends.local", "backends.kubernetes"}
+        {"core", "wire", "client", "backends", "backends.clusters", "backends.rendering", "backends.local"}
+        | {"backends.kubernetes"}
     ),
+    "backends.clusters": frozenset({"core", "backends", "backends.job_files"}),
     "backends.simulated": frozenset({"core", "messages", "backends"}),
     "notifications": frozenset({"core", "messages", "settings"}),
     "controllers": frozenset(
@@ -204,6 +206,7 @@ FORBIDDEN_EXAMPLES = [
     ("backends.local", "from ..simulated.backend import SimulatedBackend"),
     ("backends.kubernetes", "from ..local.host.processes import process"),
     ("backends.kubernetes.agent", "from ....store.records.rows import Row"),
+    ("backends.clusters", "from ..local.host.processes import process"),
     ("backends.simulated", "from ..local.host.processes import process"),
     ("notifications", "from ..store.records.rows import Row"),
     ("controllers", "from ..backends.local.host.processes import process"),

@@ -6,8 +6,10 @@ import pytest
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.core.model import (
+    OWN_CLUSTER,
     Amounts,
     Device,
+    Node,
     Policy,
     Preemption,
     Project,
@@ -101,7 +103,46 @@ def test_a_device_is_in_the_first_pool_that_takes_it(found: Device, pool: str) -
 
 
 def test_a_node_is_known_by_its_name_too() -> None:
-    assert read(WHOLE).pool_of(device("RTX 4090", "01J"), "ws-1") == "lab"
+    assert (
+        read(WHOLE).pool_of(device("RTX 4090", "01J"), Node(id="01J", name="ws-1", cpu_milli=0, memory_mib=0)) == "lab"
+    )
+
+
+def node(cluster: str = OWN_CLUSTER) -> Node:
+    return Node(id="n", name="n", cpu_milli=0, memory_mib=0, cluster=cluster)
+
+
+CLUSTERS = """
+version: 1
+pools:
+  - {name: here-a, selector: {gpu_model: [A100]}}
+  - {name: west-a, selector: {gpu_model: [A100], cluster: west}, uses: [training]}
+  - {name: west-rest, selector: {cluster: west}, uses: [training]}
+  - {name: here-rest}
+projects: []
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "pool"),
+    [
+        pytest.param("NVIDIA A100", OWN_CLUSTER, "here-a", id="without a cluster it is the hub's own"),
+        pytest.param("NVIDIA A100", "west", "west-a", id="cluster and model both match"),
+        pytest.param("Tesla T4", "west", "west-rest", id="the others of that cluster"),
+        pytest.param("Tesla T4", OWN_CLUSTER, "here-rest", id="a pool without a selector"),
+        pytest.param("NVIDIA A100", "north", None, id="a cluster that no pool names is in none"),
+    ],
+)
+def test_a_pool_has_devices_of_one_cluster(model: str, cluster: str, pool: str | None) -> None:
+    assert read(CLUSTERS).pool_of(device(model, "n"), node(cluster)) == pool
+
+
+def test_the_cluster_of_a_selector_is_written_again() -> None:
+    file = read(CLUSTERS)
+    assert [pool.selector.text() for pool in file.pools] == [
+        "gpu_model: [A100]", "gpu_model: [A100] and cluster: west", "cluster: west", "",
+    ]  # fmt: skip
+    assert QuotaFile.from_document(file.to_document()) == file
 
 
 def test_a_device_that_no_selector_takes_is_in_no_pool() -> None:

@@ -49,6 +49,19 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(
             project("quota:\n  a:\n    training: true"), 7, "instead of an amount", id="a truth value for an amount"
         ),
+        pytest.param(
+            "version: 1\npools:\n- {name: w, selector: {cluster: west}}\nprojects: []",
+            3,
+            "notebooks run in the hub's own cluster; write uses: [training, inference]",
+            id="notebooks in a further cluster",
+        ),
+        pytest.param(
+            "version: 1\npools:\n- {name: a, selector: {cluster: west}, uses: [training]}\n"
+            "- {name: b, selector: {cluster: west, node: [n1]}, uses: [training]}\nprojects: []",
+            4,
+            "pool b could never have a device: a is before it",
+            id="a pool behind all of its cluster",
+        ),
         pytest.param(project("quota:\n  a:\n    training: 1/3"), 7, "a decimal, such as 0.333", id="a third of a GPU"),
         pytest.param(project("quota:\n  a:\n    training: 8GiB"), 7, "such as 2 or 0.5", id="memory for an amount"),
         pytest.param(

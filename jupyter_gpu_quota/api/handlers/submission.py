@@ -40,7 +40,7 @@ def spec_of(request: JobRequest, person: Person, store_view: StoreView) -> JobSp
     project = project_of(request.project, person)
     pool = pool_of(request.pool, project, quota, "training")
     if devices and not any(device.pool == pool for device in devices):
-        why = empty_pools(quota, devices, {node.id: node.name for node in nodes.values()})[pool]
+        why = empty_pools(quota, devices, nodes)[pool]
         advice = "choose another pool, or ask an admin to change the selector in the quota file."
         raise Refused(409, "no_device", f"{why} Nothing can start there: {advice}")
     models = models_in_pool(request.gpu_model, pool, devices)

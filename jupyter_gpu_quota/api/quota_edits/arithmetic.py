@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
-from ...core.model import Device, Policy, Window
+from ...core.model import Device, Node, Policy, Window
 from ...core.quota.calendar_fit import check_calendar
 from ...core.quota.checked_ranks import CheckedRanks, checked_ranks, pool_shape
 from ...core.quota.fit import ACCEPTABLE, quota_rows
@@ -43,14 +43,14 @@ class Arithmetic:
 
 
 def arithmetic_of_file(
-    file: QuotaFile, devices: Sequence[Device], now: int, node_names: Mapping[str, str] | None = None
+    file: QuotaFile, devices: Sequence[Device], now: int, nodes: Mapping[str, Node] | None = None
 ) -> Arithmetic:
     """The quotas of a file from now on, with its calendar for two years, on devices that are in its pools.
 
     Before the first device is reported, no quota is refused for lack of devices.
     """
     policy = file.policy(0, now, days=LOOKED_AHEAD_DAYS)
-    empty = empty_pools(file, devices, node_names or {}) if devices else {}
+    empty = empty_pools(file, devices, nodes or {}) if devices else {}
     refusals = [each for each in check_calendar(policy, devices) if devices or each.code not in ACCEPTABLE]
     lacking = {each.pool for each in refusals}
     opens = {window.name for window in policy.windows if window.ends_at > now}
@@ -127,14 +127,14 @@ def _pool(
     return [*found, f"Pool {pool}: these amounts {until}."]
 
 
-def empty_pools(file: QuotaFile, devices: Sequence[Device], node_names: Mapping[str, str]) -> dict[str, str]:
+def empty_pools(file: QuotaFile, devices: Sequence[Device], nodes: Mapping[str, Node]) -> dict[str, str]:
     """Why each pool without a device has none."""
     has = {device.pool for device in devices}
-    return {pool.name: _why_empty(pool, devices, node_names) for pool in file.pools if pool.name not in has}
+    return {pool.name: _why_empty(pool, devices, nodes) for pool in file.pools if pool.name not in has}
 
 
-def _why_empty(pool: PoolSection, devices: Sequence[Device], node_names: Mapping[str, str]) -> str:
-    taken = {device.pool for device in devices if pool.selector.takes(device, node_names.get(device.node, ""))}
+def _why_empty(pool: PoolSection, devices: Sequence[Device], nodes: Mapping[str, Node]) -> str:
+    taken = {device.pool for device in devices if pool.selector.takes(device, nodes.get(device.node))}
     if taken:
         before = " and ".join(sorted(name for name in taken if name))
         return f"Pool {pool.name} has no device: the devices that match it are in {before}, which is listed before it."
@@ -142,7 +142,10 @@ def _why_empty(pool: PoolSection, devices: Sequence[Device], node_names: Mapping
     here = ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
     on = ""
     if pool.selector.node is not None:
-        on = f", on the nodes {', '.join(sorted({node_names.get(one.node, one.node) for one in devices}))}"
+        names = {nodes[one.node].name if one.node in nodes else one.node for one in devices}
+        on = f", on the nodes {', '.join(sorted(names))}"
+    if pool.selector.cluster is not None:
+        on += f", in the clusters {', '.join(sorted({node.cluster for node in nodes.values()}))}"
     return (
         f"No device matches the selector of pool {pool.name}, {pool.selector.text()}; the devices here are {here}{on}."
     )

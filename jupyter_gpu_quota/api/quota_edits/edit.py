@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...core.lifecycle import HOLDS_SLICE
-from ...core.model import Job, Notebook, Policy, Snapshot
+from ...core.model import Job, Node, Notebook, Policy, Snapshot
 from ...quotafile import QuotaFile
 from ...quotafile.difference import Difference, differences
 from .arithmetic import LOOKED_AHEAD_DAYS
@@ -25,7 +25,7 @@ class Edit:
     present: QuotaFile | None
     old: Policy
     snapshot: Snapshot
-    node_names: Mapping[str, str]
+    nodes: Mapping[str, Node]
     now: int
 
     @classmethod
@@ -36,7 +36,7 @@ class Edit:
             present=store_view.quota_file,
             old=store_view.quota.policy if store_view.quota else Policy(revision=0),
             snapshot=services.decisions.snapshot(),
-            node_names={node.id: node.name for node in store_view.nodes.values()},
+            nodes={node.id: node for node in store_view.nodes.values()},
             now=store_view.now(),
         )
 
@@ -53,7 +53,7 @@ class Edit:
     def moved(self) -> Snapshot:
         """The same state with its devices in the pools of the new file."""
         devices = tuple(
-            replace(device, pool=self.file.pool_of(device, self.node_names.get(device.node, "")))
+            replace(device, pool=self.file.pool_of(device, self.nodes.get(device.node)))
             for device in self.snapshot.devices
         )
         return replace(self.snapshot, devices=devices)

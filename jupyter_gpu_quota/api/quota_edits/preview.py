@@ -67,7 +67,7 @@ async def objections_to(services: Services, edit: Edit) -> Objections:
         *storage_edits(edit, services.settings.keep_jobs_days),
         *await store_view.compute_slow(ceilings),
     )
-    sums = await store_view.compute_slow(arithmetic_of_file, edit.file, edit.moved.devices, edit.now, edit.node_names)
+    sums = await store_view.compute_slow(arithmetic_of_file, edit.file, edit.moved.devices, edit.now, edit.nodes)
     removed = {section: names for section in SECTIONS.values() if (names := _removed_names(edit, section))}
     return Objections(
         sums=sums, removals=removals, removed=removed, checked=edit.snapshot.version, ended=ended, warnings=warnings

@@ -15,6 +15,7 @@ from ...core.frozen import with_changes
 from ...core.job_ends import JobEnd, job_end
 from ...core.lifecycle import FINAL, HOLDS_GPU, HOLDS_SLICE, WAITING
 from ...core.model import (
+    OWN_CLUSTER,
     WHOLE_DEVICE,
     Allocation,
     Device,
@@ -293,7 +294,7 @@ def device_view(
         utilisation_unknown=sample.why.get("utilisation_percent") if sample else NO_SAMPLE,
         memory_used_mib=sample.memory_used_mib if sample else None,
         sampled_at=instant(sample.at) if sample else None,
-        cluster=where[0],
+        cluster=_cluster_of(node, where),
         hub=where[1],
     )
 
@@ -335,7 +336,13 @@ def node_view(node: Node, devices: int, store_view: StoreView, where: tuple[str,
     """One node with the number of its devices that are reported. ``where`` is (cluster, hub)."""
     found = copied(NodeView, node) | {"schedulable": node.is_open, "drain_by": maybe_instant(node.drain_by_at)}
     found |= {"gone_at": maybe_instant(store_view.mirror.gone_nodes.get(node.id))}
-    return NodeView(**found, devices=devices, cluster=where[0], hub=where[1])
+    found |= {"unread_since": maybe_instant(node.unread_since_at), "cluster": _cluster_of(node, where)}
+    return NodeView(**found, devices=devices, hub=where[1])
+
+
+def _cluster_of(node: Node | None, where: tuple[str, str]) -> str:
+    """The cluster of a node: a further one, or the one that the deployment is in."""
+    return where[0] if node is None or node.cluster == OWN_CLUSTER else node.cluster
 
 
 def quota_view(revision: QuotaRevision, store_view: StoreView) -> QuotaView:

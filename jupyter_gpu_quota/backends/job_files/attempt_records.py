@@ -27,6 +27,10 @@ class JobAttempts:
         """The newest leader that any supervisor or executor has seen."""
         return read_fence(fence_file(self._state_dir))
 
+    def left_out(self) -> Mapping[str, bool]:
+        """None: there is one state directory."""
+        return {}
+
     def unsettled(self) -> Collection[tuple[str, int]]:
         """The attempts with a marker."""
         return frozenset(unsettled_attempts(self._state_dir))

@@ -44,9 +44,14 @@ class RankPaths(NamedTuple):
     outputs: str
 
 
+def is_job_id(text: str) -> bool:
+    """Whether a text may be the id of a job, and the name of a file."""
+    return _JOB_ID.match(text) is not None
+
+
 def job_directory(state_dir: str, job: str) -> str:
     """The job's directory; raises ValueError for an invalid id, such as a path."""
-    if not _JOB_ID.match(job):
+    if not is_job_id(job):
         raise ValueError(f"{job!r} is not a job id: letters, digits, - and _ only, 64 at most")
     return os.path.join(os.path.abspath(state_dir), "jobs", job)
 

@@ -30,16 +30,16 @@ class KubernetesBackend:
     """All parts of one cluster. ``state_dir`` is where this process has the volume of jobs.
 
     ``kubeconfig`` None: the credentials of this pod. ``on_change`` is called after each change that ``observe``
-    reports, from another thread.
+    reports, from another thread. ``bundles_dir`` has the code of jobs; None: it is on the volume.
     """
 
     def __init__(
         self, state_dir: str | os.PathLike[str], settings: PodSettings, *, kubeconfig: str | None = None,
         context: str | None = None, on_change: Callable[[], object] = lambda: None,
-        patience_s: float = PATIENCE_S, log_limit_mib: int = 64,
+        patience_s: float = PATIENCE_S, log_limit_mib: int = 64, bundles_dir: str | None = None,
     ) -> None:  # fmt: skip
         self._server, self._thread, self._settings = ApiServer(kubeconfig, context), LoopThread(), settings
-        volume = JobVolume(os.fspath(state_dir), log_limit_mib)
+        volume = JobVolume(os.fspath(state_dir), log_limit_mib, bundles_dir=bundles_dir)
         volume.make_layout()
         self._nodes = Informer(self._server, "/api/v1/nodes")
         self._slices = Informer(self._server, "/apis/resource.k8s.io/v1/resourceslices")

@@ -44,7 +44,7 @@ async def read_cluster(server: ApiServer, settings: PodSettings) -> ClusterRepor
         nodes, slices, claims, pods = [await _all(server, path) for path in _LISTED]
     except RequestFailed as error:
         return ClusterReport(**about, published={}, used_by_others={}, unread=str(error))
-    found, devices = inventory(nodes, slices, settings.driver, settings.fractions, settings.topology_labels)
+    found, devices, _ = inventory(nodes, slices, settings.driver, settings.fractions, settings.topology_labels)
     published = published_devices(slices, settings.driver, settings.fractions)
     used = _used_by_others(claims, pods, devices, published, settings)
     return ClusterReport(

@@ -15,7 +15,10 @@ from .client.api_server import ApiServer, Json, RequestFailed
 from .client.loop_thread import LoopThread
 
 AUDIENCE = "gpu-quota"
-"""The audience of the agents' tokens: a token for the API server, or for another service, is not accepted."""
+"""The audience of the agents' tokens: a token for the API server, or for another service, is not accepted.
+
+That of a further cluster is ``gpu-quota.<cluster>``, so that its tokens are verified by that cluster alone.
+"""
 
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 NODE_NAME = "authentication.kubernetes.io/node-name"
@@ -36,9 +39,11 @@ class NodeTokenReviews:
     """``account`` is the user name of the agents' service account; empty: every token is refused. It is thread-safe."""
 
     def __init__(
-        self, server: ApiServer, thread: LoopThread, account: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, server: ApiServer, thread: LoopThread, account: str, clock: Callable[[], float] = time.monotonic,
+        *, audience: str = AUDIENCE,
+    ) -> None:  # fmt: skip
         self._server, self._thread, self._account, self._clock = server, thread, account, clock
+        self._audience = audience
         self._known: dict[bytes, _Known] = {}
         self._free = threading.BoundedSemaphore(MAX_AT_ONCE)
 
@@ -71,20 +76,25 @@ class NodeTokenReviews:
             self._free.release()
 
     def _review(self, token: str) -> str:
-        if AUDIENCE not in (_claims(token) or {}).get("aud", ()):
-            raise TokenRefused(f"this token is not for the audience {AUDIENCE}", is_valid=False)
-        body: Json = {"spec": {"token": token, "audiences": [AUDIENCE]}}
+        if self._audience not in (_claims(token) or {}).get("aud", ()):
+            raise TokenRefused(f"this token is not for the audience {self._audience}", is_valid=False)
+        body: Json = {"spec": {"token": token, "audiences": [self._audience]}}
         try:
             found = self._thread.call(self._server.create(REVIEWS, body), TIMEOUT_S)
         except (RequestFailed, TimeoutError) as error:
             raise NodeUnverified(f"the API server does not verify tokens now: {error or 'time-out'}") from error
-        return node_in_review(found["status"], self._account)
+        return node_in_review(found["status"], self._account, self._audience)
 
 
-def node_in_review(status: Json, account: str) -> str:
+def audience_of(cluster: str | None) -> str:
+    """The audience of the agents of a further cluster; None: the hub's own."""
+    return AUDIENCE if cluster is None else f"{AUDIENCE}.{cluster}"
+
+
+def node_in_review(status: Json, account: str, audience: str = AUDIENCE) -> str:
     """The node in the status of a TokenReview. Raises TokenRefused."""
-    if not status.get("authenticated") or AUDIENCE not in status.get("audiences", ()):
-        why = status.get("error") or f"it is not for the audience {AUDIENCE}"
+    if not status.get("authenticated") or audience not in status.get("audiences", ()):
+        why = status.get("error") or f"it is not for the audience {audience}"
         raise TokenRefused(f"the API server of the cluster does not accept this token: {why}", is_valid=False)
     user = status["user"]
     if not account or user["username"] != account:

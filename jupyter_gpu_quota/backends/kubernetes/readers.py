@@ -9,7 +9,7 @@ from ..rendering.pods import PodSettings
 from .client.api_server import ApiServer
 from .client.loop_thread import LoopThread
 from .enforcement import ClusterEnforcement
-from .node_tokens import NodeTokenReviews
+from .node_tokens import NodeTokenReviews, audience_of
 from .outputs import ClusterOutputs
 
 OPEN_TIMEOUT_S = 15.0
@@ -17,11 +17,12 @@ OPEN_TIMEOUT_S = 15.0
 
 def kubernetes_readers(
     state_dir: str | os.PathLike[str], settings: PodSettings, *, kubeconfig: str | None = None,
-    context: str | None = None, agent_account: str = "",
+    context: str | None = None, agent_account: str = "", cluster: str | None = None,
 ) -> BackendReaders:  # fmt: skip
     """The readers of one namespace, and of the volume where this process has it.
 
-    ``agent_account`` is the user name of the service account of the nodes' agents; empty: there are none.
+    ``agent_account`` is the user name of the service account of the nodes' agents; empty: there are none. ``cluster``
+    is the name of a further cluster; None: the hub's own.
     """
     server, thread = ApiServer(kubeconfig, context), LoopThread()
     thread.call(server.open(), OPEN_TIMEOUT_S)
@@ -29,7 +30,7 @@ def kubernetes_readers(
         outputs=ClusterOutputs(server, thread, settings.namespace, os.fspath(state_dir)),
         capabilities=ClusterEnforcement(server, thread, settings),
         submissions=ClusterSubmissionChecks(),
-        nodes=NodeTokenReviews(server, thread, agent_account),
+        nodes=NodeTokenReviews(server, thread, agent_account, audience=audience_of(cluster)),
         in_pods=True,
     )
 

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from ...core.facts import RankFact
 from ...core.lifecycle import CHECKPOINTED
 from ...core.model import Device, Node
-from ..protocol import StartOrder, StopOrder
+from ..protocol import Inventory, StartOrder, StopOrder
 
 TERMINATED, KILLED = -15, -9
 
@@ -108,10 +108,10 @@ class SimulatedJobs:
     _entries: int = 0
 
     # --- the protocol of jobs ------------------------------------------------------------------------------------
-    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
+    def inventory(self) -> Inventory:
         self.inventory_changed = False
         nodes = tuple(node for node in self.nodes if node.id not in self._lost_nodes)
-        return nodes, tuple(device for device in self.devices if device.node not in self._lost_nodes)
+        return Inventory(nodes, tuple(device for device in self.devices if device.node not in self._lost_nodes))
 
     def start(self, order: StartOrder) -> None:
         key = order.job, order.attempt

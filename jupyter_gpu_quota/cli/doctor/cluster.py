@@ -6,6 +6,9 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from traitlets import TraitError
 
 from ...backends.kubernetes.client.api_server import ApiServer, CredentialsMissing, RequestFailed
 from ...backends.kubernetes.cluster_report import ClusterReport, read_cluster
@@ -13,7 +16,7 @@ from ...backends.rendering.pods import PodSettings, can_reserve
 from ...core.amounts import counted, gpu_text
 from ...core.model import WHOLE_DEVICE, Node
 from ...deployment.selected_backend import BackendUnavailable, credentials, pod_settings
-from ...settings import GPUQuota
+from ...settings import GPUQuota, cluster_settings
 from .probes import Result, fail, ok, skip, warn
 
 DRA_SINCE = (1, 36)
@@ -22,8 +25,21 @@ DRA_SINCE = (1, 36)
 TIMEOUT_S = 60.0
 
 
+def clusters(config: GPUQuota) -> Iterator[Result]:
+    """The checks of the hub's own cluster, and those of each further one, with its name before what is checked."""
+    yield from cluster(config)
+    try:
+        further = cluster_settings(config)
+    except TraitError as error:
+        yield fail("clusters", str(error), "correct c.GPUQuota.kubernetes_clusters")
+        return
+    for name, settings in further.items():
+        for each in cluster(settings):
+            yield replace(each, what=f"{name}: {each.what}")
+
+
 def cluster(config: GPUQuota) -> Iterator[Result]:
-    """All checks, or why the cluster cannot be read."""
+    """All checks of one cluster, or why it cannot be read."""
     try:
         settings = pod_settings(config)
         found = asyncio.run(_read(config, settings))

@@ -116,10 +116,10 @@ def _settings_result(known: KnownSettings) -> Result:
 def _backend_results(known: KnownSettings) -> Iterator[Result]:
     """The machine on which jobs run, or the cluster."""
     if known.config.backend == "kubernetes":
-        from .cluster import cluster
+        from .cluster import clusters
 
         yield probes.hub()
-        yield from cluster(known.config)
+        yield from clusters(known.config)
     else:
         yield from probes.machine(device_probes.gpus(known), known.own_accounts)
 

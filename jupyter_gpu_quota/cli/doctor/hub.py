@@ -103,7 +103,7 @@ def quota(path: Path, known: KnownSettings, *, here: bool) -> Result:
 def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: KnownSettings) -> Result:
     from ...api.quota_edits.arithmetic import arithmetic_of_file
 
-    placed = [replace(device, pool=file.pool_of(device, device.node)) for device in devices]
+    placed = [replace(device, pool=file.pool_of(device)) for device in devices]
     refusals = arithmetic_of_file(file, placed, int(time.time() * 1000)).refusals
     if refusals:
         advice = "lower a quota or add devices; or apply it with --accept-overcommit"

@@ -17,6 +17,7 @@ from ...store.history_mark import HistoryMark, Mark
 from ...store.records.calls import Lease, LeaseLost
 from ...store.records.commands import Refusal
 from ...store.records.recovery import ForgetUnknownWork, Hold, HoldDecisions, UnknownWork
+from ...store.records.rows import Changes
 from ...store.transactions import Store
 from ...store.writes.recovery import foreign_milli
 
@@ -72,12 +73,21 @@ class RecoveryGuard:
         return attempts, differences(jobs, attempts)
 
     def _jobs(self) -> dict[str, Job]:
-        records = self._store.changes(0, ended=False).jobs
-        return {record.job.id: record.job for record in records if record.job.state not in FINAL}
+        """The jobs that have not ended, without those that hold a device of a cluster that is left out."""
+        changes = self._store.changes(0, ended=False)
+        unknown = holders_in(changes, self._attempts.left_out().keys())
+        jobs = (record.job for record in changes.jobs)
+        return {job.id: job for job in jobs if job.state not in FINAL and job.id not in unknown}
 
     def _read(self) -> None:
         self.hold = self._store.hold()
         self.unknown = {(each.job, each.attempt): each for each in self._store.unknown_work()}
+
+    def check_clusters(self) -> None:
+        """Raise LeaseLost where a cluster that is left out can be read again: a new term has it."""
+        back = sorted(name for name, is_back in self._attempts.left_out().items() if is_back)
+        if back:
+            raise LeaseLost(f"Cluster {', '.join(back)} can be read again; this leader begins a new term with it.")
 
     # --- the mark -------------------------------------------------------------------------------------------------
     def note(self, lease: Lease) -> None:
@@ -107,7 +117,7 @@ class RecoveryGuard:
             return True
         if accepted.stop_unknown:
             self._stop(executor, (each for each in found if _is_without_job(each)), lease)
-        if any(each.stops_recovery for each in found):
+        if self._attempts.left_out() or any(each.stops_recovery for each in found):
             return True
         self._mark.write(Mark(position=self._store.position(), holder=lease.holder, fencing=lease.fencing))
         if self._store.recover(attempts, lease=lease, now=now):
@@ -174,6 +184,13 @@ def _evidence_of_work(found: tuple[Difference, ...]) -> Iterator[Evidence]:
     jobs = [each for each in found if each.kind is not DifferenceKind.ENDED or each.attempt != each.known_attempt]
     if jobs:
         yield WorkDiffers(jobs=len(jobs))
+
+
+def holders_in(changes: Changes, clusters: Collection[str]) -> set[str]:
+    """The work that holds a device of these clusters."""
+    nodes = {node.id for node in changes.nodes if node.cluster in clusters}
+    devices = {device.id for device in changes.devices if device.node in nodes}
+    return {held.workload for held in changes.allocations if held.device in devices}
 
 
 def _is_without_job(each: Difference) -> bool:

@@ -11,7 +11,20 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ..lifecycle import RUNS
-from ..model import MS_PER_S, Device, Health, Job, JobState, JobTarget, Node, Notebook, Policy, Snapshot, Upkeep
+from ..model import (
+    MS_PER_S,
+    OWN_CLUSTER,
+    Device,
+    Health,
+    Job,
+    JobState,
+    JobTarget,
+    Node,
+    Notebook,
+    Policy,
+    Snapshot,
+    Upkeep,
+)
 from ..placement.ledger import Ledger
 from ..placement.place import EmptyPool, request_of
 from ..plan import Stop
@@ -180,14 +193,25 @@ def _quarantined(snapshot: Snapshot, work: Job | Notebook, milli: int, quarantin
 def _unavailable(work: Job | Notebook, milli: int, unavailable: list[Device], nodes: Iterable[Node]) -> Reason:
     """Why work waits that needs unavailable devices; the first of them is named."""
     first = unavailable[0]
+    node = next((node for node in nodes if node.id == first.node), None)
+    cluster, unread_since_at = _unread(node)
     return DeviceUnavailable(
         project=work.project,
         pool=work.pool,
         asked_milli=milli,
         device=first.id,
         devices=len(unavailable),
-        trouble=_trouble(first, next((node for node in nodes if node.id == first.node), None)),
+        trouble=_trouble(first, node),
+        cluster=cluster,
+        unread_since_at=unread_since_at,
     )
+
+
+def _unread(node: Node | None) -> tuple[str | None, int | None]:
+    """The further cluster of a node, and since when it cannot be read."""
+    if node is None or node.cluster == OWN_CLUSTER or node.unread_since_at is None:
+        return None, None
+    return node.cluster, node.unread_since_at
 
 
 def _trouble(device: Device, node: Node | None) -> str:

@@ -66,7 +66,7 @@ def read(text: str) -> QuotaFile:
 def edit_of(old: QuotaFile | None, new: QuotaFile, at: str = NOON) -> Edit:
     now = int(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()) * 1000
     nothing = Snapshot(version=1, now=now, nodes=(), devices=())
-    return Edit(file=new, present=old, old=Policy(revision=0), snapshot=nothing, node_names={}, now=now)
+    return Edit(file=new, present=old, old=Policy(revision=0), snapshot=nothing, nodes={}, now=now)
 
 
 def sentences(old: str | None, new: str, at: str = NOON) -> list[str]:

@@ -30,7 +30,7 @@ def changes(old: str | None, new: str) -> list[str]:
     present = None if old is None else read(old)
     nothing = Snapshot(version=1, now=0, nodes=(), devices=())
     return edit_changes(
-        Edit(file=read(new), present=present, old=Policy(revision=0), snapshot=nothing, node_names={}, now=0)
+        Edit(file=read(new), present=present, old=Policy(revision=0), snapshot=nothing, nodes={}, now=0)
     )
 
 

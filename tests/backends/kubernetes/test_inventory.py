@@ -50,7 +50,7 @@ def resource_slice(*devices: dict[str, Any], generation: int = 1, driver: str = 
 
 def test_a_device_plugin_counts_slots_without_a_uuid() -> None:
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100", "nvidia.com/gpu.memory": "81559"}
-    nodes, devices = inventory([node("gpu01", 2, labels=labels), node("cpu01")], [])
+    nodes, devices, _ = inventory([node("gpu01", 2, labels=labels), node("cpu01")], [])
     assert [(each.id, each.cpu_milli, each.memory_mib, each.schedulable) for each in nodes] == [
         ("gpu01", 63_500, 1024, True)
     ]
@@ -67,12 +67,12 @@ def test_nodes_name_their_groups_of_close_nodes_by_labels() -> None:
         node("c", 1, labels={"zone": "z"}),
         node("d", 1),
     ]
-    nodes, _ = inventory_of(given, [], DRIVER, "auto", labels)
+    nodes, _, _ = inventory_of(given, [], DRIVER, "auto", labels)
     assert [each.topology for each in nodes] == [("c1.0", "r1"), ("", "r1"), (), ()]
 
 
 def test_published_devices_replace_the_count() -> None:
-    _, devices = inventory([node("gpu01", 8)], [resource_slice(device("gpu-1"), device("gpu-0"))])
+    _, devices, _ = inventory([node("gpu01", 8)], [resource_slice(device("gpu-1"), device("gpu-0"))])
     assert [(each.id, each.uuid, each.model, each.memory_mib) for each in devices] == [
         ("gpu01/gpu-0", "GPU-gpu-0", "NVIDIA H100", 81_559), ("gpu01/gpu-1", "GPU-gpu-1", "NVIDIA H100", 81_559),
     ]  # fmt: skip
@@ -97,7 +97,7 @@ def test_only_the_newest_generation_of_a_pool_counts_and_only_of_our_driver() ->
     ],
 )
 def test_whether_a_node_takes_work(given: dict[str, Any], expected: bool) -> None:
-    (found,), _ = inventory([given], [])
+    (found,), _, _ = inventory([given], [])
     assert found.schedulable is expected
 
 
@@ -155,7 +155,7 @@ def test_a_device_without_a_uuid_or_memory_is_left_out() -> None:
 
 
 def test_an_annotated_node_has_simulated_devices() -> None:
-    _, devices = inventory([node("n", annotations={"gpu-quota.jupyter.org/simulated-gpus": "2"})], [])
+    _, devices, _ = inventory([node("n", annotations={"gpu-quota.jupyter.org/simulated-gpus": "2"})], [])
     assert [(each.id, each.simulated, each.uuid) for each in devices] == [
         ("n/0", True, "SIM-n-0"), ("n/1", True, "SIM-n-1"),
     ]  # fmt: skip
@@ -181,7 +181,7 @@ def test_a_text_that_is_no_quantity_is_refused(text: str) -> None:
 
 def test_with_dra_alone_nodes_of_a_device_plugin_are_not_used() -> None:
     nodes = [node("gpu01", 2), node("gpu02", 2), node("sim", annotations={SIMULATED_GPUS: "1"})]
-    _, devices = inventory_of(nodes, [resource_slice(device())], DRIVER, "dra")
+    _, devices, _ = inventory_of(nodes, [resource_slice(device())], DRIVER, "dra")
     assert [each.id for each in devices] == ["gpu01/gpu-0", "sim/0"]
 
 

@@ -71,7 +71,7 @@ def _world() -> Iterator[ServiceWorld]:
         world.apply(QUOTA, ())
         nodes = [Node(id=f"node-{n:03}", name=f"node-{n:03}", cpu_milli=64_000, memory_mib=2**20) for n in range(NODES)]
         devices = [_device(node.id, index) for node in nodes for index in range(DEVICES_OF_NODE)]
-        placed = tuple(replace(device, pool=world.quota.pool_of(device, device.node)) for device in devices)
+        placed = tuple(replace(device, pool=world.quota.pool_of(device)) for device in devices)
         world.record(SetInventory(nodes=tuple(nodes), devices=placed))
         for number in range(JOBS):
             world.submit(("bob", "patty")[number % 2], name=f"job {number}")

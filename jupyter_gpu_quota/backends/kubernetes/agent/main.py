@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....client.connection import GPUQuotaError, service_root
+from ....core.model import OWN_CLUSTER
+from ...clusters.names import Names
 from ...local.sampling.nvml_sampler import NvmlSampler
 from ..client.api_server import ApiServer, CredentialsMissing
 from .heartbeat import Heartbeat
@@ -25,6 +27,7 @@ class AgentSettings:
     """``kubeconfig`` None: the credentials of this pod. ``hub`` is the name of the hub in the labels of pods.
 
     ``heartbeat`` is the file that is touched while all parts of the agent turn; None: there is none.
+    ``cluster`` is the name of a further cluster; empty: the hub's own.
     """
 
     url: str
@@ -33,6 +36,7 @@ class AgentSettings:
     node: str
     token_file: str
     kubeconfig: str | None = None
+    cluster: str = ""
     sample_every_s: float = SAMPLE_EVERY_S
     heartbeat: str | None = None
 
@@ -57,8 +61,8 @@ async def _run(settings: AgentSettings) -> None:
     if not reader.sees_host:
         log.warning("this agent has no hostPID: the use of devices has no known workload, and no order is carried out")
     sampler = NvmlSampler(reader)
-    heartbeat = Heartbeat(settings.heartbeat)
-    sender = SampleSender(settings.node, sampler, send, every_s=settings.sample_every_s, turned=heartbeat.part())
+    heartbeat, node = Heartbeat(settings.heartbeat), Names(settings.cluster or OWN_CLUSTER).outside(settings.node)
+    sender = SampleSender(node, sampler, send, every_s=settings.sample_every_s, turned=heartbeat.part())
     parts = [pods.run(heartbeat.part()), sender.run()]
     if reader.sees_host:
         parts.append(KillOrders(server, settings.namespace, pods).run(heartbeat.part()))

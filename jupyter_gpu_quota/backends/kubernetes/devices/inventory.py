@@ -62,7 +62,7 @@ def inventory(
             why = why_not_ready(node)
             found_nodes.append(_node(node, topology_labels))
             found_devices += [replace(each, trouble=why) for each in devices] if why else devices
-    return tuple(found_nodes), tuple(found_devices)
+    return Inventory(tuple(found_nodes), tuple(found_devices))
 
 
 def published_devices(slices: Iterable[Json], driver: str, fractions: str = "auto") -> list[PublishedDevice]:

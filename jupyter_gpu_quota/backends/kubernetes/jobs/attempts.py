@@ -9,6 +9,7 @@ from ....core.facts import RankFact
 from ....core.model import Placement
 from ....core.recovery.differences import AttemptRecord
 from ...job_files.attempt_records import JobAttempts
+from ..client.api_server import RequestFailed
 from ..client.fencing import ClusterFence, FenceMissing
 from ..client.loop_thread import LoopThread
 from .jobs import KubernetesJobs
@@ -32,6 +33,12 @@ class ClusterAttempts:
             return self._thread.call(self._fence.newest(), TIMEOUT_S)
         except FenceMissing:
             return 0
+        except RequestFailed as error:
+            raise OSError(f"the fencing number of the cluster cannot be read: {error}") from error
+
+    def left_out(self) -> Mapping[str, bool]:
+        """None: there is one cluster."""
+        return {}
 
     def unsettled(self) -> Collection[tuple[str, int]]:
         """The attempts with a record that is not settled. Raises OSError while the records cannot be read."""
@@ -47,7 +54,10 @@ class ClusterAttempts:
         present: dict[str, int] = {}
         for job, attempt in self.unsettled():
             present[job] = max(attempt, present.get(job, 0))
-        found = self._thread.call(self._of_cluster(present.items()), TIMEOUT_S)
+        try:
+            found = self._thread.call(self._of_cluster(present.items()), TIMEOUT_S)
+        except RequestFailed as error:
+            raise OSError(f"the attempts of the cluster cannot be read: {error}") from error
         return sorted(
             [*found, *self._settled.newest([job for job in jobs if job not in present])], key=lambda each: each.job
         )

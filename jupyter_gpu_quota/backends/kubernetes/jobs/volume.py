@@ -31,11 +31,15 @@ DETACHED, DROPPED = ("work", "checkpoint", "outputs"), "dropped"
 
 @dataclass(frozen=True, slots=True)
 class JobVolume:
-    """One volume. ``log_limit_mib`` is for a rank's log, ``work_limit_mib`` for the unpacked code."""
+    """One volume. ``log_limit_mib`` is for a rank's log, ``work_limit_mib`` for the unpacked code.
+
+    ``bundles_dir`` has the code of jobs; None: it is on the volume.
+    """
 
     state_dir: str
     log_limit_mib: int = 64
     work_limit_mib: int = 102_400
+    bundles_dir: str | None = None
 
     def make_layout(self) -> None:
         """Make the folders that all jobs share."""
@@ -59,7 +63,7 @@ class JobVolume:
         first = self.paths(order.job, order.attempt, 0)
         if order.bundle is not None and not Path(first.code).exists():
             limits = BundleLimits(packed_bytes=self.work_limit_mib * MIB, unpacked_bytes=self.work_limit_mib * MIB)
-            with Path(bundle_file(f"{self.state_dir}/bundles", order.bundle)).open("rb") as file:
+            with Path(bundle_file(self.bundles_dir or f"{self.state_dir}/bundles", order.bundle)).open("rb") as file:
                 unpack_whole(file, first.code, f"{first.work}/.unpack-{order.attempt}", limits)
 
     def unconfirmed_before(self, job: str, attempt: int) -> int | None:

@@ -62,7 +62,7 @@ class NvmlSampler:
         if not isinstance(reading, Reading):
             return None
         self._note(reading)
-        return (machine(node),), tuple(_device(node, found) for found in reading.devices)
+        return Inventory((machine(node),), tuple(_device(node, found) for found in reading.devices))
 
     def facts(self) -> Sequence[DeviceFact]:
         """Foreign use and broken devices of the last sample that the store does not have yet."""

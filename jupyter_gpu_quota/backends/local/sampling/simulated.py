@@ -36,7 +36,7 @@ class SimulatedSampler:
 
     def inventory(self, node: str) -> Inventory:
         """This machine, with the devices of the settings."""
-        return (machine(node),), tuple(simulated(node, self._settings))
+        return Inventory((machine(node),), tuple(simulated(node, self._settings)))
 
     def facts(self) -> Sequence[DeviceFact]:
         """Nothing: simulated devices do not break, and have no foreign use."""

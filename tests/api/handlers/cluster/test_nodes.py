@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from jupyter_gpu_quota.cli import main
-from jupyter_gpu_quota.core.model import JobState, Upkeep
+from jupyter_gpu_quota.core.model import JobState, Node, Upkeep
+from jupyter_gpu_quota.store.records.commands import SetInventory
 from tests.api.pages.browser import open_page, seen
-from tests.api.world import ServiceWorld, service_world
+from tests.api.world import ServiceWorld, service_world, train_devices
 
 
 @pytest.fixture
@@ -25,12 +27,33 @@ def change(world: ServiceWorld, word: str, who: str = "ann", **edit: object):  #
     return world.post(f"nodes/node-1/actions/{word}", who, edit)
 
 
+def nodes_command(world: ServiceWorld, *words: str) -> Result:
+    address = ["--url", f"http://127.0.0.1:{world.port}/services/gpu-quota/", "--token", "token-ann"]
+    return CliRunner().invoke(main, ["nodes", *words, *address])
+
+
 def running(world: ServiceWorld, **more: object) -> str:
     job = str(world.submit(**more)["id"])
     world.step()
     world.see_running(job)
     world.run(world.services.store_view.refresh())
     return job
+
+
+def test_a_node_of_a_lost_cluster_names_it_and_the_instant(world: ServiceWorld) -> None:
+    own = Node(id="node-1", name="one", cpu_milli=8000, memory_mib=65_536)
+    west = replace(own, id="west:node-1", cluster="west", schedulable=False, unread_since_at=1_790_000_000_000)
+    device = replace(train_devices()[0], id="west:node-1/0", node="west:node-1", pool=None)
+    world.record(SetInventory(nodes=(own, west), devices=(*train_devices(), device)))
+    world.run(world.services.store_view.refresh())
+    nodes = {each["id"]: each for each in world.get("nodes").json["items"]}
+    assert {id: each["cluster"] for id, each in nodes.items()} == {"node-1": "local", "west:node-1": "west"}
+    assert nodes["node-1"]["unread_since"] is None
+    assert nodes["west:node-1"]["unread_since"] == "2026-09-21T14:13:20Z"
+    devices = {each["id"]: each["cluster"] for each in world.get("devices").json["items"]}
+    assert devices["west:node-1/0"] == "west" and set(devices.values()) == {"local", "west"}
+    done = nodes_command(world)
+    assert "unknown: cluster west not read since 2026-09-21 14:13:20Z" in " ".join(done.stdout.split())
 
 
 def test_a_drain_lists_paused_and_staying_work_and_reduced_training_quotas(world: ServiceWorld) -> None:
@@ -123,8 +146,7 @@ def test_an_unknown_node_is_not_found(world: ServiceWorld) -> None:
 
 def test_an_admin_cordons_and_drains_from_the_command_line(world: ServiceWorld) -> None:
     def run(*words: str):  # type: ignore[no-untyped-def]
-        address = ["--url", f"http://127.0.0.1:{world.port}/services/gpu-quota/", "--token", "token-ann"]
-        return CliRunner().invoke(main, ["nodes", *words, *address])
+        return nodes_command(world, *words)
 
     job = running(world)
     dry = run("drain", "node-1", "--dry-run")

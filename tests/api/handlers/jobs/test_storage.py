@@ -170,7 +170,7 @@ def test_a_new_project_has_no_outputs_that_could_be_removed_sooner(site: Site) -
 
 def test_a_first_file_removes_no_outputs_sooner() -> None:
     nothing = Snapshot(version=1, now=0, nodes=(), devices=())
-    edit = Edit(file=read(LIMITED), present=None, old=Policy(revision=0), snapshot=nothing, node_names={}, now=0)
+    edit = Edit(file=read(LIMITED), present=None, old=Policy(revision=0), snapshot=nothing, nodes={}, now=0)
     assert list(storage_edits(edit, keep_jobs_days=30)) == []
 
 
