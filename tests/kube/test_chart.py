@@ -14,10 +14,11 @@ import pytest
 import yaml
 from traitlets.config import Config
 
+from jupyter_gpu_quota.backends.kubernetes.node_tokens import audience_of
 from jupyter_gpu_quota.backends.rendering.admission import FENCE, number_of, with_number
 from jupyter_gpu_quota.backends.rendering.cluster_names import FENCING
 from jupyter_gpu_quota.controllers.main import HEARTBEAT_FILE
-from jupyter_gpu_quota.settings import settings_from_environment
+from jupyter_gpu_quota.settings import cluster_settings, settings_from_environment
 from tests.kube.chart import CHART, EXAMPLES, NEEDED, RELEASE, helm, rendered
 from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
@@ -60,6 +61,13 @@ def test_helm_lint_is_strict_and_finds_nothing(example: str) -> None:
         ),
         pytest.param(["--kube-version", "1.33.9"], "kubeVersion: >=1.34.0-0", id="Kubernetes without claims"),
         pytest.param(["--set", "api.replicas=0"], "api/replicas", id="no pod"),
+        pytest.param(["--set", "clusters[0].name=west"], "clusters/0", id="a cluster without credentials"),
+        pytest.param(["--set", "memberOf.cluster=West"], "memberOf/cluster", id="a name of a cluster that is none"),
+        pytest.param(
+            ["--set", "memberOf.cluster=west", "--set", "agent.enabled=true"],
+            "agent.enabled needs memberOf.serviceUrl",
+            id="agents without the address of the service",
+        ),
     ],
 )
 def test_wrong_values_are_refused_with_their_place(words: list[str], says: str) -> None:
@@ -119,6 +127,45 @@ def test_the_settings_of_the_chart_are_settings_of_the_service() -> None:
     })  # fmt: skip
     assert (settings.backend, settings.kubernetes_volume_claim, settings.tick_ms) == ("kubernetes", "gpu-quota", 500)
     assert settings.database_url == "sqlite://"
+
+
+WEST = (
+    "--set", "clusters[0].name=west", "--set", "clusters[0].existingSecret=gpu-quota-west", "--set",
+    "clusters[0].apiKubeconfigKey=api", "--set", "clusters[0].namespace=gpu-jobs", "--set",
+    "clusters[0].existingClaim=west-jobs", "--set", "clusters[0].settings.fractions=reservation",
+)  # fmt: skip
+
+
+def test_a_further_cluster_has_its_credentials_and_its_volume_in_the_pods_of_the_service() -> None:
+    found = rendered("--values", str(EXAMPLES / "gpu-quota-postgresql.yaml"), *WEST)
+    (settings,) = [each for each in kinds(found, "ConfigMap") if each["metadata"]["name"] == RELEASE]
+    known = settings_from_environment({"JUPYTER_GPU_QUOTA_SETTINGS": settings["data"]["settings.json"]})
+    (west,) = cluster_settings(known).values()
+    assert (west.kubernetes_namespace, west.kubernetes_fractions) == ("gpu-jobs", "reservation")
+    for name, key in {"gpu-quota": "api", "gpu-quota-controllers": "kubeconfig"}.items():
+        (deployment,) = [each for each in kinds(found, "Deployment") if each["metadata"]["name"] == name]
+        volumes = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["volumes"]}
+        mounts = {each["name"]: each["mountPath"] for each in container(deployment)["volumeMounts"]}
+        (item,) = volumes["credentials-west"]["secret"]["items"]
+        assert (item["key"], f"{mounts['credentials-west']}/{item['path']}") == (key, west.kubernetes_config)
+        assert volumes["volume-west"]["persistentVolumeClaim"] == {"claimName": "west-jobs"}
+        assert mounts["volume-west"] == west.state_dir
+
+
+def test_in_a_further_cluster_the_chart_has_no_service() -> None:
+    agents = ("--set", "agent.enabled=true", "--set", "memberOf.serviceUrl=https://hub/services/gpu-quota")
+    found = rendered("--set", "memberOf.cluster=west", *agents)
+    assert not {each["kind"] for each in found} & {"Deployment", "Service", "NetworkPolicy"}
+    assert [each["metadata"]["name"] for each in kinds(found, "ConfigMap")] == [FENCE]
+    assert not [each for each in found if each["metadata"]["name"].endswith("-hub")]
+    own = [each for each in rendered("--set", "agent.enabled=true") if each["kind"] in ("Role", "ClusterRole")]
+    rules = {each["metadata"]["name"]: each["rules"] for each in own if not each["metadata"]["name"].endswith("-hub")}
+    roles = [each for each in found if each["kind"] in ("Role", "ClusterRole")]
+    assert {each["metadata"]["name"]: each["rules"] for each in roles} == rules
+    (agent,) = kinds(found, "DaemonSet")
+    assert {"--cluster=west", "--url=https://hub/services/gpu-quota"} <= set(container(agent)["command"])
+    (token, *_) = agent["spec"]["template"]["spec"]["volumes"]
+    assert token["projected"]["sources"][0]["serviceAccountToken"]["audience"] == audience_of("west")
 
 
 def test_the_values_for_zero_to_jupyterhub_set_up_a_hub() -> None:

@@ -28,9 +28,34 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.agent.namespace | default .Release.Namespace }}
 {{- end -}}
 
+{{/* The address of the service for agents. */}}
+{{- define "gpu-quota.serviceUrl" -}}
+{{- if .Values.memberOf.cluster }}
+{{- required "agent.enabled needs memberOf.serviceUrl in a further cluster: the address of the hub's service" .Values.memberOf.serviceUrl }}
+{{- else -}}
+http://{{ include "gpu-quota.fullname" . }}.{{ .Release.Namespace }}:{{ .Values.service.port }}{{ .Values.hub.baseUrl }}services/gpu-quota
+{{- end -}}
+{{- end -}}
+
 {{/* The user name of the agents' service account. */}}
 {{- define "gpu-quota.agentAccount" -}}
 system:serviceaccount:{{ include "gpu-quota.agentNamespace" . }}:{{ include "gpu-quota.fullname" . }}-agent
+{{- end -}}
+
+{{/* c.GPUQuota.kubernetes_clusters, as JSON. */}}
+{{- define "gpu-quota.clusters" -}}
+{{- $found := dict -}}
+{{- range .Values.clusters }}
+{{- $own := dict
+  "config" (printf "/etc/gpu-quota-clusters/%s/kubeconfig" .name)
+  "context" (.context | default "")
+  "namespace" .namespace
+  "state_dir" (printf "/clusters/%s" .name)
+-}}
+{{- if hasKey $found .name }}{{ fail (printf "clusters: %s occurs twice" .name) }}{{ end -}}
+{{- $_ := set $found .name (mergeOverwrite $own (.settings | default dict)) -}}
+{{- end -}}
+{{- $found | toJson -}}
 {{- end -}}
 
 {{/* c.GPUQuota, as JSON. */}}
@@ -50,6 +75,7 @@ system:serviceaccount:{{ include "gpu-quota.agentNamespace" . }}:{{ include "gpu
   "kubernetes_agent_account" (ternary (include "gpu-quota.agentAccount" .) "" .Values.agent.enabled)
   "kubernetes_pod" .Values.jobs.pod
   "kubernetes_container" .Values.jobs.container
+  "kubernetes_clusters" (include "gpu-quota.clusters" . | fromJson)
 -}}
 {{- if .Values.quotaFile }}{{ $_ := set $own "quota_file" "/etc/gpu-quota/quota.yaml" }}{{ end -}}
 {{- range $name := concat (keys $own) (list "quota_file" "start_service") | uniq | sortAlpha }}
@@ -151,6 +177,10 @@ spec:
             - {name: run, mountPath: /run/gpu-quota}
             - {name: tmp, mountPath: /tmp}
             - {name: settings, mountPath: /etc/gpu-quota, readOnly: true}
+            {{- range $values.clusters }}
+            - {name: credentials-{{ .name }}, mountPath: /etc/gpu-quota-clusters/{{ .name }}, readOnly: true}
+            - {name: volume-{{ .name }}, mountPath: /clusters/{{ .name }}}
+            {{- end }}
       volumes:
         - name: state
           persistentVolumeClaim: {claimName: {{ include "gpu-quota.claim" .root }}}
@@ -158,4 +188,15 @@ spec:
         - {name: tmp, emptyDir: {}}
         - name: settings
           configMap: {name: {{ $name }}}
+        {{- $part := .part }}
+        {{- range $values.clusters }}
+        {{- $key := .kubeconfigKey | default "kubeconfig" }}
+        {{- if eq $part "api" }}{{ $key = .apiKubeconfigKey | default $key }}{{ end }}
+        - name: credentials-{{ .name }}
+          secret:
+            secretName: {{ .existingSecret }}
+            items: [{key: {{ $key | quote }}, path: kubeconfig}]
+        - name: volume-{{ .name }}
+          persistentVolumeClaim: {claimName: {{ .existingClaim }}}
+        {{- end }}
 {{- end -}}
