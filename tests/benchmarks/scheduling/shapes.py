@@ -83,6 +83,14 @@ def gang_claims(nodes: int) -> tuple[Snapshot, Policy]:
     return world(nodes, rules, waiting(1, lambda at: "owner", gpu=8000, ranks=nodes // 2), lambda at: "over"), rules
 
 
+def gang_claims_beside_room(nodes: int, free: int) -> tuple[Snapshot, Policy]:
+    """The same, where some devices are free on nodes apart: work may move there instead of being paused."""
+    snapshot, rules = gang_claims(nodes)
+    gone = _on(snapshot, {f"n{at:04d}-0" for at in range(free)})
+    kept = tuple(one for one in snapshot.allocations if one.workload not in gone)
+    return replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.id not in gone), allocations=kept), rules
+
+
 def many_claim(nodes: int) -> tuple[Snapshot, Policy]:
     """The same victims, and as many one-GPU claims as there are devices."""
     rules = policy(project("over", 0), project("owner", nodes * EACH * 1000))
@@ -156,6 +164,14 @@ SHAPES = (
         peer="11.1 s",
         pauses=2000,
         reserves=1,
+    ),
+    Shape(
+        name="gang of 250 x 8 claims, 500 nodes, 5 devices free",
+        build=lambda: gang_claims_beside_room(500, 5),
+        bound_s=10.0,
+        peer="-",
+        pauses=1999,
+        reserves=5,
     ),
     Shape(
         name="gang of 500 x 8 claims, 1,000 nodes",

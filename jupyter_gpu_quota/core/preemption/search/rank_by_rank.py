@@ -93,6 +93,8 @@ class _RankByRank:
         self.changed_at: dict[int, int] = {}
         """The number of changes of the ledger when a slot changed last."""
         self.read = self.ledger.changes
+        self.room = list(self.ledger.nodes_after(borrowed=False))
+        """The room of each node when the slots were looked at last."""
 
     def run(self) -> bool:
         candidates = self.attempt.candidates
@@ -168,13 +170,18 @@ class _RankByRank:
         if not self.ready:
             return
         slots = dict.fromkeys(slot for _, slot in self.ready)
-        if not self._only_gets_dearer() or self.sets.may_move():
+        if not self._only_gets_dearer() or (self._has_new_room() and self.sets.may_move()):
             self.ready = []
         else:
             slots = dict.fromkeys(slot for slot in slots if slot in changed)
         for slot in slots:
             if (one := self._on_slot(slot)) is not None:
                 heappush(self.ready, (one.cost, slot))
+
+    def _has_new_room(self) -> bool:
+        """Whether a node has more room than at the last look: work of another node may move there."""
+        before, self.room = self.room, list(self.ledger.nodes_after(borrowed=False))
+        return any(now > was for now, was in zip(self.room, before, strict=True))
 
     def _only_gets_dearer(self) -> bool:
         """Whether a further choice makes no set legal that was not."""
