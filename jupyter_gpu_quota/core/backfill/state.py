@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..model import Job, Reservation
+from ..model import MS_PER_S, Job, Reservation
 from ..placement.place import Fit, Piece, Refusal, Request, is_refused, place, reserve, with_cpu_memory
 from ..preemption.accounting import mark_leaving, subtract_use
 from ..preemption.result import Preemption
@@ -49,11 +49,15 @@ class BackfillState:
         """Whether its devices are released for a claim or a start, see :meth:`lifted`."""
         self.recorded: tuple[BackfillReservation, ...] = ()
         """The one with which this plan began, and before that the recorded one if it is another."""
+        self.not_begun: frozenset[str] = frozenset()
+        """Work that had devices before this plan, and has not begun: its end moves with the clock."""
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
         """Reserve the recorded devices again, where the job may still have them. Rule R28."""
+        begin_later = [one.job.id for one in self.pool.running if one.starts_at is None]
+        self.not_begun = frozenset([*begin_later, *(one.id for one in self.pool.reserved)])
         recorded = self.pool.backfill
         held = None if recorded is None else self._held(recorded)
         if held is None:
@@ -103,7 +107,17 @@ class BackfillState:
         return held
 
     def _is_sound(self, held: BackfillReservation, work: Sequence[Running]) -> bool:
+        """Whether the devices are free in time. Work that has not begun counts as if it ended then."""
+        recorded = self.pool.backfill
+        if recorded is not None and recorded.workload == held.job:
+            work = [one for one in work if one.job.id not in self.not_begun] + list(self._begun_in_time(held, work))
         return self._is_whole(held) and has_room_at(self.pool, held.pieces, held.starts_at, work)
+
+    def _begun_in_time(self, held: BackfillReservation, work: Sequence[Running]) -> Iterator[Running]:
+        last = held.starts_at - grace_ms(self.pool)
+        for one in work:
+            if one.job.id in self.not_begun:
+                yield one._replace(starts_at=min(one.ends_at(self.pool.now), last) - one.job.time_limit_s * MS_PER_S)
 
     def plan(self, project: QuotaState, queue: ClassQueue, job: Job) -> BackfillReservation | None:
         """Plan devices and a start for a waiting job beside all that this plan has decided.

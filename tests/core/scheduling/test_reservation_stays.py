@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.core.model import Job
+from jupyter_gpu_quota.core.model import Job, JobState
 from tests.core.world import GENTLE, World, world
 
 PROTECTED = dc.replace(GENTLE, min_runtime_s=7200)
@@ -69,6 +69,24 @@ def test_a_planned_start_counts_notebook_quota_under_a_job_that_will_borrow_it()
     for _ in range(5):
         made.tick()
         assert {one.device for kept in made.decide().backfill for one in kept.placements} == {"n1g2"}
+
+
+# R33
+def test_work_that_has_not_begun_moves_the_planned_start_once_when_it_begins() -> None:
+    """Its end moves with the clock. A plan that followed it would be written at every tick while an image is pulled."""
+    made = world("pool t 2\na 0 of t\nb 0 of t\na runs 2 minutes 60\nb queues 2", preemption=PROTECTED)
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], state=JobState.STARTING, started_at=None)
+    made.tick()
+    job, before = holder(made)
+    for _ in range(5):
+        made.now += 30_000
+        assert made.decide().plan.actions == () and holder(made) == (job, before)
+    begun_at = made.now
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], state=JobState.RUNNING, started_at=begun_at)
+    made.tick()
+    assert holder(made)[1] == begun_at + (3600 + PROTECTED.grace_s) * 1000 > before
+    made.now += 30_000
+    assert made.decide().plan.actions == ()
 
 
 # R27

@@ -9,6 +9,7 @@ from ..model import WHOLE, Job, Placement, Reservation, State, ranks_of, total, 
 from ..places import empty_room, fits, fits_empty, free_later, free_now, take
 from ..shares import notebooks_milli
 from ..steps import STARTS, Action, Ledger, Step
+from ..world import TICK_MS
 from .limits import admits
 
 Found = Iterator[tuple[str, str]]
@@ -135,13 +136,25 @@ def _missing(step: Step, pool: str) -> Found:
 
 # --- the planned start ------------------------------------------------------------------------------------------------
 def _planned_start(step: Step, kept: Reservation) -> Found:
-    """R27: beside what runs longer than until the planned start, the reserved devices have room for the job."""
+    """R27: beside what runs longer than until the planned start, the reserved devices have room for the job.
+
+    R33: work that had devices before this plan and has not begun counts as if it ended in time, once that is planned.
+    """
     state = step.after
     later = _later(state, kept)
+    recorded = step.before.backfill.get(step.after.jobs[kept.workload].pool)
+    if recorded is not None and recorded.workload == kept.workload:
+        later = {name: parts for name, parts in later.items() if not _had_not_begun(step, name)}
     parts = [part for one in later.values() for part in one]
     for device in sorted(_overfull(state, kept, parts)):
         names = [name for name, one in later.items() if any(part.device == device for part in one)]
         yield "R27", f"{kept.workload} is to start on {device} before {', '.join(names)} there have to end"
+
+
+def _had_not_begun(step: Step, workload: str) -> bool:
+    job = step.before.jobs.get(workload)
+    is_held = workload in step.before.held and job is not None and job.started_at is None
+    return is_held or workload in step.before.reserved
 
 
 def _later(state: State, kept: Reservation) -> dict[str, tuple[Placement, ...]]:
@@ -198,7 +211,8 @@ def _stays(step: Step, was: Reservation, kept: Reservation | None) -> Found:
         return
     if kept is not None and kept.workload == was.workload:
         late = (kept.planned_start - was.planned_start) / 1000
-        if late > 0 and was.planned_start > step.before.now and not (_overtaken(step, was) or _has_failed(step, job)):
+        excused = _overtaken(step, was) or _has_failed(step, job) or _has_begun(step, kept)
+        if late > 0 and was.planned_start > step.before.now and not excused:
             yield "R33", f"the planned start of {was.workload} moves {late:g} s later"
     elif not packs_beside(step, job) or not admits(job, step.after, step.ledger):
         return
@@ -206,6 +220,12 @@ def _stays(step: Step, was: Reservation, kept: Reservation | None) -> Found:
         yield "R28", f"the backfill reservation of {was.workload} ends, and it waits on"
     elif not _passes(step, was, kept):
         yield "R28", f"the backfill reservation of {was.workload} goes to {kept.workload}"
+
+
+def _has_begun(step: Step, kept: Reservation) -> bool:
+    """R33: whether work that ends last before the planned start has begun since the plan before."""
+    began = [one for one in step.before.jobs.values() if one.started_at and step.before.now - one.started_at <= TICK_MS]
+    return any(ends_at(one, step.before) == kept.planned_start for one in began)
 
 
 def _has_failed(step: Step, job: Job) -> bool:
