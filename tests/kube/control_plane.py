@@ -31,7 +31,7 @@ USERS = {
     "kube-scheduler": ("system:kube-scheduler", ""),
     "kwok": ("kwok", "system:masters"),
 }
-NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 """The names of real nodes, which are the addresses of their kubelets."""
 ADDITIONAL = 200
 """Tokens for the service accounts of namespaces that tests make."""

@@ -22,6 +22,9 @@ from tests.node.world import NodeWorld
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "helm")
 
+LOST_SOON = ("--node-monitor-grace-period=16s", "--node-monitor-period=1s")
+"""A node is lost when its kubelet has not answered for so long: 50 s by default."""
+
 
 def why_no_node() -> str:
     """Why this machine can have no real node; empty: it can."""
@@ -43,7 +46,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         pytest.skip(why)
     made = ControlPlane(tmp_path_factory.mktemp("control-plane"))
     try:
-        made.start(("kube-scheduler", "kube-controller-manager"))
+        made.start()
+        made.start_program("kube-controller-manager", *LOST_SOON)
         yield made
     finally:
         made.stop()
@@ -64,12 +68,18 @@ def node(plane: ControlPlane, images: list[Path]) -> Iterator[RealNode]:
 
 
 @pytest.fixture(scope="session")
-def driver_node(plane: ControlPlane, images: list[Path]) -> Iterator[RealNode]:
-    """A node with two fake GPUs of a DRA driver, and the class of these."""
+def driver_class(plane: ControlPlane) -> Iterator[None]:
+    """The class of the devices of the DRA driver."""
     plane.make(CLASSES, device_class())
+    yield
+    plane.request("DELETE", f"{CLASSES}/{DRIVER}")
+
+
+@pytest.fixture(scope="session")
+def driver_node(plane: ControlPlane, driver_class: None, images: list[Path]) -> Iterator[RealNode]:
+    """A node with two fake GPUs of a DRA driver."""
     with running(RealNode(plane, 3, has_driver=True), images) as made:
         yield made
-    plane.request("DELETE", f"{CLASSES}/{DRIVER}")
 
 
 @contextlib.contextmanager

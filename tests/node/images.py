@@ -28,8 +28,10 @@ FOLDER = CACHE / "images"
 BUILD_S = 1800
 
 PREFIX, USER_ID, HOME = "/opt/gpu-quota", 1000, "/home/jovyan"
-JOB_IMAGE, PAUSE_IMAGE = "localhost/singleuser:test", "localhost/pause:test"
-COMMANDS = ("sh", "env", "sleep", "cat", "printf", "mkdir", "tail", "head")
+JOB_IMAGE, SERVICE_IMAGE, PAUSE_IMAGE = "localhost/singleuser:test", "localhost/service:test", "localhost/pause:test"
+HIDES_LOWER = ".wh..wh..opq"
+"""A folder with this file hides what lower layers have in it: a module that was removed or renamed since."""
+COMMANDS = ("sh", "env", "sleep", "cat", "printf", "mkdir", "mv", "tail", "head", "find")
 """The programs of this machine that an image has beside Python."""
 
 LEFT_OUT = re.compile(r"/(test|idlelib|tkinter|ensurepip|site-packages|dist-packages|config-3[^/]*)$|\.a$")
@@ -41,18 +43,29 @@ DEPENDENCIES = (".ci/constraints.txt", "pyproject.toml", "images/install.py", "t
 
 def job_image(folder: Path) -> Path:
     """The archive of the example of a notebook server, in which jobs run, too."""
-    lower = FOLDER / f"singleuser-{_digest()}.tar"
+    return _image(folder, "singleuser", JOB_IMAGE, {"Cmd": ["jupyterhub-singleuser"]})
+
+
+def service_image(folder: Path) -> Path:
+    """The archive of the image of API, controllers and agents."""
+    return _image(folder, "service", SERVICE_IMAGE, {"Entrypoint": ["jupyter-gpu-quota"]})
+
+
+def _image(folder: Path, kind: str, name: str, starts: dict[str, object]) -> Path:
+    lower = FOLDER / f"{kind}-{_digest()}.tar"
     if not lower.exists():
         with tempfile.TemporaryDirectory(prefix="gpu-quota-image-") as place:
-            write_layer(_installed(Path(place), "singleuser"), lower)
-    package = Path(f"{folder}/package{PREFIX}/lib/{_python().name}/site-packages/jupyter_gpu_quota")
+            write_layer(_installed(Path(place), kind), lower)
+    root = folder / f"{kind}-package"
+    package = Path(f"{root}{PREFIX}/lib/{_python().name}/site-packages/jupyter_gpu_quota")
     shutil.copytree(ROOT / "jupyter_gpu_quota", package, ignore=shutil.ignore_patterns("__pycache__"))
-    upper = write_layer(folder / "package", folder / "package.tar")
+    (package / HIDES_LOWER).touch()
+    upper = write_layer(root, folder / f"{kind}-package.tar")
     config = {
-        "Cmd": ["jupyterhub-singleuser"], "User": f"{USER_ID}:{USER_ID}", "WorkingDir": HOME,
+        **starts, "User": f"{USER_ID}:{USER_ID}", "WorkingDir": HOME,
         "Env": [f"PATH={PREFIX}/bin:/usr/local/bin:/usr/bin:/bin", f"HOME={HOME}", "LANG=C.UTF-8"],
     }  # fmt: skip
-    return write_archive([lower, upper], folder / "singleuser.tar", JOB_IMAGE, config)
+    return write_archive([lower, upper], folder / f"{kind}.tar", name, config)
 
 
 def pause_image(folder: Path) -> Path:

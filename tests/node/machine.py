@@ -1,4 +1,4 @@
-"""What a real node could leave behind on this machine: mounts, links, cgroups and kernel parameters."""
+"""What a real node could leave behind on this machine: mounts, links, addresses, cgroups and kernel parameters."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Machine:
 
     mounts: frozenset[str]
     links: frozenset[str]
+    addresses: frozenset[str]
     parameters: tuple[tuple[str, str], ...]
 
 
@@ -28,7 +29,9 @@ def machine() -> Machine:
     mounts = (line.split(" - ")[0].split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
     values = ((name, Path("/proc/sys", name)) for name in PARAMETERS)
     parameters = tuple((name, path.read_text()) for name, path in values if path.exists())
-    return Machine(frozenset(mounts), frozenset(path.name for path in Path("/sys/class/net").iterdir()), parameters)
+    links = frozenset(path.name for path in Path("/sys/class/net").iterdir())
+    addresses = (line.strip() for line in Path("/proc/net/fib_trie").read_text().splitlines() if "|--" in line)
+    return Machine(frozenset(mounts), links, frozenset(addresses), parameters)
 
 
 def restore_parameters(before: Machine) -> None:
@@ -47,6 +50,23 @@ def is_unified() -> bool:
 def cgroups_of(name: str) -> list[Path]:
     """The cgroups with this name below the roots of all hierarchies."""
     return [path for path in (CGROUPS / name, *CGROUPS.glob(f"*/{name}")) if path.is_dir()]
+
+
+def processes_of(cgroup: str) -> list[int]:
+    """The processes in the cgroups whose name begins so, without those that wait for their parents."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"/{cgroup}" in (path / "cgroup").read_text() and "State:\tZ" not in (path / "status").read_text():
+                found.append(int(path.name))
+    return found
+
+
+def programs_file(cgroup: str) -> Path:
+    """The file by which a process enters the cgroup of the programs of a node."""
+    folder = (CGROUPS if is_unified() else CGROUPS / "pids") / f"{cgroup}-programs"
+    folder.mkdir(exist_ok=True)
+    return folder / "cgroup.procs"
 
 
 def make_cgroups(name: str) -> None:

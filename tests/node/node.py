@@ -1,12 +1,14 @@
 """A real node on this machine: containerd, runc, a kubelet and fake GPUs, beside the control plane of tests/kube.
 
 All processes of a node are in a pid namespace of their own, which ends with its first process, and in a mount namespace
-in which /var and /run are folders of the node. So nothing is left when the node stops: no process, mount or file.
+in which /var and /run are folders of the node. So nothing is left when the node stops: no process, mount or file. A
+node with the process ids of the machine, which its pods see with ``hostPID``, has a cgroup instead of a pid namespace.
 Networks of pods are pairs of links (the plugin ptp), without a bridge and without packet filters.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,6 +24,7 @@ import yaml
 from tests.kube.control_plane import ControlPlane, free_port
 from tests.node import machine
 from tests.node.build import find
+from tests.node.cluster_network import DNS_ADDRESS
 from tests.node.images import PAUSE_IMAGE
 from tests.patience import until
 
@@ -30,6 +33,13 @@ MODEL, MEMORY_MIB = "Fake-80G", 81_920
 LABELS = f"{MODEL_LABEL}={MODEL},{MEMORY_LABEL}={MEMORY_MIB}"
 """Of the fake GPUs, as NVIDIA's feature discovery would label the node."""
 CALL_S = 120
+
+
+def node_of(uuid: str) -> str:
+    """The number of the node in the UUID of a fake device: GPU-fake-127-0-0-2-1, GPU-fake-dra-127-0-0-3-1."""
+    return uuid.split("-")[-2]
+
+
 READY_WITHIN_S = 120.0
 FIRST_PROCESS = """\
 set -e
@@ -45,12 +55,16 @@ sleep infinity & wait
 class RealNode:
     """One node. Its name is the loopback address of its kubelet: the API server finds it without a name service.
 
-    Its devices are counted by a device plugin, or published by a DRA driver (``has_driver``).
+    Its devices are counted by a device plugin, or published by a DRA driver (``has_driver``). ``on_machine``: its pods
+    see the process ids of the machine with ``hostPID``.
     ``stop`` ends all its processes and removes all that they made.
     """
 
-    def __init__(self, plane: ControlPlane, number: int, *, devices: int = 2, has_driver: bool = False) -> None:
+    def __init__(
+        self, plane: ControlPlane, number: int, *, devices: int = 2, has_driver: bool = False, on_machine: bool = False
+    ) -> None:  # fmt: skip
         self.plane, self.number, self.devices, self.has_driver = plane, number, devices, has_driver
+        self._on_machine = on_machine
         self.name = f"127.0.0.{number}"
         self.folder = Path(tempfile.mkdtemp(prefix=f"gq-node-{number}-"))
         self.cgroup = f"gpu-quota-test-{os.getpid()}-{number}"
@@ -81,6 +95,12 @@ class RealNode:
         until((plugins / "kubelet.sock").exists, READY_WITHIN_S, what=self.errors)
         self._start_devices()
 
+    def lose_kubelet(self) -> None:
+        """Kill the kubelet and its device plugin or driver. The containers of the node run on."""
+        for name in ("kubelet", "fake-driver" if self.has_driver else "fake-devices"):
+            self.kill(name)
+        (self.folder / "var/lib/kubelet/device-plugins/kubelet.sock").unlink()
+
     def _start_devices(self) -> None:
         named = (f"--node={self.name}", f"--count={self.devices}")
         if self.has_driver:
@@ -93,16 +113,27 @@ class RealNode:
         """End all processes, and remove what they made on the machine and in the API server."""
         if self._first is not None:
             self._first.kill()
+            until(self._end_all, what="all processes of the node ended")
             self._first.wait(10)
-            until(lambda: not machine.processes_in(self.namespace), what="all processes of the node ended")
         for program in self._programs.values():
             program.wait(10)
-        until(lambda: machine.remove_cgroups(self.cgroup), what="the cgroups are removed")
+        for name in (self.cgroup, f"{self.cgroup}-programs"):
+            until(lambda name=name: machine.remove_cgroups(name), what="the cgroups are removed")  # type: ignore[misc]
         until(lambda: machine.machine().links <= self._before.links, what="the links are removed")
         machine.restore_parameters(self._before)
         shutil.rmtree(self.folder)
         self.plane.request("DELETE", f"/api/v1/nodes/{self.name}")
         self.plane.request("DELETE", f"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName={self.name}")
+
+    def _end_all(self) -> bool:
+        """Kill what is left, where no pid namespace does it; returns whether nothing is left."""
+        if not self._on_machine:
+            return not machine.processes_in(self.namespace)
+        left = machine.processes_of(self.cgroup)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
 
     # --- state ----------------------------------------------------------------------------------------------------
     def is_ready(self) -> bool:
@@ -129,21 +160,22 @@ class RealNode:
         program, runc = find(name), find("runc")
         assert program is not None and runc is not None, f"{name} or runc is missing: make node"
         path = f"{program.parent}:{runc.parent}:{os.environ['PATH']}"
+        command = [*self._in_cgroup(), *self._inside(), str(program), *options]
         with (self.folder / f"{name}.log").open("ab") as log:
             self._programs[name] = subprocess.Popen(
-                [*self._inside(), str(program), *options], env=os.environ | {"PATH": path}, cwd=self.folder,
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                command, env=os.environ | {"PATH": path}, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
             )  # fmt: skip
 
     def kill(self, name: str) -> None:
         """Kill one program."""
         process = self._programs.pop(name)
-        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGKILL)
+        os.kill(process.pid if self._on_machine else _child_of(process.pid), signal.SIGKILL)
         process.wait(10)
 
     def _start_namespace(self) -> None:
-        unshare = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--propagation", "private")
+        own = () if self._on_machine else ("--pid", "--fork", "--kill-child", "--mount-proc")
+        unshare = (*self._in_cgroup(), "unshare", *own, "--mount", "--propagation", "private")
         with (self.folder / "first.log").open("wb") as log:
             self._first = subprocess.Popen(
                 [*unshare, "sh", "-c", FIRST_PROCESS, str(self.folder)],
@@ -154,11 +186,17 @@ class RealNode:
 
     def _first_process(self) -> int:
         assert self._first is not None, "the node was not started"
-        (child,) = Path(f"/proc/{self._first.pid}/task/{self._first.pid}/children").read_text().split()
-        return int(child)
+        return self._first.pid if self._on_machine else _child_of(self._first.pid)
 
     def _inside(self) -> list[str]:
-        return ["nsenter", f"--target={self._first_process()}", "--pid", "--mount", "--"]
+        own = [] if self._on_machine else ["--pid"]
+        return ["nsenter", f"--target={self._first_process()}", *own, "--mount", "--"]
+
+    def _in_cgroup(self) -> list[str]:
+        """The words before a command that put it into the cgroup of the node's programs, where it needs one."""
+        if not self._on_machine:
+            return []
+        return ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(machine.programs_file(self.cgroup))]
 
     def _ctr(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [*self._inside(), str(find("ctr")), "--address", self._path("c.sock"), *words]
@@ -206,6 +244,7 @@ class RealNode:
             "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{self.cgroup}", "failCgroupV1": False, "failSwapOn": False,
             "oomScoreAdj": 0, "makeIPTablesUtilChains": False, "localStorageCapacityIsolation": False,
             "nodeStatusUpdateFrequency": "2s", "resolvConf": "/etc/resolv.conf",
+            "clusterDNS": [DNS_ADDRESS], "clusterDomain": "cluster.local",
             "evictionHard": dict.fromkeys(
                 ("memory.available", "nodefs.available", "imagefs.available", "nodefs.inodesFree"), "0%"
             ),
@@ -216,6 +255,12 @@ class RealNode:
         plugins, shim, runc = find("ptp"), find("containerd-shim-runc-v2"), find("runc")
         assert plugins is not None, "the plugins for networks are missing: make node"
         return CONTAINERD.format(folder=self.folder, plugins=plugins.parent, shim=shim, runc=runc, pause=PAUSE_IMAGE)
+
+
+def _child_of(pid: int) -> int:
+    """The one child of a process: nsenter and unshare start their command in a pid namespace as a child."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
 
 
 CONTAINERD = """\

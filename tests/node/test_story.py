@@ -1,4 +1,8 @@
-"""The whole path on two real nodes: jobs by REST, a reclaim, a checkpoint, and the rest of the work afterwards."""
+"""The whole path on two real nodes: a login, a notebook with an eighth, a reclaim, a checkpoint, the other node.
+
+The volume of the jobs is a folder of this machine, which both nodes mount: it stands for a volume that several nodes
+mount at once (ReadWriteMany).
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.client import Client, Job
-from tests.api.world import FakeAccount
+from tests.hub.real_hub import RealHub
 from tests.kube.control_plane import ControlPlane
-from tests.kube.service import KubernetesService
-from tests.kube.test_service import OUTSIDE, pods
+from tests.kube.test_service import pods
 from tests.kube.world import install
-from tests.node.images import JOB_IMAGE, PREFIX
-from tests.node.node import MODEL, RealNode
-from tests.node.world import NEVER_PULLED
+from tests.node.hub import node_hub, seen_by_kernel, state_dir
+from tests.node.node import MODEL, RealNode, node_of
+from tests.node.world import device_of
 from tests.patience import until
 
 QUOTA = f"""\
 version: 1
 pools:
-  - {{name: train, selector: {{gpu_model: [{MODEL}]}}, uses: [training]}}
+  - {{name: gpus, selector: {{gpu_model: [{MODEL}]}}, uses: [notebook, training]}}
 projects:
-  - {{name: vision, members: {{users: [bob]}}, quota: {{train: {{training: 1}}}}}}
-  - {{name: speech, members: {{users: [patty]}}, quota: {{train: {{training: 3}}}}}}
+  - {{name: lab, members: {{users: [ann]}}, quota: {{gpus: {{notebook: 1}}}}}}
+  - {{name: vision, members: {{users: [ben]}}, quota: {{gpus: {{training: 1}}}}}}
+  - {{name: speech, members: {{users: [cat]}}, quota: {{gpus: {{training: 2}}}}}}
 """
 
 COUNTS = """
@@ -40,58 +44,71 @@ while [ ! -e end ]; do n=$((n + 1)); sleep 0.2; done
 @pytest.fixture
 def namespace(plane: ControlPlane, node: RealNode, driver_node: RealNode, tmp_path: Path) -> str:
     """With four devices: two that a plugin counts, and two of a DRA driver on another node."""
-    return install(plane, str(tmp_path / "state"))
+    return install(plane, str(state_dir(tmp_path)))
 
 
 @pytest.fixture
-def service(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[KubernetesService]:
-    settings = {
-        **OUTSIDE, "kubernetes_config": plane.kubeconfig(namespace), "kubernetes_namespace": namespace,
-        "kubernetes_image": JOB_IMAGE, "kubernetes_path": f"{PREFIX}/bin", "kubernetes_container": NEVER_PULLED,
-        "state_dir": str(tmp_path / "state"),
-    }  # fmt: skip
-    made = KubernetesService(tmp_path, settings, quota=QUOTA)
-    made.hub.users["patty"] = FakeAccount()
-    try:
-        made.wait_until_ready()
-        yield made
-    finally:
-        made.end()
+def hub(plane: ControlPlane, namespace: str, node: RealNode, tmp_path: Path) -> Iterator[RealHub]:
+    with node_hub(plane, namespace, tmp_path, QUOTA, node) as found:
+        yield found
 
 
-def counts(client: Client) -> Job:
-    return client.submit(["sh", "-c", COUNTS], gpu="1", dir=None)
+class Work:
+    """The jobs of one user."""
+
+    def __init__(self, hub: RealHub, user: str, folder: Path) -> None:
+        self._client = Client(hub.stage.url, hub.person(user).token, environment={})
+        self._folder = folder
+
+    def counts(self) -> Job:
+        return self._client.submit(["sh", "-c", COUNTS], gpu="1", dir=None)
+
+    def state(self, job: Job) -> str:
+        return self._client.job(job.id).state
+
+    def has(self, job: Job, state: str) -> None:
+        until(lambda: self.state(job) == state, what=lambda: self._client.job(job.id))
+
+    def device(self, job: Job, attempt: int = 1) -> str:
+        return device_of(self._client, job, attempt)
+
+    def saved(self, job: Job) -> int:
+        return int((self._folder / "jobs" / job.id / "checkpoint/n").read_text())
+
+    def end(self, job: Job) -> None:
+        (self._folder / "jobs" / job.id / "checkpoint/end").touch()
+        self.has(job, "succeeded")
 
 
-def test_a_reclaimed_job_saves_and_continues_when_its_device_is_free(
-    plane: ControlPlane, namespace: str, service: KubernetesService, tmp_path: Path
+@pytest.mark.hub
+def test_from_a_login_to_a_job_that_continues_on_the_other_node(
+    plane: ControlPlane, namespace: str, hub: RealHub, tmp_path: Path
 ) -> None:
-    bob, patty = service.client("bob"), service.client("patty")
+    assert "ann" in hub.browser("ann").get("/hub/home"), "she logged in"
+    hub.start("ann", {"gpu_size": "1/8"})
+    seen = seen_by_kernel(hub, "ann")
+    assert seen["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-fake-") and seen["GPU_QUOTA_MILLI"] == "125"
 
-    def checkpoint(job: Job, name: str) -> Path:
-        return tmp_path / "state/jobs" / job.id / "checkpoint" / name
+    ben, cat = (Work(hub, name, state_dir(tmp_path)) for name in ("ben", "cat"))
+    hers = [cat.counts() for _ in range(3)]
+    on = {job.id: cat.device(job) for job in hers}
+    assert len({*on.values(), seen["NVIDIA_VISIBLE_DEVICES"]}) == 4, "all devices of both nodes are in use"
 
-    def has(client: Client, job: Job, state: str) -> None:
-        until(lambda: client.job(job.id).state == state, what=lambda: (client.job(job.id), service.log()))
+    his = ben.counts()
+    ben.has(his, "running")
+    (paused,) = [job for job in hers if cat.state(job) != "running"]
+    saved, before = cat.saved(paused), node_of(on[paused.id])
+    assert saved > 0
 
-    hers = [counts(patty) for _ in range(4)]
+    elsewhere = next(job for job in hers if node_of(on[job.id]) != before)
+    cat.end(elsewhere)
+    assert cat.device(paused, attempt=2) == on[elsewhere.id], "its volume is there, too"
+    assert paused.logs(attempt=2).startswith(f"from {saved} on ")
+    assert node_of(cat.device(paused, attempt=2)) != before
+
+    ben.end(his)
     for job in hers:
-        has(patty, job, "running")
-    until(lambda: all(job.logs() for job in hers), what="each job has begun")
-    seen = [job.logs().split()[-1] for job in hers]
-    assert len(set(seen)) == 4 and all(each.startswith("GPU-fake-") for each in seen), "on all devices of both nodes"
-
-    his = counts(bob)
-    has(bob, his, "running")
-    (paused,) = [job for job in hers if patty.job(job.id).state != "running"]
-    saved = int(checkpoint(paused, "n").read_text())
-    checkpoint(his, "end").touch()
-    has(bob, his, "succeeded")
-
-    until(lambda: patty.job(paused.id).attempt == 2 and paused.logs(attempt=2), what=service.log)
-    assert paused.logs(attempt=2).startswith(f"from {saved} on GPU-fake-") and saved > 0
-    for job in hers:
-        checkpoint(job, "end").touch()
-    for job in hers:
-        has(patty, job, "succeeded")
+        if job is not elsewhere:
+            cat.end(job)
+    hub.stop("ann")
     until(lambda: not pods(plane, namespace), what="no pod is left")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from jupyter_gpu_quota.backends.kubernetes.backend import KubernetesBackend
 from jupyter_gpu_quota.backends.protocol import Backend, StartOrder
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
+from jupyter_gpu_quota.client import Client, Job
 from jupyter_gpu_quota.core.model import WHOLE_DEVICE, Device, Placement
 from tests.kube.control_plane import ControlPlane
 from tests.kube.world import install
@@ -19,6 +20,17 @@ from tests.patience import until
 
 T = TypeVar("T")
 NEVER_PULLED = {"imagePullPolicy": "Never"}
+
+
+def device_of(client: Client, job: Job, attempt: int = 1) -> str:
+    """The UUID that the container of an attempt sees: the last word that it printed."""
+
+    def printed() -> str:
+        seen = client.job(job.id)
+        has_begun = seen.attempt > attempt or (seen.attempt == attempt and seen.state not in ("queued", "starting"))
+        return client.logs(job.id, attempt=attempt) if has_begun else ""
+
+    return until(printed, what=lambda: client.job(job.id)).split()[-1]
 
 
 class NodeWorld:
