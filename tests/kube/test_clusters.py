@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota import quotafile
-from jupyter_gpu_quota.backends.clusters.backend import clusters_backend
+from jupyter_gpu_quota.backends.clusters.backend import ClustersBackend
+from jupyter_gpu_quota.backends.clusters.members import Member, Members
+from jupyter_gpu_quota.backends.clusters.routes import JobRoutes
 from jupyter_gpu_quota.backends.rendering.cluster_names import SIMULATED_GPUS
 from jupyter_gpu_quota.controllers import scheduling
 from jupyter_gpu_quota.controllers.leadership.lease import Leadership
@@ -71,8 +75,9 @@ class Site:
     def begin(self, holder: str) -> None:
         """Begin a controllers process."""
         self.terms = list[SchedulingController]()
-        backends = {name: world.backend for name, world in self.worlds.items()}
-        self.backend = clusters_backend(self.folder / "state", backends)  # type: ignore[arg-type]
+        members = [Member(name, world.backend) for name, world in self.worlds.items()]  # type: ignore[arg-type]
+        routes = JobRoutes(self.folder / "state", [WEST])
+        self.backend = ClustersBackend(Members(members, answer_within_s=1.0), routes)  # no thread renews the lease
         self.leadership = Leadership(self.store, now_ms, holder=holder)
         self.loop = Loop("scheduling", self._controller, self.leadership, now_ms, takes_lease=True)
 
@@ -164,8 +169,7 @@ def test_one_cluster_is_lost_and_the_other_starts_preempts_and_finishes_jobs(
     site.submit("bob", "here", "h1", "h2")
     site.submit("bob", "there", "t1", "t2")
     site.turn_until(lambda: site.is_running("h1", "h2", "t1", "t2"))
-    west_plane.end("kube-apiserver")
-    try:
+    with stopped(west_plane):
         site.submit("patty", "here", "h3")
         site.finish("t1")  # the API server does not learn of it yet
         site.turn_until(lambda: site.is_running("h1", "h3"))
@@ -178,8 +182,6 @@ def test_one_cluster_is_lost_and_the_other_starts_preempts_and_finishes_jobs(
         site.finish("h3")
         site.turn_until(lambda: site.states("h3") == ["succeeded"])
         assert site.states("h1", "t1", "t2", "t3") == ["succeeded", "running", "running", "queued"]
-    finally:
-        west_plane.start_again()
     site.turn_until(lambda: site.states("t1") == ["succeeded"] and site.is_running("t2", "t3"))
     assert not site.is_closed()
     for job in ("h2", "t2", "t3"):
@@ -249,8 +251,30 @@ def _submit_to_both(service: KubernetesService, folder: Path, volumes: Mapping[s
         assert (volumes[pool] / "jobs" / job.id / "outputs" / "model").read_text() == f"in {pool}\n"
 
 
+@contextlib.contextmanager
+def stopped(plane: ControlPlane) -> Iterator[None]:
+    """The API server refuses connections."""
+    plane.end("kube-apiserver")
+    try:
+        yield
+    finally:
+        plane.start_again()
+
+
+@contextlib.contextmanager
+def frozen(plane: ControlPlane) -> Iterator[None]:
+    """The API server keeps all connections, and answers nothing."""
+    process = plane._processes["kube-apiserver"]
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("lost", [stopped, frozen], ids=["the API server is stopped", "the API server is silent"])
 def test_a_leader_takes_over_without_a_lost_cluster_and_with_it_when_it_returns(
-    site: Site, west_plane: ControlPlane
+    site: Site, west_plane: ControlPlane, lost: Callable[[ControlPlane], contextlib.AbstractContextManager[None]]
 ) -> None:
     site.submit("bob", "here", "h1")
     site.submit("bob", "there", "t1", "t2")
@@ -258,8 +282,7 @@ def test_a_leader_takes_over_without_a_lost_cluster_and_with_it_when_it_returns(
     (west,) = [world for name, world in site.worlds.items() if name == WEST]
     fence = f"/api/v1/namespaces/{west.namespace}/configmaps/gpu-quota-fence"
     before = int(west_plane.get(fence)["data"]["fencing"])
-    west_plane.end("kube-apiserver")
-    try:
+    with lost(west_plane):
         site.leadership.resign()
         site.begin("second")
         site.submit("patty", "here", "h2")
@@ -268,8 +291,6 @@ def test_a_leader_takes_over_without_a_lost_cluster_and_with_it_when_it_returns(
         assert site.store.hold() is None
         assert site.states("t1", "t2") == ["running", "running"]
         assert site.backend.attempts.left_out() == {WEST: False}
-    finally:
-        west_plane.start_again()
     site.turn_until(lambda: site.states("t1") == ["succeeded"] and not site.backend.attempts.left_out())
     site.submit("patty", "there", "t3")
     site.turn_until(lambda: site.is_running("h1", "h2", "t2", "t3"))

@@ -19,8 +19,7 @@ class ClustersAttempts:
 
     def newest_fence(self) -> int:
         """The highest number in any cluster; a new term begins. Raises OSError where no cluster can be read."""
-        self._members.begin_term()
-        return max(self._members.ask(lambda member: member.backend.attempts.newest_fence()).values())
+        return self._members.begin_term()
 
     def left_out(self) -> Mapping[str, bool]:
         """The clusters without which this term began; True: now they can be read."""

@@ -16,8 +16,11 @@ from .names import Names
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ANSWER_WITHIN_S = 5.0
-"""How long a new leader waits for a cluster. One that takes longer is left out, so that the others go on."""
+ANSWER_WITHIN_S, TAKE_OVER_WITHIN_S = 5.0, 40.0
+"""How long a new leader waits for the first answer of a cluster, and for all that a take-over reads and writes there.
+
+One that takes longer is left out, so that the others go on. A take-over of thousands of pods needs the second time.
+"""
 
 PROBE_AFTER_S, MAX_PROBE_AFTER_S = 2.0, 60.0
 """The interval of attempts to take over a cluster that was left out; it doubles with each one that fails."""
@@ -49,7 +52,7 @@ class _Absent:
 class Members:
     """All clusters, the hub's own first, and which of them are left out in this term.
 
-    ``clock`` is in seconds; ``answer_within_s`` is for one call of all clusters at once.
+    ``clock`` is in seconds; ``answer_within_s`` is for the first answer of each cluster.
     """
 
     def __init__(
@@ -75,14 +78,15 @@ class Members:
         return (each for each in self.all if each.name not in self._absent)
 
     # --- terms ----------------------------------------------------------------------------------------------------
-    def begin_term(self) -> None:
-        """Begin a term with all clusters."""
+    def begin_term(self) -> int:
+        """Begin a term with all clusters that answer; returns the highest number. Raises OSError where none does."""
         self._absent, self._begun = {}, True
+        return max(self._asked(lambda member: member.backend.attempts.newest_fence(), self._answer_within_s).values())
 
     def fence(self, fencing: int) -> None:
         """Raise the number of all clusters that can be read; the others are left out. Raises OSError where all are."""
         if not self._begun:
-            self.begin_term()
+            self._absent, self._begun = {}, True
         self.ask(lambda member: member.backend.jobs.fence(fencing))
         self._begun, self._fencing = False, fencing
 
@@ -91,8 +95,11 @@ class Members:
 
         Raises OSError where none is left; the term ends.
         """
+        return self._asked(question, TAKE_OVER_WITHIN_S)
+
+    def _asked(self, question: Callable[[Member], T], within_s: float) -> dict[str, T]:
         asked = {member.name: _in_thread(question, member) for member in self.present()}
-        wait(asked.values(), self._answer_within_s)
+        wait(asked.values(), within_s)
         failed = {name: why for name, future in asked.items() if (why := _failure(future))}
         for name, why in failed.items():
             log.warning("cluster %s is left out, its work is unknown until it can be read: %s", name, why)

@@ -209,14 +209,16 @@ def test_a_cluster_that_does_not_answer_delays_no_other(tmp_path: Path) -> None:
     class Silent(FakeCluster):
         __slots__ = ()
 
-        def fence(self, fencing: int) -> None:
+        def newest_fence(self) -> int:
             answer.wait()
+            return 0
 
     own, west = FakeCluster(now=lambda: 0, nodes=(NODE,)), Silent(now=lambda: 0, nodes=(NODE,))
     members = Members([Member(OWN_CLUSTER, own), Member(WEST, west)], answer_within_s=0.01)  # type: ignore[arg-type]
     try:
+        assert members.begin_term() == 0
         members.fence(2)
-        assert (own.fences, members.left_out()) == ([2], {WEST: False})
+        assert (own.fences, west.fences, members.left_out()) == ([2], [], {WEST: False})
     finally:
         answer.set()
 
