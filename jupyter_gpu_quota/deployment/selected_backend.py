@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from ..backends.protocol import BackendReaders, ControllersBackend
-from ..backends.rendering.pods import PodSettings
+from ..backends.rendering.pods import PodSettings, site_clash
 from ..core.model import OWN_CLUSTER
 from ..settings import GPUQuota, backend_mistakes, cluster_settings, run_dir
 
@@ -104,7 +104,7 @@ def pod_settings(config: GPUQuota) -> PodSettings:
     """The settings of the pods of jobs. Raises BackendUnavailable."""
     if mistakes := backend_mistakes(config):
         raise BackendUnavailable(" ".join(mistakes))
-    return PodSettings(
+    settings = PodSettings(
         namespace=config.kubernetes_namespace or _own_namespace(),
         hub=config.hub,
         image=config.kubernetes_image,
@@ -117,6 +117,9 @@ def pod_settings(config: GPUQuota) -> PodSettings:
         pod=config.kubernetes_pod,
         container=config.kubernetes_container,
     )
+    if clash := site_clash(settings):
+        raise BackendUnavailable(clash)
+    return settings
 
 
 def _own_namespace() -> str:

@@ -13,11 +13,15 @@ from kubespawner.clients import shared_client
 from ..backends.rendering.notebooks import CLAIM, NotebookPod, SliceNotSupported, notebook_pod, variables_of_pod
 from ..backends.rendering.pods import PodSettings, pinned
 from ..backends.rendering.shares import GATES, VISIBLE
+from ..backends.rendering.site_fields import SiteFieldClash, both
 from ..settings import SERVICE_NAME
 from .pod_claim import ClaimFailed, PodClaim
 from .refusal import spawn_error
 from .server_enforcement import NoEnforcement
 from .spawner import GPUQuotaMixin
+
+SITE_POD, SITE_CONTAINER = "extra_pod_config", "extra_container_config"
+"""The settings of KubeSpawner with a site's own fields."""
 
 
 class GPUQuotaPodMixin(GPUQuotaMixin):
@@ -54,16 +58,11 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         if added.node is not None:
             affinity = ApiClient().sanitize_for_serialization(pod.spec.affinity) or {}
             pod.spec.affinity = pinned(affinity, added.node)
-        container = pod.spec.containers[0]
-        if added.claim is not None:
-            pod.spec.resource_claims = [{"name": CLAIM, "resourceClaimName": added.claim["metadata"]["name"]}]
-            container.resources.claims = [{"name": CLAIM}]
-        if added.share is not None:
-            pod.metadata.annotations = {**(pod.metadata.annotations or {}), **added.share.annotations}
-            pod.spec.scheduling_gates = GATES
-            container.env = [*(container.env or ()), VISIBLE]
-        if added.limits:
-            container.resources.limits = {**(container.resources.limits or {}), **added.limits}
+        try:
+            _add_devices(pod, added)
+        except SiteFieldClash as error:
+            message = f"{self.user.name}'s server was not started: {error}. An admin of the hub has to rename it."
+            raise spawn_error(message, reason="device_unavailable") from error
         return pod
 
     def get_env(self) -> dict[str, str]:
@@ -103,6 +102,21 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         """The address of the service for pods: the configured one, or the service's own."""
         own = f"{self.gpu_quota.service_url.rstrip('/')}{self._hub_base_url}services/{SERVICE_NAME}/"
         return self.gpu_quota.notebook_service_url or own
+
+
+def _add_devices(pod: Any, added: NotebookPod) -> None:
+    """Add the devices of a slice to a pod, beside the site's own claims and gates. Raises SiteFieldClash."""
+    spec, container = pod.spec, pod.spec.containers[0]
+    if added.claim is not None:
+        ours = [{"name": CLAIM, "resourceClaimName": added.claim["metadata"]["name"]}]
+        spec.resource_claims = both(ours, spec.resource_claims or (), "resourceClaims", SITE_POD)
+        container.resources.claims = both([{"name": CLAIM}], container.resources.claims or (), "claims", SITE_CONTAINER)
+    if added.share is not None:
+        pod.metadata.annotations = {**(pod.metadata.annotations or {}), **added.share.annotations}
+        spec.scheduling_gates = both(GATES, spec.scheduling_gates or (), "schedulingGates", SITE_POD)
+        container.env = [*(container.env or ()), VISIBLE]
+    if added.limits:
+        container.resources.limits = {**(container.resources.limits or {}), **added.limits}
 
 
 async def _after_pod_created(spawner: GPUQuotaPodMixin, pod: dict[str, Any]) -> Any:

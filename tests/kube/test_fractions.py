@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,20 @@ def test_a_share_is_lost_when_its_reservation_comes_back_with_another_device(wor
     world.plane.request("DELETE", f"/api/v1/namespaces/{world.namespace}/pods/{held['metadata']['name']}")
     fact = controller.until(lambda fact: fact.job == "J" and fact.tree_gone)
     assert fact.exit_status is None, "lost, and so queued again"
+
+
+@pytest.mark.parametrize("world", ["reservation"], indirect=True)
+def test_a_gate_of_the_site_is_not_removed(world: Fractions) -> None:
+    world.settings = replace(world.settings, pod={"schedulingGates": [{"name": "example.org/checked"}]})
+    world.restart()
+    world.backend.jobs.fence(1)
+    Controller(world).give(world.order("J", 500, 0))
+
+    def gates() -> list[str]:
+        riding = [pod for pod in world.pods() if _rides(pod)]
+        return [each["name"] for pod in riding for each in pod["spec"]["schedulingGates"]]
+
+    until(lambda: gates() == ["example.org/checked"], what=world.pods)
 
 
 @pytest.mark.parametrize("world", ["reservation"], indirect=True)

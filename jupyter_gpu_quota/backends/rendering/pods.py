@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ...core.model import WHOLE_DEVICE, Device, Placement
 from .cluster_names import FENCING, FINALIZER, RANK, USERNAME, attempt_labels, attempt_name, pod_name
 from .shares import GATES, VISIBLE, ReservedShare, reserved_share
+from .site_fields import SiteFieldClash, both, merged
 from .variables import rank_environment
 
 Json = dict[str, Any]
@@ -27,6 +28,9 @@ SERVICE_PORT = 29_500
 CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CHOSEN_BY_RUNTIME = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 """Variables that the device plugin or the DRA driver sets; a value in the pod would replace theirs."""
+
+SITE_POD, SITE_CONTAINER = "c.GPUQuota.kubernetes_pod", "c.GPUQuota.kubernetes_container"
+"""The settings with a site's own fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +144,7 @@ def rendezvous_service(job: str, attempt: int, fencing: int, settings: PodSettin
 
 
 def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
-    """The pod of one rank."""
+    """The pod of one rank. Raises SiteFieldClash."""
     name = pod_name(one.job, one.attempt, one.rank)
     metadata = _metadata(name, one.job, one.attempt, one.fencing, settings)
     metadata["labels"][RANK] = str(one.rank)
@@ -160,11 +164,25 @@ def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
         **({"hostname": name, "subdomain": attempt_name(one.job, one.attempt)} if one.ranks > 1 else {}),
         **({"resourceClaims": [{"name": "gpu", "resourceClaimName": one.claim}]} if one.claim else {}),
     }
-    spec = merged(spec, settings.pod)
+    spec = merged(spec, settings.pod, SITE_POD)
     spec["affinity"] = pinned(spec.get("affinity") or {}, _node_of(one))
     if share is not None:
-        spec["schedulingGates"] = GATES
+        spec["schedulingGates"] = both(GATES, spec.get("schedulingGates") or (), "schedulingGates", SITE_POD)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def site_clash(settings: PodSettings) -> str:
+    """Why no pod of a job can have the site's fields; empty where all can."""
+    device = Device(id="node/0", node="node", index=0, model="", memory_mib=0, pool=None)
+    part = Placement(rank=0, device=device.id, gpu_milli=WHOLE_DEVICE, memory_mib=0)
+    one = RankOfJob(
+        job="0", attempt=1, rank=0, ranks=1, fencing=0, command=(), placements=(part,), devices=(device,), claim="gpu"
+    )
+    try:
+        rank_pod(one, settings, {})
+    except SiteFieldClash as error:
+        return f"{error}: rename it."
+    return ""
 
 
 def _metadata(name: str, job: str, attempt: int, fencing: int, settings: PodSettings) -> Json:
@@ -214,7 +232,7 @@ def _container(one: RankOfJob, settings: PodSettings) -> Json:
         own["env"].append(VISIBLE)
     if one.has_secrets:
         own["envFrom"] = [{"secretRef": {"name": attempt_name(one.job, one.attempt)}}]
-    return merged(own, settings.container)
+    return merged(own, settings.container, SITE_CONTAINER)
 
 
 def _environment(one: RankOfJob, settings: PodSettings) -> dict[str, str]:
@@ -287,15 +305,6 @@ def _mounts(one: RankOfJob) -> list[Json]:
 def escaped(text: str) -> str:
     """A text that Kubernetes does not expand: it replaces $(NAME), and $$ by $."""
     return text.replace("$", "$$")
-
-
-def merged(ours: Json, site: Mapping[str, Any]) -> Json:
-    """The site's fields merged into ours: objects field by field, any other value replaces ours."""
-    found = dict(ours)
-    for name, value in site.items():
-        before = found.get(name)
-        found[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
-    return found
 
 
 RESERVES = ("auto", "reservation")

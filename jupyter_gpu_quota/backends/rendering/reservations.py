@@ -12,7 +12,8 @@ import re
 from typing import Any
 
 from .cluster_names import DEVICE, FENCING, HUB, RESERVATION, reservation_name
-from .pods import CONTAINER_SECURITY, GPU_RESOURCE, PodSettings, escaped, merged, pinned
+from .pods import CONTAINER_SECURITY, GPU_RESOURCE, SITE_CONTAINER, SITE_POD, PodSettings, escaped, pinned
+from .site_fields import NAMED_BY, merged
 
 Json = dict[str, Any]
 
@@ -29,7 +30,10 @@ _UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,76}")
 
 
 def reservation_pod(device: str, fencing: int, settings: PodSettings) -> Json:
-    """The pod that holds a device; ``device`` is its id, which begins with the node."""
+    """The pod that holds a device; ``device`` is its id, which begins with the node.
+
+    It needs the site's tolerations and the like, but no volumes, containers, claims and gates of the site.
+    """
     name = reservation_name(settings.hub, device)
     metadata = {
         "name": name, "namespace": settings.namespace, "labels": {HUB: settings.hub, RESERVATION: name},
@@ -42,9 +46,9 @@ def reservation_pod(device: str, fencing: int, settings: PodSettings) -> Json:
     site = {key: value for key, value in settings.container.items() if key in KEPT_OF_SITE}
     spec: Json = {
         "restartPolicy": "Always", "automountServiceAccountToken": False, "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 1, "containers": [merged(container, site)],
+        "terminationGracePeriodSeconds": 1, "containers": [merged(container, site, SITE_CONTAINER)],
     }  # fmt: skip
-    spec = merged(spec, settings.pod)
+    spec = merged(spec, {key: value for key, value in settings.pod.items() if key not in NAMED_BY}, SITE_POD)
     spec["affinity"] = pinned(spec.get("affinity") or {}, device.rpartition("/")[0])
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 

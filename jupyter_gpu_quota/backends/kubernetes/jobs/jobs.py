@@ -26,6 +26,7 @@ from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
 from ...rendering.cluster_names import attempt_name, pod_name
 from ...rendering.pods import PodSettings, RankOfJob, can_reserve, owner_of, rank_pod, rendezvous_service, secret
+from ...rendering.site_fields import SiteFieldClash
 from ...rendering.variables import without_ours
 from ..client.api_server import ApiServer, Json, Refused, RequestFailed, Unavailable
 from ..client.fencing import ClusterFence
@@ -206,7 +207,7 @@ class KubernetesJobs:
                 about = order.job, order.attempt, rank, order.fencing, self._settings, owner, parts
                 await self.objects.create("resourceclaims", rank_claim(*about))
             await self.objects.create("pods", rank_pod(self._rank(order, rank, bool(parts)), self._settings, owner))
-        except NotClaimable as error:
+        except (NotClaimable, SiteFieldClash) as error:
             return str(error)
         except Refused as error:
             return f"the cluster does not accept its pod: {error}"

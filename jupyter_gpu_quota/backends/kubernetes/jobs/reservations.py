@@ -15,6 +15,7 @@ from ....core.model import WHOLE_DEVICE
 from ...rendering.cluster_names import DEVICE, DEVICE_UUID, FENCING, GPU_MILLI, HUB, RESERVATION
 from ...rendering.pods import PodSettings
 from ...rendering.reservations import printed_uuid, reservation_pod
+from ...rendering.shares import GATES
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound, RequestFailed
 from ..client.informer import Informer
 from ..client.loop_thread import LoopThread
@@ -99,7 +100,8 @@ class Reservations:
         for pod in sorted(filter(_waits, shares), key=_age):
             if used + _milli(pod) <= WHOLE_DEVICE and "deletionTimestamp" not in pod["metadata"]:
                 used += _milli(pod)
-                await self._patch(pod, {"annotations": {DEVICE_UUID: uuid}}, {"schedulingGates": None})
+                gates = [each for each in pod["spec"]["schedulingGates"] if each not in GATES]
+                await self._patch(pod, {"annotations": {DEVICE_UUID: uuid}}, {"schedulingGates": gates or None})
 
     async def _patch(self, pod: Json, metadata: Json, spec: Json | None = None) -> Json | None:
         """Patch the pod of this uid; None where it is gone."""
@@ -134,7 +136,8 @@ def _name_of(pod: Json) -> str:
 
 
 def _waits(pod: Json) -> bool:
-    return bool(pod["spec"].get("schedulingGates"))
+    """Whether it still has our gate; others may hold it by gates of their own."""
+    return any(each in GATES for each in pod["spec"].get("schedulingGates") or ())
 
 
 def _milli(pod: Json) -> int:
