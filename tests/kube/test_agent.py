@@ -168,7 +168,7 @@ def test_while_the_service_is_away_samples_are_dropped_and_then_sent_again(node:
         again.wait_until_ready()
         read = again.client().device_history
         until(lambda: read("here/gpu-0")[0].utilisation_percent == 33, what=node.log)
-        assert "the service takes samples again" in node.log()
+        until(lambda: "the service takes samples again" in node.log(), what=node.log)
     finally:
         again.end()
 

@@ -42,6 +42,8 @@ def test_attempts_are_found_by_a_controller_that_knows_none_of_them(world: Kuber
     controller.gone("S")
     controller.orders.clear()
     world.backend.jobs.settled("E", 1)
+    record = f"/api/v1/namespaces/{world.namespace}/configmaps/gq-e-1"
+    until(lambda: world.plane.request("GET", record)[0] == 404, what="it is settled")
     attempts = world.another().attempts
     assert attempts.unsettled() == {("R", 2), ("S", 1)}, "the records were read before this is answered"
     found = {each.job: each for each in attempts.newest(["E", "never"])}
@@ -150,8 +152,9 @@ def test_a_reader_of_another_process_reads_a_running_and_an_ended_log(world: Kub
 
 def test_an_end_while_no_controller_runs_is_observed_by_the_next(world: KubernetesWorld) -> None:
     controller = Controller(world)
-    controller.start("J", "", command=("sh", "-c", "trap 'sleep 1; exit 75' TERM; while :; do sleep 0.02; done"))
-    controller.began("J", "runs on")
+    slow = "trap 'sleep 1; exit 75' TERM; echo ready; while :; do sleep 0.02; done"
+    controller.start("J", "", command=("sh", "-c", slow))
+    controller.began("J", "saves and stops")
     controller.stop("J")
     controller.until(lambda fact: fact.pause_requested)
     world.leave()

@@ -270,6 +270,7 @@ def test_an_installed_release_runs_a_job_and_an_upgrade_keeps_its_fence(
     """Under the token of the chart's own service account, and its policy."""
     dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("installed", device("gpu-0")))
     kubelet = FakeKubelet(dra_plane, release, "installed", tmp_path / "state")
+    until(lambda: pods(dra_plane, release), what="the controller-manager makes the pods of the release")
     kubelet.ignored |= {each["metadata"]["name"] for each in pods(dra_plane, release)}
     kubelet.start()
     service = InstalledService(dra_plane, release, tmp_path)

@@ -23,7 +23,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 def world(dra_plane: ControlPlane, tmp_path: Path) -> Iterator[KubernetesWorld]:
     """A node with two devices, as NVIDIA's driver publishes them with consumableShares=memory."""
     dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0"), device("gpu-1")))
-    made = KubernetesWorld(dra_plane, tmp_path, kubelet={}, patience_s=2)
+    made = KubernetesWorld(dra_plane, tmp_path, kubelet={})
     try:
         yield made
     finally:

@@ -58,12 +58,12 @@ def _has_ended(pod: dict[str, Any]) -> bool:
 
 @pytest.fixture(params=["dra", "reservation"])
 def world(request: pytest.FixtureRequest, dra_plane: ControlPlane, tmp_path: Path) -> Iterator[Fractions]:
-    """Chosen by Chosen by the setting auto: what the node has decides."""
+    """Chosen by the setting auto: what the node has decides."""
     counted = request.param == "reservation"
     if not counted:
         dra_plane.make(f"{RESOURCES}/resourceslices", resource_slice("here", device("gpu-0"), device("gpu-1")))
     kubelet = {"capacity": {"nvidia.com/gpu": "2"}} if counted else {}
-    made = Fractions(dra_plane, tmp_path, kubelet=kubelet, patience_s=3)
+    made = Fractions(dra_plane, tmp_path, kubelet=kubelet)
     made.backend.jobs.fence(1)
     try:
         yield made
@@ -79,6 +79,8 @@ def test_eight_eighths_share_the_chosen_device_and_a_ninth_does_not_fit(world: F
     for number in range(8):
         running(controller, f"J{number}")
     assert world.shares() == {"gpu-1": 8}
+    world.restart(patience_s=1)
+    world.backend.jobs.fence(1)
     controller.give(world.order("J8", 125, 1))
     fact = controller.until(lambda fact: fact.job == "J8" and fact.tree_gone)
     assert (fact.started_at, fact.exit_status, fact.refused) == (None, None, None), "lost, and so queued again"

@@ -21,7 +21,7 @@ from jupyter_gpu_quota.backends.protocol import NodeUnverified, TokenRefused
 from tests.kube.agents import account_of, agent_pod, make_node, token_of
 from tests.kube.chart import PATHS
 from tests.kube.control_plane import ControlPlane
-from tests.kube.world import install
+from tests.kube.world import install, may
 from tests.patience import until
 
 
@@ -164,6 +164,8 @@ def test_without_the_permission_no_token_is_verified_and_that_is_no_refusal(
 ) -> None:
     name = f"{namespace}.gpu-quota-verifies-agents"
     control_plane.request("DELETE", f"{PATHS['ClusterRoleBinding']}/{name}")
+    review = {"verb": "create", "resource": "tokenreviews", "group": "authentication.k8s.io"}
+    until(lambda: not may(control_plane, namespace, **review), what="the API server follows")
     for _ in range(MAX_AT_ONCE + 1):  # each attempt is over
         with pytest.raises(NodeUnverified, match="tokenreviews"):
             reviews.node_of(token_of(control_plane, namespace, "agent-a"))

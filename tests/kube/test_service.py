@@ -99,8 +99,7 @@ def test_a_job_has_the_image_of_its_environment_and_the_claims_of_its_data(
     job = bob.submit(
         ["sh", "-c", "cat $GPU_QUOTA_DATA_IMAGES/VERSION; sleep 1"], gpu="1", dir=None, environment="torch"
     )
-    until(lambda: pods(dra_plane, cluster), what=service.log)
-    (pod,) = pods(dra_plane, cluster)
+    (pod,) = until(lambda: pods(dra_plane, cluster), what=service.log)
     assert pod["spec"]["containers"][0]["image"] == "site/torch:2"
     assert pod["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"] == "datasets"
     until(lambda: bob.job(job.id).state == "succeeded", what=service.log)

@@ -12,7 +12,7 @@ from jupyter_gpu_quota.backends.protocol import Backend
 from jupyter_gpu_quota.backends.rendering.cluster_names import SIMULATED_GPUS
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
 from tests.kube.chart import grant
-from tests.kube.control_plane import ControlPlane
+from tests.kube.control_plane import NAMESPACE_ACCOUNT, ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
 from tests.patience import until
 
@@ -23,8 +23,35 @@ def install(plane: ControlPlane, volume: str = "/nowhere") -> str:
     """A new namespace with the permissions, the policy and the fence of the chart, and a folder as its volume."""
     namespace = plane.new_namespace()
     grant(plane, namespace)
+    until(lambda: is_granted(plane, namespace), what="the API server knows the permissions")
     make_volume(plane, namespace, path=volume)
     return namespace
+
+
+CONTROLLERS, AGENTS = "{0}", "system:serviceaccount:{0}:gpu-quota-agent"
+GRANTED = (
+    (CONTROLLERS, {"verb": "delete", "resource": "configmaps", "namespace": "{0}"}),
+    (CONTROLLERS, {"verb": "watch", "resource": "nodes"}),
+    (CONTROLLERS, {"verb": "create", "resource": "tokenreviews", "group": "authentication.k8s.io"}),
+    (AGENTS, {"verb": "watch", "resource": "pods", "namespace": "{0}"}),
+)
+"""A permission by each binding of the chart: the API server follows each kind of their objects with a delay."""
+
+
+def is_granted(plane: ControlPlane, namespace: str) -> bool:
+    """Whether the API server knows all permissions that the chart grants in a namespace."""
+    return all(
+        may(plane, who.format(namespace), **{name: value.format(namespace) for name, value in what.items()})
+        for who, what in GRANTED
+    )
+
+
+def may(plane: ControlPlane, user: str, **what: str) -> bool:
+    """Whether a user, or the account of a namespace's controllers, has a permission."""
+    name = NAMESPACE_ACCOUNT.format(user) if ":" not in user else user
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    review = {"spec": {"user": name, "resourceAttributes": what}}
+    return bool(plane.make(path, review)["status"]["allowed"])
 
 
 def make_volume(plane: ControlPlane, namespace: str, claim: str = "jobs", path: str = "/nowhere") -> None:
@@ -88,8 +115,10 @@ class KubernetesWorld:
         self.backend.close()
         self._opened.remove(self.backend)  # type: ignore[arg-type]
 
-    def restart(self) -> None:
+    def restart(self, **backend: Any) -> None:
+        """Another controller; ``backend`` are further options of its backend."""
         self.leave()
+        self._more |= backend
         self.backend = self.another()
 
     def until(self, seen: Callable[[], T]) -> T:
