@@ -19,7 +19,8 @@ class RankFact:
     ``tree_gone``: no process of the attempt is left. ``pause_requested``: the pause file existed before the exit.
     ``saved_at`` is the newest change in the checkpoint directory. ``done``, ``total`` and ``metrics`` come from
     the progress file. ``refused``: the order was not carried out, and why. ``cause``: evidence beside the exit status.
-    ``why_lost``: why a rank ended without an exit status, where the backend knows it.
+    ``why_lost``: why a rank ended without an exit status, where the backend knows it. ``trouble``: why it has not begun
+    yet, in the words of its node or cluster.
     """
 
     job: str
@@ -39,6 +40,7 @@ class RankFact:
     refused: str | None = None
     cause: EndCause | None = None
     why_lost: str | None = None
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,13 @@
-"""Exit statuses of a job's attempts as text, with their meaning, for the command line, the pages and reasons."""
+"""Exit statuses of a job's attempts as text, with their meaning, and troubles of ranks, with what to do about them."""
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 
 class EndedRank(Protocol):
@@ -93,3 +94,72 @@ def _ranks_text(numbers: Sequence[int]) -> str:
             runs.append([number])
     parts = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(parts)}"
+
+
+# --- ranks that have not begun, or were lost --------------------------------------------------------------------------
+class TroubledRank(Protocol):
+    """The used fields of a rank; ``ended_at`` is None before its end."""
+
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def ended_at(self) -> object: ...
+    @property
+    def trouble(self) -> str | None: ...
+    @property
+    def why_lost(self) -> str | None: ...
+
+
+R = TypeVar("R", bound=TroubledRank)
+
+_CORDON = "or cordon the node (jupyter gpu-quota nodes cordon)"
+_ADVICE: tuple[tuple[str, str], ...] = (
+    (
+        r"^(ErrImagePull|ImagePullBackOff|RegistryUnavailable)\b",
+        "Correct the image of its environment, or give the pods of jobs a pull secret (imagePullSecrets in "
+        "c.GPUQuota.kubernetes_pod).",
+    ),
+    (r"^(InvalidImageName|ErrImageNeverPull)\b", "Correct the image of its environment."),
+    (
+        r"^VolumeClaimNotFound\b",
+        "Create the claim, or correct its name in the quota file or in c.GPUQuota.kubernetes_volume_claim.",
+    ),
+    (r"untolerated taint", f"Tolerate the taint (tolerations in c.GPUQuota.kubernetes_pod), {_CORDON}."),
+    (r"\bInsufficient \S+", f"Other pods use the node: end them, {_CORDON}."),
+    (
+        r"cannot allocate all claims",
+        f"Others have claimed the device, or its driver does not publish it any more: jupyter gpu-quota doctor shows "
+        f"both. Release it, {_CORDON}.",
+    ),
+    (
+        r"node affinity|node selector|\[NodeAffinity\]",
+        f"c.GPUQuota.kubernetes_pod excludes the node (affinity, nodeSelector): change it, {_CORDON}.",
+    ),
+)
+"""The first row whose pattern is in a trouble has the advice. Each pod is pinned to one node, so the other nodes are
+excluded by affinity in most messages: that row is the last one."""
+
+
+def advice(trouble: str) -> str:
+    """What to do about a trouble; empty where that is not known."""
+    return next((text for pattern, text in _ADVICE if re.search(pattern, trouble)), "")
+
+
+def newest_trouble(ranks: Iterable[R], attempt: int) -> R | None:
+    """The first rank with a trouble in this attempt of a job that starts or is queued again, or in the one before."""
+    recent = [rank for rank in ranks if (rank.trouble or rank.why_lost) and rank.attempt >= attempt - 1]
+    return min(recent, key=lambda rank: (-rank.attempt, rank.rank), default=None)
+
+
+def trouble_sentence(rank: TroubledRank, ranks: int) -> str:
+    """Why a rank of a job with so many ranks has not begun or was lost, and what to do about it."""
+    trouble = (rank.trouble or rank.why_lost or "").rstrip(". ")
+    if rank.ended_at is None:
+        what = f"{'The command' if ranks == 1 else f'Rank {rank.rank}'} has not begun"
+    else:
+        what = f"{'Attempt' if ranks == 1 else f'Rank {rank.rank} of attempt'} {rank.attempt} was lost"
+    return " ".join(filter(None, [f"{what} on node {rank.node}: {trouble}.", advice(trouble)]))

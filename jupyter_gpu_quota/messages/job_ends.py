@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..core.job_ends import CommandNotStarted, JobEnd, SupervisorLost
 from ..core.reason_codes import ReasonCode as R
-from .exit_status import exit_sentence_part
+from .exit_status import advice, exit_sentence_part
 
 JOB_END_SENTENCES: Mapping[R, tuple[str, str]] = {
     R.COMMAND_FAILED: ("{failed_rank} ended with {exit}.{hint}", "The command failed."),
@@ -25,7 +25,7 @@ JOB_END_SENTENCES: Mapping[R, tuple[str, str]] = {
         "automatic.",
         "The job was lost: its job supervisor ended before it.",
     ),
-    R.COMMAND_NOT_STARTED: ("{failed_rank} was not started: {why_not}.", "The command was not started."),
+    R.COMMAND_NOT_STARTED: ("{failed_rank} was not started: {why_not}.{hint}", "The command was not started."),
 }
 """By code, as in :data:`.reasons.SENTENCES`."""
 
@@ -54,7 +54,8 @@ def job_end_figures(reason: JobEnd) -> dict[str, int | str]:
         case SupervisorLost():
             return found
         case CommandNotStarted():
-            return found | {"why_not": reason.trouble.rstrip(". ")}
+            to_do = advice(reason.trouble)
+            return found | {"why_not": reason.trouble.rstrip(". "), "hint": f" {to_do}" if to_do else ""}
         case _:
             pausing = " while it was pausing" if reason.was == "pausing" else ""
             hint = _NODE_HINT if reason.oom_kill else _HINTS.get(reason.exit_status, _LOG_HINT)

@@ -110,6 +110,7 @@ class RankView(Wire):
 
     ``handle`` is the backend's name for its first process, such as a process id; null before it began.
     ``exit_text``: its exit status in words, "lost" without one; null until it ended, and from an older service.
+    ``trouble``: why it has not begun yet, in the words of its node or cluster; else null.
     """
 
     attempt: int
@@ -120,6 +121,7 @@ class RankView(Wire):
     ended_at: datetime | None
     exit_status: int | None
     exit_text: str | None = None
+    trouble: str | None = None
 
 
 class JobView(Wire):

@@ -18,7 +18,7 @@ from tests.backends.test_trash import failing_rm
 from tests.backends.worlds import order
 from tests.kube.control_plane import ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
-from tests.kube.world import KubernetesWorld
+from tests.kube.world import KubernetesWorld, make_volume
 from tests.patience import until
 
 ON_A_MACHINE = DataSource(
@@ -29,11 +29,18 @@ ON_A_MACHINE = DataSource(
 @pytest.fixture
 def world(control_plane: ControlPlane, tmp_path: Path) -> Iterator[KubernetesWorld]:
     """A node with two whole GPUs that a device plugin counts."""
-    made = KubernetesWorld(control_plane, tmp_path, kubelet={"capacity": {"nvidia.com/gpu": "2"}}, patience_s=1)
+    made = KubernetesWorld(control_plane, tmp_path, kubelet={"capacity": {"nvidia.com/gpu": "2"}})
     try:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def impatient(world: KubernetesWorld) -> KubernetesWorld:
+    """Verdicts on pods are final after a second, except those that a cache may explain."""
+    world.restart(patience_s=1)
+    return world
 
 
 @pytest.fixture
@@ -79,8 +86,10 @@ def test_whole_devices_are_requested_of_the_cluster(world: KubernetesWorld, cont
 
 
 def test_a_job_that_its_node_cannot_take_is_lost_and_so_queued_again(
-    world: KubernetesWorld, controller: Controller
+    impatient: KubernetesWorld, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.SHOWN_S", 0)
+    world = impatient
     foreign = {
         "metadata": {"name": "foreign"},
         "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
@@ -89,14 +98,19 @@ def test_a_job_that_its_node_cannot_take_is_lost_and_so_queued_again(
     world.plane.make(f"/api/v1/namespaces/{world.namespace}/pods", foreign)
     until(lambda: any(pod["spec"].get("nodeName") for pod in world.pods()))
     controller.give(whole("J", 0))
+    fact = controller.until(lambda fact: fact.trouble is not None)
+    assert str(fact.trouble).startswith("Unschedulable: ") and "Insufficient nvidia.com/gpu" in str(fact.trouble)
     fact = controller.gone("J")
     assert (fact.started_at, fact.exit_status, fact.pause_requested, fact.refused) == (None, None, False, None)
+    assert "Insufficient nvidia.com/gpu" in str(fact.why_lost), "it is stored with the end"
     users = dict.fromkeys((world.backend.jobs.inventory() or ((), ()))[1], ())
-    samples = world.backend.samples.samples(users, now=0) or ()
-    assert [(each.utilisation_percent, each.coverage_permille) for each in samples] == [(None, 0)] * 2
-    assert {fact.device: fact.foreign_milli for fact in world.backend.samples.device_facts()} == {
-        "here/0": 1000, "here/1": 1000,
-    }  # fmt: skip
+
+    def foreign() -> dict[str, int | None]:
+        samples = world.backend.samples.samples(users, now=0) or ()
+        assert [(each.utilisation_percent, each.coverage_permille) for each in samples] == [(None, 0)] * 2
+        return {fact.device: fact.foreign_milli for fact in world.backend.samples.device_facts()}
+
+    until(lambda: foreign() == {"here/0": 1000, "here/1": 1000}, what=foreign)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +121,9 @@ def test_a_job_that_its_node_cannot_take_is_lost_and_so_queued_again(
     ],
 )
 def test_a_rank_that_never_starts_is_refused_with_the_reason(
-    world: KubernetesWorld, controller: Controller, reason: str, message: str
+    impatient: KubernetesWorld, controller: Controller, reason: str, message: str
 ) -> None:
+    world = impatient
     world.kubelet.ignored.add("gq-j-1-0")
     controller.give(whole("J", 0))
     until(lambda: any(pod["spec"].get("nodeName") for pod in world.pods()))
@@ -118,6 +133,37 @@ def test_a_rank_that_never_starts_is_refused_with_the_reason(
     fact = controller.until(lambda fact: fact.refused is not None)
     assert (fact.refused, fact.handle, fact.tree_gone) == (f"{reason}: {message}", None, True)
     until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in world.pods()))
+
+
+LATE = DataSource(variable="IMAGES", path=None, claim="late", sub_path="late", mount="/data/images", read_only=True)
+
+
+def has_no_volume(world: KubernetesWorld) -> bool:
+    conditions = [each for pod in world.pods() for each in pod["status"].get("conditions", ())]
+    return any('persistentvolumeclaim "late" not found' in each.get("message", "") for each in conditions)
+
+
+def test_a_claim_that_kube_scheduler_sees_late_delays_a_job(impatient: KubernetesWorld, controller: Controller) -> None:
+    world = impatient
+    controller.give(whole("J", 0, data=(LATE,)))
+    until(lambda: has_no_volume(world), what=world.pods)
+    world.pass_ms(world.wait_ms)
+    make_volume(world.plane, world.namespace, "late")
+    controller.until(lambda fact: fact.started_at is not None)
+
+
+def test_a_claim_that_never_comes_is_the_reason_of_a_refusal(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.CACHE_S", 1)
+    world = KubernetesWorld(control_plane, tmp_path, kubelet={"capacity": {"nvidia.com/gpu": "2"}})
+    try:
+        controller = Controller(world)
+        controller.give(whole("J", 0, data=(LATE,)))
+        fact = controller.until(lambda fact: fact.refused is not None)
+        assert str(fact.refused).startswith("VolumeClaimNotFound: ")
+    finally:
+        world.close()
 
 
 @pytest.mark.parametrize(
@@ -210,11 +256,10 @@ def test_a_site_s_node_affinity_does_not_move_a_pod_to_another_node(world: Kuber
     resources = {"capacity": {"nvidia.com/gpu": "2"}, "labels": {"zone": "b"}}
     other = FakeKubelet(world.plane, world.namespace, "other", world.folder, **resources)
     other.start()
-    world.leave()
     in_zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [in_zone]}}}
     world.settings = replace(world.settings, pod={"affinity": affinity})
-    world.backend = world.another()
+    world.restart(patience_s=1)
     try:
         controller = Controller(world)
         controller.give(whole("J", 0))
@@ -237,6 +282,15 @@ def test_files_that_cannot_be_removed_are_removed_later(
         until(lambda: "Stale file handle" in caplog.text, what="the failure is logged")
         assert [path.name.partition(".")[0] for path in trash.iterdir()] == ["J"]
     until(lambda: not list(trash.iterdir()), what="it is removed by a later attempt")
+
+
+def test_a_name_of_the_site_that_the_pod_has_already_is_the_reason_of_a_refusal(world: KubernetesWorld) -> None:
+    world.settings = replace(world.settings, pod={"volumes": [{"name": "jobs", "emptyDir": {}}]})
+    world.restart()
+    controller = Controller(world)
+    controller.give(whole("J", 0))
+    fact = controller.until(lambda fact: fact.refused is not None)
+    assert "kubernetes_pod has an entry of volumes with the name jobs" in str(fact.refused)
 
 
 def test_secret_variables_are_in_a_secret_and_not_in_the_pod(world: KubernetesWorld, controller: Controller) -> None:

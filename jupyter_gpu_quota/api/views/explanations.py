@@ -22,7 +22,7 @@ from ...wire import AffectedView, DryRunView, ExplainView, QuotaInForceView, Rea
 from ..access.permissions import Person, may_see
 from ..requests.services import Services
 from ..state.store_view import StoreView
-from .records import job_reason, maybe_instant, notebook_reason, reason_view
+from .records import MAY_HAVE_TROUBLE, job_reason, maybe_instant, notebook_reason, reason_view, with_trouble
 from .work_names import seen_by, with_work_names
 
 
@@ -90,7 +90,18 @@ IN_FORCE = tuple(QuotaInForceView.model_fields)
 
 
 async def explanation(services: Services, person: Person, record: JobRecord | NotebookRecord) -> ExplainView:
-    """The binding reason of a job or notebook, and the smallest changes that would start it, for this person."""
+    """The binding reason of a job or notebook, and the smallest changes that would start it, for this person.
+
+    The trouble of a job that starts or is queued again is added to its reason.
+    """
+    found = await _explanation(services, person, record)
+    if not isinstance(record, JobRecord) or record.job.state not in MAY_HAVE_TROUBLE:
+        return found
+    ranks = await services.store_view.read(services.store_view.store.ranks, record.job.id)
+    return found.model_copy(update={"reason": with_trouble(found.reason, record, ranks)})
+
+
+async def _explanation(services: Services, person: Person, record: JobRecord | NotebookRecord) -> ExplainView:
     work = record.job if isinstance(record, JobRecord) else record.notebook
     store_view = services.store_view
     found, reason = None, None

@@ -30,7 +30,7 @@ from ...core.reason_codes import HELD_BY_ENFORCEMENT, ReasonCode
 from ...core.reason_figures import code_of, figures_of
 from ...core.reasons import ByPerson, Reason
 from ...core.samples import DeviceSample
-from ...messages.exit_status import exit_text
+from ...messages.exit_status import exit_text, newest_trouble, trouble_sentence
 from ...messages.planned_start import start_sentence
 from ...messages.reasons import sentence, with_user_name
 from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord
@@ -259,11 +259,27 @@ def job_view(record: JobRecord, store_view: StoreView) -> JobView:
 def job_detail(record: JobRecord, ranks: Sequence[RankRecord], store_view: StoreView) -> JobDetail:
     views = [RankView(**copied(RankView, rank), exit_text=_exit_text(rank)) for rank in ranks]
     found = _job_fields(JobDetail, record, store_view) | {"variables": dict(record.spec.variables)}
+    found["reason"] = with_trouble(found["reason"], record, ranks)
     return JobDetail.model_construct(None, **found, rank_records=views)
 
 
 def _exit_text(rank: RankRecord) -> str | None:
     return None if rank.ended_at is None else exit_text(rank.exit_status, rank.why_lost)
+
+
+MAY_HAVE_TROUBLE = (JobState.QUEUED, JobState.STARTING)
+
+
+def with_trouble(reason: ReasonView | None, record: JobRecord, ranks: Sequence[RankRecord]) -> ReasonView | None:
+    """The reason of a job, with the trouble of its newest attempt while it starts or is queued again."""
+    job = record.job
+    found = newest_trouble(ranks, job.attempt) if job.state in MAY_HAVE_TROUBLE else None
+    if found is None:
+        return reason
+    text = trouble_sentence(found, job.held_ranks or job.ranks)
+    if reason is None:
+        return ReasonView(code=str(job.state), figures={}, message=text)
+    return reason.model_copy(update={"message": f"{reason.message} {text}"})
 
 
 def notebook_view(record: NotebookRecord, store_view: StoreView) -> NotebookView:

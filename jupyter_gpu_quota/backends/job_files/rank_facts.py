@@ -28,7 +28,7 @@ def rank_fact(paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
         saved_at=status.get("saved_at") or (read_record(paths.watch) or {}).get("saved_at"),
         done=_count(progress.get("done")), total=_count(progress.get("total")),
         metrics=_metrics(progress.get("metrics")), refused=status.get("refused"), cause=_cause(status),
-        why_lost=status.get("why_lost"),
+        why_lost=status.get("why_lost"), trouble=status.get("trouble"),
     )  # fmt: skip
 
 

@@ -15,8 +15,9 @@ from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, 
 from .devices.inventory import PublishedDevice, inventory, is_lost, published_devices, why_not_ready
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
-from .jobs.jobs import PATIENCE_S, KubernetesJobs
+from .jobs.jobs import KubernetesJobs
 from .jobs.reservations import Reservations
+from .jobs.verdicts import CLUSTER_S
 from .jobs.volume import JobVolume
 from .outputs import ClusterOutputs
 
@@ -36,7 +37,7 @@ class KubernetesBackend:
     def __init__(
         self, state_dir: str | os.PathLike[str], settings: PodSettings, *, kubeconfig: str | None = None,
         context: str | None = None, on_change: Callable[[], object] = lambda: None,
-        patience_s: float = PATIENCE_S, log_limit_mib: int = 64, bundles_dir: str | None = None,
+        patience_s: float = CLUSTER_S, log_limit_mib: int = 64, bundles_dir: str | None = None,
     ) -> None:  # fmt: skip
         self._server, self._thread, self._settings = ApiServer(kubeconfig, context), LoopThread(), settings
         volume = JobVolume(os.fspath(state_dir), log_limit_mib, bundles_dir=bundles_dir)

@@ -14,6 +14,9 @@ KILL = f"{DOMAIN}/kill"
 """The annotation of a pod by which the agent of its node kills its processes: the fencing number of the order."""
 
 STOP_REASON = f"{DOMAIN}/stop-reason"
+GIVEN_UP = f"{DOMAIN}/given-up"
+"""Annotations of a pod that we delete: why it is paused, or why it could not start."""
+
 PLACEMENTS = f"{DOMAIN}/placements"
 FINALIZER = f"{DOMAIN}/exit-status"
 """It keeps a pod that ended until its exit status is stored."""

@@ -21,8 +21,8 @@ from .commands import JobSpec
 class RankRecord:
     """One rank of one attempt; ``fencing`` is the number of the leader that started it.
 
-    ``handle``: as in :class:`...core.facts.RankFact`. Four fields decide how the attempt ended, from ``tree_gone`` on:
-    ``refused`` is why its backend did not start the rank. ``why_lost``: why it has no exit status, where that is known.
+    ``handle``, ``why_lost`` and ``trouble``: as in :class:`...core.facts.RankFact`. Four fields decide how the attempt
+    ended, from ``tree_gone`` on: ``refused`` is why its backend did not start the rank.
     """
 
     job: str
@@ -39,6 +39,7 @@ class RankRecord:
     completed: bool = False
     refused: str | None = None
     why_lost: str | None = None
+    trouble: str | None = None
 
 
 @fast_frozen

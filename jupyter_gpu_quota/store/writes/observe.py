@@ -69,7 +69,7 @@ def _observe_rank(work: UnitOfWork, fact: RankFact, known: dict[str, _RankCounts
     progressed = _progressed(work, record, fact, counts)
     if _end_of(merged) != _end_of(row):
         progressed = _with_failure(work, progressed, merged, fact.cause)
-    if progressed != record:
+    if progressed != record or merged.trouble != row.trouble:
         put_job(work, progressed)
     if is_last or _end_of(merged) != _end_of(row):
         _evaluate_attempt(work, progressed, counts)
@@ -85,8 +85,8 @@ def _end_of(row: RankRecord) -> tuple[object, ...]:
 def _merged(row: RankRecord, fact: RankFact) -> RankRecord:
     """The rank with the news of a fact. A recorded end never changes, and no known value becomes unknown."""
     is_running = row.ended_at is None
-    refused = None if fact.refused is None else _text(fact.refused)
-    why_lost = None if fact.why_lost is None else _text(fact.why_lost)
+    texts = fact.refused, fact.why_lost, fact.trouble
+    refused, why_lost, trouble = (None if text is None else _text(text) for text in texts)
     return with_changes(
         row,
         handle=fact.handle if row.handle is None else row.handle,
@@ -98,6 +98,7 @@ def _merged(row: RankRecord, fact: RankFact) -> RankRecord:
         completed=row.completed or fact.completed,
         refused=refused if is_running else row.refused,
         why_lost=why_lost if is_running else row.why_lost,
+        trouble=trouble if is_running else row.trouble,
     )
 
 

@@ -125,13 +125,13 @@ def test_a_start_is_rounded_down_and_an_end_is_rounded_up() -> None:
     [
         pytest.param(
             pod("Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
-            ("ImagePullBackOff", "no such image"), id="an image that cannot be pulled",
+            ("ImagePullBackOff", "no such image", "cluster"), id="an image that cannot be pulled",
         ),
         pytest.param(
             pod("Pending", conditions=[
                 {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient cpu"}
             ]),
-            ("Unschedulable", "Insufficient cpu"), id="no node takes it",
+            ("Unschedulable", "Insufficient cpu", "cluster"), id="no node takes it",
         ),
         pytest.param(
             pod("Pending", conditions=[{
@@ -139,13 +139,22 @@ def test_a_start_is_rounded_down_and_an_end_is_rounded_up() -> None:
                 "message": '0/2 nodes are available: persistentvolumeclaim "images" not found. preemption: 0/2 nodes',
             }]),
             ("VolumeClaimNotFound",
-             '0/2 nodes are available: persistentvolumeclaim "images" not found. preemption: 0/2 nodes'),
+             '0/2 nodes are available: persistentvolumeclaim "images" not found. preemption: 0/2 nodes', "cache"),
             id="the claim of its data is not there",
+        ),
+        pytest.param(
+            pod("Pending", conditions=[{
+                "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked",
+            }]),
+            ("SchedulingGated",
+             "the reservation of its device has not started or has no room, or a gate of the site holds the pod",
+             "cluster"),
+            id="its device is not reserved yet",
         ),
         pytest.param(pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), None, id="it only takes time"),
     ],
 )  # fmt: skip
-def test_why_a_pod_waits(found: dict[str, Any], expected: tuple[str, str] | None) -> None:
+def test_why_a_pod_waits(found: dict[str, Any], expected: tuple[str, str, str] | None) -> None:
     assert why_waiting(found) == expected
 
 

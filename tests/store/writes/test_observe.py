@@ -47,6 +47,26 @@ def test_a_job_runs_when_its_process_is_seen(world: World) -> None:
     assert (rank.handle, rank.started_at, rank.ended_at) == ("4711", T0 + 9, None)
 
 
+def test_the_trouble_of_a_rank_is_kept_while_it_waits(world: World) -> None:
+    def trouble() -> str | None:
+        return world.store.ranks("j")[-1].trouble
+
+    world.submit("j")
+    world.start("j", "d0")
+    waits, before = world.fact("j", handle=None, started_at=None, trouble="no node \ud800"), world.job("j")
+    world.see(waits)
+    assert trouble() == "no node ?"
+    assert world.store.changes(before.changed).jobs, "the job is sent to its readers again"
+    version = world.store.version()
+    world.see(waits)
+    assert world.store.version() == version, "no news, nothing written"
+    world.see(replace(waits, trouble=None))
+    assert trouble() is None
+    world.see(waits)
+    world.see(world.gone("j", None, handle=None, started_at=None, why_lost="Evicted"))
+    assert (world.state("j"), trouble()) == ("queued -> running", None), "why it was lost is in its own column"
+
+
 def test_progress_metrics_and_checkpoints_are_kept(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")

@@ -31,13 +31,14 @@ LOG_PATIENCE_S = 30.0
 
 
 class AttemptFacts:
-    """``newest`` has the newest fact of each rank. ``on_waiting`` is called with each pod whose rank has not begun.
+    """``newest`` has the newest fact of each rank.
 
+    ``on_waiting`` is called with each pod whose rank has not begun, and returns its trouble, if it has one.
     ``why_node_lost`` returns why a node, by its name, is lost; empty: it is not.
     """
 
     def __init__(
-        self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], None],
+        self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], str | None],
         why_node_lost: Callable[[str], str],
     ) -> None:  # fmt: skip
         self._objects, self._volume, self._on_waiting, self._why_node_lost = objects, volume, on_waiting, why_node_lost
@@ -116,13 +117,17 @@ class AttemptFacts:
         return found
 
     async def _status_of(self, pod: Json, data: dict[str, str]) -> Status | None:
-        """The status of a rank with a pod; None: it has not begun. The end of one is kept before it is reported."""
+        """The status of a rank with a pod. The end of one is kept before it is reported.
+
+        None: it has not begun, and there is no trouble and was none.
+        """
         status = abandoned_status(pod, why) if (why := self.why_abandoned(pod)) else rank_status(pod)
         if "ended_at" in status:
             return await self._kept_end(pod, status, data)
         if is_waiting(status):
-            self._on_waiting(pod)
-            return None
+            if (trouble := self._on_waiting(pod)) is not None:
+                return {**status, "trouble": trouble}
+            return status if rank_of(pod) in self.newest else None
         return status
 
     def has_gone(self, pod: Json) -> bool:

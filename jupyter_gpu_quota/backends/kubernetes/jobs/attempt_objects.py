@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from ...rendering.cluster_names import FENCING, FINALIZER, HUB, JOB, STOP_REASON, attempt_name, pod_name
+from ...rendering.cluster_names import FENCING, FINALIZER, HUB, JOB, attempt_name, pod_name
 from ...rendering.pods import PodSettings, attempt_record
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound
 from ..client.informer import Informer
@@ -101,16 +101,16 @@ class AttemptObjects:
         if resource == "pods":
             self.pods.note(made)
 
-    async def delete(self, pod: Json, fencing: int, reason: str | None, grace_s: int) -> None:
+    async def delete(self, pod: Json, fencing: int, why: Mapping[str, str], grace_s: int) -> None:
         """Delete a pod in the state in which it was marked, unless it ended before.
 
-        ``reason`` None: it is no pause, and the rank counts as lost.
+        ``why``: the annotation of a pause; without one the rank counts as lost.
         """
         metadata, grace_s = pod["metadata"], max(MIN_GRACE_S, grace_s)
         if metadata.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:
             return  # it stops at least as soon
         path = f"{self._core}/pods/{metadata['name']}"
-        marks = {"annotations": {FENCING: str(fencing), **({STOP_REASON: reason} if reason is not None else {})}}
+        marks = {"annotations": {FENCING: str(fencing), **why}}
         try:
             marked = await self._server.patch(path, {"metadata": {"uid": metadata["uid"], **marks}})
             if not is_over(marked):

@@ -24,7 +24,7 @@ from ...job_files.disk_use import OutputSizes
 from ...job_files.trash import empty_trash
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
-from ...rendering.cluster_names import attempt_name, pod_name
+from ...rendering.cluster_names import GIVEN_UP, STOP_REASON, attempt_name, pod_name
 from ...rendering.pods import PodSettings, RankOfJob, can_reserve, owner_of, rank_pod, rendezvous_service, secret
 from ...rendering.site_fields import SiteFieldClash
 from ...rendering.variables import without_ours
@@ -35,7 +35,7 @@ from ..devices.inventory import PublishedDevice
 from ..devices.shares import NotClaimable, claimed_parts
 from .attempt_facts import AttemptFacts, Rank
 from .attempt_objects import MIN_GRACE_S, AttemptObjects
-from .pod_states import NEVER_STARTS, UNSCHEDULABLE, is_confirmed, is_over, rank_of, rank_status, why_waiting
+from .pod_states import NO_NODE, MayChange, is_confirmed, is_over, rank_of, why_waiting
 from .records import (
     REFUSED,
     SETTLED,
@@ -49,6 +49,7 @@ from .records import (
     refused_of,
     stop_fields,
 )
+from .verdicts import CACHE_S, CLUSTER_S, SHOWN_S, Verdicts
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
@@ -61,9 +62,6 @@ PUBLISH_EVERY_S, PUBLISH_REST = 2.0, 4.0
 PUBLISH_BATCH, PUBLISH_AT_ONCE = 64, 4
 TRASH_AGAIN_S = 600.0
 
-PATIENCE_S = 300.0
-"""How long a pod may wait for an image, or for a node that takes it, before its rank is refused or lost."""
-
 
 class KubernetesJobs:
     """The job backend of one namespace. ``on_change`` is called after each change that ``observe`` reports."""
@@ -72,11 +70,12 @@ class KubernetesJobs:
         self, server: ApiServer, thread: LoopThread, fence: ClusterFence, volume: JobVolume, settings: PodSettings,
         inventory: Callable[[], Inventory | None], published: Callable[[], Mapping[str, PublishedDevice] | None],
         why_node_lost: Callable[[str], str], on_change: Callable[[], object] = lambda: None,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = CLUSTER_S,
     ) -> None:  # fmt: skip
         self._thread, self._fence, self._volume, self._settings = thread, fence, volume, settings
         self.inventory, self._published = inventory, published
-        self._on_change, self._patience_s = on_change, patience_s
+        self._on_change = on_change
+        self._verdicts = Verdicts({MayChange.NOTHING: 0, MayChange.CACHE: CACHE_S, MayChange.CLUSTER: patience_s})
         self.objects = AttemptObjects(server, settings, self._changed)
         self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting, why_node_lost)
         self._outputs = OutputSizes(volume.state_dir)
@@ -237,22 +236,25 @@ class KubernetesJobs:
                 await self.objects.patch_record(*key, order.fencing, asked)
             pods = [pod for pod in self.objects.pods_of(*key) if not is_over(pod)]
             await asyncio.to_thread(self._request_pause, pods, order.reason)
-            await all_of([self.objects.delete(pod, order.fencing, order.reason, order.grace_s) for pod in pods])
+            why = {STOP_REASON: order.reason}
+            await all_of([self.objects.delete(pod, order.fencing, why, order.grace_s) for pod in pods])
             self._stop_ordered_at.setdefault(key, time.time_ns() // 1_000_000)
 
     def _request_pause(self, pods: Sequence[Json], reason: str) -> None:
         for pod in pods:
             self._volume.request_pause(*rank_of(pod), reason)
 
-    def _look_why_waiting(self, pod: Json) -> None:
-        """Refuse a rank that cannot start, at once or after a while. One that no node takes is lost instead."""
-        found = why_waiting(pod)
-        if found is None:
-            return
-        waits_s = time.time() - rank_status(pod)["claimed_at"] / 1000
-        if found[0] in NEVER_STARTS or waits_s > self._patience_s:
-            end = self._refuse if found[0] != UNSCHEDULABLE else self._return_to_queue
-            self._thread.run(("end", *rank_of(pod)), partial(end, pod, f"{found[0]}: {found[1]}"))
+    def _look_why_waiting(self, pod: Json) -> str | None:
+        """The trouble of a rank that waits; None: there is none. One whose verdict is final is refused, or lost."""
+        job, attempt, rank = rank_of(pod)
+        if (verdict := why_waiting(pod)) is None:
+            self._verdicts.drop((job, attempt), rank)
+            return None
+        lasted_s = self._verdicts.take((job, attempt), rank, verdict, time.monotonic())
+        if self._verdicts.is_final(verdict, lasted_s):
+            end = self._return_to_queue if verdict.code in NO_NODE else self._refuse
+            self._thread.run(("end", job, attempt, rank), partial(end, pod, str(verdict)))
+        return str(verdict) if lasted_s >= SHOWN_S else None
 
     async def _refuse(self, pod: Json, why: str) -> None:
         """Record that a rank does not start, and remove its pod."""
@@ -262,12 +264,12 @@ class KubernetesJobs:
             if record is not None and STOP not in data_of(record):
                 refused = refused_of(data_of(record)) | {str(rank): why}
                 await self.objects.patch_record(job, attempt, self._fencing, {REFUSED: json.dumps(refused)})
-                await self.objects.delete(pod, self._fencing, None, MIN_GRACE_S)
+                await self.objects.delete(pod, self._fencing, {}, MIN_GRACE_S)
 
     async def _return_to_queue(self, pod: Json, why: str) -> None:
         """Remove a pod that its node cannot take: the job is queued again, and may be placed elsewhere."""
         log.warning("job %s, attempt %d, rank %d is queued again: %s", *rank_of(pod), why)
-        await self.objects.delete(pod, self._fencing, None, MIN_GRACE_S)
+        await self.objects.delete(pod, self._fencing, {GIVEN_UP: why}, MIN_GRACE_S)
 
     # --- settling -------------------------------------------------------------------------------------------------
     async def _settle(self, job: str, attempt: int) -> None:
@@ -286,6 +288,7 @@ class KubernetesJobs:
             await self.objects.remove_record(*key)
             with self._lock:
                 self.facts.forget(*key)
+            self._verdicts.forget(key)
             self._locks.pop(key, None)
             self._stop_ordered_at.pop(key, None)
 

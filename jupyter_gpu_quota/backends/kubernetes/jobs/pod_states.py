@@ -18,10 +18,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 from ....core.job_ends import EndCause
-from ...rendering.cluster_names import ATTEMPT, JOB, RANK, STOP_REASON
+from ...rendering.cluster_names import ATTEMPT, GIVEN_UP, JOB, RANK, STOP_REASON
 from ...rendering.pods import CONTAINER
 
 Json = dict[str, Any]
@@ -30,13 +31,43 @@ SECOND_MS = 1000
 SIGNALLED = 128
 LAST_SIGNAL = 64
 
-NEVER_STARTS = frozenset(
-    {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-)
-"""Reasons of a waiting container that time does not change."""
 
-MAY_START = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed"})
-"""Reasons that a registry may end by itself; after a while the rank is refused."""
+class MayChange(StrEnum):
+    """What may end the wait of a pod by itself, and so for how long its verdict is not final."""
+
+    NOTHING = "nothing"
+    CACHE = "cache"  # an object that kube-scheduler or the kubelet has not seen yet, because it is new
+    CLUSTER = "cluster"  # a registry, a device that becomes free, a taint that is removed
+
+
+class Verdict(NamedTuple):
+    """Why a pod waits: a word and the message of Kubernetes."""
+
+    code: str
+    message: str
+    may_change: MayChange
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    @property
+    def topic(self) -> tuple[bool, MayChange]:
+        """Equal for verdicts that take turns, such as ErrImagePull and ImagePullBackOff."""
+        return self.code in BY_KUBELET, self.may_change
+
+
+BY_KUBELET: Mapping[str, MayChange] = {
+    "InvalidImageName": MayChange.NOTHING,
+    "ErrImageNeverPull": MayChange.NOTHING,
+    "CreateContainerConfigError": MayChange.CACHE,
+    "CreateContainerError": MayChange.CACHE,
+    "RunContainerError": MayChange.CACHE,
+    "ErrImagePull": MayChange.CLUSTER,
+    "ImagePullBackOff": MayChange.CLUSTER,
+    "RegistryUnavailable": MayChange.CLUSTER,
+    "SignatureValidationFailed": MayChange.CLUSTER,
+}
+"""Reasons of a container that waits. The rank is refused when its verdict is final."""
 
 UNSCHEDULABLE = "Unschedulable"
 """No node takes the pod: its own is full, or has a taint."""
@@ -46,7 +77,10 @@ NO_VOLUME_CLAIM = "VolumeClaimNotFound"
 MISSING_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 
 GATED = "SchedulingGated"
-"""The reservation of its device is not there, or has no room for the share."""
+HELD_BY_GATE = "the reservation of its device has not started or has no room, or a gate of the site holds the pod"
+
+NO_NODE = frozenset({UNSCHEDULABLE, GATED})
+"""Verdicts by which a rank is lost, so that its job is queued again and may be placed elsewhere."""
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -137,25 +171,31 @@ def is_pause(pod: Json, ended_at: int | None) -> bool:
     return ended_at is None or ended_at > asked_at
 
 
-def why_waiting(pod: Json) -> tuple[str, str] | None:
-    """The reason and the message of a container that waits or of a pod that no node takes; None: nothing is wrong."""
+def why_waiting(pod: Json) -> Verdict | None:
+    """The verdict on a container that waits, or on a pod that no node takes; None: nothing is wrong."""
     waiting = _container_state(pod).get("waiting", {})
-    if waiting.get("reason") in NEVER_STARTS | MAY_START:
-        return waiting["reason"], waiting.get("message", "")
+    if (may_change := BY_KUBELET.get(waiting.get("reason"))) is not None:
+        return Verdict(waiting["reason"], waiting.get("message", ""), may_change)
     for each in pod.get("status", {}).get("conditions", ()):
         if (
             each["type"] == "PodScheduled"
             and each["status"] == "False"
             and each.get("reason") in (UNSCHEDULABLE, GATED)
         ):
+            if each["reason"] == GATED:
+                return Verdict(GATED, HELD_BY_GATE, MayChange.CLUSTER)
             message = each.get("message", "")
-            return (NO_VOLUME_CLAIM if MISSING_CLAIM.search(message) else UNSCHEDULABLE), message
+            if MISSING_CLAIM.search(message):
+                return Verdict(NO_VOLUME_CLAIM, message, MayChange.CACHE)
+            return Verdict(UNSCHEDULABLE, message, MayChange.CLUSTER)
     return None
 
 
 def why_lost(pod: Json) -> str:
     """Why a pod ended without an exit status, in the words of Kubernetes."""
-    status = pod.get("status", {})
+    status, annotations = pod.get("status", {}), pod["metadata"].get("annotations", {})
+    if GIVEN_UP in annotations:
+        return str(annotations[GIVEN_UP])
     for each in status.get("conditions", ()):
         if each["type"] == "DisruptionTarget" and each["status"] == "True":
             return f"{each.get('reason', '')}: {each.get('message', '')}"

@@ -8,6 +8,7 @@ import os
 import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -279,6 +280,29 @@ def test_an_ended_job_is_not_described_as_starting(world: ServiceWorld) -> None:
         "The command on node node-1 ended with exit status 3. Its log may have the cause."
     }
     assert found[0]["figures"] == {"exit_status": 3, "node": "node-1"}
+
+
+TAINT = "Unschedulable: 0/2 nodes are available: 1 node(s) had untolerated taint(s)"
+
+
+def test_a_job_that_its_node_does_not_take_says_why_and_what_to_do(world: ServiceWorld) -> None:
+    job = world.submit()["id"]
+    world.step()
+
+    def reasons() -> set[str]:
+        world.run(world.services.store_view.refresh())
+        return {world.get(f"{each}/{job}").json["reason"]["message"] for each in ("jobs", "explain")}
+
+    waits = RankFact(job=job, attempt=1, rank=0, handle=None, started_at=None, trouble=TAINT)
+    world.see(waits)
+    (said,) = reasons()
+    assert f" The command has not begun on node node-1: {TAINT}. Tolerate the taint" in said
+    assert world.get(f"jobs/{job}").json["rank_records"][0]["trouble"] == TAINT
+    world.see(replace(waits, ended_at=world.clock(), tree_gone=True, trouble=None, why_lost=TAINT))
+    for said in reasons():
+        assert f"Attempt 1 was lost on node node-1: {TAINT}. Tolerate the taint" in said
+    (rank,) = world.get(f"jobs/{job}").json["rank_records"]
+    assert rank["exit_text"] == f"lost: {TAINT}"
 
 
 def test_a_paused_job_shows_its_present_reason_and_the_cause_of_the_pause(world: ServiceWorld) -> None:
