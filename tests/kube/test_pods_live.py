@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -217,6 +219,29 @@ def test_progress_and_checkpoints_are_reported_while_it_runs(world: KubernetesWo
     controller.give(whole("J", 0, command=f'{progress}; touch "$GPU_QUOTA_CHECKPOINT_DIR/a"; exec sleep 1000'))
     fact = controller.until(lambda fact: fact.done == 1)
     assert (fact.total, fact.tree_gone, fact.saved_at is not None) == (3, False, True)
+
+
+def test_a_job_that_exceeds_the_limit_of_its_outputs_is_stopped_with_a_line_in_its_log(
+    world: KubernetesWorld, controller: Controller
+) -> None:
+    world.backend.jobs.fence(1)
+    writes = 'echo ready; head -c 2000000 /dev/zero > "$GPU_QUOTA_OUTPUT_DIR/x"; exec sleep 1000'
+    controller.give(whole("J", 0, command=writes, outputs_limit_mib=1))
+    fact = controller.gone("J")
+    assert (fact.exit_status, fact.cause, fact.pause_requested) == (-signal.SIGXFSZ, "storage_limit", False)
+    first, notice = world.backend.outputs.log("J", 1, 0).data.decode().splitlines()
+    assert first == "ready"
+    assert re.fullmatch(r".*the job was stopped: its outputs hold \d+ bytes, and its limit is 1048576 bytes", notice)
+
+
+def test_only_the_leader_enforces_the_limit_of_outputs(world: KubernetesWorld, controller: Controller) -> None:
+    writes = 'head -c 2000000 /dev/zero > "$GPU_QUOTA_OUTPUT_DIR/x"; exec sleep 1000'
+    controller.give(whole("J", 0, command=writes, outputs_limit_mib=1))
+    written = world.folder / "jobs" / "J" / "outputs" / "x"
+    until(lambda: written.exists() and written.stat().st_size == 2_000_000)
+    controller.began("J", "runs on")
+    world.pass_ms(2 * world.wait_ms)
+    assert not controller.facts["J", 1, 0].tree_gone
 
 
 def test_log_and_end_are_kept_after_the_pod_is_gone(world: KubernetesWorld, controller: Controller) -> None:

@@ -16,6 +16,7 @@ from .devices.inventory import PublishedDevice, inventory, is_lost, published_de
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
 from .jobs.jobs import KubernetesJobs
+from .jobs.output_limits import OutputLimits
 from .jobs.reservations import Reservations
 from .jobs.verdicts import CLUSTER_S
 from .jobs.volume import JobVolume
@@ -73,6 +74,8 @@ class KubernetesBackend:
             self._thread.run(("watch", informer.path, id(informer)), informer.run)
         self._thread.run(("reservations",), self._reservations.run)
         self._thread.run(("progress",), self.jobs.publish_forever)
+        limits = OutputLimits(self.jobs.objects, volume, lambda: self.jobs.fencing)
+        self._thread.run(("output limits",), limits.run)
 
     def close(self) -> None:
         """End the threads and the connections; jobs continue."""

@@ -14,8 +14,9 @@ KILL = f"{DOMAIN}/kill"
 """The annotation of a pod by which the agent of its node kills its processes: the fencing number of the order."""
 
 STOP_REASON = f"{DOMAIN}/stop-reason"
+OVER_LIMIT = f"{DOMAIN}/over-limit"
 GIVEN_UP = f"{DOMAIN}/given-up"
-"""Annotations of a pod that we delete: why it is paused, or why it could not start."""
+"""Annotations of a pod that we delete: why it is paused, which limit its job exceeded, or why it could not start."""
 
 PLACEMENTS = f"{DOMAIN}/placements"
 FINALIZER = f"{DOMAIN}/exit-status"

@@ -19,6 +19,8 @@ from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import (
 STOPPED = {"deletionTimestamp": "2026-11-24T10:01:00Z", "deletionGracePeriodSeconds": 30}
 REMOVED = {"deletionTimestamp": "2026-11-24T10:00:51Z", "deletionGracePeriodSeconds": 0}
 OURS = {"annotations": {"gpu-quota.jupyter.org/stop-reason": "reclaimed"}}
+OVER = {"annotations": {"gpu-quota.jupyter.org/over-limit": "its outputs hold 2 bytes, and its limit is 1 bytes"}}
+BOTH = {"annotations": OURS["annotations"] | OVER["annotations"]}
 RUNNING = {"running": {"startedAt": "2026-11-24T10:00:05Z"}}
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-11-24T10:00:40Z"}
 AT_10_00 = 1_795_514_400_000
@@ -61,6 +63,21 @@ def pod(
         pytest.param(
             pod("Succeeded", ended(0, "10:00:20"), metadata=STOPPED | OURS), 0, False, None,
             id="it ended before the stop",
+        ),
+        pytest.param(
+            pod("Failed", ended(143), metadata=STOPPED | OVER), -25, False, "storage_limit", id="too much output"
+        ),
+        pytest.param(
+            pod("Succeeded", ended(0), metadata=REMOVED | OVER), -25, False, "storage_limit",
+            id="too much output, whatever its handler does",
+        ),
+        pytest.param(
+            pod("Failed", ended(143), metadata=STOPPED | BOTH), -25, False, "storage_limit",
+            id="too much output, and paused while it stopped",
+        ),
+        pytest.param(
+            pod("Succeeded", ended(0, "10:00:20"), metadata=STOPPED | OVER), 0, False, None,
+            id="it ended before its outputs were measured",
         ),
         pytest.param(pod("Failed", ended(143), metadata=STOPPED), None, False, None, id="its pod was deleted by hand"),
         pytest.param(

@@ -171,7 +171,7 @@ class AttemptFacts:
         ends = self._ends_of(rank[:2])
         if rank not in ends:
             try:
-                asked = pause_before(data, status["ended_at"])
+                asked = {} if "notice" in status else pause_before(data, status["ended_at"])
                 ends[rank] = await self._keep_end(pod, status | asked | kept_order(data))
             except RequestFailed as error:
                 log.info("the log of %s cannot be read, it is tried again: %s", pod["metadata"]["name"], error)

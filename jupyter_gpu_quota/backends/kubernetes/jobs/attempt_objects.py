@@ -104,7 +104,7 @@ class AttemptObjects:
     async def delete(self, pod: Json, fencing: int, why: Mapping[str, str], grace_s: int) -> None:
         """Delete a pod in the state in which it was marked, unless it ended before.
 
-        ``why``: the annotation of a pause; without one the rank counts as lost.
+        ``why``: the annotation of a pause, or of an exceeded limit; without one the rank counts as lost.
         """
         metadata, grace_s = pod["metadata"], max(MIN_GRACE_S, grace_s)
         if metadata.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:

@@ -5,6 +5,7 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
     ended as                                          exit status            what follows
     a container with an exit code                     it, 128 + n is -n      as on one machine
     OOMKilled                                         -9, out_of_memory      it failed for memory
+    stopped because its outputs exceed their limit    -25, storage_limit     it failed for that
     evicted, or deleted by others than us             none: lost             it is queued again
     its node is gone (pod garbage collection)         none: lost             it is queued again
     deleted, and its kubelet does not answer          none: lost             it is queued again
@@ -16,13 +17,14 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ....core.job_ends import EndCause
-from ...rendering.cluster_names import ATTEMPT, GIVEN_UP, JOB, RANK, STOP_REASON
+from ...rendering.cluster_names import ATTEMPT, GIVEN_UP, JOB, OVER_LIMIT, RANK, STOP_REASON
 from ...rendering.pods import CONTAINER
 
 Json = dict[str, Any]
@@ -30,6 +32,8 @@ Json = dict[str, Any]
 SECOND_MS = 1000
 SIGNALLED = 128
 LAST_SIGNAL = 64
+WROTE_TOO_MUCH = -signal.SIGXFSZ
+"""The exit status of a job that exceeded its limit of outputs, as of one that the kernel stops for a large file."""
 
 
 class MayChange(StrEnum):
@@ -125,6 +129,9 @@ def rank_status(pod: Json) -> dict[str, Any]:
     if is_over(pod):
         found |= {"ended_at": _ended_at(pod, ended), "tree_gone": True, **_exit(pod, ended)}
         found |= {} if is_confirmed(pod) else {"unconfirmed": True}
+        if ended and _is_stopped_for(OVER_LIMIT, pod, found["ended_at"]):
+            found |= {"exit_status": WROTE_TOO_MUCH, "cause": EndCause.STORAGE_LIMIT}
+            found["notice"] = f"the job was stopped: {pod['metadata']['annotations'][OVER_LIMIT]}"
     if is_pause(pod, found.get("ended_at")):
         found |= {"pause_requested": True, "pause_reason": pod["metadata"]["annotations"][STOP_REASON]}
     elif "ended_at" in found and found["exit_status"] is None:
@@ -158,12 +165,18 @@ def is_waiting(status: Mapping[str, Any]) -> bool:
 
 
 def is_pause(pod: Json, ended_at: int | None) -> bool:
-    """Whether we deleted a pod before it ended.
+    """Whether we paused a pod before it ended."""
+    over = OVER_LIMIT in pod["metadata"].get("annotations", {})
+    return not over and _is_stopped_for(STOP_REASON, pod, ended_at)
+
+
+def _is_stopped_for(why: str, pod: Json, ended_at: int | None) -> bool:
+    """Whether we deleted a pod before it ended, with this annotation.
 
     When a kubelet removes a pod that stopped, the API server sets the grace to 0 and the timestamp to that moment.
     """
     metadata = pod["metadata"]
-    if STOP_REASON not in metadata.get("annotations", {}) or "deletionTimestamp" not in metadata:
+    if why not in metadata.get("annotations", {}) or "deletionTimestamp" not in metadata:
         return False
     if not metadata["deletionGracePeriodSeconds"]:
         return True
@@ -218,7 +231,7 @@ def _exit(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
 def _is_lost(pod: Json) -> bool:
     """Whether others than us ended a pod: an eviction, a drain, kube-scheduler, or a deletion by hand."""
     status, metadata = pod.get("status", {}), pod["metadata"]
-    if STOP_REASON in metadata.get("annotations", {}):
+    if {STOP_REASON, OVER_LIMIT} & metadata.get("annotations", {}).keys():
         return False
     disrupted = any(
         each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions", ())

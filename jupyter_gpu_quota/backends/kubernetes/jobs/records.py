@@ -1,6 +1,6 @@
 """The record of an attempt: what was ordered, and how far that is. Pure.
 
-order      the ranks and the placements of the start order
+order      the ranks, the placements and the limit of outputs of the start order
 started    "true": every rank has a pod, or is refused
 refused    why ranks cannot start, by rank
 stop       the reason of the first stop order
@@ -39,7 +39,8 @@ def attempt_of(record: Json) -> Attempt:
 
 def order_field(order: StartOrder) -> dict[str, str]:
     """The field with a start order."""
-    return {ORDER: json.dumps({"ranks": order.ranks, "placements": [asdict(part) for part in order.placements]})}
+    kept = {"ranks": order.ranks, "placements": [asdict(part) for part in order.placements]}
+    return {ORDER: json.dumps(kept | {"outputs_limit_mib": order.outputs_limit_mib})}
 
 
 def order_of(data: dict[str, str]) -> Json:
@@ -52,6 +53,12 @@ def ranks_of(data: dict[str, str]) -> int:
     """How many ranks were ordered; 1 for an attempt that was stopped before."""
     ranks: int = order_of(data).get("ranks", 1)
     return ranks
+
+
+def outputs_limit_of(data: dict[str, str]) -> int | None:
+    """The limit of the job's outputs in MiB; None: it has none, or was started by a release that enforced none."""
+    limit: int | None = order_of(data).get("outputs_limit_mib")
+    return limit
 
 
 def refused_of(data: dict[str, str]) -> dict[str, str]:

@@ -111,6 +111,16 @@ class JobVolume:
         with contextlib.suppress(OSError):
             Path(self.paths(job, attempt, rank).pause).write_text(f"{reason}\n")
 
+    def excess(self, job: str, limit_mib: int) -> str | None:
+        """How a job exceeds its limit of outputs; None: it does not, or its folder cannot be measured now."""
+        found = Measured()
+        for _ in measure(self.paths(job, 0, 0).outputs, found):
+            pass
+        if found.size_bytes <= limit_mib * MIB and not found.too_deep:
+            return None
+        size = "folders nested too deeply to be measured" if found.too_deep else f"{found.size_bytes} bytes"
+        return f"its outputs hold {size}, and its limit is {limit_mib * MIB} bytes"
+
     def fact(self, status: Mapping[str, Any]) -> RankFact:
         """The fact of a rank: ``status`` with the progress and the newest checkpoint that its files show."""
         paths = self.paths(status["job"], status["attempt"], status["rank"])
@@ -136,6 +146,8 @@ class JobVolume:
         if log is not None and not Path(paths.log).exists():
             kept = RotatingLog(paths.log, self.log_limit_mib * MIB)
             kept.write(log)
+            if (notice := status.get("notice")) is not None:
+                kept.write_notice(notice)
         record = {
             **status,
             "completed": self._is_complete(paths),
