@@ -135,6 +135,10 @@ class ControlPlane:
         return found
 
     @property
+    def has_scheduler(self) -> bool:
+        return "kube-scheduler" in self._processes
+
+    @property
     def has_controller_manager(self) -> bool:
         return "kube-controller-manager" in self._processes
 

@@ -20,7 +20,7 @@ from tests.backends.test_trash import failing_rm
 from tests.backends.worlds import order
 from tests.kube.control_plane import ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
-from tests.kube.world import KubernetesWorld, make_volume
+from tests.kube.world import KubernetesWorld
 from tests.patience import until
 
 ON_A_MACHINE = DataSource(
@@ -137,35 +137,52 @@ def test_a_rank_that_never_starts_is_refused_with_the_reason(
     until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in world.pods()))
 
 
-LATE = DataSource(variable="IMAGES", path=None, claim="late", sub_path="late", mount="/data/images", read_only=True)
+NO_CLAIM = '0/1 nodes are available: persistentvolumeclaim "late" not found.'
 
 
-def has_no_volume(world: KubernetesWorld) -> bool:
-    conditions = [each for pod in world.pods() for each in pod["status"].get("conditions", ())]
-    return any('persistentvolumeclaim "late" not found' in each.get("message", "") for each in conditions)
+@pytest.fixture
+def unscheduled(world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch) -> KubernetesWorld:
+    """The tests do what kube-scheduler would: the real one may look at a pod again after five minutes only."""
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.CACHE_S", 3)
+    world.settings = replace(world.settings, pod={"schedulerName": "nobody"})
+    world.restart(patience_s=1)
+    return world
 
 
-def test_a_claim_that_kube_scheduler_sees_late_delays_a_job(impatient: KubernetesWorld, controller: Controller) -> None:
-    world = impatient
-    controller.give(whole("J", 0, data=(LATE,)))
-    until(lambda: has_no_volume(world), what=world.pods)
-    world.pass_ms(world.wait_ms)
-    make_volume(world.plane, world.namespace, "late")
+def judge(world: KubernetesWorld, attempt: int) -> str:
+    """Write that the claim of a volume is missing, as kube-scheduler would; returns the path of the pod."""
+    path = f"/api/v1/namespaces/{world.namespace}/pods/gq-j-{attempt}-0"
+    until(lambda: world.plane.request("GET", path)[0] == 200)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_CLAIM}
+    world.plane.patch(f"{path}/status", {"status": {"conditions": [condition]}})
+    return path
+
+
+def test_a_claim_that_kube_scheduler_sees_late_delays_a_job(
+    unscheduled: KubernetesWorld, controller: Controller
+) -> None:
+    controller.give(whole("J", 0))
+    path = judge(unscheduled, 1)
+    unscheduled.pass_ms(unscheduled.wait_ms)
+    unscheduled.plane.make(
+        f"{path}/binding", {"metadata": {"name": "gq-j-1-0"}, "target": {"kind": "Node", "name": "here"}}
+    )
     controller.until(lambda fact: fact.started_at is not None)
 
 
-def test_a_claim_that_never_comes_is_the_reason_of_a_refusal(
-    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_claim_that_never_comes_is_the_reason_of_a_refusal_in_the_second_attempt(
+    unscheduled: KubernetesWorld, controller: Controller
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.CACHE_S", 1)
-    world = KubernetesWorld(control_plane, tmp_path, kubelet={"capacity": {"nvidia.com/gpu": "2"}})
-    try:
-        controller = Controller(world)
-        controller.give(whole("J", 0, data=(LATE,)))
-        fact = controller.until(lambda fact: fact.refused is not None)
-        assert str(fact.refused).startswith("VolumeClaimNotFound: ")
-    finally:
-        world.close()
+    controller.give(whole("J", 0))
+    judge(unscheduled, 1)
+    lost = controller.gone("J")
+    assert (lost.exit_status, lost.refused) == (None, None), "another pod may be judged by a newer cache"
+    assert str(lost.why_lost).startswith("VolumeClaimNotFound: ")
+    controller.orders.clear()
+    controller.give(replace(whole("J", 0), attempt=2))
+    judge(unscheduled, 2)
+    fact = controller.until(lambda fact: fact.refused is not None)
+    assert str(fact.refused).startswith("VolumeClaimNotFound: ")
 
 
 @pytest.mark.parametrize(

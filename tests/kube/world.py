@@ -72,6 +72,23 @@ def make_volume(plane: ControlPlane, namespace: str, claim: str = "jobs", path: 
     until(lambda: plane.get(f"{claims}/{claim}")["status"]["phase"] == "Bound", what="the volume is bound")
 
 
+def sees_volume(plane: ControlPlane, namespace: str, claim: str = "jobs") -> bool:
+    """Whether kube-scheduler has the claim of a volume in its cache, by its verdict on a pod that no node takes.
+
+    A pod that it judges before may wait for five minutes: it does not look at the pod again for a claim that it knows.
+    """
+    if not plane.has_scheduler:
+        return True
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
+    spec = {"containers": [{"name": "c", "image": "i"}], "volumes": [volume], "nodeSelector": {"no": "node"}}
+    plane.make(path, {"metadata": {"name": "probe"}, "spec": spec})
+    conditions = until(lambda: plane.get(f"{path}/probe")["status"].get("conditions"))
+    plane.request("DELETE", f"{path}/probe", {"gracePeriodSeconds": 0})
+    until(lambda: plane.request("GET", f"{path}/probe")[0] == 404)
+    return "not found" not in str(conditions)
+
+
 class KubernetesWorld:
     """A backend in a namespace of its own. ``node`` has simulated devices, unless a test gives other resources."""
 
@@ -85,6 +102,7 @@ class KubernetesWorld:
         settings = kubelet if kubelet is not None else {"annotations": {SIMULATED_GPUS: "2"}}
         self.kubelet = FakeKubelet(plane, self.namespace, node, folder, **settings)
         self.kubelet.start()
+        until(lambda: sees_volume(plane, self.namespace), what="kube-scheduler knows the claim of the volume")
         self.settings = PodSettings(
             namespace=self.namespace, hub="test", image="none", volume_claim="jobs", path_first="/usr/local/bin"
         )
@@ -122,7 +140,11 @@ class KubernetesWorld:
         self.backend = self.another()
 
     def until(self, seen: Callable[[], T]) -> T:
-        return until(seen, what=self._opened[-1].jobs.observe)
+        return until(seen, what=self.waiting)
+
+    def waiting(self) -> dict[str, object]:
+        """Why each pod waits, by the API server's record."""
+        return {pod["metadata"]["name"]: pod["status"].get("conditions") for pod in self.pods()}
 
     def stopped(self) -> Sequence[str] | None:
         return None

@@ -35,7 +35,7 @@ from ..devices.inventory import PublishedDevice
 from ..devices.shares import NotClaimable, claimed_parts
 from .attempt_facts import AttemptFacts, Rank
 from .attempt_objects import MIN_GRACE_S, AttemptObjects
-from .pod_states import NO_NODE, MayChange, is_confirmed, is_over, rank_of, why_waiting
+from .pod_states import NO_NODE, MayChange, Verdict, is_confirmed, is_over, rank_of, why_waiting
 from .records import (
     REFUSED,
     SETTLED,
@@ -252,9 +252,17 @@ class KubernetesJobs:
             return None
         lasted_s = self._verdicts.take((job, attempt), rank, verdict, time.monotonic())
         if self._verdicts.is_final(verdict, lasted_s):
-            end = self._return_to_queue if verdict.code in NO_NODE else self._refuse
-            self._thread.run(("end", job, attempt, rank), partial(end, pod, str(verdict)))
+            self._thread.run(("end", job, attempt, rank), partial(self._end_waiting, pod, verdict))
         return str(verdict) if lasted_s >= SHOWN_S else None
+
+    async def _end_waiting(self, pod: Json, verdict: Verdict) -> None:
+        """Refuse a rank by a final verdict, or queue its job again where another pod may get another verdict."""
+        job, attempt, _ = rank_of(pod)
+        is_first = verdict.may_change is MayChange.CACHE and not await asyncio.to_thread(
+            self._volume.was_given_up, job, attempt - 1, verdict.code
+        )
+        end = self._return_to_queue if is_first or verdict.code in NO_NODE else self._refuse
+        await end(pod, str(verdict))
 
     async def _refuse(self, pod: Json, why: str) -> None:
         """Record that a rank does not start, and remove its pod."""

@@ -1,7 +1,8 @@
 """When a verdict on a pod that waits is final: when it has been the same for a stated time.
 
 kube-scheduler and kubelets judge by caches. An object that was created just before a pod, such as a volume's claim, may
-not be in a cache yet, and the verdict of that instant says that there is none.
+not be in a cache yet, and the verdict of that instant says that there is none. kube-scheduler may look at the pod again
+only after five minutes, so the job is queued again once: a new pod is judged by the caches of then.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .records import Attempt
 
 Topic = tuple[bool, MayChange]
 
-CACHE_S = 60.0
+CACHE_S = 30.0
 """How long a cache may lack an object that exists, on a busy cluster, with the back-off of kube-scheduler."""
 
 CLUSTER_S = 300.0

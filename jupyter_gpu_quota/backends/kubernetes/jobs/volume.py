@@ -139,6 +139,12 @@ class JobVolume:
         found = read_record(self.paths(job, attempt, rank).status)
         return found if found is not None and "ended_at" in found else None
 
+    def was_given_up(self, job: str, attempt: int, code: str) -> bool:
+        """Whether a rank of an attempt was lost by a verdict with this word."""
+        control = Path(self.paths(job, attempt, 0).control).parent
+        ends = [self.ended(job, attempt, rank) for rank in range(len(list(control.glob("rank-*"))))]
+        return any(end is not None and str(end.get("why_lost", "")).startswith(f"{code}:") for end in ends)
+
     def record_end(self, status: Mapping[str, Any], log: bytes | None) -> dict[str, Any]:
         """Keep the log and the record of a rank that ended; the record says whether it reported its work complete."""
         paths = self.paths(status["job"], status["attempt"], status["rank"])
