@@ -5,7 +5,7 @@ Source: docs/scheduling.md, section 3.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -94,6 +94,8 @@ def plan_backfill(
     if before is not None:
         last = before - grace_ms(pool)
         work = [one for one in work if one.ends_at(pool.now) < last]
+        if not _could_free(pool, work, queue.size):
+            return None
     found = _first_fit(pool, project, queue.job_class.request, work)
     if found is None and before is None and queue.job_class.preemptible and pool.ledger.has_unused_quota:
         found = _first_fit(pool, project, queue.job_class.request, work, borrows=True)
@@ -103,6 +105,12 @@ def plan_backfill(
     return BackfillReservation(
         job=job.id, project=project, queue=queue, entitlement=entitlement, pieces=found[1], starts_at=found[0]
     )
+
+
+def _could_free(pool: PoolState, work: Iterable[Running], milli: int) -> bool:
+    """Whether so much may be free after all drains when this work has ended: an upper bound."""
+    room = sum([free for free in pool.ledger.all_plain_after() if free > 0])
+    return room + sum([piece.gpu_milli for one in work for piece in one.pieces]) >= milli
 
 
 def _with_borrowers_gone(pool: PoolState, work: Sequence[Running], recorded: BackfillReservation) -> list[Running]:
@@ -126,19 +134,21 @@ def devices_short_at(
     pool: PoolState, pieces: Iterable[Piece], instant: int, work: Iterable[Running], *, borrowers_leave: bool
 ) -> set[int]:
     """The devices without room for the pieces at an instant if all work runs to its time limit."""
-    needs = Counter[int]()
+    ledger, now, last = pool.ledger, pool.now, instant - grace_ms(pool)
+    short = defaultdict[int, int](int)
     for piece in pieces:
-        needs[piece.device] += piece.gpu_milli
-    ledger, last = pool.ledger, instant - grace_ms(pool)
-    gone = Counter[int]()
+        short[piece.device] += piece.gpu_milli
+    for at in short:
+        left = ledger.borrowed[at] + ledger.reserved_borrowed[at] if borrowers_leave else 0
+        short[at] -= ledger.plain_after(at, borrowed_gone=left)
+    if max(short.values(), default=0) <= 0:
+        return set()
     for one in work:
-        if not one.borrower and one.ends_at(pool.now) <= last:
+        if not one.borrower and one.ends_at(now) <= last:
             for piece in one.pieces:
-                if piece.device in needs:
-                    gone[piece.device] += piece.gpu_milli
-    left = {at: (ledger.borrowed[at] + ledger.reserved_borrowed[at]) * borrowers_leave for at in needs}
-    rooms = {at: ledger.plain_after(at, firm_gone=gone[at], borrowed_gone=left[at]) for at in needs}
-    return {at for at, room in rooms.items() if room < needs[at]}
+                if piece.device in short:
+                    short[piece.device] -= piece.gpu_milli
+    return {at for at, milli in short.items() if milli > 0}
 
 
 def grace_ms(pool: PoolState) -> int:
@@ -199,7 +209,7 @@ class _FutureRoom:
         at, before = piece.device, self.room[piece.device]
         after = before + (self._freed_by_borrower(piece) if borrowed else piece.gpu_milli)
         self.room[at] = after
-        slots = max(0, after) // self.need - max(0, before) // self.need
+        slots = (after // self.need if after > 0 else 0) - (before // self.need if before > 0 else 0)
         frees_host = self.needs_host and bool(piece.cpu_milli or piece.memory_mib)
         if not frees_host and not slots:
             return
@@ -224,8 +234,10 @@ class _FutureRoom:
 
     def pieces(self) -> tuple[Piece, ...]:
         """The pieces of the ranks, on the fullest devices or nodes that take them."""
-        accepts, model = self.request.accepts, self.ledger.model
-        fits = [at for at, milli in enumerate(self.room) if milli >= self.need and accepts(model[at])]
+        accepts, model, need = self.request.accepts, self.ledger.model, self.need
+        fits = [at for at, milli in enumerate(self.room) if milli >= need]
+        if self.request.gpu_models:
+            fits = [at for at in fits if accepts(model[at])]
         if self.per_rank > 1:
             spots = self._on_nodes(fits)
         else:

@@ -32,7 +32,8 @@ class BackfillReservation:
     @property
     def takes_cpu_or_memory(self) -> bool:
         """Whether CPU or memory is reserved, too."""
-        return any(piece.cpu_milli or piece.memory_mib for piece in self.pieces)
+        request = self.queue.job_class.request
+        return bool(request.cpu_milli or request.memory_mib)
 
     def ends_in_time(self, pool: PoolState) -> int:
         """The longest time limit, in seconds, with which a job started now ends before the planned start."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..model import MS_PER_S, Job, Reservation
+from ..placement.ledger import ANY_MODEL
 from ..placement.place import Fit, Piece, Refusal, Request, is_refused, place, reserve, with_cpu_memory
 from ..preemption.accounting import mark_leaving, subtract_use
 from ..preemption.result import Preemption
@@ -43,8 +44,9 @@ class BackfillState:
         """Those whose jobs this plan gave devices, by job."""
         self._gains_without: dict[tuple[int, tuple[Piece, ...]], int] = {}
         """The number of the last gain of room while the reservation is lifted, by that before it and by its pieces."""
-        self._most_free: tuple[tuple[int, tuple[Piece, ...]], int] = (-1, ()), 0
-        """The most that is free now on one reserved device, and for which changes and pieces that was computed."""
+        self._idle: tuple[tuple[int, tuple[Piece, ...]], int, int] = (-1, ()), 0, 0
+        """The most that is free now on one reserved device, and the sum of the idle reserved amounts, and for which
+        changes and pieces these were computed."""
         self.is_lifted = False
         """Whether its devices are released for a claim or a start, see :meth:`lifted`."""
         self.recorded: tuple[BackfillReservation, ...] = ()
@@ -169,9 +171,12 @@ class BackfillState:
         """Stop the borrowers that the reservation needs to leave, one grace before the planned start. Rule R31."""
         if held.starts_at - grace_ms(self.pool) > self.pool.now:
             return
-        reserve(self.ledger, held.pieces, borrowed=False, sign=-1)
-        work, devices = self.future_work(), {piece.device for piece in held.pieces}
+        devices = {piece.device for piece in held.pieces}
         there = [one for one in self.pool.borrowers if any(piece.device in devices for piece in one.pieces)]
+        if not there:
+            return
+        reserve(self.ledger, held.pieces, borrowed=False, sign=-1)
+        work = self.future_work()
         for victim in sorted(there, key=lambda one: one.order):
             short = devices_short_at(self.pool, held.pieces, held.starts_at, work, borrowers_leave=False)
             if any(piece.device in short for piece in victim.pieces):
@@ -187,7 +192,7 @@ class BackfillState:
         Rule R29.
         """
         held = self.current
-        if held is None or self._has_idle_devices(held):
+        if held is None or self._has_idle_devices(held) or not self._may_pass(held):
             return True
         first = first_waiting(self.pool, self.unplanned)
         if first is None or not self._precedes(*first, held) or self._keeps_out_any(held):
@@ -200,6 +205,15 @@ class BackfillState:
     def first_blocked(self) -> tuple[QuotaState, ClassQueue] | None:
         """The first job that waits for devices only, and for which devices can be planned."""
         return first_blocked(self.pool, self.unplanned)
+
+    def _may_pass(self, held: BackfillReservation) -> bool:
+        """Whether any job takes the reservation if it is the first of the order."""
+        if held.entitlement is Entitlement.SURPLUS:
+            turn = turn_of(held.project)
+            if any(turn_of(one) < turn for one in self.pool.projects.values() if one is not held.project):
+                return True
+        own = held.project.queue.classes.values()
+        return any(one.first_key() is not None and held.is_preceded_by(self.pool, one) for one in own)
 
     def _precedes(self, project: QuotaState, queue: ClassQueue, held: BackfillReservation) -> bool:
         """Whether a job takes the reservation: of another project by past use, of the same one by its order."""
@@ -229,11 +243,12 @@ class BackfillState:
         Another job keeps the reservation, unless this one would be let in to its devices and lacks devices still.
         """
         held = self.current
-        if not self.tries_left or queue.is_preceded or not may_hold(self.pool, project, queue):
+        if not self.tries_left or queue.is_preceded:
             return
         if held is not None and not held.has_better_right(self.pool, project, queue, project.entitlement(queue.size)):
             return
-        self._replace(project, queue)
+        if may_hold(self.pool, project, queue):
+            self._replace(project, queue)
 
     def _replace(self, project: QuotaState, queue: ClassQueue) -> None:
         self.tries_left -= 1
@@ -323,10 +338,21 @@ class BackfillState:
 
     def has_room(self, milli: int = 1) -> bool:
         """Whether so much is free now on one reserved device."""
+        return self._idle_now()[0] >= milli
+
+    def could_make_room(self, size: int) -> bool:
+        """Whether a request of this size may find room while the reservation is lifted: an upper bound."""
+        room = self.ledger.free_devices(ANY_MODEL, borrowed=True)
+        return room is not None and room.total + self._idle_now()[1] >= size
+
+    def _idle_now(self) -> tuple[int, int]:
+        """The most that is free now on one reserved device, and the sum of the reserved amounts that are idle."""
         key = self.ledger.changes, self.current.pieces if self.current else ()
-        if self._most_free[0] != key:
-            self._most_free = key, max((self.ledger.free_now(one.device) for one in key[1]), default=0)
-        return self._most_free[1] >= milli
+        if self._idle[0] != key:
+            free = [self.ledger.free_now(one.device) for one in key[1]]
+            idle = [min(milli, one.gpu_milli) for milli, one in zip(free, key[1], strict=True) if milli > 0]
+            self._idle = key, max(free, default=0), sum(idle)
+        return self._idle[1:]
 
     def is_refused(self, request: Request, *, borrowed: bool) -> bool:
         """Whether a request found no room while the reservation was lifted, and no room was freed since."""

@@ -95,7 +95,7 @@ class JobService:
         is_refused = isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
         if not is_refused or not self.backfill.has_room(request.per_device):
             return is_refused
-        if self.backfill.is_refused(request, borrowed=borrowed):
+        if not self.backfill.could_make_room(request.size) or self.backfill.is_refused(request, borrowed=borrowed):
             return True
         with self.backfill.lifted(plans_again=False):
             return isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
@@ -110,6 +110,8 @@ class JobService:
         """Start the job that has the backfill reservation, as soon as its devices, or others, are free."""
         held = self.backfill.current
         if held is None or held.project.at_limit(held.queue.size) or self.builder.serves(held.job):
+            return
+        if not self.backfill.could_make_room(held.queue.size):
             return
         one = Candidate.of(held.project, held.queue)
         forbidden = reasons.why_forbidden(self.pool, held.project, held.queue, one.entitlement)
@@ -159,7 +161,7 @@ class JobService:
         held, request = self.backfill.current, one.queue.job_class.request
         if held is None or not (self.backfill.has_room(request.per_device) or held.takes_cpu_or_memory):
             return False
-        if self.backfill.is_refused(request, borrowed=can_borrow):
+        if not self.backfill.could_make_room(request.size) or self.backfill.is_refused(request, borrowed=can_borrow):
             return False
         short = one.queue.first_within(held.ends_in_time(self.pool))
         if short is not None and self.patient_jobs.that_holds_back(one.project, one.queue, short) is None:
@@ -280,7 +282,7 @@ class JobService:
         any_drains = self.ledger.draining or self.backfill.holds(one.queue)
         if any_drains and self._add(self._search(find_drain, one), one):
             return True
-        return self._may_claim(one) and self._has_better_right(one) and self._claim_by_right(one)
+        return self._has_better_right(one) and self._may_claim(one) and self._claim_by_right(one)
 
     def _claim_by_right(self, one: Candidate) -> bool:
         """Plan a preemption that uses devices of the reservation, which is planned again."""
@@ -289,8 +291,8 @@ class JobService:
 
     def _claim_for_another(self, one: Candidate) -> bool:
         """Plan a preemption for another job of the class where R46 forbids one to the first."""
-        paused_for = one.preemptor.excluded_victim
-        if paused_for is None or not self._may_claim(one):
+        paused_for = one.queue.first().paused_for
+        if paused_for is None or one.entitlement is Entitlement.GUARANTEE or not self._may_claim(one):
             return False
         if not any(running.job.id == paused_for for running in self.pool.running):
             return False

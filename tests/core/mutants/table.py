@@ -109,7 +109,7 @@ MUTANTS = (
     ),
     mutant(
         "a backfill reservation passes while devices are idle for it",
-        edit("backfill/state.py:BackfillState.pass_on", "held is None or self._has_idle_devices(held)", "held is None"),
+        edit("backfill/state.py:BackfillState.pass_on", "self._has_idle_devices(held)", "False"),
     ),
     mutant(
         "a backfill reservation passes to no one",
