@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..model import WHOLE_DEVICE, Demand, Device, Health, Node
 from .fragmentation import CPU_STEPS, MEMORY_STEPS, NodeKind, NodeState, score_for
@@ -28,7 +28,6 @@ Models = tuple[str, ...]
 ANY_MODEL: Models = ()
 Column = list[int]
 """One amount of every device: ``ledger.firm``, ``ledger.borrowed`` and so on."""
-_ResourceChange = tuple[CpuMemory, CpuMemory, CpuMemory]
 NodeBit = tuple[int, int]
 """The position of a device: its node, and its bit among the devices of the node."""
 
@@ -40,6 +39,20 @@ class OnDevice(Protocol):
     def device(self) -> int: ...
     @property
     def gpu_milli(self) -> int: ...
+
+
+class _Amount(NamedTuple):
+    """An amount on one device."""
+
+    device: int
+    gpu_milli: int
+
+
+class _ResourceChange(NamedTuple):
+    """A change of the CPU and memory use of one node: used, leaving and reserved."""
+
+    node: int
+    amounts: tuple[CpuMemory, CpuMemory, CpuMemory]
 
 
 class BestFitIndex:
@@ -111,13 +124,14 @@ class FreeDevices:
             whole ^= lowest
         return found
 
-    def put(self, free: Iterable[tuple[int, int]]) -> None:
-        moved: set[int] = set()
-        for device, amount in free:
-            before = self.devices[device]
+    def put(self, changed: Iterable[int], free: Callable[[int], int]) -> None:
+        """Read the free amounts of devices that changed."""
+        moved, devices = set[int](), self.devices
+        for device in changed:
+            before, amount = devices[device], free(device)
             if before == amount:
                 continue
-            self.devices.put(device, amount)
+            devices.put(device, amount)
             self.total += amount - before
             if amount == WHOLE_DEVICE or before == WHOLE_DEVICE:
                 node, bit = self._node_bit[device]
@@ -207,7 +221,7 @@ class Ledger:
         """The prices by the room at the first look at node classes."""
         self._rooms: dict[Models, tuple[FreeDevices, FreeDevices]] | None = None
         self._has_unused_quota: bool | None = None
-        self._journal: list[tuple[Column | _ResourceChange, int, int]] = []
+        self._journal: list[tuple[Column, Sequence[OnDevice], int] | _ResourceChange] = []
         self._log: list[int] = []
         """Each device that changed, in order, and the complement of each node that did. An index that follows from the
         columns remembers how much of the log it has read."""
@@ -244,28 +258,20 @@ class Ledger:
 
     def shift(self, column: Column, at: int, milli: int) -> None:
         """Change one of the amounts that a device carries."""
-        self._journal.append((column, at, milli))
-        self._apply(column, at, milli)
+        self.shift_each(column, (_Amount(at, abs(milli)),), 1 if milli >= 0 else -1)
 
     def shift_each(self, column: Column, pieces: Iterable[OnDevice], sign: int) -> None:
-        """:meth:`shift` by each of these pieces; ``sign`` -1: by the negative."""
-        journal, log, gains = self._journal, self._log, 0
-        for piece in pieces:
-            at, milli = piece.device, sign * piece.gpu_milli
-            journal.append((column, at, milli))
-            column[at] += milli
-            log.append(at)
-            gains += milli < 0
-        if gains:
-            self._all_gains += gains
-            self.gains = self._all_gains
+        """Add each of these pieces to what its device carries; ``sign`` -1: subtract them."""
+        if pieces := tuple(pieces):
+            self._journal.append((column, pieces, sign))
+            self._apply(column, pieces, sign)
 
     def shift_resources(
         self, node: int, *, used: CpuMemory = NOTHING, leaving: CpuMemory = NOTHING, reserved: CpuMemory = NOTHING
     ) -> None:
         """Change the CPU and memory use of one node by these amounts."""
-        self._journal.append(((used, leaving, reserved), node, 1))
-        self._apply_resources(node, (used, leaving, reserved), 1)
+        self._journal.append(change := _ResourceChange(node, (used, leaving, reserved)))
+        self._apply_resources(change, 1)
 
     def is_overfull(self, node: int) -> bool:
         """Whether a node's CPU or memory is overcommitted after all drains."""
@@ -278,21 +284,24 @@ class Ledger:
     def undo(self, mark: int) -> None:
         """Undo every change since the mark."""
         while len(self._journal) > mark:
-            what, at, amount = self._journal.pop()
-            if isinstance(what, tuple):
-                self._apply_resources(at, what, -amount)
+            change = self._journal.pop()
+            if isinstance(change, _ResourceChange):
+                self._apply_resources(change, -1)
             else:
-                self._apply(what, at, -amount)
+                column, pieces, sign = change
+                self._apply(column, pieces, -sign)
 
-    def _apply_resources(self, node: int, amounts: _ResourceChange, sign: int) -> None:
-        self._log.append(~node)
+    def _apply_resources(self, change: _ResourceChange, sign: int) -> None:
+        self._log.append(~change.node)
         self._note_gain()
-        self.node_resources.add(node, *(CpuMemory(sign * cpu, sign * memory) for cpu, memory in amounts))
+        amounts = (CpuMemory(sign * cpu, sign * memory) for cpu, memory in change.amounts)
+        self.node_resources.add(change.node, *amounts)
 
-    def _apply(self, column: Column, at: int, milli: int) -> None:
-        column[at] += milli
-        self._log.append(at)
-        if milli < 0:
+    def _apply(self, column: Column, pieces: Sequence[OnDevice], sign: int) -> None:
+        for piece in pieces:
+            column[piece.device] += sign * piece.gpu_milli
+        self._log += [piece.device for piece in pieces]
+        if sign < 0:
             self._note_gain()
 
     def _note_gain(self) -> None:
@@ -330,15 +339,11 @@ class Ledger:
         return self._rooms
 
     def _refresh(self, moved: Collection[int], rooms: dict[Models, tuple[FreeDevices, FreeDevices]]) -> None:
-        plain = [(at, self.plain_now(at)) for at in moved]
-        lendable = [(at, self.lendable_now(at)) for at in moved] if self.has_unused_quota else plain
-        for key, (firm, borrowed) in rooms.items():
-            firm.put(self._of_models(plain, key))
+        for models, (firm, borrowed) in rooms.items():
+            of_models = [at for at in moved if self.model[at] in models] if models else moved
+            firm.put(of_models, self.plain_now)
             if borrowed is not firm:
-                borrowed.put(self._of_models(lendable, key))
-
-    def _of_models(self, free: list[tuple[int, int]], models: Models) -> list[tuple[int, int]]:
-        return [(at, milli) for at, milli in free if self.model[at] in models] if models else free
+                borrowed.put(of_models, self.lendable_now)
 
     def _rooms_for(self, models: Models) -> tuple[FreeDevices, FreeDevices]:
         """For firm work and for borrowers; the same where no notebook quota is unused, which a plan only lowers."""
@@ -418,8 +423,9 @@ class Ledger:
 
     def plain_after(self, at: int, *, firm_gone: int = 0, borrowed_gone: int = 0) -> int:
         """Room for firm work after all drains and after these amounts have left; may be below 0."""
-        borrowed = self.borrowed[at] + self.reserved_borrowed[at] - borrowed_gone
-        return self.capacity[at] - self.firm[at] - self.reserved[at] + firm_gone - max(self.unused_quota[at], borrowed)
+        borrowed, unused = self.borrowed[at] + self.reserved_borrowed[at] - borrowed_gone, self.unused_quota[at]
+        due = self.reserved[at] + (unused if unused > borrowed else borrowed)
+        return self.capacity[at] - self.firm[at] - due + firm_gone
 
     def lendable_after(self, at: int, *, firm_gone: int = 0, borrowed_gone: int = 0) -> int:
         """Room for a borrower after all drains and after these amounts have left."""

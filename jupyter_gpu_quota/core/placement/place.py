@@ -314,11 +314,8 @@ def numbered(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 def placements(ledger: Ledger, pieces: Iterable[Piece]) -> tuple[Placement, ...]:
     """The pieces as placements of a plan, each with its share of the device's memory."""
-    devices = ledger.devices
-    return tuple(
-        _placement(piece.rank, (on := devices[piece.device]).id, piece.gpu_milli, on.memory_mib)
-        for piece in sorted(pieces)
-    )
+    rows = [(piece, ledger.devices[piece.device]) for piece in sorted(pieces)]
+    return tuple([_placement(piece.rank, on.id, piece.gpu_milli, on.memory_mib) for piece, on in rows])
 
 
 @lru_cache(maxsize=1 << 14)

@@ -99,13 +99,14 @@ def _least_moved(pool: PoolState, request: Request, devices: Sequence[int], *, p
         if not request.accepts(pool.ledger.model[at]):
             continue
         short = need - pool.ledger.plain_after(at)
+        if short <= 0:
+            costs.append(0)
+            continue
         parts = sorted(
             (sum(piece.gpu_milli for piece in one.pieces if piece.device == at), one.size)
             for one in _on_device(pool, at, protected=protected)
         )
-        if short <= 0:
-            costs.append(0)
-        elif sum(milli for milli, _ in parts) >= short:
+        if sum(milli for milli, _ in parts) >= short:
             enough = next((size for milli, size in parts if milli >= short), None)
             costs.append(sum(size for _, size in parts) if enough is None else enough)
     costs.sort()
