@@ -79,6 +79,11 @@ class WaitingJobs:
     @property
     def users(self) -> dict[str, list[_Row]]:
         """The rows of each user, in order."""
+        if self._unsorted:
+            self._sort_in()
+        return self._users
+
+    def _sort_in(self) -> None:
         users, shortest_s = self._users, self._shortest_s
         for job in self._unsorted:
             row = job.submitted_at, job.id, job
@@ -93,7 +98,6 @@ class WaitingJobs:
                 shortest_s = job.time_limit_s
         self._shortest_s = shortest_s
         self._unsorted.clear()
-        return users
 
     def may_end_within(self, time_limit_s: int) -> bool:
         """False only if no job has a time limit as short as this."""
@@ -159,16 +163,16 @@ class ClassQueue:
         chosen = self._chosen
         if chosen is not None and self.has_room_for(chosen.user):
             used = self._use_by_user.get(chosen.user, 0)
-            return OrderKey(-self.job_class.priority, used, chosen.submitted_at, chosen.id)
-        heads = self._sorted()
+            return OrderKey(self.priority_key, used, chosen.submitted_at, chosen.id)
+        heads, fits_user = self._heads or self._sorted(), self._fits_user
         while heads:
             used, submitted_at, job, user = heads[0]
-            if not self._is_front(user, job) or not self.has_room_for(user):
+            if not self._is_front(user, job) or (fits_user is not None and not fits_user(user)):
                 heappop(heads)
             elif used != (now := self._use_by_user.get(user, 0)):
                 heapreplace(heads, (now, submitted_at, job, user))
             else:
-                return OrderKey(-self.job_class.priority, used, submitted_at, job)
+                return OrderKey(self.priority_key, used, submitted_at, job)
         return None
 
     def has_room_for(self, user: str) -> bool:
@@ -179,7 +183,7 @@ class ClassQueue:
         """The first job, as :meth:`first_key` found it."""
         if self._chosen is not None and self.has_room_for(self._chosen.user):
             return self._chosen
-        user = self._sorted()[0][3]
+        user = (self._heads or self._sorted())[0][3]
         return self._users[user][self._next.get(user, 0)][2]
 
     def choose(self, job: Job) -> None:

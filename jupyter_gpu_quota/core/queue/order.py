@@ -45,6 +45,14 @@ class Row(NamedTuple):
     project: QuotaState
 
 
+class _Entry(NamedTuple):
+    """An entry of a heap; the number is unique, so that rows are not compared."""
+
+    key: ServingKey
+    number: int
+    row: Row
+
+
 class QueueOrder:
     """The best job of every project, down to one entitlement; :meth:`update` computes that of one project again.
 
@@ -53,25 +61,25 @@ class QueueOrder:
 
     def __init__(self, projects: Iterable[QuotaState], weakest: Entitlement) -> None:
         self.weakest = weakest
-        self._inside: dict[QuotaState, list[tuple[ServingKey, int, Row]]] = {}
-        """A heap of projects for each department, and for each project without one."""
-        self._between: list[tuple[ServingKey, int, QuotaState]] = []
-        self._last_inside: dict[QuotaState, int] = {}
-        self._last_between: dict[QuotaState, int] = {}
+        self._between: list[_Entry] = []
+        """A heap of the projects without a department, and of the first project of each department."""
+        self._inside: dict[QuotaState, list[_Entry]] = {}
+        """A heap of the projects of each department."""
+        self._last: dict[QuotaState, int] = {}
         self._count = 0
         for project in projects:
             self._add(project)
-        for level in self._inside:
-            self._offer(level)
+        for department in self._inside:
+            self._offer(department)
 
     def first(self) -> tuple[QuotaState, ClassQueue] | None:
         """The class whose first job is next; None if the rest has a weaker entitlement."""
         while self._between:
-            key, number, level = self._between[0]
-            row = self._first_inside(level) if number == self._last_between[level] else None
-            if row is None:
+            key, number, row = self._between[0]
+            level = row.project.levels[-1]
+            if number != self._last[level]:
                 heappop(self._between)
-            elif _between(row) != key:
+            elif level.is_department and _between(row) != key:
                 self._offer(level)
             elif key.entitlement > self.weakest:
                 break
@@ -84,28 +92,27 @@ class QueueOrder:
     def update(self, project: QuotaState) -> None:
         """Order a project again, whose use or queue has changed."""
         self._add(project)
-        self._offer(project.levels[-1])
+        if project.parent is not None:
+            self._offer(project.parent)
 
     def _add(self, project: QuotaState) -> None:
-        self._count += 1
-        self._last_inside[project] = self._count
         is_weaker = self.weakest is GUARANTEE and project.use >= project.guarantee
         found = None if is_weaker else best_in_project(project)
-        if found is not None:
-            heappush(self._inside.setdefault(project.levels[-1], []), (found.key, self._count, found))
+        heap = self._between if project.parent is None else self._inside.setdefault(project.parent, [])
+        self._push(heap, project, found)
 
-    def _offer(self, level: QuotaState) -> None:
-        self._count += 1
-        self._last_between[level] = self._count
-        row = self._first_inside(level)
-        if row is not None:
-            heappush(self._between, (_between(row), self._count, level))
-
-    def _first_inside(self, level: QuotaState) -> Row | None:
-        rows = self._inside.get(level)
-        while rows and self._last_inside[rows[0][2].project] != rows[0][1]:
+    def _offer(self, department: QuotaState) -> None:
+        rows = self._inside[department]
+        while rows and self._last[rows[0].row.project] != rows[0].number:
             heappop(rows)
-        return rows[0][2] if rows else None
+        self._push(self._between, department, rows[0].row if rows else None)
+
+    def _push(self, heap: list[_Entry], level: QuotaState, row: Row | None) -> None:
+        """Replace the entry of a project or department in its heap."""
+        self._count += 1
+        self._last[level] = self._count
+        if row is not None:
+            heappush(heap, _Entry(_between(row) if level.is_department else row.key, self._count, row))
 
 
 def _is_obsolete(row: Row) -> bool:

@@ -162,7 +162,7 @@ MUTANTS = (
     ),
     mutant(
         "first submit times are forgotten",
-        edit("queue/job_queue.py:WaitingJobs.users", "job.submitted_at", "0"),
+        edit("queue/job_queue.py:WaitingJobs._sort_in", "job.submitted_at", "0"),
         edit("queue/job_queue.py:WaitingJobs.drop", "job.submitted_at", "0"),
     ),
     mutant(
