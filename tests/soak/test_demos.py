@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.demo.test_demo import DemoRun, processes_of
+from tests.demo.test_demo import DemoRun, await_no_process_of
 
 pytestmark = [pytest.mark.soak, pytest.mark.demo, pytest.mark.hub]
 
@@ -21,5 +21,5 @@ def test_every_demo_shows_every_fact(number: int, tmp_path: Path) -> None:
     code, report, printed = run.end()
     missing = {fact["name"]: fact["seen"] for fact in report.get("facts", ()) if fact["ok"] is not True}
     assert (code, missing) == (0, {}), printed
-    assert list(processes_of(tmp_path)) == [], "the demo left processes behind"
+    await_no_process_of(tmp_path)
     assert list(tmp_path.glob("gpu-quota-demo-*")) == [], "the demo left its folder behind"
