@@ -70,7 +70,7 @@ FIXED = (
 """Worlds in which a plan broke a rule before."""
 
 
-BROKEN = (("lending", 643788977, "R76"),)
+BROKEN = (("lending", 643788977, "R76"), ("mixed", 164078271, "R38"))
 """Worlds of 20,000 in which a plan breaks a rule; one that no longer breaks it moves to :data:`FIXED`."""
 
 
