@@ -85,7 +85,9 @@ def test_a_rank_is_lost_when_its_pod_was_deleted_and_its_kubelet_does_not_answer
     assert (fact.exit_status, fact.pause_requested) == (None, False)
     assert fact.why_lost == f"node here is lost: its kubelet has not answered since {READY_AT}"
     assert "the log was lost" in lost.world.backend.outputs.log("J", 1, 0).data.decode()
-    (node,), (first, _) = lost.world.backend.jobs.inventory() or ((), ())
+    found = lost.world.backend.jobs.inventory()
+    assert found is not None
+    (node,), (first, _) = found.nodes, found.devices
     assert (node.schedulable, first.trouble) == (False, fact.why_lost)
 
 

@@ -144,7 +144,7 @@ def test_the_use_of_a_real_process_is_measured(tmp_path: object) -> None:
 def test_simulated_devices_are_numbered_and_marked() -> None:
     found = open_sampler(KINDS).inventory("here")
     assert found is not None
-    (node,), devices = found
+    (node,), devices = found.nodes, found.devices
     assert node.cpu_milli >= 1000 and node.memory_mib > 0
     assert [(d.id, d.index, d.model, d.memory_mib, d.uuid, d.simulated, d.pool) for d in devices] == [
         ("here-sim-0", 0, "Simulated 80G", 81_920, "here-sim-0", True, None),
