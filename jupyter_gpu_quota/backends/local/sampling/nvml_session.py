@@ -370,7 +370,7 @@ def _use(activity: dict[int, Use] | Unknown, pid: int) -> tuple[int | None, int 
 
 
 def _clock_us() -> int:
-    return time.time_ns() // 1000
+    return int(time.time() * 1_000_000)
 
 
 def _unlisted_memory(figures: _Figures, by_process: dict[int, int | None]) -> int | None:
