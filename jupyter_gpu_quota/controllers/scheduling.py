@@ -267,7 +267,10 @@ class SchedulingController:
         return record is None or record.job.attempt > fact.attempt or record.job.state not in HOLDS_GPU
 
     def _take_inventory(self, now: int) -> None:
-        read = self.executor.inventory() or Inventory((), (), frozenset(self._clusters()))
+        found = self.executor.inventory()
+        if found is None:
+            self.due["inventory"] = now + READ_AGAIN_MS  # also before the first reading, when no cluster is known
+        read = found or Inventory((), (), frozenset(self._clusters()))
         known_nodes, known_devices = self._unread(read.unread, now)
         nodes, devices = self._with_missing_devices((*read.nodes, *known_nodes), (*read.devices, *known_devices), now)
         by_id = {node.id: node for node in nodes}
