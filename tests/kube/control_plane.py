@@ -33,7 +33,7 @@ USERS = {
 }
 NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 """The names of real nodes, which are the addresses of their kubelets."""
-ADDITIONAL = 200
+ADDITIONAL = 1000
 """Tokens for the service accounts of namespaces that tests make."""
 
 START_WITHIN_S = 120.0
