@@ -282,7 +282,7 @@ class SchedulingController:
         return {node.cluster for node in self.mirror.nodes().values()}
 
     def _unread(self, clusters: Set[str], now: int) -> tuple[list[Node], list[Device]]:
-        """What the last readings of these clusters had. Work there continues; after UNREAD_MS no new work starts."""
+        """Nodes and devices by the last readings of these clusters. After UNREAD_MS no new work starts there."""
         self.unread_since = {name: self.unread_since.get(name, now) for name in clusters}
         if clusters:
             self.due["inventory"] = now + READ_AGAIN_MS

@@ -145,7 +145,7 @@ excluded by affinity in most messages: that row is the last one."""
 
 
 def advice(trouble: str) -> str:
-    """What to do about a trouble; empty where that is not known."""
+    """The advice for a trouble; empty where that is not known."""
     return next((text for pattern, text in _ADVICE if re.search(pattern, trouble)), "")
 
 

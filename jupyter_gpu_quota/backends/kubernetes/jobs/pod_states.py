@@ -37,7 +37,7 @@ WROTE_TOO_MUCH = -signal.SIGXFSZ
 
 
 class MayChange(StrEnum):
-    """What may end the wait of a pod by itself, and so for how long its verdict is not final."""
+    """The cause that may end the wait of a pod by itself, and so the time until its verdict is final."""
 
     NOTHING = "nothing"
     CACHE = "cache"  # an object that kube-scheduler or the kubelet has not seen yet, because it is new

@@ -1,9 +1,10 @@
 """The use of a device by each of its processes between two readings, and the instant at which it ended.
 
-What drivers answer to nvmlDeviceGetProcessUtilization differs. Some keep a row for each of their samples. Driver 580 on
-an H100 returned one row for each process: the mean since the requested time, with the time of its newest sample, which
-says nothing about when the use was. All of them answer "not found", or no row for the process, where there was no use
-since the requested time; so the end of a use is found by requests for later times.
+Drivers answer nvmlDeviceGetProcessUtilization differently. Some keep a row for each of their samples. Driver 580 on an
+H100 returned one row for each process: the mean since the requested time, with the time of its newest sample, which
+says nothing about when the use was. By NVML's documentation the answer has only samples since the requested time, so
+the end of a use is found by requests for later times. That such a request finds nothing after a use that ended was not
+measured on hardware; a driver that reports the use still only makes it count for longer.
 """
 
 from __future__ import annotations
