@@ -305,6 +305,10 @@ class Job:
         started_at = now if self.started_at is None else self.started_at
         return now - max(started_at, self.checkpoint_at or started_at)
 
+    def ends_at(self, begins_at: int) -> int:
+        """When an attempt that begins then ends at the latest, by its time limit."""
+        return begins_at + self.time_limit_s * MS_PER_S
+
     @property
     def held_milli(self) -> int:
         """Its GPU while it has devices: all its ranks, or those that an elastic job runs with."""

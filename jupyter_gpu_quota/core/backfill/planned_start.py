@@ -84,7 +84,7 @@ def _continuing(pool: PoolState) -> Iterator[Running]:
 
 def _ends_before(pool: PoolState, held: BackfillReservation, running: Running) -> bool:
     """Whether work has ended at the planned start, by its time limit and its grace."""
-    return running.ends_at(pool.now) + pool.policy.preemption.grace_s * MS_PER_S <= held.starts_at
+    return running.ends_at + pool.policy.preemption.grace_s * MS_PER_S <= held.starts_at
 
 
 def _fit_beside(pool: PoolState, held: BackfillReservation, unused: Mapping[str, int]) -> bool:

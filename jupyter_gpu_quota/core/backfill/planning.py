@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from ..model import MS_PER_S, Job
 from ..placement.ledger import Ledger
@@ -58,7 +58,9 @@ def future_work(
         preemptor, pieces, borrower = preemption.preemptor, preemption.pieces, preemption.borrowed
         job = pool.waiting.get(preemptor.id)
         if job is not None:
-            work.append(Running(job, pieces, preemptor.project, preemptor.request.size, drained_at, borrower))
+            work.append(
+                Running(job, pieces, preemptor.project, preemptor.request.size, job.ends_at(drained_at), borrower)
+            )
     return work + [_from(pool, job, pieces, drained_at) for job, pieces in rows]
 
 
@@ -71,7 +73,7 @@ def _again(preemptions: Iterable[Preemption]) -> Iterator[tuple[str, tuple[Piece
 
 def _from(pool: PoolState, job: Job, pieces: tuple[Piece, ...], begins: int, *, borrower: bool = False) -> Running:
     size = sum([piece.gpu_milli for piece in pieces])
-    return Running(job, pieces, pool.project(job.project), size, begins, borrower)
+    return Running(job, pieces, pool.project(job.project), size, job.ends_at(begins), borrower)
 
 
 def plan_backfill(
@@ -93,7 +95,7 @@ def plan_backfill(
     work = work if recorded is None else _with_borrowers_gone(pool, work, recorded)
     if before is not None:
         last = before - grace_ms(pool)
-        work = [one for one in work if one.ends_at(pool.now) < last]
+        work = [one for one in work if one.ends_at < last]
         if not _could_free(pool, work, queue.size):
             return None
     found = _first_fit(pool, project, queue.job_class.request, work)
@@ -118,7 +120,7 @@ def _with_borrowers_gone(pool: PoolState, work: Sequence[Running], recorded: Bac
     devices = {piece.device for piece in recorded.pieces}
     last = max(pool.now, recorded.starts_at - grace_ms(pool))
     return [
-        one._replace(starts_at=min(one.ends_at(pool.now), last) - one.job.time_limit_s * MS_PER_S)
+        one._replace(ends_at=min(one.ends_at, last))
         if one.borrower and all(piece.device in devices for piece in one.pieces)
         else one
         for one in work
@@ -134,7 +136,7 @@ def devices_short_at(
     pool: PoolState, pieces: Iterable[Piece], instant: int, work: Iterable[Running], *, borrowers_leave: bool
 ) -> set[int]:
     """The devices without room for the pieces at an instant if all work runs to its time limit."""
-    ledger, now, last = pool.ledger, pool.now, instant - grace_ms(pool)
+    ledger, last = pool.ledger, instant - grace_ms(pool)
     short = defaultdict[int, int](int)
     for piece in pieces:
         short[piece.device] += piece.gpu_milli
@@ -144,7 +146,7 @@ def devices_short_at(
     if max(short.values(), default=0) <= 0:
         return set()
     for one in work:
-        if not one.borrower and one.ends_at(now) <= last:
+        if not one.borrower and one.ends_at <= last:
             for piece in one.pieces:
                 if piece.device in short:
                     short[piece.device] -= piece.gpu_milli
@@ -163,23 +165,22 @@ def _first_fit(
     use = {level: level.use + request.size for level in project.levels}
     if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
         return drained_at, room.pieces()
-    for running in _by_end(work, pool.now):
+    for running in _by_end(work):
         for level in running.project.levels:
             if level in use:
                 use[level] -= running.size
         for piece in running.pieces:
             room.free(piece, borrowed=running.borrower and not borrows)
         if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
-            return max(drained_at, running.ends_at(pool.now) + grace_ms(pool)), room.pieces()
+            return max(drained_at, running.ends_at + grace_ms(pool)), room.pieces()
     return None
 
 
-def _by_end(work: Iterable[Running], now: int) -> Iterator[Running]:
+def _by_end(work: Iterable[Running]) -> Iterator[Running]:
     """Work in the order of its time limits, then of its devices and projects; only what is read is sorted by these."""
-    by_devices = attrgetter("pieces", "project.name", "borrower")
-    rows = sorted([(one.ends_at(now), at, one) for at, one in enumerate(work)])
-    for _, together in groupby(rows, key=itemgetter(0)):
-        ended = [one for _, _, one in together]
+    by_end, by_devices = attrgetter("ends_at"), attrgetter("pieces", "project.name", "borrower")
+    for _, together in groupby(sorted(work, key=by_end), key=by_end):
+        ended = list(together)
         yield from sorted(ended, key=by_devices) if len(ended) > 1 else ended
 
 

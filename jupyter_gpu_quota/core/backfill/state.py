@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..model import MS_PER_S, Job, Reservation
+from ..model import Job, Reservation
 from ..placement.ledger import ANY_MODEL
 from ..placement.place import Fit, Piece, Refusal, Request, is_refused, place, reserve, with_cpu_memory
 from ..preemption.accounting import mark_leaving, subtract_use
@@ -58,7 +58,7 @@ class BackfillState:
 
     def read(self) -> None:
         """Reserve the recorded devices again, where the job may still have them. Rule R28."""
-        begin_later = [one.job.id for one in self.pool.running if one.starts_at is None]
+        begin_later = [one.job.id for one in self.pool.running if one.job.started_at is None]
         self.not_begun = frozenset([*begin_later, *(one.id for one in self.pool.reserved)])
         recorded = self.pool.backfill
         held = None if recorded is None else self._held(recorded)
@@ -119,7 +119,7 @@ class BackfillState:
         last = held.starts_at - grace_ms(self.pool)
         for one in work:
             if one.job.id in self.not_begun:
-                yield one._replace(starts_at=min(one.ends_at(self.pool.now), last) - one.job.time_limit_s * MS_PER_S)
+                yield one._replace(ends_at=min(one.ends_at, last))
 
     def plan(self, project: QuotaState, queue: ClassQueue, job: Job) -> BackfillReservation | None:
         """Plan devices and a start for a waiting job beside all that this plan has decided.
@@ -130,7 +130,10 @@ class BackfillState:
         if held is None:
             return plan_backfill(self.pool, project, queue, job, work)
         other = self.pool.waiting[held.job]
-        work = [*work, Running(other, held.pieces, held.project, held.queue.size, held.starts_at, borrower=False)]
+        work = [
+            *work,
+            Running(other, held.pieces, held.project, held.queue.size, other.ends_at(held.starts_at), borrower=False),
+        ]
         held.project.add(held.queue.size, other.user, fixed=not other.preemptible)
         planned = plan_backfill(self.pool, project, queue, job, work)
         held.project.remove(held.queue.size, other.user, fixed=not other.preemptible)

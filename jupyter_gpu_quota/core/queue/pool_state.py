@@ -105,7 +105,7 @@ class PoolState:
     def add_started(self, job: Job, pieces: tuple[Piece, ...], *, borrowed: bool) -> None:
         """Note work that this plan starts; its time limit begins now."""
         size = sum([piece.gpu_milli for piece in pieces])
-        self.running.append(Running(job, pieces, self.project(job.project), size, None, borrowed))
+        self.running.append(Running(job, pieces, self.project(job.project), size, job.ends_at(self.now), borrowed))
 
     def remove_started(self, workload: str) -> None:
         """Forget work that this plan does not start any more."""

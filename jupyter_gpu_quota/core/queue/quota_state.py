@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from ..model import MS_PER_S, Job, Notebook
+from ..model import Job, Notebook
 from ..placement.place import Piece, Request
 from .job_queue import JobQueue
 
@@ -333,19 +333,14 @@ class QuotaState:
 
 
 class Running(NamedTuple):
-    """Work that runs, or that starts: its pieces, project and size in milli-GPU, and when its attempt began.
+    """Work that runs, or that starts: its pieces, project and size in milli-GPU.
 
-    ``starts_at``: None for one that begins now.
+    ``ends_at``: when it ends at the latest, by its time limit; of work that has not begun, as if it began now.
     """
 
     job: Job
     pieces: tuple[Piece, ...]
     project: QuotaState
     size: int
-    starts_at: int | None
+    ends_at: int
     borrower: bool
-
-    def ends_at(self, now: int) -> int:
-        """When it ends at the latest, by its time limit."""
-        since = now if self.starts_at is None else self.starts_at
-        return since + self.job.time_limit_s * MS_PER_S

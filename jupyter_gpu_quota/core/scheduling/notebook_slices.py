@@ -205,7 +205,7 @@ def _planned(pool: PoolState) -> list[int]:
     last = backfill.starts_at - pool.policy.preemption.grace_s * MS_PER_S
     for running in pool.running:
         for piece in running.pieces:
-            if planned[piece.device] > 0 and not running.borrower and running.ends_at(pool.now) <= last:
+            if planned[piece.device] > 0 and not running.borrower and running.ends_at <= last:
                 planned[piece.device] -= piece.gpu_milli
     return [max(0, milli) for milli in planned]
 

@@ -201,7 +201,8 @@ def _preemptible(
     if job.borrower or not job.preemptible:
         return None
     pieces = tuple(with_cpu_memory(part.pieces(name), job.cpu_milli, job.memory_mib))
-    return Running(job, pieces, pool.project(job.project), job.held_milli, job.started_at, borrower=False)
+    ends_at = job.ends_at(pool.now if job.started_at is None else job.started_at)
+    return Running(job, pieces, pool.project(job.project), job.held_milli, ends_at, borrower=False)
 
 
 def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
@@ -222,7 +223,8 @@ def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...], alike: _
         pieces = tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib))
         for node, host in node_needs(pieces, ledger).items():
             ledger.node_resources.add(node, used=host)
-    running = Running(job, pieces, project, alike.size, job.started_at, job.borrower)
+    ends_at = job.ends_at(pool.now if job.started_at is None else job.started_at)
+    running = Running(job, pieces, project, alike.size, ends_at, job.borrower)
     pool.running.append(running)
     if not job.preemptible:
         for level in project.levels:

@@ -43,7 +43,7 @@ def _of_job(job: Job, policy: Policy) -> list[int]:
     times, started_at = policy.preemption, job.started_at
     found = [at + times.per_s * MS_PER_S for at in job.paused_at] if job.paused_at else []
     if job.state is _RUNNING and started_at is not None:
-        found += [started_at + job.time_limit_s * MS_PER_S, started_at + times.min_runtime_s * MS_PER_S]
+        found += [job.ends_at(started_at), started_at + times.min_runtime_s * MS_PER_S]
         if job.min_ranks is not None and (grows := may_grow_at(job, policy)) is not None:
             found.append(grows)
     elif (overdue := quarantine_at(job, policy)) is not None:
