@@ -6,6 +6,9 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
+# Container images often set it. Each of the processes that tests start would then compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help lab demo test test-in-one test-others test-slow test-gpu kube test-kube node test-node wheel check soak bench mutants clean docs pictures
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -47,10 +48,12 @@ class Block:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
+@cache
 def tokens(page: Path) -> list[Token]:
     return MarkdownIt("commonmark").enable("table").parse(page.read_text())
 
 
+@cache
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page, in order."""
     found, mark = [], None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def cited_in(text: str) -> list[str]:
     return [number for found in CITED.findall(text) for number in re.findall(r"R\d+", found)]
 
 
+@cache
 def homes() -> Counter[str]:
     """How many docstrings of functions and classes of the package cite each rule."""
     found: Counter[str] = Counter()
@@ -32,23 +34,21 @@ def homes() -> Counter[str]:
     return found
 
 
+@cache
 def cited_by_tests() -> set[str]:
     """The rules that a test or a checker cites, in a docstring, a comment or the id of a row."""
     files = [path for path in (ROOT / "tests").rglob("*.py") if "laws" not in path.parts]
     return {number for path in files for number in re.findall(r"\bR\d+\b", path.read_text())}
 
 
-HOMES, TESTED = homes(), cited_by_tests()
-
-
 @pytest.mark.parametrize("number", rules())
 def test_a_rule_has_one_home_and_a_test(number: str) -> None:
-    assert HOMES[number] == 1, f"{HOMES[number]} docstrings cite {number}; one function or class implements it"
-    assert number in TESTED, f"no test cites {number}"
+    assert homes()[number] == 1, f"{homes()[number]} docstrings cite {number}; one function or class implements it"
+    assert number in cited_by_tests(), f"no test cites {number}"
 
 
 def test_only_rules_that_exist_are_cited() -> None:
-    assert HOMES.keys() <= set(rules()) and set(rules()) >= TESTED
+    assert homes().keys() <= set(rules()) and set(rules()) >= cited_by_tests()
 
 
 def test_rules_are_numbered_through() -> None:
