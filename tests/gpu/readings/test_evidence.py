@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from ctypes import CDLL
+from functools import cache
 from pathlib import Path
 
 import pynvml
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from jupyter_gpu_quota.backends.local.sampling import nvml_session
 from jupyter_gpu_quota.backends.local.sampling.device_shares import Owners, shares_of
 from jupyter_gpu_quota.backends.local.sampling.nvml_session import NoGpu, Session, Unreadable
 from jupyter_gpu_quota.backends.local.sampling.reading import Reading
@@ -53,8 +55,9 @@ class Machine:
 
     def __init__(self, path: Path, pids: Sequence[int], mps_server: int) -> None:
         self.path, self.pids, self.mps_server = path, pids, mps_server
+        self.lines = cache(self._lines)
 
-    def lines(self, world: str, percent: int) -> list[str]:
+    def _lines(self, world: str, percent: int) -> list[str]:
         """The script of a world. ``percent``: the device's own figure, which may be 0 between two bursts."""
         script = Script(self.path)
         script.add("system driver 615.71.01")
@@ -111,6 +114,7 @@ def machine(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         patch.setenv("FAKE_NVML_SCRIPT", str(folder / "script"))
         patch.setattr(pynvml, "nvmlLib", CDLL(str(built / fake_library.NVML)))
         patch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        patch.setattr(nvml_session, "EVENT_WAIT_MS", 0)  # these worlds have no events
         children = [ended.enter_context(subprocess.Popen([name, "600"])) for name in ("sleep", "sleep", str(server))]
         for child in children:
             ended.callback(child.kill)
