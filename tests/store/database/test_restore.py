@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import lzma
-import os
 import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -163,27 +163,53 @@ def kill(frame, event, arg):
             os.kill(os.getpid(), signal.SIGKILL)
     return kill
 
-kill.left = int(sys.argv[3])
-sys.settrace(kill)
-backup.restore(f"sqlite:///{sys.argv[1]}", Path(sys.argv[2]), now=1)
+def restore():
+    try:
+        sys.settrace(kill)
+        backup.restore(f"sqlite:///{sys.argv[1]}", Path(sys.argv[2]), now=1)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+for number in sys.stdin:
+    child = os.fork()
+    if not child:
+        kill.left = int(number)
+        restore()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+"""Restores once for each number that it reads, in a fork that is killed at that line; writes its exit status."""
 
 
-def test_a_restore_that_is_killed_at_any_line_leaves_all_rows_or_none(world: World, path: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def restores(path: Path, tmp_path: Path) -> Iterator[Callable[[int], int]]:
+    """Restores ``b.sqlite``, killed at this line; returns the exit status."""
+    command = [sys.executable, "-c", KILLED, str(path), str(tmp_path / "b.sqlite")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def restore_killed_at(line: int) -> int:
+            print(line, file=process.stdin, flush=True)
+            return int(process.stdout.readline())
+
+        yield restore_killed_at
+
+
+def test_a_restore_that_is_killed_at_any_line_leaves_all_rows_or_none(
+    world: World, path: Path, tmp_path: Path, restores: Callable[[int], int]
+) -> None:
     world.submit("kept")
-    file = tmp_path / "b.sqlite"
-    backup(f"sqlite:///{path}", file)
+    backup(f"sqlite:///{path}", tmp_path / "b.sqlite")
     world.submit("lost")
     outcomes = set()
     for line in (*range(1, 60, 6), *range(60, 200, 20), 10_000):
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, str(path), str(file), str(line)], env=dict(os.environ), timeout=60
-        )  # fmt: skip
+        status = restores(line)
         was_restored = world.store.hold() is not None
         outcomes.add(was_restored)
         assert was_restored == (world.store.job("lost") is None), "all rows or none"
         assert isinstance(world.store.audit_verify(), int)
         if was_restored:
-            assert done.returncode in (0, -signal.SIGKILL)
+            assert status in (0, -signal.SIGKILL)
             break
+        assert status == -signal.SIGKILL
     assert outcomes == {False, True}
