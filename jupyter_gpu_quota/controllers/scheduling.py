@@ -268,9 +268,9 @@ class SchedulingController:
 
     def _take_inventory(self, now: int) -> None:
         found = self.executor.inventory()
-        if found is None:
-            self.due["inventory"] = now + READ_AGAIN_MS  # also before the first reading, when no cluster is known
         read = found or Inventory((), (), frozenset(self._clusters()))
+        if found is None or read.unread:  # before the first reading no cluster is known
+            self.due["inventory"] = now + READ_AGAIN_MS
         known_nodes, known_devices = self._unread(read.unread, now)
         nodes, devices = self._with_missing_devices((*read.nodes, *known_nodes), (*read.devices, *known_devices), now)
         by_id = {node.id: node for node in nodes}
@@ -284,8 +284,6 @@ class SchedulingController:
     def _unread(self, clusters: Set[str], now: int) -> tuple[list[Node], list[Device]]:
         """Nodes and devices by the last readings of these clusters. After UNREAD_MS no new work starts there."""
         self.unread_since = {name: self.unread_since.get(name, now) for name in clusters}
-        if clusters:
-            self.due["inventory"] = now + READ_AGAIN_MS
         nodes = {
             node.id: self._closed(node, now)
             for node in self.mirror.nodes().values()
