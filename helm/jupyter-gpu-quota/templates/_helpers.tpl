@@ -159,16 +159,24 @@ spec:
             httpGet: {path: "{{ $values.hub.baseUrl }}services/gpu-quota/api/v1/health", port: http}
             periodSeconds: 5
             timeoutSeconds: 3
+          startupProbe: # it migrates the database first, which may take minutes
+            httpGet: {path: "{{ $values.hub.baseUrl }}services/gpu-quota/api/v1/health", port: http}
+            periodSeconds: 5
+            timeoutSeconds: 3
+            failureThreshold: 180
           livenessProbe:
             httpGet: {path: "{{ $values.hub.baseUrl }}services/gpu-quota/api/v1/health", port: http}
-            initialDelaySeconds: 60
             periodSeconds: 20
             timeoutSeconds: 5
           {{- end }}
           {{- if eq .part "controllers" }}
+          startupProbe: # a migration of the database comes before the main loop
+            exec: {command: &turns [sh, -c, 'test -n "$(find /run/gpu-quota/controllers.heartbeat -mmin -2)"']}
+            periodSeconds: 5
+            timeoutSeconds: 5
+            failureThreshold: 180
           livenessProbe: # the main loop touches this file every second
-            exec: {command: [sh, -c, 'test -n "$(find /run/gpu-quota/controllers.heartbeat -mmin -2)"']}
-            initialDelaySeconds: 60
+            exec: {command: *turns}
             periodSeconds: 30
             timeoutSeconds: 5
           {{- end }}
