@@ -8,7 +8,7 @@ import pytest
 
 from tests.kube.build import find
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import DRIVER, device_class
+from tests.kube.fractions.devices import DRIVER, device_class
 
 
 def missing(*programs: str) -> str:

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.backends.kubernetes.permissions import PERMISSIONS
 from jupyter_gpu_quota.cli import main
-from tests.kube.chart import PATHS
+from tests.kube.chart.release import PATHS
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import device, resource_slice
 from tests.kube.fake_kubelet import FakeKubelet
-from tests.kube.test_dra import RESOURCES
-from tests.kube.test_permissions import without
-from tests.kube.test_service import settings_of
+from tests.kube.fractions.devices import device, resource_slice
+from tests.kube.fractions.test_dra import RESOURCES
+from tests.kube.jobs.test_permissions import without
+from tests.kube.jobs.test_service import settings_of
 from tests.kube.world import install
 from tests.patience import until
 

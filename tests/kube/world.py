@@ -11,7 +11,7 @@ from jupyter_gpu_quota.backends.kubernetes.backend import KubernetesBackend
 from jupyter_gpu_quota.backends.protocol import Backend
 from jupyter_gpu_quota.backends.rendering.cluster_names import SIMULATED_GPUS
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
-from tests.kube.chart import grant
+from tests.kube.chart.release import grant
 from tests.kube.control_plane import NAMESPACE_ACCOUNT, ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
 from tests.patience import until

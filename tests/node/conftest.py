@@ -13,7 +13,7 @@ import pytest
 from tests.kube.build import PROGRAMS as CONTROL_PLANE
 from tests.kube.build import find as find_of_control_plane
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import DRIVER, device_class
+from tests.kube.fractions.devices import DRIVER, device_class
 from tests.node.build import PROGRAMS, find
 from tests.node.images import job_image, pause_image
 from tests.node.node import RealNode

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.hub.real_hub import RealHub, real_hub
 from tests.kube.control_plane import ControlPlane, free_port
-from tests.kube.test_service import OUTSIDE
-from tests.kube.test_spawner import hub_account
+from tests.kube.jobs.test_service import OUTSIDE
+from tests.kube.notebooks.test_spawner import hub_account
 from tests.node.images import JOB_IMAGE, PREFIX
 from tests.node.node import RealNode
 from tests.node.world import NEVER_PULLED

@@ -27,11 +27,11 @@ from jupyter_gpu_quota.wire.samples import SampleView
 from tests.api.world import HUB_TOKEN, FakeAccount, FakeHub, serving
 from tests.gpu import fake_library
 from tests.gpu.fake_library import Script
-from tests.kube.chart import CHART, RELEASE, helm
+from tests.kube.chart.release import CHART, RELEASE, helm
+from tests.kube.chart.test_agent_chart import EXAMPLES
+from tests.kube.chart.test_chart import TOKEN_KEY
 from tests.kube.control_plane import ControlPlane
-from tests.kube.test_agent_chart import EXAMPLES
-from tests.kube.test_chart import TOKEN_KEY
-from tests.kube.test_service import pods
+from tests.kube.jobs.test_service import pods
 from tests.kube.world import make_volume
 from tests.node import machine
 from tests.node.cluster_network import ClusterNetwork, why_no_network

@@ -11,8 +11,8 @@ import pytest
 from jupyter_gpu_quota.client import Client, Job
 from tests.api.world import FakeAccount
 from tests.kube.control_plane import ControlPlane
+from tests.kube.jobs.test_service import OUTSIDE, pods
 from tests.kube.service import KubernetesService
-from tests.kube.test_service import OUTSIDE, pods
 from tests.kube.world import install
 from tests.node.images import JOB_IMAGE, PREFIX
 from tests.node.node import MODEL, READY_WITHIN_S, RealNode, node_of

@@ -14,7 +14,7 @@ import pytest
 from jupyter_gpu_quota.client import Client, Job
 from tests.hub.real_hub import RealHub
 from tests.kube.control_plane import ControlPlane
-from tests.kube.test_service import pods
+from tests.kube.jobs.test_service import pods
 from tests.kube.world import install
 from tests.node.hub import node_hub, seen_by_kernel, state_dir
 from tests.node.node import MODEL, RealNode, node_of

@@ -25,8 +25,8 @@ from jupyter_gpu_quota.backends.rendering.pods import PodSettings, pinned
 from jupyter_gpu_quota.hub.pod_claim import PodClaim
 from tests.benchmarks.figures import Figure, print_plainly, spread
 from tests.benchmarks.kube.cluster import CONTROLLERS, EACH, KwokCluster, Pods, kwok_cluster, missing
-from tests.kube.devices import MEMORY_MIB, device, device_class, resource_slice
-from tests.kube.test_dra import consumed_in
+from tests.kube.fractions.devices import MEMORY_MIB, device, device_class, resource_slice
+from tests.kube.fractions.test_dra import consumed_in
 from tests.patience import until_in_loop
 
 Json = dict[str, Any]

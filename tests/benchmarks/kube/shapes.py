@@ -25,8 +25,8 @@ from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import ChangeJob, JobSpec, Refusal, SubmitJob
 from tests.benchmarks.figures import Figure, print_plainly
 from tests.benchmarks.kube.cluster import EACH, GPU, KwokCluster, Pods, kwok_cluster, missing
+from tests.kube.jobs.test_service import settings_of
 from tests.kube.service import KubernetesService
-from tests.kube.test_service import settings_of
 from tests.kube.world import install
 from tests.patience import until
 

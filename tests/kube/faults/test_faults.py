@@ -12,7 +12,7 @@ from jupyter_gpu_quota.backends.kubernetes.client.api_server import ApiServer, J
 from jupyter_gpu_quota.backends.kubernetes.client.informer import Informer
 from tests.backends.contract import Controller
 from tests.kube.control_plane import ControlPlane
-from tests.kube.faults import FaultyProxy
+from tests.kube.faults.proxy import FaultyProxy
 from tests.kube.world import KubernetesWorld
 from tests.patience import until, until_in_loop
 

@@ -13,8 +13,8 @@ import pytest
 
 from jupyter_gpu_quota.cli.processes import node_agent
 from jupyter_gpu_quota.hub.setup import GPUQuota
-from tests.kube.agents import AGENT
-from tests.kube.chart import CHART, NEEDED, RELEASE, ROOT, helm, rendered
+from tests.kube.agent.pods import AGENT
+from tests.kube.chart.release import CHART, NEEDED, RELEASE, ROOT, helm, rendered
 from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
 

@@ -13,12 +13,11 @@ from kubernetes_asyncio.config.kube_config import load_kube_config
 
 from jupyter_gpu_quota.backends.rendering.pods import REQUIRED, pinned
 from jupyter_gpu_quota.hub.pod_claim import ClaimFailed, PodClaim
-from tests.kube import faults
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import device_class
-from tests.kube.faults import FaultyProxy
-from tests.kube.test_dra import RESOURCES
-from tests.kube.test_spawner import hub_account
+from tests.kube.faults.proxy import FaultyProxy
+from tests.kube.fractions.devices import device_class
+from tests.kube.fractions.test_dra import RESOURCES
+from tests.kube.notebooks.test_spawner import hub_account
 
 Json = dict[str, Any]
 
@@ -87,7 +86,7 @@ def test_the_node_is_added_to_the_affinity_of_the_site() -> None:
 async def test_errors_of_the_api_server_are_tried_again(
     control_plane: ControlPlane, namespace: str, clients: list[ApiClient], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "STATUSES", (409, 429, 500, 503))
+    monkeypatch.setattr("tests.kube.faults.proxy.STATUSES", (409, 429, 500, 503))
     proxy = FaultyProxy(control_plane, seed, chance=0.6)
     try:
         claim = await pod_claim(clients, proxy.kubeconfig("admin"), namespace)

@@ -20,8 +20,8 @@ from jupyter_gpu_quota.backends.protocol import StopNotebookOrder
 from jupyter_gpu_quota.backends.rendering.admission import FENCE
 from jupyter_gpu_quota.backends.rendering.cluster_names import FENCING, HUB, JOB, KILL, NOTEBOOK
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
-from tests.kube.agents import AGENT, agent_pod, make_node, token_of
-from tests.kube.chart import PATHS
+from tests.kube.agent.pods import AGENT, agent_pod, make_node, token_of
+from tests.kube.chart.release import PATHS
 from tests.kube.control_plane import ControlPlane
 from tests.kube.world import install
 from tests.patience import PATIENCE_S, until

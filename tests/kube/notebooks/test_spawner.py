@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.hub.real_hub import RealHub, real_hub
-from tests.kube.chart import PATHS
+from tests.kube.chart.release import PATHS
 from tests.kube.control_plane import ControlPlane, free_port
-from tests.kube.devices import MEMORY_MIB, device, resource_slice
 from tests.kube.fake_kubelet import FakeKubelet
-from tests.kube.test_dra import RESOURCES, consumed_in
-from tests.kube.test_service import OUTSIDE, pods
+from tests.kube.fractions.devices import MEMORY_MIB, device, resource_slice
+from tests.kube.fractions.test_dra import RESOURCES, consumed_in
+from tests.kube.jobs.test_service import OUTSIDE, pods
 from tests.kube.world import install
 from tests.patience import until
 

@@ -19,13 +19,13 @@ from jupyter_gpu_quota.backends.rendering.admission import FENCE, number_of, wit
 from jupyter_gpu_quota.backends.rendering.cluster_names import FENCING
 from jupyter_gpu_quota.controllers.main import HEARTBEAT_FILE
 from jupyter_gpu_quota.settings import cluster_settings, settings_from_environment
-from tests.kube.chart import CHART, EXAMPLES, NEEDED, RELEASE, helm, rendered
+from tests.kube.chart.release import CHART, EXAMPLES, NEEDED, RELEASE, helm, rendered
 from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import device, resource_slice
 from tests.kube.fake_kubelet import FakeKubelet
+from tests.kube.fractions.devices import device, resource_slice
+from tests.kube.fractions.test_dra import RESOURCES
 from tests.kube.service import KubernetesService
-from tests.kube.test_dra import RESOURCES
 from tests.kube.world import install, make_volume
 from tests.patience import until
 

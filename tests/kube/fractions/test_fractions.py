@@ -18,8 +18,8 @@ from jupyter_gpu_quota.core.model import Placement
 from tests.backends.contract import Controller
 from tests.backends.kubernetes.test_notebooks import Booked, Part
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import device, resource_slice
-from tests.kube.test_dra import RESOURCES, consumed, running
+from tests.kube.fractions.devices import device, resource_slice
+from tests.kube.fractions.test_dra import RESOURCES, consumed, running
 from tests.kube.world import KubernetesWorld
 from tests.patience import until
 

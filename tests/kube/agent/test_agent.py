@@ -18,14 +18,14 @@ from jupyter_gpu_quota.client import Client
 from jupyter_gpu_quota.wire.samples import SampleView
 from tests.gpu import fake_library
 from tests.gpu.fake_library import Script
-from tests.kube.agents import account_of, agent_pod, token_of
-from tests.kube.cgroups import PodCgroups, pod_cgroups, why_no_pod_cgroups
+from tests.kube.agent.cgroups import PodCgroups, pod_cgroups, why_no_pod_cgroups
+from tests.kube.agent.pods import account_of, agent_pod, token_of
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import MEMORY_MIB, device, resource_slice
 from tests.kube.fake_kubelet import FakeKubelet
+from tests.kube.fractions.devices import MEMORY_MIB, device, resource_slice
+from tests.kube.fractions.test_dra import RESOURCES
+from tests.kube.jobs.test_service import settings_of
 from tests.kube.service import KubernetesService
-from tests.kube.test_dra import RESOURCES
-from tests.kube.test_service import settings_of
 from tests.kube.world import install
 from tests.patience import PATIENCE_S, until
 

@@ -30,9 +30,9 @@ from tests.controllers.setups.scheduling import NoSampler
 from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
+from tests.kube.jobs.test_service import settings_of
 from tests.kube.service import KubernetesService
 from tests.kube.test_doctor import doctor
-from tests.kube.test_service import settings_of
 from tests.kube.world import KubernetesWorld, install
 from tests.patience import until
 

@@ -16,7 +16,7 @@ from tests.kube.control_plane import ControlPlane
 
 Json = dict[str, Any]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHART, EXAMPLES = ROOT / "helm" / "jupyter-gpu-quota", ROOT / "helm" / "examples"
 RELEASE = "gpu-quota"
 NEEDED = ("--set", "image.name=service", "--set", "jobs.image=none")

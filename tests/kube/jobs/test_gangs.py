@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import device, resource_slice
 from tests.kube.fake_kubelet import FakeKubelet
+from tests.kube.fractions.devices import device, resource_slice
+from tests.kube.fractions.test_dra import RESOURCES
+from tests.kube.jobs.test_service import pods, settings_of
 from tests.kube.service import KubernetesService
-from tests.kube.test_dra import RESOURCES
-from tests.kube.test_service import pods, settings_of
 from tests.kube.world import install
 from tests.patience import until
 

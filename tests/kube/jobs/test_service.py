@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import DRIVER, MEMORY_MIB, device, resource_slice
 from tests.kube.fake_kubelet import IMAGE_ID, FakeKubelet
+from tests.kube.fractions.devices import DRIVER, MEMORY_MIB, device, resource_slice
+from tests.kube.fractions.test_dra import RESOURCES
 from tests.kube.service import KubernetesService
-from tests.kube.test_dra import RESOURCES
 from tests.kube.world import install, make_volume
 from tests.patience import until
 

@@ -18,8 +18,8 @@ from jupyter_gpu_quota.backends.kubernetes.node_tokens import (
     audience_of,
 )
 from jupyter_gpu_quota.backends.protocol import NodeUnverified, TokenRefused
-from tests.kube.agents import account_of, agent_pod, make_node, token_of
-from tests.kube.chart import PATHS
+from tests.kube.agent.pods import account_of, agent_pod, make_node, token_of
+from tests.kube.chart.release import PATHS
 from tests.kube.control_plane import ControlPlane
 from tests.kube.world import install, may
 from tests.patience import until

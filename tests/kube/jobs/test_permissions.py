@@ -12,11 +12,11 @@ import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.permissions import PERMISSIONS, Permission
 from tests.backends.contract import Controller
-from tests.kube.chart import PATHS, rules
+from tests.kube.chart.release import PATHS, rules
 from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import device, resource_slice
-from tests.kube.test_dra import RESOURCES, share
+from tests.kube.fractions.devices import device, resource_slice
+from tests.kube.fractions.test_dra import RESOURCES, share
 from tests.kube.world import KubernetesWorld
 from tests.patience import until
 

@@ -12,7 +12,7 @@ from jupyter_gpu_quota.backends.protocol import StartOrder
 from jupyter_gpu_quota.core.model import Device, Placement
 from tests.backends.contract import Controller
 from tests.kube.control_plane import ControlPlane
-from tests.kube.devices import MEMORY_MIB, device, resource_slice
+from tests.kube.fractions.devices import MEMORY_MIB, device, resource_slice
 from tests.kube.world import KubernetesWorld
 
 SHARES = {"default": "1", "validRange": {"min": "1", "max": "8", "step": "1"}}

@@ -17,9 +17,9 @@ from jupyter_gpu_quota.backends.kubernetes.client import fencing
 from jupyter_gpu_quota.backends.kubernetes.permissions import PERMISSIONS
 from tests.backends.contract import Controller
 from tests.backends.worlds import order
-from tests.kube.chart import PATHS
+from tests.kube.chart.release import PATHS
 from tests.kube.control_plane import ControlPlane
-from tests.kube.test_permissions import without
+from tests.kube.jobs.test_permissions import without
 from tests.kube.world import KubernetesWorld
 from tests.patience import until
 
