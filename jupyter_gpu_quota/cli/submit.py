@@ -23,7 +23,6 @@ from .session import as_json, calls_service, print_stderr
 from .tables import print_json
 from .waiting import wait_for
 
-MIB = 1 << 20
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -122,6 +121,7 @@ def _progress() -> Iterator[OnProgress | None]:
         yield None
         return
     from rich.console import Console
+    from rich.filesize import decimal
     from rich.progress import BarColumn, Progress, TextColumn
 
     with Progress(
@@ -130,8 +130,8 @@ def _progress() -> Iterator[OnProgress | None]:
         task = shown.add_task("packing", total=None)
 
         def update(what: str, done: int, total: int | None) -> None:
-            mib = f"{done / MIB:.1f} of {(total or 0) / MIB:.1f} MiB"
-            words = f"packing: {counted(done, 'file')}" if what == "packed" else f"sending: {mib}"
+            sent = f"{decimal(done)} of {decimal(total or 0)}"
+            words = f"packing: {counted(done, 'file')}" if what == "packed" else f"sending: {sent}"
             shown.update(task, description=words, completed=done if total else None, total=total)
 
         yield update
