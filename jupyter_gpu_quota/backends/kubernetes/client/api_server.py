@@ -23,8 +23,9 @@ from ...rendering.cluster_names import FENCING
 Json = dict[str, Any]
 
 REQUEST_TIMEOUT_S = 10.0
-RATE_PER_S, BURST, AT_ONCE = 200, 400, 32
-"""Bounds of one process's requests. Without AT_ONCE the last of thousands would time out in the connection pool."""
+RATE_PER_S, BURST, AT_ONCE, TEXTS_AT_ONCE = 200, 400, 32, 16
+"""Bounds of one process's requests. Without those of requests at once, the last of thousands would time out in the
+connection pool, and each connection takes 300 KiB. Those for texts are apart: a kubelet may answer none of them."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 READ_BUFFER_BYTES = 1 << 21
@@ -85,7 +86,8 @@ class ApiServer:
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
         self._kubeconfig, self._context = kubeconfig, context
         self._client: ApiClient | None = None
-        self._rate, self._at_once = TokenBucket(RATE_PER_S, BURST), asyncio.Semaphore(AT_ONCE)
+        self._rate = TokenBucket(RATE_PER_S, BURST)
+        self._at_once, self._texts_at_once = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(TEXTS_AT_ONCE)
         self._pause_s, self._paused_until, self._trouble = 0.0, 0.0, ""
         self.requests = 0
         self.newest_leader: int | None = None
@@ -132,7 +134,8 @@ class ApiServer:
 
     async def read(self, path: str, limit: int, **query: str | int) -> bytes:
         """At most ``limit`` bytes of a text, such as a log."""
-        async with self._answer("GET", path, query, None, "application/json", REQUEST_TIMEOUT_S) as answer:
+        request = self._answer("GET", path, query, None, "application/json", REQUEST_TIMEOUT_S)
+        async with self._texts_at_once, request as answer:
             found = bytearray()
             async for part in answer.content.iter_any():
                 found += part

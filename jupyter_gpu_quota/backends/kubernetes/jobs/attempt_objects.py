@@ -112,15 +112,22 @@ class AttemptObjects:
         path = f"{self._core}/pods/{metadata['name']}"
         marks = {"annotations": {FENCING: str(fencing), **why}}
         try:
-            marked = await self._server.patch(path, {"metadata": {"uid": metadata["uid"], **marks}})
-            if not is_over(marked):
-                seen = {name: marked["metadata"][name] for name in ("uid", "resourceVersion")}
-                options = {"gracePeriodSeconds": grace_s, "preconditions": seen}
-                marked = await self._server.delete(path, options)
-            if marked.get("kind") == "Pod":
-                self.pods.note(marked)
+            marked = await self._mark(path, {"metadata": {"uid": metadata["uid"], **marks}})
+            if marked is not None:
+                deleted = await self._server.delete(path, {"gracePeriodSeconds": grace_s, "preconditions": marked})
+                if deleted.get("kind") == "Pod":
+                    self.pods.note(deleted)
         except (NotFound, Conflict) as error:
             log.info("pod %s changed while it was stopped, the order is repeated: %s", metadata["name"], error)
+
+    async def _mark(self, path: str, marks: Json) -> Json | None:
+        """Mark a pod that is to be deleted, and return the preconditions of that; None: it ended before.
+
+        The pod itself is not returned: thousands of callers may wait until their deletion is sent.
+        """
+        marked = await self._server.patch(path, marks)
+        self.pods.note(marked)
+        return None if is_over(marked) else {name: marked["metadata"][name] for name in ("uid", "resourceVersion")}
 
     async def release(self, pod: Json, fencing: int) -> None:
         """Remove a pod that ended."""
