@@ -49,6 +49,7 @@ def read_pool(
         policy=policy,
         ledger=part.bare.emptied(),
         empty=part.empty,
+        checked=part.checked,
         projects={
             one.name: _project_state(one, part.name, departments) for one in policy.projects if part.name in one.amounts
         },

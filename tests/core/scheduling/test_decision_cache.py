@@ -7,8 +7,12 @@ import random
 import pytest
 
 from jupyter_gpu_quota.core.canonical import canonical
+from jupyter_gpu_quota.core.model import Policy, Snapshot
+from jupyter_gpu_quota.core.queue.pool_state import checked_shapes
+from jupyter_gpu_quota.core.quota.checked_ranks import CheckedRanks
 from jupyter_gpu_quota.core.scheduling.cache.decision_cache import DecisionCache
 from jupyter_gpu_quota.core.scheduling.decide import decide
+from jupyter_gpu_quota.core.scheduling.read_pool import read_pool
 from tests.core.world import World, world
 
 WORLDS, TICKS = 300, 5
@@ -46,3 +50,24 @@ def test_plans_are_equal_with_and_without_the_cache(part: int) -> None:
                 assert canonical(decide(snapshot, made.policy, cache)) == canonical(plan), f"world {seed}"
             assert kept.next_at() == off.next_at(), f"world {seed}"
             made.apply(plan)
+
+
+def test_checked_shapes_are_kept_until_the_policy_or_a_device_changes() -> None:
+    made, cache = world("pool t 2x4\na 4 of t"), DecisionCache()
+    first = shapes(cache, made.snapshot(), made.policy)
+    made.pass_time()
+    assert shapes(cache, made.snapshot(), made.policy) is first
+    assert (
+        first.projects["a"],
+        shapes(cache, made.snapshot(), world("pool t 2x4\na 2 of t").policy).projects["a"],
+    ) == (
+        4,
+        2,
+    )
+    assert shapes(cache, world("pool t 2x1\na 4 of t").snapshot(), made.policy).projects["a"] == 1
+
+
+def shapes(cache: DecisionCache, snapshot: Snapshot, policy: Policy) -> CheckedRanks:
+    """The checked shapes of pool t as a decision with this cache has them."""
+    policy = cache.follow(snapshot, policy)
+    return checked_shapes(read_pool(cache.index.of["t"], cache.index, snapshot, policy), ())

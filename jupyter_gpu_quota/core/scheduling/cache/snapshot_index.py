@@ -25,10 +25,11 @@ from ...model import (
     Reservation,
     Snapshot,
 )
-from ...placement.ledger import Ledger
+from ...placement.ledger import Ledger, Models
 from ...placement.place import EmptyPool, Piece, Request, request_of
 from ...placement.workload_profile import RankRequest, rank_request, workload_profile
 from ...queue.job_queue import WaitingJobs
+from ...quota.checked_ranks import CheckedRanks
 
 T = TypeVar("T", Job, Allocation)
 ClassKey = tuple[str, Request, bool, int]
@@ -68,6 +69,8 @@ class PoolSnapshot:
     bare: Ledger = field(init=False)
     """The devices without allocations."""
     empty: EmptyPool = field(init=False)
+    checked: dict[Models, CheckedRanks] = field(default_factory=dict)
+    """The largest ranks that the quotas were checked for, by GPU models; of the last policy."""
     _waiting_by_fields: dict[object, WaitingJobs] = field(default_factory=dict)
     """The same waiting jobs by their fields; several entries where only the largest number of ranks differs."""
     _rank_counts: dict[RankRequest, int] | None = None
@@ -108,10 +111,10 @@ class PoolSnapshot:
         if job.paused_at:
             del self.paused[job.id]
             return
-        waiting_jobs = self.waiting_by_class[key := class_key(job)]
+        waiting_jobs = self._waiting_by_fields[_class_fields(job)]
         waiting_jobs.drop(job)
         if not waiting_jobs.count:
-            del self.waiting_by_class[key]
+            del self.waiting_by_class[class_key(job)]
             rest = {fields: one for fields, one in self._waiting_by_fields.items() if one is not waiting_jobs}
             self._waiting_by_fields = rest
 
