@@ -67,8 +67,11 @@ def future_work(
 def _again(preemptions: Iterable[Preemption]) -> Iterator[tuple[str, tuple[Piece, ...]]]:
     """The jobs that preemptions stop and start again, with their pieces then."""
     for preemption in preemptions:
-        yield from ((move.victim.id, move.pieces) for move in preemption.moves)
-        yield from ((one.base.id, one.base.pieces) for one in preemption.shrunk if one.base is not None)
+        for move in preemption.moves:
+            yield move.victim.id, move.pieces
+        for one in preemption.shrunk:
+            if one.base is not None:
+                yield one.base.id, one.base.pieces
 
 
 def _from(pool: PoolState, job: Job, pieces: tuple[Piece, ...], begins: int, *, borrower: bool = False) -> Running:

@@ -5,7 +5,9 @@ In a full pool most preemptors find nothing. Only those that pass these bounds p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import compress
 
 from ..placement.place import Request
 from ..queue.pool_state import PoolState
@@ -90,17 +92,17 @@ def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
     free = pool.free_without_preemptible
     if request.gpu_models:
         free = [room if request.accepts(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
-    fitting = [room // need for room in free]
     if per_rank == 1:
-        return sum(fitting)
-    return sum(sum(fitting[at] > 0 for at in devices) // per_rank for devices in ledger.on_node)
+        return sum([room // need for room in free])
+    fitting = Counter(compress(ledger.node_of, map(need.__le__, free)))
+    return sum(devices // per_rank for devices in fitting.values())
 
 
 def _free_without_preemptible(pool: PoolState) -> list[int]:
     """The room of each device if all preemptible work left that runs now."""
-    ledger, preemptible = pool.ledger, dict[int, int]()
+    use = zip(pool.ledger.capacity, pool.ledger.firm, pool.ledger.borrowed, strict=True)
+    free = [whole - firm - borrowed for whole, firm, borrowed in use]
     for running in pool.running:
         for piece in running.pieces if running.job.preemptible else ():
-            preemptible[piece.device] = preemptible.get(piece.device, 0) + piece.gpu_milli
-    use = zip(ledger.capacity, ledger.firm, ledger.borrowed, strict=True)
-    return [whole - firm - borrowed + preemptible.get(at, 0) for at, (whole, firm, borrowed) in enumerate(use)]
+            free[piece.device] += piece.gpu_milli
+    return free

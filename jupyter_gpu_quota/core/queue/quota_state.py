@@ -93,7 +93,7 @@ class PreemptibleUse:
         self.lowest_priority = NO_LIMIT
         self.has_elastic = False
         self._most_on_node: int | None = None
-        self._by_priority = Counter[int]()
+        self._by_priority: dict[int, int] = {}
 
     def add(self, size: int, count: int, priority: int, *, is_elastic: bool) -> None:
         """Count so many jobs of this size and priority."""
@@ -104,7 +104,7 @@ class PreemptibleUse:
         if is_elastic:
             self.elastic += milli
             self.has_elastic = True
-        self._by_priority[priority] += milli
+        self._by_priority[priority] = self._by_priority.get(priority, 0) + milli
 
     def most_on_node(self, running: Iterable[Running], node_of: Sequence[int]) -> int:
         """The most on any one node. ``running``: the work; ``node_of``: the node of each device."""
