@@ -106,6 +106,16 @@ def test_the_use_by_others_is_listed(dra_plane: ControlPlane, namespace: str, tm
         dra_plane.request("DELETE", "/api/v1/namespaces/default/pods/foreign", {"gracePeriodSeconds": 0})
 
 
+def test_a_taint_that_jobs_do_not_tolerate_is_named(dra_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
+    taints = [{"key": "team", "value": "vision", "effect": "NoSchedule"}]
+    dra_plane.patch("/api/v1/nodes/there", {"spec": {"taints": taints}})
+    settings = settings_of(dra_plane, namespace, tmp_path / "state")
+    found = doctor(settings)["taints"]
+    assert found["verdict"] == "warn" and found["found"].endswith("queued again: there: team=vision:NoSchedule")
+    tolerations = [{"key": "team", "operator": "Equal", "value": "vision", "effect": "NoSchedule"}]
+    assert doctor(settings | {"kubernetes_pod": {"tolerations": tolerations}})["taints"]["verdict"] == "ok"
+
+
 def test_an_api_server_that_is_away(tmp_path: Path, dra_plane: ControlPlane) -> None:
     config = json.loads(Path(dra_plane.kubeconfig("admin")).read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"

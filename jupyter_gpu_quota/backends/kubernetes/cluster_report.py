@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from .client.api_server import ApiServer, Json, RequestFailed
 from .client.fencing import ClusterFence, FenceMissing
 from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
 from .devices.inventory import PublishedDevice, inventory, published_devices
+from .devices.taints import untolerated
 from .permissions import PERMISSIONS, Permission
 
 PAGE = 500
@@ -21,7 +22,8 @@ PAGE = 500
 class ClusterReport:
     """``fence`` is the newest fencing number, or why there is none in force. ``unread`` is why there are no devices.
 
-    ``published`` are by UUID; ``used_by_others`` are milli-GPU by device.
+    ``published`` are by UUID; ``used_by_others`` are milli-GPU by device; ``taints`` of nodes with devices
+    are those that jobs do not tolerate.
     """
 
     version: str
@@ -31,6 +33,7 @@ class ClusterReport:
     devices: tuple[Device, ...] = ()
     published: Mapping[str, PublishedDevice]
     used_by_others: Mapping[str, int]
+    taints: Mapping[str, Sequence[str]]
     unread: str = ""
 
 
@@ -43,18 +46,25 @@ async def read_cluster(server: ApiServer, settings: PodSettings) -> ClusterRepor
     try:
         nodes, slices, claims, pods = [await _all(server, path) for path in _LISTED]
     except RequestFailed as error:
-        return ClusterReport(**about, published={}, used_by_others={}, unread=str(error))
+        return ClusterReport(**about, published={}, used_by_others={}, taints={}, unread=str(error))
     found, devices, _ = inventory(nodes, slices, settings.driver, settings.fractions, settings.topology_labels)
     published = published_devices(slices, settings.driver, settings.fractions)
     used = _used_by_others(claims, pods, devices, published, settings)
     return ClusterReport(
-        **about, nodes=found, devices=devices, published={each.uuid: each for each in published}, used_by_others=used
-    )
+        **about, nodes=found, devices=devices, published={each.uuid: each for each in published}, used_by_others=used,
+        taints=_taints(nodes, {each.id for each in found}, settings),
+    )  # fmt: skip
 
 
 async def _has(server: ApiServer, permission: Permission, namespace: str) -> bool:
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     return bool((await server.create(reviews, permission.review(namespace)))["status"]["allowed"])
+
+
+def _taints(nodes: Sequence[Json], with_devices: Container[str], settings: PodSettings) -> dict[str, list[str]]:
+    tolerations = settings.pod.get("tolerations") or ()
+    found = {node["metadata"]["name"]: untolerated(node, tolerations) for node in nodes}
+    return {name: taints for name, taints in found.items() if taints and name in with_devices}
 
 
 def _used_by_others(

@@ -70,6 +70,7 @@ def results(found: ClusterReport, settings: PodSettings) -> Iterator[Result]:
         yield skip("devices", f"the devices cannot be listed: {found.unread}")
         return
     yield _devices(found)
+    yield _taints(found)
     yield _fractions(found, settings)
     yield topology(found.nodes, settings.topology_labels)
     yield _others(found)
@@ -99,6 +100,17 @@ def _devices(found: ClusterReport) -> Result:
     nodes = len({each.node for each in found.devices})
     parts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
     return ok("devices", f"{counted(len(found.devices), 'device')} on {counted(nodes, 'node')}: {parts}")
+
+
+def _taints(found: ClusterReport) -> Result:
+    if not found.taints:
+        return ok("taints", "jobs tolerate the taints of all nodes with devices")
+    names = "; ".join(f"{node}: {', '.join(taints)}" for node, taints in sorted(found.taints.items()))
+    advice = (
+        "add tolerations to c.GPUQuota.kubernetes_pod, unless an admission plugin of the cluster adds them, or cordon"
+        " these nodes"
+    )
+    return warn("taints", f"jobs that are placed on these nodes wait and are queued again: {names}", advice)
 
 
 def _fractions(found: ClusterReport, settings: PodSettings) -> Result:
