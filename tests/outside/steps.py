@@ -259,8 +259,8 @@ class Step:
     def _for_others(self, action: Action, given: int) -> int:
         """What an elastic victim may give up for further jobs (R40, R51), in ranks; the plan names the first claim.
 
-        Where the plan placed claims again, such a job has the devices of another victim. For a claim of the victim's
-        own project nothing depends on it.
+        Such a job has those devices. Where the plan placed claims again, it may have the devices of another victim. For
+        a claim of the victim's own project nothing depends on it.
         """
         victim, claimer = self.before.jobs[action.workload], self.before.jobs.get(action.claimer)
         if claimer is None or claimer.project == victim.project:
@@ -268,8 +268,17 @@ class Step:
         lacking = sum(self.lacking(one) for one in self.reserving.values() if one.workload != action.claimer)
         own = self.reserving.get(action.claimer)
         beyond = self._given_up_for[action.claimer] - (total(own.placements) if own is not None else 0)
-        least = min(lacking, max(0, beyond))
+        least = min(lacking, max(0, beyond, self._of_victim(action)))
         return min(given - victim.gpu_milli, -(-least // victim.gpu_milli) * victim.gpu_milli)
+
+    def _of_victim(self, action: Action) -> int:
+        """What jobs that no work is stopped for have reserved of the devices that an elastic victim gives up."""
+        kept = {one.device for one in self.reserving[action.workload].placements}
+        given = {one.device for one in self.before.held[action.workload]} - kept
+        others = [one for one in self.reserving.values() if one.workload != action.claimer]
+        return sum(
+            min(self.lacking(one), total(part for part in one.placements if part.device in given)) for one in others
+        )
 
     def lacking(self, action: Action) -> int:
         """What a job has reserved beyond what its own victims give up, by the plan's actions."""

@@ -134,4 +134,5 @@ class NotebookPlacement:
             return False
         release_unbooked(self.ledger, preemption.pieces[0].device, notebook.gpu_milli)
         self.claims.add(preemption)
+        self.pool.slice_devices.add(preemption.pieces[0].device)
         return True

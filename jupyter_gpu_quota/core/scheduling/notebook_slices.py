@@ -142,8 +142,7 @@ class _SliceDevices:
         self.with_slices, self.borrowed, self.others = (
             BestFitIndex([room if mine == one else 0 for room, mine in rooms]) for one in range(3)
         )
-        notebooks = {one.name: Amounts(notebook_milli=one.notebook_quota) for one in pool.projects.values()}
-        self.may_add = pack(notebooks).devices - len(pool.slice_devices)
+        self.may_add = _checked_devices(pool) - len(pool.slice_devices)
         rows = quota_rows(pool.policy, pool.name)
         training = {name: Amounts(training_milli=row.training_milli) for name, row in rows.items()}
         whole_for_slices = pack(rows).devices - pack(training).devices  # the quotas need so many more because of slices
@@ -179,6 +178,11 @@ class _SliceDevices:
     def reserve(self, at: int, milli: int) -> None:
         self.pool.ledger.unused_quota[at] += milli
         self.with_slices.put(self.position[at], self._room(at))
+
+
+def _checked_devices(pool: PoolState) -> int:
+    """The number of devices that the check of the quotas found for notebooks."""
+    return pack({one.name: Amounts(notebook_milli=one.notebook_quota) for one in pool.projects.values()}).devices
 
 
 def _node_order(pool: PoolState) -> Callable[[int], tuple[bool, int, int, int]]:
@@ -288,13 +292,19 @@ def slice_devices(pool: PoolState) -> set[int]:
 
 
 def find_slice(pool: PoolState, milli: int) -> Piece | None:
-    """A device of slices with room for one more now: on reserved room or beside slices, the fullest first. Rule R76."""
+    """A device of slices with room for one more now: on reserved room or beside slices, the fullest first.
+
+    A device without slices is none if there are slices on as many as the quotas were checked for. Rule R76.
+    """
     ledger, used = pool.ledger, pool.slice_devices
     unbooked = _unbooked(ledger)
     found = [at for at, reserved in enumerate(unbooked) if reserved and ledger.slice_now(at) >= milli]
     found += [at for at in used if not unbooked[at] and ledger.plain_now(at) >= milli]
     if not found:
         return None
+    beside_slices = [at for at in found if at in used]
+    if 0 < len(beside_slices) < len(found) and len(used) >= _checked_devices(pool):
+        found = beside_slices
     best = min(found, key=lambda at: (unbooked[at] < milli, at not in used, ledger.lendable_now(at), at))
     return Piece(0, best, milli)
 
