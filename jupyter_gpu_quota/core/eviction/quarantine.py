@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..model import Health, Job, JobState, Policy, Snapshot
+from ..model import MS_PER_S, Health, Job, JobState, Policy, Reservation, Snapshot
 
 KILL_BOUND_S = 10
 """Seconds after the grace within which a killed process tree has to be gone."""
 
+
+KEPT_FOR = 10
+"""A claim keeps a reservation with quarantined devices for this many times the time to die."""
 
 NOT_ORDERED = 1 << 62
 """The instant of a stop order that did not reach its nodes yet."""
@@ -20,9 +23,9 @@ def quarantine_changes(
     """Devices whose health should change: {device: quarantined | healthy}.
 
     A device is quarantined while a job on it is still there ``KILL_BOUND_S`` after its grace, and healthy again
-    once that job is gone. Claims that waited for it choose other devices. ``ordered_at``: when the nodes of each job
-    had its stop order, None: not yet; a job that is left out was stopped when that was decided. Source:
-    docs/scheduling.md, section 5. Rule R58.
+    once that job is gone. Claims that wait for it choose other devices, or keep their reservation (R25).
+    ``ordered_at``: when the nodes of each job had its stop order, None: not yet; a job that is left out was stopped
+    when that was decided. Source: docs/scheduling.md, section 5. Rule R58.
     """
     ordered_at = ordered_at or {}
     due = {job.id: _due(at, job, ordered_at) for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None}
@@ -48,5 +51,13 @@ def quarantine_at(job: Job, policy: Policy) -> int | None:
     """The first instant at which a stopping job's devices may be quarantined; None for any other job."""
     if job.state is not JobState.PAUSING or job.pausing_since_at is None:
         return None
-    grace_s = max(policy.preemption.grace_s, policy.preemption.lent_grace_s)
-    return job.pausing_since_at + (grace_s + KILL_BOUND_S) * 1000
+    return job.pausing_since_at + _time_to_die_s(policy) * MS_PER_S
+
+
+def kept_until(reservation: Reservation, policy: Policy) -> int:
+    """The instant up to which a claim keeps its reservation while devices of it are quarantined."""
+    return reservation.reserved_at + KEPT_FOR * _time_to_die_s(policy) * MS_PER_S
+
+
+def _time_to_die_s(policy: Policy) -> int:
+    return max(policy.preemption.grace_s, policy.preemption.lent_grace_s) + KILL_BOUND_S

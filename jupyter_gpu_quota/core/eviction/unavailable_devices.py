@@ -7,7 +7,7 @@ quarantined device. Source: docs/scheduling.md, section 6.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 
 from ..lifecycle import RUNS
@@ -28,7 +28,15 @@ from ..model import (
 from ..placement.ledger import Ledger
 from ..placement.place import EmptyPool, request_of
 from ..plan import Stop
-from ..reasons import DeviceQuarantined, DeviceUnavailable, DeviceUnhealthy, NeverFits, NodeDrained, NoFreeGpu, Reason
+from ..reasons import (
+    DeviceQuarantined,
+    DeviceUnavailable,
+    DeviceUnhealthy,
+    NeverFits,
+    NodeDrained,
+    NoFreeGpu,
+    Reason,
+)
 
 NEVER = 1 << 62
 """A drain without a deadline."""
@@ -127,9 +135,13 @@ def _drained(device: Device, node: Node, kind: str, now: int) -> Reason:
     return NodeDrained(device=device.id, pool=device.pool or "", node=device.node, kind=kind, left_s=left_s)
 
 
-def awaited(snapshot: Snapshot, waits: Mapping[str, Reason]) -> dict[str, Reason]:
-    """The reasons of work that could start only on devices that are unavailable for now. Rule R71."""
-    found = dict[str, Reason]()
+def awaited(snapshot: Snapshot, waits: Mapping[str, Reason], claims: Container[str]) -> dict[str, Reason]:
+    """The reasons of work that could start only on devices that are unavailable for now.
+
+    ``claims``: the ids of those that keep reservations of quarantined devices.
+    Rule R71.
+    """
+    found = _reasons_of_claims(snapshot, claims)
     work: tuple[Job | Notebook, ...] = (*snapshot.jobs, *snapshot.notebooks)
     for pool in sorted({one.pool for one in work if one.id in waits}):
         devices = [device for device in snapshot.devices if device.pool == pool]
@@ -143,6 +155,19 @@ def awaited(snapshot: Snapshot, waits: Mapping[str, Reason]) -> dict[str, Reason
         jobs = [job for job in snapshot.jobs if job.pool == pool and isinstance(waits.get(job.id), NeverFits)]
         if unavailable and jobs:
             found |= _reasons_of_jobs(snapshot, jobs, devices, unavailable)
+    return found
+
+
+def _reasons_of_claims(snapshot: Snapshot, claims: Container[str]) -> dict[str, Reason]:
+    """The reasons of claims that keep reservations of quarantined devices."""
+    reserved = {one.workload: one.placements for one in snapshot.reservations if one.workload in claims}
+    found = dict[str, Reason]()
+    for job in (job for job in snapshot.jobs if job.id in reserved):
+        parts = reserved[job.id]
+        on = {part.device for part in parts}
+        quarantined = [one for one in snapshot.devices if one.id in on and one.health is Health.QUARANTINED]
+        quarantined.sort(key=lambda device: device.id)
+        found[job.id] = _quarantined(snapshot, job, sum(part.gpu_milli for part in parts), quarantined)
     return found
 
 

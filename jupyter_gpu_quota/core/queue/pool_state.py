@@ -34,6 +34,10 @@ class PoolState:
     """The jobs that wait for devices, with a reservation or without."""
     returning: dict[str, Job] = field(default_factory=dict)
     """Jobs that are being paused; a job with a reservation only changes its devices or size."""
+    quarantined: frozenset[str] = frozenset()
+    """The quarantined devices that a reservation may have, by id."""
+    incomplete: set[str] = field(default_factory=set)
+    """The jobs with reserved devices of which some are quarantined."""
     restarting: list[tuple[Job, tuple[Piece, ...]]] = field(default_factory=list)
     """Those of them with a reservation, with their reserved pieces."""
     requested: list[Notebook] = field(default_factory=list)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ..backfill.state import BackfillState
+from ..model import Job
 from ..placement.place import Fit, is_free_now, occupy, place, request_of, reserve
 from ..preemption.minimize import minimize_victims
 from ..queue.division import divide_pool
+from ..queue.job_class import queue_of
 from ..queue.job_queue import ClassQueue
 from ..queue.order import QueueOrder, comes_before, precedes
 from ..queue.pool_state import PoolState
@@ -81,7 +83,8 @@ class SchedulingCycle:
         mark = self.ledger.mark()
         reserve(self.ledger, victim.pieces, borrowed=victim.borrower, sign=-1)
         pieces, borrowed = victim.pieces, victim.borrower
-        is_free = is_free_now(self.ledger, pieces, borrowed=borrowed)
+        is_whole = victim.id not in self.pool.incomplete
+        is_free = is_whole and is_free_now(self.ledger, pieces, borrowed=borrowed)
         if not is_free and job.min_ranks is not None:
             pieces = ()
         elif not is_free:
@@ -91,6 +94,8 @@ class SchedulingCycle:
         may_start = (victim.preemptible or project.fixed_fits(0)) and not project.at_limit(0)
         if not pieces or not may_start:
             self.ledger.undo(mark)
+            if not is_whole and self._claim_again(victim, job):
+                return
             self.builder.wait(job.id, reasons.waits_for_drain(self.pool.name, victim.size, ()))
             return
         occupy(self.ledger, pieces, borrowed=borrowed)
@@ -98,6 +103,23 @@ class SchedulingCycle:
         self.pool.add_started(job, pieces, borrowed=borrowed)
         reason = reasons.started(project, victim.size, 0, project.entitlement(0), borrowed=borrowed)
         self.builder.start(job, pieces, borrowed=borrowed, reason=reason)
+
+    def _claim_again(self, victim: Victim, job: Job) -> bool:
+        """Plan another claim for a job of whose reserved devices some are quarantined; else it keeps them."""
+        queue, project, mark = queue_of(self.pool, job), victim.project, self.ledger.mark()
+        if queue is None:
+            return False
+        reserve(self.ledger, victim.pieces, borrowed=victim.borrower, sign=-1)
+        self.pool.reserved.remove(victim)
+        project.remove(victim.size, victim.user, fixed=not victim.preemptible)
+        queue.put_back(job)
+        if self.jobs.claim_again(project, queue, job):
+            return True
+        queue.pick(job)
+        project.add(victim.size, victim.user, fixed=not victim.preemptible)
+        self.pool.reserved.append(victim)
+        self.ledger.undo(mark)
+        return False
 
     # -- the queue -----------------------------------------------------------------------------------------------
 

@@ -89,6 +89,16 @@ class JobService:
             self._reopen_behind_patient_job(project)
         return is_taken
 
+    def claim_again(self, project: QuotaState, queue: ClassQueue, job: Job) -> bool:
+        """Plan a claim for a job of the class whose reserved devices are quarantined in part."""
+        one = Candidate.of(project, queue)
+        forbidden = reasons.why_forbidden(self.pool, project, queue, one.entitlement)
+        if forbidden is not None or project.at_limit(one.size) or not queue.has_room_for(job.user):
+            return False
+        preemptor = preemptor_of(project, queue, one.entitlement, one.scope, job)
+        found = find_preemption(self.pool, preemptor) if self._may_claim(one) else None
+        return self._add(found or find_drain(self.pool, preemptor), one, job)
+
     def fits_nowhere(self, queue: ClassQueue) -> bool:
         """Whether a class has no room, not even on the reserved devices: a job that ends in time may run there."""
         request, borrowed = queue.job_class.request, queue.job_class.preemptible

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
 from ..lifecycle import HOLDS_SLICE, RUNS
-from ..model import NO_AMOUNTS, Department, Job, JobState, JobTarget, NotebookState, Policy, Project, Snapshot
+from ..model import (
+    NO_AMOUNTS,
+    Department,
+    Health,
+    Job,
+    JobState,
+    JobTarget,
+    Node,
+    NotebookState,
+    Policy,
+    Project,
+    Snapshot,
+)
 from ..placement.ledger import Column, Ledger
 from ..placement.place import Piece, node_needs, with_cpu_memory
 from ..preemption.victims import make_victims, victim_of
@@ -59,6 +71,7 @@ def read_pool(
         reservations=[one for one in part.reservations if one.starts_at is None],
         backfill=backfill[0] if backfill else None,
         more_backfill=backfill[1:],
+        quarantined=_quarantined(part, snapshot.nodes) if part.reservations else frozenset(),
         waiting=part.waiting,
         work_on=part.work_on,
     )
@@ -74,6 +87,13 @@ def read_pool(
         project.make_victims = partial(make_victims, policy, pool.now)
     pool.find_preemptible = partial(_preemptible, pool, part, stopping, changed or {})
     return pool
+
+
+def _quarantined(part: PoolSnapshot, nodes: Iterable[Node]) -> frozenset[str]:
+    """The quarantined devices on nodes that take new work."""
+    found = [one for one in part.devices if one.health is Health.QUARANTINED]
+    closed = {node.id for node in nodes if not node.is_open} if found else set()
+    return frozenset(one.id for one in found if one.node not in closed)
 
 
 def _read_notebooks(pool: PoolState, part: PoolSnapshot) -> None:

@@ -6,7 +6,9 @@ Devices are reserved for a claim while its victims stop, and for a job that move
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
+from ..eviction.quarantine import kept_until
 from ..model import Job, Notebook, Reservation
 from ..placement.place import Piece, has_room_after_drains, request_of, reserve, with_cpu_memory
 from ..queue.job_class import is_exhausted
@@ -51,7 +53,7 @@ class _ReservationReader:
                 self.builder.drop(reservation.workload, ReservedDeviceLost())
                 self._queue_again(reservation.workload)
             elif returning is not None:
-                self._reserve_returning(returning, pieces)
+                self._reserve_returning(returning, reservation, pieces)
             elif reservation.workload in slices:
                 reserve(self.ledger, pieces, borrowed=False)
                 self.pool.slice_devices.add(pieces[0].device)
@@ -60,20 +62,33 @@ class _ReservationReader:
                 self._reserve_waiting(reservation, pieces)
 
     def _pieces(self, reservation: Reservation) -> tuple[Piece, ...] | None:
-        number = self.ledger.number
-        if not reservation.placements or any(part.device not in number for part in reservation.placements):
+        """The pieces on available devices; None where the reservation ends, as it has devices that are lost."""
+        number, pool = self.ledger.number, self.pool
+        job = pool.waiting.get(reservation.workload) or pool.returning.get(reservation.workload)
+        devices = {part.device for part in reservation.placements}
+        out = devices - number.keys()
+        if not devices or (out and not self._is_kept(reservation, devices, out)):
             return None
-        pieces = [Piece(part.rank, number[part.device], part.gpu_milli) for part in reservation.placements]
-        job = self.pool.waiting.get(reservation.workload) or self.pool.returning.get(reservation.workload)
+        if out:
+            pool.incomplete.add(reservation.workload)
+        there = [part for part in reservation.placements if part.device not in out]
+        pieces = [Piece(part.rank, number[part.device], part.gpu_milli) for part in there]
         return tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib) if job else sorted(pieces))
+
+    def _is_kept(self, reservation: Reservation, devices: AbstractSet[str], out: AbstractSet[str]) -> bool:
+        """Whether a job keeps its reservation with some devices out: of several, or for its own restart."""
+        pool, name = self.pool, reservation.workload
+        has_several = name in pool.waiting and len(devices) > 1
+        in_time = pool.now < kept_until(reservation, pool.policy)
+        return in_time and out <= pool.quarantined and (has_several or name in pool.returning)
 
     def _queue_again(self, workload: str) -> None:
         if workload in self.pool.waiting:
             enqueue(self.pool, self.pool.waiting[workload])
 
-    def _reserve_returning(self, job: Job, pieces: tuple[Piece, ...]) -> None:
+    def _reserve_returning(self, job: Job, reservation: Reservation, pieces: tuple[Piece, ...]) -> None:
         """Reserve for a job that is paused only to move or to change its size; its old and new devices count once."""
-        project, size = self.pool.project(job.project), sum(piece.gpu_milli for piece in pieces)
+        project, size = self.pool.project(job.project), _size(reservation)
         reserve(self.ledger, pieces, borrowed=False)
         self.pool.restarting.append((job, pieces))
         project.add(size, job.user, fixed=not job.preemptible)
@@ -84,7 +99,7 @@ class _ReservationReader:
         workload = reservation.workload
         job = self.pool.waiting[workload]
         project = self.pool.project(job.project)
-        size = sum(piece.gpu_milli for piece in pieces)
+        size = _size(reservation)
         over = not job.preemptible and not project.fixed_fits(size)
         if not project.known or over or project.over_limit(size):
             self.builder.drop(workload, ClaimEnded())
@@ -109,6 +124,11 @@ class _ReservationReader:
                 reserved=True,
             )
         )
+
+
+def _size(reservation: Reservation) -> int:
+    """What is reserved, with the parts on quarantined devices."""
+    return sum(part.gpu_milli for part in reservation.placements)
 
 
 def mark_borrowers(pool: PoolState) -> None:

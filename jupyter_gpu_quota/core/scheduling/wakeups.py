@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..eviction.quarantine import quarantine_at
+from ..eviction.quarantine import kept_until, quarantine_at
 from ..model import MS_PER_S, Job, JobState, Node, Notebook, Policy, Reservation
 from ..quota.in_force import next_change_at
 from .elastic import may_grow_at
@@ -31,6 +31,7 @@ def next_wakeup(
     found += [node.drain_by_at for node in nodes if node.drain_by_at is not None]
     for starts_at in (one.starts_at for one in reservations if one.starts_at is not None):
         found += [starts_at, starts_at - policy.preemption.grace_s * MS_PER_S]
+    found += [kept_until(one, policy) for one in reservations if one.starts_at is None]
     boundary = next_change_at(policy, now) if wanted else None
     found += [at for at in (boundary, policy.drain_by_at) if at is not None]
     return min((at for at in found if at > now), default=None)

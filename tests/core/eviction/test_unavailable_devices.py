@@ -269,6 +269,74 @@ def test_a_claim_starts_when_the_processes_of_its_victims_are_gone() -> None:
     assert made.picture() == "a 0 / b 2"
 
 
+def quarantine(made: World) -> None:
+    """Let the devices of victims whose time to die is over be quarantined, and those of gone ones be healthy again."""
+    for device, health in quarantine_changes(made.snapshot(), made.policy).items():
+        made.health(device, health)
+
+
+def both_quarantined(others: str) -> World:
+    """Both victims of a claim of two GPUs do not end in time; ``others`` use two more devices."""
+    made = world(f"pool t 4\na 0 of t\nb 2 of t\na runs 2 of 1\n{others}\nb queues 2")
+    made.drain_ticks = 1_000
+    made.tick()
+    made.now += (GENTLE.grace_s + 11) * 1000
+    quarantine(made)
+    made.tick()
+    return made
+
+
+# R25
+def test_a_claim_keeps_its_reservation_while_devices_of_it_are_quarantined() -> None:
+    made = both_quarantined("c 2 of t\nc runs 2 of 1 fixed\nd 0 of t\nd queues 1")
+    for name in ("a1", "a2"):
+        made.tick()
+        assert made.decide().waits["b1"].code == "device_quarantined"
+        assert "b1" in made.reserved and not made.owned.get("d1"), "the device that is free already is not lost"
+        made.leaves_at[name] = made.now
+        made.tick()
+        quarantine(made)
+    made.settle()
+    assert made.picture() == "a 0 / b 2 / c 2 / d 0"
+
+
+# R25
+def test_a_claim_whose_reserved_devices_are_quarantined_takes_another_set() -> None:
+    made = both_quarantined("a runs 2 of 1")
+    stuck = {one.device for name in ("a3", "a4") for one in made.owned[name]}
+    assert made.jobs["a3"].state is made.jobs["a4"].state is JobState.PAUSING
+    assert {one.device for one in made.reserved["b1"].placements} == made.devices.keys() - stuck
+
+
+# R25
+def test_a_reservation_of_quarantined_devices_ends_after_ten_times_the_time_to_die() -> None:
+    made = both_quarantined("c 2 of t\nc runs 2 of 1 fixed\nd 0 of t\nd queues 1")
+    made.leaves_at["a1"] = made.now
+    made.tick()
+    quarantine(made)
+    made.now = made.reserved["b1"].reserved_at + 10 * (GENTLE.grace_s + 10) * 1000 - 1
+    assert made.decide().plan.actions == ()
+    made.now += 1
+    assert [one.workload for one in made.decide().plan.actions] == ["b1", "d1"], "b1 loses it, and d1 starts"
+
+
+# R25
+def test_a_job_that_shrinks_and_does_not_end_in_time_keeps_its_reservation() -> None:
+    made = world("pool t 3\na 0 of t\nb 2 of t\na runs 1 of 1 ranks 1-3 held 3\nb queues 2")
+    made.drain_ticks = 1_000
+    made.tick()
+    made.now += (GENTLE.grace_s + 11) * 1000
+    quarantine(made)
+    made.submit("a", 1000, priority=90)
+    made.tick()
+    assert made.reserved.keys() == {"a1", "b1"}
+    made.leaves_at["a1"] = made.now
+    made.pass_time()
+    quarantine(made)
+    made.tick()
+    assert made.owned.keys() == {"a1", "b1"}
+
+
 # R71
 @pytest.mark.parametrize(
     ("text", "out", "code"),
