@@ -392,16 +392,19 @@ def test_a_user_waiting_in_two_projects_of_a_department_reduces_neither_quota() 
 
 
 # R26
-def test_a_claim_within_the_quota_of_its_project_alone_takes_over_no_reservation_of_another_department() -> None:
+@pytest.mark.parametrize("quota", [0, 1], ids=["which is above its quota with it alone", "which is not"])
+def test_a_claim_within_the_quota_of_its_project_alone_takes_over_no_reservation_of_another_department(
+    quota: int,
+) -> None:
     """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with the reservation of p3, is above its share."""
     made = world(
-        """
+        f"""
         pool t 4
         department D1 1 of t
         department D2 1 of t
         p1 1 of t in D1
         p2 0 of t in D1
-        p3 1 of t in D2
+        p3 {quota} of t in D2
         p2 runs 1 on n1g0
         p3 runs 2 of 1
         p3 queues 1

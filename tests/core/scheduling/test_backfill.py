@@ -208,3 +208,36 @@ def test_a_backfill_reservation_does_not_block_its_own_job() -> None:
         """
     )
     assert "d3" in started(made)
+
+
+@pytest.mark.parametrize(
+    ("other_quota", "expected"),
+    [
+        # R32
+        pytest.param(0, ["c1 Start"], id="a rank of a checked shape starts on the reserved devices"),
+        # R3 R32
+        pytest.param(2, ["c1 Reserve", "d1 Pause", "d2 Pause"], id="a larger one pauses work beside them"),
+    ],
+)
+def test_a_claim_within_guarantee_enters_the_reservation_of_another_project(
+    other_quota: int, expected: list[str]
+) -> None:
+    """Beside two quotas of 2, no node of 3 devices has room for a third one: the checked shape is 1 then."""
+    made = world(
+        f"""
+        pool t 2x3
+        a 2 of t
+        b {other_quota} of t
+        c 2 of t
+        d 0 of t
+        a runs 1 on n1g0 fixed
+        d runs 1 on n1g1 minutes 900
+        d runs 1 on n1g2 minutes 900
+        d runs 1 on n2g0 minutes 120
+        d queues 3
+        """
+    )
+    made.tick()
+    assert [one.workload for one in made.backfill] == ["d4"]
+    made.submit("c", 2000, preemptible=False, time_limit_s=86_400)
+    assert sorted(f"{one.workload} {type(one).__name__}" for one in made.tick().actions) == expected
