@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.amounts import gpu_text
 from ...core.model import WHOLE_DEVICE
 from .claims import ClaimedPart, device_request
 from .cluster_names import HUB, NOTEBOOK
-from .pods import CHOSEN_BY_RUNTIME, GPU_RESOURCE, PodSettings, can_reserve
+from .plugin_resources import can_be_shared, limits_of, why_no_share
+from .pods import CHOSEN_BY_RUNTIME, PodSettings, can_reserve
 from .shares import ReservedShare, reserved_share
 from .variables import STARTUP_BEFORE, Slice
 
@@ -53,16 +53,12 @@ def notebook_pod(booked: Slice | None, settings: PodSettings, *, simulated: bool
     if all(part.device_uuid for part in booked.allocations):
         return NotebookPod(labels=labels, node=node, claim=_claim(booked, labels, settings))
     parts = [part for part in booked.allocations if part.gpu_milli < WHOLE_DEVICE]
-    if parts and len(booked.allocations) == 1 and can_reserve(settings):
+    if parts and len(booked.allocations) == 1 and can_reserve(settings) and can_be_shared(parts[0].device):
         share = reserved_share(settings.hub, parts[0].device, parts[0].gpu_milli)
         return NotebookPod(labels={**labels, **share.labels}, node=node, share=share)
     for part in parts:
-        raise SliceNotSupported(
-            f"{gpu_text(part.gpu_milli)} GPU of device {part.device} cannot be given: the device plugin of node "
-            f"{node} counts whole devices only. A reservation gives one share of one device, where "
-            "c.GPUQuota.kubernetes_fractions is auto or reservation."
-        )
-    return NotebookPod(labels=labels, node=node, limits={GPU_RESOURCE: str(len(booked.allocations))})
+        raise SliceNotSupported(why_no_share(part.device, part.gpu_milli))
+    return NotebookPod(labels=labels, node=node, limits=limits_of(part.device for part in booked.allocations))
 
 
 def _claim(booked: Slice, labels: dict[str, str], settings: PodSettings) -> Json:

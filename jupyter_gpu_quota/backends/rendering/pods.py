@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from ...core.model import WHOLE_DEVICE, Device, Placement
 from .cluster_names import FENCING, FINALIZER, RANK, USERNAME, attempt_labels, attempt_name, pod_name
+from .plugin_resources import limits_of
 from .shares import GATES, VISIBLE, ReservedShare, reserved_share
 from .site_fields import SiteFieldClash, both, merged
 from .variables import rank_environment
 
 Json = dict[str, Any]
 
-GPU_RESOURCE = "nvidia.com/gpu"
 CONTAINER = "job"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MOUNT = "/gpu-quota"
@@ -276,8 +276,8 @@ def _resources(one: RankOfJob) -> Json:
         return {"requests": cpu | memory, "limits": memory}
     if one.claim is not None:
         return {"requests": cpu | memory, "limits": memory, "claims": [{"name": "gpu"}]}
-    whole = sum(part.gpu_milli for part in _own(one)) // WHOLE_DEVICE
-    return {"requests": cpu | memory, "limits": memory | ({GPU_RESOURCE: str(whole)} if whole else {})}
+    whole = [part.device for part in _own(one) if part.gpu_milli == WHOLE_DEVICE]
+    return {"requests": cpu | memory, "limits": memory | limits_of(whole)}
 
 
 def _reserved(one: RankOfJob, settings: PodSettings) -> ReservedShare | None:

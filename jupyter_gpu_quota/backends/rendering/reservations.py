@@ -12,7 +12,8 @@ import re
 from typing import Any
 
 from .cluster_names import DEVICE, FENCING, HUB, RESERVATION, reservation_name
-from .pods import CONTAINER_SECURITY, GPU_RESOURCE, SITE_CONTAINER, SITE_POD, PodSettings, escaped, pinned
+from .plugin_resources import GPU_RESOURCE
+from .pods import CONTAINER_SECURITY, SITE_CONTAINER, SITE_POD, PodSettings, escaped, pinned
 from .site_fields import NAMED_BY, merged
 
 Json = dict[str, Any]

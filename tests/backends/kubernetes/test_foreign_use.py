@@ -60,6 +60,13 @@ def test_requests_of_others_take_the_last_slots_that_our_work_does_not_have() ->
     assert counted_by_others([pod(1), pod(1)], users) == {"n/1": 1000, "n/2": 1000}
 
 
+def test_a_mig_instance_of_others_takes_one_of_its_profile() -> None:
+    instances = [slot(index, id=f"n/mig-{profile}-0") for index, profile in enumerate(("1g.10gb", "3g.40gb"), 1)]
+    foreign = pod(0)
+    foreign["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.10gb": "1"}
+    assert counted_by_others([foreign], dict.fromkeys([slot(0), *instances], ())) == {"n/mig-1g.10gb-0": 1000}
+
+
 def test_a_pod_without_a_request_takes_nothing() -> None:
     assert counted_by_others([pod(0)], {slot(0): []}) == {}
 

@@ -48,6 +48,19 @@ def resource_slice(*devices: dict[str, Any], generation: int = 1, driver: str = 
     return {"spec": {"driver": driver, "nodeName": "gpu01", "pool": pool, "devices": list(devices)}}
 
 
+def test_mig_instances_of_a_plugin_are_devices_of_their_profile() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100", "nvidia.com/mig-1g.10gb.memory": "9856"}
+    found = node("gpu01", 1, labels=labels)
+    found["status"]["capacity"] |= {"nvidia.com/mig-3g.40gb": "1", "nvidia.com/mig-1g.10gb": "2"}
+    _, devices, _ = inventory([found], [])
+    assert [(each.id, each.index, each.model, each.memory_mib) for each in devices] == [
+        ("gpu01/0", 0, "NVIDIA-H100", 0),
+        ("gpu01/mig-1g.10gb-0", 1, "NVIDIA-H100 MIG 1g.10gb", 9856),
+        ("gpu01/mig-1g.10gb-1", 2, "NVIDIA-H100 MIG 1g.10gb", 9856),
+        ("gpu01/mig-3g.40gb-0", 3, "NVIDIA-H100 MIG 3g.40gb", 0),
+    ]
+
+
 def test_a_device_plugin_counts_slots_without_a_uuid() -> None:
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100", "nvidia.com/gpu.memory": "81559"}
     nodes, devices, _ = inventory([node("gpu01", 2, labels=labels), node("cpu01")], [])

@@ -57,6 +57,11 @@ def test_a_whole_device_of_a_plugin_is_a_limit() -> None:
     )
 
 
+def test_mig_instances_of_a_plugin_are_limits_of_their_profile() -> None:
+    booked = Booked(allocations=(Part("gpu01/mig-1g.10gb-0", None, 1000), Part("gpu01/mig-1g.10gb-3", None, 1000)))
+    assert notebook_pod(booked, SETTINGS, simulated=False).limits == {"nvidia.com/mig-1g.10gb": "2"}
+
+
 def test_a_share_of_a_plugin_s_device_waits_for_its_reservation() -> None:
     booked = Booked(allocations=(Part("gpu01/0", None),))
     found = notebook_pod(booked, SETTINGS, simulated=False)
@@ -73,11 +78,12 @@ def test_a_share_of_a_plugin_s_device_waits_for_its_reservation() -> None:
         pytest.param("none", [Part("gpu01/0", None)], id="fractions are off"),
         pytest.param("dra", [Part("gpu01/0", None)], id="only a DRA driver gives fractions"),
         pytest.param("auto", [Part("gpu01/0", None), Part("gpu01/1", None)], id="parts of two devices"),
+        pytest.param("auto", [Part("gpu01/mig-1g.10gb-0", None)], id="a part of a MIG instance"),
     ],
 )
 def test_a_share_that_no_reservation_can_hold_is_refused(fractions: str, parts: list[Part]) -> None:
     settings = replace(SETTINGS, fractions=fractions)
-    with pytest.raises(SliceNotSupported, match=r"0\.125 GPU of device gpu01/0 cannot be given: the device plugin"):
+    with pytest.raises(SliceNotSupported, match=r"0\.125 GPU of device gpu01/\S+ cannot be given: the device plugin"):
         notebook_pod(Booked(allocations=tuple(parts)), settings, simulated=False)
 
 

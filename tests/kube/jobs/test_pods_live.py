@@ -87,6 +87,22 @@ def test_whole_devices_are_requested_of_the_cluster(world: KubernetesWorld, cont
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
 
 
+def test_a_mig_instance_is_requested_by_its_profile(control_plane: ControlPlane, tmp_path: Path) -> None:
+    capacity = {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-3g.40gb": "1"}
+    world = KubernetesWorld(control_plane, tmp_path, kubelet={"capacity": capacity})
+    try:
+        controller = Controller(world)
+        *_, device = (world.backend.jobs.inventory() or ((), ()))[1]
+        assert device.id == "here/mig-3g.40gb-0"
+        placement = Placement(rank=0, device=device.id, gpu_milli=1000, memory_mib=0)
+        controller.give(replace(whole("J", 0), placements=(placement,), devices=(device,)))
+        controller.until(lambda fact: fact.started_at is not None)
+        (pod,) = world.pods()
+        assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/mig-3g.40gb": "1"}
+    finally:
+        world.close()
+
+
 def test_a_job_that_its_node_cannot_take_is_lost_and_so_queued_again(
     impatient: KubernetesWorld, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ counted as used, from the last one on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from ....core.model import WHOLE_DEVICE, Device
 from ...protocol import DeviceUsers
 from ...rendering.cluster_names import HUB
-from ...rendering.pods import GPU_RESOURCE
+from ...rendering.plugin_resources import GPU_RESOURCE, MIG_PREFIX, resource_of
 from .inventory import MIB, PublishedDevice
 from .quantities import exact, whole
 
@@ -57,21 +58,24 @@ def _milli(memory: str | None, device: PublishedDevice) -> int:
 
 def counted_by_others(pods: Iterable[Json], users: DeviceUsers) -> dict[str, int]:
     """The same for the slots of device plugins, from the requests of these pods of others."""
-    requested: dict[str, int] = {}
+    requested = Counter[tuple[str, str]]()
     for pod in pods:
-        node = pod["spec"]["nodeName"]
-        requested[node] = requested.get(node, 0) + sum(map(_requested, pod["spec"]["containers"]))
+        for container in pod["spec"]["containers"]:
+            for resource, number in _requested(container).items():
+                requested[pod["spec"]["nodeName"], resource] += number
     slots = [device for device in users if device.uuid is None and not users[device]]
     found: dict[str, int] = {}
     for device in sorted(slots, key=lambda each: each.index, reverse=True):
-        if requested.get(device.node, 0) > 0:
-            requested[device.node] -= 1
+        key = device.node, resource_of(device.id)
+        if requested[key] > 0:
+            requested[key] -= 1
             found[device.id] = WHOLE_DEVICE
     return found
 
 
-def _requested(container: Mapping[str, Any]) -> int:
-    return whole(container["resources"].get("limits", {}).get(GPU_RESOURCE, "0"))
+def _requested(container: Mapping[str, Any]) -> dict[str, int]:
+    limits = container["resources"].get("limits", {})
+    return {name: whole(limits[name]) for name in limits if name == GPU_RESOURCE or name.startswith(MIG_PREFIX)}
 
 
 def changed_use(devices: Iterable[Device], use: Mapping[str, int]) -> dict[str, int]:

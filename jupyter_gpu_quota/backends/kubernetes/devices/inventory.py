@@ -14,7 +14,7 @@ from typing import Any
 from ....core.model import Device, Node
 from ...protocol import Inventory
 from ...rendering.cluster_names import SIMULATED_GPUS
-from ...rendering.pods import GPU_RESOURCE
+from ...rendering.plugin_resources import GPU_RESOURCE, MIG_PREFIX, mig_device_id
 from .quantities import milli, whole
 
 Json = dict[str, Any]
@@ -126,13 +126,19 @@ def _simulated_devices(node: Json) -> list[Device]:
 
 
 def _counted(node: Json) -> list[Device]:
-    """The slots that a device plugin counts."""
+    """The slots that a device plugin counts: GPUs, and MIG instances by their profile."""
     metadata, capacity = node["metadata"], node.get("status", {}).get("capacity", {})
     labels, name = metadata.get("labels", {}), metadata["name"]
     model, memory_mib = labels.get(MODEL_LABEL, "GPU"), int(labels.get(MEMORY_LABEL, 0))
+    count = whole(capacity.get(GPU_RESOURCE, "0"))
+    found = [(f"{name}/{index}", model, memory_mib) for index in range(count)]
+    for resource in sorted(each for each in capacity if each.startswith(MIG_PREFIX)):
+        profile = resource.removeprefix(MIG_PREFIX)
+        of_profile = f"{model} MIG {profile}", int(labels.get(f"{resource}.memory", 0))
+        found += [(mig_device_id(name, profile, at), *of_profile) for at in range(whole(capacity[resource]))]
     return [
-        Device(id=f"{name}/{index}", node=name, index=index, model=model, memory_mib=memory_mib, pool=None)
-        for index in range(whole(capacity.get(GPU_RESOURCE, "0")))
+        Device(id=id, node=name, index=index, model=model, memory_mib=memory_mib, pool=None)
+        for index, (id, model, memory_mib) in enumerate(found)
     ]
 
 

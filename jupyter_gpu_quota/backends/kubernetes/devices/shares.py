@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from ....core.amounts import gpu_text
 from ....core.model import WHOLE_DEVICE, Device, Placement
 from ...rendering.claims import ClaimedPart
+from ...rendering.plugin_resources import can_be_shared, why_no_share
 from .inventory import PublishedDevice
-
-NO_RESERVATION = (
-    "A reservation gives one share of one device, where c.GPUQuota.kubernetes_fractions is auto or reservation"
-)
 
 
 class NotClaimable(Exception):
@@ -38,11 +35,10 @@ def claimed_parts(
             if part.gpu_milli < WHOLE_DEVICE and not found.is_shareable:
                 raise NotClaimable(f"{_share(part)} cannot be claimed: {found.why_not_shareable}")
             parts.append(ClaimedPart(uuid=found.uuid, gpu_milli=part.gpu_milli, total_mib=found.memory_mib))
-        elif part.gpu_milli < WHOLE_DEVICE and not device.simulated and not (can_reserve and len(own) == 1):
-            raise NotClaimable(
-                f"{_share(part)} cannot be given: the device plugin of node {device.node} counts whole devices only. "
-                f"{NO_RESERVATION}"
-            )
+        elif part.gpu_milli == WHOLE_DEVICE or device.simulated:
+            continue
+        elif not (can_reserve and len(own) == 1 and can_be_shared(part.device)):
+            raise NotClaimable(why_no_share(part.device, part.gpu_milli))
     return parts
 
 
