@@ -71,10 +71,17 @@ class Hub:
         assert verified.status == 200, verified.text
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    with soak_hub(tmp_path) as hub, observed(hub) as observer:
-        yield Hub(hub, observer, tmp_path / "diary")
+@contextlib.contextmanager
+def observed_hub(folder: Path) -> Iterator[Hub]:
+    with soak_hub(folder) as hub, observed(hub) as observer:
+        yield Hub(hub, observer, folder / "diary")
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """One hub for the tests that leave it at rest."""
+    with observed_hub(tmp_path_factory.mktemp("faults")) as hub:
+        yield hub
 
 
 @contextlib.contextmanager
@@ -173,7 +180,7 @@ def listed(hub: Hub) -> set[str]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system for the hub's state."""
+    """A small file system for the state of a hub in this folder."""
     state = tmp_path / "hub" / "state"
     state.mkdir(parents=True)
     done = subprocess.run(
@@ -187,7 +194,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(state)], check=True)
 
 
-def test_a_full_disk_stops_requests_and_no_job(small_disk: Path, hub: Hub) -> None:
+@pytest.fixture
+def hub_on_small_disk(small_disk: Path, tmp_path: Path) -> Iterator[Hub]:
+    with observed_hub(tmp_path) as hub:
+        yield hub
+
+
+def test_a_full_disk_stops_requests_and_no_job(small_disk: Path, hub_on_small_disk: Hub) -> None:
+    hub = hub_on_small_disk
     running = hub.submit("calm")
     until(lambda: hub.wrote(running, "start"), what="a running job")
     filler = small_disk / "filler"

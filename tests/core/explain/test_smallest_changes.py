@@ -24,7 +24,7 @@ from tests.core.preemption.test_exhaustive import put
 from tests.core.world import GENTLE, World
 
 WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "0"))
-EXAMPLES = 5000 if WORLDS >= 10_000 else WORLDS or 80
+EXAMPLES = 5000 if WORLDS >= 10_000 else WORLDS or 40
 PHASES = (Phase.generate, Phase.shrink) if "GPU_QUOTA_SHRINK" in os.environ else (Phase.generate,)
 STEP = 125
 """All amounts of these worlds are multiples of it, but not all fair shares."""
@@ -169,7 +169,7 @@ def ways_that_fail(snapshot: Snapshot, policy: Policy, name: str, milli: int) ->
     ]
 
 
-@settings(max_examples=EXAMPLES // 20, phases=PHASES)
+@settings(max_examples=max(4, EXAMPLES // 20), phases=PHASES)
 @given(
     sizes=st.lists(st.sampled_from([111, 290, 333, 417, 505, 718, 1000]), min_size=3, max_size=7),
     bounds=st.tuples(st.sampled_from([100, 415]), st.sampled_from([None, 950]), st.sampled_from([None, 700])),

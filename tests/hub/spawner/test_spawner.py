@@ -282,7 +282,7 @@ async def test_with_the_service_away_a_gpu_is_refused_soon_and_a_server_without_
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ann = make(url=NOWHERE)
-    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN)
+    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN, request_timeout_s=0.5)
     error = await refusal(ann)
     assert error.status_code < 500
     assert "not running. Start the server without a GPU, or try again in a minute." in said(error)
@@ -302,7 +302,7 @@ async def test_a_slice_whose_booking_was_never_answered_is_returned(make: Make, 
     slices[1].mute = True
     ann = make()
     ann._slices = mixin_room.SliceClient(
-        service_url=slices[0], base_url="/", api_token=TOKEN, request_timeout_s=2, retry_every_s=0.02
+        service_url=slices[0], base_url="/", api_token=TOKEN, request_timeout_s=1, retry_every_s=0.02
     )
     await refusal(ann)
     slices[1].mute = False
@@ -487,7 +487,7 @@ async def test_a_user_who_lost_all_projects_gets_the_form_so_that_the_last_choic
 async def test_without_the_service_the_form_offers_a_server_without_gpu(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.hub.slices.READ_TIMEOUT_S", 3)
+    monkeypatch.setattr("jupyter_gpu_quota.hub.slices.READ_TIMEOUT_S", 0.5)
     html = await make(url=NOWHERE).get_options_form()
     assert 'value="cpu"' in html
     assert "GPU sizes cannot be shown now" in html
