@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -25,11 +27,9 @@ class NewerDatabase(StoreUnavailable):
 
 def migrate(engine: Engine) -> None:
     """Apply the migrations that are missing, all or none; several processes may call it at once."""
-    config = Config()
-    config.set_main_option("script_location", "jupyter_gpu_quota:store/migrations")
-    script = ScriptDirectory.from_config(config)
+    head = _revisions()[0]
     with engine.connect() as connection:
-        if _revision(connection, script) == script.get_current_head():
+        if _revision(connection) == head:
             return
         connection.rollback()
         if engine.dialect.name == "sqlite":
@@ -38,18 +38,31 @@ def migrate(engine: Engine) -> None:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {MIGRATION_WAIT_MS}")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
-        revision = _revision(connection, script)
-        if revision != script.get_current_head():  # another process may have migrated it
+        revision = _revision(connection)
+        if revision != head:  # another process may have migrated it
             if revision is None and _has_foreign_tables(connection):
                 raise _foreign(connection)
             if revision is not None:
                 keep_copy_before_migration(connection, revision)
+            config = _config()
             config.attributes["connection"] = connection  # in the open transaction: a kill leaves all as it was
             command.upgrade(config, "head")
         connection.commit()
 
 
-def _revision(connection: Connection, script: ScriptDirectory) -> str | None:
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", "jupyter_gpu_quota:store/migrations")
+    return config
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """All revisions that this release knows, the newest first. Reading them runs the script of each."""
+    return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+def _revision(connection: Connection) -> str | None:
     """The revision of the database; None before the first. Raises StoreUnavailable for one that cannot be migrated."""
     revisions = sorted(MigrationContext.configure(connection).get_current_heads())
     if len(revisions) > 1:
@@ -61,7 +74,7 @@ def _revision(connection: Connection, script: ScriptDirectory) -> str | None:
         raise StoreUnavailable(message)
     if not revisions:
         return None
-    if revisions[0] not in {known.revision for known in script.walk_revisions()}:
+    if revisions[0] not in _revisions():
         if not _tables(connection) & metadata.tables.keys():
             raise _foreign(connection)
         message = (

@@ -22,6 +22,7 @@ from sqlalchemy import create_engine, event
 
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.plan import Start
+from jupyter_gpu_quota.store.database import migrate
 from jupyter_gpu_quota.store.database.migrate import NewerDatabase
 from jupyter_gpu_quota.store.database.schema import metadata
 from jupyter_gpu_quota.store.open import open_store
@@ -109,6 +110,12 @@ def test_retention_removes_the_deleted_rows_of_a_killed_process_from_the_files(w
     successor.forget(jobs_ended_before=0, samples_before=0)
     assert not holding(b"hunter2", path)
     successor.close()
+
+
+def test_the_migrations_are_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store(f"sqlite:///{path}").close()
+    monkeypatch.setattr(migrate.ScriptDirectory, "from_config", None)
+    open_store(f"sqlite:///{path}").close()
 
 
 def test_connections_have_the_documented_settings(world: World) -> None:
