@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from jupyter_gpu_quota.core.facts import RankFact
-from tests.api.world import ServiceWorld, service_world
+from tests.api.world import ServiceWorld
 
 CPU, MEMORY = 8000, 65_536
 """The world's one node; of its five devices four are in the pool for training, which has as much of it."""
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ServiceWorld]:
-    with service_world(tmp_path) as made:
-        yield made
 
 
 def asked(job: dict[str, int]) -> tuple[int, int]:

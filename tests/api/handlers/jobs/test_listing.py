@@ -196,3 +196,53 @@ def test_the_job_with_the_backfill_reservation_has_its_planned_start(world: Serv
     estimate = datetime.fromisoformat(job(world, waits)["estimate_at"]).timestamp() - T0 / 1000
     assert 3600 <= estimate <= 3700
     assert [job(world, id)["estimate_at"] for id in (runs, behind)] == [None, None]
+
+
+def test_listings_are_filtered_and_paged(world: ServiceWorld) -> None:
+    mine = [world.submit(name=f"j{n}")["id"] for n in range(5)]
+    world.submit("olga")
+    world.submit("patty")
+    world.post(f"jobs/{mine[0]}/actions/cancel")
+
+    def names(query: str, who: str = "bob") -> list[str]:
+        return [job["name"] for job in world.get(f"jobs?{query}", who).json["items"]]
+
+    assert names("mine=1&limit=2&offset=1") == ["j3", "j2"]
+    assert len(names("")) == 6 and len(names("", "ann")) == 7
+    assert names("state=cancelled") == ["j0"] and "j0" not in names("live=1")
+    assert world.get("jobs?project=speech").status == 404 and len(names("project=speech", "ann")) == 1
+
+
+def test_a_waiting_job_shows_its_reason(world: ServiceWorld) -> None:
+    for _ in range(4):
+        world.submit()
+    world.step()
+    waiting = world.submit()["id"]
+    reason = next(job["reason"] for job in world.get("jobs").json["items"] if job["id"] == waiting)
+    assert reason["code"] and "fair share" in reason["message"]
+    found = world.get(f"explain/{waiting}").json
+    assert all(
+        one["message"].startswith("It would start if ") and one["message"].endswith(".") for one in found["would_start"]
+    )
+    assert found["would_start"] and found["reason"]["code"] == reason["code"]
+
+
+@pytest.mark.parametrize(
+    ("who", "query", "status", "said"),
+    [
+        pytest.param(
+            "bob", "project=nix", 404, "no project 'nix', or you may not see it", id="a project that is not there"
+        ),
+        pytest.param("bob", "project=speech", 404, "no project 'speech', or", id="a project that is another's"),
+        pytest.param("bob", "project=vision", 200, None, id="one's own, without jobs"),
+        pytest.param("bob", "stat=running", 400, "'stat' is not a parameter of GET jobs", id="a misspelt filter"),
+        pytest.param("bob", "stat=running", 400, "project, mine, user, state, live", id="the filters that there are"),
+    ],
+)
+def test_a_filter_by_an_unknown_project_is_refused(
+    tmp_path: Path, who: str, query: str, status: int, said: str | None
+) -> None:
+    with service_world(tmp_path) as world:
+        found = world.get(f"jobs?{query}", who)
+        assert found.status == status, found.body
+        assert said is None or said in found.json["message"]

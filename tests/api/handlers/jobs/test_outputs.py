@@ -1,0 +1,130 @@
+"""Logs and outputs of jobs."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from jupyter_gpu_quota.api.handlers import logs
+from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
+from tests.api.world import QUOTA, ServiceWorld
+
+
+def running(world: ServiceWorld, **request: object) -> tuple[str, RotatingLog]:
+    job = world.submit(**request)["id"]
+    world.step()
+    world.see_running(job)
+    return job, RotatingLog(rank_paths(str(world.state_dir), job, 1, 0).log, 1 << 20)
+
+
+def test_a_log_is_read_on_from_where_one_was(world: ServiceWorld) -> None:
+    job, log = running(world)
+    log.write("zwölf\n".encode())
+    first = world.get(f"jobs/{job}/logs")
+    assert (first.body.decode(), first.headers["content-type"]) == ("zwölf\n", "text/plain; charset=utf-8")
+    log.write(b"next\n")
+    assert world.get(f"jobs/{job}/logs?offset={first.headers['x-next-offset']}").body == b"next\n"
+    assert world.get(f"jobs/{job}/logs?limit=3").body == b"zw"
+
+
+def test_a_followed_log_is_streamed_and_ends_with_the_job(world: ServiceWorld) -> None:
+    job, log = running(world)
+    log.write(b"one\n")
+    with world.stream(f"jobs/{job}/logs?follow=1") as events:
+        assert next(events)[1]["text"] == "one\n"
+        log.write(b"two\n")
+        assert next(events) == ("log", {"begins": 4, "offset": 8, "attempt": 1, "text": "two\n"})
+        world.see_running(job, ended_at=world.clock(), exit_status=0, tree_gone=True)
+        assert next(events) == ("end", {"state": "succeeded", "attempt": 1})
+
+
+def test_a_follower_who_loses_the_project_stops_receiving_the_log(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.api.access.people.RECHECK_S", 0.2)
+    job, log = running(world)
+    with world.stream(f"jobs/{job}/logs?follow=1", "olga") as events:
+        log.write(b"0\n")
+        next(events)
+        world.apply(QUOTA.replace("bob, olga", "bob"))
+        world.run(world.services.store_view.refresh())
+        for number in range(1, 200):
+            log.write(f"{number}\n".encode())
+            if next(events, None) is None:
+                return
+    pytest.fail("a stream that nobody may read any more went on")
+
+
+def archived(world: ServiceWorld, job: str) -> dict[str, bytes]:
+    """The files of the archive of a job's outputs."""
+    given = world.get(f"jobs/{job}/outputs?archive=1")
+    assert (given.status, given.headers["content-type"]) == (200, "application/gzip")
+    assert given.headers["content-disposition"] == f"attachment; filename*=UTF-8''{job}.tar.gz"
+    with tarfile.open(fileobj=io.BytesIO(given.body), mode="r:gz") as tar:
+        entries = tar.getmembers()
+        assert all(entry.isreg() for entry in entries)
+        return {entry.name: tar.extractfile(entry).read() for entry in entries}  # type: ignore[union-attr]
+
+
+def test_outputs_are_one_archive_without_links(world: ServiceWorld) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    assert archived(world, job) == {}
+    long_name = "n" * 120 + "/" + "é" * 60
+    files = {"a.txt": b"a", "empty": b"", long_name: b"b" * 512, "big/weights": os.urandom(3 << 20)}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "link").symlink_to("/etc/passwd")
+    assert archived(world, job) == files
+    assert world.get(f"jobs/{job}/outputs?archive=1", "patty").status == 404
+
+
+def test_an_archive_without_its_end_is_not_taken_for_a_whole_one(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    (folder / "a").write_bytes(os.urandom(2 << 20))
+    stated = logs.os.fstat
+
+    def longer(fd: int) -> object:
+        return SimpleNamespace(st_size=stated(fd).st_size + 1)
+
+    monkeypatch.setattr(logs, "os", SimpleNamespace(fstat=longer))
+    with pytest.raises(http.client.IncompleteRead):
+        world.get(f"jobs/{job}/outputs?archive=1")
+
+
+def test_an_archive_of_too_many_files_is_refused(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    for name in "abc":
+        (folder / name).touch()
+    monkeypatch.setattr(logs, "MAX_OUTPUTS", 2)
+    refused = world.get(f"jobs/{job}/outputs?archive=1")
+    assert (refused.status, refused.json["reason"]) == (413, "too_many_files")
+
+
+def test_outputs_are_listed_and_given_as_downloads(world: ServiceWorld) -> None:
+    job, _ = running(world)
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    (folder / "plots").mkdir(parents=True)
+    (folder / "plots" / "a b.html").write_text("<script>alert(1)</script>")
+    (folder / "link").symlink_to("/etc/passwd")
+    assert [each["path"] for each in world.get(f"jobs/{job}/outputs").json["items"]] == ["plots/a b.html"]
+    given = world.get(f"jobs/{job}/outputs/plots/a%20b.html")
+    assert given.body == b"<script>alert(1)</script>"
+    assert given.headers["content-disposition"].startswith("attachment")
+    assert "sandbox" in given.headers["content-security-policy"]
+    for trick in ("link", "../status.json", "plots/../../x", "%2fetc%2fpasswd"):
+        assert world.get(f"jobs/{job}/outputs/{trick}").status == 404, trick
