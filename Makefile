@@ -27,7 +27,7 @@ $(VENV)/.ready: $(VENV)/.demo
 $(HUB5)/.ready: pyproject.toml
 	@echo 'Setting up $(HUB5), with JupyterHub 5.5: about a minute.'
 	$(PYTHON) -m venv $(HUB5)
-	$(HUB5)/bin/pip install $(PIP_OPTIONS) 'jupyterhub==5.5.*' --editable '.[hub,lab]' jupyterlab
+	$(HUB5)/bin/pip install $(PIP_OPTIONS) 'jupyterhub==5.5.*' 'jsonschema<4.25' --editable '.[hub,lab]' jupyterlab
 	touch $@
 
 $(CACHE)/proxy/.ready: $(VENV)/.demo
