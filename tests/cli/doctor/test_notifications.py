@@ -98,7 +98,7 @@ def test_the_schema_of_the_body_is_printed() -> None:
 
 
 def test_the_page_shows_the_body_that_is_sent() -> None:
-    page = Path(__file__).parents[2] / "docs/how-to/warnings.md"
+    page = Path(__file__).parents[3] / "docs/how-to/warnings.md"
     shown = json.loads(page.read_text().partition("```json\n")[2].partition("```")[0])
     sent = json.loads(body(WARNED))
     assert sent.pop("text").startswith(shown.pop("text").removesuffix(" ..."))
