@@ -41,3 +41,15 @@ def dra_plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     yield control_plane
     control_plane.end("kube-controller-manager")
     control_plane.request("DELETE", f"{classes}/{DRIVER}")
+
+
+@pytest.fixture(scope="session")
+def west_plane(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A second control plane, which knows nothing of the first."""
+    assert not missing("etcd", "kube-apiserver", "kube-scheduler")
+    plane = ControlPlane(tmp_path_factory.mktemp("west"))
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.stop()

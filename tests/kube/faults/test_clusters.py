@@ -27,7 +27,6 @@ from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, JobSpec, Recorded, SubmitJob
 from jupyter_gpu_quota.store.records.rows import JobRecord
 from tests.controllers.setups.scheduling import NoSampler
-from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
 from tests.kube.jobs.test_service import settings_of
@@ -137,18 +136,6 @@ class Site:
     def close(self) -> None:
         for world in self.worlds.values():
             world.close()
-
-
-@pytest.fixture(scope="module")
-def west_plane(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A second control plane, which knows nothing of the first."""
-    assert not missing("etcd", "kube-apiserver", "kube-scheduler")
-    plane = ControlPlane(tmp_path_factory.mktemp("west"))
-    try:
-        plane.start()
-        yield plane
-    finally:
-        plane.stop()
 
 
 @pytest.fixture
