@@ -30,6 +30,7 @@ from jupyter_gpu_quota.core.model import (
     JobTarget,
     NotebookState,
     Preemption,
+    Reservation,
     Snapshot,
     Upkeep,
 )
@@ -412,10 +413,19 @@ class Worlds(RuleBasedStateMachine):
     def _check_guarantees(self) -> None:
         """P10, and a reservation becomes a start within drain + 2 ticks."""
         check_guarantees(self.world.snapshot(), self.world.policy, "t")
-        claims = self.world.reserved.keys() - {one.workload for one in self.world.backfill}
+        claims = self._claims()
         self.waits_since = {name: self.waits_since.get(name, self.ticks) for name in claims}
         for name, since in self.waits_since.items():
             assert self.ticks - since <= 3 + 2, f"P10: {name} waits for its place since {self.ticks - since} ticks"
+
+    def _claims(self) -> set[str]:
+        """The claims with reserved devices, without those that keep them while one is quarantined (R25)."""
+        reserved = self.world.reserved.values()
+        return {one.workload for one in reserved if one.starts_at is None and not self._is_quarantined(one)}
+
+    def _is_quarantined(self, reservation: Reservation) -> bool:
+        devices = self.world.devices
+        return any(devices[one.device].health is Health.QUARANTINED for one in reservation.placements)
 
     # -- at the end ------------------------------------------------------------------------------------------
 
@@ -455,9 +465,10 @@ class Worlds(RuleBasedStateMachine):
             assert not self.tick().actions, "P8: five more ticks change something"
         for name, count in self.taken.items():
             assert count <= 1, f"P8: {name} was paused {count} times on the way"
-        claims = made.reserved.keys() - {one.workload for one in made.backfill}
+        claims = self._claims()
         assert not claims, f"P7: devices are reserved for {claims}, which do not start"
-        assert not self.owed, f"P7: {self.owed} paused others and did not start"
+        owed = self.owed - {name for name, one in made.reserved.items() if self._is_quarantined(one)}
+        assert not owed, f"P7: {owed} paused others and did not start"
         assert not any(isinstance(action, Reserve) for action in plan.actions)
 
 
