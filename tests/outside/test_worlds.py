@@ -72,7 +72,7 @@ FIXED = (
 """Worlds in which a plan broke a rule before."""
 
 
-BROKEN: tuple[tuple[str, int, str], ...] = ()
+BROKEN: tuple[tuple[str, int, str], ...] = (("fragments", 463536413, "P6"),)
 """Worlds in which a plan breaks a rule; one that no longer breaks it moves to :data:`FIXED`."""
 
 
