@@ -24,6 +24,7 @@ $(VENV)/.ready: $(VENV)/.demo
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint .ci/constraints.txt --editable '.[test,docs]'
 	touch $@
 
+# jsonschema from 4.25 on needs 1.5 s of CPU at each start of a hub or a server; .ci/constraints.txt has an older one, too.
 $(HUB5)/.ready: pyproject.toml
 	@echo 'Setting up $(HUB5), with JupyterHub 5.5: about a minute.'
 	$(PYTHON) -m venv $(HUB5)

@@ -23,6 +23,8 @@ from .session import as_json, calls_service, print_stderr
 from .tables import print_json
 from .waiting import wait_for
 
+MIB = 1 << 20
+
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -121,7 +123,6 @@ def _progress() -> Iterator[OnProgress | None]:
         yield None
         return
     from rich.console import Console
-    from rich.filesize import decimal
     from rich.progress import BarColumn, Progress, TextColumn
 
     with Progress(
@@ -130,11 +131,15 @@ def _progress() -> Iterator[OnProgress | None]:
         task = shown.add_task("packing", total=None)
 
         def update(what: str, done: int, total: int | None) -> None:
-            sent = f"{decimal(done)} of {decimal(total or 0)}"
+            sent = f"{_bytes_text(done)} of {_bytes_text(total or 0)}"
             words = f"packing: {counted(done, 'file')}" if what == "packed" else f"sending: {sent}"
             shown.update(task, description=words, completed=done if total else None, total=total)
 
         yield update
+
+
+def _bytes_text(size: int) -> str:
+    return f"{size / MIB:.1f} MiB" if size >= MIB else f"{size / 1024:.1f} KiB"
 
 
 def _variables(given: tuple[str, ...]) -> dict[str, str]:

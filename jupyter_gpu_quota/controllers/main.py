@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,8 @@ SIMULATED_EVERY_MS = 2_000
 
 OPEN_AGAIN_S = 2.0
 """The interval between two attempts to open the database."""
+
+TURN_OF_MIGRATION_S = 5.0
 
 HEARTBEAT_FILE = "controllers.heartbeat"
 """In run_dir; it is touched every second while the main loop turns. The chart's liveness probe reads its age."""
@@ -102,13 +105,22 @@ def open_when_possible(
     while not shutdown.is_requested():
         heartbeat.note_turn()
         try:
-            return open_both(url)
+            return _open(url, heartbeat)
         except StoreUnavailable as error:
             if error.log_text() != logged:
                 log.error("%s Running jobs continue.", error.log_text())
             logged = error.log_text()
         wake.wait(OPEN_AGAIN_S)
     return None
+
+
+def _open(url: str, heartbeat: Heartbeat) -> tuple[Store, Store]:
+    """Open the database. A migration may take longer than a turn of the main loop, and counts as many turns."""
+    with ThreadPoolExecutor(1) as opener:
+        opened = opener.submit(open_both, url)
+        while not wait([opened], TURN_OF_MIGRATION_S).done:
+            heartbeat.note_turn()
+        return opened.result()
 
 
 @dataclass(frozen=True, slots=True)

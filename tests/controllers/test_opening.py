@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpu_quota.controllers import main
 from jupyter_gpu_quota.deployment.heartbeat import Heartbeat
+from jupyter_gpu_quota.store.transactions import Store
 from jupyter_gpu_quota.store.wakeup import WakeupSocket
+from tests.patience import PATIENCE_S
 
 
 class Shutdown:
@@ -37,3 +40,31 @@ def test_the_database_is_opened_when_it_can_be(
     assert [record.message.count("Running jobs continue.") for record in caplog.records] == [1]
     if stores is not None:
         stores[0].close()
+
+
+class Turns(Heartbeat):
+    """Counts the turns."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.noted, self.third = 0, threading.Event()
+
+    def note_turn(self) -> None:
+        self.noted += 1
+        if self.noted == 3:
+            self.third.set()
+
+
+def test_a_long_migration_counts_as_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, really_open = Turns(), main.open_both
+
+    def migrated_slowly(url: str) -> tuple[Store, Store]:
+        assert turns.third.wait(PATIENCE_S), "the supervisor would kill this process"
+        return really_open(url)
+
+    monkeypatch.setattr(main, "open_both", migrated_slowly)
+    monkeypatch.setattr(main, "TURN_OF_MIGRATION_S", 0.01)
+    with WakeupSocket(tmp_path / "wake") as wake:
+        stores = main.open_when_possible(f"sqlite:///{tmp_path}/db", wake, Shutdown(tmp_path / "x", 99), turns)  # type: ignore[arg-type]
+    assert stores is not None
+    stores[0].close()

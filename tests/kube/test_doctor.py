@@ -111,9 +111,11 @@ def test_a_taint_that_jobs_do_not_tolerate_is_named(dra_plane: ControlPlane, nam
     dra_plane.patch("/api/v1/nodes/there", {"spec": {"taints": taints}})
     settings = settings_of(dra_plane, namespace, tmp_path / "state")
     found = doctor(settings)["taints"]
-    assert found["verdict"] == "warn" and found["found"].endswith("queued again: there: team=vision:NoSchedule")
+    assert found["verdict"] == "warn" and found["found"].endswith(": there: team=vision:NoSchedule")
     tolerations = [{"key": "team", "operator": "Equal", "value": "vision", "effect": "NoSchedule"}]
     assert doctor(settings | {"kubernetes_pod": {"tolerations": tolerations}})["taints"]["verdict"] == "ok"
+    dra_plane.patch("/api/v1/nodes/there", {"spec": {"unschedulable": True}})
+    assert doctor(settings)["taints"]["verdict"] == "ok", "the node is cordoned"
 
 
 def test_an_api_server_that_is_away(tmp_path: Path, dra_plane: ControlPlane) -> None:

@@ -159,24 +159,24 @@ spec:
             httpGet: {path: "{{ $values.hub.baseUrl }}services/gpu-quota/api/v1/health", port: http}
             periodSeconds: 5
             timeoutSeconds: 3
-          startupProbe: # it migrates the database first, which may take minutes
+          startupProbe: # imports may take a minute on a busy node
             httpGet: {path: "{{ $values.hub.baseUrl }}services/gpu-quota/api/v1/health", port: http}
             periodSeconds: 5
             timeoutSeconds: 3
-            failureThreshold: 180
+            failureThreshold: 24
           livenessProbe:
             httpGet: {path: "{{ $values.hub.baseUrl }}services/gpu-quota/api/v1/health", port: http}
             periodSeconds: 20
             timeoutSeconds: 5
           {{- end }}
           {{- if eq .part "controllers" }}
-          startupProbe: # a migration of the database comes before the main loop
-            exec: {command: &turns [sh, -c, 'test -n "$(find /run/gpu-quota/controllers.heartbeat -mmin -2)"']}
+          startupProbe: # imports may take a minute on a busy node
+            exec: {command: &heartbeat [sh, -c, 'test -n "$(find /run/gpu-quota/controllers.heartbeat -mmin -2)"']}
             periodSeconds: 5
             timeoutSeconds: 5
-            failureThreshold: 180
+            failureThreshold: 24
           livenessProbe: # the main loop touches this file every second
-            exec: {command: *turns}
+            exec: {command: *heartbeat}
             periodSeconds: 30
             timeoutSeconds: 5
           {{- end }}

@@ -22,8 +22,8 @@ PAGE = 500
 class ClusterReport:
     """``fence`` is the newest fencing number, or why there is none in force. ``unread`` is why there are no devices.
 
-    ``published`` are by UUID; ``used_by_others`` are milli-GPU by device; ``taints`` of nodes with devices
-    are those that jobs do not tolerate.
+    ``published`` are by UUID; ``used_by_others`` are milli-GPU by device; ``taints`` are those
+    that jobs do not tolerate, of schedulable nodes with devices.
     """
 
     version: str
@@ -63,7 +63,8 @@ async def _has(server: ApiServer, permission: Permission, namespace: str) -> boo
 
 def _taints(nodes: Sequence[Json], with_devices: Container[str], settings: PodSettings) -> dict[str, list[str]]:
     tolerations = settings.pod.get("tolerations") or ()
-    found = {node["metadata"]["name"]: untolerated(node, tolerations) for node in nodes}
+    schedulable = [node for node in nodes if not node["spec"].get("unschedulable")]
+    found = {node["metadata"]["name"]: untolerated(node, tolerations) for node in schedulable}
     return {name: taints for name, taints in found.items() if taints and name in with_devices}
 
 

@@ -56,6 +56,6 @@ class ClusterOutputs:
     def _read(self, pod: str, limit: int) -> bytes:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{pod}/log"
         try:
-            return self._thread.call(self._server.read(path, limit, container=CONTAINER), LOG_TIMEOUT_S)
+            return self._thread.call(self._server.read_log(path, limit, container=CONTAINER), LOG_TIMEOUT_S)
         except (RequestFailed, TimeoutError):
             return b""

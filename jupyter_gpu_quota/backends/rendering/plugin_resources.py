@@ -11,30 +11,46 @@ from ...core.amounts import gpu_text
 GPU_RESOURCE, MIG_PREFIX = "nvidia.com/gpu", "nvidia.com/mig-"
 
 _MIG_ID = re.compile(r"mig-(\S+)-\d+\Z")
+_SHARED = ".shared"
+"""The end of the name of a resource of time slices, of which several are one device."""
 
 
-def mig_device_id(node: str, profile: str, number: int) -> str:
-    """The id of a MIG instance that a plugin counts, such as ``gpu01/mig-1g.10gb-0``."""
-    return f"{node}/mig-{profile}-{number}"
+def is_gpu_resource(name: str) -> bool:
+    """Whether a resource counts whole GPUs or MIG instances."""
+    return name == GPU_RESOURCE or (name.startswith(MIG_PREFIX) and not name.endswith(_SHARED))
+
+
+def device_id(node: str, resource: str, number: int) -> str:
+    """The id of a device that a plugin counts, such as ``gpu01/0`` or ``gpu01/mig-1g.10gb-0``."""
+    if resource == GPU_RESOURCE:
+        return f"{node}/{number}"
+    return f"{node}/mig-{resource.removeprefix(MIG_PREFIX)}-{number}"
+
+
+def model_of(resource: str, model: str) -> str:
+    """The model of such a device on a node with GPUs of a model."""
+    return model if resource == GPU_RESOURCE else f"{model} MIG {resource.removeprefix(MIG_PREFIX)}"
 
 
 def resource_of(device: str) -> str:
-    """The resource that has a device, by its id."""
+    """The extended resource of a device, by its id."""
     found = _MIG_ID.match(device.rpartition("/")[2])
     return f"{MIG_PREFIX}{found[1]}" if found else GPU_RESOURCE
 
 
 def can_be_shared(device: str) -> bool:
-    """Whether a reservation can tell the UUID of a device: in a container, that of a MIG instance's GPU is printed."""
+    """Whether a reservation can read the UUID of a device; nvidia-smi prints the GPU's, not the MIG instance's."""
     return resource_of(device) == GPU_RESOURCE
 
 
 def why_no_share(device: str, gpu_milli: int) -> str:
-    """Why a part of a device cannot be given to a pod beside what else it has, or with these settings."""
+    """Why a pod cannot have a part of this device."""
+    words = f"{gpu_text(gpu_milli)} GPU of device {device} cannot be given: "
+    if not can_be_shared(device):
+        return f"{words}a MIG instance is given whole."
     return (
-        f"{gpu_text(gpu_milli)} GPU of device {device} cannot be given: the device plugin of node "
-        f"{device.rpartition('/')[0]} counts whole devices only. A reservation gives one share of one GPU, and none of "
-        "a MIG instance, where c.GPUQuota.kubernetes_fractions is auto or reservation."
+        f"{words}the device plugin of node {device.rpartition('/')[0]} counts whole devices only. A reservation gives "
+        "one share of one device, where c.GPUQuota.kubernetes_fractions is auto or reservation."
     )
 
 

@@ -104,13 +104,14 @@ def _devices(found: ClusterReport) -> Result:
 
 def _taints(found: ClusterReport) -> Result:
     if not found.taints:
-        return ok("taints", "jobs tolerate the taints of all nodes with devices")
+        return ok("taints", "jobs tolerate the taints of all schedulable nodes with devices")
     names = "; ".join(f"{node}: {', '.join(taints)}" for node, taints in sorted(found.taints.items()))
     advice = (
-        "add tolerations to c.GPUQuota.kubernetes_pod, unless an admission plugin of the cluster adds them, or cordon"
+        "add tolerations to c.GPUQuota.kubernetes_pod, unless an admission plugin adds them, or run kubectl cordon on"
         " these nodes"
     )
-    return warn("taints", f"jobs that are placed on these nodes wait and are queued again: {names}", advice)
+    found_text = f"jobs do not tolerate taints of these nodes; a job placed there is queued again every 5 min: {names}"
+    return warn("taints", found_text, advice)
 
 
 def _fractions(found: ClusterReport, settings: PodSettings) -> Result:

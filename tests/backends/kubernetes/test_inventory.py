@@ -51,7 +51,9 @@ def resource_slice(*devices: dict[str, Any], generation: int = 1, driver: str = 
 def test_mig_instances_of_a_plugin_are_devices_of_their_profile() -> None:
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100", "nvidia.com/mig-1g.10gb.memory": "9856"}
     found = node("gpu01", 1, labels=labels)
-    found["status"]["capacity"] |= {"nvidia.com/mig-3g.40gb": "1", "nvidia.com/mig-1g.10gb": "2"}
+    found["status"]["capacity"] |= {
+        "nvidia.com/mig-3g.40gb": "1", "nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-1g.20gb.shared": "4",
+    }  # fmt: skip
     _, devices, _ = inventory([found], [])
     assert [(each.id, each.index, each.model, each.memory_mib) for each in devices] == [
         ("gpu01/0", 0, "NVIDIA-H100", 0),

@@ -83,7 +83,9 @@ def test_a_share_of_a_plugin_s_device_waits_for_its_reservation() -> None:
 )
 def test_a_share_that_no_reservation_can_hold_is_refused(fractions: str, parts: list[Part]) -> None:
     settings = replace(SETTINGS, fractions=fractions)
-    with pytest.raises(SliceNotSupported, match=r"0\.125 GPU of device gpu01/\S+ cannot be given: the device plugin"):
+    with pytest.raises(
+        SliceNotSupported, match=r"0\.125 GPU of device gpu01/\S+ cannot be given: (the device plugin|a MIG)"
+    ):
         notebook_pod(Booked(allocations=tuple(parts)), settings, simulated=False)
 
 

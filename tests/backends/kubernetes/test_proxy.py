@@ -11,8 +11,8 @@ import pytest
 from jupyter_gpu_quota.backends.kubernetes.client.api_server import ApiServer
 
 
-def kubeconfig(folder: Path) -> str:
-    cluster = {"server": "https://cluster.example:6443", "insecure-skip-tls-verify": True}
+def kubeconfig(folder: Path, server: str = "https://cluster.example:6443") -> str:
+    cluster = {"server": server, "insecure-skip-tls-verify": True}
     config = {
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": {"token": "t"}}],

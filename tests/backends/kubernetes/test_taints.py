@@ -32,6 +32,13 @@ def test_a_toleration_matches_by_key_operator_value_and_effect(toleration: dict[
     assert untolerated(node(TAINT), [toleration]) == ([] if is_tolerated else ["team=vision:NoSchedule"])
 
 
+def test_a_toleration_for_some_seconds_does_not_keep_a_pod() -> None:
+    taint = {"key": "team", "effect": "NoExecute"}
+    forever = {"key": "team", "operator": "Exists"}
+    assert untolerated(node(taint), [forever]) == []
+    assert untolerated(node(taint), [forever | {"tolerationSeconds": 60}]) == ["team:NoExecute"]
+
+
 def test_only_taints_of_a_site_that_keep_pods_away_count() -> None:
     preferred = {"key": "slow", "effect": "PreferNoSchedule"}
     lost = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}

@@ -116,10 +116,10 @@ def test_the_liveness_probe_of_the_controllers_reads_the_age_of_their_heartbeat(
     assert not is_alive(), "the loop does not turn"
 
 
-def test_a_pod_may_take_minutes_to_migrate_the_database_before_its_liveness_counts() -> None:
+def test_a_pod_may_take_two_minutes_to_start_before_its_liveness_counts() -> None:
     for deployment in kinds(rendered("--values", str(EXAMPLES / "gpu-quota-postgresql.yaml")), "Deployment"):
         startup, liveness = container(deployment)["startupProbe"], container(deployment)["livenessProbe"]
-        assert startup["periodSeconds"] * startup["failureThreshold"] >= 900
+        assert startup["periodSeconds"] * startup["failureThreshold"] >= 120
         assert [startup.get(how) for how in ("exec", "httpGet")] == [liveness.get(how) for how in ("exec", "httpGet")]
 
 

@@ -23,9 +23,11 @@ from ...rendering.cluster_names import FENCING
 Json = dict[str, Any]
 
 REQUEST_TIMEOUT_S = 10.0
-RATE_PER_S, BURST, AT_ONCE, TEXTS_AT_ONCE = 200, 400, 32, 16
-"""Bounds of one process's requests. Without those of requests at once, the last of thousands would time out in the
-connection pool, and each connection takes 300 KiB. Those for texts are apart: a kubelet may answer none of them."""
+RATE_PER_S, BURST, AT_ONCE = 200, 400, 32
+"""Bounds of one process's requests. Without AT_ONCE the last of thousands would time out in the connection pool."""
+
+LOGS_AT_ONCE = 16
+"""Requests for logs have a bound of their own: a kubelet that does not answer holds one for REQUEST_TIMEOUT_S."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 READ_BUFFER_BYTES = 1 << 21
@@ -87,7 +89,7 @@ class ApiServer:
         self._kubeconfig, self._context = kubeconfig, context
         self._client: ApiClient | None = None
         self._rate = TokenBucket(RATE_PER_S, BURST)
-        self._at_once, self._texts_at_once = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(TEXTS_AT_ONCE)
+        self._at_once, self._logs_at_once = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(LOGS_AT_ONCE)
         self._pause_s, self._paused_until, self._trouble = 0.0, 0.0, ""
         self.requests = 0
         self.newest_leader: int | None = None
@@ -132,10 +134,10 @@ class ApiServer:
         """Delete an object; ``body`` are delete options."""
         return await self._json("DELETE", path, {}, body)
 
-    async def read(self, path: str, limit: int, **query: str | int) -> bytes:
-        """At most ``limit`` bytes of a text, such as a log."""
-        request = self._answer("GET", path, query, None, "application/json", REQUEST_TIMEOUT_S)
-        async with self._texts_at_once, request as answer:
+    async def read_log(self, path: str, limit: int, **query: str | int) -> bytes:
+        """At most ``limit`` bytes of a log. Its kubelet may not answer, which delays no request of the API server."""
+        request = _Answer(self, "GET", path, list(query.items()), None, "text/plain", REQUEST_TIMEOUT_S, is_log=True)
+        async with self._logs_at_once, request as answer:
             found = bytearray()
             async for part in answer.content.iter_any():
                 found += part
@@ -228,8 +230,8 @@ def proxy_for(address: str) -> str | None:
 class _Answer:
     """The answer of one request while it is read. Errors of the connection and of HTTP are raised as typed errors."""
 
-    def __init__(self, server: ApiServer, *request: Any) -> None:
-        self._server, self._request = server, request
+    def __init__(self, server: ApiServer, *request: Any, is_log: bool = False) -> None:
+        self._server, self._request, self._is_log = server, request, is_log
         self._answer: aiohttp.ClientResponse | None = None
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
@@ -252,7 +254,8 @@ class _Answer:
             self._answer.close()
         if isinstance(error, aiohttp.ClientError | TimeoutError | OSError | ValueError):
             error = Unavailable(0, f"the API server does not answer: {error or 'time-out'}")
-        if error is None or (isinstance(error, RequestFailed) and not isinstance(error, Replaced)):
+        answered = error is None or (isinstance(error, RequestFailed) and not isinstance(error, Replaced))
+        if answered and not self._is_log:
             self._server.note(error if isinstance(error, Unavailable) else None)
         return error
 

@@ -14,7 +14,7 @@ from typing import Any
 from ....core.model import WHOLE_DEVICE, Device
 from ...protocol import DeviceUsers
 from ...rendering.cluster_names import HUB
-from ...rendering.plugin_resources import GPU_RESOURCE, MIG_PREFIX, resource_of
+from ...rendering.plugin_resources import is_gpu_resource, resource_of
 from .inventory import MIB, PublishedDevice
 from .quantities import exact, whole
 
@@ -75,7 +75,7 @@ def counted_by_others(pods: Iterable[Json], users: DeviceUsers) -> dict[str, int
 
 def _requested(container: Mapping[str, Any]) -> dict[str, int]:
     limits = container["resources"].get("limits", {})
-    return {name: whole(limits[name]) for name in limits if name == GPU_RESOURCE or name.startswith(MIG_PREFIX)}
+    return {name: whole(limits[name]) for name in limits if is_gpu_resource(name)}
 
 
 def changed_use(devices: Iterable[Device], use: Mapping[str, int]) -> dict[str, int]:

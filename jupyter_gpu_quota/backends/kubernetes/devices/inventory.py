@@ -14,13 +14,13 @@ from typing import Any
 from ....core.model import Device, Node
 from ...protocol import Inventory
 from ...rendering.cluster_names import SIMULATED_GPUS
-from ...rendering.plugin_resources import GPU_RESOURCE, MIG_PREFIX, mig_device_id
+from ...rendering.plugin_resources import device_id, is_gpu_resource, model_of
 from .quantities import milli, whole
 
 Json = dict[str, Any]
 
 MIB = 1 << 20
-MODEL_LABEL, MEMORY_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
+MODEL_LABEL = "nvidia.com/gpu.product"
 SIMULATED_MODEL, SIMULATED_MEMORY_MIB = "Simulated 80G", 81_920
 NAME_OF_MODEL = ("productName", "model")
 
@@ -129,17 +129,19 @@ def _counted(node: Json) -> list[Device]:
     """The slots that a device plugin counts: GPUs, and MIG instances by their profile."""
     metadata, capacity = node["metadata"], node.get("status", {}).get("capacity", {})
     labels, name = metadata.get("labels", {}), metadata["name"]
-    model, memory_mib = labels.get(MODEL_LABEL, "GPU"), int(labels.get(MEMORY_LABEL, 0))
-    count = whole(capacity.get(GPU_RESOURCE, "0"))
-    found = [(f"{name}/{index}", model, memory_mib) for index in range(count)]
-    for resource in sorted(each for each in capacity if each.startswith(MIG_PREFIX)):
-        profile = resource.removeprefix(MIG_PREFIX)
-        of_profile = f"{model} MIG {profile}", int(labels.get(f"{resource}.memory", 0))
-        found += [(mig_device_id(name, profile, at), *of_profile) for at in range(whole(capacity[resource]))]
-    return [
-        Device(id=id, node=name, index=index, model=model, memory_mib=memory_mib, pool=None)
-        for index, (id, model, memory_mib) in enumerate(found)
+    slots = [
+        (resource, number)
+        for resource in sorted(filter(is_gpu_resource, capacity))
+        for number in range(whole(capacity[resource]))
     ]
+    return [
+        Device(
+            id=device_id(name, resource, number), node=name, index=index,
+            model=model_of(resource, labels.get(MODEL_LABEL, "GPU")),
+            memory_mib=int(labels.get(f"{resource}.memory", 0)), pool=None,
+        )
+        for index, (resource, number) in enumerate(slots)
+    ]  # fmt: skip
 
 
 def _simulated(node: str, index: int) -> Device:

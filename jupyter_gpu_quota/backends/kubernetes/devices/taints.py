@@ -7,24 +7,31 @@ from typing import Any
 
 Json = dict[str, Any]
 
-KEEPS_AWAY = ("NoSchedule", "NoExecute")
-OF_A_CONDITION = "node.kubernetes.io/"
-"""The prefix of taints that Kubernetes sets and removes with the condition of a node."""
+REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
+OF_KUBERNETES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""Taints that Kubernetes, a cordon or a cloud provider sets: they follow the state of the node."""
 
 
 def untolerated(node: Json, tolerations: Sequence[Json]) -> list[str]:
-    """The taints that keep pods with these tolerations away, in the form of ``kubectl taint``."""
+    """The taints that keep pods with these tolerations away, or evict them, in the form of ``kubectl taint``."""
     return [
-        f"{taint['key']}{'=' * bool(taint.get('value'))}{taint.get('value', '')}:{taint['effect']}"
+        _text(taint)
         for taint in node["spec"].get("taints") or ()
-        if taint["effect"] in KEEPS_AWAY
-        and not taint["key"].startswith(OF_A_CONDITION)
+        if taint["effect"] in REPELLING_EFFECTS
+        and not taint["key"].startswith(OF_KUBERNETES)
         and not any(_tolerates(each, taint) for each in tolerations)
     ]
 
 
+def _text(taint: Json) -> str:
+    value = taint.get("value")
+    return f"{taint['key']}={value}:{taint['effect']}" if value else f"{taint['key']}:{taint['effect']}"
+
+
 def _tolerates(toleration: Json, taint: Json) -> bool:
     if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if taint["effect"] == "NoExecute" and toleration.get("tolerationSeconds") is not None:
         return False
     if toleration.get("operator") == "Exists":
         return toleration.get("key") in (None, "", taint["key"])

@@ -72,7 +72,7 @@ class AttemptObjects:
 
     async def read_log(self, pod: Json, limit: int) -> bytes:
         """The log of a pod."""
-        return await self._server.read(f"{self._core}/pods/{pod['metadata']['name']}/log", limit)
+        return await self._server.read_log(f"{self._core}/pods/{pod['metadata']['name']}/log", limit)
 
     # --- changes --------------------------------------------------------------------------------------------------
     async def make_record(self, job: str, attempt: int, fencing: int, data: dict[str, str]) -> Json:
@@ -112,7 +112,7 @@ class AttemptObjects:
         path = f"{self._core}/pods/{metadata['name']}"
         marks = {"annotations": {FENCING: str(fencing), **why}}
         try:
-            marked = await self._mark(path, {"metadata": {"uid": metadata["uid"], **marks}})
+            marked = await self._annotate_for_deletion(path, {"metadata": {"uid": metadata["uid"], **marks}})
             if marked is not None:
                 deleted = await self._server.delete(path, {"gracePeriodSeconds": grace_s, "preconditions": marked})
                 if deleted.get("kind") == "Pod":
@@ -120,10 +120,10 @@ class AttemptObjects:
         except (NotFound, Conflict) as error:
             log.info("pod %s changed while it was stopped, the order is repeated: %s", metadata["name"], error)
 
-    async def _mark(self, path: str, marks: Json) -> Json | None:
-        """Mark a pod that is to be deleted, and return the preconditions of that; None: it ended before.
+    async def _annotate_for_deletion(self, path: str, marks: Json) -> Json | None:
+        """Annotate a pod before its deletion. Returns the preconditions of the deletion; None if the pod has ended.
 
-        The pod itself is not returned: thousands of callers may wait until their deletion is sent.
+        The answer is not kept: thousands of deletions may wait.
         """
         marked = await self._server.patch(path, marks)
         self.pods.note(marked)

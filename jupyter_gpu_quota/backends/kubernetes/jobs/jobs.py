@@ -62,6 +62,9 @@ PUBLISH_EVERY_S, PUBLISH_REST = 2.0, 4.0
 PUBLISH_BATCH, PUBLISH_AT_ONCE = 64, 4
 TRASH_AGAIN_S = 600.0
 
+SETTLED_AT_ONCE = 8
+"""Few attempts: what is left of thousands that ended does not delay the orders and ends that work waits for."""
+
 
 class KubernetesJobs:
     """The job backend of one namespace. ``on_change`` is called after each change that ``observe`` reports."""
@@ -87,6 +90,7 @@ class KubernetesJobs:
         self._dirty, self._unchanged = dict[Attempt, None](), dict[Attempt, None]()
         self._publishing, self._published_in_s = set[Attempt](), 0.0
         self._abandoned = set[Attempt]()
+        self._settling = asyncio.Semaphore(SETTLED_AT_ONCE)
 
     @property
     def fencing(self) -> int:
@@ -282,7 +286,7 @@ class KubernetesJobs:
     # --- settling -------------------------------------------------------------------------------------------------
     async def _settle(self, job: str, attempt: int) -> None:
         key = job, attempt
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        async with self._settling, self._locks.setdefault(key, asyncio.Lock()):
             pods = self.objects.pods_of(*key)
             if not all(map(is_over, pods)):
                 await self._settle_abandoned(job, attempt, pods)

@@ -81,7 +81,7 @@ class Reservations:
         if DEVICE_UUID in annotations or held["status"].get("phase") != "Running":
             return annotations.get(DEVICE_UUID)
         name = held["metadata"]["name"]
-        printed = (await self._server.read(f"{self._path}/{name}/log", LOG_BYTES)).decode(errors="replace")
+        printed = (await self._server.read_log(f"{self._path}/{name}/log", LOG_BYTES)).decode(errors="replace")
         if (uuid := printed_uuid(printed)) is None:
             log.warning("reservation %s of %s does not tell its device: %r", name, annotations[DEVICE], printed[:200])
             return None

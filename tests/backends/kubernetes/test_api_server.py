@@ -1,0 +1,50 @@
+"""Requests to an API server that is a small web server here: which failures delay later requests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from jupyter_gpu_quota.backends.kubernetes.client.api_server import ApiServer, Unavailable
+from tests.backends.kubernetes.test_proxy import kubeconfig
+
+
+async def _well(request: web.Request) -> web.Response:
+    return web.json_response({"kind": "Pod"})
+
+
+async def _ill(request: web.Request) -> web.Response:
+    return web.json_response({"message": "no answer of the kubelet"}, status=503)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    app = web.Application()
+    app.add_routes([web.get("/well", _well), web.get("/ill", _ill)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    (address,) = runner.addresses
+    made = ApiServer(kubeconfig(tmp_path, f"http://127.0.0.1:{address[1]}"))
+    await made.open()
+    yield made
+    await made.close()
+    await runner.cleanup()
+
+
+async def test_a_server_that_is_unavailable_gets_no_request_for_a_while(server: ApiServer) -> None:
+    with pytest.raises(Unavailable, match="no answer"):
+        await server.get("/ill")
+    with pytest.raises(Unavailable, match="no answer"):
+        await server.get("/well")
+    assert server.requests == 1
+
+
+async def test_a_log_that_its_kubelet_does_not_give_delays_no_request(server: ApiServer) -> None:
+    with pytest.raises(Unavailable, match="no answer"):
+        await server.read_log("/ill", 100)
+    assert await server.get("/well") == {"kind": "Pod"}
