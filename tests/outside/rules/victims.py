@@ -97,7 +97,24 @@ def _fits(step: Step, claim: Claim, room: Room) -> bool:
     if kept is not None and kept.workload != job.id and not enters:
         known = {one.device for one in was.placements} if was is not None and was.workload != job.id else set()
         take(left, (one for one in kept.placements if one.device not in given | known))
+    left.update(dict.fromkeys(_reserved_meanwhile(step, claim) - given, 0))
     return fits_beside_notebooks(job, left, step.after, ranks)
+
+
+def _reserved_meanwhile(step: Step, claim: Claim) -> set[str]:
+    """The devices that the backfill reservation may have kept from a claim at its turn, and has left since (R43).
+
+    Another job has entered it by right (R32), so it was planned on other devices. Claims behind have got those, and its
+    planned start is later now.
+    """
+    job = step.before.jobs[claim.claimer]
+    was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
+    if was is None or kept is None or was.workload != kept.workload or may_enter(step, job, was):
+        return set()
+    if kept.planned_start <= was.planned_start or not entered_by_right(step, kept):
+        return set()
+    behind = step.claims[step.claims.index(claim) + 1 :]
+    return {part.device for one in behind for part in one.placements}
 
 
 def _room(step: Step, claim: Claim, job: Job) -> Room:
