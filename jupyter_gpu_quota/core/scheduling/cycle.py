@@ -13,6 +13,7 @@ from ..queue.order import QueueOrder, comes_before, precedes
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from ..reason_codes import ReasonCode
+from ..reasons import ReservedDeviceLost
 from . import reasons
 from .claims import Claims
 from .drain_offers import DrainOffers
@@ -39,6 +40,8 @@ class SchedulingCycle:
         self.jobs = JobService(pool, self.builder, self.backfill, self.claims)
         self.started_elsewhere = False
         """A job with reserved devices has started on others."""
+        self.kept = set[str]()
+        """The jobs with quarantined reserved devices for which no other devices were found."""
 
     def run(self) -> PlanBuilder:
         """Run all steps in order. Returns the plan builder with the decisions."""
@@ -94,7 +97,7 @@ class SchedulingCycle:
         may_start = (victim.preemptible or project.fixed_fits(0)) and not project.at_limit(0)
         if not pieces or not may_start:
             self.ledger.undo(mark)
-            if not is_whole and self._claim_again(victim, job):
+            if not is_whole and job.id not in self.kept and self._claim_again(victim, job):
                 return
             self.builder.wait(job.id, reasons.waits_for_drain(self.pool.name, victim.size, ()))
             return
@@ -105,20 +108,23 @@ class SchedulingCycle:
         self.builder.start(job, pieces, borrowed=borrowed, reason=reason)
 
     def _claim_again(self, victim: Victim, job: Job) -> bool:
-        """Plan another claim for a job of whose reserved devices some are quarantined; else it keeps them."""
+        """Plan a new claim for a job with quarantined reserved devices.
+
+        Returns False, and changes nothing, if none is found.
+        """
         queue, project, mark = queue_of(self.pool, job), victim.project, self.ledger.mark()
         if queue is None:
             return False
         reserve(self.ledger, victim.pieces, borrowed=victim.borrower, sign=-1)
-        self.pool.reserved.remove(victim)
+        reserved, self.pool.reserved = self.pool.reserved, [one for one in self.pool.reserved if one is not victim]
         project.remove(victim.size, victim.user, fixed=not victim.preemptible)
-        queue.put_back(job)
         if self.jobs.claim_again(project, queue, job):
+            self.builder.drop(job.id, ReservedDeviceLost())  # unless the claim stays in the plan, or the job starts
             return True
-        queue.pick(job)
         project.add(victim.size, victim.user, fixed=not victim.preemptible)
-        self.pool.reserved.append(victim)
+        self.pool.reserved = reserved
         self.ledger.undo(mark)
+        self.kept.add(job.id)
         return False
 
     # -- the queue -----------------------------------------------------------------------------------------------

@@ -95,9 +95,13 @@ class JobService:
         forbidden = reasons.why_forbidden(self.pool, project, queue, one.entitlement)
         if forbidden is not None or project.at_limit(one.size) or not queue.has_room_for(job.user):
             return False
+        self.pool.searches += 1
         preemptor = preemptor_of(project, queue, one.entitlement, one.scope, job)
         found = find_preemption(self.pool, preemptor) if self._may_claim(one) else None
-        return self._add(found or find_drain(self.pool, preemptor), one, job)
+        found = found or find_drain(self.pool, preemptor)
+        if found is not None:
+            queue.put_back(job)
+        return self._add(found, one, job)
 
     def fits_nowhere(self, queue: ClassQueue) -> bool:
         """Whether a class has no room, not even on the reserved devices: a job that ends in time may run there."""
