@@ -13,9 +13,10 @@ cleared when the leader changes.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, TypeVar, cast
 
 from .tables import (
@@ -50,40 +51,43 @@ RECENT_VERSIONS, RECENT_ROWS = 16, 20_000
 
 
 class _RecentChanges:
-    """The rows that changed in the last versions, complete after version ``since``."""
+    """The rows that changed in the last versions, as they are now; complete after version ``since``."""
 
     def __init__(self, since: int) -> None:
         self.since = since
-        self._rows: dict[str, deque[tuple[int, Key, Any]]] = {table.name: deque() for table in VERSIONED}
+        self._rows: dict[str, OrderedDict[Key, Any]] = {table.name: OrderedDict() for table in VERSIONED}
 
     def add(self, table: Table[Any], key: Key, row: Any) -> None:
         """Takes rows in the order of their versions."""
-        self._rows[table.name].append((row.changed, key, row))
+        rows = self._rows[table.name]
+        rows[key] = row
+        rows.move_to_end(key)
 
-    def remove(self, table: Table[Any], keys: set[Key]) -> None:
+    def remove(self, table: Table[Any], keys: Iterable[Key]) -> None:
         """Remove ended rows that were deleted."""
-        if keys and table.name in self._rows:
-            self._rows[table.name] = deque(each for each in self._rows[table.name] if each[1] not in keys)
+        for key in keys if table.name in self._rows else ():
+            self._rows[table.name].pop(key, None)
 
     def of(self, table: Table[R], since: int) -> list[R]:
         """The present rows that changed after a version, which is not before ``since``; the latest last."""
-        found: dict[Key, R] = {}
-        for changed, key, row in reversed(self._rows[table.name]):
-            if changed <= since:
-                break
-            found.setdefault(key, row)
-        return list(reversed(found.values()))
+        found = list(takewhile(lambda row: row.changed > since, reversed(self._rows[table.name].values())))
+        return found[::-1]
 
     def trim(self, version: int) -> None:
         """Remove the oldest changes, as of a version."""
         while sum(map(len, self._rows.values())) > RECENT_ROWS:
-            oldest = min(rows[0][0] for rows in self._rows.values() if rows)
+            oldest = min(_oldest(rows) for rows in self._rows.values() if rows)
             if oldest > version - RECENT_VERSIONS:
                 return
             for rows in self._rows.values():
-                while rows and rows[0][0] == oldest:
-                    rows.popleft()
+                while rows and _oldest(rows) == oldest:
+                    rows.popitem(last=False)
             self.since = oldest
+
+
+def _oldest(rows: OrderedDict[Key, Any]) -> int:
+    changed: int = next(iter(rows.values())).changed
+    return changed
 
 
 class _Cache:
@@ -122,7 +126,7 @@ class _Cache:
                 self._put_all(change.table, (*change.inserts, *change.updates))
                 for key in change.deletes:
                     self._drop(change.table, key)
-                self.recent.remove(change.table, set(change.deletes))
+                self.recent.remove(change.table, change.deletes)
         if self.head is not None:
             self.recent.trim(self.head.version)
 

@@ -276,6 +276,13 @@ def test_news_are_kept_of_a_plan_in_many_pieces(world: World) -> None:
     assert known(world).recent.since <= since
 
 
+def test_of_a_row_that_changes_often_one_state_is_in_memory(world: World) -> None:
+    before = len(known(world).recent._rows["jobs"])
+    for change in ("hold", "release") * 3:
+        world.change("waits", change)
+    assert len(known(world).recent._rows["jobs"]) <= before + 1
+
+
 # --- what it saves --------------------------------------------------------------------------------------------------
 @contextmanager
 def selects(world: World) -> Iterator[list[str]]:
