@@ -93,7 +93,7 @@ def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
     if request.gpu_models:
         free = [room if request.accepts(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
     if per_rank == 1:
-        return sum([room // need for room in free])
+        return sum([room // need for room in free if room > 0])
     fitting = Counter(compress(ledger.node_of, map(need.__le__, free)))
     return sum(devices // per_rank for devices in fitting.values())
 

@@ -342,3 +342,13 @@ def test_a_claim_with_many_victims_on_one_node_is_served(scene: str, count: int)
 )
 def test_in_a_large_pool_a_claim_uses_idle_devices_beside_those_of_its_victims(scene: str, expected: list[str]) -> None:
     assert victims(world(scene).tick()) == expected
+
+
+def test_a_device_with_less_than_no_room_takes_nothing_from_the_bound() -> None:
+    """Others use a tenth of the device of our fixed job."""
+    made = world(
+        "pool t 2\na 0 of t\nb 0 of t\ndepartment x 0.9 of t\nc 0.9 of t in x\n"
+        "b runs 1 fixed on n1g0\na runs 1 on n1g1\nc queues 0.9"
+    )
+    made.devices["n1g0"] = dc.replace(made.devices["n1g0"], foreign_milli=100)
+    assert victims(made.tick()) == ["a1"]
