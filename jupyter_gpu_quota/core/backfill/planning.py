@@ -17,7 +17,7 @@ from ..placement.place import Piece, Request, is_free_now, rank_pieces
 from ..preemption.result import Preemption
 from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import QuotaState, Running
+from ..queue.quota_state import QuotaState, Running, Victim
 from .reservation import BackfillReservation
 
 RoomBeside = tuple[int, int, bool]
@@ -50,10 +50,11 @@ def future_work(
     again = {**restarts, **dict(_again(preemptions))}
     drained_at = pool.now + grace_ms(pool)
     for one in pool.reserved:
-        begins = pool.now if is_free_now(pool.ledger, one.pieces, borrowed=one.borrower) else drained_at
-        work.append(_from(pool, pool.waiting[one.id], one.pieces, begins, borrower=one.borrower))
+        begins = pool.now if _may_begin(pool, one) else drained_at
+        ends_at = pool.waiting[one.id].ends_at(begins)
+        work.append(Running(pool.waiting[one.id], one.pieces, one.project, one.size, ends_at, one.borrower))
     stopped = ((pool.preemptible_job(name), pieces) for name, pieces in again.items())
-    rows = [*pool.restarting, *((one.job, pieces) for one, pieces in stopped if one is not None)]
+    rows = [(one.job, pieces, _size(pieces)) for one, pieces in stopped if one is not None]
     for preemption in preemptions:
         preemptor, pieces, borrower = preemption.preemptor, preemption.pieces, preemption.borrowed
         job = pool.waiting.get(preemptor.id)
@@ -61,7 +62,15 @@ def future_work(
             work.append(
                 Running(job, pieces, preemptor.project, preemptor.request.size, job.ends_at(drained_at), borrower)
             )
-    return work + [_from(pool, job, pieces, drained_at) for job, pieces in rows]
+    return work + [
+        Running(job, pieces, pool.project(job.project), size, job.ends_at(drained_at), borrower=False)
+        for job, pieces, size in (*pool.restarting, *rows)
+    ]
+
+
+def _may_begin(pool: PoolState, claim: Victim) -> bool:
+    """Whether all devices that are reserved for a claim are there, and free now."""
+    return claim.id not in pool.incomplete and is_free_now(pool.ledger, claim.pieces, borrowed=claim.borrower)
 
 
 def _again(preemptions: Iterable[Preemption]) -> Iterator[tuple[str, tuple[Piece, ...]]]:
@@ -74,9 +83,8 @@ def _again(preemptions: Iterable[Preemption]) -> Iterator[tuple[str, tuple[Piece
                 yield one.base.id, one.base.pieces
 
 
-def _from(pool: PoolState, job: Job, pieces: tuple[Piece, ...], begins: int, *, borrower: bool = False) -> Running:
-    size = sum([piece.gpu_milli for piece in pieces])
-    return Running(job, pieces, pool.project(job.project), size, job.ends_at(begins), borrower)
+def _size(pieces: Iterable[Piece]) -> int:
+    return sum([piece.gpu_milli for piece in pieces])
 
 
 def plan_backfill(

@@ -9,9 +9,8 @@ from ..model import MS_PER_S, Health, Job, JobState, Policy, Reservation, Snapsh
 KILL_BOUND_S = 10
 """Seconds after the grace within which a killed process tree has to be gone."""
 
-
-KEPT_FOR = 10
-"""A claim keeps a reservation with quarantined devices for this many times the time to die."""
+RESERVATION_KEPT_TIMES = 10
+"""A reservation with quarantined devices ends after this many times the time to die."""
 
 NOT_ORDERED = 1 << 62
 """The instant of a stop order that did not reach its nodes yet."""
@@ -55,8 +54,8 @@ def quarantine_at(job: Job, policy: Policy) -> int | None:
 
 
 def kept_until(reservation: Reservation, policy: Policy) -> int:
-    """The instant up to which a claim keeps its reservation while devices of it are quarantined."""
-    return reservation.reserved_at + KEPT_FOR * _time_to_die_s(policy) * MS_PER_S
+    """When a reservation ends if devices of it are still quarantined."""
+    return reservation.reserved_at + RESERVATION_KEPT_TIMES * _time_to_die_s(policy) * MS_PER_S
 
 
 def _time_to_die_s(policy: Policy) -> int:

@@ -34,12 +34,12 @@ class PoolState:
     """The jobs that wait for devices, with a reservation or without."""
     returning: dict[str, Job] = field(default_factory=dict)
     """Jobs that are being paused; a job with a reservation only changes its devices or size."""
+    restarting: list[tuple[Job, tuple[Piece, ...], int]] = field(default_factory=list)
+    """Those of them with a reservation, with their reserved pieces and the milli-GPU of the whole reservation."""
     quarantined: frozenset[str] = frozenset()
-    """The quarantined devices that a reservation may have, by id."""
+    """The quarantined devices on open nodes, by id; a reservation of one may be kept (R25)."""
     incomplete: set[str] = field(default_factory=set)
-    """The jobs with reserved devices of which some are quarantined."""
-    restarting: list[tuple[Job, tuple[Piece, ...]]] = field(default_factory=list)
-    """Those of them with a reservation, with their reserved pieces."""
+    """The workloads whose reservation is kept although some of its devices are quarantined."""
     requested: list[Notebook] = field(default_factory=list)
     slices: list[Notebook] = field(default_factory=list)
     """The booked slices, lent ones included."""

@@ -62,25 +62,25 @@ class _ReservationReader:
                 self._reserve_waiting(reservation, pieces)
 
     def _pieces(self, reservation: Reservation) -> tuple[Piece, ...] | None:
-        """The pieces on available devices; None where the reservation ends, as it has devices that are lost."""
+        """The pieces on available devices; None if the reservation has lost devices and ends."""
         number, pool = self.ledger.number, self.pool
         job = pool.waiting.get(reservation.workload) or pool.returning.get(reservation.workload)
         devices = {part.device for part in reservation.placements}
-        out = devices - number.keys()
-        if not devices or (out and not self._is_kept(reservation, devices, out)):
+        missing = devices - number.keys()
+        if not devices or (missing and not self._is_kept(reservation, devices, missing)):
             return None
-        if out:
+        if missing:
             pool.incomplete.add(reservation.workload)
-        there = [part for part in reservation.placements if part.device not in out]
+        there = [part for part in reservation.placements if part.device not in missing]
         pieces = [Piece(part.rank, number[part.device], part.gpu_milli) for part in there]
         return tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib) if job else sorted(pieces))
 
-    def _is_kept(self, reservation: Reservation, devices: AbstractSet[str], out: AbstractSet[str]) -> bool:
-        """Whether a job keeps its reservation with some devices out: of several, or for its own restart."""
+    def _is_kept(self, reservation: Reservation, devices: AbstractSet[str], missing: AbstractSet[str]) -> bool:
+        """Whether a reservation is kept without its quarantined devices: a claim of several devices, or a restart."""
         pool, name = self.pool, reservation.workload
         has_several = name in pool.waiting and len(devices) > 1
         in_time = pool.now < kept_until(reservation, pool.policy)
-        return in_time and out <= pool.quarantined and (has_several or name in pool.returning)
+        return in_time and missing <= pool.quarantined and (has_several or name in pool.returning)
 
     def _queue_again(self, workload: str) -> None:
         if workload in self.pool.waiting:
@@ -90,7 +90,7 @@ class _ReservationReader:
         """Reserve for a job that is paused only to move or to change its size; its old and new devices count once."""
         project, size = self.pool.project(job.project), _size(reservation)
         reserve(self.ledger, pieces, borrowed=False)
-        self.pool.restarting.append((job, pieces))
+        self.pool.restarting.append((job, pieces, size))
         project.add(size, job.user, fixed=not job.preemptible)
         project.returning.remove(job.gpu_milli * job.least_ranks)
         project.add_leaving(-min(job.held_milli, size), job.user)

@@ -6,7 +6,7 @@ from jupyter_gpu_quota.core.model import Health, Placement, Reservation
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Unreserve
 from jupyter_gpu_quota.core.scheduling.cycle import SchedulingCycle
 from jupyter_gpu_quota.core.scheduling.read_pool import read_pools
-from tests.core.world import World, world
+from tests.core.world import GENTLE, World, world
 
 
 def waiting(text: str, *devices: str) -> World:
@@ -49,3 +49,14 @@ def test_other_devices_are_searched_for_once_in_a_cycle() -> None:
     (pool,) = read_pools(made.snapshot(), made.policy)
     assert SchedulingCycle(pool).run().actions() == []
     assert pool.searches == 1
+
+
+# R25
+def test_the_whole_reservation_counts_as_work_that_begins_after_the_quarantine() -> None:
+    made = waiting("pool t 2x2\nb 2 of t\nc 1 of t\nc runs 1 fixed on n2g0\nb queues 2 minutes 5", "n1g0", "n1g1")
+    (pool,) = read_pools(made.snapshot(), made.policy)
+    cycle = SchedulingCycle(pool)
+    cycle.run()
+    (work,) = (one for one in cycle.builder.future_work() if one.job.id == "b1")
+    assert work.size == 2000, "its project gives back what was counted for the reservation"
+    assert work.ends_at == made.now + (5 * 60 + GENTLE.grace_s) * 1000
