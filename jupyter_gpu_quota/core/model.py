@@ -306,7 +306,7 @@ class Job:
         return now - max(started_at, self.checkpoint_at or started_at)
 
     def ends_at(self, begins_at: int) -> int:
-        """When an attempt that begins then ends at the latest, by its time limit."""
+        """The latest end, by the time limit, of an attempt that begins at this instant."""
         return begins_at + self.time_limit_s * MS_PER_S
 
     @property

@@ -28,15 +28,7 @@ from ..model import (
 from ..placement.ledger import Ledger
 from ..placement.place import EmptyPool, request_of
 from ..plan import Stop
-from ..reasons import (
-    DeviceQuarantined,
-    DeviceUnavailable,
-    DeviceUnhealthy,
-    NeverFits,
-    NodeDrained,
-    NoFreeGpu,
-    Reason,
-)
+from ..reasons import DeviceQuarantined, DeviceUnavailable, DeviceUnhealthy, NeverFits, NodeDrained, NoFreeGpu, Reason
 
 NEVER = 1 << 62
 """A drain without a deadline."""
@@ -135,13 +127,13 @@ def _drained(device: Device, node: Node, kind: str, now: int) -> Reason:
     return NodeDrained(device=device.id, pool=device.pool or "", node=device.node, kind=kind, left_s=left_s)
 
 
-def awaited(snapshot: Snapshot, waits: Mapping[str, Reason], claims: Container[str]) -> dict[str, Reason]:
+def awaited(snapshot: Snapshot, waits: Mapping[str, Reason], kept: Container[str]) -> dict[str, Reason]:
     """The reasons of work that could start only on devices that are unavailable for now.
 
-    ``claims``: the ids of those that keep reservations of quarantined devices.
+    ``kept``: the ids of the claims that keep reservations of quarantined devices.
     Rule R71.
     """
-    found = _reasons_of_claims(snapshot, claims)
+    found = _reasons_of_kept(snapshot, kept)
     work: tuple[Job | Notebook, ...] = (*snapshot.jobs, *snapshot.notebooks)
     for pool in sorted({one.pool for one in work if one.id in waits}):
         devices = [device for device in snapshot.devices if device.pool == pool]
@@ -158,9 +150,9 @@ def awaited(snapshot: Snapshot, waits: Mapping[str, Reason], claims: Container[s
     return found
 
 
-def _reasons_of_claims(snapshot: Snapshot, claims: Container[str]) -> dict[str, Reason]:
+def _reasons_of_kept(snapshot: Snapshot, kept: Container[str]) -> dict[str, Reason]:
     """The reasons of claims that keep reservations of quarantined devices."""
-    reserved = {one.workload: one.placements for one in snapshot.reservations if one.workload in claims}
+    reserved = {one.workload: one.placements for one in snapshot.reservations if one.workload in kept}
     found = dict[str, Reason]()
     for job in (job for job in snapshot.jobs if job.id in reserved):
         parts = reserved[job.id]

@@ -335,7 +335,7 @@ class QuotaState:
 class Running(NamedTuple):
     """Work that runs, or that starts: its pieces, project and size in milli-GPU.
 
-    ``ends_at``: when it ends at the latest, by its time limit; of work that has not begun, as if it began now.
+    ``ends_at``: its latest end by its time limit, from its start or its planned start.
     """
 
     job: Job

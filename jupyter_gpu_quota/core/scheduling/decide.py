@@ -89,8 +89,8 @@ def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     jobs, waits = {job.id: job for job in snapshot.jobs}, dict[str, Reason]()
     for builder in builders:
         waits |= _waits(builder, jobs)
-    reserved = ((builder.pool, victim.id) for builder in builders for victim in builder.pool.reserved)
-    waits |= awaited(snapshot, waits, {name for pool, name in reserved if name in pool.incomplete})
+    kept = {one.id for builder in builders for one in builder.pool.reserved if one.id in builder.pool.incomplete}
+    waits |= awaited(snapshot, waits, kept)
     backfill = tuple(
         BackfillPlacement(
             pool=builder.pool.name,

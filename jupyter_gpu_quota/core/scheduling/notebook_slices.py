@@ -181,7 +181,7 @@ class _SliceDevices:
 
 
 def _checked_devices(pool: PoolState) -> int:
-    """The number of devices that the check of the quotas found for notebooks."""
+    """The number of devices that the notebook quotas need by the check of the quotas."""
     return pack({one.name: Amounts(notebook_milli=one.notebook_quota) for one in pool.projects.values()}).devices
 
 
@@ -294,7 +294,8 @@ def slice_devices(pool: PoolState) -> set[int]:
 def find_slice(pool: PoolState, milli: int) -> Piece | None:
     """A device of slices with room for one more now: on reserved room or beside slices, the fullest first.
 
-    A device without slices is none if there are slices on as many as the quotas were checked for. Rule R76.
+    Once slices are on as many devices as the quotas were checked for, a device with slices is preferred to any other.
+    Rule R76.
     """
     ledger, used = pool.ledger, pool.slice_devices
     unbooked = _unbooked(ledger)

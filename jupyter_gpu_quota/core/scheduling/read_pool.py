@@ -222,8 +222,13 @@ def _preemptible(
     if job.borrower or not job.preemptible:
         return None
     pieces = tuple(with_cpu_memory(part.pieces(name), job.cpu_milli, job.memory_mib))
-    ends_at = job.ends_at(pool.now if job.started_at is None else job.started_at)
+    ends_at = _ends_at(pool, job)
     return Running(job, pieces, pool.project(job.project), job.held_milli, ends_at, borrower=False)
+
+
+def _ends_at(pool: PoolState, job: Job) -> int:
+    """When a running job ends at the latest, as if it began now where its start is not known yet."""
+    return job.ends_at(pool.now if job.started_at is None else job.started_at)
 
 
 def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
@@ -244,7 +249,7 @@ def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...], alike: _
         pieces = tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib))
         for node, host in node_needs(pieces, ledger).items():
             ledger.node_resources.add(node, used=host)
-    ends_at = job.ends_at(pool.now if job.started_at is None else job.started_at)
+    ends_at = _ends_at(pool, job)
     running = Running(job, pieces, project, alike.size, ends_at, job.borrower)
     pool.running.append(running)
     if not job.preemptible:

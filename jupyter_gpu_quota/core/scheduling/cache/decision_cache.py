@@ -38,11 +38,12 @@ class DecisionCache:
             self._inventory, self.index = inventory, SnapshotIndex(*inventory)
             self._idle_pools.clear()
             self._wakeups.clear()
+        if policy != self._policy:
+            for pool in self.index.of.values():
+                pool.checked.clear()
         if policy != self._policy or snapshot.usage != self._usage or snapshot.now < self._now:
             self._policy, self._usage = policy, snapshot.usage
             self._idle_pools.clear()
-            for pool in self.index.of.values():
-                pool.checked.clear()
         self._now = snapshot.now
         self.index.update(snapshot)
         return policy

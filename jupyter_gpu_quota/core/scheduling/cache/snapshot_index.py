@@ -70,7 +70,7 @@ class PoolSnapshot:
     """The devices without allocations."""
     empty: EmptyPool = field(init=False)
     checked: dict[Models, CheckedRanks] = field(default_factory=dict)
-    """The largest ranks that the quotas were checked for, by GPU models; of the last policy."""
+    """The checked shapes by GPU models, for the policy of the last decision."""
     _waiting_by_fields: dict[object, WaitingJobs] = field(default_factory=dict)
     """The same waiting jobs by their fields; several entries where only the largest number of ranks differs."""
     _rank_counts: dict[RankRequest, int] | None = None
