@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from jupyter_gpu_quota.backends.kubernetes.client.api_server import ApiServer, Unavailable
+from jupyter_gpu_quota.backends.kubernetes.client.api_server import (
+    AT_ONCE,
+    LATER_AT_ONCE,
+    ApiServer,
+    Unavailable,
+)
 from tests.backends.kubernetes.test_proxy import kubeconfig
 
 
@@ -23,7 +29,7 @@ async def _ill(request: web.Request) -> web.Response:
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     app = web.Application()
-    app.add_routes([web.get("/well", _well), web.get("/ill", _ill)])
+    app.add_routes([web.get("/well", _well), web.get("/ill", _ill), web.patch("/{any}", _well)])
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -42,6 +48,20 @@ async def test_a_server_that_is_unavailable_gets_no_request_for_a_while(server: 
     with pytest.raises(Unavailable, match="no answer"):
         await server.get("/well")
     assert server.requests == 1
+
+
+async def test_requests_that_nothing_waits_for_delay_few_others(server: ApiServer) -> None:
+    done: list[str] = []
+
+    async def send(path: str, *, later: bool) -> None:
+        await server.patch(path, {}, later=later)
+        done.append(path)
+
+    many = [asyncio.create_task(send("/later", later=True)) for _ in range(4 * AT_ONCE)]
+    await asyncio.sleep(0)
+    await send("/now", later=False)
+    assert done.index("/now") <= LATER_AT_ONCE
+    await asyncio.gather(*many)
 
 
 async def test_a_log_that_its_kubelet_does_not_give_delays_no_request(server: ApiServer) -> None:

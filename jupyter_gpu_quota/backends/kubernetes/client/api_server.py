@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -23,8 +24,11 @@ from ...rendering.cluster_names import FENCING
 Json = dict[str, Any]
 
 REQUEST_TIMEOUT_S = 10.0
-RATE_PER_S, BURST, AT_ONCE = 200, 400, 32
-"""Bounds of one process's requests. Without AT_ONCE the last of thousands would time out in the connection pool."""
+RATE_PER_S, BURST, AT_ONCE, LATER_AT_ONCE = 200, 400, 32, 8
+"""Bounds of one process's requests. Without AT_ONCE the last of thousands would time out in the connection pool.
+
+Of the requests that nothing waits for, LATER_AT_ONCE wait among the others, so that thousands of them delay no order.
+"""
 
 LOGS_AT_ONCE = 16
 """Requests for logs have a bound of their own: a kubelet that does not answer holds one for REQUEST_TIMEOUT_S."""
@@ -89,7 +93,8 @@ class ApiServer:
         self._kubeconfig, self._context = kubeconfig, context
         self._client: ApiClient | None = None
         self._rate = TokenBucket(RATE_PER_S, BURST)
-        self._at_once, self._logs_at_once = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(LOGS_AT_ONCE)
+        self._at_once, self._later_at_once = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(LATER_AT_ONCE)
+        self._logs_at_once = asyncio.Semaphore(LOGS_AT_ONCE)
         self._pause_s, self._paused_until, self._trouble = 0.0, 0.0, ""
         self.requests = 0
         self.newest_leader: int | None = None
@@ -126,13 +131,13 @@ class ApiServer:
         """Replace an object. Raises Conflict where it has another resource version than the body."""
         return await self._json("PUT", path, {}, body)
 
-    async def patch(self, path: str, body: Json) -> Json:
-        """Merge these fields into an object."""
-        return await self._json("PATCH", path, {}, body, MERGE_PATCH)
+    async def patch(self, path: str, body: Json, *, later: bool = False) -> Json:
+        """Merge these fields into an object. ``later``: nothing waits for that."""
+        return await self._json("PATCH", path, {}, body, MERGE_PATCH, later=later)
 
-    async def delete(self, path: str, body: Json) -> Json:
-        """Delete an object; ``body`` are delete options."""
-        return await self._json("DELETE", path, {}, body)
+    async def delete(self, path: str, body: Json, *, later: bool = False) -> Json:
+        """Delete an object; ``body`` are delete options. ``later``: nothing waits for that."""
+        return await self._json("DELETE", path, {}, body, later=later)
 
     async def read_log(self, path: str, limit: int, **query: str | int) -> bytes:
         """At most ``limit`` bytes of a log. Its kubelet may not answer, which delays no request of the API server."""
@@ -166,10 +171,10 @@ class ApiServer:
 
     async def _json(
         self, method: str, path: str, query: Mapping[str, str | int], body: Json | None = None,
-        content_type: str = "application/json",
+        content_type: str = "application/json", *, later: bool = False,
     ) -> Json:  # fmt: skip
         request = self._answer(method, path, query, body, content_type, REQUEST_TIMEOUT_S)
-        async with self._at_once, request as answer:
+        async with self._later_at_once if later else nullcontext(), self._at_once, request as answer:
             found: Json = json.loads(await answer.read())
             return found
 

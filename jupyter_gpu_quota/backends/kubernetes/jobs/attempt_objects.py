@@ -85,11 +85,13 @@ class AttemptObjects:
         self.records.note(made)
         return made
 
-    async def patch_record(self, job: str, attempt: int, fencing: int, data: dict[str, str]) -> None:
-        """Set fields of a record."""
+    async def patch_record(
+        self, job: str, attempt: int, fencing: int, data: dict[str, str], *, later: bool = False
+    ) -> None:
+        """Set fields of a record. ``later``: nothing waits for that."""
         path = f"{self._core}/configmaps/{attempt_name(job, attempt)}"
         body = {"metadata": {"annotations": {FENCING: str(fencing)}}, "data": data}
-        self.records.note(await self._server.patch(path, body))
+        self.records.note(await self._server.patch(path, body, later=later))
 
     async def create(self, resource: str, body: Json) -> None:
         """Create an object of an attempt, unless it exists."""
@@ -135,7 +137,7 @@ class AttemptObjects:
         finalizers = [each for each in pod["metadata"].get("finalizers", ()) if each != FINALIZER]
         body = {"metadata": {"annotations": {FENCING: str(fencing)}, "finalizers": finalizers or None}}
         try:
-            released = await self._server.patch(path, body)
+            released = await self._server.patch(path, body, later=True)
         except NotFound:
             return
         if "deletionTimestamp" not in released["metadata"]:
@@ -149,7 +151,7 @@ class AttemptObjects:
     async def _remove(self, path: str, found: Json | None) -> None:
         if found is not None:
             try:
-                await self._server.delete(path, {"preconditions": {"uid": found["metadata"]["uid"]}})
+                await self._server.delete(path, {"preconditions": {"uid": found["metadata"]["uid"]}}, later=True)
             except (NotFound, Conflict):
                 return
 

@@ -62,9 +62,6 @@ PUBLISH_EVERY_S, PUBLISH_REST = 2.0, 4.0
 PUBLISH_BATCH, PUBLISH_AT_ONCE = 64, 4
 TRASH_AGAIN_S = 600.0
 
-SETTLED_AT_ONCE = 8
-"""Few attempts: what is left of thousands that ended does not delay the orders and ends that work waits for."""
-
 
 class KubernetesJobs:
     """The job backend of one namespace. ``on_change`` is called after each change that ``observe`` reports."""
@@ -90,7 +87,6 @@ class KubernetesJobs:
         self._dirty, self._unchanged = dict[Attempt, None](), dict[Attempt, None]()
         self._publishing, self._published_in_s = set[Attempt](), 0.0
         self._abandoned = set[Attempt]()
-        self._settling = asyncio.Semaphore(SETTLED_AT_ONCE)
 
     @property
     def fencing(self) -> int:
@@ -286,14 +282,14 @@ class KubernetesJobs:
     # --- settling -------------------------------------------------------------------------------------------------
     async def _settle(self, job: str, attempt: int) -> None:
         key = job, attempt
-        async with self._settling, self._locks.setdefault(key, asyncio.Lock()):
+        async with self._locks.setdefault(key, asyncio.Lock()):
             pods = self.objects.pods_of(*key)
             if not all(map(is_over, pods)):
                 await self._settle_abandoned(job, attempt, pods)
                 return
             self._abandoned.discard(key)
             if self.objects.record_of(*key) is not None:
-                await self.objects.patch_record(*key, self._fencing, {SETTLED: "true"})
+                await self.objects.patch_record(*key, self._fencing, {SETTLED: "true"}, later=True)
             if pods and all(map(is_confirmed, pods)):
                 await asyncio.to_thread(self._volume.drop_detached, *key)
             await all_of([self.objects.release(pod, self._fencing) for pod in pods])
