@@ -173,6 +173,9 @@ def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
 
 def site_clash(settings: PodSettings) -> str:
     """Why no pod of a job can have the site's fields; empty where all can."""
+    tolerations = settings.pod.get("tolerations") or []
+    if not isinstance(tolerations, list) or not all(isinstance(each, dict) for each in tolerations):
+        return f"{SITE_POD} has tolerations that are not a list of objects: write [{{'operator': 'Exists'}}]."
     device = Device(id="node/0", node="node", index=0, model="", memory_mib=0, pool=None)
     part = Placement(rank=0, device=device.id, gpu_milli=WHOLE_DEVICE, memory_mib=0)
     one = RankOfJob(

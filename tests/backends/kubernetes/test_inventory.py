@@ -74,6 +74,13 @@ def test_a_device_plugin_counts_slots_without_a_uuid() -> None:
     ]  # fmt: skip
 
 
+def test_a_label_or_annotation_that_is_no_number_hides_no_other_node() -> None:
+    wrong = node("a", 1, labels={"nvidia.com/gpu.memory": "80GiB"})
+    annotated = node("b", annotations={SIMULATED_GPUS: "two"})
+    _, devices, _ = inventory([wrong, annotated, node("c", 1)], [])
+    assert [(each.id, each.memory_mib) for each in devices] == [("a/0", 0), ("c/0", 0)]
+
+
 def test_nodes_name_their_groups_of_close_nodes_by_labels() -> None:
     labels = ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack")
     given = [

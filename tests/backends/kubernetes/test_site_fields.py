@@ -84,6 +84,14 @@ def test_a_name_that_the_pod_has_already_is_refused(fields: dict[str, Any], mess
     assert site_clash(replace(SETTINGS, **fields)) == f"{message}: rename it."
 
 
+@pytest.mark.parametrize("tolerations", ["gpu", {"operator": "Exists"}, ["gpu"], 5])
+def test_tolerations_are_a_list_of_objects(tolerations: Any) -> None:
+    found = site_clash(replace(SETTINGS, pod={"tolerations": tolerations}))
+    assert found.startswith("c.GPUQuota.kubernetes_pod has tolerations that are not a list of objects")
+    for given in (None, [], [{"operator": "Exists"}]):
+        assert site_clash(replace(SETTINGS, pod={"tolerations": given})) == ""
+
+
 def test_the_data_of_a_job_may_clash_with_a_mount_of_the_site() -> None:
     data = DataSource(variable="D", path=None, claim="d", sub_path=None, mount="/home/jovyan", read_only=True)
     site = replace(SETTINGS, pod={"volumes": [HOMES]}, container={"volumeMounts": [AT_HOME]})

@@ -103,6 +103,24 @@ def test_a_mig_instance_is_requested_by_its_profile(control_plane: ControlPlane,
         world.close()
 
 
+@pytest.mark.parametrize(
+    ("site", "more", "message"),
+    [
+        pytest.param(
+            {"nodeSelector": {"rack": 1}}, {}, "does not accept its pod: .*nodeSelector", id="a number as text"
+        ),
+        pytest.param({}, {"secrets": {"not a name": "x"}}, "does not accept its secret .*not a name", id="a secret"),
+    ],
+)
+def test_a_job_with_an_object_that_the_api_server_cannot_take_is_refused(
+    world: KubernetesWorld, controller: Controller, site: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    world.settings = replace(world.settings, pod=site)
+    world.restart()
+    controller.give(whole("J", 0, **more))
+    assert re.search(message, str(controller.until(lambda fact: fact.refused is not None).refused))
+
+
 def test_a_job_that_its_node_cannot_take_is_lost_and_so_queued_again(
     impatient: KubernetesWorld, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,7 @@ class Expired(RequestFailed):
 
 
 class Refused(RequestFailed):
-    """Authorization, admission or validation refused the request."""
+    """Authorization, admission or validation refused the request, or it could not be decoded."""
 
 
 class Replaced(RequestFailed):
@@ -80,7 +80,13 @@ class Unavailable(RequestFailed):
     """There was no answer in time, or the server cannot serve the request now. ``status`` 0: no answer."""
 
 
-_BY_STATUS: Mapping[int, type[RequestFailed]] = {404: NotFound, 409: Conflict, 410: Expired, 403: Refused, 422: Refused}
+class LogTimedOut(Unavailable):
+    """A log was not read in time: its kubelet does not answer, or sends too slowly, or the API server is away."""
+
+
+_BY_STATUS: Mapping[int, type[RequestFailed]] = {
+    400: Refused, 403: Refused, 404: NotFound, 409: Conflict, 410: Expired, 413: Refused, 422: Refused,
+}  # fmt: skip
 
 
 class ApiServer:
@@ -257,6 +263,8 @@ class _Answer:
         """Close the connection; returns the typed error."""
         if self._answer is not None:
             self._answer.close()
+        if self._is_log and isinstance(error, TimeoutError):
+            error = LogTimedOut(0, f"its kubelet did not send it within {REQUEST_TIMEOUT_S:g} s")
         if isinstance(error, aiohttp.ClientError | TimeoutError | OSError | ValueError):
             error = Unavailable(0, f"the API server does not answer: {error or 'time-out'}")
         answered = error is None or (isinstance(error, RequestFailed) and not isinstance(error, Replaced))

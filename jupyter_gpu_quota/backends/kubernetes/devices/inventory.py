@@ -121,7 +121,7 @@ def _published(devices: Iterable[PublishedDevice]) -> list[Device]:
 def _simulated_devices(node: Json) -> list[Device]:
     """The simulated devices of a node, by its annotation."""
     metadata = node["metadata"]
-    count = int(metadata.get("annotations", {}).get(SIMULATED_GPUS, 0))
+    count = _count(metadata.get("annotations", {}).get(SIMULATED_GPUS))
     return [_simulated(metadata["name"], index) for index in range(count)]
 
 
@@ -138,10 +138,15 @@ def _counted(node: Json) -> list[Device]:
         Device(
             id=device_id(name, resource, number), node=name, index=index,
             model=model_of(resource, labels.get(MODEL_LABEL, "GPU")),
-            memory_mib=int(labels.get(f"{resource}.memory", 0)), pool=None,
+            memory_mib=_count(labels.get(f"{resource}.memory")), pool=None,
         )
         for index, (resource, number) in enumerate(slots)
     ]  # fmt: skip
+
+
+def _count(text: str | None) -> int:
+    """The number of a label or an annotation; 0 where it is none. One such text must not hide all nodes."""
+    return int(text) if text and text.isdecimal() else 0
 
 
 def _simulated(node: str, index: int) -> Device:

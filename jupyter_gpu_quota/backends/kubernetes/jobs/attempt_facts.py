@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ....core.facts import RankFact
-from ..client.api_server import Json, RequestFailed
+from ..client.api_server import Json, LogTimedOut, RequestFailed
 from .attempt_objects import AttemptObjects
 from .pod_states import abandoned_status, is_abandoned, is_over, is_waiting, rank_of, rank_status
 from .records import SETTLED, STARTED, STOP, Attempt, data_of, kept_order, pause_before, ranks_of, refused_of
@@ -193,7 +193,18 @@ class AttemptFacts:
         try:
             return await self._objects.read_log(pod, self._volume.log_limit_mib << 20)
         except RequestFailed as error:
-            waited_s = time.time() - rank_status(pod)["ended_at"] / 1000
-            if error.status not in NO_LOG and (error.status == 0 or waited_s < LOG_PATIENCE_S):
+            if error.status not in NO_LOG and not await self._is_given_up(pod, error):
                 raise
             return LOG_LOST.format(error).encode()
+
+    async def _is_given_up(self, pod: Json, error: RequestFailed) -> bool:
+        """Whether a log is given up: a kubelet did not send it for a while. Raises RequestFailed.
+
+        The log is kept while the API server itself may be away: it answers for the pod of a log that timed out.
+        """
+        if time.time() - rank_status(pod)["ended_at"] / 1000 < LOG_PATIENCE_S:
+            return False
+        if isinstance(error, LogTimedOut):
+            await self._objects.read_pod(*rank_of(pod))
+            return True
+        return error.status != 0

@@ -164,14 +164,9 @@ class KubernetesJobs:
 
     async def _create_ranks(self, order: StartOrder, record: Json) -> None:
         """Create what an attempt needs and its pods, and record that; a rank that cannot be created is refused."""
-        why_none = await asyncio.to_thread(self._prepare, order)
+        owner = owner_of(record)
+        why_none = await asyncio.to_thread(self._prepare, order) or await self._create_shared(order, owner)
         refused = {str(rank): why_none for rank in range(order.ranks)} if why_none else {}
-        owner, secrets = owner_of(record), without_ours(order.secrets)
-        about = order.job, order.attempt, order.fencing, self._settings, owner
-        if secrets:
-            await self.objects.create("secrets", secret(*about, secrets))
-        if order.ranks > 1:
-            await self.objects.create("services", rendezvous_service(*about))
         ranks = [rank for rank in range(order.ranks) if str(rank) not in refused]
         found = await all_of([self._create_rank(order, rank, owner) for rank in ranks])
         refused |= {str(rank): why for rank, why in zip(ranks, found, strict=True) if why is not None}
@@ -190,6 +185,18 @@ class KubernetesJobs:
             self._volume.prepare(order)
         except (OSError, BundleRefused) as error:
             return f"its folders cannot be made: {error}"
+        return ""
+
+    async def _create_shared(self, order: StartOrder, owner: Json) -> str:
+        """Create what the ranks of an attempt share; returns why none of them can start."""
+        about = order.job, order.attempt, order.fencing, self._settings, owner
+        try:
+            if secrets := without_ours(order.secrets):
+                await self.objects.create("secrets", secret(*about, secrets))
+            if order.ranks > 1:
+                await self.objects.create("services", rendezvous_service(*about))
+        except Refused as error:
+            return f"the cluster does not accept its secret or its service: {error}"
         return ""
 
     async def _create_rank(self, order: StartOrder, rank: int, owner: Json) -> str | None:
