@@ -11,6 +11,10 @@ from ...core.amounts import gpu_text
 GPU_RESOURCE, MIG_PREFIX = "nvidia.com/gpu", "nvidia.com/mig-"
 
 _MIG_ID = re.compile(r"mig-(\S+)-\d+\Z")
+_INSTANCE = "instance-"
+_OF_INSTANCES = "-MIG-"
+"""In the product label of a node whose GPUs are MIG instances of one profile, by the plugin's strategy ``single``."""
+
 _SHARED = ".shared"
 """The end of the name of a resource of time slices, of which several are one device."""
 
@@ -20,10 +24,10 @@ def is_gpu_resource(name: str) -> bool:
     return name == GPU_RESOURCE or (name.startswith(MIG_PREFIX) and not name.endswith(_SHARED))
 
 
-def device_id(node: str, resource: str, number: int) -> str:
+def device_id(node: str, resource: str, model: str, number: int) -> str:
     """The id of a device that a plugin counts, such as ``gpu01/0`` or ``gpu01/mig-1g.10gb-0``."""
     if resource == GPU_RESOURCE:
-        return f"{node}/{number}"
+        return f"{node}/{_INSTANCE if _OF_INSTANCES in model else ''}{number}"
     return f"{node}/mig-{resource.removeprefix(MIG_PREFIX)}-{number}"
 
 
@@ -40,7 +44,7 @@ def resource_of(device: str) -> str:
 
 def can_be_shared(device: str) -> bool:
     """Whether a reservation can read the UUID of a device; nvidia-smi prints the GPU's, not the MIG instance's."""
-    return resource_of(device) == GPU_RESOURCE
+    return resource_of(device) == GPU_RESOURCE and not device.rpartition("/")[2].startswith(_INSTANCE)
 
 
 def why_no_share(device: str, gpu_milli: int) -> str:

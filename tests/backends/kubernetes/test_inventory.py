@@ -13,6 +13,7 @@ from jupyter_gpu_quota.backends.kubernetes.devices.inventory import published_de
 from jupyter_gpu_quota.backends.kubernetes.devices.quantities import exact, milli, whole
 from jupyter_gpu_quota.backends.protocol import Inventory
 from jupyter_gpu_quota.backends.rendering.cluster_names import SIMULATED_GPUS
+from jupyter_gpu_quota.backends.rendering.plugin_resources import can_be_shared, resource_of
 
 DRIVER = "gpu.nvidia.com"
 MEMORY = "81559Mi"
@@ -61,6 +62,14 @@ def test_mig_instances_of_a_plugin_are_devices_of_their_profile() -> None:
         ("gpu01/mig-1g.10gb-1", 2, "NVIDIA-H100 MIG 1g.10gb", 9856),
         ("gpu01/mig-3g.40gb-0", 3, "NVIDIA-H100 MIG 3g.40gb", 0),
     ]
+
+
+def test_mig_instances_that_are_counted_as_gpus_are_not_shared() -> None:
+    """In the container of a reservation two instances of one GPU would print the same UUID."""
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "nvidia.com/gpu.memory": "4864"}
+    _, devices, _ = inventory([node("gpu01", 2, labels=labels)], [])
+    assert [(each.id, each.memory_mib) for each in devices] == [("gpu01/instance-0", 4864), ("gpu01/instance-1", 4864)]
+    assert [(resource_of(each.id), can_be_shared(each.id)) for each in devices] == [("nvidia.com/gpu", False)] * 2
 
 
 def test_a_device_plugin_counts_slots_without_a_uuid() -> None:

@@ -129,6 +129,7 @@ def _counted(node: Json) -> list[Device]:
     """The slots that a device plugin counts: GPUs, and MIG instances by their profile."""
     metadata, capacity = node["metadata"], node.get("status", {}).get("capacity", {})
     labels, name = metadata.get("labels", {}), metadata["name"]
+    model = labels.get(MODEL_LABEL, "GPU")
     slots = [
         (resource, number)
         for resource in sorted(filter(is_gpu_resource, capacity))
@@ -136,8 +137,7 @@ def _counted(node: Json) -> list[Device]:
     ]
     return [
         Device(
-            id=device_id(name, resource, number), node=name, index=index,
-            model=model_of(resource, labels.get(MODEL_LABEL, "GPU")),
+            id=device_id(name, resource, model, number), node=name, index=index, model=model_of(resource, model),
             memory_mib=_count(labels.get(f"{resource}.memory")), pool=None,
         )
         for index, (resource, number) in enumerate(slots)
