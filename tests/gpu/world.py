@@ -81,6 +81,7 @@ class Gpu:
             start_new_session=True, user=user,
         )  # fmt: skip
         self.children.append(child)
+        until(Path(f"/proc/{child.pid}/environ").read_bytes, what="the process has its variables")
         return child
 
     def start(self, mib: int, *, busy: bool = False, variables: Mapping[str, str] | None = None) -> int:

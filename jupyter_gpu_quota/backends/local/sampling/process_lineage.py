@@ -141,10 +141,15 @@ class Lineages:
         return self._traits[own]
 
     def _claim(self, own: Started) -> str | None:
-        """The workload that its variables name; "" for none, None where they cannot be read."""
+        """The workload that its variables name; "" for none, None where they cannot be read.
+
+        A process that has just begun a program has no variables yet, so none are read again.
+        """
         self._seen.add(own)
         if own not in self._claims:
             variables = read_proc(own[0], "environ")
+            if variables == b"":
+                return ""
             self._claims[own] = None if variables is None else _claim_in(variables.split(b"\0"))
         return self._claims[own]
 
