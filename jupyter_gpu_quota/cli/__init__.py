@@ -63,6 +63,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 ERROR = "Error: "
 """How click begins the sentence of a wrong usage."""
 HIDDEN = {"serve", "api", "controller", "node-agent"}
+OTHER_NAMES = {"queue": "jobs", "status": "jobs", "pause": "hold", "suspend": "hold", "resume": "release"}
+"""Words that users of other queues type, with our command."""
 
 
 class Commands(click.Group):
@@ -117,7 +119,8 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(args[0], COMMANDS.keys() - HIDDEN, n=1)
+            near = [OTHER_NAMES[args[0]]] if args[0] in OTHER_NAMES else []
+            near = near or difflib.get_close_matches(args[0], COMMANDS.keys() - HIDDEN, n=1)
             advice = f"did you mean {near[0]}?" if near else "--help lists them"
             ctx.fail(f"there is no command {args[0][:40]!r}; {advice}")
         return super().resolve_command(ctx, args)

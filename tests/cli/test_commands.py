@@ -56,7 +56,15 @@ def test_a_wrong_token_ends_with_1(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [("jobz", "did you mean jobs?"), ("xyzzy", "--help lists them"), ("submitt", "submit")]
+    ("words", "said"),
+    [
+        ("jobz", "did you mean jobs?"),
+        ("xyzzy", "--help lists them"),
+        ("submitt", "submit"),
+        ("queue", "did you mean jobs?"),
+        ("pause", "did you mean hold?"),
+        ("resume", "did you mean release?"),
+    ],
 )
 def test_an_unknown_command_names_the_nearest(words: str, said: str) -> None:
     done = run(words)
