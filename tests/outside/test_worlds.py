@@ -73,7 +73,7 @@ FIXED = (
 """Worlds in which a plan broke a rule before."""
 
 
-BROKEN: tuple[tuple[str, int, str], ...] = ()
+BROKEN = (("faults", 638813411, "R37"),)
 """Worlds in which a plan breaks a rule; one that no longer breaks it moves to :data:`FIXED`."""
 
 
