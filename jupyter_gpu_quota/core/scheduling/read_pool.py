@@ -75,9 +75,7 @@ def read_pool(
         waiting=part.waiting,
         work_on=part.work_on,
     )
-    for used in snapshot.usage:
-        if used.pool == part.name and used.project in pool.projects:
-            pool.projects[used.project].past_use_milli_s = used.milli_s
+    _read_past_use(pool, snapshot)
     _read_notebooks(pool, part)
     _read_other_allocations(pool, part, index)
     _read_busy(pool, part, stopping, changed or {})
@@ -94,6 +92,12 @@ def _quarantined(part: PoolSnapshot, nodes: Iterable[Node]) -> frozenset[str]:
     found = [one for one in part.devices if one.health is Health.QUARANTINED]
     closed = {node.id for node in nodes if not node.is_open} if found else set()
     return frozenset(one.id for one in found if one.node not in closed)
+
+
+def _read_past_use(pool: PoolState, snapshot: Snapshot) -> None:
+    for used in snapshot.usage:
+        if used.pool == pool.name and used.project in pool.projects:
+            pool.projects[used.project].past_use_milli_s = used.milli_s
 
 
 def _read_notebooks(pool: PoolState, part: PoolSnapshot) -> None:

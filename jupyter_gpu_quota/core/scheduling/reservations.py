@@ -127,7 +127,7 @@ class _ReservationReader:
 
 
 def _size(reservation: Reservation) -> int:
-    """What is reserved, with the parts on quarantined devices."""
+    """The reserved milli-GPU, parts on quarantined devices included."""
     return sum(part.gpu_milli for part in reservation.placements)
 
 
