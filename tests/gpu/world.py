@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
+from jupyter_gpu_quota.backends.local.host.processes import read_proc
 from jupyter_gpu_quota.backends.local.host.servers import Servers
 from jupyter_gpu_quota.backends.local.sampling.nvml_sampler import NvmlSampler
 from jupyter_gpu_quota.backends.local.sampling.reader_client import Reader
@@ -81,7 +82,7 @@ class Gpu:
             start_new_session=True, user=user,
         )  # fmt: skip
         self.children.append(child)
-        until(Path(f"/proc/{child.pid}/environ").read_bytes, what="the process has its variables")
+        until(lambda: read_proc(child.pid, "environ") != b"", what="the process has its variables, or ended")
         return child
 
     def start(self, mib: int, *, busy: bool = False, variables: Mapping[str, str] | None = None) -> int:
