@@ -246,6 +246,10 @@ class State:
     def healthy(self, pool: str) -> list[Device]:
         return [one for one in self.devices.values() if one.pool == pool and one.healthy]
 
+    def is_lost(self, kept: Reservation) -> bool:
+        """Whether a claim's reservation ends before the plan is made: a device of it is out of use (R25)."""
+        return any(not self.devices[one.device].healthy for one in kept.placements)
+
     def held_milli(self, workload: str) -> int:
         return total(self.held.get(workload, ()))
 

@@ -320,7 +320,7 @@ class Ledger:
         self.milli: dict[str, int] = {}
         for job in state.jobs.values():
             held = 0 if job.leaves or not job.runs else state.held_milli(job.id)
-            if job.id in state.reserved:
+            if job.id in state.reserved and not state.is_lost(state.reserved[job.id]):
                 held = max(held, total(state.reserved[job.id].placements))
             if held:
                 self.milli[job.id] = held

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-from jupyter_gpu_quota.core.model import Health, JobState, JobTarget
-from jupyter_gpu_quota.core.plan import Reserve, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.model import Health, JobState, JobTarget, Placement, Reservation
+from jupyter_gpu_quota.core.plan import Pause, Reserve, Start, Stop, Unreserve
 from jupyter_gpu_quota.core.reason_figures import figure_pairs
 from tests.core.preemption.test_search import victims
 from tests.core.world import World, world
@@ -55,6 +55,18 @@ class TestClaimInProgress:
         assert len(victims(plan)) == 1
         (again,) = [action for action in plan.actions if isinstance(action, Reserve)]
         assert again.placements[0].device != reservation.placements[0].device
+
+    # R25
+    def test_a_reservation_on_an_unhealthy_device_is_no_use_of_its_project_any_more(self) -> None:
+        made = world(
+            "pool t 5\na 0 of t\nb 0 of t\na runs 1 priority 30\nb runs 3 of 1\na queues 1\na queues 1 priority 70"
+        )
+        lost = Placement(rank=0, device="n1g4", gpu_milli=1000, memory_mib=16_001)
+        made.reserved["a2"] = Reservation(workload="a2", placements=(lost,), reserved_at=made.now)
+        made.health("n1g4", Health.UNHEALTHY)
+        (for_a3, for_a2) = [one for one in made.decide().plan.actions if isinstance(one, Pause)]
+        assert for_a3.claimer == "a3" and for_a3.workload.startswith("b"), "a comes to its fair share of 2"
+        assert (for_a2.claimer, for_a2.workload) == ("a2", "a1"), "a is at its fair share"
 
     def test_a_reserved_job_starts_on_other_devices_that_are_free_sooner(self) -> None:
         made = self.made()
