@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.markup import escape
 
+from .end_signals import EndSignals
 from .facts import Facts
 from .failures import ADVICE, describe
 from .observer import ProcessObserver, belongs_to
@@ -29,8 +27,6 @@ from .temporary_hub import HubUsers, TemporaryHub
 GROUPS = {"team-bob": ("bob",), "team-patty": ("patty",), "team-carol": ("carol",)}
 LEADS = {"lea": "team-bob"}
 """The team that each lead leads, as in the quota file."""
-END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""They end the demo and all that it started. A shell without a terminal starts background jobs with SIGINT ignored."""
 
 QUOTA_FILE = Path(__file__).with_name("quota.yaml")
 
@@ -46,20 +42,26 @@ c.GPUQuota.simulated_devices = [
 def main(arguments: Sequence[str]) -> int:
     """Run the demo. Returns 0 when the scenario ended; with ``--once`` only if every fact was observed.
 
-    A failure is one line: what failed and what to do. Nothing is left then, as after a success.
+    A failure, and a stop by a signal, is one line: what failed and what to do. Nothing is left, as after a success.
     """
-    options = _options(arguments)
+    options, signals = _options(arguments), EndSignals()
     console = Console() if sys.stdout.isatty() else Console(width=160)
     try:
-        with _on_end_signals(_interrupt), _folder(console) as folder, _hub(folder, options, console) as hub:
-            facts = _run_scenario(hub, options, console)
+        with signals.handled():
+            facts = _run_demo(options, console, signals)
     except KeyboardInterrupt:
+        console.print("The demo was stopped; nothing of it is left.", highlight=False)
         return 130
     except Exception as error:  # noqa: BLE001 - a demo prints no traceback; --logs keeps it
         return _fail(describe(error), console)
     if options.once and (missing := facts.missing()):
         return _fail(f"{len(missing)} facts were not observed: {'; '.join(missing)}. {ADVICE}", console)
     return 0
+
+
+def _run_demo(options: argparse.Namespace, console: Console, signals: EndSignals) -> Facts:
+    with _folder(console, signals) as folder, _hub(folder, options, console, signals) as hub:
+        return _run_scenario(hub, options, console, signals)
 
 
 def _fail(what: str, console: Console) -> int:
@@ -85,38 +87,20 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _on_end_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """Handle the signals that end the demo; outside the main thread nothing is changed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in END_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _folder(console: Console) -> Iterator[Path]:
+def _folder(console: Console, signals: EndSignals) -> Iterator[Path]:
     """The folder of the hub; it is removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-quota-demo-"))
     try:
-        yield folder
+        with signals.ignored_after():
+            yield folder
     finally:
-        with _on_end_signals(signal.SIG_IGN):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         done = f"{folder} could not be removed; remove it" if folder.exists() else f"{folder} was removed"
         console.print(f"{done}.", highlight=False)
 
 
 @contextlib.contextmanager
-def _hub(folder: Path, options: argparse.Namespace, console: Console) -> Iterator[TemporaryHub]:
+def _hub(folder: Path, options: argparse.Namespace, console: Console, signals: EndSignals) -> Iterator[TemporaryHub]:
     quota, train_gpus = folder / "quota.yaml", options.train_gpus
     quota.write_text(quota_text(train_gpus))
     hub = TemporaryHub(
@@ -130,11 +114,13 @@ def _hub(folder: Path, options: argparse.Namespace, console: Console) -> Iterato
         highlight=False,
     )
     try:
-        hub.start()
-        yield hub
+        with signals.ignored_after():  # a second Ctrl-C would leave a hub behind
+            hub.start()
+            yield hub
     finally:
-        with _on_end_signals(signal.SIG_IGN):  # a second Ctrl-C would leave a hub behind
+        try:
             killed = hub.end()
+        finally:
             _keep_logs(folder, options.logs)
         how = f", {len(killed)} processes by kill" if killed else ""
         console.print(f"Everything was ended{how}.", highlight=False)
@@ -164,7 +150,7 @@ def _account() -> str:
     return str(os.getuid())
 
 
-def _run_scenario(hub: TemporaryHub, options: argparse.Namespace, console: Console) -> Facts:
+def _run_scenario(hub: TemporaryHub, options: argparse.Namespace, console: Console, signals: EndSignals) -> Facts:
     """Run the scenario with its progress bars, then stay open unless ``--once`` is set. Returns the facts.
 
     The table and the report are written even if the scenario ends early.
@@ -177,7 +163,7 @@ def _run_scenario(hub: TemporaryHub, options: argparse.Namespace, console: Conso
         with ProgressBars(console, observer) as progress:
             scenario = Scenario(hub, observer, facts, progress.console, options.train_gpus)
             progress.owner = scenario.owner
-            asyncio.run(scenario.play())
+            signals.run(scenario.play)
     finally:
         observer.stop()
         console.print(facts.table())

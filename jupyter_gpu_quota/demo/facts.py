@@ -1,4 +1,7 @@
-"""The facts that the scenario must show. Each is missing until it was observed in the process table or on the disk."""
+"""The facts that the scenario must show, each observed in the process table or on the disk.
+
+A fact is missing where its step failed or showed something else. It is not reached where the demo ended before.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,16 @@ def share_text(milli: int) -> str:
 
 @dataclass(slots=True)
 class Fact:
-    """One fact. ``at_s`` is seconds since the scenario began; ``ok`` is None until it was checked."""
+    """One fact. ``at_s`` is seconds since the scenario began; ``ok`` is None until its step ended."""
 
     key: str
     name: str
-    seen: str = "not seen"
+    seen: str = ""
     at_s: float | None = None
     ok: bool | None = None
+
+
+RESULTS = {True: "[green]ok[/]", False: "[bold red]missing[/]", None: "[yellow]not reached[/]"}
 
 
 class Facts:
@@ -50,6 +56,12 @@ class Facts:
         row.seen, row.at_s, row.ok = seen, self.now_s(), ok and row.ok is not False
         return row
 
+    def miss(self, key: str) -> None:
+        """Note that a fact was not seen in its step, if nothing was noted."""
+        row = self.rows[key]
+        if row.ok is None:
+            row.seen, row.ok = "not seen", False
+
     def missing(self) -> list[str]:
         """The names of the facts that were not observed, or contradicted."""
         return [row.name for row in self.rows.values() if row.ok is not True]
@@ -61,7 +73,7 @@ class Facts:
             table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
         for row in sorted(self.rows.values(), key=lambda row: math.inf if row.at_s is None else row.at_s):
             at = "" if row.at_s is None else f"{row.at_s:.1f} s"
-            table.add_row(row.name, row.seen, at, "[green]ok[/]" if row.ok else "[bold red]missing[/]")
+            table.add_row(row.name, row.seen, at, RESULTS[row.ok])
         return table
 
     def write(self, path: Path, more: dict[str, object]) -> None:

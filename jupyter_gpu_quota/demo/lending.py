@@ -54,17 +54,21 @@ class LendingSteps:
         """Carol submits a job, Bob's notebook is freed and lent, and Bob returns."""
         await self.context.submit(carol, kernel, 1)
         self.context.say(WAITS_FOR)
-        await self._await_warning()
-        await self._await_freed_kernel()
-        borrower = await self._await_borrower(carol)
-        await self._return(borrower)
-        assert self.cpu is not None
-        kept = (await self.cpu.run("print(kept)")).strip()
-        self.context.facts.note("variable", f"kept = {kept}", ok=kept == "42")
+        show = self.context.show
+        await show("warned", self._await_warning())
+        await show("warned", self._await_freed_kernel())
+        borrower = await show("lent", self._await_borrower(carol))
+        await show("returned", self._return(borrower))
+        await show("variable", self._check_variable())
         # While her job waits, every notebook that was unused for 8 s counts as idle.
         for job in [job for job, owner in self.context.owners.items() if owner == carol.name]:
             await call("POST", f"{self.context.hub.service_api}/jobs/{job}/actions/cancel", carol.token)
         self.context.say("Carol cancels her job, so it ends [yellow]cancelled[/]: it has shown the lending")
+
+    async def _check_variable(self) -> None:
+        assert self.cpu is not None
+        kept = (await self.cpu.run("print(kept)")).strip()
+        self.context.facts.note("variable", f"kept = {kept}", ok=kept == "42")
 
     async def _await_warning(self) -> None:
         deadline = time.monotonic() + LENT_WITHIN_S
@@ -73,7 +77,8 @@ class LendingSteps:
                 break
             await asyncio.sleep(ASK_EVERY_S)
         self.context.say(f"Bob's notebook shows: {idle.get('message', 'nothing')}")
-        self.context.facts.note("warned", "no warning", ok=idle.get("state") == "warned" and bool(idle["kernels"]))
+        if idle.get("state") != "warned" or not idle["kernels"]:
+            self.context.facts.note("warned", "no warning", ok=False)
 
     async def _idle(self) -> dict[str, object]:
         """The warning as Bob's own server shows it: the only fact that cannot be observed from outside."""

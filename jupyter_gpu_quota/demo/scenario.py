@@ -19,7 +19,7 @@ from .facts import Facts, share_text
 from .lending import LENDING_FACTS, LendingSteps
 from .observer import Observation, ProcessObserver, RankId, log_of, server_with_device
 from .scenario_context import NotObserved, ScenarioContext, rank_of
-from .temporary_hub import TemporaryHub
+from .temporary_hub import FOLDER_VARIABLE, TemporaryHub
 from .users import Kernel, User, log_in, start_server
 
 SCENARIO_WITHIN_S = 900.0
@@ -71,17 +71,23 @@ class Scenario(ScenarioContext):
 
     async def _steps(self) -> None:
         bob, patty, carol = await self._log_in("bob", "patty", "carol")
-        bobs, pattys = await asyncio.gather(self._start_notebook(bob), self._start_notebook(patty))
+        notebooks = asyncio.gather(self._start_notebook(bob), self._start_notebook(patty))
+        bobs, pattys = await self.show("shared", notebooks)
         self._check_shared_slice(bob, patty)
-        await self.submit(bob, bobs, self.train_gpus + self.half)
-        first = await self._await_full_pool()
+        first = await self.show("filled", self._fill_pool(bob, bobs))
         async with asyncio.TaskGroup() as meanwhile:
-            meanwhile.create_task(self._open_carols_notebook(carol, LendingSteps(self, bob)))
-            paused = await self._patty_claims(patty, pattys, first)
-            meanwhile.create_task(self._await_end("patty", self.half, "patty"))
-            meanwhile.create_task(self._await_resumption(self._check_checkpoints(paused)))
-            meanwhile.create_task(self._await_end("bob", self.train_gpus + self.half, "finished"))
-        await self._compare_losses(paused)
+            meanwhile.create_task(self._show_lending(carol, LendingSteps(self, bob)))
+            paused = await self.show("claimed", self._patty_claims(patty, pattys, first))
+            saved = self._check_checkpoints(paused)
+            meanwhile.create_task(self.show("patty", self._await_end("patty", self.half, "patty")))
+            meanwhile.create_task(self.show("resumed", self._await_resumption(saved)))
+            bobs_jobs = self.train_gpus + self.half
+            meanwhile.create_task(self.show("finished", self._await_end("bob", bobs_jobs, "finished")))
+        await self.show("same", self._compare_losses(paused))
+
+    async def _show_lending(self, carol: User, lending: LendingSteps) -> None:
+        kernel = await self.show("carol", self._open_carols_notebook(carol, lending))
+        await lending.play(carol, kernel)
 
     # --- users and notebooks --------------------------------------------------------------------------------------
     async def _log_in(self, *names: str) -> list[User]:
@@ -106,8 +112,8 @@ class Scenario(ScenarioContext):
         what = f"{' + '.join(map(share_text, milli))} on {', '.join(sorted(devices))}"
         self.facts.note("shared", what, ok=len(devices) == 1 and milli == [SLICE_MILLI] * len(users))
 
-    async def _open_carols_notebook(self, carol: User, lending: LendingSteps) -> None:
-        """Carol opens a notebook while every training device is busy; then her job borrows the notebooks' device."""
+    async def _open_carols_notebook(self, carol: User, lending: LendingSteps) -> Kernel:
+        """Carol opens a notebook while every training device is busy. Returns her kernel."""
         begun, busy = time.monotonic(), len(self._busy_devices())
         opening = asyncio.create_task(self._start_notebook(carol))
         try:
@@ -125,14 +131,15 @@ class Scenario(ScenarioContext):
         what += f"JupyterLab and a kernel then started on it: {share_text(seen.milli)} after {seen.first - begun:.1f} s"
         at_once = granted_s <= AT_ONCE_S and seen.milli == SLICE_MILLI
         self.facts.note("carol", what, ok=busy == self.train_gpus and at_once)
-        await lending.play(carol, kernel)
+        return kernel
 
     # --- jobs -----------------------------------------------------------------------------------------------------
     def _busy_devices(self) -> set[str]:
         return {device for s in self.observer.ranks() if s.present for device in s.devices}
 
-    async def _await_full_pool(self) -> list[Observation]:
-        """Wait until Bob's jobs are on every device, and each has ended an epoch."""
+    async def _fill_pool(self, bob: User, kernel: Kernel) -> list[Observation]:
+        """Bob submits. Returns the attempts of his jobs on every device, once each has ended an epoch."""
+        await self.submit(bob, kernel, self.train_gpus + self.half)
 
         def on_all() -> list[Observation] | None:
             running = self.running("bob")
@@ -210,10 +217,12 @@ class Scenario(ScenarioContext):
 
     async def _compare_losses(self, paused: list[Observation]) -> None:
         """Run the seeds of the paused jobs again, outside the queue, without a pause; compare the final losses."""
-        alone = await asyncio.gather(*(self._run_without_pauses(s) for s in paused))
+        async with asyncio.TaskGroup() as runs:  # a gather would not wait for the cleanup of all
+            tasks = [runs.create_task(self._run_without_pauses(s)) for s in paused]
+        alone = [task.result() for task in tasks]
         ended = [self.losses("bob").get(rank_of(s).job) for s in paused]
         comparisons = (f"{_short(rank_of(s).job)}: {a} and {b}" for s, a, b in zip(paused, ended, alone, strict=True))
-        self.facts.note("same", ", ".join(comparisons), ok=bool(paused) and None not in ended and ended == list(alone))
+        self.facts.note("same", ", ".join(comparisons), ok=bool(paused) and None not in ended and ended == alone)
 
     async def _run_without_pauses(self, paused: Observation) -> str | None:
         folder = self.hub.folder / "undisturbed" / rank_of(paused).job
@@ -222,7 +231,7 @@ class Scenario(ScenarioContext):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *training.without_pauses(paused.command)),
             cwd=folder / training.FOLDER,
-            env={"PATH": os.defpath},
+            env={"PATH": os.defpath, FOLDER_VARIABLE: str(self.hub.folder)},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
@@ -231,15 +240,16 @@ class Scenario(ScenarioContext):
         finally:
             if process.returncode is None:
                 process.kill()
+                await process.wait()
         return training.final_loss(output.decode(errors="replace"))
 
     def _check_devices(self) -> None:
         seen = self.observer
+        if not seen.highest and not seen.violations:
+            return
         what = f"{seen.reads} readings of the process table, at most {share_text(seen.highest)} on a device"
         broken_promises = "; ".join(violation.what for violation in seen.violations)
-        self.facts.note(
-            "whole", broken_promises or what, ok=not broken_promises and seen.reads > 0 and seen.highest > 0
-        )
+        self.facts.note("whole", broken_promises or what, ok=not broken_promises)
 
 
 def _short(job: str) -> str:

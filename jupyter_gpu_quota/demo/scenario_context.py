@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rich.console import Console
@@ -36,6 +36,14 @@ class ScenarioContext:
     def say(self, line: str) -> None:
         """Print a line with the seconds since the scenario began."""
         self.console.print(f"[cyan]{self.facts.now_s():6.1f} s[/]  {line}", highlight=False)
+
+    async def show(self, fact: str, step: Awaitable[Found]) -> Found:
+        """Run the step that shows a fact: missing where the step fails, not reached where it is cancelled."""
+        try:
+            return await step
+        except Exception:
+            self.facts.miss(fact)
+            raise
 
     # --- users and jobs -------------------------------------------------------------------------------------------
     def kernel_of(self, user: User) -> Observation | None:

@@ -35,6 +35,9 @@ READY_WITHIN_S = 180.0
 ENDS_WITHIN_S = 20.0
 """How long a hub may take to stop its servers and its service before it is killed."""
 
+FOLDER_VARIABLE = "GPU_QUOTA_TEMPORARY_HUB"
+"""The folder, in the variables of processes that have it in no other: by it they are found and ended."""
+
 POLL_S = 0.1
 MIN_FREE_BYTES = 1 << 20
 """With less space on its disk a hub fails with errors that do not name the disk."""
@@ -177,7 +180,7 @@ class TemporaryHub:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env={**self._environment(), **more},
+                env={**self._environment(), FOLDER_VARIABLE: str(self.folder), **more},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -251,7 +254,10 @@ class TemporaryHub:
 
     # --- end ------------------------------------------------------------------------------------------------------
     def end(self) -> list[int]:
-        """Stop servers, hub, service, proxy and every job, in any state; returns the ids it had to kill."""
+        """Stop servers, hub, service, proxy and every job, in any state; returns the ids it had to kill.
+
+        Raises HubFailed with the processes that could not be killed.
+        """
         self._cancel_jobs()
         for process in (self.hub, self.proxy):
             if process is not None:
@@ -259,6 +265,8 @@ class TemporaryHub:
         killed = end_processes_of(self.folder)
         for each in self._reserved:
             each.release()
+        if left := [f"{pid} ({command_line(pid)})" for pid in processes_of(self.folder)]:
+            raise HubFailed(f"these processes of the hub could not be ended: {', '.join(left)}")
         return killed
 
     def _cancel_jobs(self) -> None:
@@ -304,28 +312,32 @@ def error_in(log: str) -> str:
 
 
 def end_process(process: subprocess.Popen[bytes], within_s: float) -> None:
-    """Send SIGTERM, and SIGKILL to a process that does not end in time."""
+    """Send SIGTERM, and SIGKILL to a process that does not end in time; one may still end after that, too."""
     if process.poll() is None:
         process.terminate()
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(within_s)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(within_s)
 
 
 # --- processes of a folder ----------------------------------------------------------------------------------------
 def end_processes_of(folder: Path, within_s: float = 5.0) -> list[int]:
-    """Kill every process of this account that has this folder in a variable; returns their ids."""
+    """Kill every process of this account that has this folder in a variable; returns their ids.
+
+    A process that just starts a program has no variables for a moment: only two readings without a process end this.
+    """
     killed: list[int] = []
-    deadline = time.monotonic() + within_s
-    while left := list(processes_of(folder)):
+    deadline, empty_readings = time.monotonic() + within_s, 0
+    while empty_readings < 2 and time.monotonic() <= deadline:
+        left = list(processes_of(folder))
+        empty_readings = 0 if left else empty_readings + 1
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         killed += [pid for pid in left if pid not in killed]
-        if time.monotonic() > deadline:
-            break
         time.sleep(POLL_S)
     return killed
 
@@ -335,20 +347,28 @@ def processes_of(folder: Path) -> Iterator[int]:
 
     The working directory of a shell does not count: a user may have changed to the folder.
     """
-    needle, spared = os.fsencode(folder), _ancestors()
+    needle, spared = re.compile(re.escape(os.fsencode(folder)) + rb"(?![\w.-])"), _ancestors()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) in spared:
             continue
         with contextlib.suppress(OSError):
             texts = (entry / "environ").read_bytes().split(b"\0")
             texts += [line] if b"jupyter_gpu_quota" in (line := (entry / "cmdline").read_bytes()) else []
-            if any(needle in one and not one.startswith((b"PWD=", b"OLDPWD=")) for one in texts):
+            if any(needle.search(one) and not one.startswith((b"PWD=", b"OLDPWD=")) for one in texts):
                 yield int(entry.name)
+
+
+def command_line(pid: int) -> str:
+    """The command line of a process; empty for one that ended."""
+    with contextlib.suppress(OSError):
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")).strip()
+    return ""
 
 
 def _ancestors() -> set[int]:
     found, pid = {os.getpid()}, os.getppid()
-    while pid > 0:
-        found.add(pid)
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that ended meanwhile
+        while pid > 0:
+            found.add(pid)
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[1])
     return found
