@@ -72,13 +72,11 @@ def doctor(
 def _known_settings(
     config_file: Path | None, state_dir: Path | None, url: str | None, token: str | None
 ) -> KnownSettings:
-    """A state directory that the user named is not that of another hub on this machine: those are not looked for."""
     if config_file is not None:
         return hub_settings.settings_in_config_file(config_file)
     if os.environ.get(NOTEBOOK_USER):
         return hub_settings.settings_in_environment(os.environ)
-    is_named = url is not None or state_dir is not None
-    return hub_settings.find_settings(_client(url, token), asked_service=is_named)
+    return hub_settings.find_settings(_client(url, token), asked_service=url is not None, state_dir=state_dir)
 
 
 def _all_results(known: KnownSettings, folder_known: bool, url: str | None, token: str | None) -> Iterator[Result]:
@@ -107,7 +105,8 @@ def _settings_result(known: KnownSettings) -> Result:
     """Where the settings come from, or which option to give."""
     if known.problem:
         advice = "correct the file, or give another with --config" if known.whole else hub_settings.UNKNOWN
-        return probes.warn("settings", known.problem, advice)
+        instead = f"; the settings are from {known.source}" if known.whole else ""
+        return probes.warn("settings", f"{known.problem}{instead}", known.advice or advice)
     if known.whole:
         return probes.ok("settings", f"from {known.source}")
     return probes.skip("settings", f"skipped, because {hub_settings.UNKNOWN}")

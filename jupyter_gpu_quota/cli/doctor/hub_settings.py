@@ -47,8 +47,9 @@ class KnownSettings:
 
     ``source``: where they were found. ``own_accounts``: whether jobs run under their submitters' accounts; None if
     unknown. ``from_service``: the service reported them, without its secrets. ``problem``: why the configuration file
-    of the working directory, or a running service, was not used. ``service_url``: the address of the service that runs
-    here with these settings, without the hub's proxy; empty if none is known.
+    of the working directory, or a running service, was not used; ``advice``: how to choose one of several services.
+    ``service_url``: the address of the service that runs here with these settings, without the hub's proxy; empty if
+    none is known.
     """
 
     config: GPUQuota
@@ -57,22 +58,31 @@ class KnownSettings:
     source: str = ""
     from_service: bool = False
     problem: str = ""
+    advice: str = ""
     service_url: str = ""
 
 
-def find_settings(client: Client | None, *, asked_service: bool) -> KnownSettings:
-    """The settings without --config; ``asked_service``: the user named the service, or its state directory."""
+def find_settings(client: Client | None, *, asked_service: bool, state_dir: Path | None = None) -> KnownSettings:
+    """The settings without --config.
+
+    ``asked_service``: the user named the service. ``state_dir``: the state directory that the user named, which is of
+    no other service on this machine.
+    """
     known = settings_in_environment(os.environ)
     if known.whole:
         return known
-    if not asked_service:
+    if state_dir is not None:
+        running = _settings_of_running_services()
+        known = next((each for each in running if Path(each.config.state_dir) == state_dir.absolute()), known)
+    elif not asked_service:
         known = _settings_on_this_machine(known)
     return known if known.whole else settings_at_service(client, known)
 
 
 def _settings_on_this_machine(otherwise: KnownSettings) -> KnownSettings:
     """From the configuration file in the working directory, or else of the one service that runs here."""
-    file, running, problem = Path(HUB_CONFIG).absolute(), list(_settings_of_running_services()), ""
+    file, running = Path(HUB_CONFIG).absolute(), list(_settings_of_running_services())
+    problem = advice = ""
     if file.is_file():
         try:
             _check_owner(file)
@@ -83,8 +93,13 @@ def _settings_on_this_machine(otherwise: KnownSettings) -> KnownSettings:
             urls = [each.service_url for each in running if each.config.state_dir == known.config.state_dir]
             return replace(known, service_url=urls[0] if urls else "")
     if len(running) > 1 and not problem:
-        problem = f"{len(running)} services with different settings run here"
-    return replace(running[0] if len(running) == 1 else otherwise, problem=problem)
+        of = ", ".join(
+            f"{each.source.split(', ')[-1]} with state directory {each.config.state_dir}" for each in running
+        )
+        problem = f"{len(running)} services with different settings run here: {of}"
+        advice = "choose one by --state-dir DIR, or by --config with its jupyterhub_config.py"
+    known = running[0] if len(running) == 1 else otherwise
+    return replace(known, problem=problem, advice=advice)
 
 
 def _check_owner(file: Path) -> None:
@@ -164,4 +179,5 @@ def settings_at_service(client: Client | None, otherwise: KnownSettings) -> Know
         source="the service, for an admin",
         from_service=True,
         problem=otherwise.problem,
+        advice=otherwise.advice,
     )

@@ -94,11 +94,29 @@ def test_a_state_directory_that_is_named_is_not_that_of_a_running_service(
     assert found["settings"]["verdict"] == "skip" and str(tmp_path / "named") in found["state folder"]["found"]
 
 
-def test_of_two_running_services_none_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with running_services(monkeypatch, tmp_path, ["one", "two"]):
+@pytest.mark.parametrize("as_admin", [False, True], ids=["without a token", "with an admin's token"])
+def test_of_two_running_services_both_are_named_with_the_option_that_chooses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_admin: bool
+) -> None:
+    shown = DeploymentView(
+        host=socket.gethostname(), state_dir=str(tmp_path / "one"), quota_file="", simulated_devices=[]
+    )
+    with served(World(deployment=shown)) as world, running_services(monkeypatch, tmp_path, ["one", "two"]) as started:
+        if as_admin:
+            monkeypatch.setenv("JUPYTER_GPU_QUOTA_URL", world.url)
+            monkeypatch.setenv("JUPYTERHUB_API_TOKEN", TOKEN)
         found = doctor()["settings"]
-    assert (found["verdict"], found["found"]) == ("warn", "2 services with different settings run here")
-    assert "give --config jupyterhub_config.py" in found["advice"]
+        chosen = doctor("--state-dir", "two")
+    named = [
+        f"process {pid} with state directory {tmp_path / name}"
+        for pid, name in zip(started, ("one", "two"), strict=True)
+    ]
+    said = f"2 services with different settings run here: {', '.join(named)}"
+    said += "; the settings are from the service, for an admin" if as_admin else ""
+    assert (found["verdict"], found["found"]) == ("warn", said)
+    assert found["advice"].startswith("choose one by --state-dir DIR")
+    assert chosen["settings"]["found"] == f"from the running service, process {started[1]}"
+    assert str(tmp_path / "two") in chosen["state folder"]["found"]
 
 
 @pytest.mark.parametrize("with_file", [True, False], ids=["of the configuration file", "without one"])
