@@ -105,7 +105,7 @@ class AttemptFacts:
             status: Status | None = None
             if str(rank) in refused:
                 status = {**about, "refused": refused[str(rank)], "tree_gone": True}
-            elif rank in pods or {STOP, STARTED} & data.keys():
+            elif rank in pods or {STOP, STARTED} & data.keys() or (job, attempt, rank) in self.newest:
                 pod = pods.get(rank)
                 if pod is None and (job, attempt, rank) not in self._ends_of(
                     (job, attempt)

@@ -8,6 +8,7 @@ status is stored, and a record until the attempt is settled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -28,7 +29,7 @@ from ...rendering.cluster_names import GIVEN_UP, STOP_REASON, attempt_name, pod_
 from ...rendering.pods import PodSettings, RankOfJob, can_reserve, owner_of, rank_pod, rendezvous_service, secret
 from ...rendering.site_fields import SiteFieldClash
 from ...rendering.variables import without_ours
-from ..client.api_server import ApiServer, Json, Refused, RequestFailed, Unavailable
+from ..client.api_server import ApiServer, Json, NotFound, Refused, RequestFailed, Unavailable
 from ..client.fencing import ClusterFence
 from ..client.loop_thread import LoopThread
 from ..devices.inventory import PublishedDevice
@@ -60,6 +61,9 @@ PUBLISH_EVERY_S, PUBLISH_REST = 2.0, 4.0
 """The interval of readings of the files of running jobs; with thousands of them, a multiple of the last reading."""
 
 PUBLISH_BATCH, PUBLISH_AT_ONCE = 64, 4
+STARTS_AT_ONCE = 64
+"""The requests of a stop wait behind those of so many starts, and not behind those of thousands."""
+
 TRASH_AGAIN_S = 600.0
 
 
@@ -81,6 +85,7 @@ class KubernetesJobs:
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
+        self._starts_at_once = asyncio.Semaphore(STARTS_AT_ONCE)
         self._stop_ordered_at: dict[Attempt, int] = {}
         self._lock = threading.Lock()
         self._news: dict[Rank, None] = {}
@@ -151,16 +156,25 @@ class KubernetesJobs:
     # --- starting -------------------------------------------------------------------------------------------------
     async def _start(self, order: StartOrder) -> None:
         key = order.job, order.attempt
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        async with self._starts_at_once, self._locks.setdefault(key, asyncio.Lock()):
             known = self.objects.record_of(*key)
-            if known is not None and {STOP, STARTED, SETTLED} & data_of(known).keys():
+            if known is not None and self._has_started(known):
                 return
             if known is None and await asyncio.to_thread(self._volume.ended, *key, 0) is not None:
                 return
             record = known or await self.objects.make_record(*key, order.fencing, order_field(order))
-            if {STOP, STARTED, SETTLED} & data_of(record).keys():
-                return
-            await self._create_ranks(order, record)
+            if not self._has_started(record):
+                await self._create_ranks(order, record)
+
+    def _has_started(self, record: Json) -> bool:
+        """Whether nothing is to be created for an attempt any more."""
+        return bool({STOP, STARTED, SETTLED} & data_of(record).keys()) or self._was_created(record)
+
+    def _was_created(self, record: Json) -> bool:
+        """Whether every rank has a pod, or had one that was observed; that may not be recorded yet."""
+        key = attempt_of(record)
+        ranks = {rank_of(pod) for pod in self.objects.pods_of(*key)} | self.facts.of_attempt(*key).keys()
+        return len(ranks) == ranks_of(data_of(record))
 
     async def _create_ranks(self, order: StartOrder, record: Json) -> None:
         """Create what an attempt needs and its pods, and record that; a rank that cannot be created is refused."""
@@ -170,8 +184,23 @@ class KubernetesJobs:
         ranks = [rank for rank in range(order.ranks) if str(rank) not in refused]
         found = await all_of([self._create_rank(order, rank, owner) for rank in ranks])
         refused |= {str(rank): why for rank, why in zip(ranks, found, strict=True) if why is not None}
-        data = {STARTED: "true", **({REFUSED: json.dumps(refused)} if refused else {})}
-        await self.objects.patch_record(order.job, order.attempt, order.fencing, data)
+        if refused:
+            data = {STARTED: "true", REFUSED: json.dumps(refused)}
+            await self.objects.patch_record(order.job, order.attempt, order.fencing, data)
+        else:
+            self._record_start_later(record)
+
+    def _record_start_later(self, record: Json) -> None:
+        """Record that every rank has a pod. Nothing waits for that, and a stop of the attempt may overtake it.
+
+        It is repeated while the pods are there, also by the next leader.
+        """
+        key = attempt_of(record)
+        self._thread.run(("started", *key), partial(self._record_start, *key))
+
+    async def _record_start(self, job: str, attempt: int) -> None:
+        with contextlib.suppress(NotFound):  # the attempt was settled meanwhile
+            await self.objects.patch_record(job, attempt, self._fencing, {STARTED: "true"}, later=True)
 
     def _prepare(self, order: StartOrder) -> str:
         """Make the folders of an attempt; returns why none of its ranks can start."""
@@ -380,6 +409,8 @@ class KubernetesJobs:
                 key, data = attempt_of(record), data_of(record)
                 if SETTLED not in data and ended[key] < ranks_of(data):
                     self._unchanged.setdefault(key)
+                if self._fencing and not {STOP, STARTED, SETTLED} & data.keys() and self._was_created(record):
+                    self._record_start_later(record)
             self._thread.run(("publish",), self._publish)
             for key in self._abandoned:
                 self._thread.run(("settled", *key), partial(self._settle, *key))

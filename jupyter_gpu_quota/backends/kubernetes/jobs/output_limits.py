@@ -11,7 +11,7 @@ from ...rendering.cluster_names import OVER_LIMIT
 from ..client.api_server import RequestFailed
 from .attempt_objects import AttemptObjects
 from .pod_states import is_over
-from .records import SETTLED, STARTED, STOP, Attempt, attempt_of, data_of, outputs_limit_of
+from .records import SETTLED, STOP, Attempt, attempt_of, data_of, outputs_limit_of
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
@@ -41,8 +41,8 @@ class OutputLimits:
     def _limited(self) -> list[tuple[Attempt, int]]:
         """The attempts with a limit that run and are not stopped yet."""
         known = [(attempt_of(each), data_of(each)) for each in self._objects.records.objects.values()]
-        started = [(key, data) for key, data in known if STARTED in data and not {STOP, SETTLED} & data.keys()]
-        return [(key, limit) for key, data in started if (limit := outputs_limit_of(data)) is not None]
+        running = [(key, data) for key, data in known if not {STOP, SETTLED} & data.keys()]
+        return [(key, limit) for key, data in running if (limit := outputs_limit_of(data)) is not None]
 
     async def _look_at(self, attempt: Attempt, limit_mib: int) -> None:
         pods = [each for each in self._objects.pods_of(*attempt) if not is_over(each)]

@@ -1,0 +1,202 @@
+"""Orders against an API server in memory: which requests a start and a stop wait for, and what a repetition does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.backends.kubernetes.client.api_server import AlreadyExists, NotFound, Unavailable
+from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
+from jupyter_gpu_quota.backends.kubernetes.jobs.jobs import STARTS_AT_ONCE, KubernetesJobs
+from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import rank_of
+from jupyter_gpu_quota.backends.kubernetes.jobs.records import STARTED, STOP, data_of
+from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
+from jupyter_gpu_quota.backends.rendering.pods import PodSettings
+from tests.backends.worlds import order, stop
+from tests.patience import until
+
+Json = dict[str, Any]
+SETTINGS = PodSettings(namespace="jobs", hub="test", image="none", volume_claim="jobs")
+
+
+class MemoryServer:
+    """The objects of an API server. Requests that nothing waits for wait for ``later``, creations of pods for ``pods``.
+
+    ``broken``: parts of the paths of objects that cannot be created.
+    """
+
+    newest_leader = 0
+
+    def __init__(self) -> None:
+        self.objects = dict[str, Json]()
+        self.created, self.broken, self._version = list[str](), set[str](), 0
+        self.later, self.pods = asyncio.Event(), asyncio.Event()
+        self.pods.set()
+
+    def _stored(self, path: str, found: Json) -> Json:
+        self._version += 1
+        metadata = {"uid": path, "creationTimestamp": "2026-11-24T10:00:00Z"} | found["metadata"]
+        self.objects[path] = found | {"metadata": metadata | {"resourceVersion": str(self._version)}}
+        return self.objects[path]
+
+    async def create(self, path: str, body: Json) -> Json:
+        name = f"{path}/{body['metadata']['name']}"
+        self.created.append(name)
+        if path.endswith("/pods"):
+            await self.pods.wait()
+        if any(part in name for part in self.broken):
+            raise Unavailable(0, "away")
+        if name in self.objects:
+            raise AlreadyExists(409, name)
+        return self._stored(name, body)
+
+    async def get(self, path: str) -> Json:
+        if path not in self.objects:
+            raise NotFound(404, path)
+        return self.objects[path]
+
+    async def patch(self, path: str, body: Json, *, later: bool = False) -> Json:
+        if later:
+            await self.later.wait()
+        known = await self.get(path)
+        metadata = known["metadata"] | {
+            "annotations": known["metadata"]["annotations"] | body["metadata"]["annotations"]
+        }
+        return self._stored(path, known | {"metadata": metadata, "data": known.get("data", {}) | body.get("data", {})})
+
+    async def delete(self, path: str, body: Json, *, later: bool = False) -> Json:
+        known = await self.get(path)
+        marks = {"deletionTimestamp": "2026-11-24T11:00:00Z", "deletionGracePeriodSeconds": body["gracePeriodSeconds"]}
+        return self._stored(path, known | {"kind": "Pod", "metadata": known["metadata"] | marks})
+
+    def of(self, kind: str) -> dict[str, Json]:
+        return {path.rpartition("/")[2]: found for path, found in self.objects.items() if f"/{kind}/" in path}
+
+
+class OrdersWorld:
+    """The jobs of one leader, and the server."""
+
+    def __init__(self, folder: Path, server: MemoryServer | None = None) -> None:
+        self.server, self.thread = server or MemoryServer(), LoopThread()
+        self.jobs = KubernetesJobs(
+            self.server, self.thread, None, JobVolume(str(folder)), SETTINGS, lambda: None, dict, lambda node: "",  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def open(self, gate: asyncio.Event) -> None:
+        self.thread.call(self._set(gate), 5.0)
+
+    async def _set(self, gate: asyncio.Event) -> None:
+        gate.set()
+
+    def record(self, name: str) -> dict[str, str]:
+        return data_of(self.server.of("configmaps").get(name, {}))
+
+    def ended(self, *task: object) -> bool:
+        return task not in self.thread._busy
+
+    def close(self) -> None:
+        for gate in (self.server.later, self.server.pods):
+            self.open(gate)
+        until(lambda: self.thread._busy <= {("progress",)}, what=lambda: self.thread._busy)
+        self.thread.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[OrdersWorld]:
+    made = OrdersWorld(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_stop_does_not_wait_until_the_start_of_its_job_is_recorded(world: OrdersWorld) -> None:
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.server.of("pods"))
+    world.jobs.stop(stop("J"))
+    until(lambda: world.jobs.stop_ordered_at("J", 1), what=lambda: world.server.objects)
+    assert STARTED not in world.record("gq-j-1")
+    world.open(world.server.later)
+    until(lambda: STARTED in world.record("gq-j-1"))
+    assert world.record("gq-j-1")[STOP] == "reclaimed", "the later request changes no other field"
+
+
+def test_an_order_that_is_repeated_before_its_start_is_recorded_creates_nothing(world: OrdersWorld) -> None:
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
+    created = list(world.server.created)
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.ended("start", "J", 1))
+    assert world.server.created == created and STARTED not in world.record("gq-j-1")
+
+
+def test_a_gang_of_which_one_rank_began_is_created_whole_by_the_repeated_order(world: OrdersWorld) -> None:
+    world.server.broken.add("gq-j-1-1")
+    world.jobs.start(order("J", "runs on", ranks=2))
+    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
+    world.server.broken.clear()
+    world.jobs.start(order("J", "runs on", ranks=2))
+    until(lambda: len(world.server.of("pods")) == 2, what=lambda: world.server.created)
+
+
+def test_the_next_leader_records_the_starts_that_the_one_before_did_not(
+    world: OrdersWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.PUBLISH_EVERY_S", 0.01)
+    again = OrdersWorld(tmp_path, world.server)
+    again.jobs._fencing = 2
+    for informer, kind in ((again.jobs.objects.records, "configmaps"), (again.jobs.objects.pods, "pods")):
+        for found in world.server.of(kind).values():
+            informer.note(found)
+    world.open(world.server.later)
+    again.thread.run(("progress",), again.jobs.publish_forever)
+    until(lambda: STARTED in world.record("gq-j-1"), what=lambda: world.server.objects)
+    again.close()
+
+
+def test_a_stop_waits_behind_few_of_thousands_of_starts(world: OrdersWorld) -> None:
+    """Each start has several requests; all of them at once would stand before those of the stop."""
+    world.server.pods.clear()
+    for number in range(4 * STARTS_AT_ONCE):
+        world.jobs.start(order(f"J{number}", "runs on"))
+    until(lambda: len([name for name in world.server.created if "/pods/" in name]) == STARTS_AT_ONCE)
+    assert len(world.server.of("configmaps")) == STARTS_AT_ONCE
+    last = f"J{4 * STARTS_AT_ONCE - 1}"
+    world.jobs.stop(stop(last))
+    until(lambda: STOP in world.record(f"gq-{last.lower()}-1"))
+    world.open(world.server.pods)
+    until(lambda: world.ended("start", last, 1))
+    assert f"gq-{last.lower()}-1-0" not in world.server.of("pods"), "it was stopped before it had a pod"
+
+
+def test_a_pod_that_is_removed_by_force_before_its_start_is_recorded_is_lost(world: OrdersWorld) -> None:
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
+    (pod,) = world.jobs.objects.pods.objects.values()
+    container = {"name": "job", "state": {"running": {"startedAt": "2026-11-24T10:00:01Z"}}}
+    version = {"resourceVersion": str(world.server._version + 1)}
+    seen = pod | {
+        "metadata": pod["metadata"] | version,
+        "status": {"phase": "Running", "containerStatuses": [container]},
+    }
+
+    async def run() -> None:
+        world.jobs.objects.pods.note(seen)
+
+    world.thread.call(run(), 5.0)
+    until(lambda: any(fact.started_at for fact in world.jobs.observe()))
+
+    async def remove() -> None:
+        world.server.objects = {path: each for path, each in world.server.objects.items() if "/pods/" not in path}
+        world.jobs.objects.pods._remove(seen["metadata"]["name"])
+
+    world.thread.call(remove(), 5.0)
+    facts = until(lambda: [fact for fact in world.jobs.observe() if fact.ended_at is not None])
+    assert [(fact.rank, fact.exit_status) for fact in facts] == [(rank_of(seen)[2], None)]
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.ended("start", "J", 1))
+    assert not world.server.of("pods"), "its container may still run"
