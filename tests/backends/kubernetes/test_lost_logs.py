@@ -1,14 +1,15 @@
-"""When the log of an ended rank is given up."""
+"""When the log of an ended rank is given up, and which others wait for it."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.client.api_server import LogTimedOut, RequestFailed, Unavailable
-from jupyter_gpu_quota.backends.kubernetes.jobs.attempt_facts import AttemptFacts
-from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
+from jupyter_gpu_quota.backends.kubernetes.jobs.end_logs import SILENT_AT_ONCE, EndLogs
+from tests.patience import until_in_loop
 
 ENDED = {
     "metadata": {
@@ -49,9 +50,68 @@ class Objects:
 async def test_a_log_is_given_up_only_where_its_kubelet_is_the_cause(
     log: RequestFailed, pod: RequestFailed | None, is_lost: bool
 ) -> None:
-    facts = AttemptFacts(Objects(log, pod), JobVolume("/nowhere"), lambda pod: None, lambda node: "")  # type: ignore[arg-type]
+    logs = EndLogs(Objects(log, pod), 100)  # type: ignore[arg-type]
     if is_lost:
-        assert (await facts._log_of(ENDED)).decode() == f"[jupyter-gpu-quota] the log was lost: {log}\n"
+        assert (await logs.read(ENDED)).decode() == f"[jupyter-gpu-quota] the log was lost: {log}\n"
     else:
         with pytest.raises(Unavailable):
-            await facts._log_of(ENDED)
+            await logs.read(ENDED)
+
+
+class Kubelets:
+    """Nodes of which some do not answer until ``over``; then their requests time out."""
+
+    def __init__(self, *silent: str) -> None:
+        self.silent, self.asked = set(silent), list[str]()
+        self.over = asyncio.Event()
+
+    async def read_log(self, pod: dict[str, Any], limit: int) -> bytes:
+        node = pod["spec"]["nodeName"]
+        self.asked.append(node)
+        if node in self.silent:
+            await self.over.wait()
+            raise LogTimedOut(0, "slow")
+        return b"log"
+
+    async def read_pod(self, job: str, attempt: int, rank: int) -> dict[str, Any] | None:
+        return ENDED
+
+
+def ended_on(node: str) -> dict[str, Any]:
+    return ENDED | {"spec": {"nodeName": node}}
+
+
+async def test_the_logs_of_a_silent_node_are_given_up_by_one_request() -> None:
+    kubelets = Kubelets("hung")
+    logs = EndLogs(kubelets, 100)  # type: ignore[arg-type]
+    reads = [asyncio.create_task(logs.read(ended_on("hung"))) for _ in range(50)]
+    await until_in_loop(lambda: kubelets.asked)
+    assert await logs.read(ended_on("well")) == b"log"
+    assert kubelets.asked == ["hung", "well"]
+    kubelets.over.set()
+    assert {found.decode() for found in await asyncio.gather(*reads)} == {
+        "[jupyter-gpu-quota] the log was lost: slow\n"
+    }
+    assert kubelets.asked == ["hung", "well"]
+
+
+async def test_nodes_that_stay_silent_get_few_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{EndLogs.__module__}._is_late", lambda pod: False)
+    nodes = [f"n{number}" for number in range(20)]
+    kubelets = Kubelets(*nodes)
+    logs = EndLogs(kubelets, 100)  # type: ignore[arg-type]
+    kubelets.over.set()
+    assert all(isinstance(found, LogTimedOut) for found in await _read_all(logs, nodes))
+    kubelets.over.clear()
+    kubelets.asked.clear()
+    reads = asyncio.create_task(_read_all(logs, nodes))
+    await until_in_loop(lambda: len(kubelets.asked) == SILENT_AT_ONCE)
+    assert await logs.read(ended_on("well")) == b"log"
+    assert len(kubelets.asked) == SILENT_AT_ONCE + 1
+    kubelets.silent.clear()
+    kubelets.over.set()
+    await reads
+
+
+async def _read_all(logs: EndLogs, nodes: list[str]) -> list[bytes | BaseException]:
+    return await asyncio.gather(*(logs.read(ended_on(node)) for node in nodes), return_exceptions=True)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.kubernetes.client.api_server import AlreadyExists, NotFound, Unavailable
+from jupyter_gpu_quota.backends.kubernetes.client.api_server import LOGS_AT_ONCE, AlreadyExists, NotFound, Unavailable
 from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
 from jupyter_gpu_quota.backends.kubernetes.jobs.jobs import STARTS_AT_ONCE, KubernetesJobs
-from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import rank_of
 from jupyter_gpu_quota.backends.kubernetes.jobs.records import STARTED, STOP, data_of
 from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
@@ -26,7 +25,7 @@ SETTINGS = PodSettings(namespace="jobs", hub="test", image="none", volume_claim=
 class MemoryServer:
     """The objects of an API server. Requests that nothing waits for wait for ``later``, creations of pods for ``pods``.
 
-    ``broken``: parts of the paths of objects that cannot be created.
+    ``broken``: parts of the paths of objects that cannot be created. A log is sent by each node but ``hung``.
     """
 
     newest_leader = 0
@@ -34,6 +33,7 @@ class MemoryServer:
     def __init__(self) -> None:
         self.objects = dict[str, Json]()
         self.created, self.broken, self._version = list[str](), set[str](), 0
+        self._logs_at_once = asyncio.Semaphore(LOGS_AT_ONCE)
         self.later, self.pods = asyncio.Event(), asyncio.Event()
         self.pods.set()
 
@@ -68,6 +68,12 @@ class MemoryServer:
         }
         return self._stored(path, known | {"metadata": metadata, "data": known.get("data", {}) | body.get("data", {})})
 
+    async def read_log(self, path: str, limit: int) -> bytes:
+        async with self._logs_at_once:
+            if self.objects[path.removesuffix("/log")]["spec"]["nodeName"] == "hung":
+                await self.later.wait()
+            return b"log"
+
     async def delete(self, path: str, body: Json, *, later: bool = False) -> Json:
         known = await self.get(path)
         marks = {"deletionTimestamp": "2026-11-24T11:00:00Z", "deletionGracePeriodSeconds": body["gracePeriodSeconds"]}
@@ -94,6 +100,16 @@ class OrdersWorld:
 
     def record(self, name: str) -> dict[str, str]:
         return data_of(self.server.of("configmaps").get(name, {}))
+
+    def see(self, name: str, phase: str, state: Json, node: str = "n") -> None:
+        """A kubelet reports the state of a pod's container."""
+        self.thread.call(self._see(name, phase, state, node), 5.0)
+
+    async def _see(self, name: str, phase: str, state: Json, node: str) -> None:
+        path = next(path for path in self.server.objects if path.endswith(f"/pods/{name}"))
+        status = {"phase": phase, "containerStatuses": [{"name": "job", "state": state}]}
+        seen = self.server.objects[path] | {"spec": {"nodeName": node}, "status": status}
+        self.jobs.objects.pods.note(self.server._stored(path, seen))
 
     def ended(self, *task: object) -> bool:
         return task not in self.thread._busy
@@ -176,27 +192,30 @@ def test_a_stop_waits_behind_few_of_thousands_of_starts(world: OrdersWorld) -> N
 def test_a_pod_that_is_removed_by_force_before_its_start_is_recorded_is_lost(world: OrdersWorld) -> None:
     world.jobs.start(order("J", "runs on"))
     until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
-    (pod,) = world.jobs.objects.pods.objects.values()
-    container = {"name": "job", "state": {"running": {"startedAt": "2026-11-24T10:00:01Z"}}}
-    version = {"resourceVersion": str(world.server._version + 1)}
-    seen = pod | {
-        "metadata": pod["metadata"] | version,
-        "status": {"phase": "Running", "containerStatuses": [container]},
-    }
-
-    async def run() -> None:
-        world.jobs.objects.pods.note(seen)
-
-    world.thread.call(run(), 5.0)
+    world.see("gq-j-1-0", "Running", {"running": {"startedAt": "2026-11-24T10:00:01Z"}})
     until(lambda: any(fact.started_at for fact in world.jobs.observe()))
 
     async def remove() -> None:
         world.server.objects = {path: each for path, each in world.server.objects.items() if "/pods/" not in path}
-        world.jobs.objects.pods._remove(seen["metadata"]["name"])
+        world.jobs.objects.pods._remove("gq-j-1-0")
 
     world.thread.call(remove(), 5.0)
     facts = until(lambda: [fact for fact in world.jobs.observe() if fact.ended_at is not None])
-    assert [(fact.rank, fact.exit_status) for fact in facts] == [(rank_of(seen)[2], None)]
+    assert [(fact.rank, fact.exit_status) for fact in facts] == [(0, None)]
     world.jobs.start(order("J", "runs on"))
     until(lambda: world.ended("start", "J", 1))
     assert not world.server.of("pods"), "its container may still run"
+
+
+def test_an_end_is_observed_while_the_logs_of_another_node_do_not_come(world: OrdersWorld) -> None:
+    names = [f"J{number}" for number in range(2 * LOGS_AT_ONCE)]
+    for name in [*names, "W"]:
+        world.jobs.start(order(name, "runs on"))
+    until(lambda: len(world.server.of("pods")) == len(names) + 1)
+    for name in [*names, "W"]:
+        ended = {"exitCode": 0, "finishedAt": "2026-11-24T10:00:02Z", "startedAt": "2026-11-24T10:00:01Z"}
+        world.see(f"gq-{name.lower()}-1-0", "Succeeded", {"terminated": ended}, "well" if name == "W" else "hung")
+    found = until(lambda: [fact for fact in world.jobs.observe() if fact.ended_at is not None])
+    assert {fact.job for fact in found} == {"W"}
+    world.open(world.server.later)
+    until(lambda: {fact.job for fact in world.jobs.observe() if fact.ended_at is not None} == {"W", *names})

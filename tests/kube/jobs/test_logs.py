@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from jupyter_gpu_quota.backends.kubernetes.client import api_server
-from jupyter_gpu_quota.backends.kubernetes.jobs import attempt_facts
+from jupyter_gpu_quota.backends.kubernetes.jobs import end_logs
 from tests.backends.contract import Controller
 from tests.kube.control_plane import ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
@@ -31,7 +31,7 @@ def test_an_end_is_stored_without_the_log_of_a_kubelet(
         return answer
 
     monkeypatch.setattr(api_server, "REQUEST_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(attempt_facts, "LOG_PATIENCE_S", 3.0)
+    monkeypatch.setattr(end_logs, "LOG_PATIENCE_S", 3.0)
     monkeypatch.setattr(FakeKubelet, "_log", hung)
     world = KubernetesWorld(control_plane, tmp_path)
     try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from ....core.facts import RankFact
-from ..client.api_server import Json, LogTimedOut, RequestFailed
+from ..client.api_server import Json, RequestFailed
 from .attempt_objects import AttemptObjects
+from .end_logs import LOG_LOST, EndLogs
 from .pod_states import abandoned_status, is_abandoned, is_over, is_waiting, rank_of, rank_status
 from .records import SETTLED, STARTED, STOP, Attempt, data_of, kept_order, pause_before, ranks_of, refused_of
 from .volume import JobVolume
@@ -19,29 +21,26 @@ log = logging.getLogger(__name__)
 
 Rank = tuple[str, int, int]
 Status = dict[str, Any]
-
-NO_LOG = (400, 404)
-"""Statuses of a request for a log that there is none: the container never ran."""
+Keep = Callable[[], Awaitable[bool]]
 
 UNREADABLE = "job %s, attempt %d cannot be observed: %s"
-
-LOG_LOST = "[jupyter-gpu-quota] the log was lost: {}\n"
-LOG_PATIENCE_S = 30.0
-"""How long a kubelet may not answer before the log of an ended rank is given up."""
 
 
 class AttemptFacts:
     """``newest`` has the newest fact of each rank.
 
     ``on_waiting`` is called with each pod whose rank has not begun, and returns its trouble, if it has one.
-    ``why_node_lost`` returns why a node, by its name, is lost; empty: it is not.
+    ``why_node_lost`` returns why a node, by its name, is lost; empty: it is not. ``later`` runs a call that keeps the
+    end of a rank; where that returns true, the attempt is read again.
     """
 
     def __init__(
         self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], str | None],
-        why_node_lost: Callable[[str], str],
+        why_node_lost: Callable[[str], str], later: Callable[[Rank, Keep], None],
     ) -> None:  # fmt: skip
         self._objects, self._volume, self._on_waiting, self._why_node_lost = objects, volume, on_waiting, why_node_lost
+        self._later, self._logs = later, EndLogs(objects, volume.log_limit_mib << 20)
+        self._keeping = set[Rank]()
         self.newest: dict[Rank, RankFact] = {}
         self._ranks: dict[Attempt, dict[Rank, None]] = {}
         self._ends: dict[Attempt, dict[Rank, Status]] = {}
@@ -101,6 +100,8 @@ class AttemptFacts:
         refused = refused_of(data)
         found = []
         for rank in range(ranks_of(data)):
+            if (job, attempt, rank) in self._keeping:
+                continue
             about: Status = {"job": job, "attempt": attempt, "rank": rank}
             status: Status | None = None
             if str(rank) in refused:
@@ -111,19 +112,19 @@ class AttemptFacts:
                     (job, attempt)
                 ):  # a record may be known before its pods
                     pod = await self._objects.read_pod(job, attempt, rank)
-                status = await (self._status_of(pod, data) if pod else self._status_without_pod(about, data))
+                status = self._status_of(pod, data) if pod else await self._status_without_pod(about, data)
             if status is not None:
                 found.append(status)
         return found
 
-    async def _status_of(self, pod: Json, data: dict[str, str]) -> Status | None:
+    def _status_of(self, pod: Json, data: dict[str, str]) -> Status | None:
         """The status of a rank with a pod. The end of one is kept before it is reported.
 
         None: it has not begun, and there is no trouble and was none.
         """
         status = abandoned_status(pod, why) if (why := self.why_abandoned(pod)) else rank_status(pod)
         if "ended_at" in status:
-            return await self._kept_end(pod, status, data)
+            return self._kept_end(pod, status, data)
         if is_waiting(status):
             if (trouble := self._on_waiting(pod)) is not None:
                 return {**status, "trouble": trouble}
@@ -165,46 +166,33 @@ class AttemptFacts:
     def _ends_of(self, attempt: Attempt) -> dict[Rank, Status]:
         return self._ends.setdefault(attempt, {})
 
-    async def _kept_end(self, pod: Json, status: Status, data: dict[str, str]) -> Status | None:
-        """The record of a rank's end, with its log on the volume; None: it cannot be kept now."""
+    def _kept_end(self, pod: Json, status: Status, data: dict[str, str]) -> Status | None:
+        """The record of a rank's end, with its log on the volume; None: it is being kept, and no other end waits."""
         rank = rank_of(pod)
-        ends = self._ends_of(rank[:2])
-        if rank not in ends:
-            try:
-                asked = {} if "notice" in status else pause_before(data, status["ended_at"])
-                ends[rank] = await self._keep_end(pod, status | asked | kept_order(data))
-            except RequestFailed as error:
-                log.info("the log of %s cannot be read, it is tried again: %s", pod["metadata"]["name"], error)
-                return None
-            known = ends[rank]
-            if known.get("exit_status") is None and not known.get("pause_requested"):
-                log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, known.get("why_lost"))
-        return ends[rank]
+        if (known := self._ends_of(rank[:2]).get(rank)) is None:
+            asked = {} if "notice" in status else pause_before(data, status["ended_at"])
+            self._keeping.add(rank)
+            self._later(rank, partial(self._keep_end, pod, status | asked | kept_order(data)))
+        return known
 
-    async def _keep_end(self, pod: Json, status: Status) -> Status:
+    async def _keep_end(self, pod: Json, status: Status) -> bool:
+        """Keep the log and the record of an end. Returns whether they are kept; else it is tried again."""
+        rank = rank_of(pod)
+        try:
+            kept = await self._recorded_end(pod, status)
+        except (RequestFailed, OSError) as error:
+            log.info("the end of %s cannot be kept, it is tried again: %s", pod["metadata"]["name"], error)
+            return False
+        finally:
+            self._keeping.discard(rank)
+        self._ends_of(rank[:2])[rank] = kept
+        if kept.get("exit_status") is None and not kept.get("pause_requested"):
+            log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, kept.get("why_lost"))
+        return True
+
+    async def _recorded_end(self, pod: Json, status: Status) -> Status:
         known = await asyncio.to_thread(self._volume.ended, *rank_of(pod))
         if known is not None:
             return known
-        kept = await self._log_of(pod) if is_over(pod) else LOG_LOST.format(status["why_lost"]).encode()
+        kept = await self._logs.read(pod) if is_over(pod) else LOG_LOST.format(status["why_lost"]).encode()
         return await asyncio.to_thread(self._volume.record_end, status, kept)
-
-    async def _log_of(self, pod: Json) -> bytes:
-        """The log of a pod that ended; a sentence instead of one that was lost."""
-        try:
-            return await self._objects.read_log(pod, self._volume.log_limit_mib << 20)
-        except RequestFailed as error:
-            if error.status not in NO_LOG and not await self._is_given_up(pod, error):
-                raise
-            return LOG_LOST.format(error).encode()
-
-    async def _is_given_up(self, pod: Json, error: RequestFailed) -> bool:
-        """Whether a log is given up: a kubelet did not send it for a while. Raises RequestFailed.
-
-        The log is kept while the API server itself may be away: it answers for the pod of a log that timed out.
-        """
-        if time.time() - rank_status(pod)["ended_at"] / 1000 < LOG_PATIENCE_S:
-            return False
-        if isinstance(error, LogTimedOut):
-            await self._objects.read_pod(*rank_of(pod))
-            return True
-        return error.status != 0

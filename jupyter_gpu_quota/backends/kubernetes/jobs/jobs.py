@@ -34,7 +34,7 @@ from ..client.fencing import ClusterFence
 from ..client.loop_thread import LoopThread
 from ..devices.inventory import PublishedDevice
 from ..devices.shares import NotClaimable, claimed_parts
-from .attempt_facts import AttemptFacts, Rank
+from .attempt_facts import AttemptFacts, Keep, Rank
 from .attempt_objects import MIN_GRACE_S, AttemptObjects
 from .pod_states import NO_NODE, MayChange, Verdict, is_confirmed, is_over, rank_of, why_waiting
 from .records import (
@@ -81,7 +81,7 @@ class KubernetesJobs:
         self._on_change = on_change
         self._verdicts = Verdicts({MayChange.NOTHING: 0, MayChange.CACHE: CACHE_S, MayChange.CLUSTER: patience_s})
         self.objects = AttemptObjects(server, settings, self._changed)
-        self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting, why_node_lost)
+        self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting, why_node_lost, self._keep_end_later)
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
@@ -400,6 +400,15 @@ class KubernetesJobs:
         self._dirty.setdefault(attempt_of(found))
         self._thread.run(("publish",), self._publish)
 
+    def _keep_end_later(self, rank: Rank, keep: Keep) -> None:
+        self._thread.run(("keep end", *rank), partial(self._keep_end, rank, keep))
+
+    async def _keep_end(self, rank: Rank, keep: Keep) -> None:
+        """Keep the end of a rank, and publish it."""
+        if await keep():
+            self._dirty.setdefault(rank[:2])
+            self._thread.run(("publish",), self._publish)
+
     async def publish_forever(self) -> None:
         """Publish attempts that have not ended every few seconds: their progress and checkpoints, and failed reads."""
         while True:
@@ -418,7 +427,8 @@ class KubernetesJobs:
     async def _publish(self) -> None:
         """Compute the facts of the attempts that changed, and then of those whose files may have changed."""
         began = time.monotonic()
-        await all_of([self._publish_next() for _ in range(PUBLISH_AT_ONCE)])
+        while self._dirty or self._unchanged:
+            await all_of([self._publish_next() for _ in range(PUBLISH_AT_ONCE)])
         self._published_in_s = time.monotonic() - began
 
     async def _publish_next(self) -> None:
