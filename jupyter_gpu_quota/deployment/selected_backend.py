@@ -64,7 +64,7 @@ def clusters_of(config: GPUQuota) -> dict[str, GPUQuota]:
 
 def _kubernetes_readers(name: str, config: GPUQuota) -> BackendReaders:
     """The readers of one cluster."""
-    from ..backends.kubernetes.client.api_server import CredentialsMissing
+    from ..backends.kubernetes.client.credentials import CredentialsMissing
     from ..backends.kubernetes.readers import kubernetes_readers
 
     settings, (kubeconfig, context) = pod_settings(config), credentials(config)
@@ -80,7 +80,7 @@ def _kubernetes_readers(name: str, config: GPUQuota) -> BackendReaders:
 def _kubernetes(config: GPUQuota, own: GPUQuota) -> ControllersBackend:
     """The backend of one cluster; ``own`` are the settings of the hub's."""
     from ..backends.kubernetes.backend import KubernetesBackend
-    from ..backends.kubernetes.client.api_server import CredentialsMissing
+    from ..backends.kubernetes.client.credentials import CredentialsMissing
     from ..store import wakeup
 
     settings, (kubeconfig, context) = pod_settings(config), credentials(config)

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from traitlets import TraitError
 
-from ...backends.kubernetes.client.api_server import ApiServer, CredentialsMissing, RequestFailed
+from ...backends.kubernetes.client.api_server import ApiServer, RequestFailed
+from ...backends.kubernetes.client.credentials import CredentialsMissing
 from ...backends.kubernetes.cluster_report import ClusterReport, read_cluster
 from ...backends.rendering.pods import PodSettings, can_reserve
 from ...core.amounts import counted, gpu_text

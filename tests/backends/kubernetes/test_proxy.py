@@ -44,10 +44,9 @@ def test_the_proxy_of_the_environment_is_looked_for_once(
     async def opened() -> tuple[str | None, bool]:
         server = ApiServer(kubeconfig(tmp_path))
         await server.open()
-        assert server._client is not None
-        rest = server._client.rest_client
+        assert server._session is not None
         try:
-            return rest.proxy, rest.pool_manager.trust_env
+            return server._proxy, server._session.trust_env
         finally:
             await server.close()
 

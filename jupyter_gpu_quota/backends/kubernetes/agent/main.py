@@ -12,7 +12,8 @@ from ....client.connection import GPUQuotaError, service_root
 from ....core.model import OWN_CLUSTER
 from ...clusters.names import Names
 from ...local.sampling.nvml_sampler import NvmlSampler
-from ..client.api_server import ApiServer, CredentialsMissing
+from ..client.api_server import ApiServer
+from ..client.credentials import CredentialsMissing
 from .heartbeat import Heartbeat
 from .kill_orders import KillOrders
 from .node_pods import NodePods

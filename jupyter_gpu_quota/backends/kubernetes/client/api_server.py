@@ -8,18 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from kubernetes_asyncio.client.api_client import ApiClient
-from kubernetes_asyncio.client.configuration import Configuration
-from kubernetes_asyncio.client.rest import RESTClientObject
-from kubernetes_asyncio.config.config_exception import ConfigException
-from kubernetes_asyncio.config.incluster_config import load_incluster_config
-from kubernetes_asyncio.config.kube_config import load_kube_config
 
 from ...rendering.cluster_names import FENCING
+from .credentials import Credentials, read_credentials
 
 Json = dict[str, Any]
 
@@ -34,14 +29,11 @@ LOGS_AT_ONCE = 16
 """Requests for logs have a bound of their own: a kubelet that does not answer holds one for REQUEST_TIMEOUT_S."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
+CONNECTIONS = 100
 READ_BUFFER_BYTES = 1 << 21
 """More than an object in etcd may have."""
 
 MERGE_PATCH = "application/merge-patch+json"
-
-
-class CredentialsMissing(Exception):
-    """There are no credentials for an API server; the message says where they were looked for."""
 
 
 class RequestFailed(Exception):
@@ -97,7 +89,9 @@ class ApiServer:
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
         self._kubeconfig, self._context = kubeconfig, context
-        self._client: ApiClient | None = None
+        self._credentials: Credentials | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._proxy: str | None = None
         self._rate = TokenBucket(RATE_PER_S, BURST)
         self._at_once, self._later_at_once = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(LATER_AT_ONCE)
         self._logs_at_once = asyncio.Semaphore(LOGS_AT_ONCE)
@@ -108,22 +102,15 @@ class ApiServer:
 
     async def open(self) -> None:
         """Read the credentials: of ``kubeconfig``, or those of this pod. Raises CredentialsMissing."""
-        configuration = Configuration()
-        try:
-            if self._kubeconfig is None:
-                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-            else:
-                await load_kube_config(self._kubeconfig, self._context, client_configuration=configuration)
-        except (ConfigException, OSError) as error:
-            place = self._kubeconfig or "the service account of this pod"
-            raise CredentialsMissing(f"No credentials for a cluster in {place}: {error}") from error
-        self._client = ApiClient(configuration)
-        _read_environment_once(self._client.rest_client, configuration.host or "")
+        found = self._credentials = await read_credentials(self._kubeconfig, self._context)
+        self._proxy = found.proxy or proxy_for(found.host)
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=found.tls)
+        self._session = aiohttp.ClientSession(connector=connector, read_bufsize=READ_BUFFER_BYTES)
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._client is not None:
-            await self._client.close()
+        if self._session is not None:
+            await self._session.close()
 
     async def get(self, path: str, **query: str | int) -> Json:
         """One object, or one page of a list."""
@@ -195,7 +182,8 @@ class ApiServer:
         timeout_s: float,
     ) -> aiohttp.ClientResponse:  # fmt: skip
         """Send one request within the rate, and return its answer; the caller closes it."""
-        assert self._client is not None, "open the API server first"
+        session, known = self._session, self._credentials
+        assert session is not None and known is not None, "open the API server first"
         if time.monotonic() < self._paused_until:
             raise Unavailable(0, self._trouble)
         number = _fencing_of(body)
@@ -203,12 +191,15 @@ class ApiServer:
             raise Replaced(0, f"leader {number} was replaced: the newest is {self.newest_leader}")
         await self._rate.take()
         self.requests += 1
-        answer: aiohttp.ClientResponse = await self._client.call_api(
-            path, method, query_params=query, body=body, auth_settings=["BearerToken"], _preload_content=False,
-            header_params={"Accept": "application/json", "Content-Type": content_type},
-            _request_timeout=aiohttp.ClientTimeout(total=timeout_s, connect=REQUEST_TIMEOUT_S),
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        if (authorization := await known.authorization()) is not None:
+            headers["Authorization"] = authorization
+        return await session.request(
+            method, f"{known.host}{path}?{urlencode(query)}" if query else known.host + path,
+            data=None if body is None else json.dumps(body), headers=headers, proxy=self._proxy,
+            server_hostname=known.server_hostname,
+            timeout=aiohttp.ClientTimeout(total=timeout_s, connect=REQUEST_TIMEOUT_S),
         )  # fmt: skip
-        return answer
 
     def note(self, trouble: Unavailable | None) -> None:
         """Pause after a failure, longer each time; an answer ends that."""
@@ -219,21 +210,12 @@ class ApiServer:
             self._paused_until, self._trouble = time.monotonic() + self._pause_s, str(trouble)
 
 
-def _read_environment_once(rest: RESTClientObject, host: str) -> None:
-    """Give the client the proxy of the environment.
-
-    It would look for it and for ~/.netrc in a thread, for each of thousands of requests, behind those that wait for
-    the disk.
-    """
-    if (proxy := proxy_for(host)) is not None:
-        rest.proxy = rest.proxy or proxy
-    session = rest.pool_manager
-    rest.pool_manager = aiohttp.ClientSession(connector=session.connector, read_bufsize=READ_BUFFER_BYTES)
-    session.detach()
-
-
 def proxy_for(address: str) -> str | None:
-    """The proxy that the environment names for an address."""
+    """The proxy that the environment names for an address.
+
+    It is looked for once. aiohttp would look for it and for ~/.netrc in a thread, for each of thousands of requests,
+    behind those that wait for the disk.
+    """
     parts = urlsplit(address)
     return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
