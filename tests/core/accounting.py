@@ -97,6 +97,7 @@ class Books:
         for name in self.evicted | self.late:
             self.jobs[name] = dc.replace(self.jobs[name], state=JobState.PAUSING, target=JobTarget.PAUSED)
         self.sizes = self._sizes()
+        self.kept = self._kept()
         self.booked, self.booked_by = Counter[str](), Counter[tuple[str, str]]()
         for notebook in snapshot.notebooks:
             if notebook.pool == pool and notebook.state in (NotebookState.BOOKED, NotebookState.LENT):
@@ -208,13 +209,27 @@ class Books:
         return use
 
     def reserved(self) -> set[str]:
-        """Jobs that wait or restart, with a reservation on devices that are still available."""
-        return {
+        """Jobs that wait or restart, with a reservation on devices that are available, or that is kept (R25)."""
+        return self.kept | {
             one.workload
             for one in self.snapshot.reservations
             if one.workload in self.jobs and self._comes_back(self.jobs[one.workload])
             if all(part.device in self.devices for part in one.placements)
         }
+
+    def _kept(self) -> set[str]:
+        """R25: claims of several devices, and restarts, some devices of which are quarantined, for a bounded time."""
+        closed = {node.id for node in self.snapshot.nodes if not node.is_open}
+        of_pool = [one for one in self.snapshot.devices if one.pool == self.pool and one.node not in closed]
+        quarantined = {one.id for one in of_pool if one.health is Health.QUARANTINED}
+        found = set[str]()
+        for one in (one for one in self.snapshot.reservations if one.workload in self.jobs and one.starts_at is None):
+            job, devices = self.jobs[one.workload], {part.device for part in one.placements}
+            in_time = self.snapshot.now < one.reserved_at + 10_000 * (self.policy.preemption.grace_s + 10)
+            is_kept = self._comes_back(job) and (job.state is JobState.PAUSING or len(devices) > 1)
+            if is_kept and in_time and devices & quarantined and devices <= quarantined | self.devices.keys():
+                found.add(job.id)
+        return found
 
     def _comes_back(self, job: Job) -> bool:
         return job.state in WAITS or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED)

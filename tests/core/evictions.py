@@ -108,10 +108,12 @@ class _Walk:
 
     def run(self) -> Iterator[str]:
         dropped = {one.workload for one in self.actions if isinstance(one, Unreserve)}
-        for name in self.had & {one.workload for one in self.actions if isinstance(one, Reserve)} - dropped:
-            self._count(self.books.jobs[name], -1)  # promised another place: the first one is given up
-            self.had.discard(name)
+        again = self.had & {one.workload for one in self.actions if isinstance(one, Reserve)} - dropped
+        for name in again - self.books.kept:
+            self._claims_again(name)
         for action in self.actions:
+            for name in again & self.books.kept & self.had & {action.workload, getattr(action, "claimer", "")}:
+                self._claims_again(name)  # R25: at its turn
             job = self.books.jobs.get(action.workload)
             if job is None:
                 continue
@@ -140,6 +142,11 @@ class _Walk:
                 case _:
                     pass
             self.served.add(job.id)
+
+    def _claims_again(self, name: str) -> None:
+        """A job is promised another place: the first one is given up."""
+        self._count(self.books.jobs[name], -1)
+        self.had.discard(name)
 
     def _count(self, job: Job, sign: int = 1) -> None:
         milli = self.books.counted(job) if sign < 0 else self.sizes.get(job.id, self.books.size(job))
