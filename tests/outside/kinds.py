@@ -48,7 +48,7 @@ class Features:
     edits: bool = False
     """Quotas are raised and lowered, and projects are taken out and put back, while the world runs."""
     faults: bool = False
-    """Nodes are cordoned and drained, devices fail and return."""
+    """Nodes are cordoned and drained, devices fail and return; in two of three worlds work ends late."""
 
 
 KINDS: dict[str, Features] = {
@@ -98,6 +98,7 @@ def world_of(seed: int, kind: str | None = None) -> World:
     state = State(policy=policy, devices=devices, now=BEGIN)
     _past_use(random, features, state)
     world = World(state=state, seed=seed, kind=name, random=random, live_s=_live_s(random, features))
+    world.late = features.faults and seed % 3 != 2
     arriving = _dense(random, features, world) if features.dense else _arrivals(random, features, world)
     arriving = [*arriving, *_patient(random, features, world)] if features.patience else arriving
     changes = _changes(random, features, world) if features.edits or features.faults else ()

@@ -104,6 +104,11 @@ class Device:
         return self.health == "healthy" and self.reported and self.upkeep == "none"
 
     @property
+    def quarantined(self) -> bool:
+        """Whether it takes work again once the work there is gone (R58)."""
+        return self.health == "quarantined" and self.reported and self.upkeep == "none"
+
+    @property
     def loses_work(self) -> bool:
         """Whether what may be preempted has to leave it."""
         return self.health == "unhealthy" or self.upkeep == "draining"
@@ -248,7 +253,18 @@ class State:
 
     def is_lost(self, kept: Reservation) -> bool:
         """Whether a claim's reservation ends before the plan is made: a device of it is out of use (R25)."""
-        return any(not self.devices[one.device].healthy for one in kept.placements)
+        out = [self.devices[one.device] for one in kept.placements if not self.devices[one.device].healthy]
+        return bool(out) and not (all(one.quarantined for one in out) and self._is_kept(kept))
+
+    def _is_kept(self, kept: Reservation) -> bool:
+        """R25: whether a reservation stays although devices of it are quarantined."""
+        job = self.jobs.get(kept.workload)
+        several = len({one.device for one in kept.placements}) > 1
+        return job is not None and (several or job.leaves) and self.now < self.kept_until(kept)
+
+    def kept_until(self, kept: Reservation) -> int:
+        """Ten times the time to die (R58) after it was made."""
+        return kept.reserved_at + 10_000 * (max(self.policy.grace_s, self.policy.lent_grace_s) + 10)
 
     def held_milli(self, workload: str) -> int:
         return total(self.held.get(workload, ()))

@@ -99,7 +99,7 @@ class Play:
 
     def until_quiet(self) -> None:
         """P8: a fixed point is reached, and five more ticks change nothing."""
-        while self._comes_to_rest() and self.grows():
+        while self._comes_to_rest() and (self.grows() or self.keeps_quarantined()):
             pass
         for _ in range(1 if self.world.clock_stops else AFTER_REST):
             self.world.advance(1)
@@ -127,9 +127,20 @@ class Play:
         self.world.advance(10 * self.world.state.policy.grace_s + 1)
         return bool(self.step().actions)
 
+    def keeps_quarantined(self) -> bool:
+        """Let the time pass for which reservations of quarantined devices are kept (R25). Whether there are any."""
+        state = self.world.state
+        out = {one.id for one in state.devices.values() if one.quarantined}
+        kept = [one for one in state.reserved.values() if any(part.device in out for part in one.placements)]
+        if not kept or self.jumps == MOST_JUMPS:
+            return False
+        self.jumps += 1
+        state.now = max(state.now, *map(state.kept_until, kept))
+        self.world.advance(1)
+        return True
+
     def _is_quiet(self, step: Step) -> bool:
-        leaving = any(job.leaves for job in self.world.state.jobs.values())
-        return not step.actions and not leaving
+        return not step.actions and not self.world.leaving
 
     def _say(self, rule: str, text: str) -> None:
         self.note(iter([(rule, text)]))

@@ -93,6 +93,9 @@ def without_patience(function: Function) -> Function:
 
 
 FAULTS = {
+    "a reservation of quarantined devices does not end": Fault(
+        {"scheduling.reservations.kept_until": always(1 << 60)}, {"R25"}, ("faults",)
+    ),
     "a notebook above its quota is admitted": Fault(
         {"scheduling.notebook_slices._why_refused": always(None)}, {"P2"}, ("notebooks",)
     ),

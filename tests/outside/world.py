@@ -12,6 +12,7 @@ from .product import Document, plan_of
 from .steps import Step
 
 TICK_MS = 1000
+NEVER_S = 10**6
 Decide = Callable[[Document], Document]
 
 
@@ -48,6 +49,9 @@ class World:
     left_s: dict[str, int] = field(default_factory=dict)
     """The running time that a job still needs; a job that is not here runs until its time limit."""
     leaves_at: dict[str, int] = field(default_factory=dict)
+    late: bool = False
+    """Whether some work does not end in time when it is paused or stopped (R58), mostly where claims wait for more."""
+    late_jobs: set[str] = field(default_factory=set)
     frozen: bool = False
     """Whether demand and past use stay as they are."""
     clock_stops: bool = False
@@ -69,8 +73,16 @@ class World:
         for action in step.of_kind("pause", "stop"):
             if action.workload in self.state.jobs:
                 self.leaves_at[action.workload] = self.random.randint(0, action.grace_s)
+                if self.late and self.random.random() < (1 if self._has_several(action.claimer) else 0.2):
+                    self.leaves_at[action.workload] += self.random.choice((4, 12, NEVER_S, NEVER_S))
+                    self.late_jobs.add(action.workload)
         for name in step.started:
             self.leaves_at.pop(name, None)
+
+    def _has_several(self, claimer: str) -> bool:
+        """Whether a claim has several devices reserved."""
+        kept = self.state.reserved.get(claimer)
+        return kept is not None and len(kept.placements) > 1
 
     # --- the clock --------------------------------------------------------------------------------------------------
     def advance(self, seconds: int = 1) -> None:
@@ -86,6 +98,24 @@ class World:
                 self._let_work(job, seconds)
         if not self.frozen:
             self._let_arrive()
+        if self.late:
+            self._quarantine()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether work is being stopped that will end."""
+        return any(job.leaves and self.leaves_at.get(job.id, 0) < NEVER_S // 2 for job in self.state.jobs.values())
+
+    def _quarantine(self) -> None:
+        """R58: the devices of work that does not end in time are quarantined until it is gone."""
+        jobs, held = self.state.jobs, self.state.held
+        self.late_jobs = {name for name in self.late_jobs if name in jobs and jobs[name].leaves}
+        stuck = {one.device for name in self.late_jobs for one in held.get(name, ())}
+        for one in list(self.state.devices.values()):
+            known = "healthy" if one.health == "quarantined" else one.health
+            health = "quarantined" if one.id in stuck and known == "healthy" else known
+            if health != one.health:
+                self.state.devices = {**self.state.devices, one.id: replace(one, health=health)}
 
     def _let_leave(self, job: Job, seconds: int) -> None:
         self.leaves_at[job.id] = self.leaves_at.get(job.id, 0) - seconds

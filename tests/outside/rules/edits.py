@@ -107,7 +107,8 @@ def _drained(step: Step) -> Found:
                 yield "R69" if device.health == "unhealthy" else "R70", f"{job.id} stays on {device.id}, which is out"
     for kept in (*state.reserved.values(), *state.backfill.values()):
         lost = {one.device for one in kept.placements if not state.devices[one.device].healthy}
-        if lost and lost.isdisjoint(one.device for one in state.held.get(kept.workload, ())):
+        is_kept = kept.starts_at is None and not state.is_lost(kept)  # R25
+        if lost and not is_kept and lost.isdisjoint(one.device for one in state.held.get(kept.workload, ())):
             yield "R70", f"{min(lost)}, which takes no work, is reserved for {kept.workload}"
 
 

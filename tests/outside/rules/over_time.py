@@ -50,9 +50,10 @@ class Watch:
         self._note_times(step)
 
     def _note_changes(self, state: State) -> None:
-        """Devices that fail or return, and edits of the quota file, begin the times anew: a claim may end by them."""
+        """Devices that fail or return, and edits of the quota file, begin the times and counts anew: claims may end."""
         if state.devices != self.devices or state.policy is not self.policy:
-            for rows in (self.evictions, self.requested_at, self.drains, self.idle_drains):
+            timed = (self.evictions, self.requested_at, self.drains, self.idle_drains)
+            for rows in (*timed, self.paused_for, self.pairs):
                 rows.clear()
         self.devices, self.policy = state.devices, state.policy
 
@@ -91,6 +92,14 @@ class Watch:
         self.idle_drains = {name: count for name, count in self.idle_drains.items() if name in waiting}
         for name, kept in waiting.items():
             job = step.after.jobs[name]
+            if any(step.after.devices[one.device].health == "quarantined" for one in kept.placements):
+                if step.after.is_lost(kept):
+                    yield (
+                        "R25",
+                        f"{name} has had a reservation of quarantined devices for {(now - kept.reserved_at) // 1000} s",
+                    )
+                self.drains.pop(name, None)
+                continue
             if name in step.reserving and job.waits and surely_within_guarantee(step, job):
                 self.drains.setdefault(name, now)
             if job.waits and now > self.drains.get(name, now) + (policy.grace_s + 2) * 1000:
