@@ -393,6 +393,9 @@ def _pool_row(each: PoolView) -> tuple[object, ...]:
 def usage(client: Client, by: str, since: str | None, until: str | None, csv_: bool, wide: bool, json_: bool) -> None:
     """Print allocated and used GPU hours, for how much of the time the use is known, and waits.
 
+    KNOWN is the part of the allocated time with readings of the use. USED HOURS and UTILISED, the used part of the
+    allocated GPU, are of that part alone.
+
     The hours are those that begin in the period, at most 31 days. A wait is from the submit of a job to its first
     start. Work of a user in several groups is counted in each, and a job that retention removed is in no row by job.
     """

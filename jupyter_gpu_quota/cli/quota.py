@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -11,14 +12,20 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..client import Client
+from ..core.amounts import counted
 from ..messages.audit import ACTIONS, matching_actions
-from ..wire import AuditView
+from ..wire import AffectedView, AuditView
 from ..wire.csv_text import csv_text
 from ..wire.quota import PreviewView
 from .amounts import parse_instant
 from .prose import print_prose, shell_command
 from .session import FAILED, as_json, calls_service, fail, print_stderr, service_address
 from .tables import all_columns, print_json, show
+
+SHOWN_ROWS = 50
+"""The rows of the audit in a table without --all."""
+SHOWN_AFFECTED = 5
+"""The affected work of each effect in a preview without --json."""
 
 REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are removed.")
 OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
@@ -110,10 +117,9 @@ def _revision_in_force(client: Client) -> int:
 def _print_preview(found: PreviewView, lacking: Sequence[str]) -> None:
     if found.unchanged:
         print_prose("The file is the same as the one in force.")
-    for line in (*found.changes, *found.arithmetic, *found.calendar):
+    for line in (*found.arithmetic, *found.changes, *found.calendar):
         print_prose(line)
-    for each in found.affected:
-        print_prose(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
+    _print_affected(found.affected)
     if not found.affected:
         print_prose("no work is affected now")
     sys.stdout.flush()  # a refusal is the last line, also if stdout and stderr are one file
@@ -124,6 +130,21 @@ def _print_preview(found: PreviewView, lacking: Sequence[str]) -> None:
     _print_objections(found.refusals, accepted=found.acceptable and "accept_overcommit" not in lacking)
     _print_objections(found.removals, accepted="accept_removal" not in lacking)
     _print_objections(found.stops, accepted="accept_stops" not in lacking)
+
+
+def _print_affected(affected: Sequence[AffectedView]) -> None:
+    """The affected work by effect: how much, then each, of a long list the first."""
+    by_effect: dict[str, list[AffectedView]] = {}
+    for each in affected:
+        by_effect.setdefault(each.effect.replace("_", " "), []).append(each)
+    for effect, rows in by_effect.items():
+        if len(rows) > 1:
+            kinds = Counter(each.kind for each in rows)
+            print_prose(f"{effect}: {' and '.join(counted(count, kind) for kind, count in sorted(kinds.items()))}")
+        for each in rows[:SHOWN_AFFECTED]:
+            print_prose(f"{effect}: {each.message} ({each.kind} {each.job}, {each.project})")
+        if len(rows) > SHOWN_AFFECTED:
+            print_prose(f"{effect}: {len(rows) - SHOWN_AFFECTED} more; --json has all")
 
 
 def _print_objections(lines: Sequence[str], *, accepted: bool) -> None:
@@ -221,28 +242,33 @@ def _complete_actions(ctx: click.Context, parameter: click.Parameter, typed: str
 @click.option("--since", callback=parse_instant, metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
 @click.option("--until", callback=parse_instant, metavar="T", help="Only rows before this instant.")
 @click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values with all fields.")
+@click.option("--all", "all_", is_flag=True, help=f"Print all rows; without it, the newest {SHOWN_ROWS}.")
 @click.option("--hashes", is_flag=True, help="Show the hash of each row.")
 @all_columns
 @as_json
 @service_address
 @click.pass_context
 def audit(ctx: click.Context, /, **options: Any) -> None:
-    """Print all visible decisions and edits, newest first."""
+    """Print visible decisions and edits, newest first. --csv and --json have all of them."""
     if ctx.invoked_subcommand is None:
         _list_audit(**options)
 
 
 @calls_service
-def _list_audit(client: Client, csv_: bool, hashes: bool, wide: bool, json_: bool, **wanted: Any) -> None:
+def _list_audit(client: Client, csv_: bool, all_: bool, hashes: bool, wide: bool, json_: bool, **wanted: Any) -> None:
     found = client.audit(**wanted)
     if csv_ and not json_:
         _print_audit_csv(found)
         return
     columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
-    rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
+    shown = found if all_ or json_ else found[:SHOWN_ROWS]
+    rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in shown)
     given = ", ".join(f"{name}={value}" for name, value in wanted.items() if value)
     empty = f"No visible decision or edit{given and f' matches {given}'}; those of your projects are listed here."
-    show(found, columns, rows, empty=empty, json_=json_, wide=wide)
+    show(shown, columns, rows, empty=empty, json_=json_, wide=wide)
+    if more := len(found) - len(shown):
+        sys.stdout.flush()
+        print_stderr(f"{counted(more, 'older row')} not shown; --all shows all, and --since, --actor or --action fewer")
 
 
 def _print_audit_csv(found: list[AuditView]) -> None:

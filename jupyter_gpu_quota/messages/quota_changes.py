@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from ..core.amounts import counted
 from .quota_edits import AMOUNTS
 
 ITEMS = {
@@ -40,20 +42,29 @@ class FieldChange:
 def change_sentences(changes: Sequence[FieldChange]) -> list[str]:
     """One sentence for each changed item or quota, in the order of the changes.
 
-    The sentence of a removed item has none of its fields.
+    The sentence of a removed item has none of its fields, and that of a removed pool the number of its quotas.
     """
     removed = {one.path for one in changes if one.field == "name" and one.after is None}
+    with_pool = {one.path for one in changes if _is_lost_with_pool(one, removed)}
     by_section = dict[tuple[str, ...], list[FieldChange]]()
     for one in changes:
         section = one.path[: QUOTA_DEPTH if one.path[2:3] == ("quota",) else 2]
-        if one.path in removed or section[:2] not in removed:
+        if one.path in removed or (section[:2] not in removed and section not in with_pool):
             by_section.setdefault(section, []).append(one)
-    found = [_sentence(section, rows) for section, rows in by_section.items()]
+    quotas = Counter(path[QUOTA_DEPTH - 1] for path in with_pool if path[:2] not in removed)
+    found = [_sentence(section, rows, quotas) for section, rows in by_section.items()]
     more = len(found) - MAX_LISTED
     return [*found[:MAX_LISTED], *([f"The file changes {more} more sections."] if more > 0 else [])]
 
 
-def _sentence(section: tuple[str, ...], changes: Sequence[FieldChange]) -> str:
+def _is_lost_with_pool(one: FieldChange, removed: Set[tuple[str, ...]]) -> bool:
+    """Whether this is the end of a quota in a removed pool; every quota has a weight."""
+    is_end = len(one.path) == QUOTA_DEPTH and one.path[2] == "quota" and one.field == "weight" and one.after is None
+    return is_end and ("pools", one.path[3]) in removed
+
+
+def _sentence(section: tuple[str, ...], changes: Sequence[FieldChange], quotas: Mapping[str, int]) -> str:
+    """``quotas``: the number of quotas that are removed with a pool."""
     if section == ("pools",):
         return _order_sentence(changes)
     if section[0] not in ITEMS:
@@ -65,7 +76,8 @@ def _sentence(section: tuple[str, ...], changes: Sequence[FieldChange]) -> str:
     if name is None:
         return f"{owner}: {_parts_text(section, changes)}."
     if name.after is None:
-        return f"{owner} is removed."
+        lost = quotas.get(section[1], 0) if section[0] == "pools" else 0
+        return f"{owner} is removed, with {counted(lost, 'quota')} in it." if lost else f"{owner} is removed."
     parts = _parts_text(section, (one for one in changes if one is not name), new=True)
     return f"{owner} is new{': ' if parts else ''}{parts}."
 

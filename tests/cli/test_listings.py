@@ -137,3 +137,8 @@ def test_the_space_of_outputs_in_words(limit: int | None, used: int | None, keep
     storage = StorageView(limit_mib=limit, used_mib=used, keep_s=keep)
     project = ProjectView(name="fraud", priority=50, pools=[], role="member", storage=storage)
     assert storage_text(project) == text
+
+
+def test_the_help_of_usage_explains_its_columns() -> None:
+    text = " ".join(run("usage", "--help").stdout.split())
+    assert "KNOWN is the part of the allocated time with readings" in text and "UTILISED, the used part" in text

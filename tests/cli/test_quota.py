@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.cli.quota import SHOWN_AFFECTED, SHOWN_ROWS
+from jupyter_gpu_quota.client import Client
+from jupyter_gpu_quota.wire import AffectedView
+from jupyter_gpu_quota.wire.quota import PreviewView
 from tests.cli.commands import run
 from tests.client.fake_service import QUOTA_TEXT, World
 
@@ -65,9 +69,27 @@ def test_a_preview_shows_arithmetic_and_affected_work(world: World) -> None:
     )
 
 
+def test_a_preview_has_sums_first_and_counts_the_work_of_a_long_list(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [
+        AffectedView(job=f"J{n}", project="bobs", user="bob", effect="drains", message=f"bob's job {n} keeps its GPU.")
+        for n in range(SHOWN_AFFECTED + 2)
+    ]
+    found = PreviewView(changes=["Pool old is removed."], arithmetic=["Pool new: 2 = 2"], refusals=[], affected=jobs)
+    monkeypatch.setattr(Client, "preview", lambda *_, **__: found)
+    assert run("quota", "preview", "-", stdin=QUOTA_TEXT).stdout.splitlines() == [
+        "Pool new: 2 = 2",
+        "Pool old is removed.",
+        f"drains: {SHOWN_AFFECTED + 2} jobs",
+        *(f"drains: bob's job {n} keeps its GPU. (job J{n}, bobs)" for n in range(SHOWN_AFFECTED)),
+        "drains: 2 more; --json has all",
+    ]
+
+
 def test_a_preview_shows_the_edit(world: World) -> None:
     raised = run("quota", "preview", "-", stdin=f"{QUOTA_TEXT}# raise")
-    assert raised.stdout.splitlines()[0] == "Project bobs, pool train: limit 3 instead of 2."
+    assert raised.stdout.splitlines()[1] == "Project bobs, pool train: limit 3 instead of 2."
     same = run("quota", "preview", "-", stdin=f"{QUOTA_TEXT}# same")
     assert same.stdout.splitlines()[0] == "The file is the same as the one in force."
 
@@ -100,6 +122,20 @@ def test_an_invalid_quota_file_is_not_sent(world: World, tmp_path: Path, content
     (tmp_path / "q.yaml").write_bytes(content)
     assert run("quota", "apply", "q.yaml").exit_code == 1
     assert world.seen == []
+
+
+def test_the_audit_is_the_newest_rows_and_says_how_many_are_older(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,) = Client().audit()
+    rows = [row.model_copy(update={"seq": 1000 - n}) for n in range(SHOWN_ROWS + 3)]
+    monkeypatch.setattr(Client, "audit", lambda *_, **__: rows)
+    newest = run("audit")
+    assert len(newest.stdout.splitlines()) == 1 + SHOWN_ROWS and newest.stdout.splitlines()[1].startswith("1000")
+    assert newest.stderr == "3 older rows not shown; --all shows all, and --since, --actor or --action fewer\n"
+    assert len(run("audit", "--all").stdout.splitlines()) == 1 + len(rows)
+    assert len(json.loads(run("audit", "--json").stdout)) == len(rows)
+    assert len(run("audit", "--csv").stdout.splitlines()) == 1 + len(rows)
 
 
 def test_the_audit_is_a_table_a_document_and_a_sheet(world: World) -> None:

@@ -18,6 +18,7 @@ from ..requests.call import Call
 from ..requests.services import Services
 from ..state.quota_states import OwnerPool, shares_of
 from ..views.records import maybe_instant, node_view
+from ..views.work_names import work_text
 
 
 async def change(call: Call) -> NodeChangeView:
@@ -97,17 +98,17 @@ def _affected_work(services: Services, after: Snapshot, policy: Policy, node: No
     until = "it ends" if by is None else f"it ends, or {by:%Y-%m-%d %H:%M:%SZ}"
     for job in (one for one in after.jobs if one.id in on_it):
         if job.id in leaving:
-            yield _affected(services, job, "paused", f"job {job.id} saves and is queued again at its old position")
+            yield _affected(services, job, "paused", "saves and is queued again at its old position")
         elif not job.preemptible:
-            yield _affected(services, job, "stays", f"job {job.id} may not be preempted: it stays until {until}")
+            yield _affected(services, job, "stays", f"may not be preempted: it stays until {until}")
     for notebook in (one for one in after.notebooks if one.id in on_it):
-        yield _affected(services, notebook, "stays", f"notebook {notebook.id} stays until it is stopped")
+        yield _affected(services, notebook, "stays", "stays until it is stopped")
 
 
 def _affected(services: Services, work: Job | Notebook, effect: Literal["paused", "stays"], what: str) -> AffectedView:
     user = services.store_view.name_of(work.user)
     kind: Literal["job", "notebook"] = "job" if isinstance(work, Job) else "notebook"
-    message = f"{user}'s {what}."
+    message = f"{work_text(work, services.store_view)} {what}."
     return AffectedView(kind=kind, job=work.id, project=work.project, user=user, effect=effect, message=message)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from ...core.amounts import gpu_text
+from ...core.model import Job, Notebook
 from ...store.records.rows import JobRecord
 from ..access.permissions import Person, may_see
 from ..state.store_view import StoreView
@@ -34,3 +36,11 @@ def of_project(project: str | None) -> IsNamed:
 
 def seen_by(person: Person) -> IsNamed:
     return lambda record: may_see(person, record)
+
+
+def work_text(work: Job | Notebook, store_view: StoreView) -> str:
+    """A job or notebook for an admin: "bob's job digits (0AB1CDEF) in project fraud"."""
+    user, short, record = store_view.name_of(work.user), work.id[-SHORT:], store_view.mirror.jobs.get(work.id)
+    if isinstance(work, Notebook):
+        return f"{user}'s notebook of {gpu_text(work.gpu_milli)} GPU in project {work.project}"
+    return f"{user}'s job {f'{record.spec.name} ({short})' if record else short} in project {work.project}"

@@ -111,6 +111,13 @@ def test_items_are_new_or_removed() -> None:
     ]
 
 
+def test_a_removed_pool_is_one_line_with_the_number_of_its_quotas() -> None:
+    with_quotas = BASE.replace("{training: 3, limit: 6}", "{training: 3}, rest: {notebook: 0.25}")
+    new = BASE.replace(REST, "").replace(", rest: {notebook: 0.5}", "").replace("limit: 6", "limit: null")
+    new = new.replace("{training: 3, limit: null}", "{training: 3}")
+    assert changes(with_quotas, new) == ["Pool rest is removed, with 2 quotas in it."]
+
+
 def test_the_first_file_is_no_edit() -> None:
     assert changes(None, BASE) == ["No quota file is in force yet: this one is the first."]
 

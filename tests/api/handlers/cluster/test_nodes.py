@@ -64,7 +64,14 @@ def test_a_drain_lists_paused_and_staying_work_and_reduced_training_quotas(world
     assert [(each["job"], each["effect"]) for each in found["affected"]] == [
         (loose, "paused"), (firm, "stays"), (slice_, "stays")
     ]  # fmt: skip
-    assert "stays until it ends." in found["affected"][1]["message"]
+    sentences = [each["message"] for each in found["affected"]]
+    assert sentences[0] == (
+        f"bob's job python train.py ({loose[-8:]}) in project vision saves and is queued again at its old position."
+    )
+    assert sentences[1:] == [
+        f"bob's job python train.py ({firm[-8:]}) in project vision may not be preempted: it stays until it ends.",
+        "bob's notebook of 0.125 GPU in project vision stays until it is stopped.",
+    ]
     reduced = "project vision: of its training quota in pool train, 0 GPU is in force instead of 2"
     assert reduced in found["guarantees"]
     assert not found["changed"] and world.get("nodes").json["items"][0]["upkeep"] == "none"
@@ -150,7 +157,7 @@ def test_an_admin_cordons_and_drains_from_the_command_line(world: ServiceWorld) 
 
     job = running(world)
     dry = run("drain", "node-1", "--dry-run")
-    assert f"bob's job {job} saves and is queued again" in dry.stdout
+    assert f"bob's job python train.py ({job[-8:]}) in project vision saves and is queued again" in dry.stdout
     assert dry.stderr == "nothing was changed: node node-1 would be draining\n"
     assert run("cordon", "node-1").stderr == "node node-1 is cordoned\n"
     assert "cordoned" in run().stdout
