@@ -101,13 +101,8 @@ def _folder(console: Console, signals: EndSignals) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _hub(folder: Path, options: argparse.Namespace, console: Console, signals: EndSignals) -> Iterator[TemporaryHub]:
-    quota, train_gpus = folder / "quota.yaml", options.train_gpus
-    quota.write_text(quota_text(train_gpus))
-    hub = TemporaryHub(
-        folder,
-        users=HubUsers(groups=GROUPS, users=tuple(LEADS)),
-        extra_config=CONFIG.format(quota=quota, train_gpus=train_gpus),
-    )
+    train_gpus = options.train_gpus
+    hub = demo_hub(folder, train_gpus)
     console.print(
         f"A real hub on the loopback, all of it under the account [bold]{_account()}[/] (no account is created), "
         f"in {folder}. The devices are [bold]simulated[/]: {train_gpus} to train on, 1 for notebooks.",
@@ -124,6 +119,17 @@ def _hub(folder: Path, options: argparse.Namespace, console: Console, signals: E
             _keep_logs(folder, options.logs)
         how = f", {len(killed)} processes by kill" if killed else ""
         console.print(f"Everything was ended{how}.", highlight=False)
+
+
+def demo_hub(folder: Path, train_gpus: int) -> TemporaryHub:
+    """The hub of the demo, with its quota file; it is not yet started."""
+    quota = folder / "quota.yaml"
+    quota.write_text(quota_text(train_gpus))
+    return TemporaryHub(
+        folder,
+        users=HubUsers(groups=GROUPS, users=tuple(LEADS)),
+        extra_config=CONFIG.format(quota=quota, train_gpus=train_gpus),
+    )
 
 
 def _keep_logs(folder: Path, kept: Path | None) -> None:

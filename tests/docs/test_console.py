@@ -1,7 +1,7 @@
 """All commands of the pages work: they run on a real hub, page by page, in the order of the page.
 
-The hub has the README's quota file, four simulated A100 and one simulated T4. Each page has a folder of its own with
-its files, and each user the variables of a notebook.
+The hub has the README's quota file, four simulated A100 and one simulated T4; for a page whose examples are for the
+demo it is the demo's. Each page has a folder of its own with its files, and each user the variables of a notebook.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from jupyter_gpu_quota.demo.command import demo_hub
 from jupyter_gpu_quota.demo.temporary_hub import HubUsers, TemporaryHub
 from tests.docs.pages import PAGES, ROOT, Block, blocks, commands
 
@@ -30,6 +31,7 @@ c.GPUQuota.simulated_devices = [
     {{"model": "Simulated T4", "memory_mib": 16384, "count": 1}},
 ]
 """
+ON_DEMO = {ROOT / "docs/how-to/quotas.md"}
 BLOCK_TIMEOUT_S = 120
 CELL_ENDS = "\0"
 
@@ -52,12 +54,23 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporaryHub]:
         hub.end()
 
 
+@pytest.fixture(scope="module")
+def hub_of_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporaryHub]:
+    hub = demo_hub(tmp_path_factory.mktemp("demo"), 4)
+    try:
+        hub.start()
+        yield hub
+    finally:
+        hub.end()
+
+
 def _file(page: Path, name: str) -> str:
     return next(block.text for block in blocks(page) if block.kind == "file" and block.argument == name)
 
 
 @pytest.mark.parametrize("page", TYPED, ids=[str(page.relative_to(ROOT)) for page in TYPED])
-def test_the_commands_of_a_page_work(page: Path, hub: TemporaryHub, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work(page: Path, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    hub: TemporaryHub = request.getfixturevalue("hub_of_demo" if page in ON_DEMO else "hub")
     (tmp_path / "train.py").write_text(_file(ROOT / "docs/tutorial/first-job.md", "train.py"))
     for block in _notebooks(page):
         match block.kind:
@@ -92,9 +105,16 @@ def _script(block: Block, folder: Path) -> str:
     typed = commands(block)
     if block.argument.endswith("; fails"):
         typed[-1] = f"! {typed[-1]} || exit 99"
+    typed = [_must_change(line) if line.startswith("sed -i ") else line for line in typed]
     kept = folder.parent / f"{folder.name}.kept"
     keep = f'printf \'job=%q\\nnode=%q\\n\' "$job" "$node" > {kept}'
     return "\n".join(["set -euo pipefail", "job= node=", f"[ ! -e {kept} ] || . {kept}", *typed, keep])
+
+
+def _must_change(edit: str) -> str:
+    """An edit by sed that fails where it finds nothing to change."""
+    file = edit.split()[-1]
+    return f"cp {file} before; {edit}; ! cmp -s before {file} || exit 98"
 
 
 def _works(block: Block, command: list[str], hub: TemporaryHub, folder: Path) -> None:
