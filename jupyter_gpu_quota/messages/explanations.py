@@ -50,7 +50,7 @@ def explanation_sentence(explanation: Explanation, shown: Shown = frozenset) -> 
         return sentence(reason)
     return "".join(
         (
-            sentence(reason),
+            sentence(reason, advised=False),
             _backfill_text(reason),
             _unchecked_text(explanation.unchecked),
             _in_force_text(explanation.in_force),

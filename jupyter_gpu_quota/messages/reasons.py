@@ -370,15 +370,20 @@ _PATIENT = (
     "jobs of {project} start only if they end before its planned start, in about {planned_s:time}."
 )
 _OF_PATIENT_JOB = " A job with a time limit of at most {most_s:time} would start before."
-_NEVER_UNDER = "It cannot start under that, however much is free: ask for less, or for"
+_NEVER_UNDER = "It cannot start under that, however much is free"
+_ADVICE: Mapping[R, str] = {
+    R.ABOVE_LIMIT: ": ask for less, or for a higher limit",
+    R.ABOVE_TRAINING_QUOTA: ": ask for less, or for a higher quota, or for GPU that may be preempted, which may start "
+    "on any idle GPU",
+    R.ABOVE_USER_CEILING: ": ask for less, or for a higher ceiling",
+}
 _TOO_WIDE: Mapping[R, str] = {
     R.ABOVE_LIMIT: "{project} asked for {asked_milli:gpu} GPU; the limit of {limited} is {limit_milli:gpu}, of which "
-    "{notebook_milli:gpu} is kept for notebooks. " + _NEVER_UNDER + " a higher limit.",
+    "{notebook_milli:gpu} is kept for notebooks. " + _NEVER_UNDER,
     R.ABOVE_TRAINING_QUOTA: "{project} asked for {asked_milli:gpu} GPU that may not be preempted; its training quota "
-    "is {quota_milli:gpu}. " + _NEVER_UNDER + " a higher quota, or for GPU that may be preempted, which may start on "
-    "any idle GPU.",
+    "is {quota_milli:gpu}. " + _NEVER_UNDER,
     R.ABOVE_USER_CEILING: "{user} asked for {asked_milli:gpu} GPU; the ceiling for each user of {project} is "
-    "{ceiling_milli:gpu}. " + _NEVER_UNDER + " a higher ceiling.",
+    "{ceiling_milli:gpu}. " + _NEVER_UNDER,
 }
 """The sentences about a job that alone exceeds its limit, quota or ceiling: freed GPUs do not start it."""
 
@@ -397,10 +402,11 @@ def short_sentence(code: str) -> str | None:
     return pair[1] if pair else None
 
 
-def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str:
+def sentence(reason: Reason, *, began: bool = False, ended: bool = False, advised: bool = True) -> str:
     """The reason with its figures; a short sentence for a stored reason that lacks some.
 
-    ``began``: the workload has started; ``ended``: the job has ended.
+    ``began``: the workload has started; ``ended``: the job has ended. Not ``advised``: the changes that would start it
+    were tried, and follow, so the sentence suggests none.
     """
     figures = figures_of(reason) | (_BEGAN if began else _BEGINS)
     if reason.code not in SENTENCES:
@@ -413,7 +419,7 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
         figures |= job_end_figures(reason)
     figures["until"] = _UNTIL.get(str(figures.get("kind")), "it ends")
     try:
-        return rendered(_special_sentence(reason) or full, figures) + _addition(reason, figures)
+        return rendered(_special_sentence(reason, advised=advised) or full, figures) + _addition(reason, figures)
     except KeyError:
         return rendered(short, figures)
 
@@ -447,7 +453,7 @@ def warning(reason: OverShare | EnforcementTooWeak) -> str:
     return rendered(words, figures_of(reason))
 
 
-def _special_sentence(reason: Reason) -> str | None:
+def _special_sentence(reason: Reason, *, advised: bool) -> str | None:
     """The sentence of a special case; None for the usual sentence."""
     match reason:
         case WithinNotebookQuota(was="lent"):
@@ -456,15 +462,19 @@ def _special_sentence(reason: Reason) -> str | None:
             return BY_NAME[reason.code][reason.grace_s is None]
         case AboveLimit() if exceeds_bound_alone(reason):
             owner = "{project}" if reason.department is None else "its department {department}"
-            return _TOO_WIDE[reason.code].replace("{limited}", owner)
+            return _too_wide(reason.code, advised=advised).replace("{limited}", owner)
         case AboveTrainingQuota() | AboveUserCeiling() if exceeds_bound_alone(reason):
-            return _TOO_WIDE[reason.code]
+            return _too_wide(reason.code, advised=advised)
         case AboveLimit(department=str()):
             return _DEPARTMENTS_LIMIT
         case BackfillReserved(delaying=int()):
             return f"{_SOME_RESERVED} {planned_sentence(reason)}{_BACKFILL}"
         case _:
             return None
+
+
+def _too_wide(code: R, *, advised: bool) -> str:
+    return f"{_TOO_WIDE[code]}{_ADVICE[code] if advised else ''}."
 
 
 def _addition(reason: Reason, figures: Mapping[str, Figure]) -> str:
