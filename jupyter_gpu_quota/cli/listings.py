@@ -85,7 +85,7 @@ def storage_text(project: ProjectView) -> str:
 
 
 def _slice_text(each: NotebookView) -> str:
-    return f"{share_text(each.gpu_milli, each.simulated)} in pool {each.pool}, {each.state}, {each.activity}"
+    return f"{share_text(each.gpu_milli, each.simulated)} in pool {each.pool}, {each.shown_state}, {each.activity}"
 
 
 def _choice_text(each: ChoiceView) -> str:
@@ -149,13 +149,13 @@ def notebooks(client: Client, wide: bool, json_: bool) -> None:
 
 def _narrow_notebook_row(each: NotebookView) -> tuple[object, ...]:
     share = share_text(each.gpu_milli, each.simulated)
-    state, activity = ("stopped", "") if each.ended_at else (each.state, each.activity)
+    state, activity = ("stopped", "") if each.ended_at else (each.shown_state, each.activity)
     return each.id, each.user, each.project, share, state, activity
 
 
 def _notebook_row(each: NotebookView) -> tuple[object, ...]:
     usual = each.state == "booked" and each.reason and each.reason.code == "within_notebook_quota"
-    state = "stopped" if each.ended_at else each.state
+    state = "stopped" if each.ended_at else each.shown_state
     detail = each.warning or (each.reason.message if each.reason and not usual else "")
     return (
         each.id,

@@ -64,7 +64,7 @@ def _use(milli: int | None) -> str:
 
 def _notebook_row(each: NotebookView) -> Row:
     idle = each.warning or (each.idle.message if each.idle else None)
-    return each.id, each.project, each.pool, gpu_text(each.gpu_milli), each.state, _use(each.utilised_milli), idle
+    return each.id, each.project, each.pool, gpu_text(each.gpu_milli), each.shown_state, _use(each.utilised_milli), idle
 
 
 def _project_row(project: ProjectView, pool: ProjectPoolView) -> Row:

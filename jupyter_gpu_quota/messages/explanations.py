@@ -28,7 +28,7 @@ _STATES: dict[str, str] = {
     JobState.FAILED: "It failed.",
     JobState.CANCELLED: "It was cancelled.",
     NotebookState.BOOKED: "Its slice is booked.",
-    NotebookState.LENT: "Its slice is booked, and lent to preemptible jobs while the notebook is idle.",
+    NotebookState.LENT: "Its slice is booked, and offered to preemptible jobs while the notebook is idle.",
     NotebookState.RETURNED: "Its slice was returned.",
 }
 """The sentences for a workload that does not wait."""

@@ -203,9 +203,9 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
     ),
     R.LENT_WHILE_IDLE: (
         "The notebook is idle and none of its processes is on the GPU, so its slice of {gpu_milli:gpu} GPU in pool "
-        "{pool} is lent to preemptible jobs. It stays booked for {release_after_s:time}: when the notebook is used "
+        "{pool} is offered to preemptible jobs. It stays booked for {release_after_s:time}: when the notebook is used "
         "again, those jobs end or are paused within {lent_grace_s:time} and the notebook gets its slice back.",
-        "The notebook is idle, so its slice is lent; the notebook gets it back when it is used again.",
+        "The notebook is idle, so its slice is offered to jobs; the notebook gets it back when it is used again.",
     ),
     R.SLICE_RELEASED: (
         "The notebook was idle for {release_after_s:time} after its slice of {gpu_milli:gpu} GPU was lent, so the "

@@ -50,6 +50,7 @@ class NotebookView(Wire):
     """One notebook's slice.
 
     ``state`` is requested, booked, lent (booked and idle), refused or returned; ``activity`` is busy, idle or unknown.
+    ``borrowed``: other work runs on the lent slice; until then the slice is only offered. Null from an older service.
     ``idle`` is the idle state, null before the first classification. ``utilised_milli`` is the use of its slice by the
     newest reading; null with the cause in ``utilised_unknown`` if unknown. ``memory_used_mib`` is its use of the
     memory of its devices by the same reading; null if unknown.
@@ -78,6 +79,12 @@ class NotebookView(Wire):
     utilised_unknown: str | None = None
     memory_used_mib: int | None = None
     warning: str | None = None
+    borrowed: bool | None = None
+
+    @property
+    def shown_state(self) -> str:
+        """The state as listings have it: a lent slice on which no work runs is only offered."""
+        return "offered" if self.state == "lent" and self.borrowed is False else self.state
 
 
 class RequestedSliceView(NotebookView):

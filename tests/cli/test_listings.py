@@ -62,6 +62,17 @@ def test_places_are_tables_and_documents(world: World, command: str, words: list
     assert len(json.loads(run(command, "--json").stdout)) == 1
 
 
+@pytest.mark.parametrize(("borrowed", "shown"), [(False, "offered"), (True, "lent"), (None, "lent")])
+def test_a_slice_is_lent_only_where_work_runs_on_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, borrowed: bool | None, shown: str
+) -> None:
+    (slice_,) = Client().notebooks()
+    lent = slice_.model_copy(update={"state": "lent", "borrowed": borrowed})
+    monkeypatch.setattr(Client, "notebooks", lambda *_, **__: [lent])
+    for wide in ([], ["--wide"]):
+        assert f" {shown} " in run("notebooks", *wide).stdout
+
+
 def test_devices_stand_by_pool_node_and_number(world: World) -> None:
     places = (("small", "n1", 0), ("big", "n2", 0), ("big", "n1", 10), ("big", "n1", 9))
     world.devices = [device_view(f"{pool}-{node}-{index}", pool, node, index) for pool, node, index in places]

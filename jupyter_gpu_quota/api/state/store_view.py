@@ -6,14 +6,14 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from ...core.eviction.removal import removal_reason
-from ...core.model import Allocation, Device, Health, Job, Node, Notebook
+from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, Node, Notebook, NotebookState
 from ...core.quota.in_force import last_change_at
 from ...core.reason_figures import reason_from
 from ...core.reasons import EnforcementTooWeak, OverShare, Reason
@@ -116,6 +116,7 @@ class StoreView:
         self.nodes: dict[str, Node] = {}
         self.allocations: dict[str, Allocation] = {}
         self._held: dict[str, dict[str, Allocation]] = {}
+        self._allocated: tuple[int, Counter[str]] = (-1, Counter())
 
     async def read(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Read the store outside the event loop; may raise StoreUnavailable."""
@@ -416,6 +417,22 @@ class StoreView:
     # --- lookups ------------------------------------------------------------------------------------------------------
     def allocations_of(self, workload: str) -> Sequence[Allocation]:
         return sorted(self._held.get(workload, {}).values(), key=lambda part: (part.rank, part.device, part.id))
+
+    def is_borrowed(self, notebook: Notebook) -> bool:
+        """Whether other work runs on a lent slice: its device has not enough GPU left for it to return."""
+        device = self.mirror.devices.get(notebook.device or "")
+        if notebook.state is not NotebookState.LENT or device is None:
+            return False
+        return self._allocated_milli(device.id) + device.foreign_milli + notebook.gpu_milli > WHOLE_DEVICE
+
+    def _allocated_milli(self, device: str) -> int:
+        """The sum of a device's allocations; all sums are computed once per generation."""
+        if self._allocated[0] != self.generation:
+            sums = Counter[str]()
+            for part in self.allocations.values():
+                sums[part.device] += part.gpu_milli
+            self._allocated = self.generation, sums
+        return self._allocated[1][device]
 
     def devices_in(self, pool: str) -> list[Device]:
         return [device for device in self.mirror.reported_devices() if device.pool == pool]

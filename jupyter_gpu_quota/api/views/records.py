@@ -287,7 +287,12 @@ def notebook_view(record: NotebookRecord, store_view: StoreView) -> NotebookView
     found = copied(NotebookView, record, notebook) | _of_allocations(store_view.allocations_of(notebook.id), store_view)
     found |= {"user": store_view.name_of(notebook.user), "reason": notebook_reason(record, store_view)}
     memory = store_view.memory_used_mib(store_view.allocations_of(notebook.id))
-    return NotebookView(**found, simulated=store_view.is_simulated(notebook.pool), memory_used_mib=memory)
+    return NotebookView(
+        **found,
+        simulated=store_view.is_simulated(notebook.pool),
+        memory_used_mib=memory,
+        borrowed=store_view.is_borrowed(notebook),
+    )
 
 
 NO_SAMPLE = "it was not read yet"

@@ -64,7 +64,7 @@ def slice_of_server(client: Client) -> Result:
     if found is None:
         return warn("slice", f"the service has no slice {own[-8:]} of yours", "restart the notebook server")
     held = f", memory {found.enforcement.memory}" if found.enforcement else ""
-    return ok("slice", f"{gpu_text(found.gpu_milli)} GPU in pool {found.pool}, {found.state}{held}")
+    return ok("slice", f"{gpu_text(found.gpu_milli)} GPU in pool {found.pool}, {found.shown_state}{held}")
 
 
 def release(client: Client) -> Result:

@@ -47,6 +47,15 @@ def test_a_job_is_held_released_and_cancelled_with_the_keyboard(world: ServiceWo
     page.context.close()
 
 
+def test_the_changes_that_would_start_a_job_are_shown_once(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="large", gpu="3", preemptible=False)["id"]
+    world.run(world.services.store_view.refresh())
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    seen(page, "It would start if", "#reason")
+    assert page.locator("main").inner_text().count("It would start if") == 1
+    page.context.close()
+
+
 @pytest.mark.parametrize(
     ("who", "buttons"),
     [

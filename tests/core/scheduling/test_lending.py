@@ -48,7 +48,7 @@ def test_the_slice_of_an_idle_notebook_runs_a_borrower_and_stays_booked() -> Non
     made = idle_notebook()
     (lend,) = made.tick().actions
     assert isinstance(lend, Lend)
-    assert "its slice of 1 GPU in pool t is lent to preemptible jobs. It stays booked for 1 hour" in sentence(
+    assert "its slice of 1 GPU in pool t is offered to preemptible jobs. It stays booked for 1 hour" in sentence(
         lend.reason
     )
     assert kinds(made) == ["Start b1"] and made.jobs["b1"].borrower
@@ -365,7 +365,7 @@ def test_a_lent_slice_and_a_returning_owner_have_their_reasons() -> None:
     made = idle_notebook()
     made.settle()
     assert explanation_sentence(explain(made.snapshot(), made.policy, "nb-a1")) == (
-        "Its slice is booked, and lent to preemptible jobs while the notebook is idle."
+        "Its slice is booked, and offered to preemptible jobs while the notebook is idle."
     )
     made.set_activity("nb-a1", Activity.BUSY)
     made.drain_ticks = 3

@@ -8,7 +8,7 @@ import { gpus, useClock } from '@jupyter-gpu-quota/components';
 /** A sign for each state, so that states differ not only by colour. */
 const SIGNS: Record<string, string> = {
   queued: '○', starting: '◔', running: '●', pausing: '◑', paused: '❙❙', held: '■',
-  succeeded: '✓', failed: '✕', cancelled: '–', requested: '○', booked: '●', lent: '◐',
+  succeeded: '✓', failed: '✕', cancelled: '–', requested: '○', booked: '●', offered: '◔', lent: '◐',
   refused: '✕', returned: '–', stopped: '■',
 };
 

@@ -303,13 +303,28 @@ def test_the_slice_of_an_idle_notebook_is_lent_and_returned_on_a_new_request(wor
     world.run(world.services.store_view.refresh())
     lent = world.get(f"notebooks/{slice_['id']}").json
     assert (lent["state"], lent["activity"], lent["allocations"]) == ("lent", "idle", [])
-    assert lent["reason"]["code"] == "lent_while_idle"
+    assert lent["reason"]["code"] == "lent_while_idle" and lent["borrowed"] is False
     assert world.get("me").json["notebook_choices"][0]["used_milli"] == 125
-    assert "lent to preemptible jobs" in world.get(f"explain/{slice_['id']}").json["reason"]["message"]
+    assert "offered to preemptible jobs" in world.get(f"explain/{slice_['id']}").json["reason"]["message"]
     with world.stepping():
         again = world.post("notebooks", "hub", asked).json
     assert (again["id"], again["state"], again["activity"]) == (slice_["id"], "booked", "busy")
     assert again["allocations"][0]["device"] == slice_["allocations"][0]["device"]
+
+
+def test_a_lent_slice_is_borrowed_once_a_job_runs_on_it(world: ServiceWorld) -> None:
+    assert world.put_quota(QUOTA.replace("uses: [notebook]", "uses: [notebook, training]")).status == 200
+    lending(world)
+    with world.stepping():
+        slice_ = ask(world).json["id"]
+    world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=True))
+    world.step()
+    world.run(world.services.store_view.refresh())
+    assert world.get(f"notebooks/{slice_}").json["borrowed"] is False
+    world.submit("bob", project="vision", pool="build", gpu="1")
+    world.step()
+    world.run(world.services.store_view.refresh())
+    assert world.get(f"notebooks/{slice_}").json["borrowed"] is True
 
 
 def test_the_audit_has_the_loan_of_a_slice_with_its_reason(world: ServiceWorld) -> None:
@@ -321,7 +336,7 @@ def test_the_audit_has_the_loan_of_a_slice_with_its_reason(world: ServiceWorld) 
     found = {row["kind"]: row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]}
     assert found["notebook.activity"] == "reported that bob's notebook is idle, which was unknown"
     assert found["lend"].startswith(
-        "lent the slice of bob's notebook. The notebook is idle and none of its processes is on the GPU"
+        "offered the slice of bob's notebook to jobs. The notebook is idle and none of its processes is on the GPU"
     )
 
 

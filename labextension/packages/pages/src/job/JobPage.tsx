@@ -1,6 +1,6 @@
 /** One job: its state and reason, its metrics, its details, its log, its outputs and its attempts. */
 
-import { WAITING, type Explanation, type JobDetail } from '@jupyter-gpu-quota/api';
+import { type Explanation, type JobDetail } from '@jupyter-gpu-quota/api';
 import { JobActions, MetricCharts, ProvenanceDetails, Start } from '@jupyter-gpu-quota/components';
 
 import type { Frame } from '../frame';
@@ -72,6 +72,7 @@ function State({ job }: { job: JobDetail }): JSX.Element {
   );
 }
 
+/** The reason of the present state; for a waiting job it ends with the changes that would start it. */
 function Now({ job, explanation }: { job: JobDetail; explanation: Explanation }): JSX.Element {
   return (
     <section aria-labelledby="now-title" id="now">
@@ -87,16 +88,6 @@ function Now({ job, explanation }: { job: JobDetail; explanation: Explanation })
         <p>
           Position {job.queue_position} of the waiting jobs of pool {job.pool}.
         </p>
-      )}
-      {WAITING.has(job.state) && explanation.would_start.length > 0 && (
-        <>
-          <h3>What would start it</h3>
-          <ul id="would-start">
-            {explanation.would_start.map(change => (
-              <li key={change.message}>{change.message}</li>
-            ))}
-          </ul>
-        </>
       )}
       {job.progress && (
         <p id="progress">

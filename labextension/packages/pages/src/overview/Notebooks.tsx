@@ -66,7 +66,7 @@ function columnsOf(onDevice: (device: string) => void): ColumnDef<Notebook>[] {
       meta: { label: 'Device' },
       cell: ({ row }) => <Placed notebook={row.original} onDevice={onDevice} />,
     },
-    { id: 'state', accessorKey: 'state', header: 'State', meta: { label: 'State' }, cell: ({ row }) => <State notebook={row.original} /> },
+    { id: 'state', accessorFn: shownState, header: 'State', meta: { label: 'State' }, cell: ({ row }) => <State notebook={row.original} /> },
     { id: 'activity', accessorKey: 'activity', header: 'Activity', meta: { label: 'Activity' }, cell: ({ row }) => <Activity notebook={row.original} /> },
     {
       id: 'since',
@@ -98,12 +98,17 @@ function Placed({ notebook, onDevice }: { notebook: Notebook; onDevice(device: s
 
 const EXPLAINED: ReadonlySet<string> = new Set(['project_gone', 'pool_gone', 'device_quarantined', 'device_unavailable']);
 
+/** A lent slice on which no work runs is only offered. */
+function shownState({ state, borrowed }: Notebook): string {
+  return state === 'lent' && borrowed === false ? 'offered' : state;
+}
+
 function State({ notebook }: { notebook: Notebook }): JSX.Element {
   const { reason } = notebook;
   const isExplained = reason && (notebook.ended_at || notebook.state === 'requested' || EXPLAINED.has(reason.code));
   return (
     <>
-      <StateTag state={notebook.ended_at ? 'stopped' : notebook.state} />
+      <StateTag state={notebook.ended_at ? 'stopped' : shownState(notebook)} />
       {isExplained ? (
         <span className="under">{reason.message}</span>
       ) : (
