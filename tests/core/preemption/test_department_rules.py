@@ -473,3 +473,28 @@ def test_the_reason_of_a_job_at_its_departments_limit_has_the_figures_of_the_dep
     assert sentence(reason_from(ReasonCode.ABOVE_LIMIT)) == (
         "Its project, or the department of its project, is at its limit."
     )
+
+
+# R35
+@pytest.mark.xfail(
+    strict=True, reason="an elastic sibling above its minimum brings the department above its fair share"
+)
+def test_a_department_does_not_bound_a_claim_that_moves_work_of_its_own_projects() -> None:
+    """b3 uses more than b wants, so that the department of all uses more than its fair share; a moves only its own."""
+    made = world(
+        """
+        pool t 2x4
+        a 0.5 of t
+        b 0 of t, weight 0
+        c 0 of t
+        b runs 1 on n1g3
+        a runs 0.25 ranks 2-3 held 3 on n1g0,n1g0,n1g0
+        c runs 0.3 on n1g1
+        a runs 0.25 on n1g1
+        a runs 0.6 on n2g0
+        b runs 1 ranks 1-2 held 2 on n2g1,n2g2
+        a queues 1
+        a queues 0.6 ranks 2-3
+        """
+    )
+    check_departments_that_change_nothing(made.snapshot(), made.policy, made.decide())
