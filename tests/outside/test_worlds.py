@@ -74,7 +74,7 @@ FIXED = (
 """Worlds in which a plan broke a rule before, or seemed to."""
 
 
-BROKEN: tuple[tuple[str, int, str], ...] = ()
+BROKEN = (("faults", 7059, "P8"), ("faults", 7377, "R6"), ("faults", 7543, "P8"))
 """Worlds in which a plan breaks a rule; one that no longer breaks it moves to :data:`FIXED`."""
 
 
