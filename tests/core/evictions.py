@@ -111,8 +111,9 @@ class _Walk:
         again = self.had & {one.workload for one in self.actions if isinstance(one, Reserve)} - dropped
         for name in again - self.books.kept:
             self._claims_again(name)
+        kept_again = self.books.kept & (again | (self.had & self.dropped.keys()))
         for action in self.actions:
-            for name in again & self.books.kept & self.had & {action.workload, getattr(action, "claimer", "")}:
+            for name in kept_again & self.had & {action.workload, _claimer_of(action)}:
                 self._claims_again(name)  # R25: at its turn
             job = self.books.jobs.get(action.workload)
             if job is None:
