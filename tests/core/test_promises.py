@@ -1,6 +1,6 @@
 """P1 to P12 and P14 over random worlds, with one level and two, by the checkers in ``promises.py``.
 
-``GPU_QUOTA_WORLDS`` sets how many worlds are played (default 100); the soak sets more. ``GPU_QUOTA_SHRINK`` looks for
+``GPU_QUOTA_WORLDS`` sets how many worlds are played (default 60); the soak sets more. ``GPU_QUOTA_SHRINK`` looks for
 a smaller world when one fails, which can take minutes.
 
 "No job is paused twice on the way" (P8) is asserted for pauses between projects. Inside a project it cannot hold beside
@@ -45,7 +45,7 @@ from tests.core.promises import check_guarantees, check_instant, check_order_is_
 from tests.core.quarantined import check_quarantined_reservations, claims, kept_until, on_quarantined, quarantine
 from tests.core.world import BEGIN, World
 
-WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "100"))
+WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "60"))
 SIZES = {
     "whole": (1000, 1000, 1000, 2000, 3000),
     "fractions": (100, 250, 300, 500, 600, 1000),
