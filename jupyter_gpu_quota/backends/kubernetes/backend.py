@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from ..protocol import DeviceUsers, Inventory
 from ..rendering.pods import PodSettings
 from .client.api_server import ApiServer, Json
 from .client.fencing import ClusterFence
 from .client.informer import Informer
+from .client.kept_fields import kept_of_claim, kept_of_node, kept_of_pod
 from .client.loop_thread import LoopThread
-from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
+from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours
 from .devices.inventory import PublishedDevice, inventory, is_lost, published_devices, why_not_ready
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
@@ -43,9 +45,10 @@ class KubernetesBackend:
         self._server, self._thread, self._settings = ApiServer(kubeconfig, context), LoopThread(), settings
         volume = JobVolume(os.fspath(state_dir), log_limit_mib, bundles_dir=bundles_dir)
         volume.make_layout()
-        self._nodes = Informer(self._server, "/api/v1/nodes")
+        of_node = partial(kept_of_node, topology_labels=settings.topology_labels)
+        self._nodes = Informer(self._server, "/api/v1/nodes", kept=of_node)
         self._slices = Informer(self._server, "/apis/resource.k8s.io/v1/resourceslices")
-        self._claims = Informer(self._server, "/apis/resource.k8s.io/v1/resourceclaims")
+        self._claims = Informer(self._server, "/apis/resource.k8s.io/v1/resourceclaims", kept=kept_of_claim)
         self._all_pods = Informer(self._server, "/api/v1/pods", kept=kept_of_pod, fieldSelector=PRESENT)
         self._fence_server = ApiServer(kubeconfig, context)
         fence = ClusterFence(self._fence_server, settings.namespace)
@@ -107,11 +110,11 @@ class KubernetesBackend:
 
     def _use_by_others(self, users: DeviceUsers) -> dict[str, int] | None:
         """The use of devices by pods and claims that are not ours; None while it is not known."""
-        if not (self._slices.is_synced and self._claims.is_synced and self._all_pods.is_synced):
+        if not all(each.is_synced for each in (self._nodes, self._slices, self._claims, self._all_pods)):
             return None
         pods, claims = (self._of_others(each) for each in (self._all_pods, self._claims))
         published = published_devices(list(self._slices.objects.values()), self._settings.driver)
-        return claimed_by_others(claims, published) | counted_by_others(pods, users)
+        return claimed_by_others(claims, published) | counted_by_others(pods, users, list(self._nodes.objects.values()))
 
     def _of_others(self, informer: Informer) -> list[Json]:
         hub, namespace = self._settings.hub, self._settings.namespace

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.model import Device, Node
+from ..rendering.plugin_resources import is_gpu_resource
 from ..rendering.pods import PodSettings
 from .client.api_server import ApiServer, Json, RequestFailed
 from .client.fencing import ClusterFence, FenceMissing
-from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours, kept_of_pod
-from .devices.inventory import PublishedDevice, inventory, published_devices
+from .client.kept_fields import kept_of_pod
+from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours
+from .devices.inventory import PublishedDevice, inventory, not_allocatable, published_devices, slices_of
 from .devices.taints import untolerated
 from .permissions import PERMISSIONS, Permission
 
@@ -23,7 +25,8 @@ class ClusterReport:
     """``fence`` is the newest fencing number, or why there is none in force. ``unread`` is why there are no devices.
 
     ``published`` are by UUID; ``used_by_others`` are milli-GPU by device; ``taints`` are those
-    that jobs do not tolerate, of schedulable nodes with devices.
+    that jobs do not tolerate, of schedulable nodes with devices. ``sliced`` has in how many time slices the plugin of a
+    node divides each device, ``unhealthy`` how many of its devices the plugin does not give.
     """
 
     version: str
@@ -34,6 +37,8 @@ class ClusterReport:
     published: Mapping[str, PublishedDevice]
     used_by_others: Mapping[str, int]
     taints: Mapping[str, Sequence[str]]
+    sliced: Mapping[str, int] = field(default_factory=dict)
+    unhealthy: Mapping[str, int] = field(default_factory=dict)
     unread: str = ""
 
 
@@ -52,7 +57,7 @@ async def read_cluster(server: ApiServer, settings: PodSettings) -> ClusterRepor
     used = _used_by_others(claims, pods, devices, published, settings)
     return ClusterReport(
         **about, nodes=found, devices=devices, published={each.uuid: each for each in published}, used_by_others=used,
-        taints=_taints(nodes, {each.id for each in found}, settings),
+        taints=_taints(nodes, {each.id for each in found}, settings), **_of_plugins(nodes),
     )  # fmt: skip
 
 
@@ -66,6 +71,18 @@ def _taints(nodes: Sequence[Json], with_devices: Container[str], settings: PodSe
     schedulable = [node for node in nodes if not node["spec"].get("unschedulable")]
     found = {node["metadata"]["name"]: untolerated(node, tolerations) for node in schedulable}
     return {name: taints for name, taints in found.items() if taints and name in with_devices}
+
+
+def _of_plugins(nodes: Sequence[Json]) -> dict[str, Any]:
+    """What the device plugins of nodes say of devices that jobs do not get."""
+    sliced, unhealthy = dict[str, int](), dict[str, int]()
+    for node in nodes:
+        name, resources = node["metadata"]["name"], filter(is_gpu_resource, node.get("status", {}).get("capacity", {}))
+        if slices := max((slices_of(node, each) for each in resources), default=0):
+            sliced[name] = slices
+        elif lacking := sum(not_allocatable(node).values()):
+            unhealthy[name] = lacking
+    return {"sliced": sliced, "unhealthy": unhealthy}
 
 
 def _used_by_others(

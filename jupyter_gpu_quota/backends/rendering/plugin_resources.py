@@ -10,6 +10,10 @@ from ...core.amounts import gpu_text
 
 GPU_RESOURCE, MIG_PREFIX = "nvidia.com/gpu", "nvidia.com/mig-"
 
+MODEL_LABEL = f"{GPU_RESOURCE}.product"
+LABELS_OF_RESOURCES = ("memory", "replicas", "sharing-strategy")
+"""The ends of the labels that say more of a resource, by NVIDIA's gpu-feature-discovery."""
+
 _MIG_ID = re.compile(r"mig-(\S+)-\d+\Z")
 _INSTANCE = "instance-"
 _OF_INSTANCES = "-MIG-"
@@ -22,6 +26,12 @@ _SHARED = ".shared"
 def is_gpu_resource(name: str) -> bool:
     """Whether a resource counts whole GPUs or MIG instances."""
     return name == GPU_RESOURCE or (name.startswith(MIG_PREFIX) and not name.endswith(_SHARED))
+
+
+def resource_of_label(label: str) -> str | None:
+    """The resource of which a label of a node says more; None: it is another label."""
+    resource, _, end = label.rpartition(".")
+    return resource if end in LABELS_OF_RESOURCES and is_gpu_resource(resource) else None
 
 
 def device_id(node: str, resource: str, model: str, number: int) -> str:

@@ -71,6 +71,7 @@ def results(found: ClusterReport, settings: PodSettings) -> Iterator[Result]:
         yield skip("devices", f"the devices cannot be listed: {found.unread}")
         return
     yield _devices(found)
+    yield from _of_plugins(found)
     yield _taints(found)
     yield _fractions(found, settings)
     yield topology(found.nodes, settings.topology_labels)
@@ -101,6 +102,20 @@ def _devices(found: ClusterReport) -> Result:
     nodes = len({each.node for each in found.devices})
     parts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
     return ok("devices", f"{counted(len(found.devices), 'device')} on {counted(nodes, 'node')}: {parts}")
+
+
+def _of_plugins(found: ClusterReport) -> Iterator[Result]:
+    """Devices that a device plugin counts, and that jobs do not get."""
+    if found.sliced:
+        names = ", ".join(f"{node} ({slices} of each device)" for node, slices in sorted(found.sliced.items()))
+        advice = (
+            "set replicas to 1 in the plugin's configuration of these nodes; shares of a device need no time slices"
+        )
+        yield warn("time slices", f"the device plugin gives slices, which are not used as devices, on {names}", advice)
+    if found.unhealthy:
+        names = ", ".join(f"{node} ({number})" for node, number in sorted(found.unhealthy.items()))
+        advice = "read the log of the device plugin on these nodes"
+        yield warn("unhealthy", f"the device plugin does not give all devices of {names}", advice)
 
 
 def _taints(found: ClusterReport) -> Result:

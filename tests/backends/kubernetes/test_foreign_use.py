@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.client.kept_fields import kept_of_node, kept_of_pod
 from jupyter_gpu_quota.backends.kubernetes.devices.foreign_use import (
     changed_use,
     claimed_by_others,
     counted_by_others,
     is_ours,
-    kept_of_pod,
 )
 from jupyter_gpu_quota.backends.kubernetes.devices.inventory import PublishedDevice
 from jupyter_gpu_quota.core.model import Allocation, Device
@@ -52,6 +52,19 @@ def slot(index: int, **more: Any) -> Device:
 def pod(gpus: int, **metadata: Any) -> dict[str, Any]:
     containers = [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}, {"name": "d"}]
     return kept_of_pod({"metadata": {"name": "x", **metadata}, "spec": {"nodeName": "n", "containers": containers}})
+
+
+def node(gpus: int, given: int) -> dict[str, Any]:
+    status = {"capacity": {"nvidia.com/gpu": str(gpus), "cpu": "8"}, "allocatable": {"nvidia.com/gpu": str(given)}}
+    return kept_of_node({"metadata": {"name": "n"}, "spec": {}, "status": status})
+
+
+def test_devices_that_their_plugin_does_not_give_take_the_last_slots_that_our_work_does_not_have() -> None:
+    held = Allocation(id="a", workload="J", rank=0, device="n/3", gpu_milli=1000, memory_mib=1)
+    users = {slot(0): [], slot(1): [], slot(2): [], slot(3): [held]}
+    assert counted_by_others([], users, [node(4, 4)]) == {}
+    assert counted_by_others([pod(1)], users, [node(4, 3)]) == {"n/1": 1000, "n/2": 1000}
+    assert counted_by_others([], {slot(0): [held]}, [node(1, 0)]) == {}, "the work that has it goes on"
 
 
 def test_requests_of_others_take_the_last_slots_that_our_work_does_not_have() -> None:

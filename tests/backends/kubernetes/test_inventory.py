@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.client.kept_fields import kept_of_node
 from jupyter_gpu_quota.backends.kubernetes.devices.inventory import PublishedDevice
 from jupyter_gpu_quota.backends.kubernetes.devices.inventory import inventory as inventory_of
 from jupyter_gpu_quota.backends.kubernetes.devices.inventory import published_devices as devices_of
@@ -81,6 +82,20 @@ def test_a_device_plugin_counts_slots_without_a_uuid() -> None:
     assert [(each.id, each.index, each.model, each.memory_mib, each.uuid) for each in devices] == [
         ("gpu01/0", 0, "NVIDIA-H100", 81_559, None), ("gpu01/1", 1, "NVIDIA-H100", 81_559, None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("labels", "devices"),
+    [
+        pytest.param({"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"}, 0, id="time slices"),
+        pytest.param({"gpu.replicas": "4", "gpu.sharing-strategy": "mps"}, 0, id="clients of MPS"),
+        pytest.param({"gpu.replicas": "1", "gpu.sharing-strategy": "none"}, 8, id="whole devices"),
+        pytest.param({"gpu.replicas": "4"}, 8, id="no strategy"),
+    ],
+)
+def test_a_time_slice_of_a_plugin_is_no_device(labels: dict[str, str], devices: int) -> None:
+    given = node("gpu01", 8, labels={f"nvidia.com/{name}": value for name, value in labels.items()})
+    assert len(inventory([given], []).devices) == len(inventory([kept_of_node(given)], []).devices) == devices
 
 
 def test_a_label_or_annotation_that_is_no_number_hides_no_other_node() -> None:

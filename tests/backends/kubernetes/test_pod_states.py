@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.client.kept_fields import kept_of_rank
 from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import (
     abandoned_status,
     is_abandoned,
     is_over,
-    kept_of_rank,
     rank_status,
     why_lost,
     why_waiting,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.client.informer import version_of
 from jupyter_gpu_quota.backends.protocol import DataSource, StartOrder, StopNotebookOrder
 from jupyter_gpu_quota.backends.rendering.pods import REQUIRED
 from jupyter_gpu_quota.core.model import Device, Placement
@@ -315,8 +316,8 @@ def test_no_file_is_removed_while_the_pods_are_not_known(world: KubernetesWorld,
     jobs = world.another().jobs
     until(lambda: jobs.objects.pods_of("J", 1))
     pod = f"/api/v1/namespaces/{world.namespace}/pods/gq-j-1-0"
-    world.plane.patch(pod, {"metadata": {"annotations": {"seen": "by the watch"}}})
-    until(lambda: "seen" in jobs.objects.pods_of("J", 1)[0]["metadata"]["annotations"], what="the watch is open")
+    changed = version_of(world.plane.patch(pod, {"metadata": {"annotations": {"seen": "by the watch"}}}))
+    until(lambda: version_of(jobs.objects.pods_of("J", 1)[0]) >= changed, what="the watch is open")
     jobs.objects.pods.objects.clear()
     jobs.objects.pods.is_synced = False
     jobs.forget("J")

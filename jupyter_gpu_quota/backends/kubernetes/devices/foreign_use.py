@@ -15,17 +15,10 @@ from ....core.model import WHOLE_DEVICE, Device
 from ...protocol import DeviceUsers
 from ...rendering.cluster_names import HUB
 from ...rendering.plugin_resources import is_gpu_resource, resource_of
-from .inventory import MIB, PublishedDevice
+from .inventory import MIB, PublishedDevice, not_allocatable
 from .quantities import exact, whole
 
 Json = dict[str, Any]
-
-
-def kept_of_pod(pod: Json) -> Json:
-    """The needed fields of a pod of the cluster; the rest is not kept in memory."""
-    metadata = {name: pod["metadata"].get(name) for name in ("name", "namespace", "resourceVersion", "labels")}
-    containers = [{"resources": each.get("resources", {})} for each in pod["spec"]["containers"]]
-    return {"metadata": metadata, "spec": {"nodeName": pod["spec"].get("nodeName"), "containers": containers}}
 
 
 def is_ours(found: Json, hub: str, namespace: str) -> bool:
@@ -56,9 +49,18 @@ def _milli(memory: str | None, device: PublishedDevice) -> int:
     return min(WHOLE_DEVICE, -int(-part // 1))
 
 
-def counted_by_others(pods: Iterable[Json], users: DeviceUsers) -> dict[str, int]:
-    """The same for the slots of device plugins, from the requests of these pods of others."""
-    requested = Counter[tuple[str, str]]()
+def counted_by_others(pods: Iterable[Json], users: DeviceUsers, nodes: Iterable[Json] = ()) -> dict[str, int]:
+    """The same for the slots of device plugins, from the requests of these pods of others.
+
+    So many devices of these nodes that their plugins do not give, since they are unhealthy, count as used by others.
+    """
+    requested = Counter(
+        {
+            (node["metadata"]["name"], resource): number
+            for node in nodes
+            for resource, number in not_allocatable(node).items()
+        }
+    )
     for pod in pods:
         for container in pod["spec"]["containers"]:
             for resource, number in _requested(container).items():

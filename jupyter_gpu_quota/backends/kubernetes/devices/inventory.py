@@ -14,13 +14,12 @@ from typing import Any
 from ....core.model import Device, Node
 from ...protocol import Inventory
 from ...rendering.cluster_names import SIMULATED_GPUS
-from ...rendering.plugin_resources import device_id, is_gpu_resource, model_of
+from ...rendering.plugin_resources import MODEL_LABEL, device_id, is_gpu_resource, model_of
 from .quantities import milli, whole
 
 Json = dict[str, Any]
 
 MIB = 1 << 20
-MODEL_LABEL = "nvidia.com/gpu.product"
 SIMULATED_MODEL, SIMULATED_MEMORY_MIB = "Simulated 80G", 81_920
 NAME_OF_MODEL = ("productName", "model")
 
@@ -133,6 +132,7 @@ def _counted(node: Json) -> list[Device]:
     slots = [
         (resource, number)
         for resource in sorted(filter(is_gpu_resource, capacity))
+        if not slices_of(node, resource)
         for number in range(whole(capacity[resource]))
     ]
     return [
@@ -142,6 +142,29 @@ def _counted(node: Json) -> list[Device]:
         )
         for index, (resource, number) in enumerate(slots)
     ]  # fmt: skip
+
+
+def slices_of(node: Json, resource: str) -> int:
+    """In how many time slices, or clients of MPS, a plugin divides each device of a resource; 0: it gives whole ones.
+
+    It counts slices under the name of the devices, and does not say which of them are on one device, so none is given.
+    Source: the labels of NVIDIA's gpu-feature-discovery.
+    """
+    labels, amounts = node["metadata"].get("labels") or {}, node.get("status", {}).get("capacity", {})
+    if labels.get(f"{resource}.sharing-strategy", "none") == "none" or not whole(amounts.get(resource, "0")):
+        return 0
+    return replicas if (replicas := _count(labels.get(f"{resource}.replicas"))) > 1 else 0
+
+
+def not_allocatable(node: Json) -> dict[str, int]:
+    """How many devices a node has, by resource, that its plugin does not give: it found them unhealthy."""
+    status = node.get("status", {})
+    capacity, allocatable = status.get("capacity", {}), status.get("allocatable", {})
+    lacking = {
+        resource: whole(capacity[resource]) - whole(allocatable.get(resource, "0"))
+        for resource in filter(is_gpu_resource, capacity)
+    }
+    return {resource: number for resource, number in lacking.items() if number > 0}
 
 
 def _count(text: str | None) -> int:

@@ -13,7 +13,8 @@ from ...rendering.cluster_names import FENCING, FINALIZER, HUB, JOB, attempt_nam
 from ...rendering.pods import PodSettings, attempt_record
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound
 from ..client.informer import Informer
-from .pod_states import is_over, kept_of_rank
+from ..client.kept_fields import kept_of_rank, kept_of_record
+from .pod_states import is_over
 from .records import data_of, ranks_of
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,9 @@ class AttemptObjects:
         self._claims = f"/apis/resource.k8s.io/v1/namespaces/{settings.namespace}/resourceclaims"
         selector = f"{HUB}={settings.hub},{JOB}"
         self.pods = Informer(server, f"{self._core}/pods", self._changed, kept_of_rank, labelSelector=selector)
-        self.records = Informer(server, f"{self._core}/configmaps", self._changed, labelSelector=selector)
+        self.records = Informer(
+            server, f"{self._core}/configmaps", self._changed, kept_of_record, labelSelector=selector
+        )
 
     async def read_all(self, server: ApiServer) -> None:
         """Read all records and pods as they are now, by connections that no other requests wait for."""

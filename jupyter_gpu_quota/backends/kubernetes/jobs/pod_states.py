@@ -100,11 +100,6 @@ def rank_of(pod: Json) -> tuple[str, int, int]:
     return labels[JOB], int(labels[ATTEMPT]), int(labels[RANK])
 
 
-def kept_of_rank(pod: Json) -> Json:
-    """The needed fields of a rank's pod; its containers with their variables are not kept in memory."""
-    return {**pod, "spec": {"nodeName": pod["spec"].get("nodeName")}}
-
-
 def is_over(pod: Json) -> bool:
     """Whether no process of a pod is left: it ended, or it was deleted before it had a node."""
     deleted = "deletionTimestamp" in pod["metadata"]
