@@ -59,7 +59,8 @@ class BackfillState:
     def read(self) -> None:
         """Reserve the recorded devices again, where the job may still have them. Rule R28."""
         begin_later = [one.job.id for one in self.pool.running if one.job.started_at is None]
-        self.not_begun = frozenset([*begin_later, *(one.id for one in self.pool.reserved)])
+        restarting = (job.id for job, _, _ in self.pool.restarting)
+        self.not_begun = frozenset([*begin_later, *restarting, *(one.id for one in self.pool.reserved)])
         recorded = self.pool.backfill
         held = None if recorded is None else self._held(recorded)
         if held is None:

@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.core.model import Job, JobState
+from jupyter_gpu_quota.core.model import Health, Job, JobState, JobTarget, Placement, Reservation
 from tests.core.world import GENTLE, World, world
 
 PROTECTED = dc.replace(GENTLE, min_runtime_s=7200)
@@ -87,6 +87,21 @@ def test_work_that_has_not_begun_moves_the_planned_start_once_when_it_begins() -
     assert holder(made)[1] == begun_at + (3600 + PROTECTED.grace_s) * 1000 > before
     made.now += 30_000
     assert made.decide().plan.actions == ()
+
+
+# R33
+def test_work_that_moves_and_does_not_end_moves_no_planned_start() -> None:
+    """a1 is to go on from n1g0 to n1g1, but does not end in time: n1g0 is quarantined, and b1 waits for n1g1."""
+    made = world("pool t 2\na 0 of t\nb 0 of t\na runs 1 on n1g0 minutes 60\nb queues 1", preemption=PROTECTED)
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], state=JobState.PAUSING, target=JobTarget.PAUSED)
+    place = Placement(rank=0, device="n1g1", gpu_milli=1000, memory_mib=16_001)
+    made.reserved["a1"] = Reservation(workload="a1", placements=(place,), reserved_at=made.now)
+    made.health("n1g0", Health.QUARANTINED)
+    made.tick()
+    job, before = holder(made)
+    for _ in range(5):
+        made.now += 1000
+        assert made.decide().plan.actions == () and holder(made) == (job, before)
 
 
 # R27
