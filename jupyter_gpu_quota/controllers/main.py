@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import FrameType
 
@@ -55,6 +56,7 @@ OPEN_AGAIN_S = 2.0
 """The interval between two attempts to open the database."""
 
 TURN_OF_MIGRATION_S = 5.0
+TURNS_PER_WARNING = 12
 
 HEARTBEAT_FILE = "controllers.heartbeat"
 """In run_dir; it is touched every second while the main loop turns. The chart's liveness probe reads its age."""
@@ -115,11 +117,22 @@ def open_when_possible(
 
 
 def _open(url: str, heartbeat: Heartbeat) -> tuple[Store, Store]:
-    """Open the database. A migration may take longer than a turn of the main loop, and counts as many turns."""
+    """Open the database. A migration may take longer than a turn of the main loop, and counts as many turns.
+
+    It has no bound: one that is killed begins again. The log says every minute that it has not ended.
+    """
     with ThreadPoolExecutor(1) as opener:
         opened = opener.submit(open_both, url)
-        while not wait([opened], TURN_OF_MIGRATION_S).done:
+        for turn in count(1):
+            if wait([opened], TURN_OF_MIGRATION_S).done:
+                break
             heartbeat.note_turn()
+            if turn % TURNS_PER_WARNING == 0:
+                log.warning(
+                    "The database has not opened for %d s. A migration is not interrupted. If the database server "
+                    "shows no work of this service, restart the service: a migration applies all or nothing.",
+                    turn * TURN_OF_MIGRATION_S,
+                )
         return opened.result()
 
 

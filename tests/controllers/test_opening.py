@@ -55,7 +55,9 @@ class Turns(Heartbeat):
             self.third.set()
 
 
-def test_a_long_migration_counts_as_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_migration_counts_as_turns_and_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     turns, really_open = Turns(), main.open_both
 
     def migrated_slowly(url: str) -> tuple[Store, Store]:
@@ -64,7 +66,9 @@ def test_a_long_migration_counts_as_turns(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(main, "open_both", migrated_slowly)
     monkeypatch.setattr(main, "TURN_OF_MIGRATION_S", 0.01)
+    monkeypatch.setattr(main, "TURNS_PER_WARNING", 2)
     with WakeupSocket(tmp_path / "wake") as wake:
         stores = main.open_when_possible(f"sqlite:///{tmp_path}/db", wake, Shutdown(tmp_path / "x", 99), turns)  # type: ignore[arg-type]
     assert stores is not None
     stores[0].close()
+    assert any("restart the service" in record.message for record in caplog.records)
