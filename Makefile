@@ -136,6 +136,7 @@ bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## measure the figures (hours; ONLY
 
 docs: $(VENV)/.ready  ## generate the reference pages and the pictures, build the documentation
 	$(BIN)/python docs/_scripts/reference.py
+	$(BIN)/python docs/_scripts/chart_settings.py
 	$(BIN)/python docs/_scripts/queue_pictures.py
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 

@@ -14,13 +14,22 @@ from tests.docs.pages import ROOT
 NAMES = ("settings", "command-line", "python", "rest", "quota-file")
 
 
-@pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/_scripts/reference.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/_scripts/{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return script("reference")
+
+
+def test_the_chart_accepts_the_settings_of_the_code() -> None:
+    chart = script("chart_settings")
+    assert chart.SCHEMA.read_text() == chart.generated(), "run make docs (or python docs/_scripts/chart_settings.py)"
 
 
 def test_every_page_is_checked(reference: ModuleType) -> None:
