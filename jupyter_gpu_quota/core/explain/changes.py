@@ -27,6 +27,8 @@ WORK_FIRST = 4_000
 """The work of every other search."""
 MAX_MODELS = 4
 """Subsets of at most this many other GPU models are tried, then all of them."""
+MAX_SHARING = 8
+"""The most ranks of one job on one device for which a smaller request is looked for."""
 
 
 class Found(NamedTuple):
@@ -353,19 +355,26 @@ def _less_gpu(trials: Trials) -> _Request | None:
     def starts(by: int) -> bool:
         return _starts_with(trials, _Request(0, most - by, ranks))
 
-    by = first_amount(starts, _smaller_parts(trials, most), most - 1)
+    by = first_amount(starts, _smaller_parts(trials, most, ranks), most - 1)
     return None if by is None else _Request((work.gpu_milli - most + by) * ranks, most - by, ranks)
 
 
-def _smaller_parts(trials: Trials, most: int) -> Iterable[int]:
-    """By how much a part of a device may have to shrink: to what is free, or the common steps of all sizes."""
+def _smaller_parts(trials: Trials, most: int, ranks: int) -> Iterable[int]:
+    """By how much a part of a device may have to shrink: to what is free, or the common steps of all sizes.
+
+    Several ranks may share what is left of a device, so parts of each step are tried, too.
+    """
     what_if, used = trials.what_if, dict[str, int]()
     for one in what_if.snapshot.allocations:
         used[one.device] = used.get(one.device, 0) + one.gpu_milli
     free = {WHOLE_DEVICE - one.foreign_milli - used.get(one.id, 0) for one in what_if.available_devices()}
     fits = {most - milli for milli in free if milli > 0}
     if trials.is_small:
-        return [*fits, *(common_steps(most, _all_sizes(what_if)) or range(1, most))]
+        steps = common_steps(WHOLE_DEVICE, _all_sizes(what_if))
+        if steps is None:
+            return [*fits, *range(1, most)]
+        shared = {room // count for room in steps for count in range(1, min(ranks, MAX_SHARING) + 1)}
+        return fits | {most - milli for milli in shared if 0 < milli < most}
     return [*sorted(fits)[:8], most // 2, most - 1]
 
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.explain.counterfactual import WhatIf
@@ -255,9 +255,47 @@ def test_the_raised_amount_is_the_first_upwards(shape: dict[str, Any]) -> None:
         assert [one.ends for one in of_kind(found, ChangeKind.FREED)] == ([least[2]] if least else []), made.dump()
 
 
+JOB_FIELDS = ("project", "gpu", "ranks", "least", "user", "priority", "preemptible", "runs", "seed")
+PROJECT_FIELDS = ("training_milli", "limit_milli", "weight", "priority", "user_jobs_milli")
+SHARED_REST: dict[str, Any] = {
+    "nodes": (1, 2),
+    "ticks": 1,
+    "young_s": 0,
+    "departments": None,
+    "notebooks": ["b"],
+    "projects": [
+        dict(zip(PROJECT_FIELDS, row, strict=True))
+        for row in (
+            (500, 1000, 3, 60, None),
+            (3000, 3000, 3, 60, None),
+            (3000, 2000, 3, 50, 3000),
+        )
+    ],
+    "jobs": [
+        dict(zip(JOB_FIELDS, row, strict=True))
+        for row in (
+            ("a", 1000, 2, None, "ann", 30, True, False, 238),
+            ("a", 2000, 1, None, "ann", 50, False, False, 378),
+            ("c", 2000, 2, 1, "ann", 50, True, False, 86),
+            ("c", 2000, 1, None, "bob", 50, True, True, 297),
+            ("a", 1000, 1, None, "bob", 50, True, False, 261),
+            ("a", 1000, 1, None, "bob", 50, True, True, 557),
+            ("c", 2000, 1, None, "ann", 30, True, True, 1000),
+            ("c", 500, 1, None, "ann", 50, False, False, 977),
+            ("b", 500, 2, None, "ann", 70, True, False, 222),
+            ("b", 1000, 1, None, "bob", 30, True, False, 939),
+            ("b", 500, 3, None, "ann", 70, False, True, 1),
+            ("c", 500, 1, None, "ann", 30, True, False, 184),
+        )
+    ],
+}
+"""Two ranks of a1 fit side by side on what reservations leave of a device, in no part that is a common step."""
+
+
 # R78
-@settings(max_examples=EXAMPLES // 2, phases=PHASES)
+@settings(max_examples=EXAMPLES // 2, phases=(Phase.explicit, *PHASES))
 @given(shape=SHAPES)
+@example(shape=SHARED_REST)
 def test_the_further_node_and_the_smaller_request_are_the_smallest(shape: dict[str, Any]) -> None:
     made = made_of(shape)
     snapshot = made.snapshot()
