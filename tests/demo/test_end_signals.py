@@ -89,8 +89,9 @@ def test_no_signal_interrupts_the_end() -> None:
     signals = EndSignals()
     with signals.handled():
         with signals.ignored_after():
-            pass
+            assert not signals.ignored
         interrupt()
+    assert signals.ignored
 
 
 def test_a_signal_cancels_the_scenario_and_its_cleanup_runs_to_the_end() -> None:
@@ -163,7 +164,7 @@ def test_processes_that_stay_are_named(tmp_path: Path, monkeypatch: pytest.Monke
     hub = TemporaryHub(tmp_path, users=HubUsers(groups={}))
     monkeypatch.setattr(temporary_hub, "processes_of", lambda folder: [os.getpid()])
     monkeypatch.setattr(temporary_hub, "end_processes_of", lambda folder: [])
-    with pytest.raises(HubFailed, match=rf"these processes of the hub could not be ended: {os.getpid()} \(.*pytest"):
+    with pytest.raises(HubFailed, match=rf"these processes of the hub could not be ended: {os.getpid()} \(.*python"):
         hub.end()
 
 

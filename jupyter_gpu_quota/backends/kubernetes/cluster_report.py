@@ -74,7 +74,7 @@ def _taints(nodes: Sequence[Json], with_devices: Container[str], settings: PodSe
 
 
 def _of_plugins(nodes: Sequence[Json]) -> dict[str, Any]:
-    """What the device plugins of nodes say of devices that jobs do not get."""
+    """The devices of each node that jobs do not get: time slices, and those that its device plugin finds unhealthy."""
     sliced, unhealthy = dict[str, int](), dict[str, int]()
     for node in nodes:
         name, resources = node["metadata"]["name"], filter(is_gpu_resource, node.get("status", {}).get("capacity", {}))
