@@ -345,12 +345,8 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
         return _keeps_fair_share(preemption, size, turn)
     if not _would_enter(preemption, size, turn):
         return False
-    may_be_above = not preemption.moves  # a claim moves work of others within its fair share only
-    return all(
-        level.use + size <= max(level.use_before_plan if may_be_above else 0, level.entitled)
-        for level in levels
-        if level.is_department
-    )
+    departments = (level for level in levels if level.is_department)
+    return all(level.use + size <= max(level.use_before_plan, level.entitled) for level in departments)
 
 
 def _would_enter(preemption: Preemption, size: int, turn: int) -> bool:

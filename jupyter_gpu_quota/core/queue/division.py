@@ -26,6 +26,8 @@ def divide_pool(pool: PoolState, amount_milli: int, firm_milli: int) -> None:
     alone = [one for one in projects if one.parent is None]
     departments = list(pool.departments.values())
     children = {one.name: [child for child in projects if child.parent is one] for one in departments}
+    for one in departments:
+        one.preemptible_use.above_minimum = sum(child.preemptible_use.above_minimum for child in children[one.name])
     sums = {one.name: sum(wanted_by_project(child) for child in children[one.name]) for one in departments}
     wanted = [_demand_of(one, sums[one.name]) for one in departments]
     for one in departments:
@@ -34,8 +36,8 @@ def divide_pool(pool: PoolState, amount_milli: int, firm_milli: int) -> None:
     _divide(pool, rows, [*wanted, *(wanted_by_project(one) for one in alone)], amount_milli, firm_milli)
     for one in departments:
         inside = children[one.name]
-        amount = max(one.fair, min(one.guarantee, sums[one.name]))
-        _divide(pool, inside, [wanted_by_project(child) for child in inside], amount, min(amount, one.guarantee))
+        wants = [wanted_by_project(child) for child in inside]
+        _divide(pool, inside, wants, max(one.fair, one.guarantee), one.guarantee)
         for child in inside:
             child.guarantee = min(child.guarantee, one.guarantee)
 
@@ -57,6 +59,7 @@ def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], 
             priority=one.priority,
             past_use_milli_s=one.past_use_milli_s,
             fixed_milli=one.fixed_here,
+            above_minimum_milli=one.preemptible_use.above_minimum,
         )
         for one, wants in zip(rows, wanted, strict=True)
     ]

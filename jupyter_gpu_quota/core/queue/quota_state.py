@@ -86,23 +86,26 @@ class Victim:
 class PreemptibleUse:
     """Sums over preemptible running work, in milli-GPU."""
 
-    __slots__ = ("_by_priority", "_most_on_node", "all", "elastic", "has_elastic", "largest", "lowest_priority")
+    __slots__ = (
+        "_by_priority", "_most_on_node", "above_minimum", "all", "elastic", "has_elastic", "largest", "lowest_priority",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.all = self.elastic = self.largest = 0
+        self.all = self.elastic = self.above_minimum = self.largest = 0
         self.lowest_priority = NO_LIMIT
         self.has_elastic = False
         self._most_on_node: int | None = None
         self._by_priority: dict[int, int] = {}
 
-    def add(self, size: int, count: int, priority: int, *, is_elastic: bool) -> None:
-        """Count so many jobs of this size and priority."""
+    def add(self, size: int, count: int, priority: int, *, is_elastic: bool, least: int) -> None:
+        """Count so many jobs of this size and priority. ``least``: the size of one with its minimum of ranks."""
         milli = size * count
         self.all += milli
         self.largest = max(self.largest, size)
         self.lowest_priority = min(self.lowest_priority, priority)
         if is_elastic:
             self.elastic += milli
+            self.above_minimum += milli - least * count
             self.has_elastic = True
         self._by_priority[priority] = self._by_priority.get(priority, 0) + milli
 

@@ -16,6 +16,7 @@ class Claim(NamedTuple):
     """The quota and demand of one owner. ``wanted_milli``: running and queued work, within the limit.
 
     ``fixed_milli``: running work that may not be preempted; not available to other projects before it ends.
+    ``above_minimum_milli``: what elastic jobs run with above their minimum, which is not wanted.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Claim(NamedTuple):
     priority: int = 50
     past_use_milli_s: int = 0
     fixed_milli: int = 0
+    above_minimum_milli: int = 0
 
     @property
     def drains_milli(self) -> int:
@@ -69,13 +71,13 @@ def divide(
         rows = [row._replace(wanted_milli=max(0, row.wanted_milli - drains[row.name])) for row in rows]
         amount_milli, firm = max(0, amount_milli - drained), max(0, firm - drained)
     first = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
-    reduced = sum(first.values()) > firm
-    if reduced:
+    if sum(first.values()) > firm:
         first = _reduced(rows, firm)
+    guarantees = _guarantees(rows, first, firm)
     extra = _surplus(rows, first, amount_milli - sum(first.values()), history_milli)
     return {
         row.name: Share(
-            guarantee_milli=first[row.name] if reduced else row.quota_milli,
+            guarantee_milli=guarantees[row.name],
             fair_milli=first[row.name] + extra[row.name] + drains[row.name],
         )
         for row in rows
@@ -179,6 +181,25 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
                 break
             at_floor |= short
         given |= at_floor | got
+    return given
+
+
+def _guarantees(rows: Sequence[Claim], first: Mapping[str, int], amount: int) -> dict[str, int]:
+    """The quotas, where all that is wanted and used within them fits; else as much, first of what is wanted."""
+    used = {row.name: min(row.quota_milli, row.wanted_milli + row.above_minimum_milli) for row in rows}
+    left = amount - sum(first.values())
+    if left >= sum(max(0, used[row.name] - first[row.name]) for row in rows):
+        return {row.name: row.quota_milli for row in rows}
+    given = dict(first)
+    for level in _by_priority(rows) if left > 0 else ():
+        parts = [
+            Part(name=row.name, ceiling=used[row.name] - first[row.name], weight=row.quota_milli)
+            for row in level
+            if used[row.name] > first[row.name]
+        ]
+        got = pour(parts, left)
+        given |= {name: first[name] + milli for name, milli in got.items()}
+        left -= sum(got.values())
     return given
 
 

@@ -192,7 +192,8 @@ class _Alike:
         project.add(self.size * self.count, job.user, fixed=fixed)
         project.add_demand(wanted * self.count, job.user, fixed=fixed)
         if not fixed and not job.borrower:
-            project.preemptible_use.add(self.size, self.count, job.priority, is_elastic=job.min_ranks is not None)
+            is_elastic = job.min_ranks is not None
+            project.preemptible_use.add(self.size, self.count, job.priority, is_elastic=is_elastic, least=wanted)
 
 
 def _read_busy(pool: PoolState, part: PoolSnapshot, stopping: Container[str], changed: Mapping[str, Job]) -> None:

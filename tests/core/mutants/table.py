@@ -13,7 +13,11 @@ MUTANTS = (
     ),
     mutant(
         "a user's ceiling in a department lowers its projects' quotas",
-        edit("queue/division.py:divide_pool", "max(one.fair, min(one.guarantee, sums[one.name]))", "one.fair"),
+        edit("queue/division.py:divide_pool", "max(one.fair, one.guarantee)", "one.fair"),
+    ),
+    mutant(
+        "what elastic jobs use above their minimum counts in no guarantee",
+        edit("quota/fair_share.py:_guarantees", "row.wanted_milli + row.above_minimum_milli", "row.wanted_milli"),
     ),
     mutant(
         "departments are ignored in the division",

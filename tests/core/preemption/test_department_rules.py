@@ -476,9 +476,6 @@ def test_the_reason_of_a_job_at_its_departments_limit_has_the_figures_of_the_dep
 
 
 # R35
-@pytest.mark.xfail(
-    strict=True, reason="an elastic sibling above its minimum brings the department above its fair share"
-)
 def test_a_department_does_not_bound_a_claim_that_moves_work_of_its_own_projects() -> None:
     """b3 uses more than b wants, so that the department of all uses more than its fair share; a moves only its own."""
     made = world(

@@ -16,9 +16,12 @@ from tests.core.promises import divide_slowly
 
 
 def claim(text: str) -> Claim:
-    """``ann q1000 w2 p60 f500 <=4000``: quota, weight (1), priority (50), what may not be preempted, wanted."""
+    """``ann q1000 w2 p60 f500 e250 <=4000``: quota, weight (1), priority (50), what may not be preempted, wanted.
+
+    ``e``: what elastic jobs run with above their minimum.
+    """
     name = text.split()[0]
-    found = dict(re.findall(r"([qwpf])(\d+)", text.removeprefix(name)))
+    found = dict(re.findall(r"([qwpfe])(\d+)", text.removeprefix(name)))
     wanted = re.search(r"<=(\d+)", text)
     return Claim(
         name=name,
@@ -27,6 +30,7 @@ def claim(text: str) -> Claim:
         weight=int(found.get("w", "1")),
         priority=int(found.get("p", "50")),
         fixed_milli=int(found.get("f", "0")),
+        above_minimum_milli=int(found.get("e", "0")),
     )
 
 
@@ -122,6 +126,28 @@ def test_guarantees_do_not_count_room_that_notebooks_may_request() -> None:
 def test_the_guarantee_is_the_whole_quota_while_quotas_fit() -> None:
     shares = divide([claim("ann q2000 <=500"), claim("bob q1000")], 4000)
     assert (shares["ann"].guarantee_milli, shares["ann"].fair_milli) == (2000, 500)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        pytest.param(["ann q2000 <=1000 e1000", "bob q1000"], {"ann": 2000, "bob": 1000}, id="what is used fits"),
+        pytest.param(["ann q2000 <=1000 e1000", "bob q2000"], {"ann": 1000, "bob": 2000}, id="what is wanted first"),
+        pytest.param(["ann q2000 <=500 e1500", "bob q2000"], {"ann": 1000, "bob": 2000}, id="a part of it fits"),
+        pytest.param(["ann q1000 <=1000 e3000", "bob q2000"], {"ann": 1000, "bob": 2000}, id="not above the quota"),
+        pytest.param(
+            ["ann q2000 <=500 e1500", "bob q1000 <=500 e500", "eve q1000 <=500 e500 p60"],
+            {"ann": 1167, "bob": 833, "eve": 1000},
+            id="by priority, then in proportion to quota",
+        ),
+        pytest.param(["ann q3000 <=1000 e2000", "bob q4000"], {"ann": 1000, "bob": 2000}, id="nothing is left for it"),
+    ],
+)  # fmt: skip
+def test_elastic_work_above_its_minimum_counts_in_the_guarantees(rows: list[str], expected: dict[str, int]) -> None:
+    """3 GPUs may be used by guarantees."""
+    shares = divide([claim(row) for row in rows], 4000, firm_milli=3000)
+    assert {name: share.guarantee_milli for name, share in shares.items()} == expected
+    assert sum(share.fair_milli for share in shares.values()) == min(4000, sum(claim(row).wanted_milli for row in rows))
 
 
 def test_one_milli_more_lowers_no_share_by_more_than_one() -> None:

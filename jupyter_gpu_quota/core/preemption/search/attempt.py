@@ -80,15 +80,16 @@ class Attempt:
     def is_within_bounds(self, leaving: Sequence[Victim], *, moves: bool = False) -> bool:
         """Whether limits hold; priority inside a project raises its use no further than it is entitled to.
 
-        ``moves``: work moves for the claim, which enters only within its fair share.
+        ``moves``: work moves for the claim, whose project enters only within its fair share.
         """
         if self.notebook:
             return True
-        within, enters = self.preemptor.within, moves and self.preemptor.entitlement is Entitlement.SURPLUS
-        for level in self.preemptor.project.levels:
+        project, within = self.preemptor.project, self.preemptor.within
+        enters = moves and self.preemptor.entitlement is Entitlement.SURPLUS
+        for level in project.levels:
             is_bounded = level is within and bool(leaving)
             bound = min(level.ceiling, max(level.use, level.entitled)) if is_bounded else level.ceiling
-            bound = min(bound, level.entitled) if enters else bound
+            bound = min(bound, level.entitled) if enters and level is project else bound
             if not self._is_within(level, bound, leaving):
                 return False
         return True
