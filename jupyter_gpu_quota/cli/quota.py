@@ -25,7 +25,7 @@ from .tables import all_columns, print_json, show
 SHOWN_ROWS = 50
 """The rows of the audit in a table without --all."""
 SHOWN_AFFECTED = 5
-"""The affected work of each effect in a preview without --json."""
+"""The affected work of each effect in a preview without --all."""
 
 REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are removed.")
 OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
@@ -58,9 +58,12 @@ def export(client: Client, json_: bool) -> None:
 @REMOVAL
 @STOPS
 @REPLACE
+@click.option(
+    "--all", "all_", is_flag=True, help=f"Print unchanged pools, too, and more than {SHOWN_AFFECTED} of each effect."
+)
 @as_json
 @calls_service
-def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: bool) -> None:
+def preview(client: Client, file: TextIO, replace: bool, all_: bool, json_: bool, **accepted: bool) -> None:
     """Show the effect of a quota file: the arithmetic, the changes of the calendar, and the affected work.
 
     Exit code 1 if `quota apply` with the same options would be refused.
@@ -71,7 +74,7 @@ def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
-        _print_preview(found, lacking)
+        _print_preview(found, lacking, all_=all_)
         if lacking and _can_be_accepted(found):
             click.echo(_offer([*needed, *(["replace"] if replace else [])]), err=True)
     refused = lacking or found.stale is not None or not found.acceptable
@@ -114,14 +117,17 @@ def _revision_in_force(client: Client) -> int:
         raise
 
 
-def _print_preview(found: PreviewView, lacking: Sequence[str]) -> None:
+def _print_preview(found: PreviewView, lacking: Sequence[str], *, all_: bool) -> None:
     if found.unchanged:
         print_prose("The file is the same as the one in force.")
-    for line in (*found.arithmetic, *found.changes, *found.calendar):
+    left_out = () if all_ else found.unchanged_arithmetic
+    for line in (*(line for line in found.arithmetic if line not in left_out), *found.changes, *found.calendar):
         print_prose(line)
-    _print_affected(found.affected)
+    _print_affected(found.affected, all_=all_)
     if not found.affected:
         print_prose("no work is affected now")
+    if left_out:
+        print_prose("unchanged pools are left out; --all prints them")
     sys.stdout.flush()  # a refusal is the last line, also if stdout and stderr are one file
     for line in found.warnings:
         print_stderr(f"warning: {line}")
@@ -132,8 +138,8 @@ def _print_preview(found: PreviewView, lacking: Sequence[str]) -> None:
     _print_objections(found.stops, accepted="accept_stops" not in lacking)
 
 
-def _print_affected(affected: Sequence[AffectedView]) -> None:
-    """The affected work by effect: how much, then each, of a long list the first."""
+def _print_affected(affected: Sequence[AffectedView], *, all_: bool) -> None:
+    """The affected work by effect: how much, then each; without ``all_`` the first ones of a long list."""
     by_effect: dict[str, list[AffectedView]] = {}
     for each in affected:
         by_effect.setdefault(each.effect.replace("_", " "), []).append(each)
@@ -141,10 +147,11 @@ def _print_affected(affected: Sequence[AffectedView]) -> None:
         if len(rows) > 1:
             kinds = Counter(each.kind for each in rows)
             print_prose(f"{effect}: {' and '.join(counted(count, kind) for kind, count in sorted(kinds.items()))}")
-        for each in rows[:SHOWN_AFFECTED]:
+        shown = rows if all_ else rows[:SHOWN_AFFECTED]
+        for each in shown:
             print_prose(f"{effect}: {each.message} ({each.kind} {each.job}, {each.project})")
-        if len(rows) > SHOWN_AFFECTED:
-            print_prose(f"{effect}: {len(rows) - SHOWN_AFFECTED} more; --json has all")
+        if more := len(rows) - len(shown):
+            print_prose(f"{effect}: {more} more; --all prints them")
 
 
 def _print_objections(lines: Sequence[str], *, accepted: bool) -> None:

@@ -52,6 +52,7 @@ class CheckedRankView(Wire):
 class PreviewView(Wire):
     """The effect of a quota file: the arithmetic of every pool, and the affected work.
 
+    ``unchanged_arithmetic``: the lines of ``arithmetic`` about pools for which the file in force has the same lines.
     ``changes``: the fields that differ from the file in force, by item and quota; ``unchanged``: no field differs.
     ``calendar``: the changed windows with their next opening. ``acceptable``: an admin may accept all refusals; false
     if quotas contradict each other. ``without_device``: refused pools without a device, whose selector may be wrong.
@@ -65,6 +66,7 @@ class PreviewView(Wire):
     changes: list[str] = []
     unchanged: bool = False
     arithmetic: list[str]
+    unchanged_arithmetic: list[str] = []
     checked_ranks: list[CheckedRankView] = []
     calendar: list[str] = []
     refusals: list[str]

@@ -83,8 +83,22 @@ def test_a_preview_has_sums_first_and_counts_the_work_of_a_long_list(
         "Pool old is removed.",
         f"drains: {SHOWN_AFFECTED + 2} jobs",
         *(f"drains: bob's job {n} keeps its GPU. (job J{n}, bobs)" for n in range(SHOWN_AFFECTED)),
-        "drains: 2 more; --json has all",
+        "drains: 2 more; --all prints them",
     ]
+    everything = run("quota", "preview", "-", "--all", stdin=QUOTA_TEXT).stdout.splitlines()
+    assert len([line for line in everything if line.startswith("drains: bob")]) == len(jobs)
+
+
+def test_a_preview_prints_the_sums_of_changed_pools_and_all_only_with_all(world: World) -> None:
+    text = f"{QUOTA_TEXT}# small stays"
+    paused = "paused: its guarantee shrinks. (job B1, bobs)"
+    assert run("quota", "preview", "-", stdin=text).stdout.splitlines() == [
+        "train: 2 + 2 = 4 of 4",
+        paused,
+        "unchanged pools are left out; --all prints them",
+    ]
+    everything = run("quota", "preview", "-", "--all", stdin=text).stdout.splitlines()
+    assert everything == ["train: 2 + 2 = 4 of 4", "Pool small: 1 device", paused]
 
 
 def test_a_preview_shows_the_edit(world: World) -> None:

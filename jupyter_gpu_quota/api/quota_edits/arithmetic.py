@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
+from itertools import chain
 
 from ...core.model import Device, Node, Policy, Window
 from ...core.quota.calendar_fit import check_calendar
@@ -24,7 +25,9 @@ MAX_BOUNDARIES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """``sentences``: two to four for each pool, and one for each window that never opens.
+    """``pools``: two to four sentences for each pool.
+
+    ``gaps``: why a pool has no device, and which window never opens.
 
     ``refusals``: what does not fit, and by how much.
 
@@ -35,11 +38,16 @@ class Arithmetic:
     ``without_device``: the pools that have quotas and no device.
     """
 
-    sentences: tuple[str, ...]
+    pools: Mapping[str, tuple[str, ...]]
+    gaps: tuple[str, ...]
     refusals: tuple[str, ...]
     checked: Mapping[str, CheckedRanks]
     acceptable: bool
     without_device: tuple[str, ...]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return (*chain.from_iterable(self.pools.values()), *self.gaps)
 
 
 def arithmetic_of_file(
@@ -56,8 +64,8 @@ def arithmetic_of_file(
     opens = {window.name for window in policy.windows if window.ends_at > now}
     checked = _checked(in_force(policy, now), devices)
     return Arithmetic(
-        sentences=(
-            *_amounts_in_force(policy, devices, now, checked),
+        pools=_sentences_by_pool(policy, devices, now, checked),
+        gaps=(
             *(why for pool, why in empty.items() if pool not in lacking),
             *(
                 f"Calendar {entry.name}: it does not open within two years from now; check its dates and days."
@@ -77,7 +85,12 @@ def amounts_in_force(policy: Policy, devices: Sequence[Device], now: int) -> tup
 
     Also how they are packed, and the checked shapes.
     """
-    return _amounts_in_force(policy, devices, now, _checked(in_force(policy, now), devices))
+    return tuple(chain.from_iterable(amounts_by_pool(policy, devices, now).values()))
+
+
+def amounts_by_pool(policy: Policy, devices: Sequence[Device], now: int) -> dict[str, tuple[str, ...]]:
+    """The same, by pool."""
+    return _sentences_by_pool(policy, devices, now, _checked(in_force(policy, now), devices))
 
 
 def _checked(present: Policy, devices: Iterable[Device]) -> dict[str, CheckedRanks]:
@@ -89,14 +102,12 @@ def _checked(present: Policy, devices: Iterable[Device]) -> dict[str, CheckedRan
     return {pool: checked_ranks(present, pool, pool_shape(here)) for pool, here in by_pool.items()}
 
 
-def _amounts_in_force(
+def _sentences_by_pool(
     policy: Policy, devices: Sequence[Device], now: int, checked: Mapping[str, CheckedRanks]
-) -> tuple[str, ...]:
+) -> dict[str, tuple[str, ...]]:
     policy = replace(policy, windows=tuple(_next_windows(policy.windows, now)))
     present = in_force(policy, now)
-    return tuple(
-        sentence for pool in policy.pools for sentence in _pool(pool, devices, policy, present, now, checked[pool])
-    )
+    return {pool: tuple(_pool(pool, devices, policy, present, now, checked[pool])) for pool in policy.pools}
 
 
 def _next_windows(windows: Iterable[Window], now: int) -> Iterator[Window]:

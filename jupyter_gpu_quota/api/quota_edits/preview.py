@@ -16,7 +16,7 @@ from ...messages.quota_edits import affected_sentence, edit_sentence, work_text
 from ...wire import AffectedView
 from ...wire.quota import CheckedRankView, PreviewView
 from ..views.records import reason_view
-from .arithmetic import Arithmetic, arithmetic_of_file
+from .arithmetic import Arithmetic, amounts_by_pool, arithmetic_of_file
 from .calendar import calendar_edits
 from .ceilings import ceiling_edits
 from .changes import edit_changes
@@ -84,6 +84,7 @@ async def preview_of(services: Services, edit: Edit) -> PreviewView:
         unchanged=not edit.differences,
         changes=await store_view.compute_slow(edit_changes, edit),
         arithmetic=[*found.sums.sentences, *await store_view.compute_slow(_deadline, edit)],
+        unchanged_arithmetic=await store_view.compute_slow(_unchanged, edit, found.sums),
         checked_ranks=_checked_ranks(found.sums),
         calendar=[*await store_view.compute_slow(calendar_edits, edit)],
         refusals=[*found.sums.refusals],
@@ -105,6 +106,13 @@ async def preview_of(services: Services, edit: Edit) -> PreviewView:
             *await _work_of_lost_members(services, edit),
         ],
     )
+
+
+def _unchanged(edit: Edit, sums: Arithmetic) -> list[str]:
+    """The sentences of the pools that have the same ones under the file in force."""
+    in_force, _ = edit.two_years()
+    present = amounts_by_pool(in_force, edit.snapshot.devices, edit.now)
+    return [line for pool, lines in sums.pools.items() if present.get(pool) == lines for line in lines]
 
 
 def _checked_ranks(sums: Arithmetic) -> list[CheckedRankView]:

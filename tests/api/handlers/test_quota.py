@@ -359,6 +359,16 @@ def test_amounts_are_shown_as_in_force_now_with_the_usual_ones_and_the_next_chan
     assert "now, while nights is open" in page and "while no window is open" in page
 
 
+def test_lines_of_pools_that_an_edit_leaves_as_they_are_are_marked(world: ServiceWorld) -> None:
+    same = world.post("quota/preview", "ann", {"text": QUOTA}).json
+    assert same["unchanged_arithmetic"] == same["arithmetic"]
+    raised = world.post("quota/preview", "ann", {"text": QUOTA.replace("training: 2", "training: 1", 1)}).json
+    assert raised["unchanged_arithmetic"] == [line for line in raised["arithmetic"] if line.startswith("Pool build")]
+    other = QUOTA.replace("[Simulated 80G]", "[Simulated 80G, Simulated 16G]")
+    taken = world.post("quota/preview", "ann", {"text": other}).json
+    assert taken["unchanged_arithmetic"] == [], "the devices of both pools change"
+
+
 def test_the_largest_rank_on_one_node_is_shown_for_projects_and_departments(world: ServiceWorld) -> None:
     found = world.post("quota/preview", "ann", {"text": DEPARTMENTS}).json
     assert found["checked_ranks"] == [

@@ -46,13 +46,15 @@ class Quota(Fake):
         stale = None if self.rests_on_4(edit.text) else "The file was made from another revision; 4 is in force."
         removals = ["The file takes project bobs out, which has 1 job."] if "remove" in edit.text else []
         arithmetic = ["train: 2 + 2 = 4 of 4"]
+        unchanged = ["Pool small: 1 device"] if "# small stays" in edit.text else []
         calendar = ["Calendar nights is taken out."] if "# nights" in edit.text else []
         self.answer(
             wire_quota.PreviewView(
                 changes=["Project bobs, pool train: limit 3 instead of 2."] if "# raise" in edit.text else [],
                 unchanged="# same" in edit.text,
                 without_device=["train"] if "no device" in edit.text else [],
-                arithmetic=arithmetic,
+                arithmetic=[*arithmetic, *unchanged],
+                unchanged_arithmetic=unchanged,
                 calendar=calendar,
                 refusals=refusals,
                 removals=removals,
