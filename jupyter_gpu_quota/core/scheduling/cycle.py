@@ -77,6 +77,8 @@ class SchedulingCycle:
 
     def _start_reserved(self, weakest: Entitlement) -> None:
         for victim in sorted(self.pool.reserved, key=lambda one: one.id):
+            if self.claims.took_over and victim not in self.pool.reserved:
+                continue  # a job before it has lost reserved devices and has taken these over
             if victim.project.entitlement(0) <= weakest:
                 self._start_reserved_job(victim)
 

@@ -60,3 +60,16 @@ def test_the_whole_reservation_counts_as_work_that_begins_after_the_quarantine()
     (work,) = (one for one in cycle.builder.future_work() if one.job.id == "b1")
     assert work.size == 2000, "its project gives back what was counted for the reservation"
     assert work.ends_at == made.now + (5 * 60 + GENTLE.grace_s) * 1000
+
+
+# R25
+def test_a_job_whose_reservation_was_taken_over_is_not_started_on_it() -> None:
+    """b1 takes over the reservation of c1 and waits for the end of d1; without it c is within its quota of 0."""
+    made = waiting("pool t 3\nb 2 of t\nc 0 of t\nd 0 of t\nb queues 2\nc queues 1\nd runs 1 on n1g1", "n1g0", "n1g1")
+    where = (Placement(rank=0, device="n1g2", gpu_milli=1000, memory_mib=16_001),)
+    made.reserved["c1"] = Reservation(workload="c1", placements=where, reserved_at=made.now)
+    made.cancel("d1")
+    plan = made.decide().plan
+    assert [type(one) for one in plan.actions if one.workload == "c1"] == [Unreserve]
+    (again,) = (one for one in plan.actions if isinstance(one, Reserve))
+    assert (again.workload, {one.device for one in again.placements}) == ("b1", {"n1g1", "n1g2"})
