@@ -10,12 +10,14 @@ import pytest
 
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
+from jupyter_gpu_quota.core.facts import NotebookFact
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note
 from tests.api.handlers.jobs.test_storage import LIMITED
+from tests.api.handlers.notebooks.test_notebooks import ask, lending
 from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, shows, tab_to
 from tests.api.pages.test_pages import PAGES
-from tests.api.world import ServiceWorld, service_world
+from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.controllers.setups.notebook import watched
 
 NARROW_PX = 400
@@ -183,6 +185,24 @@ def test_the_keep_button_of_an_idle_notebook_postpones_its_warning(tmp_path: Pat
         page.context.close()
     finally:
         watching.close()
+
+
+def test_a_lent_slice_is_offered_until_a_job_runs_on_it(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as world:
+        assert world.put_quota(QUOTA.replace("uses: [notebook]", "uses: [notebook, training]")).status == 200
+        lending(world)
+        with world.stepping():
+            slice_ = ask(world).json["id"]
+        page = open_page(world, chromium, "", "bob")
+        tag = f"#notebook-{slice_} .state"
+        seen(page, "booked", tag)
+        world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=True))
+        world.step()
+        seen(page, "offered", tag)
+        world.submit("bob", project="vision", pool="build", gpu="1")
+        world.step()
+        seen(page, "lent", tag)
+        page.context.close()
 
 
 # --- the frame --------------------------------------------------------------------------------------------------------
