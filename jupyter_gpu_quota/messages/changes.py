@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from ..core.amounts import counted, gpu_text
 from ..core.explain.explanation import AmountKind, Change, ChangeKind, OwnerAmount, QuotaTooHigh
-from .quota import instant_text
+from .rendering import instant_text
 
 Shown = Callable[[Iterable[str]], Set[str]]
 """The workloads, of those given, that the reader may see."""
@@ -89,7 +89,7 @@ def _calendar_text(change: Change) -> str:
 
 
 def _anew(change: Change) -> str:
-    return "" if change.by_resubmission else " (with its place in the queue; submitted anew it would not)"
+    return "" if change.by_resubmission else " (at its present queue position; a new submission would wait)"
 
 
 def raise_text(change: Change, verb: str) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from ..core.amounts import gpu_text
 from ..core.reasons import Figure
-from .quota import instant_text
-from .rendering import time_text
+from .rendering import instant_text, time_text
 
 LABELS: Mapping[str, str] = {
     "ahead": "jobs of its project with a higher priority",
@@ -44,7 +43,7 @@ LABELS: Mapping[str, str] = {
     "last_day": "last day",
     "least_compute": "required enforcement of compute",
     "least_memory": "required enforcement of memory",
-    "leaving": "workloads that still stop there",
+    "leaving": "workloads that are being stopped there",
     "left_s": "time to the drain's deadline",
     "lent_grace_s": "time in which a borrower returns the slice",
     "limit_milli": "limit",
@@ -72,7 +71,7 @@ LABELS: Mapping[str, str] = {
     "stop_at": "stops at",
     "time_limit_s": "time limit",
     "took_over_from": "earlier reservations of these devices",
-    "trouble": "trouble",
+    "trouble": "problem",
     "unread_since_at": "cluster unread since",
     "used_mib": "memory in use",
     "used_milli": "in use",

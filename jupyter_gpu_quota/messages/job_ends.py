@@ -27,7 +27,7 @@ JOB_END_SENTENCES: Mapping[R, tuple[str, str]] = {
     ),
     R.COMMAND_NOT_STARTED: ("{failed_rank} was not started: {why_not}.{hint}", "The command was not started."),
 }
-"""By code, as in :data:`.reasons.SENTENCES`."""
+"""By code, as in :data:`.reason_sentences.SENTENCES`."""
 
 BY_NAME: Mapping[R, tuple[str, str]] = {
     R.HELD_BY_PERSON: (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from string import Formatter
 from typing import Any
 
@@ -42,6 +43,11 @@ def time_text(seconds: int | str) -> str:
             count, rest = divmod(rest, size)
             parts += [f"{count} {name}" if count == 1 else f"{count} {name}s"] * (count > 0)
     return " ".join(parts + [f"{rest} s"] * (rest > 0 or not parts))
+
+
+def instant_text(at: int) -> str:
+    """Milliseconds since 1970 as ISO 8601 in UTC, to the second."""
+    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def names_text(names: Sequence[str], count: int) -> str:

@@ -12,7 +12,7 @@ from jupyter_gpu_quota.core.quota.fair_share import Claim, divide
 from jupyter_gpu_quota.core.quota.fit import check_quotas
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from jupyter_gpu_quota.core.scheduling.decide import decide
-from jupyter_gpu_quota.messages.quota import refusal_sentence
+from jupyter_gpu_quota.messages.quota.sums import refusal_sentence
 from tests.core.world import GENTLE, milli, placed, world
 
 

@@ -238,7 +238,7 @@ def test_files_of_the_package_in_the_pages_exist() -> None:
 
 CONTRACT = ("docs/scheduling.md", "docs/reference/figures.md")
 SENTENCES = [
-    ROOT / "jupyter_gpu_quota/messages/reasons.py",
+    *(ROOT / "jupyter_gpu_quota/messages").glob("reason*.py"),
     *(ROOT / "jupyter_gpu_quota/api/pages/templates").glob("*.html"),
 ]
 

@@ -9,7 +9,7 @@ from jupyter_gpu_quota.core.reason_figures import OLD_CODES, figure_pairs
 from jupyter_gpu_quota.core.reasons import OverShare
 from jupyter_gpu_quota.messages import audit
 from jupyter_gpu_quota.messages.audit import ACTIONS, AuditEntry, action_text, matching_actions
-from jupyter_gpu_quota.messages.reasons import SENTENCES
+from jupyter_gpu_quota.messages.reason_sentences import SENTENCES
 
 HELD = OverShare(used_mib=9, device="d0", share_mib=8, warned_s=30)
 

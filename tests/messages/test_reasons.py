@@ -32,7 +32,8 @@ from jupyter_gpu_quota.core.reasons import (
     StoppedIdle,
     WaitsForDrain,
 )
-from jupyter_gpu_quota.messages.reasons import SENTENCES, sentence, warning
+from jupyter_gpu_quota.messages.reason_sentences import SENTENCES
+from jupyter_gpu_quota.messages.reasons import sentence, warning
 from jupyter_gpu_quota.store.database.codecs import REASON
 from jupyter_gpu_quota.wire import ReasonView
 from jupyter_gpu_quota.wire.reason_schema import reasons_schema

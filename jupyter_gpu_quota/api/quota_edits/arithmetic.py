@@ -13,7 +13,8 @@ from ...core.quota.calendar_fit import check_calendar
 from ...core.quota.checked_ranks import CheckedRanks, checked_ranks, pool_shape
 from ...core.quota.fit import ACCEPTABLE, quota_rows
 from ...core.quota.in_force import in_force
-from ...messages.quota import instant_text, pool_sentences, refusal_sentence
+from ...messages.quota.sums import pool_sentences, refusal_sentence
+from ...messages.rendering import instant_text
 from ...quotafile import QuotaFile
 from ...quotafile.document import PoolSection
 

@@ -9,7 +9,7 @@ from functools import cache
 from ...core.explain.preview import OwnerInPool
 from ...core.model import NO_AMOUNTS, Amounts, Change, Department, Policy, Project, Window
 from ...core.quota.in_force import with_windows
-from ...messages.quota_edits import (
+from ...messages.quota.edits import (
     AMOUNTS,
     Openings,
     edit_sentence,

@@ -12,7 +12,7 @@ from ...core.explain.preview import OwnerInPool
 from ...core.lifecycle import HOLDS_SLICE, RUNS
 from ...core.model import Amounts, Change, Job, Notebook, Policy, Snapshot
 from ...core.quota.in_force import together
-from ...messages.quota_edits import edit_sentence, owner_text, since_text
+from ...messages.quota.edits import edit_sentence, owner_text, since_text
 
 MAX_LISTED = 20
 """Sentences of each kind about one edit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...messages.quota_changes import FIRST_FILE, FieldChange, change_sentences
+from ...messages.quota.changes import FIRST_FILE, FieldChange, change_sentences
 from ...quotafile import QuotaFile
 from .edit import Edit
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...core.lifecycle import HOLDS_GPU
-from ...messages.quota_edits import edit_sentence
+from ...messages.quota.edits import edit_sentence
 from ...store.reads.snapshot import Mirror
 from .edit import Edit
 

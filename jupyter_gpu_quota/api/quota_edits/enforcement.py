@@ -19,7 +19,7 @@ from ...core.enforcement.weak_shares import WARN_FOR_MS, WEAK_FOR_MS, unenforcea
 from ...core.lifecycle import HOLDS_SLICE, RUNS
 from ...core.model import WHOLE_DEVICE, Device, Health, Job, Notebook
 from ...core.reasons import EnforcementTooWeak, EnforcementUnavailable
-from ...messages.quota_edits import edit_sentence, pool_offers_sentence
+from ...messages.quota.edits import edit_sentence, pool_offers_sentence
 from ...messages.reasons import warning
 from .edit import Edit
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...core.idle.activity import IdleMode
 from ...core.model import NotebookState
-from ...messages.quota_edits import edit_sentence
+from ...messages.quota.edits import edit_sentence
 from .edit import Edit
 
 

@@ -11,8 +11,8 @@ from ...core.amounts import gpu_text
 from ...core.eviction.deadline import above_at_deadline
 from ...core.explain.preview import Affected, Effect, preview
 from ...core.model import WHOLE_DEVICE, Job, Notebook
-from ...messages.quota import instant_text
-from ...messages.quota_edits import affected_sentence, edit_sentence, work_text
+from ...messages.quota.edits import affected_sentence, edit_sentence, work_text
+from ...messages.rendering import instant_text
 from ...wire import AffectedView
 from ...wire.quota import CheckedRankView, PreviewView
 from ..views.records import reason_view

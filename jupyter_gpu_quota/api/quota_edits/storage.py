@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...core.amounts import duration_text
-from ...messages.quota_edits import edit_sentence
+from ...messages.quota.edits import edit_sentence
 from .edit import Edit
 
 DAY_S = 86_400

@@ -90,7 +90,7 @@ Finding = Contradiction | QuotaSum | Unpackable | TooManyCombinations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRefusal:
-    """Why quotas are refused; ``messages.quota`` renders the sentence.
+    """Why quotas are refused; ``messages.quota.sums`` renders the sentence.
 
     ``code``: sum, shape (see :data:`ACCEPTABLE`), amounts, department_notebook, department_training, calendar.
     ``project`` and ``department`` are both None for a whole pool. ``windows``: the calendar windows under whose amounts

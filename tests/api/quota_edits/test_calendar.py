@@ -13,7 +13,7 @@ from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.api.quota_edits.calendar import MAX_LISTED, calendar_edits
 from jupyter_gpu_quota.api.quota_edits.edit import Edit
 from jupyter_gpu_quota.core.model import Policy, Snapshot
-from jupyter_gpu_quota.messages.quota_edits import edit_sentence
+from jupyter_gpu_quota.messages.quota.edits import edit_sentence
 from jupyter_gpu_quota.quotafile import QuotaFile
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.patience import cpu_s

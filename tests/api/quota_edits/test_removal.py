@@ -83,7 +83,7 @@ def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: Serv
     assert len(rows) == 6 and rows[slice_["id"]]["kind"] == "notebook"
     assert rows[running]["effect"] == "over_quota" and rows[queued]["effect"] == "waits"
     assert rows[slice_["id"]]["message"] == (
-        "olga's notebook of 0.125 GPU keeps what it has. Project vision is no longer in the quota file. This notebook"
+        "olga's notebook of 0.125 GPU keeps its GPUs. Project vision is no longer in the quota file. This notebook"
         " keeps its GPUs until its server stops; nothing else starts on them before."
     )
     assert (

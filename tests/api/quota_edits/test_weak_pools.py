@@ -41,7 +41,7 @@ def test_the_one_of_two_devices_that_is_too_weak_is_named(setup: EnforcementSetu
     setup.apply(policy())
     setup.weak = "GPU-1"
     (found,) = previewed(setup, "policed")
-    assert "1 of 2 devices can enforce a fraction so" in found and "GPU-1, offers memory cooperative" in found
+    assert "1 of 2 devices can enforce this for a fraction" in found and "GPU-1, offers memory cooperative" in found
     assert "on another device is warned and stopped" in found
 
 
@@ -79,5 +79,5 @@ def test_jobs_that_an_mps_daemon_holds_are_named(
     setup.enforcement.mps = {"vision": str(tmp_path)}
     setup.world.services.settings = replace(setup.world.services.settings, mps=setup.enforcement.mps)
     (found,) = previewed(setup, "mps")
-    assert "Jobs of vision are enforced so by an MPS daemon, and are not refused." in found, found
+    assert "An MPS daemon enforces this for jobs of vision; they are not refused." in found, found
     assert "MPS daemon, and are" not in previewed(setup, "driver")[0]

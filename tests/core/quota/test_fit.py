@@ -11,7 +11,7 @@ from jupyter_gpu_quota.core.quota import fit as packing
 from jupyter_gpu_quota.core.quota.calendar_fit import check_calendar
 from jupyter_gpu_quota.core.quota.fit import ACCEPTABLE, Slice, Unpackable, check_quotas, pack, quota_rows
 from jupyter_gpu_quota.core.quota.in_force import in_force, seasons, with_windows
-from jupyter_gpu_quota.messages.quota import packing_rows, refusal_sentence
+from jupyter_gpu_quota.messages.quota.sums import packing_rows, refusal_sentence
 from tests.core.world import BEGIN, world
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from ..core.amounts import counted
-from .quota_edits import AMOUNTS
+from ...core.amounts import counted
+from .edits import AMOUNTS
 
 ITEMS = {
     "pools": "Pool",

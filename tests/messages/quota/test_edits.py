@@ -9,7 +9,7 @@ import pytest
 from jupyter_gpu_quota.core.enforcement.levels import EnforcementLevel, EnforcementOffer, RequiredEnforcement
 from jupyter_gpu_quota.core.explain.preview import Effect
 from jupyter_gpu_quota.core.model import Amounts
-from jupyter_gpu_quota.messages.quota_edits import (
+from jupyter_gpu_quota.messages.quota.edits import (
     AMOUNTS,
     EFFECTS,
     edit_sentence,
@@ -64,4 +64,4 @@ def test_devices_that_can_enforce_what_a_file_requires_need_no_sentence() -> Non
     least = RequiredEnforcement(memory=EnforcementLevel.POLICED)
     able, weak = (EnforcementOffer(device=name, memory=EnforcementLevel(name)) for name in ("policed", "none"))
     assert pool_offers_sentence("train", least, [able], 0, []) == ""
-    assert "1 of 2 devices can enforce a fraction so" in pool_offers_sentence("train", least, [able, weak], 0, [])
+    assert "1 of 2 devices can enforce this for a fraction" in pool_offers_sentence("train", least, [able, weak], 0, [])

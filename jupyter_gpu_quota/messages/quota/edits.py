@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from ..core.amounts import counted, gpu_text
-from ..core.enforcement.levels import EnforcementOffer, RequiredEnforcement, best_offer
-from ..core.explain.preview import Affected, Effect, OwnerInPool
-from ..core.model import Amounts, Job, JobState
-from .quota import instant_text, open_text
-from .rendering import rendered
+from ...core.amounts import counted, gpu_text
+from ...core.enforcement.levels import EnforcementOffer, RequiredEnforcement, best_offer
+from ...core.explain.preview import Affected, Effect, OwnerInPool
+from ...core.model import Amounts, Job, JobState
+from ..rendering import instant_text, rendered
+from .sums import open_text
 
 AMOUNTS = {
     "notebook_milli": "notebook quota",
@@ -114,7 +114,7 @@ def pool_offers_sentence(
     able = f"{len(offers) - len(short) - len(unknown)} of {counted(len(offers), 'device')}"
     parts = [
         f"Pool {pool}: policy.enforcement requires at least memory {least.memory} and compute {least.compute}, and "
-        f"{able} can enforce a fraction so, as read at {instant_text(read_at)}."
+        f"{able} can enforce this for a fraction, as read at {instant_text(read_at)}."
     ]
     if short:
         best = best_offer(short)
@@ -124,7 +124,7 @@ def pool_offers_sentence(
         parts.append(f"Unknown for {counted(len(unknown), 'device')}: {unknown[0].why}.")
     parts.append(NONE_ENFORCES if len(short) + len(unknown) == len(offers) else SOME_ENFORCE)
     if mps_projects:
-        parts.append(f"Jobs of {' and '.join(mps_projects)} are enforced so by an MPS daemon, and are not refused.")
+        parts.append(f"An MPS daemon enforces this for jobs of {' and '.join(mps_projects)}; they are not refused.")
     return " ".join([*parts, ENFORCEMENT_ADVICE])
 
 
@@ -245,7 +245,7 @@ def _amount_text(amounts: Amounts | None, key: str, words: str = "") -> str:
 EFFECTS: Mapping[Effect, str] = {
     Effect.PAUSED: "runs now and is paused and queued again at its old position{then}{anyway}",
     Effect.OVER_QUOTA: "continues for now, and is paused when others claim its GPUs. {after}",
-    Effect.DRAINS: "keeps what it has. {after}",
+    Effect.DRAINS: "keeps its GPUs. {after}",
     Effect.RUNS_ON: "continues; without this file it is paused.",
     Effect.STARTS: "starts. Without this file it waits: {before}",
     Effect.WAITS: "waits: {after} {without}",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import assert_never
 
-from ..core.amounts import counted, gpu_text
-from ..core.model import WHOLE_DEVICE, Amounts
-from ..core.quota.checked_ranks import CheckedRanks
-from ..core.quota.fit import Contradiction, Packing, QuotaRefusal, QuotaSum, TooManyCombinations, Unpackable, pack
+from ...core.amounts import counted, gpu_text
+from ...core.model import WHOLE_DEVICE, Amounts
+from ...core.quota.checked_ranks import CheckedRanks
+from ...core.quota.fit import Contradiction, Packing, QuotaRefusal, QuotaSum, TooManyCombinations, Unpackable, pack
+from ..rendering import instant_text
 
 MAX_LISTED = 40
 """A sentence names at most this many quotas or devices, and counts the others."""
@@ -36,11 +36,6 @@ def refusal_sentence(refusal: QuotaRefusal) -> str:
                 "set again. Use fewer windows, or windows that open and close together."
             )
     assert_never(refusal.finding)
-
-
-def instant_text(at: int) -> str:
-    """Milliseconds since 1970 as ISO 8601 in UTC, to the second."""
-    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def open_text(windows: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_gpu_quota.messages.quota_changes import MAX_LISTED, FieldChange, change_sentences
+from jupyter_gpu_quota.messages.quota.changes import MAX_LISTED, FieldChange, change_sentences
 
 
 def test_many_changes_are_counted() -> None:

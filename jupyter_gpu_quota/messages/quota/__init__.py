@@ -1,0 +1,1 @@
+"""Sentences about quota files: their sums, and the effects of an edit."""
