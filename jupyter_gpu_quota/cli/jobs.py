@@ -128,7 +128,7 @@ def job(client: Client, id: str, json_: bool) -> None:
 @as_json
 @calls_service
 def provenance(client: Client, id: str, attempt: int | None, json_: bool) -> None:
-    """Show what a job was made of: code, command, Python with its distributions, data."""
+    """Show the provenance of a job: code, command, Python with its distributions, data."""
     found = client.provenance(job_of(client, id), attempt=attempt)
     if json_:
         print_json(found.model_dump(mode="json"))
