@@ -51,7 +51,7 @@ def counted_milli(job: Job, state: State) -> int:
 
 
 def is_demand(job: Job, state: State) -> bool:
-    """Whether a job is running or queued work that could start in an empty pool."""
+    """Whether a job is running or queued work that could start in an empty pool, or has devices reserved (R25)."""
     owner = state.policy.projects.get(job.project)
     if owner is None or job.target not in ("running", "paused"):
         return False
@@ -61,7 +61,7 @@ def is_demand(job: Job, state: State) -> bool:
         above = state.policy.departments[owner.department].of(job.pool)
         ceilings += [above.limit, above.user_jobs]
     within = all(one is None or job.milli <= one for one in ceilings)
-    return job.runs or job.leaves or (within and fits_empty(job, state))
+    return job.runs or job.leaves or job.id in state.reserved or (within and fits_empty(job, state))
 
 
 def wanted_of(project: Owner, state: State, pool: str) -> int:

@@ -42,6 +42,8 @@ FIXED = (
     ("faults", 7059),
     ("faults", 7377),
     ("faults", 7543),
+    ("faults", 190679571),
+    ("faults", 223068894),
     ("faults", 638813411),
     ("faults", 799976909),
     ("fragments", 463536413),
