@@ -104,8 +104,9 @@ def _hub(folder: Path, options: argparse.Namespace, console: Console, signals: E
     train_gpus = options.train_gpus
     hub = demo_hub(folder, train_gpus)
     console.print(
-        f"A real hub on the loopback, all of it under the account [bold]{_account()}[/] (no account is created), "
-        f"in {folder}. The devices are [bold]simulated[/]: {train_gpus} to train on, 1 for notebooks.",
+        f"A real JupyterHub on the loopback interface, with all processes under the account [bold]{_account()}[/], in "
+        f"{folder}. No account is created. The devices are [bold]simulated[/]: {train_gpus} for training, 1 for "
+        "notebooks.",
         highlight=False,
     )
     try:
@@ -117,8 +118,8 @@ def _hub(folder: Path, options: argparse.Namespace, console: Console, signals: E
             killed = hub.end()
         finally:
             _keep_logs(folder, options.logs)
-        how = f", {len(killed)} processes by kill" if killed else ""
-        console.print(f"Everything was ended{how}.", highlight=False)
+        how = f", {len(killed)} of them by SIGKILL" if killed else ""
+        console.print(f"All processes of the demo have ended{how}.", highlight=False)
 
 
 def demo_hub(folder: Path, train_gpus: int) -> TemporaryHub:

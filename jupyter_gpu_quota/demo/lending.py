@@ -13,7 +13,7 @@ from .scenario_context import ScenarioContext
 from .users import Kernel, User, call
 
 LENDING_FACTS = {
-    "warned": "Bob's idle notebook is warned, its GPU kernel shut down, its CPU kernel lives",
+    "warned": "Bob's idle notebook is warned, its GPU kernel is shut down, its CPU kernel continues",
     "lent": "Carol's job has the whole device that three notebooks have booked",
     "returned": "Bob starts a kernel again: the job ended before his kernel started",
     "variable": "the variable in Bob's CPU kernel is still there",
@@ -63,7 +63,7 @@ class LendingSteps:
         # While her job waits, every notebook that was unused for 8 s counts as idle.
         for job in [job for job, owner in self.context.owners.items() if owner == carol.name]:
             await call("POST", f"{self.context.hub.service_api}/jobs/{job}/actions/cancel", carol.token)
-        self.context.say("Carol cancels her job, so it ends [yellow]cancelled[/]: it has shown the lending")
+        self.context.say("Carol cancels her job, so it ends [yellow]cancelled[/]")
 
     async def _check_variable(self) -> None:
         assert self.cpu is not None
@@ -110,7 +110,7 @@ class LendingSteps:
         notebooks = self.context.observer.notebooks().values()
         booked = [one for one in notebooks if one.devices == borrower.devices]
         unused = [one for one in booked if not one.present]
-        what = f"{share_text(borrower.milli)} of {borrower.devices[0]}, which {len(booked)} notebooks had shares of; "
+        what = f"{share_text(borrower.milli)} of {borrower.devices[0]}, which {len(booked)} notebooks had booked; "
         what += f"{len(unused)} of them have no kernel with a GPU now"
         whole = borrower.milli == 1000 and len(booked) == len(unused) == len(self.context.hub.users.groups)
         self.context.facts.note("lent", what, ok=whole)

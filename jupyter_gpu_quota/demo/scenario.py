@@ -32,7 +32,7 @@ SLICE_MILLI = 125
 SLICE_TEXT = "1/8"
 
 FACTS = {
-    "shared": "Bob's and Patty's notebooks hold 1/8 each, on one device",
+    "shared": "Bob's and Patty's notebooks have 1/8 each, on one device",
     "filled": "Bob's jobs run on every training device, and more of his wait",
     "claimed": "Patty's jobs run, on devices of as many of Bob's jobs, which were paused",
     "saved": "those of Bob's jobs saved a checkpoint",
@@ -41,7 +41,7 @@ FACTS = {
     "resumed": "Bob's paused jobs resume from their step",
     "finished": "all of Bob's jobs finish",
     **LENDING_FACTS,
-    "same": "those that were paused end with the loss of an undisturbed run",
+    "same": "those that were paused end with the loss of a run without a pause",
     "whole": "no device ever carried more than 1 GPU of shares, no job ran twice at once",
 }
 
@@ -101,8 +101,8 @@ class Scenario(ScenarioContext):
         kernel = await Kernel.start(user)
         self.kernels.append(kernel)
         seen = await self.wait_for(lambda: self.kernel_of(user), f"a kernel of {user.name} with a slice")
-        held = f"{share_text(seen.milli)} of {seen.devices[0]}"
-        self.say(f"{user.name}'s notebook holds {held} ({took_s:.1f} s to ready)")
+        slice_ = f"{share_text(seen.milli)} of {seen.devices[0]}"
+        self.say(f"{user.name}'s notebook has {slice_}; it was ready after {took_s:.1f} s")
         return kernel
 
     def _check_shared_slice(self, *users: User) -> None:
@@ -127,7 +127,7 @@ class Scenario(ScenarioContext):
             opening.cancel()
         seen = self.kernel_of(carol)
         assert seen is not None, "her kernel was opened once it was observed"
-        what = f"{busy} training devices busy when she asked; her slice {granted_s:.1f} s later; "
+        what = f"{busy} training devices busy at her request; her slice {granted_s:.1f} s later; "
         what += f"JupyterLab and a kernel then started on it: {share_text(seen.milli)} after {seen.first - begun:.1f} s"
         at_once = granted_s <= AT_ONCE_S and seen.milli == SLICE_MILLI
         self.facts.note("carol", what, ok=busy == self.train_gpus and at_once)
@@ -171,7 +171,7 @@ class Scenario(ScenarioContext):
         paused = [s for s in first if not s.present and taken & set(s.devices)]
         where = f"{len(running)} of hers on {', '.join(sorted(taken))}"
         when = f"{took_s:.1f} s after her cell was sent, which took {cell_s:.1f} s"
-        what = f"{where}, {when}; {len(paused)} of Bob's left"
+        what = f"{where}, {when}; {len(paused)} of Bob's jobs were paused"
         self.facts.note("claimed", what, ok=len(paused) == self.half)
         self.say(f"Patty's jobs run; [yellow]{len(paused)} of Bob's were paused[/]")
         return paused
@@ -225,7 +225,7 @@ class Scenario(ScenarioContext):
         self.facts.note("same", ", ".join(comparisons), ok=bool(paused) and None not in ended and ended == alone)
 
     async def _run_without_pauses(self, paused: Observation) -> str | None:
-        folder = self.hub.folder / "undisturbed" / rank_of(paused).job
+        folder = self.hub.folder / "without_pauses" / rank_of(paused).job
         folder.mkdir(parents=True)
         training.copy_example(folder)
         process = await asyncio.create_subprocess_exec(

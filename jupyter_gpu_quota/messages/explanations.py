@@ -42,7 +42,7 @@ def explanation_sentence(explanation: Explanation, shown: Shown = frozenset) -> 
     ``shown``: of some workloads, those that the reader may see; the others are not named.
     """
     reason = explanation.reason
-    if explanation.outlook is Outlook.NOTHING:
+    if explanation.outlook is Outlook.NOT_WAITING:
         words = _STATES[explanation.state]
         return words if reason is None else f"{words} {sentence(reason)}"
     assert reason is not None, "a workload that waits or starts has a reason"

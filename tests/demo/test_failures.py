@@ -206,7 +206,7 @@ def test_a_hub_that_is_killed_in_the_story(folder: Path) -> None:
             [sys.executable, "-m", "jupyter_gpu_quota", "demo", "--once"], stdout=output, stderr=output
         )
         try:
-            until(lambda: "notebook holds" in (folder / "output").read_text(), 120)
+            until(lambda: "notebook has" in (folder / "output").read_text(), 120)
             (pid_file,) = folder.glob("gpu-quota-demo-*/jupyterhub.pid")
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
             assert demo.wait(200) == 1

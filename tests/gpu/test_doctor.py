@@ -132,8 +132,8 @@ def test_the_table_is_printed_below_the_devices(script: Script, tmp_path: Path) 
 def test_equal_devices_share_a_row() -> None:
     found = [
         Ability(kind="read", what="power", devices=("a", "b"), why_not=""),
-        Ability(kind="hold", what="MPS", devices=("a",), why_not="x"),
-        Ability(kind="hold", what="MPS", devices=("b",), why_not=""),
+        Ability(kind="enforce", what="MPS", devices=("a",), why_not="x"),
+        Ability(kind="enforce", what="MPS", devices=("b",), why_not=""),
     ]
     rows = device_probes.table(found)[1]
     assert [row[2:] for row in rows] == [("all", "yes"), ("a", "no: x"), ("b", "yes")]

@@ -70,11 +70,11 @@ def abilities(reading: Reading, settings: GPUQuota) -> Iterator[Ability]:
     lacking = Cgroups(settings.state_dir, within=settings.cgroup).why_no_limits
     machine = Machine(driver=reading.driver, why_no_cgroups=lacking, root=os.geteuid() == 0, mps=settings.mps)
     for each in MECHANISMS:
-        yield from _group_by_reason("hold", each.name, reading, partial(each.probe, machine))
+        yield from _group_by_reason("enforce", each.name, reading, partial(each.probe, machine))
 
 
 def _group_by_reason(
-    kind: Literal["read", "hold"], what: str, reading: Reading, why: Callable[[DeviceReading], str]
+    kind: Literal["read", "enforce"], what: str, reading: Reading, why: Callable[[DeviceReading], str]
 ) -> Iterator[Ability]:
     groups = dict[str, list[str]]()
     for device in reading.devices:

@@ -38,7 +38,7 @@ WANTED_SCOPES = ("custom:gpu-quota:read", "custom:gpu-quota:submit")
 class Ability:
     """Whether a figure or a mechanism is available on some devices; ``why_not`` is empty if it is."""
 
-    kind: Literal["read", "hold"]
+    kind: Literal["read", "enforce"]
     what: str
     devices: tuple[str, ...]
     why_not: str
@@ -139,9 +139,9 @@ def enforcement(found: Sequence[Ability]) -> Result:
 
     The enforcement in effect is read back for each share: `job`, `notebooks` and `devices` show it.
     """
-    holds = {each.what: each for each in found if each.kind == "hold"}
-    lacking = {each.what for each in found if each.kind == "hold" and each.why_not}
-    everywhere = [name for name in holds if name not in lacking and "hardware" not in name]
+    mechanisms = {each.what: each for each in found if each.kind == "enforce"}
+    lacking = {each.what for each in found if each.kind == "enforce" and each.why_not}
+    everywhere = [name for name in mechanisms if name not in lacking and "hardware" not in name]
     if not everywhere:
         advice = "shares are scheduled but not enforced; each share shows its enforcement"
         return warn("enforcement", "no enforcement is available for fractions of a device", advice)

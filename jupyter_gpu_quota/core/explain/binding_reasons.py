@@ -60,10 +60,10 @@ def binding_reasons(snapshot: Snapshot, policy: Policy, decision: Decision) -> M
     for name, reason in decision.waits.items():
         if isinstance(reason, _ForRoom) and reason.within_s is None and name in jobs:
             refined[name] = _behind_own_project(jobs[name], reason, queues)
-    for held in decision.backfill:
-        why = refined.get(held.workload)
+    for reserved in decision.backfill:
+        why = refined.get(reserved.workload)
         if isinstance(why, Waiting) and why.delaying == 0:
-            refined[held.workload] = _estimated(snapshot, policy, held, jobs[held.workload], why)
+            refined[reserved.workload] = _estimated(snapshot, policy, reserved, jobs[reserved.workload], why)
     return refined
 
 
@@ -86,15 +86,15 @@ def _behind_own_project(job: Job, reason: _ForRoom, queues: _Queues) -> Reason:
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
-def _estimated(snapshot: Snapshot, policy: Policy, held: BackfillPlacement, job: Job, why: Reason) -> Reason:
+def _estimated(snapshot: Snapshot, policy: Policy, reserved: BackfillPlacement, job: Job, why: Reason) -> Reason:
     """The reason as an estimate if anything can still delay the planned start."""
     found = sorted(
         {
             *_below_the_same_bounds(snapshot, policy, job),
-            *_yet_to_start(snapshot, held),
+            *_yet_to_start(snapshot, reserved),
             *_with_unbooked_slices(snapshot, policy, job),
             *_with_claims(snapshot, policy, job, why),
-            *_with_other_amounts(snapshot, policy, held),
+            *_with_other_amounts(snapshot, policy, reserved),
         }
     )
     if not found:
@@ -116,9 +116,9 @@ def _below_the_same_bounds(snapshot: Snapshot, policy: Policy, job: Job) -> Iter
             yield from (name for name, of in departments.items() if of == one.name and name != job.project)
 
 
-def _yet_to_start(snapshot: Snapshot, held: BackfillPlacement) -> Iterator[str]:
+def _yet_to_start(snapshot: Snapshot, reserved: BackfillPlacement) -> Iterator[str]:
     """The projects of jobs on the reserved devices whose time limit does not run yet."""
-    devices = {part.device for part in held.placements}
+    devices = {part.device for part in reserved.placements}
     there = {one.workload for one in snapshot.allocations if one.device in devices}
     return (job.project for job in snapshot.jobs if job.id in there and job.started_at is None)
 
@@ -153,16 +153,16 @@ def _with_claims(snapshot: Snapshot, policy: Policy, job: Job, why: Reason) -> I
             yield project.name
 
 
-def _with_other_amounts(snapshot: Snapshot, policy: Policy, held: BackfillPlacement) -> Iterator[str]:
+def _with_other_amounts(snapshot: Snapshot, policy: Policy, reserved: BackfillPlacement) -> Iterator[str]:
     """The owners whose amounts in the pool the calendar changes until the planned start."""
     now = in_force(policy, snapshot.now)
     instants = {at for one in policy.windows for at in (one.begins_at, one.ends_at)}
     for at in instants:
-        if snapshot.now < at <= held.starts_at:
+        if snapshot.now < at <= reserved.starts_at:
             then = in_force(policy, at)
             for before, after in (*zip(now.projects, then.projects, strict=True),):
-                if before.amounts.get(held.pool) != after.amounts.get(held.pool):
+                if before.amounts.get(reserved.pool) != after.amounts.get(reserved.pool):
                     yield before.name
             for one, other in (*zip(now.departments, then.departments, strict=True),):
-                if one.amounts.get(held.pool) != other.amounts.get(held.pool):
+                if one.amounts.get(reserved.pool) != other.amounts.get(reserved.pool):
                     yield one.name

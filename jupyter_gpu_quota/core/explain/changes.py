@@ -241,7 +241,7 @@ def _pool(trials: Trials) -> Change | None:
 
 
 def _models(what_if: WhatIf) -> list[str]:
-    """The models that the case accepts: those that it names, else those of the pool."""
+    """The models that the workload accepts: those that it names, else those of the pool."""
     accepted = what_if.job.gpu_models if what_if.job else ()
     return list(accepted) or sorted({device.model for device in what_if.snapshot.devices}) or ["any"]
 
@@ -394,7 +394,7 @@ def _smaller(job: Job, request: _Request) -> Job:
 
 # --- the calendar ---------------------------------------------------------------------------------------------------
 def _calendar(trials: Trials) -> Change | None:
-    """The first instant at which the calendar brings amounts that start it, as things are."""
+    """The first instant at which a change of the calendar starts it, if nothing else changes."""
     found = bringing_window(trials)
     if found is None:
         return None

@@ -51,7 +51,7 @@ class WhatIf:
 
     @classmethod
     def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str) -> WhatIf:
-        """The case of one workload. Raises KeyError for an id that the snapshot does not have."""
+        """The pool of one workload. Raises KeyError for an id that the snapshot does not have."""
         job = next((job for job in snapshot.jobs if job.id == workload_id), None)
         notebook = next((one for one in snapshot.notebooks if one.id == workload_id), None)
         work = job or notebook
@@ -64,7 +64,7 @@ class WhatIf:
         return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook, state=state)
 
     def before(self, plan: Plan) -> WhatIf:
-        """The same case, with the workloads that the next plan starts."""
+        """The same, with the workloads that the next plan starts."""
         started = (action.workload for action in plan.actions if isinstance(action, (Start, Resume)))
         return replace(self, starting=frozenset(started))
 

@@ -103,7 +103,7 @@ class QuotaInForce:
 class Outlook(StrEnum):
     """The decision of the next plan about the workload."""
 
-    NOTHING = "nothing"  # it runs, is held or has ended
+    NOT_WAITING = "not waiting"  # it runs, is held or has ended
     STARTS = "starts"  # it starts, or has devices reserved
     WAITS = "waits"
 

@@ -23,22 +23,22 @@ MAX_WAYS = 64
 """If at most this many sets free the amount, all of them are tried; otherwise the work of one set is named."""
 
 
-class Holder(NamedTuple):
+class RunningWork(NamedTuple):
     """A running job, or a notebook with a slice, that may end."""
 
     milli: int
     id: str
 
 
-Ends = tuple[Holder, ...]
+Ends = tuple[RunningWork, ...]
 
 
-def holders(trials: Trials) -> list[Holder]:
+def running_work(trials: Trials) -> list[RunningWork]:
     """The work of the pool that has devices and may end, the smallest first."""
     what_if = trials.what_if
-    jobs = (Holder(job.held_milli, job.id) for job in what_if.snapshot.jobs if job.state in RUNS)
+    jobs = (RunningWork(job.held_milli, job.id) for job in what_if.snapshot.jobs if job.state in RUNS)
     slices = (
-        Holder(one.gpu_milli, one.id)
+        RunningWork(one.gpu_milli, one.id)
         for one in what_if.snapshot.notebooks
         if one.state in HOLDS_SLICE and one.id != what_if.id
     )
@@ -64,7 +64,7 @@ def starts_after(trials: Trials, ended: Ends) -> bool:
 
 def smallest_ends(trials: Trials, work: int) -> Ends | None:
     """The smallest set by (milli, number, ids), or within the allowed work one that needs each of its members."""
-    among = holders(trials)
+    among = running_work(trials)
     trials.allow(work)
     if tries_every_set(trials):
         return next((ended for ended in _sets(among) if starts_after(trials, ended)), None)
@@ -74,7 +74,7 @@ def smallest_ends(trials: Trials, work: int) -> Ends | None:
 
 def tries_every_set(trials: Trials) -> bool:
     """Whether there is so little running work that every set of it is tried."""
-    return trials.is_small and len(holders(trials)) <= MAX_EXHAUSTIVE
+    return trials.is_small and len(running_work(trials)) <= MAX_EXHAUSTIVE
 
 
 def total(ended: Ends) -> int:
@@ -82,7 +82,7 @@ def total(ended: Ends) -> int:
     return sum(one.milli for one in ended)
 
 
-def _sets(among: Sequence[Holder]) -> list[Ends]:
+def _sets(among: Sequence[RunningWork]) -> list[Ends]:
     """All sets of work but the empty one, the smallest first."""
     found = [ended for count in range(1, len(among) + 1) for ended in combinations(among, count)]
     return sorted(found, key=lambda ended: (total(ended), len(ended), sorted(one.id for one in ended)))
@@ -104,7 +104,7 @@ def in_every_way(trials: Trials, ended: Ends, work: int) -> bool:
 
 def _ways(trials: Trials, ended: Ends) -> list[Ends]:
     """The sets of running work with at least that much, and none to spare."""
-    sets = _sets(holders(trials))
+    sets = _sets(running_work(trials))
     return [way for way in sets if total(way) >= total(ended) > total(way) - min(one.milli for one in way)]
 
 
@@ -133,8 +133,8 @@ def _starts_before(trials: Trials, ended: Ends) -> frozenset[str]:
     return frozenset(started - trials.what_if.starting - {trials.what_if.id})
 
 
-# --- larger worlds --------------------------------------------------------------------------------------------------
-def _sufficient(trials: Trials, among: Sequence[Holder]) -> Ends | None:
+# --- larger pools ---------------------------------------------------------------------------------------------------
+def _sufficient(trials: Trials, among: Sequence[RunningWork]) -> Ends | None:
     """A set whose end starts the workload: growing parts of the work, in two orders."""
     orders = _by_owner(trials, among), _by_device(trials, among)
     for count in _doubled(len(among)):
@@ -152,14 +152,14 @@ def _doubled(most: int) -> Iterator[int]:
     yield most
 
 
-def _by_owner(trials: Trials, among: Sequence[Holder]) -> list[Holder]:
+def _by_owner(trials: Trials, among: Sequence[RunningWork]) -> list[RunningWork]:
     """The work of its user first, then of its project, then of its department, each the best fit first."""
     what_if = trials.what_if
     every: tuple[Job | Notebook, ...] = (*what_if.snapshot.jobs, *what_if.snapshot.notebooks)
     work = {one.id: one for one in every}
     size, inside = what_if.size, what_if.is_inside(department=True)
 
-    def key(one: Holder) -> tuple[bool, bool, bool, bool, int, str]:
+    def key(one: RunningWork) -> tuple[bool, bool, bool, bool, int, str]:
         other = work[one.id]
         is_own = other.project == what_if.project
         misfit = one.milli < size, abs(one.milli - size)
@@ -168,18 +168,18 @@ def _by_owner(trials: Trials, among: Sequence[Holder]) -> list[Holder]:
     return sorted(among, key=key)
 
 
-def _by_device(trials: Trials, among: Sequence[Holder]) -> list[Holder]:
+def _by_device(trials: Trials, among: Sequence[RunningWork]) -> list[RunningWork]:
     """Work side by side: by the place where least has to end, node after node."""
     what_if = trials.what_if
     node_of = {device.id: device.node for device in what_if.snapshot.devices}
     whole = what_if.work.gpu_milli > WHOLE_DEVICE
     place_of, held = dict[str, str](), dict[str, int]()
-    of_holder = {one.id: one for one in among}
+    by_id = {one.id: one for one in among}
     for one in what_if.snapshot.allocations:
-        if one.workload in of_holder and one.device in node_of:
+        if one.workload in by_id and one.device in node_of:
             place_of.setdefault(one.workload, node_of[one.device] if whole else one.device)
     for name, place in place_of.items():
-        held[place] = held.get(place, 0) + of_holder[name].milli
+        held[place] = held.get(place, 0) + by_id[name].milli
     order = sorted(among, key=lambda one: (held.get(place_of.get(one.id, ""), 0), place_of.get(one.id, ""), one))
     return order
 

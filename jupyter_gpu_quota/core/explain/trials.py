@@ -1,6 +1,6 @@
 """Trials: ``decide`` on changed snapshots and policies of one workload, within a bound on the work.
 
-The work of a trial is counted in rows read, searches and actions, and not in time, so that equal worlds give equal
+The work of a trial is counted in rows read, searches and actions, and not in time, so that equal snapshots give equal
 explanations.
 """
 
@@ -39,14 +39,14 @@ class Trials:
         self.ended_early = False
 
     def starts(self, *, snapshot: Snapshot | None = None, policy: Policy | None = None) -> bool:
-        """Whether the next plan of a changed world starts the workload or pauses others for it.
+        """Whether the next plan for a changed snapshot or policy starts the workload or pauses others for it.
 
         False, too, when no work is left: what was not tried is not known to start it.
         """
         return self.plan(snapshot=snapshot, policy=policy) is not None
 
     def plan(self, *, snapshot: Snapshot | None = None, policy: Policy | None = None) -> Plan | None:
-        """The next plan of a changed world, up to the start of the workload; None where that is not known."""
+        """The next plan for a changed snapshot or policy, up to the workload's start; None where that is not known."""
         if not self.is_small and self._left <= 0:
             self.ended_early = True
             return None

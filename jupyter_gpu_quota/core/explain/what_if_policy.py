@@ -16,12 +16,12 @@ LIMIT = "limit_milli"
 
 
 def quota_name(what_if: WhatIf) -> str:
-    """The amount that is a case's quota."""
+    """The name of the amount that is the workload's quota."""
     return "notebook_milli" if what_if.is_notebook else "training_milli"
 
 
 def ceiling_name(what_if: WhatIf) -> str:
-    """The amount that is the ceiling for each user of the case's kind of work."""
+    """The name of the amount that is the ceiling for each user, for the workload's kind."""
     return "user_notebook_milli" if what_if.is_notebook else "user_jobs_milli"
 
 

@@ -39,7 +39,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
     what_if = WhatIf.of(snapshot, policy, workload_id)
     if not what_if.waits:
         reason = stay_reason(what_if.snapshot, what_if.id) or what_if.removal_reason
-        return Explanation(workload=workload_id, state=what_if.state, outlook=Outlook.NOTHING, reason=reason)
+        return Explanation(workload=workload_id, state=what_if.state, outlook=Outlook.NOT_WAITING, reason=reason)
     decision = decide_with_reasons(what_if.snapshot, what_if.policy)
     what_if = what_if.before(decision.plan)
     reason, starts = _reason_of(what_if, decision)
