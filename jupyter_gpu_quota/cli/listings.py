@@ -183,7 +183,7 @@ def keep(client: Client, notebook: str | None) -> None:
     if notebook is None:
         raise click.UsageError("this is not a notebook with a GPU; give the id of one, as `notebooks` lists them")
     kept = client.keep(notebook)
-    print_prose(f"{kept.message} It can be kept {counted(kept.keeps_left, 'more time')} before it is used again.")
+    print_prose(f"{kept.message} It can be postponed {counted(kept.keeps_left, 'more time')} before it is used again.")
 
 
 @click.group(invoke_without_command=True)

@@ -30,7 +30,7 @@ def machine_results() -> Iterator[Result]:
 def home(folder: Path) -> Result:
     """Whether files can be written to the home folder, from which jobs are sent."""
     if not os.access(folder, os.W_OK):
-        return warn("home folder", f"{folder} is not writable for this account", "tell an admin of the hub")
+        return warn("home folder", f"{folder} is not writable for this account", "ask an admin of the hub")
     free = shutil.disk_usage(folder).free
     if free < MIN_FREE:
         return warn("home folder", f"{folder} has {free / GIB:.1f} GiB free", "delete files that you do not need")
@@ -63,13 +63,13 @@ def slice_of_server(client: Client) -> Result:
     found = next((each for each in client.notebooks() if each.id == own), None)
     if found is None:
         return warn("slice", f"the service has no slice {own[-8:]} of yours", "restart the notebook server")
-    held = f", memory {found.enforcement.memory}" if found.enforcement else ""
-    return ok("slice", f"{gpu_text(found.gpu_milli)} GPU in pool {found.pool}, {found.shown_state}{held}")
+    enforced = f", memory {found.enforcement.memory}" if found.enforcement else ""
+    return ok("slice", f"{gpu_text(found.gpu_milli)} GPU in pool {found.pool}, {found.shown_state}{enforced}")
 
 
 def release(client: Client) -> Result:
     service = client.version().version
     if service == __version__:
-        return ok("release", f"{__version__}, as the service")
+        return ok("release", f"{__version__}, the same as the service")
     advice = f"install jupyter-gpu-quota=={service} in this environment; until then actions may be refused"
     return warn("release", f"{__version__} here, {service} at the service", advice)

@@ -32,7 +32,7 @@ def machine_results(config: GPUQuota, *, known: bool) -> Iterator[Result]:
     yield from _check_secret_files(config)
     for name, where, outcome in asyncio.run(_probe_channels(config)):
         if isinstance(outcome, Failed):
-            yield fail(name, outcome.why, f"notifications wait, and are dropped in the end; {SEE_DOCS}")
+            yield fail(name, outcome.why, f"notifications wait, and are given up after their last attempt; {SEE_DOCS}")
         else:
             yield ok(name, f"{where} {outcome.answer}; nothing was sent")
 
@@ -64,6 +64,6 @@ def service_results(client: Client | None) -> Iterator[Result]:
     for channel in (deployment.channels if deployment is not None else None) or ():
         waiting = "the length of the queue is unknown" if channel.waiting is None else f"{channel.waiting} wait"
         if channel.fault:
-            yield warn(channel.name, f"{channel.fault}; {waiting}", "jupyter gpu-quota audit lists what was dropped")
+            yield warn(channel.name, f"{channel.fault}; {waiting}", "jupyter gpu-quota audit lists those given up")
         else:
             yield ok(channel.name, f"{channel.where}; {waiting}")

@@ -111,7 +111,7 @@ def proxy() -> Result:
     """Node and configurable-http-proxy."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         metadata.version("configurable-http-proxy")
-        advice = "pip uninstall configurable-http-proxy: this imitation breaks event streams and long requests"
+        advice = "pip uninstall configurable-http-proxy: it is not JupyterHub's proxy, and breaks event streams"
         return fail("proxy", "the PyPI package configurable-http-proxy", advice)
     node, program = shutil.which("node"), shutil.which("configurable-http-proxy")
     if program and node:

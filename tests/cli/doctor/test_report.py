@@ -65,9 +65,9 @@ def test_the_hub_s_version(monkeypatch: pytest.MonkeyPatch, known: dict[str, str
     assert probes.hub().verdict == verdict
 
 
-def test_the_imitation_of_the_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_package_named_like_the_proxy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     versions(monkeypatch, configurable_http_proxy="0.4.0")
-    assert (probes.proxy().verdict, "imitation" in probes.proxy().advice) == ("fail", True)
+    assert (probes.proxy().verdict, "not JupyterHub's proxy" in probes.proxy().advice) == ("fail", True)
 
 
 @pytest.mark.parametrize(
