@@ -34,6 +34,7 @@ from .fields import (
     Milliseconds,
     ModelName,
     PersonName,
+    Price,
     Priority,
     Seconds,
     Section,
@@ -92,7 +93,7 @@ class Maximum(Section):
 class CostSection(Section):
     """The price of one GPU for an hour, for the costs in the usage."""
 
-    amount: Amount
+    amount: Price
     currency: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Z]{3}$")]
 
 

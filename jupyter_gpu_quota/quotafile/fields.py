@@ -85,6 +85,7 @@ def _kind_of(value: object) -> str:
             return "a mapping"
 
 
+PRICE = "a price; write a number from 0 to 100000 with up to three decimals, such as 0.4"
 AMOUNT = "an amount; write a number such as 2 or 0.5"
 DURATION = "a duration; write one such as 90m, 1h30m or 24h"
 SIZE = "an amount of space; write one such as 512MiB or 50GiB"
@@ -98,6 +99,11 @@ def _reader(read: Callable[[str], int | AmountRefusal], what: str = AMOUNT) -> C
         return found
 
     return checked
+
+
+def _price_milli(text: str) -> int | AmountRefusal:
+    found = exact_milli(text)
+    return found if isinstance(found, int) else AmountRefusal(found.code, f"{text[:40]!r} is not {PRICE}")
 
 
 def _amount_or_none(value: object) -> int | None:
@@ -126,6 +132,14 @@ Amount = Annotated[
     int, BeforeValidator(_reader(exact_milli)), PlainSerializer(_amount_out), WithJsonSchema(AMOUNT_SCHEMA)
 ]
 """Milli-GPU inside, GPUs in the file."""
+
+Price = Annotated[
+    int,
+    BeforeValidator(_reader(_price_milli, PRICE)),
+    PlainSerializer(_amount_out),
+    WithJsonSchema(_decimal_schema(100_000, "a number with up to three decimals, exact")),
+]
+"""Thousandths of the currency's unit inside, units in the file."""
 
 Ceiling = Annotated[
     int | None,

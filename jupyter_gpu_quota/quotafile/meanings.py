@@ -66,7 +66,7 @@ CALENDAR: Mapping[str, Mapping[str, str]] = {
     "AmountsChange": {
         "notebook": "The quota for notebooks: `2`.",
         "training": "The guaranteed quota for jobs: `6`.",
-        "limit": "The most that all jobs may use: `8`.",
+        "limit": "The most that notebooks and jobs together may use: `8`.",
         "weight": "The weight in dividing the surplus: `2`.",
         "per_user": "The ceilings for each user.",
     },
@@ -96,7 +96,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "cost_per_gpu_hour": "The price of an allocated GPU for an hour, for `usage`.",
     },
     "CostSection": {
-        "amount": "The price, with up to three decimals: `0.4`.",
+        "amount": "The price of one GPU for an hour: `0.4`.",
         "currency": "The code of the currency: `EUR`.",
     },
     "Selector": {
@@ -132,10 +132,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     },
     "AmountsSection": {
         "notebook": "The quota for notebooks, which is always available to them: `0.5`.",
-        "training": "The quota for jobs that is guaranteed: `2`.",
-        "limit": "The most that all jobs may use, surplus included: `6`. Without it, the whole pool.",
+        "training": "The guaranteed quota for jobs: `2`.",
+        "limit": "The most that notebooks and jobs together may use, surplus included: `6`. Without it, the pool.",
         "weight": "The part of the surplus, beside the weights of others of the same priority: `2`. With 0: only what "
-        "nobody else wants.",
+        "no other project wants.",
         "per_user": "Ceilings for each user.",
     },
     "PerUser": {
@@ -166,7 +166,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "claim": "The PersistentVolumeClaim that pods mount, in the namespace of jobs: `transactions`.",
         "sub_path": "The folder of the claim's volume: `2026/q4`. Without it, the whole volume.",
         "mount": "The path inside pods: `/data/transactions`. Without it, `path`, or else `/data/` and the name.",
-        "read_only": "Pods get it read-only. On one machine file permissions decide, and `doctor` says what holds.",
+        "read_only": "Pods get it read-only. On one machine file permissions decide, and `doctor` checks them.",
         "groups": "Groups of the hub whose members may use it: `[fraud-ds]`.",
         "until": "The last day on which a job may start with it, in UTC: `2027-01-31`. Without it, no last day.",
     },

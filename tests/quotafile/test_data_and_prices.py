@@ -130,8 +130,8 @@ def test_a_changed_last_day_is_one_difference() -> None:
     [
         pytest.param("{amount: 0.4}", "has no currency, which it needs", id="no currency"),
         pytest.param("{amount: 0.4, currency: euro}", "currency", id="no code of a currency"),
-        pytest.param("{amount: -1, currency: EUR}", "amount", id="a negative price"),
-        pytest.param("{amount: 0.0004, currency: EUR}", "amount", id="a price that is too fine"),
+        pytest.param("{amount: -1, currency: EUR}", "amount: '-1' is not a price;", id="a negative price"),
+        pytest.param("{amount: 0.0004, currency: EUR}", "up to three decimals", id="a price that is too fine"),
     ],
 )
 def test_a_wrong_price_is_refused(cost: str, words: str) -> None:
