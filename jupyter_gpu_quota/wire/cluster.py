@@ -121,7 +121,10 @@ class ProjectView(Wire):
 
 
 class PoolView(Wire):
-    """One pool. ``utilised_milli`` is the use of its healthy devices, null if one of them is unknown.
+    """One pool. ``capacity_milli`` and ``free_milli`` count the healthy devices of nodes that take work.
+
+    ``allocated_milli`` is what work has on all of its devices, null from an older service. ``utilised_milli`` is the
+    use of the healthy devices, null if one of them is unknown.
 
     The jobs are those of all projects: on GPUs, waiting and held; null from an older service.
     """
@@ -137,6 +140,7 @@ class PoolView(Wire):
     running_jobs: int | None = None
     waiting_jobs: int | None = None
     held_jobs: int | None = None
+    allocated_milli: int | None = None
 
 
 class NodeView(Wire):

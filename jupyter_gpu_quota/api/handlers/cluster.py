@@ -203,12 +203,14 @@ def pool_views(services: Services) -> list[PoolView]:
     for pool in store_view.quota.policy.pools if store_view.quota else ():
         devices = store_view.devices_in(pool)
         healthy = [device for device in devices if store_view.is_available(device)]
+        open_ = [device for device in healthy if store_view.takes_work(device)]
         utilised = of_devices(healthy, store_view.samples, services.clock())
         view = PoolView(
             name=pool,
             devices=len(devices),
-            capacity_milli=sum(WHOLE_DEVICE - device.foreign_milli for device in healthy),
-            free_milli=sum(max(0, WHOLE_DEVICE - each.foreign_milli - used[each.id]) for each in healthy),
+            capacity_milli=sum(WHOLE_DEVICE - device.foreign_milli for device in open_),
+            free_milli=sum(max(0, WHOLE_DEVICE - each.foreign_milli - used[each.id]) for each in open_),
+            allocated_milli=sum(used[device.id] for device in devices),
             models=sorted({device.model for device in devices}),
             simulated=any(device.simulated for device in devices),
             utilised_milli=utilised.milli,

@@ -442,6 +442,11 @@ class StoreView:
         node = self.nodes.get(device.node)
         return device.health is Health.HEALTHY and (node is None or node.schedulable)
 
+    def takes_work(self, device: Device) -> bool:
+        """Whether it is available, on a node that is not cordoned or drained."""
+        node = self.nodes.get(device.node)
+        return self.is_available(device) and (node is None or node.is_open)
+
     def removal_reason_of(self, work: Job | Notebook) -> Reason | None:
         file = self.quota_file
         if file is None:

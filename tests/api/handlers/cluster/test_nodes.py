@@ -125,6 +125,21 @@ def test_devices_of_a_cordoned_node_show_that_no_work_starts_there(world: Servic
     page.context.close()
 
 
+def test_the_devices_of_a_closed_node_are_in_no_capacity(world: ServiceWorld) -> None:
+    def amounts() -> tuple[int, int, int]:
+        world.run(world.services.store_view.refresh())
+        train = next(row for row in world.get("pools").json["items"] if row["name"] == "train")
+        return train["capacity_milli"], train["free_milli"], train["allocated_milli"]
+
+    running(world)
+    capacity, free, allocated = amounts()
+    assert capacity == free + allocated and min(free, allocated) > 0
+    change(world, "cordon")
+    assert amounts() == (0, 0, allocated)
+    change(world, "uncordon")
+    assert amounts() == (capacity, free, allocated)
+
+
 def test_a_change_is_audited_with_its_actor(world: ServiceWorld) -> None:
     change(world, "cordon")
     (row,) = [row for row in world.get("audit?limit=1000", "ann").json["items"] if row["kind"] == "node.cordon"]

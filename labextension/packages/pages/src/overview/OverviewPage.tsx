@@ -57,7 +57,7 @@ function sumOf(pools: readonly Pool[], of: (pool: Pool) => number | null | undef
 
 function Figures({ state: { pools, notebooks, isLoaded } }: { state: ClusterState }): JSX.Element {
   const capacity = sumOf(pools, pool => pool.capacity_milli);
-  const free = sumOf(pools, pool => pool.free_milli);
+  const allocated = sumOf(pools, pool => pool.allocated_milli);
   const held = sumOf(pools, pool => pool.held_jobs);
   const slices = notebooks.filter(one => one.state === 'booked' || one.state === 'lent').length;
   const figure = (count: number): string => (isLoaded ? count.toLocaleString('en') : '…');
@@ -66,7 +66,7 @@ function Figures({ state: { pools, notebooks, isLoaded } }: { state: ClusterStat
       <div id="figure-gpu">
         <dt>GPU allocated</dt>
         <dd>
-          <b>{isLoaded ? gpus(capacity - free) : '…'}</b> of {gpus(capacity)}
+          <b>{isLoaded ? gpus(allocated) : '…'}</b> of {gpus(capacity)}
         </dd>
       </div>
       <div id="figure-running">
