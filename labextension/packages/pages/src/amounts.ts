@@ -42,7 +42,11 @@ export function reasonText(job: Job): string {
   if (job.reason && (EXPLAINED.has(job.state) || EXPLAINED_CODES.has(job.reason.code))) {
     return job.reason.message;
   }
-  return job.borrower ? 'Runs on notebook quota that no notebook uses now.' : '';
+  if (!job.borrower) {
+    return '';
+  }
+  const isReserved = job.reason?.code === 'borrows_reserved_devices';
+  return isReserved ? 'Runs on devices that are reserved for another job.' : 'Runs on notebook quota that no notebook uses now.';
 }
 
 /** How long it ran, from the first start to the end or `now`; null for a job that never started. */

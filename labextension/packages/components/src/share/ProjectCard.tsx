@@ -107,7 +107,7 @@ function trainingFacts(pool: ProjectPool, trans: Translations): string[] {
       trans.__('%1 of the quota in force, because the pool has too few GPUs', gpus(pool.in_force_training_milli)),
     trans.__('fair share %1', gpus(pool.fair_share_milli)),
     pool.limit_milli != null && trans.__('limit %1', gpus(pool.limit_milli)),
-    pool.borrowed_milli > 0 && trans.__('%1 borrowed from idle notebooks', gpus(pool.borrowed_milli)),
+    pool.borrowed_milli > 0 && trans.__('%1 borrowed from notebooks or from a reservation', gpus(pool.borrowed_milli)),
     trans._n('%1 job waits', '%1 jobs wait', pool.queued_jobs),
     pool.utilised_milli != null && trans.__('measured use %1', gpus(pool.utilised_milli)),
     own != null && trans.__('your jobs %1 of at most %2', gpus(pool.own_jobs_milli), gpus(own)),

@@ -49,7 +49,7 @@ export function AuditPage(): JSX.Element {
       <FilterBar filter={filter} rows={rows} onChange={setFilter} />
       <ErrorText error={error} />
       <p className="muted" role="status" id="audit-count">
-        {loading ? 'Loading…' : `${rows.length} of ${total} rows are shown; more are read at the end of the list.`}
+        {loading ? 'Loading…' : `${rows.length} of ${total} rows are shown${rows.length < total ? '; more are read at the end of the list' : ''}.`}
       </p>
       {!loading && rows.length === 0 && error === '' && (
         <p className="empty">

@@ -43,7 +43,7 @@ export function Attempts({ job }: { job: JobDetail }): JSX.Element {
           rowIdOf={rank => `rank-${rank.attempt}-${rank.rank}`}
         />
       ) : (
-        <p className="muted">It has not started yet.</p>
+        <p className="muted">{job.ended_at ? 'It never started.' : 'It has not started yet.'}</p>
       )}
     </section>
   );

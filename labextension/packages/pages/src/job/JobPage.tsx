@@ -43,7 +43,7 @@ export function JobPage({ frame }: { frame: Frame }): JSX.Element {
               <MetricCharts key={theme} job={job} large />
               {Object.keys(job.metrics).length === 0 && (
                 <p className="muted">
-                  None yet. A job reports them with <code>jupyter_gpu_quota.job.report_progress()</code>.
+                  {job.ended_at ? 'None.' : 'None yet.'} A job reports them with <code>jupyter_gpu_quota.job.report_progress()</code>.
                 </p>
               )}
             </section>

@@ -51,7 +51,7 @@ export function LogSection({ job }: { job: JobDetail }): JSX.Element {
       </div>
       {job.attempt === 0 || newest === undefined ? (
         <p className="muted" id="log-says">
-          It has not started yet.
+          {job.ended_at ? 'It never started.' : 'It has not started yet.'}
         </p>
       ) : (
         <LogView
