@@ -73,7 +73,7 @@ def _known_settings(
     config_file: Path | None, state_dir: Path | None, url: str | None, token: str | None
 ) -> KnownSettings:
     if config_file is not None:
-        return hub_settings.settings_in_config_file(config_file)
+        return hub_settings.with_running_service(hub_settings.settings_in_config_file(config_file))
     if os.environ.get(NOTEBOOK_USER):
         return hub_settings.settings_in_environment(os.environ)
     return hub_settings.find_settings(_client(url, token), asked_service=url is not None, state_dir=state_dir)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,8 +90,7 @@ def _settings_on_this_machine(otherwise: KnownSettings) -> KnownSettings:
         except click.UsageError as error:
             problem = error.message
         else:
-            urls = [each.service_url for each in running if each.config.state_dir == known.config.state_dir]
-            return replace(known, service_url=urls[0] if urls else "")
+            return _with_service(known, running)
     if len(running) > 1 and not problem:
         of = ", ".join(
             f"{each.source.split(', ')[-1]} with state directory {each.config.state_dir}" for each in running
@@ -100,6 +99,16 @@ def _settings_on_this_machine(otherwise: KnownSettings) -> KnownSettings:
         advice = "choose one by --state-dir DIR, or by --config with its jupyterhub_config.py"
     known = running[0] if len(running) == 1 else otherwise
     return replace(known, problem=problem, advice=advice)
+
+
+def with_running_service(known: KnownSettings) -> KnownSettings:
+    """The settings, with the address of the service that runs here with their state directory."""
+    return _with_service(known, _settings_of_running_services())
+
+
+def _with_service(known: KnownSettings, running: Iterable[KnownSettings]) -> KnownSettings:
+    urls = [each.service_url for each in running if each.config.state_dir == known.config.state_dir]
+    return replace(known, service_url=urls[0] if urls else "")
 
 
 def _check_owner(file: Path) -> None:

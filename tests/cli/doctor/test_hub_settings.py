@@ -119,14 +119,21 @@ def test_of_two_running_services_both_are_named_with_the_option_that_chooses(
     assert str(tmp_path / "two") in chosen["state folder"]["found"]
 
 
-@pytest.mark.parametrize("with_file", [True, False], ids=["of the configuration file", "without one"])
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [
+        pytest.param("jupyterhub_config.py", (), id="of the configuration file here"),
+        pytest.param("hub.py", ("--config", "hub.py"), id="of the configuration file that is named"),
+        pytest.param("", (), id="without one"),
+    ],
+)
 def test_the_running_service_is_asked_at_its_own_address(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_file: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, options: Sequence[str]
 ) -> None:
-    if with_file:
-        (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
+    if file:
+        (tmp_path / file).write_text(CONFIG)
     with served(World()) as world, running_services(monkeypatch, tmp_path, ["of_the_file"], url=world.url):
-        found = doctor()
+        found = doctor(*options)
     assert (found["service"]["verdict"], world.url in found["service"]["found"]) == ("ok", True)
 
 
