@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jupyter_gpu_quota.core.recovery.differences import Difference, DifferenceKind
-from jupyter_gpu_quota.core.recovery.evidence import BackupRestored, FencingWentBack
+from jupyter_gpu_quota.core.recovery.evidence import BackupRestored, FencingWentBack, WorkDiffers
 from jupyter_gpu_quota.store.records.commands import Recorded
 from jupyter_gpu_quota.store.records.recovery import HoldDecisions
 from tests.api.world import service_world
@@ -20,7 +20,7 @@ def test_a_hold_is_shown_and_an_admin_ends_it(tmp_path: Path) -> None:
             Difference(job="J1", kind=DifferenceKind.UNKNOWN, attempt=1, devices=("d1", "d2")),
             Difference(job="J2", kind=DifferenceKind.ENDED, attempt=2, known_attempt=1, exit_status=0),
         )
-        why = (BackupRestored(file="b.sqlite", at=0), FencingWentBack(fencing=3, used=7))
+        why = (BackupRestored(file="b.sqlite", at=0), FencingWentBack(fencing=3, used=7), WorkDiffers(jobs=1))
         (outcome,) = world.store.record([HoldDecisions(why=why, differences=found)], now=world.clock_now())
         assert isinstance(outcome, Recorded)
         ready = world.get("ready")
@@ -30,6 +30,7 @@ def test_a_hold_is_shown_and_an_admin_ends_it(tmp_path: Path) -> None:
         assert shown["why"] == [
             "The backup b.sqlite was restored at 1970-01-01 00:00:00Z.",
             "The leader's fencing number is 3, and 7 was used already.",
+            "1 job on the nodes differs from the database.",
         ]
         assert shown["differences"] == [
             "Job J1 runs on d1, d2 and is not in the database; it keeps its devices until it ends.",
