@@ -175,6 +175,7 @@ def test_a_job_inherits_no_open_file(world: LocalWorld) -> None:
     ("command", "status", "expected"),
     [
         pytest.param(("no-such-program",), 127, "there is no command", id="a missing command"),
+        pytest.param(("true | true",), 127, "without quotes around them, or run `sh -c`", id="a line as one word"),
         pytest.param(("/etc/passwd",), 126, "Permission denied", id="a file that is not executable"),
     ],
 )

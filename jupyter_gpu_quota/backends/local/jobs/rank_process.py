@@ -132,9 +132,16 @@ def _exec(order: RankOrder, paths: RankPaths, account: Account, output: int, sup
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvpe(program, order["command"], _environment(order, account))  # noqa: S606 - it is the purpose
     except FileNotFoundError:
-        _exit(f"there is no command {program!r} in PATH or at that path", NO_SUCH_COMMAND)
+        _exit(f"there is no command {program!r} in PATH or at that path{_advice(program)}", NO_SUCH_COMMAND)
     except BaseException as error:  # noqa: BLE001 - this fork must never run the code of a supervisor
         _exit(str(error) if isinstance(error, NotRunnable) else f"{program!r}: {error}", CANNOT_RUN)
+
+
+def _advice(program: str) -> str:
+    """What to do about a whole line that was submitted as one word."""
+    if len(program.split()) < 2:
+        return ""
+    return "; submit its words without quotes around them, or run `sh -c` with this line"
 
 
 def _exit(why: str, status: int) -> NoReturn:
