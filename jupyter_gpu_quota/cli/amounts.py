@@ -55,7 +55,10 @@ def parse_since(ctx: click.Context, parameter: click.Parameter, text: str | None
     seconds = None if text is None else duration_s(text)
     if isinstance(seconds, int):
         return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
-    return parse_instant(ctx, parameter, text)
+    try:
+        return parse_instant(ctx, parameter, text)
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{error.message}, or a time before now such as 90m or 7d") from None
 
 
 def parse_cpu(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:

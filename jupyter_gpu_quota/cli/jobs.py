@@ -200,7 +200,7 @@ def _job_facts(job: JobDetail, start: str | None) -> list[tuple[str, object]]:
 
 @click.command()
 @JOB
-@click.option("-f", "--follow", is_flag=True, help="Follow until the job ends; the exit code is the job's.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the job ends; exit code 0 if it succeeded, else 1.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Default: the newest.")
 @click.option(
     "--rank", type=click.IntRange(0), default=0, metavar="N", help="Rank of a job with several processes. Default: 0."

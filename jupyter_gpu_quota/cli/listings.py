@@ -52,7 +52,7 @@ def me(client: Client, json_: bool) -> None:
     rows += [("project", f"{name} ({role})") for name, role in sorted(found.projects.items())]
     rows += [("notebook", _choice_text(each)) for each in found.notebook_choices]
     found_projects = client.projects()
-    rows += [("training", text) for project in found_projects for text in _left_texts(project)]
+    rows += [("training", text) for project in found_projects for text in left_texts(project)]
     rows += [("outputs", text) for project in found_projects if (text := storage_text(project))]
     rows += [("slice", _slice_text(each)) for each in client.notebooks() if each.user == found.name]
     states = Counter(job.state for job in client.jobs(mine=True))
@@ -60,16 +60,20 @@ def me(client: Client, json_: bool) -> None:
     print_facts(rows)
 
 
-def _left_texts(project: ProjectView) -> list[str]:
+def left_texts(project: ProjectView) -> list[str]:
     """What the user's jobs may still start within the training quota, for each pool that has one."""
     pools = project.submit.pools if project.submit else []
     quotas = {each.pool: each.in_force_training_milli for each in project.pools}
     return [
         f"{gpu_text(each.quota_left_milli)} GPU left in pool {each.pool} for project {project.name}, "
-        f"of {gpu_text(quotas[each.pool])}"
+        f"of {gpu_text(quotas[each.pool])}{_ceiling_text(each.user_left_milli)}"
         for each in pools
         if quotas.get(each.pool)
     ]
+
+
+def _ceiling_text(left_milli: int | None) -> str:
+    return "" if left_milli is None else f"; your ceiling there leaves {gpu_text(left_milli)} GPU"
 
 
 def storage_text(project: ProjectView) -> str:

@@ -41,7 +41,21 @@ def parse_events(ctx: click.Context, parameter: click.Parameter, text: str | Non
     return found
 
 
-@click.command()
+class Submission(click.Command):
+    """Names the separator where an option of the job's command was taken for one of ``submit``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if "--" in given:
+                raise
+            advice = "write -- before the job's command, as in `submit --gpu 1 -- python train.py --epochs 3`"
+            raise click.UsageError(f"{error.format_message()} For an option of the command, {advice}.", ctx) from None
+
+
+@click.command(cls=Submission)
 @click.option("--project", metavar="P", help="Default: this notebook's project, or your only one.")
 @click.option(
     "--gpu", callback=parse_gpu, default="1", show_default=True, metavar="0.5|1/3|2|8GiB", help="GPU on each node."
@@ -79,7 +93,7 @@ def parse_events(ctx: click.Context, parameter: click.Parameter, text: str | Non
 )
 @click.option("--idempotency-key", metavar="K", help="The same key returns the same job.")
 @click.option("--dry-run", is_flag=True, help="Show the outcome and store nothing.")
-@click.option("--wait", is_flag=True, help="Wait for the job's end; the exit code is the job's.")
+@click.option("--wait", is_flag=True, help="Wait for the job's end; exit code 0 if it succeeded, else 1.")
 @as_json
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND ...", type=click.UNPROCESSED)
 @calls_service

@@ -52,7 +52,10 @@ def test_since_is_an_instant_or_a_time_before_now(world: World) -> None:
     assert run("jobs", "--since", "2h").exit_code == 0
     sent = datetime.fromisoformat(world.seen[-1][2]["since"])
     assert before - timedelta(hours=2, milliseconds=1) <= sent <= datetime.now(UTC) - timedelta(hours=2)
-    assert run("jobs", "--since", "yesterday").exit_code == 2
+    wrong = run("jobs", "--since", "yesterday")
+    assert wrong.exit_code == 2
+    why = "'yesterday' is not an instant such as 2027-01-01T00:00:00Z, or a time before now such as 90m or 7d"
+    assert why in " ".join(wrong.stderr.split())
 
 
 def test_a_narrow_table_has_the_ends_of_ids_that_commands_take(world: World) -> None:

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from jupyter_gpu_quota.cli import tables
-from jupyter_gpu_quota.cli.listings import storage_text
+from jupyter_gpu_quota.cli.listings import left_texts, storage_text
 from jupyter_gpu_quota.client import Client, Outputs
-from jupyter_gpu_quota.wire.cluster import ProjectView, StorageView
+from jupyter_gpu_quota.wire.cluster import ProjectPoolView, ProjectView, StorageView, SubmitPoolView, SubmitView
 from tests.cli.commands import NEW, run
 from tests.client.fake_service import World, device_view, job_view, reason
 
@@ -148,6 +148,34 @@ def test_the_space_of_outputs_in_words(limit: int | None, used: int | None, keep
     storage = StorageView(limit_mib=limit, used_mib=used, keep_s=keep)
     project = ProjectView(name="fraud", priority=50, pools=[], role="member", storage=storage)
     assert storage_text(project) == text
+
+
+@pytest.mark.parametrize(
+    ("ceiling_left", "expected"),
+    [
+        pytest.param(None, "1 GPU left in pool big for project fraud, of 2", id="without a ceiling"),
+        pytest.param(
+            0, "1 GPU left in pool big for project fraud, of 2; your ceiling there leaves 0 GPU", id="a ceiling"
+        ),
+    ],
+)
+def test_what_is_left_for_jobs_in_words(ceiling_left: int | None, expected: str) -> None:
+    amounts = {each: 0 for each, field in ProjectPoolView.model_fields.items() if field.is_required()}
+    row = ProjectPoolView.model_validate(amounts | {"pool": "big", "in_force_training_milli": 2000})
+    pool = SubmitPoolView(
+        pool="big",
+        models=[],
+        simulated=True,
+        time_limit_s=60,
+        max_time_limit_s=None,
+        quota_left_milli=1000,
+        limit_left_milli=None,
+        user_left_milli=ceiling_left,
+    )
+    submit = SubmitView(
+        pools=[pool], default_pool="big", environments=[], default_environment=None, priority=50, max_priority=50
+    )
+    assert left_texts(ProjectView(name="fraud", priority=50, pools=[row], role="member", submit=submit)) == [expected]
 
 
 def test_the_help_of_usage_explains_its_columns() -> None:

@@ -339,3 +339,19 @@ def test_outputs_that_were_downloaded_are_not_sent_again(world: World, tmp_path:
     done = run("submit", "--dir", str(tmp_path), "--", "true")
     assert "results has downloaded outputs, and was left out" in " ".join(done.stderr.split())
     assert "there" not in done.stderr, "a folder of the user's own is sent"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_advised"),
+    [
+        pytest.param(
+            ["python", "train.py", "--epochs", "3"], True, id="an option of the command without the separator"
+        ),
+        pytest.param(["--gpus", "1", "--", "python", "train.py"], False, id="a wrong option of submit"),
+    ],
+)
+def test_an_unknown_option_names_the_separator(world: World, words: list[str], is_advised: bool) -> None:
+    done = run("submit", *words)
+    assert done.exit_code == 2
+    assert "No such option" in done.stderr
+    assert ("write -- before the job's command" in " ".join(done.stderr.split())) == is_advised
