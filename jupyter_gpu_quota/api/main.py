@@ -60,8 +60,8 @@ WAKES_AT_ONCE, WAKE_EACH_MS = 10, 5_000
 def main(listening: Sequence[int], heartbeat_fd: int | None = None, *, external_controllers: bool = False) -> int:
     """Serve at the sockets that the supervisor bound, until SIGTERM or the end of the supervisor.
 
-    Takes their descriptors, and the pipe for heartbeats; ``alone``: the supervisor starts no controllers. Settings come
-    from the environment that the hub gives its services.
+    Takes their descriptors, and the pipe for heartbeats; ``external_controllers``: the supervisor starts none. Settings
+    come from the environment that the hub gives its services.
     """
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s api] %(message)s")
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
@@ -81,7 +81,7 @@ async def serve(
 ) -> None:
     """Serve at once, open and follow the store; end on SIGTERM, SIGINT or a closed standard input.
 
-    ``alone``: the supervisor starts no controllers, so that only their lease says whether they run.
+    ``external_controllers``: the supervisor starts none, so that only their lease says whether they run.
     """
     ending, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

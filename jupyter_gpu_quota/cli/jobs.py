@@ -138,7 +138,7 @@ def provenance(client: Client, id: str, attempt: int | None, json_: bool) -> Non
         [
             ("attempt", found.attempt),
             ("command", " ".join(found.command)),
-            ("code", "in place" if found.live else found.bundle),
+            ("code", "live folder" if found.live else found.bundle),
             ("environment", found.environment),
             ("python", python),
             ("digest", found.environment_digest),
@@ -186,7 +186,7 @@ def _job_facts(job: JobDetail, start: str | None) -> list[tuple[str, object]]:
             shares and f"memory {shares.memory}, compute {shares.compute}{f' ({shares.why})' if shares.why else ''}",
         ),
         ("command", " ".join(job.command)),
-        ("code", "in place" if job.live else job.bundle),
+        ("code", "live folder" if job.live else job.bundle),
         *([("environment", job.environment)] if job.environment else []),
         *([("data", ", ".join(job.data))] if job.data else []),
         ("attempt", f"{job.attempt}, paused {paused}, {retries}"),
@@ -297,7 +297,7 @@ cancel = _change_command("cancel", "Cancel jobs.", lambda client, id_: client.ca
 SECRETS = click.option(
     "--secret", "secrets", multiple=True, metavar="K", help="A secret of the job, from your environment or a prompt."
 )
-"""Secrets are not kept."""
+"""The secrets of a job are deleted at its end, so a new job needs them again."""
 
 
 @click.command()

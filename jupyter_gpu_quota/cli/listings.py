@@ -222,7 +222,7 @@ def _list_devices(client: Client, why: bool, gone: bool, wide: bool, json_: bool
     found = [each for each in every if gone or json_ or each.gone_at is None or each.holders]
     if len(found) < len(every):
         print_stderr(f"not listed: {counted(len(every) - len(found), 'device')} that are gone; --gone lists them")
-    columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
+    columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "ALLOCATIONS")
     empty = "No node has reported a device; each is listed here with its allocations and use."
     if is_narrow(wide=wide):
         show(found, NARROW_DEVICE_COLUMNS, map(_narrow_device_row, found), empty=empty, json_=json_)

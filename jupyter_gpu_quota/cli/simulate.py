@@ -120,7 +120,7 @@ def _replay(
 def _check_fit(world: World, shown: set[str], *, accept: bool, are_made: bool) -> None:
     """Fail if the quotas do not fit the GPUs, with the lines of a preview; if accepted, show each line once.
 
-    ``made``: the GPUs are those of --gpus, not the trace's own.
+    ``are_made``: the GPUs are those of --gpus, not the trace's own.
     """
     from ..api.quota_edits.arithmetic import arithmetic_of_file
     from ..simulate.replay import machines
