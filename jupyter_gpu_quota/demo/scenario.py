@@ -35,13 +35,13 @@ FACTS = {
     "shared": "Bob's and Patty's notebooks have 1/8 each, on one device",
     "filled": "Bob's jobs run on every training device, and more of his wait",
     "claimed": "Patty's jobs run, on devices of as many of Bob's jobs, which were paused",
-    "saved": "those of Bob's jobs saved a checkpoint",
+    "saved": "the paused jobs saved a checkpoint",
     "carol": "Carol requests a notebook while every training device is busy, and has her slice at once",
     "patty": "Patty's jobs finish",
-    "resumed": "Bob's paused jobs resume from their step",
+    "resumed": "Bob's paused jobs resume at the epoch that they saved",
     "finished": "all of Bob's jobs finish",
     **LENDING_FACTS,
-    "same": "those that were paused end with the loss of a run without a pause",
+    "same": "the paused jobs end with the loss of a run without a pause",
     "whole": "no device ever carried more than 1 GPU of shares, no job ran twice at once",
 }
 
@@ -149,7 +149,7 @@ class Scenario(ScenarioContext):
         first = await self.wait_for(on_all, f"{self.train_gpus} of Bob's jobs at once")
         devices = sorted(device for s in first for device in s.devices)
         waiting = len(self.owners) - len(first)
-        self.facts.note("filled", f"{len(first)} trainers on {', '.join(devices)}; {waiting} jobs wait", ok=waiting > 0)
+        self.facts.note("filled", f"{len(first)} jobs on {', '.join(devices)}; {waiting} jobs wait", ok=waiting > 0)
         self.say(f"Bob's jobs are on all {self.train_gpus} devices")
         await self.wait_for(
             lambda: all(training.epoch_of(log_of(s)) for s in first) or None, "an epoch of each of them"
@@ -187,7 +187,7 @@ class Scenario(ScenarioContext):
         for job in saved:
             await self.wait_for(lambda job=job: self._resumption(job), f"{_short(job)} resumed")  # type: ignore[misc]
         pairs = {job: (epoch, self._resumption(job)) for job, epoch in saved.items()}
-        what = ", ".join(f"{_short(job)} saved {a}, resumed at {b}" for job, (a, b) in pairs.items())
+        what = ", ".join(f"{_short(job)} saved epoch {a}, resumed at epoch {b}" for job, (a, b) in pairs.items())
         self.facts.note("resumed", what, ok=bool(pairs) and all(a == b for a, b in pairs.values()))
         self.say(f"Bob's paused jobs run again: {what}")
 
