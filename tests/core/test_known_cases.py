@@ -334,7 +334,7 @@ def test_a_guarantee_that_may_be_run_as_two_slices_leaves_no_room_for_notebooks_
     made = world("pool t 2\na 1.2 of t\nb 0 of t, notebooks 0.8")
     (refusal,) = check_quotas(made.policy, made.devices.values())
     assert refusal.code == "shape"
-    assert "0.8 notebooks of b" in refusal_sentence(refusal)
+    assert "0.8 for notebooks of b" in refusal_sentence(refusal)
     assert "need 3 devices and the pool has 2" in refusal_sentence(refusal)
 
 

@@ -95,9 +95,9 @@ def _sum_terms(quotas: Iterable[tuple[str, int]]) -> str:
 
 def packing_rows(packing: Packing, amount: Callable[[int], str] = gpu_text) -> tuple[str, ...]:
     """The content of each device; devices that one owner uses whole share a row. ``amount`` formats milli-GPU."""
-    shared = (" + ".join(f"{amount(part.milli)} {part.label}" for part in row) for row in packing.shared)
+    shared = (" + ".join(f"{amount(part.milli)} for {part.label}" for part in row) for row in packing.shared)
     whole = (
-        f"{amount(WHOLE_DEVICE)} {label}" if count == 1 else f"{count} whole devices for {label}"
+        f"{amount(WHOLE_DEVICE)} for {label}" if count == 1 else f"{count} whole devices for {label}"
         for count, label in packing.whole
     )
     return (*shared, *whole)

@@ -348,7 +348,7 @@ def test_amounts_are_shown_as_in_force_now_with_the_usual_ones_and_the_next_chan
         " training quotas 1 (speech) + 2 (vision) = 3; 1 GPU is left over.",
         "Pool train, while no window is open: notebook quotas none,"
         " training quotas 2 (speech) + 2 (vision) = 4; none is left over.",
-        "Pool train, packed: 3 devices needed: 1 training of speech; 2 whole devices for training of vision.",
+        "Pool train, packed: 3 devices needed: 1 for training of speech; 2 whole devices for training of vision.",
         "Pool train, largest rank on one node that always fits: 1 GPU (speech), 2 GPU (vision)."
         " Larger ones rely on moves.",
         *[line for line in found if line.startswith("Pool train: these amounts stay until")],

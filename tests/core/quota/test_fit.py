@@ -151,7 +151,7 @@ def test_a_quota_of_many_devices_is_shown_as_their_number() -> None:
     packing = pack(quota_rows(made.policy, "t"))
     assert packing.devices == 1_000_001
     assert packing_rows(packing, str)[:2] == (
-        "500 training of a + 250 notebooks of a",
+        "500 for training of a + 250 for notebooks of a",
         "100000 whole devices for notebooks of q0",
     )
     [refusal] = check_quotas(made.policy, made.devices.values())
@@ -165,7 +165,7 @@ def test_a_long_list_is_cut_with_its_count() -> None:
     assert refusal.code == "shape" and "more" not in refusal_sentence(refusal)
     made = world("\n".join(["pool t 63", *(f"p{n:03} 0.6 of t" for n in range(100))]))
     [refusal] = check_quotas(made.policy, made.devices.values())
-    assert refusal.code == "shape" and "0.6 training of p039; and 60 more." in refusal_sentence(refusal)
+    assert refusal.code == "shape" and "0.6 for training of p039; and 60 more." in refusal_sentence(refusal)
     assert "p040" not in refusal_sentence(refusal) and isinstance(refusal.finding, Unpackable)
     assert len(packing_rows(refusal.finding.packing)) == 100
 
