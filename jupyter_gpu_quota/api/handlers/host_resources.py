@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ...core.amounts import host_text
-from ...core.model import WHOLE_DEVICE, Device, Node
-from ...core.placement.node_resources import CpuMemory
+from ...core.model import Device, Node
+from ...core.placement.node_resources import CpuMemory, default_share
 from ...wire import JobRequest
 from ..access.refusals import Refused
 from .ranks import Gang
@@ -24,18 +24,15 @@ def host_of(
 ) -> CpuMemory:
     """The need of each rank. A node's processes share the request evenly, rounded up; raises Refused.
 
-    The default is the GPU's part of its node: of the pool's nodes, the one with the least per GPU, so that such jobs
-    never keep each other from a free GPU. Source: docs/scheduling.md, section 1.
+    Source: docs/scheduling.md, section 7.
     """
     usable = [device for device in devices if device.pool == pool and (not models or device.model in models)]
     among, here = Counter(d.node for d in devices), Counter(d.node for d in devices if d.pool == pool)
     there = [_Part(nodes[name], here[name], among[name]) for name in {d.node for d in usable} if name in nodes]
     asked = CpuMemory(-(-request.cpu_milli // gang.processes), -(-request.memory_mib // gang.processes))
     _refuse_too_large_for_nodes(asked, pool, there)
-    return CpuMemory(
-        asked.cpu_milli or _share(gang.gpu_milli, [(part.size.cpu_milli, part.devices) for part in there]),
-        asked.memory_mib or _share(gang.gpu_milli, [(part.size.memory_mib, part.devices) for part in there]),
-    )
+    default = default_share(gang.gpu_milli, [(part.size, part.devices) for part in there])
+    return CpuMemory(asked.cpu_milli or default.cpu_milli, asked.memory_mib or default.memory_mib)
 
 
 class _Part(NamedTuple):
@@ -50,11 +47,6 @@ class _Part(NamedTuple):
         """The pool's part."""
         node = self.node
         return CpuMemory(node.cpu_milli * self.devices // self.among, node.memory_mib * self.devices // self.among)
-
-
-def _share(gpu_milli: int, amounts: Sequence[tuple[int, int]]) -> int:
-    """The smallest part of a node for this much GPU, of rows of (its amount, its devices); 0: no node states any."""
-    return min((amount * gpu_milli // (WHOLE_DEVICE * count) for amount, count in amounts if amount), default=0)
 
 
 def _refuse_too_large_for_nodes(each: CpuMemory, pool: str, parts: Sequence[_Part]) -> None:

@@ -17,6 +17,7 @@ from .explanation import AmountKind, Change, ChangeKind, OwnerAmount, QuotaTooHi
 from .first_amount import all_sums, common_steps, doubled, first_amount
 from .freed import in_every_way, smallest_ends, started_first, total, tries_every_set
 from .next_windows import bringing_window
+from .smaller_request import SmallerRequest, with_request
 from .trials import Trials
 from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_amount
 
@@ -306,14 +307,6 @@ def _gpu_model(trials: Trials) -> Change | None:
     return None
 
 
-class _Request(NamedTuple):
-    """A smaller request: by how much, the GPU of a rank, and the number of ranks that it needs."""
-
-    by_milli: int
-    gpu_milli: int
-    ranks: int
-
-
 def _size(trials: Trials) -> Change | None:
     """The largest smaller request that starts it: fewer ranks, or less GPU for each."""
     what_if = trials.what_if
@@ -321,7 +314,7 @@ def _size(trials: Trials) -> Change | None:
     if not found:
         return None
     best = min(found)
-    anew = what_if.job is None or _starts_anew(trials, _smaller(what_if.job, best))
+    anew = what_if.job is None or _starts_anew(trials, with_request(what_if, what_if.job, best))
     return Change(
         kind=ChangeKind.SIZE,
         pool=what_if.pool,
@@ -333,30 +326,32 @@ def _size(trials: Trials) -> Change | None:
     )
 
 
-def _fewer_ranks(trials: Trials) -> _Request | None:
+def _fewer_ranks(trials: Trials) -> SmallerRequest | None:
     job = trials.what_if.job
     if job is None:
         return None
     least = job.least_ranks
-    requests = (_Request((least - ranks) * job.gpu_milli, job.gpu_milli, ranks) for ranks in range(least - 1, 0, -1))
-    return next((one for one in requests if _starts_as(trials, _smaller(job, one))), None)
+    requests = (
+        SmallerRequest((least - ranks) * job.gpu_milli, job.gpu_milli, ranks) for ranks in range(least - 1, 0, -1)
+    )
+    return next((one for one in requests if _starts_as(trials, with_request(trials.what_if, job, one))), None)
 
 
-def _less_gpu(trials: Trials) -> _Request | None:
+def _less_gpu(trials: Trials) -> SmallerRequest | None:
     """Less GPU for each rank: whole devices less, then parts of one."""
     work = trials.what_if.work
     ranks = work.least_ranks if isinstance(work, Job) else 1
     for gpu_milli in range(work.gpu_milli - WHOLE_DEVICE, 0, -WHOLE_DEVICE) if work.gpu_milli > WHOLE_DEVICE else ():
-        request = _Request((work.gpu_milli - gpu_milli) * ranks, gpu_milli, ranks)
+        request = SmallerRequest((work.gpu_milli - gpu_milli) * ranks, gpu_milli, ranks)
         if _starts_with(trials, request):
             return request
     most = min(work.gpu_milli, WHOLE_DEVICE)
 
     def starts(by: int) -> bool:
-        return _starts_with(trials, _Request(0, most - by, ranks))
+        return _starts_with(trials, SmallerRequest(0, most - by, ranks))
 
     by = first_amount(starts, _smaller_parts(trials, most, ranks), most - 1)
-    return None if by is None else _Request((work.gpu_milli - most + by) * ranks, most - by, ranks)
+    return None if by is None else SmallerRequest((work.gpu_milli - most + by) * ranks, most - by, ranks)
 
 
 def _smaller_parts(trials: Trials, most: int, ranks: int) -> Iterable[int]:
@@ -378,18 +373,12 @@ def _smaller_parts(trials: Trials, most: int, ranks: int) -> Iterable[int]:
     return [*sorted(fits)[:8], most // 2, most - 1]
 
 
-def _starts_with(trials: Trials, request: _Request) -> bool:
+def _starts_with(trials: Trials, request: SmallerRequest) -> bool:
     what_if = trials.what_if
     if what_if.job is not None:
-        return _starts_as(trials, _smaller(what_if.job, request))
+        return _starts_as(trials, with_request(what_if, what_if.job, request))
     assert what_if.notebook is not None
     return trials.starts(snapshot=with_notebook(what_if, replace(what_if.notebook, gpu_milli=request.gpu_milli)))
-
-
-def _smaller(job: Job, request: _Request) -> Job:
-    if job.min_ranks is None:
-        return replace(job, gpu_milli=request.gpu_milli, ranks=request.ranks)
-    return replace(job, gpu_milli=request.gpu_milli, min_ranks=request.ranks)
 
 
 # --- the calendar ---------------------------------------------------------------------------------------------------

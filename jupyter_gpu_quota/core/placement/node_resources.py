@@ -6,10 +6,10 @@ proportional part. Columns: ``used`` (work that stays), ``leaving`` (still there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..model import Node
+from ..model import WHOLE_DEVICE, Node
 
 UNLIMITED = 1 << 40
 """CPU and memory of a node that does not state them."""
@@ -26,6 +26,22 @@ class CpuMemory(NamedTuple):
 
 
 NOTHING = CpuMemory()
+
+
+def default_share(gpu_milli: int, nodes: Collection[tuple[CpuMemory, int]]) -> CpuMemory:
+    """The CPU and memory of a rank that requests none: the GPU's part of its node.
+
+    Takes the size of each node of the pool and its devices there. Of all nodes the least part counts, so that such jobs
+    never keep each other from a free GPU; an amount that no node states is 0. Source: docs/scheduling.md, section 7.
+    """
+
+    def least(amounts: Iterable[tuple[int, int]]) -> int:
+        return min((amount * gpu_milli // (WHOLE_DEVICE * count) for amount, count in amounts if amount), default=0)
+
+    return CpuMemory(
+        least((size.cpu_milli, count) for size, count in nodes),
+        least((size.memory_mib, count) for size, count in nodes),
+    )
 
 
 class NodeResources:

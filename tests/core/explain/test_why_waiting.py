@@ -384,3 +384,18 @@ def test_the_projection_of_a_state_with_an_empty_plan_is_empty() -> None:
     snapshot = made.snapshot()
     found = project(snapshot, made.policy)
     assert (found.paused, found.started, found.snapshot) == ((), (), snapshot)
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        pytest.param(1, {"size": 2000}, id="by default, which is that of the smaller request"),
+        pytest.param(2, {}, id="as the user requested them, which stay"),
+    ],
+)
+def test_a_smaller_request_whose_cpu_and_memory_are_scarce(part: int, expected: dict[str, int]) -> None:
+    """One of 4 GPUs is in use with its part of the CPU and memory; the other job asks for all 4, not preemptible."""
+    made = world("pool t 4\na 2 of t\na runs 1\na queues 4 fixed")
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], cpu_milli=16_000, memory_mib=128_000)
+    made.jobs["a2"] = dc.replace(made.jobs["a2"], cpu_milli=64_000, memory_mib=512_000 - (part - 1))
+    assert changes(made, "a2") == expected
