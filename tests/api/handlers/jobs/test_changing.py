@@ -22,6 +22,7 @@ def test_hold_release_and_cancel_are_repeatable(world: ServiceWorld) -> None:
     assert seen == ["held", "held", "queued", "cancelled", "cancelled"]
     refused = world.post(f"jobs/{job}/actions/hold")
     assert (refused.status, refused.json["reason"]) == (409, "ended")
+    assert refused.json["message"] == f"Job {job} has ended (cancelled); nothing was changed."
     assert world.get(f"jobs/{job}").json["ended_at"] is not None
 
 
