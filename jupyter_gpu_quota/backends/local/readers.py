@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ class LocalSubmissionChecks:
             raise JobRefused("no_account", f"Jobs of {user} would run as root, which this queue does not do.")
 
     def live_directory(self, user: str | None, directory: str) -> str:
-        """The directory below the account's home. Raises JobRefused where it is elsewhere."""
+        """The directory below the account's home. Raises JobRefused where it is elsewhere, or does not exist."""
         if user is not None:
             self.check_user(user)
         home = os.path.normpath(pwd.getpwnam(user).pw_dir if user else Path.home())
@@ -43,4 +44,16 @@ class LocalSubmissionChecks:
         if os.path.commonpath([home, full]) != home:
             message = f"directory was {directory[:80]!r}; a live job runs below its submitter's home, {home}."
             raise JobRefused("path", message)
+        if _is_missing(full):
+            message = f"There is no folder {full}; a live job runs in one below its submitter's home, {home}."
+            raise JobRefused("path", message)
         return full
+
+
+def _is_missing(path: str) -> bool:
+    """Whether it certainly does not exist; a home may be closed to the service."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return False

@@ -34,11 +34,26 @@ def test_a_user_who_cannot_run_jobs_is_refused_with_the_reason(user: str, words:
     [
         pytest.param("work/a", "work/a", id="a relative path is below the home"),
         pytest.param(".", "", id="the home itself"),
-        pytest.param(f"{Path.home()}/work", "work", id="an absolute path below the home"),
+        pytest.param("HOME/work", "work", id="an absolute path below the home"),
     ],
 )
-def test_a_live_job_runs_below_the_home_of_the_service_s_account(directory: str, below: str) -> None:
-    assert CHECKS.live_directory(None, directory) == os.path.normpath(Path.home() / below)
+def test_a_live_job_runs_below_the_home_of_the_service_s_account(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, directory: str, below: str
+) -> None:
+    (tmp_path / "work" / "a").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    directory = directory.replace("HOME", str(tmp_path))
+    assert CHECKS.live_directory(None, directory) == os.path.normpath(tmp_path / below)
+
+
+@pytest.mark.parametrize("directory", ["nowhere", "file/below"])
+def test_a_live_directory_that_does_not_exist_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, directory: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(JobRefused, match=f"There is no folder {tmp_path / directory}; a live job runs"):
+        CHECKS.live_directory(None, directory)
 
 
 @pytest.mark.parametrize("directory", ["/etc", "work/../../elsewhere"])
@@ -53,4 +68,4 @@ def test_a_live_job_of_a_user_runs_below_that_user_s_home() -> None:
     if not others:
         pytest.skip("this machine has no account beside root")
     user = others[0]
-    assert CHECKS.live_directory(user.pw_name, "work") == os.path.normpath(Path(user.pw_dir) / "work")
+    assert CHECKS.live_directory(user.pw_name, ".") == os.path.normpath(user.pw_dir)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import pwd
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,10 +222,13 @@ def test_a_folder_becomes_a_job_with_its_bundle(lab: Lab) -> None:
     assert lab.world.services.bundles.has(job["bundle"])
 
 
-def test_a_live_job_runs_in_the_folder_and_nothing_is_packed(lab: Lab) -> None:
+def test_a_live_job_runs_in_the_folder_and_nothing_is_packed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     (lab.folder / "live").mkdir()
+    monkeypatch.setenv("HOME", str(lab.folder))  # of the service: it has the home of the notebook
     status, job = lab.submit("live", live=True)
-    assert (status, job["bundle"], job["directory"]) == (201, None, f"{pwd.getpwuid(os.getuid()).pw_dir}/live")
+    assert (status, job["bundle"], job["directory"]) == (201, None, f"{lab.folder}/live")
+    monkeypatch.setenv("HOME", str(lab.folder.parent))  # jobs have another home than the notebook
+    assert "There is no folder" in lab.submit("live", live=True)[1]["message"]
 
 
 def test_a_dry_run_packs_nothing(lab: Lab) -> None:
