@@ -30,13 +30,16 @@ class DrainOffers:
 
     def forget(self, changed: Iterable[QuotaState]) -> None:
         """Search these projects again, whose use or queue has changed; their departments, too."""
-        for level in {project.levels[-1] for project in changed} if self._firsts else ():
+        levels = {project.levels[-1] for project in changed} if self._firsts else set()
+        for level in levels:
             below = (
                 [one for one in self.pool.projects.values() if one.parent is level] if level.is_department else [level]
             )
             for known in self._firsts.values():
                 for project in below:
                     known.pop(project, None)
+        if self.first is not None and self.first[0].levels[-1] in levels:  # its user may have no room any more
+            self.first = self._find()
 
     def renew(self) -> None:
         """Begin again: a claim may have freed more than it needs."""
@@ -52,7 +55,7 @@ class DrainOffers:
             self.forget([project])
         else:
             self._refused.setdefault(project, set()).add(queue)
-        self.first = self._find()
+            self.first = self._find()
         return is_taken
 
     def _find(self) -> tuple[QuotaState, ClassQueue] | None:

@@ -332,18 +332,18 @@ def _passed_in_project(step: Step, was: Reservation, holder: Job) -> bool:
 def _came_back(step: Step, was: Reservation, job: Job, holder: Job) -> bool:
     """R28 and R29: whether another job had the reservation until it found devices in the same plan.
 
-    That is one that R32 lets in, with a claim, or one to which the reservation passes.
+    That is one that R32 lets in, which waits for them, or one to which the reservation passes.
     """
     served = [step.before.jobs[name] for name in {**step.started, **step.reserving} if name in step.before.jobs]
     others = [one for one in served if one.id != job.id and one.project != holder.project]
-    claimed = [one for one in others if step.claimed(one.id)]
-    by_right = any(within_guarantee(step, one) or _better_right(step, one, holder) for one in claimed)
+    waiting = [one for one in others if step.claimed(one.id) or one.id in step.reserving]
+    by_right = any(within_guarantee(step, one) or _better_right(step, one, holder) for one in waiting)
     return by_right or any(_passes_to(step, was, one, holder) for one in others)
 
 
 def _passes_to(step: Step, was: Reservation, job: Job, holder: Job) -> bool:
     """R29: whether a reservation above fair share passes to a job of another project, which is then served there."""
-    above = not _was_within_fair(step, holder) and not within_fair(step, job)
+    above = not was_within_fair(step, holder) and not within_fair(step, job)
     return above and past(step, job) < past(step, holder) and not _is_idle(step, was)
 
 
@@ -456,10 +456,10 @@ def _surely_within_fair(step: Step, job: Job) -> bool:
 
 def _may_be_above_fair(step: Step, holder: Job) -> bool:
     """Whether a reservation's job may be above its fair share, before or after what the claims of the plan take."""
-    return not (_surely_within_fair(step, holder) and _was_within_fair(step, holder))
+    return not (_surely_within_fair(step, holder) and was_within_fair(step, holder))
 
 
-def _was_within_fair(step: Step, job: Job) -> bool:
+def was_within_fair(step: Step, job: Job) -> bool:
     """The same before the plan."""
     fair = step.shares(job.pool).fair.get(job.project, 0)
     return _was_within_guarantee(step, job) or _use_before_with(step, job) <= fair
@@ -518,8 +518,11 @@ def _borrowers_leave(step: Step, kept: Reservation | None) -> Found:
     if kept is None or step.before.now < kept.planned_start - step.before.policy.grace_s * 1000:
         return
     state = step.after
-    reserved = {one.device for one in kept.placements}
-    for name in sorted(name for name, parts in state.held.items() if reserved & {one.device for one in parts}):
+    staying = [name for name in state.held if name not in state.jobs or state.jobs[name].runs]
+    others = [part for name in staying for part in state.held[name]]
+    others += [part for one in state.reserved.values() for part in one.placements]
+    reserved = _overfull(state, kept, others)
+    for name in sorted(name for name in staying if reserved & {one.device for one in state.held[name]}):
         job = state.jobs.get(name)
-        if job is not None and job.borrower and job.runs and not any(one.device for one in state.notebooks.values()):
+        if job is not None and job.borrower and not any(one.device for one in state.notebooks.values()):
             yield "R31", f"{name} borrows devices of {kept.workload}, whose planned start is a grace away"

@@ -9,7 +9,7 @@ from ..places import Room, fits_beside_notebooks, free_later, give, take
 from ..steps import Action, Claim, Step
 from .claims import Case, of_claim
 from .limits import admits
-from .reservation import entered_by_right, may_enter, within_fair
+from .reservation import entered_by_right, may_enter, own_order, was_within_fair, within_fair
 
 Found = Iterator[tuple[str, str]]
 
@@ -68,7 +68,10 @@ def _moved_onto_victims(step: Step, claim: Claim) -> bool:
     """
     job = step.before.jobs[claim.claimer]
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
-    if kept is None or kept.workload == job.id or may_enter(step, job, kept):
+    if kept is None or kept.workload == job.id:
+        return False
+    planned_behind = {one.device for one in kept.placements} & {one.device for one in claim.placements}
+    if may_enter(step, job, kept) and not planned_behind:  # else it may have been too late for the claim at its turn
         return False
     known = {one.device for one in was.placements} if was is not None else set()
     left = {part.device for one in claim.evicted for part in step.before.held[one.id]}
@@ -155,11 +158,15 @@ def _takes_the_rest(step: Step, action: Action) -> bool:
 
 
 def _is_behind(step: Step, name: str, job: Job) -> bool:
-    """Whether a served job is above its fair share and the claim is not."""
+    """Whether a served job is above its fair share and the claim is not.
+
+    A job that precedes the claim inside its project may have been served before work of the project was paused.
+    """
     other = step.before.jobs.get(name)
     if other is None or other.pool != job.pool or name in step.before.reserved:
         return False
-    return within_fair(step, job) and not within_fair(step, other)
+    precedes = other.project == job.project and own_order(other) < own_order(job) and not was_within_fair(step, job)
+    return within_fair(step, job) and not within_fair(step, other) and not precedes
 
 
 def _allowed(step: Step, claim: Claim, victim: Job, milli: int) -> bool:
