@@ -80,7 +80,7 @@ def test_a_hostile_file_name_is_text_everywhere(hub: RealHub, folder: Path, bob:
     page.get_by_role("menuitem", name="Run as GPU Job…").click()
     panel = page.locator(PANEL)
     panel.get_by_role("button", name="Submit", exact=True).click()
-    panel.get_by_text("Log: succeeded").wait_for()
+    panel.get_by_text("Log (job succeeded)").wait_for()
     panel.locator(".jgq-log").get_by_text("it ran").wait_for(state="attached")
     notified(page, "onerror")
     assert ran == [] and page.locator("img[src='x']").count() == 0
@@ -116,7 +116,7 @@ def test_the_outputs_of_a_hostile_notebook_are_inert(hub: RealHub, folder: Path,
     page, ran = watched(open_lab(hub, bob, "bob"))
     submit(page, "hostile.ipynb")
     panel = page.locator(PANEL)
-    panel.get_by_text("Log: succeeded").wait_for(timeout=AWAY_MS)
+    panel.get_by_text("Log (job succeeded)").wait_for(timeout=AWAY_MS)
     log = panel.locator(".jgq-log")
     log.get_by_text("link<script>alert(1)</script>").wait_for(state="attached")
     assert log.locator("script, img, a").count() == 0
@@ -150,7 +150,7 @@ def test_the_form_outlives_a_restart_of_the_service(hub: RealHub, bob: Any) -> N
     panel.get_by_label("GPUs", exact=True).fill("1")
     panel.get_by_text("Starts now.").wait_for()
     panel.get_by_role("button", name="Submit", exact=True).click()
-    panel.get_by_text("Log: succeeded").wait_for(timeout=AWAY_MS)
+    panel.get_by_text("Log (job succeeded)").wait_for(timeout=AWAY_MS)
 
 
 def test_a_lost_answer_to_submit_queues_no_second_job(hub: RealHub, bob: Any) -> None:
@@ -273,7 +273,7 @@ def test_a_member_of_three_projects_chooses_and_one_who_is_removed_keeps_the_log
     panel.locator(".jgq-job-open", has_text="train.py 9000").first.click()
     panel.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel job").click()
-    panel.get_by_text("Log: cancelled").wait_for()
+    panel.get_by_text("Log (job cancelled)").wait_for()
     edit(hub, QUOTA)
 
 

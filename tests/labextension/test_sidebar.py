@@ -63,7 +63,7 @@ def test_a_job_is_submitted_and_watched_by_clicking(hub: RealHub, bob: Any) -> N
     submit(page, "python train.py 15")
     panel.locator(".jgq-log").get_by_text("step 0 <img src=x onerror=alert(1)>").wait_for()
     panel.get_by_text("15 / 15").wait_for()
-    panel.get_by_text("Log: succeeded").wait_for()
+    panel.get_by_text("Log (job succeeded)").wait_for()
     assert panel.locator(".jgq-log img").count() == 0
     notified(page, "succeeded")
 
@@ -158,7 +158,7 @@ def test_the_token_reaches_no_page(hub: RealHub, bob: Any) -> None:
     bob.on("requestfinished", lambda request: seen.append(text_of(request)))
     page = open_lab(hub, bob, "bob")
     submit(page, "python train.py 1")
-    page.locator(PANEL).get_by_text("Log: succeeded").wait_for()
+    page.locator(PANEL).get_by_text("Log (job succeeded)").wait_for()
     storage = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
     found = "\n".join([*seen, page.content(), storage])
     assert "gpu-quota/api/me" in found

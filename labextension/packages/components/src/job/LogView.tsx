@@ -9,6 +9,8 @@ import { TerminalBlocks } from './terminal';
 
 const NEAR_END_PX = 40;
 const DRAW_EVERY_MS = 200;
+/** The states of the log itself; any other status is the state of its job. */
+const OF_A_LOG: ReadonlySet<string> = new Set(['connecting', 'live', 'lost', 'refused']);
 
 export interface LogViewProps {
   id: string;
@@ -43,10 +45,12 @@ export function LogView({ id, state, rank = 0, attempt = 0, whereCut }: LogViewP
       clearTimeout(due);
     };
   }, [model, id, rank, attempt]);
+  const shown = RUNNING.has(state) || log.status !== 'live' ? log.status : state;
   return (
     <>
       <p className="jgq-quiet" role="status">
-        {trans.__('Log')}: {trans.__(RUNNING.has(state) || log.status !== 'live' ? log.status : state)}
+        {OF_A_LOG.has(shown) ? `${trans.__('Log')}: ${trans.__(shown)}` : trans.__('Log (job %1)', trans.__(shown))}
+        {log.blocks.length === 0 && !OF_A_LOG.has(shown) && ` · ${trans.__('empty')}`}
         {log.cut && ` · ${trans.__('the beginning is not shown')}`}
         {log.cut && whereCut && `; ${whereCut}`}
       </p>
