@@ -89,6 +89,7 @@ class PlanBuilder:
     def shrink(self, preemption: Preemption) -> None:
         """Shrink elastic jobs for one that grows; its own restart reserves the devices."""
         self._steps += self._preemption_actions(preemption)[:-1]
+        self.restarts |= {one.id: one.base.pieces for one in preemption.shrunk if one.base is not None}
 
     def preempt(self, preemption: Preemption) -> None:
         """Reserve devices for a workload, and pause its victims."""
