@@ -77,9 +77,11 @@ FIXED = (
     ("nodes", 315067231),
     ("notebooks", 767665057),
     ("patience", 443743020),
+    ("patience", 812308107),
     ("priorities", 14982849),
     ("priorities", 604039150),
     ("protected", 525281234),
+    ("protected", 904528711),
 )
 """Worlds in which a plan broke a rule before, or seemed to."""
 

@@ -100,6 +100,8 @@ def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
     just_now = _waited_s(step, older) == step.before.policy.patience_s or older.submitted_at == job.submitted_at
     if just_now or older.id in {*step.after.reserved, *_holders(step)} or _has_limit(step, older):
         return False
+    if _may_have_held(step, older):
+        return False
     latest = _latest_start(step, older, job)
     if latest is None or end_if_started(job, step.before) <= latest:
         return False
@@ -107,6 +109,13 @@ def _surely_holds_back(step: Step, older: Job, job: Job) -> bool:
         return False
     larger = older.milli > step.in_force(job.pool).least(job.project)
     return not (larger and within_guarantee(step, job))
+
+
+def _may_have_held(step: Step, job: Job) -> bool:
+    """Whether a job may have had the backfill reservation until that passed: its holder before the plan was served."""
+    was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
+    served = was is not None and was.workload in {one.workload for one in step.giving()}
+    return served and kept is not None and kept.workload not in (job.id, was.workload if was else "")
 
 
 def _has_limit(step: Step, job: Job) -> bool:

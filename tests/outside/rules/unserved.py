@@ -212,7 +212,10 @@ def _other_way(step: Step, loser: Job, devices: set[str]) -> Found:
 
 
 def _way_beside_others(step: Step, job: Job) -> Option | None:
-    """A legal set for a job without a take-over, beside the backfill reservation and what others got before."""
+    """A legal set for a job without a take-over, beside the backfill reservation and what others got before.
+
+    It touches no protected job: a take-over touches none, and that is compared first.
+    """
     ledger = step.before_start[job.id].copy()
     ledger.milli.pop(job.id, None)
     room = free_later(step.before, job.pool, {job.id})
@@ -221,7 +224,7 @@ def _way_beside_others(step: Step, job: Job) -> Option | None:
     _take_backfill(room, step, job)
     stopped = {one.workload for one in step.actions if one.kind == "pause"}
     for found in options(step, job, room, ledger):
-        if found.cost[1] == 0 and stopped.isdisjoint(part.job.id for part in found.parts):
+        if found.cost[:2] == (0, 0) and stopped.isdisjoint(part.job.id for part in found.parts):
             return found
     return None
 
