@@ -78,6 +78,7 @@ FIXED = (
     ("notebooks", 767665057),
     ("patience", 443743020),
     ("patience", 812308107),
+    ("plain", 571001472),
     ("priorities", 14982849),
     ("priorities", 604039150),
     ("protected", 525281234),

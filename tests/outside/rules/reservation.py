@@ -211,7 +211,7 @@ def _stays(step: Step, was: Reservation, kept: Reservation | None) -> Found:
         return
     if kept is not None and kept.workload == was.workload:
         late = (kept.planned_start - was.planned_start) / 1000
-        excused = _overtaken(step, was) or _has_failed(step, job) or _has_begun(step, kept)
+        excused = _overtaken(step, was) or _has_failed(step, job) or _has_begun(step, was, kept)
         if late > 0 and was.planned_start > step.before.now and not excused:
             yield "R33", f"the planned start of {was.workload} moves {late:g} s later"
     elif not packs_beside(step, job) or not admits(job, step.after, step.ledger):
@@ -222,10 +222,13 @@ def _stays(step: Step, was: Reservation, kept: Reservation | None) -> Found:
         yield "R28", f"the backfill reservation of {was.workload} goes to {kept.workload}"
 
 
-def _has_begun(step: Step, kept: Reservation) -> bool:
-    """R33: whether work that ends last before the planned start has begun since the plan before."""
-    began = [one for one in step.before.jobs.values() if one.started_at and step.before.now - one.started_at <= TICK_MS]
-    return any(ends_at(one, step.before) == kept.planned_start for one in began)
+def _has_begun(step: Step, was: Reservation, kept: Reservation) -> bool:
+    """R33: whether work that ends last before the planned start, or had its devices, has begun since then."""
+    state, reserved = step.before, {one.device for one in was.placements}
+    began = [one for one in state.jobs.values() if one.started_at and state.now - one.started_at <= TICK_MS]
+    had_them = [one for one in began if any(part.device in reserved for part in state.held.get(one.id, ()))]
+    is_last = any(ends_at(one, state) == kept.planned_start for one in began)
+    return is_last or any(ends_at(one, state) >= kept.planned_start for one in had_them)
 
 
 def _has_failed(step: Step, job: Job) -> bool:
