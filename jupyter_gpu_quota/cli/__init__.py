@@ -71,7 +71,10 @@ class Commands(click.Group):
     """Finds a command in the table and imports only its module."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command. A full disk or a file size limit ends it with a sentence and exit code 1."""
+        """Run the command. A full disk, a file size limit or a closed stdout ends it with a sentence and code 1."""
+        if sys.stdout is None and not HIDDEN.intersection(sys.argv[1:2]):
+            click.echo("the output cannot be written: stdout is closed", err=True)
+            sys.exit(1)
         try:
             return super().main(*args, **options)
         except OSError as error:

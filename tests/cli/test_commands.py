@@ -51,6 +51,13 @@ def test_a_refusal_ends_with_1_and_its_sentence(world: World) -> None:
     assert (done.exit_code, done.stderr) == (1, "There is no job 'J9', or you may not see it.\n")
 
 
+@pytest.mark.parametrize("command", ["jobs", "simulate bank:calm", "--help"])
+def test_a_closed_stdout_ends_with_1_before_anything_is_done(command: str) -> None:
+    words = f"exec {sys.executable} -m jupyter_gpu_quota {command} >&-"
+    done = subprocess.run(["sh", "-c", words], stderr=subprocess.PIPE, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (1, "the output cannot be written: stdout is closed\n")
+
+
 def test_a_wrong_token_ends_with_1(world: World) -> None:
     assert run("jobs", "--token", "wrong").exit_code == 1
 
