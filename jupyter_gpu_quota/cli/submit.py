@@ -107,13 +107,13 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
     key = options.pop("idempotency_key")
     command = options.pop("command")
     client.request(command, **options)  # checks the usage before anything is packed or sent
+    if not directory or not Path(directory).is_dir():
+        raise click.UsageError(f"--dir {directory[:200]!r} is not a folder")
     if dry_run:
         print_dry_run(client.dry_run(command, dir=directory, **options), json_=json_)
         for note in missing_script_notes(split_command(command), directory):
             print_stderr(note)
         return
-    if not directory or not Path(directory).is_dir():
-        raise click.UsageError(f"--dir {directory[:200]!r} is not a folder")
     with _progress() as on_progress:
         job = client.submit(command, dir=directory, idempotency_key=key, on_progress=on_progress, **options)
     for note in job.notes:

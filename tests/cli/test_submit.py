@@ -212,6 +212,11 @@ def test_a_secret_is_prompted_for_only_on_a_terminal(world: World) -> None:
         pytest.param(["--secret", "A=x", "--", "true"], "name of a variable", id="a secret on the command line"),
         pytest.param(["--dir", "nowhere", "--", "true"], "is not a folder", id="a folder that is not there"),
         pytest.param(["--dir", "train.py", "--", "true"], "is not a folder", id="a file for a folder"),
+        pytest.param(
+            ["--dry-run", "--dir", "nowhere", "--", "true"],
+            "is not a folder",
+            id="a dry run of a folder that is not there",
+        ),
         pytest.param(["--name", "\x1b[31m", "--", "true"], "name: ", id="a name with control characters"),
         pytest.param(["--name", "x" * 1_000_000, "--", "true"], "name: ", id="a name of a million characters"),
         pytest.param(["--gpu", "", "--", "true"], "'--gpu'", id="no amount"),
