@@ -108,7 +108,8 @@ REFUSED = [
     pytest.param(job(bundle="a" * 64), 404, "a" * 64, id="a bundle nobody sent"),
     pytest.param(job(idempotency_key=""), 400, "idempotency_key", id="an empty key"),
     pytest.param(job(idempotency_key="a\0b"), 400, "idempotency_key", id="a NUL in a key"),
-    pytest.param([1], 400, "body", id="a list for a job"),
+    pytest.param([1], 400, "the body: what was given is not a mapping of names to values.", id="a list for a job"),
+    pytest.param(job(variables=[1]), 400, "variables: what was given is not a mapping", id="a list of variables"),
     pytest.param(None, 400, "body", id="null"),
 ]
 
