@@ -50,13 +50,16 @@ def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS, cache_rows: 
 
 
 def open_both(url: str) -> tuple[Store, Store]:
-    """Two stores on the same connections: one keeps live rows in memory, for one thread; one is for all other threads.
+    """Two stores on the same connections, each with its live rows in memory: for one thread, and for all others.
+
+    A transaction of one waits for no transaction of the other. The copies of live work that several threads have of the
+    second store share its rows.
 
     The connections are shared because SQLite opens a file that was read-only for writing only after a process has
     closed all its connections to it. Raises as :func:`open_store`.
     """
     rows = _rows_at(url, BUSY_TIMEOUT_MS)
-    return Store(CachedRows(rows)), Store(rows)
+    return Store(CachedRows(rows)), Store(CachedRows(rows))
 
 
 def _rows_at(url: str, busy_timeout_ms: int) -> SqlRows:

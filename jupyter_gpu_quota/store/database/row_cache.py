@@ -46,7 +46,7 @@ CACHED = {table.name for table in (*VERSIONED, RANKS)}
 CACHED_WHOLE = {table.name for table in VERSIONED if table.ended is None} | {RESERVATIONS.name}
 """Cached with their ended rows: a row of these that is not cached does not exist."""
 
-RECENT_VERSIONS, RECENT_ROWS = 16, 20_000
+RECENT_VERSIONS, RECENT_ROWS = 16, 5_000
 """Recent changes cover at least so many versions, and more while they have at most so many rows."""
 
 

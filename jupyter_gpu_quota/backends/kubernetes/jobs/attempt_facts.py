@@ -172,27 +172,28 @@ class AttemptFacts:
         if (known := self._ends_of(rank[:2]).get(rank)) is None:
             asked = {} if "notice" in status else pause_before(data, status["ended_at"])
             self._keeping.add(rank)
-            self._later(rank, partial(self._keep_end, pod, status | asked | kept_order(data)))
+            self._later(rank, partial(self._keep_end, pod, status | asked, data))
         return known
 
-    async def _keep_end(self, pod: Json, status: Status) -> bool:
+    async def _keep_end(self, pod: Json, status: Status, data: dict[str, str]) -> bool:
         """Keep the log and the record of an end. Returns whether they are kept; else it is tried again."""
         rank = rank_of(pod)
         try:
-            kept = await self._recorded_end(pod, status)
+            kept = await self._recorded_end(pod, status, data)
         except (RequestFailed, OSError) as error:
             log.info("the end of %s cannot be kept, it is tried again: %s", pod["metadata"]["name"], error)
             return False
         finally:
             self._keeping.discard(rank)
+        kept.pop("placements", None)  # of thousands of ends; no fact has them
         self._ends_of(rank[:2])[rank] = kept
         if kept.get("exit_status") is None and not kept.get("pause_requested"):
             log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, kept.get("why_lost"))
         return True
 
-    async def _recorded_end(self, pod: Json, status: Status) -> Status:
+    async def _recorded_end(self, pod: Json, status: Status, data: dict[str, str]) -> Status:
         known = await asyncio.to_thread(self._volume.ended, *rank_of(pod))
         if known is not None:
             return known
         kept = await self._logs.read(pod) if is_over(pod) else LOG_LOST.format(status["why_lost"]).encode()
-        return await asyncio.to_thread(self._volume.record_end, status, kept)
+        return await asyncio.to_thread(self._volume.record_end, status | kept_order(data), kept)
