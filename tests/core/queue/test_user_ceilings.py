@@ -6,8 +6,10 @@ import pytest
 
 from jupyter_gpu_quota.api.state.quota_states import shares_of
 from jupyter_gpu_quota.core.model import Placement, Reservation
+from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from jupyter_gpu_quota.messages.reasons import sentence
+from tests.core.promises import check_plan
 from tests.core.world import world
 
 
@@ -151,3 +153,29 @@ def test_the_notebook_ceiling_of_a_department_covers_all_its_projects(asked: int
     made.ask("b", asked, user="ann")
     made.settle()
     assert ("nb-b1" in made.owned) == booked
+
+
+def test_what_a_claim_freed_is_offered_to_no_job_whose_user_has_no_room_any_more() -> None:
+    """x1 frees a GPU more than it needs. d3 would be offered half of it, but d2, which goes first, is ann's, too."""
+    made = world(
+        """
+        pool t 4
+        d 0 of t, limit per user 1
+        x 0 of t
+        y 0 of t
+        z 0 of t
+        y runs 2 on n1g0,n1g1
+        y runs 0.5 on n1g2
+        y runs 0.5 on n1g2
+        y runs 0.5 on n1g3
+        d runs 0.5 on n1g3
+        x queues 1
+        d queues 0.5 by ann
+        d queues 0.75 by ann
+        z queues 1
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    reserved = {one.workload for one in decision.plan.actions if isinstance(one, Reserve)}
+    assert reserved == {"x1", "d2", "z1"}
