@@ -27,7 +27,7 @@ from ..core.model import (
 )
 from ..core.plan import Plan
 from ..core.scheduling.cache.decision_cache import DecisionCache
-from ..core.scheduling.decide import decide
+from ..core.scheduling.decide import UndecidedPools, decide
 from ..core.validate import Violation, violations
 from ..quotafile import QuotaFile
 from ..store.reads.data_access import holds_without_data
@@ -99,6 +99,7 @@ class SchedulingController:
         self.policy: Policy | None = None
         self.changed = True
         self.decide_again_at: int | None = None
+        self.undecided: UndecidedPools | None = None
         self.unsettled: set[tuple[str, int]] = set()
         self.ordered_at: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
@@ -112,9 +113,10 @@ class SchedulingController:
     def run_once(self, now: int) -> int:
         """Observe, decide, commit and apply once. Returns when to run again: ``now`` where a plan was committed.
 
-        Raises LeaseLost where another process is the leader, StoreUnavailable.
+        Raises LeaseLost where another process is the leader, StoreUnavailable, and UndecidedPools when all else is
+        done.
         """
-        before = self.mirror.version
+        before, self.undecided = self.mirror.version, None
         self._leader()
         if self.guard is not None:
             self.guard.check_clusters()
@@ -127,6 +129,8 @@ class SchedulingController:
         self._run_if_due("sample", self.intervals.sample_ms, now, self._sample)
         if self.mirror.version != before:
             self.notify(self.mirror.version)
+        if self.undecided is not None:
+            raise self.undecided
         return now if committed else self._next_run(now)
 
     def tick_max_ms(self) -> int:
@@ -327,7 +331,10 @@ class SchedulingController:
         snapshot = self._quarantined(self.mirror.snapshot(now), policy, lease)
         if self.validate:
             self._log_violations(snapshot)
-        plan = decide(snapshot, policy, self.decision_cache)
+        try:
+            plan = decide(snapshot, policy, self.decision_cache)
+        except UndecidedPools as error:
+            self.undecided, plan = error, error.plan
         if plan.searches_ended_early:
             claims = ", ".join(plan.searches_ended_early)
             log.info("the preemption search examined as many sets as it may: cheaper victims may exist for %s", claims)

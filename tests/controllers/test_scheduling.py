@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpu_quota.core.model import JobState, NotebookState
+from jupyter_gpu_quota.core.scheduling.cycle import SchedulingCycle
+from jupyter_gpu_quota.core.scheduling.decide import UndecidedPools
+from jupyter_gpu_quota.core.scheduling.plan_builder import PlanBuilder
 from jupyter_gpu_quota.core.validate import UnknownDevice
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
@@ -33,6 +36,32 @@ def test_bob_uses_every_idle_gpu_and_pattys_guarantee_pauses_two_of_his_jobs_whi
     assert world.executor.running() == {"b1", "b2", "b3", "b4"}, "the paused ones were submitted before b5 and b6"
     assert {world.executor.starts[-1].attempt, world.executor.starts[-2].attempt} == {2}
     assert world.store.audit_verify() != ""
+
+
+def test_a_defect_in_the_decision_of_one_pool_keeps_only_that_pool_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, shipped = World(), SchedulingCycle.run
+    world.submit("bob", "b1")
+    world.turn(2)
+
+    def run(cycle: SchedulingCycle) -> PlanBuilder:
+        if cycle.pool.name == "train":
+            raise IndexError("list index out of range")
+        return shipped(cycle)
+
+    monkeypatch.setattr(SchedulingCycle, "run", run)
+    world.submit("bob", "b2")
+    asked = RequestNotebook(
+        notebook="nb1", user=world.users["bob"], server="", project="vision", pool="build", gpu_milli=125
+    )
+    world.store.record([ChangeJob(job="b1", actor=world.users["bob"], change="cancel"), asked], now=world.now)
+    with pytest.raises(UndecidedPools, match=r"in these pools.*: train: IndexError: list index out of range"):
+        world.turn()
+    notebook = world.store.notebook("nb1")
+    assert notebook is not None and notebook.notebook.state is NotebookState.BOOKED
+    assert not world.executor.running(), "b1 was cancelled"
+    monkeypatch.undo()
+    world.turn(3)
+    assert world.executor.running() == {"b2"}
 
 
 def test_nothing_is_decided_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,12 +59,22 @@ class Decision:
     backfill: tuple[BackfillPlacement, ...] = ()
 
 
+class UndecidedPools(Exception):
+    """A defect ended the cycle of a pool. ``plan`` has what was decided beside it: stops, and the other pools."""
+
+    def __init__(self, plan: Plan, errors: Mapping[str, Exception]) -> None:
+        each = "; ".join(f"{pool}: {type(error).__name__}: {error}" for pool, error in sorted(errors.items()))
+        super().__init__(f"nothing starts in these pools, since a defect ends their decision: {each}")
+        self.plan = plan
+
+
 def decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None = None) -> Plan:
     """The actions of one tick. Pure: equal snapshots and policies give equal plans, in whatever order rows come.
 
     Takes a coherent snapshot (ids are unique, an allocation names a workload and a device that exist).
     Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for. ``cache``
     reuses the work of the decision before; it changes no plan. Source: docs/scheduling.md.
+    Raises UndecidedPools where a pool cannot be decided.
     """
     plan, builders = _decide(snapshot, policy, cache)
     for builder in builders:
@@ -119,23 +129,30 @@ def _decide(
     evicted += evictions(holding, policy, stopping)
     evicted += past_deadline(holding, policy, {stop.workload for stop in (*stops, *evicted)})
     leaving = {job.id: job for job in as_leaving(holding, evicted).jobs} if evicted else {}
-    builders = [
-        SchedulingCycle(read_pool(pool, read.index, snapshot, policy, stopping, leaving), watch).run() for pool in pools
-    ]
-    of_pools = [builder.actions() for builder in builders]
+    builders, errors = dict[PoolSnapshot, PlanBuilder](), dict[str, Exception]()
+    of_pools = list[list[Action]]()
+    for pool in pools:
+        try:
+            builder = SchedulingCycle(read_pool(pool, read.index, snapshot, policy, stopping, leaving), watch).run()
+            of_pools.append(builder.actions())
+            builders[pool] = builder
+        except Exception as error:  # noqa: BLE001 - a defect must not keep stops and other pools from being decided
+            errors[pool.name] = error
     if cache is not None:
-        _record(cache, pools, of_pools, snapshot, policy)
+        _record(cache, list(builders), of_pools, snapshot, policy)
     unreserved = sorted({reservation.workload for reservation in without_pool.reservations})
     actions: list[Action] = [Unreserve(workload=name, reason=ClaimEnded()) for name in unreserved]
     actions += [*stops, *evicted, *_refusals(without_pool), *chain.from_iterable(of_pools)]
-    ended_early = tuple(sorted(name for builder in builders for name in builder.searches_ended_early()))
+    ended_early = tuple(sorted(name for builder in builders.values() for name in builder.searches_ended_early()))
     plan = Plan(
         seen_version=snapshot.version,
         now=snapshot.now,
         actions=tuple(actions),
         searches_ended_early=ended_early,
     )
-    return plan, builders
+    if errors:
+        raise UndecidedPools(plan, errors) from next(iter(errors.values()))
+    return plan, list(builders.values())
 
 
 def _record(
