@@ -139,7 +139,12 @@ def error_text(error: Mapping[str, Any], show: Callable[[object], str] = shown) 
 
 def path_text(path: Iterable[str | int]) -> str:
     """A path, such as ``variables.A``, without pydantic's mark of a bad key."""
-    return ".".join(str(step)[:80] for step in path if step != "[key]")
+    return ".".join(on_one_line(str(step)[:80]) for step in path if step != "[key]")
+
+
+def on_one_line(text: str) -> str:
+    """A text with given values on one line, without control characters, which would change a terminal."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 MAX_NAMES = 5_000

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ..messages.validation import digits_text, error_text, nearest_name, shown
+from ..messages.validation import digits_text, error_text, nearest_name, on_one_line, shown
 from .coherence import incoherences
 from .document import Document
 from .limits import excesses
@@ -63,7 +63,7 @@ def check(document: object, root: yaml.Node | None) -> QuotaFile | list[QuotaErr
 def _error_of(error: ErrorDetails, document: object, root: yaml.Node | None) -> QuotaError:
     """One of pydantic's findings as a sentence. The place leaves out pydantic's mark of a bad key."""
     path: Path = tuple(step for step in error["loc"] if step != "[key]")
-    return QuotaError(line=line_of(root, path), message=_sentence(error, path, document))
+    return QuotaError(line=line_of(root, path), message=on_one_line(_sentence(error, path, document)))
 
 
 def _sentence(error: ErrorDetails, path: Path, document: object) -> str:

@@ -236,3 +236,20 @@ calendar:
 def test_all_errors_are_reported_together_in_the_order_of_lines() -> None:
     found = refused(project("priority: high\nquota: {a: {weight: 1.5, trainng: 2}}\nmembers: {users: [NO]}") + "\nx: 1")
     assert [line for line, _ in found] == [5, 6, 6, 7, 8]
+
+
+CONTROLS = "\\e]0;x\\a\\nq\\u202e"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f'version: "{CONTROLS}"\npools: []\nprojects: []', id="a version"),
+        pytest.param(f'version: 1\npools: [{{name: "{CONTROLS}"}}]\nprojects: []', id="a name"),
+        pytest.param(f'version: 1\npools: [{{"{CONTROLS}": 1}}]\nprojects: []', id="a key"),
+        pytest.param(f'version: 1\npools: []\nprojects: []\npolicy: {{drain_by: "{CONTROLS}"}}', id="an instant"),
+    ],
+)
+def test_an_error_repeats_no_control_characters(text: str) -> None:
+    errors = refused(text)
+    assert errors and all(message.isprintable() for _, message in errors)
