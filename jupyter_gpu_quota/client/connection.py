@@ -69,6 +69,11 @@ class Refused(GPUQuotaError):
         super().__init__(message)
         self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the service answers, but has no database or cannot ask the hub: it starts, or one of them does."""
+        return self.status == HTTPStatus.SERVICE_UNAVAILABLE
+
 
 class Unreachable(GPUQuotaError):
     """The service cannot be reached, or the answer is not from it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.amounts import gpu_text, ranks_text
 from ..wire import ExplainView, JobDetail, JobView
 from .arguments import checked_timeout_s
-from .connection import Unreachable
+from .connection import Refused, Unreachable
 from .display import html_facts, html_table, progress_display, text_table
 from .streams import FINAL
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 POLL_EVERY_S = 1.0
 
 RESTART_WAIT_S = 120.0
-"""How long ``watch`` waits for a service that restarts."""
+"""How long ``watch`` waits for a service that restarts or cannot answer for now."""
 
 
 COLUMNS = ("id", "name", "project", "user", "GPU", "state")
@@ -154,7 +154,7 @@ def watch(
 ) -> Iterator[JobDetail]:
     """The state of a job, every ``every_s`` seconds until it has ended, the end included.
 
-    It waits for a service that restarts. Raises TimeoutError, Refused, Unreachable.
+    It waits for a service that restarts, and for its database and hub. Raises TimeoutError, Refused, Unreachable.
     """
     if timeout_s is not None:
         checked_timeout_s(timeout_s)
@@ -170,6 +170,13 @@ def watch(
         except Unreachable:
             if state == "unseen" or clock() - seen >= RESTART_WAIT_S:
                 raise
+            continue
+        except Refused as refusal:
+            if not refusal.is_temporary:
+                raise
+            if clock() - seen >= RESTART_WAIT_S:
+                raise Unreachable(refusal.message) from None
+            state = "unknown" if state == "unseen" else state
             continue
         state, seen = view.state, clock()
         yield view

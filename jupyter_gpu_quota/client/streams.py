@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .connection import Call, Connection, Event, Unreachable
+from .connection import Call, Connection, Event, Refused, Unreachable
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
 """Final states of a job."""
@@ -66,8 +66,8 @@ def _reconnected(connection: Connection, call: Call) -> Iterator[Event]:
             for event in connection.events(call):
                 failed = 0
                 yield event
-        except Unreachable:
-            if failed >= MAX_ATTEMPTS:
+        except (Refused, Unreachable) as error:
+            if failed >= MAX_ATTEMPTS or (isinstance(error, Refused) and not error.is_temporary):
                 raise
         failed += 1
         connection.sleep(min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (failed - 1)))

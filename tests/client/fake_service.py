@@ -2,7 +2,7 @@
 
 It keeps jobs in a dict, answers with the real wire models, and can simulate failures of a real network: ``breaks``
 connections before a request is taken, ``lost`` answers after it was, answers of a proxy while the service is ``away``,
-log streams ``cut`` in the middle.
+refusals of one that is ``unready``, log streams ``cut`` in the middle.
 """
 
 from __future__ import annotations

@@ -250,6 +250,24 @@ def test_waiting_outlives_a_service_that_restarts(world: World, client: Client) 
     assert [view.state for view in views] == ["succeeded"]
 
 
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_waiting_outlives_a_service_without_its_database(world: World, client: Client, *, is_seen: bool) -> None:
+    job = client.submit("true", dir=None)
+    views = watch(client, job.id, sleep=lambda s: None)
+    seen = [next(views).state] if is_seen else []
+    world.unready = 7
+    world.jobs["J1"] = job_view("J1", state="succeeded")
+    assert seen + [view.state for view in views] == ["queued", "succeeded"][not is_seen :]
+
+
+def test_waiting_for_a_service_that_stays_without_its_database_ends(world: World, client: Client) -> None:
+    job = client.submit("true", dir=None)
+    world.unready = 10_000
+    minutes = iter(range(0, 6_000, 60))
+    with pytest.raises(Unreachable, match="The database is not open yet"):
+        list(watch(client, job.id, clock=lambda: float(next(minutes)), sleep=lambda s: None))
+
+
 def test_waiting_ends_in_time(world: World, client: Client) -> None:
     job = client.submit("true", dir=None)
     ticks = iter(range(100))
@@ -284,6 +302,13 @@ def test_a_followed_log_continues_after_a_broken_connection_without_gaps_or_repe
     world.logs |= {("J1", 2): "the second\n", ("J1", 3): "the third\n"}
     world.cut = cuts
     assert first + "".join(pieces) == "0123456789abcdefghij\nthe second\nthe third\n"
+
+
+def test_a_followed_log_continues_after_a_service_without_its_database(world: World, client: Client) -> None:
+    world.jobs["J1"] = job_view("J1", state="succeeded", attempt=1)
+    world.logs = {("J1", 1): "text\n"}
+    world.unready = 3
+    assert "".join(client.follow_logs("J1")) == "text\n"
 
 
 def test_a_log_is_given_up_when_the_service_stays_away(world: World, client: Client) -> None:

@@ -48,6 +48,9 @@ class Fake(web.RequestHandler):
             world.away -= 1
             self.set_status(503)
             self.finish("<html>Service Unavailable</html>")
+        elif world.unready:
+            world.unready -= 1
+            self.refuse(503, "store_unavailable", "The database is not open yet. Running jobs continue; try again.")
         elif self.request.headers.get("Authorization") != f"token {TOKEN}" and path != "version":
             self.refuse(401, "not_authenticated", "The hub does not know this token.")
         elif world.often:

@@ -102,6 +102,7 @@ class World:
     breaks: int = 0
     lost: int = 0
     away: int = 0
+    unready: int = 0
     often: int = 0
     cut: int = 0
     refuse: wire.ErrorView | None = None
