@@ -15,6 +15,8 @@ from .tables import plain_text
 INTERRUPTED = 130
 LAST_LINES = 10
 """Lines of the log after the end of a failed job."""
+BEGINNING, END = 700, 300
+"""Characters of a longer line that are printed: an error's name is at its beginning."""
 
 
 def wait_for(client: Client, job: str) -> int:
@@ -41,7 +43,9 @@ def _print_log(client: Client, view: JobDetail) -> None:
         print_stderr("The end of its log:")
     for line in lines:
         shown = line.rstrip("\r").rpartition("\r")[2]  # a progress bar writes its line again and again
-        click.echo(f"  {plain_text(click.unstyle(shown).expandtabs()) if shown else ''}", err=True)
+        text = plain_text(click.unstyle(shown).expandtabs()) if shown else ""
+        short = text if len(text) <= BEGINNING + END else f"{text[:BEGINNING]} ... {text[-END:]}"
+        click.echo(f"  {short}", err=True)
     print_stderr(f"`jupyter gpu-quota logs{of_rank} {view.id}` prints {'all of it' if lines else 'its log'}.")
 
 

@@ -255,7 +255,8 @@ def test_a_failed_wait_names_the_log(world: World) -> None:
         pytest.param("Traceback\n\nKeyError: 'x'", ["  Traceback", "  ", "  KeyError: 'x'"], id="without a line end"),
         pytest.param("1 %\r50 %\rno file\r\n", ["  no file"], id="a progress bar as it was at the end"),
         pytest.param("\x1b[31mred\x1b[0m\ttab\x07\n", ["  red     tab?"], id="no control characters"),
-        pytest.param("x" * 20_000, ["  " + "x" * 16_384], id="of an endless line its end"),
+        pytest.param("KeyError: " + "x" * 1_000, [f"  KeyError: {'x' * 690} ... {'x' * 300}"], id="a long line"),
+        pytest.param("x" * 20_000, [f"  {'x' * 700} ... {'x' * 300}"], id="of an endless line a part"),
     ],
 )
 def test_a_failed_wait_prints_the_end_of_the_log_on_stderr(world: World, log: str, expected: list[str]) -> None:
