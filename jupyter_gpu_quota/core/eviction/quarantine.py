@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from ..model import MS_PER_S, Health, Job, JobState, Policy, Reservation, Snapshot
 
@@ -11,6 +11,9 @@ KILL_BOUND_S = 10
 
 RESERVATION_KEPT_TIMES = 10
 """A reservation with quarantined devices ends after this many times the time to die."""
+
+SLOW_NODES, SLOW_TIMES = 8, 10
+"""Where work of more nodes of a pool is late at once, its cluster is slow: so many times the time to die."""
 
 NOT_ORDERED = 1 << 62
 """The instant of a stop order that did not reach its nodes yet."""
@@ -22,14 +25,18 @@ def quarantine_changes(
     """Devices whose health should change: {device: quarantined | healthy}.
 
     A device is quarantined while a job on it is still there ``KILL_BOUND_S`` after its grace, and healthy again
-    once that job is gone. Claims that wait for it choose other devices, or keep their reservation (R25).
+    once that job is gone. Claims that wait for it choose other devices, or keep their reservation (R25). They would
+    pause ever more work if thousands of stops were slow, as where the API server has too much load.
     ``ordered_at``: when the nodes of each job had its stop order, None: not yet; a job that is left out was stopped
     when that was decided. Source: docs/scheduling.md, section 5. Rule R58.
     """
     ordered_at = ordered_at or {}
     due = {job.id: _due(at, job, ordered_at) for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None}
-    overdue = {workload for workload, at in due.items() if snapshot.now >= at}
-    occupied = {allocation.device for allocation in snapshot.allocations if allocation.workload in overdue}
+    occupied = _occupied(snapshot, due)
+    if occupied and (slow := _slow_pools(snapshot, occupied)):
+        more_ms = (SLOW_TIMES - 1) * _time_to_die_s(policy) * MS_PER_S
+        of_slow = {job.id for job in snapshot.jobs if job.pool in slow}
+        occupied = _occupied(snapshot, {id: at + more_ms * (id in of_slow) for id, at in due.items()})
     changes: dict[str, Health] = {}
     for device in snapshot.devices:
         if device.id in occupied and device.health is Health.HEALTHY:
@@ -37,6 +44,20 @@ def quarantine_changes(
         elif device.id not in occupied and device.health is Health.QUARANTINED:
             changes[device.id] = Health.HEALTHY
     return changes
+
+
+def _occupied(snapshot: Snapshot, due: Mapping[str, int]) -> set[str]:
+    """The devices of the work that should be gone."""
+    overdue = {workload for workload, at in due.items() if snapshot.now >= at}
+    return {part.device for part in snapshot.allocations if part.workload in overdue} if overdue else set()
+
+
+def _slow_pools(snapshot: Snapshot, occupied: Container[str]) -> set[str | None]:
+    nodes: dict[str | None, set[str]] = {}
+    for device in snapshot.devices:
+        if device.id in occupied:
+            nodes.setdefault(device.pool, set()).add(device.node)
+    return {pool for pool, late in nodes.items() if len(late) > SLOW_NODES}
 
 
 def _due(at: int, job: Job, ordered_at: Mapping[str, int | None]) -> int:

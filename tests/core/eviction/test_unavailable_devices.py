@@ -269,6 +269,26 @@ def test_a_claim_starts_when_the_processes_of_its_victims_are_gone() -> None:
     assert made.picture() == "a 0 / b 2"
 
 
+# R58
+@pytest.mark.parametrize(
+    ("nodes", "times", "late"),
+    [
+        pytest.param(8, 1, 8, id="of as many nodes as may be stuck"),
+        pytest.param(9, 1, 0, id="of more nodes, so that the cluster is slow"),
+        pytest.param(9, 10, 9, id="in a slow cluster after ten times the time to die"),
+    ],
+)
+def test_work_that_is_late_on_many_nodes_at_once_has_ten_times_the_time_to_die(
+    nodes: int, times: int, late: int
+) -> None:
+    made = world(f"pool t {nodes}x1\na 0 of t\nb {nodes} of t\na runs {nodes} of 1\nb queues {nodes} of 1")
+    made.drain_ticks = 1_000
+    made.tick()
+    assert len(made.paused()) == nodes
+    made.now += times * (GENTLE.grace_s + 10) * 1000
+    assert len(quarantine_changes(made.snapshot(), made.policy)) == late
+
+
 def quarantine(made: World) -> None:
     """Let the devices of victims whose time to die is over be quarantined, and those of gone ones be healthy again."""
     for device, health in quarantine_changes(made.snapshot(), made.policy).items():
