@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 
 from ...core.explain import why_waiting as core_explain
@@ -12,10 +13,12 @@ from ...core.model import Policy, Snapshot
 from ...core.plan import Plan, Start, gives_devices
 from ...core.quota.in_force import in_force
 from ...core.reasons import Reason
-from ...core.scheduling.decide import Decision
+from ...core.scheduling.decide import Decision, UndecidedPools
 from .generations import differing
 from .quota_states import NO_QUOTA_STATES, QuotaStates, Shares, quota_states_of, shares_of
 from .store_view import StoreView
+
+log = logging.getLogger(__name__)
 
 FRESH_S = 1.0
 EXPLAINED_FRESH_S = 2.0
@@ -38,6 +41,7 @@ class DecisionCache:
         self._deciding: asyncio.Task[Decision | None] | None = None
         self._explained: dict[str, tuple[tuple[int, ...], float, Explanation]] = {}
         self._shares: tuple[tuple[int, ...], float, Shares] | None = None
+        self._undecided = ""
 
     async def latest(self) -> Decision | None:
         """The decision for the present state, at most a second old; None while no quota file is in force."""
@@ -56,7 +60,12 @@ class DecisionCache:
         if quota is None:
             return None
         moment, snapshot = self._store_view.moment(), self.snapshot()
-        decision = await self._store_view.compute(decide_with_reasons, snapshot, quota.policy)
+        try:
+            decision = await self._store_view.compute(decide_with_reasons, snapshot, quota.policy)
+        except UndecidedPools as error:  # pages are shown, without reasons
+            if str(error) != self._undecided:
+                log.exception("the reasons of waiting jobs are not known")
+            decision, self._undecided = Decision(plan=error.plan), str(error)
         self._last = _Decided(moment, now, decision)
         view = self._store_view
         waits, estimates = view.waits, view.estimates

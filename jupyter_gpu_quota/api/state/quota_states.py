@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,8 +74,9 @@ def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
     """The division that ``decide`` makes of every pool."""
     pools, positions = read_pools(snapshot, policy), dict[str, int]()
     for pool in pools:
-        plan = SchedulingCycle(pool).run().actions()
-        positions |= {job: at for at, job in enumerate(queue_order(pool, [each.workload for each in plan]), 1)}
+        with suppress(Exception):  # a defect, which the decision logs: the jobs of the pool have no position
+            plan = SchedulingCycle(pool).run().actions()
+            positions |= {job: at for at, job in enumerate(queue_order(pool, [each.workload for each in plan]), 1)}
     levels = [(pool.name, pool.projects) for pool in pools], [(pool.name, pool.departments) for pool in pools]
     projects, departments = (
         {

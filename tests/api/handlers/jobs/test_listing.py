@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.core.facts import RankFact
+from jupyter_gpu_quota.core.scheduling.cycle import SchedulingCycle
+from jupyter_gpu_quota.core.scheduling.plan_builder import PlanBuilder
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.patience import until
 
@@ -246,3 +248,12 @@ def test_a_filter_by_an_unknown_project_is_refused(
         found = world.get(f"jobs?{query}", who)
         assert found.status == status, found.body
         assert said is None or said in found.json["message"]
+
+
+def test_jobs_are_listed_where_a_defect_ends_the_decision(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(cycle: SchedulingCycle) -> PlanBuilder:
+        raise IndexError
+
+    monkeypatch.setattr(SchedulingCycle, "run", run)
+    name = world.submit("bob", name="waits")["name"]
+    assert listed(world, "state=queued", "bob") == [name]
