@@ -57,7 +57,7 @@ _PATIENT = (
     "jobs of {project} start only if they end before its planned start, in about {planned_s:time}."
 )
 _OF_PATIENT_JOB = " A job with a time limit of at most {most_s:time} would start before."
-_NEVER_UNDER = "It cannot start, however many GPUs are free"
+_NEVER_UNDER = "It cannot start until that changes, however many GPUs are free"
 _ADVICE: Mapping[R, str] = {
     R.ABOVE_LIMIT: ": ask for less, or for a higher limit",
     R.ABOVE_TRAINING_QUOTA: ": ask for less or for a higher quota, or make it preemptible, so that it may start on any "
@@ -72,7 +72,8 @@ _TOO_WIDE: Mapping[R, str] = {
     R.ABOVE_USER_CEILING: "{user} asked for {asked_milli:gpu} GPU; the ceiling for each user of {project} is "
     "{ceiling_milli:gpu}. " + _NEVER_UNDER,
 }
-"""The sentences about a job that alone exceeds its limit, quota or ceiling: freed GPUs do not start it."""
+"""The sentences about a job that alone exceeds its limit, quota or ceiling: freed GPUs do not start it, an edit of the
+quota file or a window of the calendar may."""
 
 _BEGINS: dict[str, Figure] = {"starts": "starts now", "is": "is", "are": "are"}
 _BEGAN: dict[str, Figure] = {"starts": "started", "is": "was", "are": "were"}

@@ -193,7 +193,7 @@ def test_a_preview_lists_jobs_that_can_no_longer_start(world: ServiceWorld) -> N
     less = text.replace("per_user: {jobs: 1}", "per_user: {jobs: 0.5}")
     [row] = world.post("quota/preview", "ann", {"text": less}).json["affected"]
     assert (row["job"], row["effect"]) == (waiting, "waits")
-    assert "It cannot start, however many GPUs are free" in row["message"]
+    assert "It cannot start until that changes, however many GPUs are free" in row["message"]
     assert "Without this file it waits: bob asked for 1 GPU and uses 1;" in row["message"]
 
 

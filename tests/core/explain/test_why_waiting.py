@@ -111,8 +111,8 @@ def test_explained_changes(text: str, name: str, expected: dict[str, int]) -> No
     [
         pytest.param(
             "pool t 4\na 2 of t\nb 2 of t\na queues 4 fixed", "a1", {"preemptible": 0, "size": 2000},
-            "its training quota is 2. It cannot start, however many GPUs are free. It would start if it were "
-            "submitted as a preemptible job (without --non-preemptible), or "
+            "its training quota is 2. It cannot start until that changes, however many GPUs are free. It would "
+            "start if it were submitted as a preemptible job (without --non-preemptible), or "
             "if it asked for 2 GPU. No quota alone would start it: a's training quota in pool t raised by 2 to 4 "
             "would need 6 GPU, and quotas can have 4.",
             id="a non-preemptible request of 4 with quota 2",

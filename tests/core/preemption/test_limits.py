@@ -69,7 +69,9 @@ def test_the_reason_of_a_job_above_the_limit_alone_does_not_say_that_it_waits(te
     made = world(text)
     made.tick()
     reason = made.decide().waits["a1"]
-    assert reason.code == code and sentence(reason).startswith(f"{words} It cannot start, however many GPUs are free")
+    assert reason.code == code and sentence(reason).startswith(
+        f"{words} It cannot start until that changes, however many GPUs are free"
+    )
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,8 @@ def test_a_job_that_alone_exceeds_the_ceiling_has_no_estimate() -> None:
     made = world("pool t 4\na 4 of t, limit per user 1\na runs 1 by ann\na queues 2 by ann\na queues 1 by ann")
     waits = made.decide().waits
     assert sentence(waits["a2"]) == (
-        "ann asked for 2 GPU; the ceiling for each user of a is 1. It cannot start, however many GPUs "
-        "are free: ask for less, or for a higher ceiling."
+        "ann asked for 2 GPU; the ceiling for each user of a is 1. It cannot start until that changes, however many "
+        "GPUs are free: ask for less, or for a higher ceiling."
     )
     assert "used_milli" not in figures_of(waits["a2"]), "ann uses 1, which does not matter here, and not 0"
     assert "It starts when enough of what ann uses is freed." in sentence(waits["a3"])
