@@ -273,6 +273,8 @@ def service_root(url: str) -> str:
 
     Raises Unreachable if it is not an http address.
     """
+    if re.match(r"[^/]*//[^/]*@", url):  # an address is repeated in messages, a password must not be
+        raise Unreachable("The address has a user or a password; give the address alone, and a token beside it.")
     parts = None
     with contextlib.suppress(ValueError):  # of unclosed brackets, or a port that is not a number
         if re.fullmatch(r"[!-~]+", url) and urlsplit(url).port != 0:

@@ -459,6 +459,13 @@ def test_an_invalid_address_is_refused(given: str) -> None:
         service_root(given)
 
 
+@pytest.mark.parametrize("given", ["http://ann:S3CRET@h", "https://S3CRET@h:8000/hub", "http://ann:S3CRET@h:x"])
+def test_an_address_with_a_password_is_refused_without_repeating_it(given: str) -> None:
+    with pytest.raises(Unreachable) as caught:
+        service_root(given)
+    assert "S3CRET" not in caught.value.message
+
+
 @pytest.mark.parametrize("given", ["a\nb", "a b", "caf\xe9", "\u4e2d", "a\x00b"])
 def test_an_invalid_token_is_refused_before_it_is_sent(world: World, given: str) -> None:
     for token, environment in ((given, {}), (None, {"JUPYTERHUB_API_TOKEN": given})):
