@@ -190,12 +190,15 @@ class People:
         return person
 
     async def _ask_hub(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-        """The hub's answer about a token, None for an unknown one. Raises HubUnavailable."""
+        """The hub's answer about a token, None for an unknown one. Raises HubUnavailable.
+
+        JupyterHub's library logs the cause. It names the hub's internal address, which the sender must not learn.
+        """
         try:
             async with asyncio.timeout(HUB_TIMEOUT_S):
                 return await question
         except (HTTPError, OSError, TimeoutError) as error:
-            raise HubUnavailable(f"the hub could not verify this token: {error}") from error
+            raise HubUnavailable("the hub does not answer, or refuses the service; its log has the cause") from error
 
     async def _person(self, model: Mapping[str, Any]) -> Person:
         if not self.auth.check_scopes(self.auth.access_scopes, dict(model)):

@@ -259,6 +259,14 @@ def test_without_the_hub_cached_users_continue_and_others_get_503(tmp_path: Path
         assert "retry-after" in refused.headers
 
 
+def test_without_the_hub_its_internal_address_is_in_no_refusal(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        world.services.people.auth.api_url = "http://127.0.0.1:9/hub/api"
+        refused = world.get("me")
+        assert (refused.status, refused.json["reason"]) == (503, "hub_away")
+        assert "127.0.0.1" not in refused.json["message"]
+
+
 async def _forget_freshness(world: ServiceWorld) -> None:
     """A minute later, by the clock of the accounts alone."""
     world.services.people.accounts._clock = lambda at=world.services.people.accounts._clock: at() + 60  # type: ignore[misc]
