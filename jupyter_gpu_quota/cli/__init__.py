@@ -1,6 +1,7 @@
 """``jupyter gpu-quota``: the commands; each is imported when it runs, so that help is fast.
 
-Exit codes: 0 done, 1 refused or failed with a reason on stderr, 2 wrong usage, 3 the service cannot be reached.
+Exit codes: 0 done, 1 refused or failed with a reason on stderr, 2 wrong usage, 3 the service cannot be reached, or
+cannot answer for now.
 """
 
 from __future__ import annotations

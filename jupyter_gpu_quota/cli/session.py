@@ -42,7 +42,7 @@ def calls_service(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command whose first argument is a client.
 
     It ends with 1 after a refusal, with 2 after a wrong argument, also if only the service knows that it is wrong, with
-    3 if the service cannot be reached.
+    3 if the service cannot be reached, or has no database or hub for now.
     """
 
     @service_address
@@ -55,7 +55,8 @@ def calls_service(command: Callable[..., Any]) -> Callable[..., Any]:
         except Unreachable as error:
             fail(error.message, UNREACHABLE)
         except Refused as error:
-            fail(error.message, USAGE if (error.status, error.reason) in WRONG_VALUES else FAILED)
+            wrong = USAGE if (error.status, error.reason) in WRONG_VALUES else FAILED
+            fail(error.message, UNREACHABLE if error.is_temporary else wrong)
         except WrongArgument as error:
             raise click.UsageError(f"{error.where.replace('_', '-')}: {error.why}. Nothing was sent.") from None
 

@@ -46,6 +46,13 @@ def test_a_service_that_is_away_ends_with_3(monkeypatch: pytest.MonkeyPatch, wor
     assert "cannot be reached" in done.stderr
 
 
+def test_a_service_without_its_database_ends_with_3(world: World) -> None:
+    world.unready = 1
+    done = run("jobs")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr == "The database is not open yet. Running jobs continue; try again.\n"
+
+
 def test_a_refusal_ends_with_1_and_its_sentence(world: World) -> None:
     done = run("job", "J9")
     assert (done.exit_code, done.stderr) == (1, "There is no job 'J9', or you may not see it.\n")
