@@ -61,7 +61,9 @@ def is_demand(job: Job, state: State) -> bool:
         above = state.policy.departments[owner.department].of(job.pool)
         ceilings += [above.limit, above.user_jobs]
     within = all(one is None or job.milli <= one for one in ceilings)
-    return job.runs or job.leaves or job.id in state.reserved or (within and fits_empty(job, state))
+    kept = state.reserved.get(job.id)
+    has_reserved = kept is not None and not state.is_lost(kept)
+    return job.runs or job.leaves or has_reserved or (within and fits_empty(job, state))
 
 
 def wanted_of(project: Owner, state: State, pool: str) -> int:

@@ -77,7 +77,7 @@ class Watch:
                 self.evictions[claim.claimer] = (victims, step.after.reserved.get(claim.claimer))
         for name, (victims, kept) in list(self.evictions.items()):
             job = step.after.jobs.get(name)
-            lost = name not in step.after.reserved
+            lost, kept = name not in step.after.reserved, step.before.reserved.get(name, kept)
             if job is None or not job.waits or (lost and kept is not None and is_taken_over(step, kept, job)):
                 del self.evictions[name]
             elif lost and not _has_backfill(step, name):

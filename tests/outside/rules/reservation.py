@@ -402,7 +402,7 @@ def may_enter(step: Step, job: Job, kept: Reservation) -> bool:
 
 
 def entered_by_right(step: Step, kept: Reservation) -> bool:
-    """Whether the plan started work there for whose end the planned start waits now (R32), or restarts work there.
+    """Whether the plan gave devices there to work for whose end the planned start waits now, or restarts work there.
 
     Claims that were decided before that met an earlier planned start (R43).
     """
@@ -410,9 +410,10 @@ def entered_by_right(step: Step, kept: Reservation) -> bool:
     if any(part.device in {one.device for one in kept.placements} for one in continues for part in one.placements):
         return True
     jobs, reserved = step.before.jobs, {one.device for one in kept.placements}
-    started = [one for one in step.started.values() if one.workload in jobs and not one.borrower]
-    there = [jobs[one.workload] for one in started if any(part.device in reserved for part in one.placements)]
-    return any(end_if_started(job, step.before) >= kept.planned_start for job in there)
+    given = [one for one in step.giving() if one.workload in jobs and not one.borrower]
+    there = [jobs[one.workload] for one in given if any(part.device in reserved for part in one.placements)]
+    last = kept.planned_start - step.before.policy.grace_s * 1000  # a claim begins when its devices are free
+    return any(end_if_started(job, step.before) >= last for job in there)
 
 
 def _has_right(step: Step, job: Job, holder: Job, *, certain: bool = False) -> bool:
