@@ -20,7 +20,7 @@ from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_sinc
 from .dry_runs import print_dry_run
 from .prose import print_prose
 from .selection import JOB, JOBS, job_of, short_ids, workload_of
-from .session import DONE, FAILED, as_json, calls_service, print_stderr
+from .session import DONE, FAILED, as_json, calls_service, fail, print_stderr
 from .submit import secret_value
 from .tables import (
     all_columns,
@@ -348,13 +348,18 @@ def outputs(client: Client, id: str, download: Path | None, remove: bool, wide: 
         raise click.UsageError("--download and --remove were given; download first, then remove.")
     if remove:
         client.remove_outputs(id)
+        print_stderr(f"The outputs of job {id} are being removed.")
         return
     found = client.outputs(id)
     empty = f"Job {id} has no outputs; files that it writes to the folder $GPU_QUOTA_OUTPUT_DIR are listed here."
     if found.removed_at is not None:
         empty = f"The outputs of job {id} were removed at {found.removed_at}; its log stays."
     if download is not None and found:
-        for path in client.download(id, download, found):
+        try:
+            written = client.download(id, download, found)
+        except OSError as error:
+            fail(f"{error.filename2 or error.filename or download} cannot be written: {error.strerror}")
+        for path in written:
             click.echo(str(path))
     else:
         rows = ((o.path, o.size_bytes, o.modified_at) for o in found)

@@ -357,7 +357,7 @@ class Client:
     def download(self, job: str, into: str | Path, files: Sequence[OutputView] | None = None) -> list[Path]:
         """Copy all outputs, or those given, below a folder. One that this creates is not sent with a later job.
 
-        Returns the files; each is written completely or not at all.
+        Returns the files; each is written completely or not at all. Raises OSError where that cannot be done.
         """
         folder = arguments.checked_path(into, "into")
         wanted = self.outputs(job) if files is None else arguments.checked_files(files)
@@ -367,7 +367,7 @@ class Client:
 
     def _download_file(self, path: str, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        partial = target.with_name(f".{uuid.uuid4().hex}.part")  # the longest name has no room for more
         try:
             with partial.open("wb") as file:
                 self._connection.save(Call(path=path), file)

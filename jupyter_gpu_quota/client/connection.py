@@ -12,7 +12,6 @@ import ipaddress
 import json
 import os
 import re
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -144,9 +143,14 @@ class Connection:
             return answer.read(), answer.headers
 
     def save(self, call: Call, file: IO[bytes]) -> None:
-        """Copy the body of the answer into an open file."""
-        with self.send(call) as answer, _translated_errors(self.url):
-            shutil.copyfileobj(answer, file)
+        """Copy the body of the answer into an open file. Raises OSError where the file cannot be written."""
+        with self.send(call) as answer:
+            while True:
+                with _translated_errors(self.url):
+                    part = answer.read(PART_BYTES)
+                if not part:
+                    return
+                file.write(part)
 
     def json_of(self, call: Call) -> Any:
         """The JSON of the answer."""

@@ -294,8 +294,22 @@ def test_outputs_are_removed(world: World, tmp_path: Path) -> None:
     world.outputs["J1"] = {"model.bin": b"12345"}
     wrong = run("outputs", "J1", "--remove", "--download", str(tmp_path))
     assert (wrong.exit_code, world.outputs["J1"]) == (2, {"model.bin": b"12345"})
-    assert run("outputs", "J1", "--remove").stdout == ""
+    done = run("outputs", "J1", "--remove")
+    assert (done.stdout, done.stderr) == ("", "The outputs of job J1 are being removed.\n")
     assert world.outputs["J1"] == {}
+
+
+@pytest.mark.parametrize(("into", "name"), [("file/below", "file/below"), ("taken", "taken/model.bin")])
+def test_a_download_that_cannot_be_written_ends_with_1_and_its_place(
+    world: World, tmp_path: Path, into: str, name: str
+) -> None:
+    world.jobs["J1"] = job_view("J1", state="succeeded")
+    world.outputs["J1"] = {"model.bin": b"12345"}
+    (tmp_path / "file").write_text("")
+    (tmp_path / "taken/model.bin").mkdir(parents=True)
+    done = run("outputs", "J1", "--download", str(tmp_path / into))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"{tmp_path / name} cannot be written: " in done.stderr.replace("\n", " ")
 
 
 def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None:

@@ -332,6 +332,18 @@ def test_outputs_are_downloaded_below_the_folder(world: World, client: Client, t
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [".gpu-quota-outputs", "a b", "model.bin"]
 
 
+def test_an_output_with_the_longest_name_is_downloaded(world: World, client: Client, tmp_path: Path) -> None:
+    world.jobs["J1"] = job_view("J1")
+    world.outputs["J1"] = {"n" * 255: b"text"}
+    assert [path.name for path in client.download("J1", tmp_path)] == ["n" * 255]
+
+
+def test_a_full_disk_is_no_unreachable_service(client: Client) -> None:
+    job = client.submit("true", dir=None)
+    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OSError, match="No space left"):
+        client._connection.save(Call(path=f"jobs/{job.id}"), full)
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\x00b"])
 def test_an_output_never_leaves_the_folder(world: World, client: Client, tmp_path: Path, name: str) -> None:
     world.jobs["J1"] = job_view("J1")
