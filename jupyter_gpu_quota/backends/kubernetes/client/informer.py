@@ -56,19 +56,22 @@ class Informer:
                 await asyncio.sleep(pause_s)
 
     async def list(self, server: ApiServer | None = None) -> None:
-        """Read all objects as they are now. ``server``: the connections of it are used, and its rate."""
-        found: dict[str, Json] = {}
+        """Read all objects as they are now. ``server``: the connections of it are used, and its rate.
+
+        Each page is taken before the next is read: thousands of whole pods would need more memory than all else.
+        """
+        found = set[str]()
         query: dict[str, str | int] = {"limit": PAGE}
         while True:
             page = await (server or self._server).get(self.path, **self._selectors, **query)
-            found |= {self._key(each): each for each in page["items"]}
+            for each in page["items"]:
+                found.add(self._key(each))
+                self.note(each)
             if not (more := page["metadata"].get("continue")):
                 break
             query["continue"] = more
-        for name in self.objects.keys() - found.keys():
+        for name in self.objects.keys() - found:
             self._remove(name)
-        for each in found.values():
-            self.note(each)
         self._version, self.is_synced = page["metadata"]["resourceVersion"], True
 
     def note(self, each: Json) -> None:
