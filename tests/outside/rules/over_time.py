@@ -132,7 +132,7 @@ class Watch:
     def _pair(self, step: Step, claim: Claim, preemptor: Job, victim: Job) -> Found:
         own = preemptor.project == victim.project
         self.pairs.add((preemptor.id, victim.id))
-        if (victim.id, preemptor.id) in self.pairs:
+        if (victim.id, preemptor.id) in self.pairs and not within_guarantee(step, preemptor):
             yield "P9", f"{victim.id} had paused {preemptor.id}, which now pauses it"
         if own and (within_guarantee(step, preemptor) or not preemptor.preemptible):
             return  # what may not be preempted is within its quota (R8)
