@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_gpu_quota.core.plan import Reserve
+from jupyter_gpu_quota.core.plan import Pause, Reserve
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from tests.core.preemption.test_exhaustive import put
+from tests.core.promises import check_plan
 from tests.core.world import GENTLE, World, world
 
 RUNNING: tuple[dict[str, Any], ...] = (
@@ -55,3 +56,27 @@ def test_a_job_that_lost_its_devices_has_the_room_of_a_larger_one_of_lower_prior
     )
     reserved = {one.workload for one in made.tick().actions if isinstance(one, Reserve)}
     assert reserved == {"b1", "a4", "a5"}
+
+
+def test_what_is_left_over_spares_the_victim_of_a_claim_within_fair_share_first() -> None:
+    """c2 frees a GPU more than it needs. f1 gets it, so that y2 continues; s3 is above its fair share."""
+    made = world(
+        """
+        pool t 6
+        f 0 of t
+        s 0 of t, weight 3
+        y 0 of t
+        c 0 of t
+        y runs 1 on n1g0
+        y runs 1 on n1g1
+        s runs 1 on n1g2 priority 30
+        s runs 1 on n1g3 priority 30
+        c runs 2 on n1g4,n1g5 priority 30
+        f queues 1
+        s queues 2 priority 70
+        c queues 1 priority 70
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    assert {one.workload for one in decision.plan.actions if isinstance(one, Pause)} == {"s1", "s2", "c1"}
