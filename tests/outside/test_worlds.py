@@ -96,6 +96,12 @@ def test_a_world_that_broke_a_rule_is_fixed(kind: str, seed: int) -> None:
     assert not violations(seed, kind)
 
 
+@pytest.mark.xfail(strict=True, reason="R31: a borrower starts where the planned start is less than a grace away")
+def test_no_borrower_starts_where_it_would_be_paused_at_once() -> None:
+    """The claim of the borrower and the reservation behind it were decided in one plan."""
+    assert not violations(418863767, "lending")
+
+
 @pytest.mark.parametrize("kind", OF_SEVERAL_DEVICES)
 def test_the_search_of_a_large_pool_breaks_no_rule_in_a_small_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SMALL_POOL", 0)
