@@ -140,6 +140,7 @@ def test_other_projects_are_figures_only(world: ServiceWorld, chromium: Any) -> 
 
 def test_devices_are_found_by_the_work_on_them(world: ServiceWorld, chromium: Any) -> None:
     page = open_page(world, chromium, "", "ann")
+    page.locator(".tile").first.wait_for()
     assert page.locator(".tile").count() == 5 and page.locator(".tag", has_text="simulated").count() >= 2
     page.locator("#devices-text").fill("train it")
     seen(page, "1 device", "#devices-count")

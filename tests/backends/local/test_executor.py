@@ -178,8 +178,10 @@ def test_a_detached_process_is_killed(world: LocalWorld, state_dir: Path) -> Non
 
 
 def test_remaining_processes_of_an_ended_job_are_killed(world: LocalWorld, state_dir: Path) -> None:
-    world.executor.start(shell("J", f"setsid sh -c 'trap \"\" TERM; {LOOP}' & echo $! > {state_dir}/pid; exit 0"))
-    left = number_in(state_dir / "pid")
+    pid = state_dir / "pid"
+    ignores = f"setsid sh -c 'trap \"\" TERM; echo $$ > {pid}; {LOOP}'"
+    world.executor.start(shell("J", f"{ignores} & while [ ! -s {pid} ]; do sleep 0.01; done; exit 0"))
+    left = number_in(pid)
     with Stopwatch() as watch:
         first = world.until(lambda fact: fact.ended_at is not None)
     assert first.exit_status == 0 and (not first.tree_gone or watch.lost_s > 1)
