@@ -48,7 +48,14 @@ def test_a_build_prints_its_output_only_if_it_fails(tmp_path: Path, status: int)
     npm.write_text(f"#!/bin/sh\necho 'WARNING: no license file' >&2\nexit {status}\n")
     npm.chmod(0o755)
     places = [f"VENV={tmp_path}/venv", f"CACHE={tmp_path}", f"LAB={tmp_path}/package.json"]
-    command = ["make", "-o", "labextension/node_modules/.ready", *places, f"{tmp_path}/package.json"]
+    command = [
+        "make",
+        "--no-print-directory",
+        "-o",
+        "labextension/node_modules/.ready",
+        *places,
+        f"{tmp_path}/package.json",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     first, *rest = done.stdout.splitlines()
     assert first == "Building the JupyterLab extension and the scripts of the pages: half a minute."
