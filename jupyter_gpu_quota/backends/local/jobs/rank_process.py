@@ -138,7 +138,7 @@ def _exec(order: RankOrder, paths: RankPaths, account: Account, output: int, sup
 
 
 def _advice(program: str) -> str:
-    """What to do about a whole line that was submitted as one word."""
+    """Advice for a whole line that was submitted as one word; empty for any other program."""
     if len(program.split()) < 2:
         return ""
     return "; submit its words without quotes around them, or run `sh -c` with this line"
