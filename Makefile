@@ -9,7 +9,8 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 # Container images often set it. Each of the processes that tests start would then compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help lab demo test test-in-one test-others test-slow test-gpu kube test-kube node test-node wheel check soak bench mutants clean docs pictures
+.PHONY: help lab demo test test-in-one test-others test-slow test-gpu kube test-kube node test-node wheel check \
+  soak soak-processes soak-worlds bench mutants clean docs pictures
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -121,11 +122,18 @@ check: $(VENV)/.ready  ## check format, lint, types and laws
 	$(BIN)/mypy --strict jupyter_gpu_quota
 	$(BIN)/python -m pytest -q tests/laws
 
-soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, random worlds and examples, fuzzing
+soak: $(TEST_READY)  ## the long runs, about two hours: random kills, 50 demos, random worlds and examples, fuzzing
 	-$(BIN)/pip install $(PIP_OPTIONS) --only-binary atheris --editable '.[fuzz]'
-	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=10000 \
-	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core tests/outside tests/traces
-	GPU_QUOTA_WORLDS=1 $(BIN)/python -m pytest -m hypothesis tests --ignore tests/core --ignore tests/soak --ignore tests/outside --ignore tests/traces
+	$(MAKE) --no-print-directory --keep-going --jobs 2 soak-processes soak-worlds
+
+WORLDS_IN := tests/core tests/outside tests/traces
+
+soak-processes: $(TEST_READY)
+	$(PYTEST) -m 'soak or not soak' tests/soak
+	GPU_QUOTA_WORLDS=1 $(PYTEST) -m hypothesis tests --ignore tests/soak $(WORLDS_IN:%=--ignore %)
+
+soak-worlds: $(TEST_READY)
+	GPU_QUOTA_WORLDS=10000 $(PYTEST) --numprocesses 2 --dist worksteal -m 'soak or not soak' $(WORLDS_IN)
 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must fail each time
 	$(BIN)/python -m tests.core.mutants

@@ -19,7 +19,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from jupyter_gpu_quota.core.model import (
     Activity,
@@ -45,7 +52,10 @@ from tests.core.promises import check_guarantees, check_instant, check_order_is_
 from tests.core.quarantined import check_quarantined_reservations, claims, kept_until, on_quarantined, quarantine
 from tests.core.world import BEGIN, World
 
-WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "60"))
+WORLDS = min(int(os.environ.get("GPU_QUOTA_WORLDS", "60")), 4000)
+"""4,000 take half an hour of one processor."""
+WORLDS_OF_A_PART = 250
+"""So many are played by one test, so that a soak uses all processors."""
 SIZES = {
     "whole": (1000, 1000, 1000, 2000, 3000),
     "fractions": (100, 250, 300, 500, 600, 1000),
@@ -483,11 +493,18 @@ def worlds_of_this_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "CONSTANTS_CACHE", {})
 
 
-Worlds.TestCase.settings = settings(
-    max_examples=WORLDS,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate, Phase.shrink) if "GPU_QUOTA_SHRINK" in os.environ else (Phase.generate,),
+@pytest.mark.timeout(max(1200, 3 * WORLDS_OF_A_PART))
+@pytest.mark.parametrize(
+    "worlds", [min(WORLDS_OF_A_PART, WORLDS - done) for done in range(0, WORLDS, WORLDS_OF_A_PART)]
 )
-TestWorlds = pytest.mark.timeout(max(1200, 3 * WORLDS))(Worlds.TestCase)
+def test_random_worlds_keep_the_promises(worlds: int) -> None:
+    run_state_machine_as_test(
+        Worlds,
+        settings=settings(
+            max_examples=worlds,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate, Phase.shrink) if "GPU_QUOTA_SHRINK" in os.environ else (Phase.generate,),
+        ),
+    )
