@@ -35,6 +35,8 @@ class BackfillState:
         """It was given up after jobs had been kept from its devices."""
         self.leaving: list[tuple[BackfillReservation, Victim]] = []
         """The borrowers that have to leave now, with the reservation that they leave for."""
+        self.ended_claims: list[Job] = []
+        """The jobs whose claims have ended because they would borrow its devices, and leave at once."""
         self.tries_left = MAX_JOBS_TRIED
         self.unplanned: list[ClassQueue] = []
         """The classes for whose first job no devices were found, not even when all work has ended."""
@@ -176,15 +178,19 @@ class BackfillState:
         if held.starts_at - grace_ms(self.pool) > self.pool.now:
             return
         devices = {piece.device for piece in held.pieces}
-        there = [one for one in self.pool.borrowers if any(piece.device in devices for piece in one.pieces)]
+        borrowers = [*self.pool.borrowers, *(one for one in self.pool.reserved if one.borrower)]
+        there = [one for one in borrowers if any(piece.device in devices for piece in one.pieces)]
         if not there:
             return
         reserve(self.ledger, held.pieces, borrowed=False, sign=-1)
         work = self.future_work()
-        for victim in sorted(there, key=lambda one: one.order):
+        for victim in sorted(there, key=lambda one: (not one.reserved, one.order)):
             short = devices_short_at(self.pool, held.pieces, held.starts_at, work, borrowers_leave=False)
             if any(piece.device in short for piece in victim.pieces):
-                self.leaving.append((held, victim))
+                if victim.reserved:
+                    self.ended_claims.append(self.pool.waiting[victim.id])
+                else:
+                    self.leaving.append((held, victim))
                 mark_leaving(self.pool, victim)
                 subtract_use(self.pool, victim)
         reserve(self.ledger, held.pieces, borrowed=False)

@@ -13,7 +13,7 @@ from ..queue.order import QueueOrder, comes_before, precedes
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from ..reason_codes import ReasonCode
-from ..reasons import ReservedDeviceLost
+from ..reasons import ClaimEnded, ReservedDeviceLost
 from . import reasons
 from .claims import Claims
 from .drain_offers import DrainOffers
@@ -21,6 +21,7 @@ from .elastic import grow
 from .job_service import JobService, no_room
 from .notebook_placement import NotebookPlacement
 from .plan_builder import PlanBuilder
+from .read_pool import enqueue
 from .reservations import mark_borrowers, read_reservations
 from .watch import Watch
 
@@ -54,7 +55,7 @@ class SchedulingCycle:
         self._divide()
         mark_borrowers(self.pool)
         notebooks.place()
-        self.backfill.read()
+        self._read_backfill()
         self._start_reserved(Entitlement.GUARANTEE)
         self._serve_queue()
         if self.builder.preemptions:
@@ -74,6 +75,12 @@ class SchedulingCycle:
         unused = sum(max(0, one.notebook_quota - one.booked) for one in pool.projects.values())
         unused += sum(notebook.gpu_milli for notebook in notebooks.lent)
         divide_pool(pool, amount, amount - unused)
+
+    def _read_backfill(self) -> None:
+        self.backfill.read()
+        for job in self.backfill.ended_claims:
+            self.builder.drop(job.id, ClaimEnded())
+            enqueue(self.pool, job)
 
     def _start_reserved(self, weakest: Entitlement) -> None:
         for victim in sorted(self.pool.reserved, key=lambda one: one.id):
