@@ -53,11 +53,15 @@ def _names(items: Collection[PoolSection | DepartmentSection | ProjectSection]) 
 
 
 def _repeated(section: str, names: list[str]) -> Found:
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for i, name in enumerate(names):
-        if name in seen:
-            yield (section, i, "name"), f"{section}: the name {name} occurs twice; names are unique"
-        seen.add(name)
+        other = seen.get(name.casefold())
+        seen[name.casefold()] = name
+        if other is not None:
+            words = f"the name {name} occurs twice; names are unique"
+            if other != name:
+                words = f"{name} and {other} differ only in case; give one another name"
+            yield (section, i, "name"), f"{section}: {words}"
 
 
 def _hidden_pools(pools: list[PoolSection]) -> Found:

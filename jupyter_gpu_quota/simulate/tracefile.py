@@ -33,6 +33,7 @@ from ..core.amounts import MAX_SECONDS, AmountRefusal, gpu_amount
 from ..core.model import WHOLE_DEVICE
 from ..messages.validation import error_text, number_text, path_text, shown
 from ..wire import json_input
+from ..wire.fields import NAME
 
 MAX_FAULTS = 20
 MAX_GPUS = 100_000
@@ -113,7 +114,7 @@ def _printable(name: str) -> str:
 
 def _quota_name(name: str) -> str:
     """A name that a quota file can have, so that one can be made for the trace."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ @+-]*", name):
+    if not re.fullmatch(NAME, name):
         raise _refuse(
             f"{name!r:.60} is not a name that quotas can have: letters, digits and . _ @ + - or a space within, and a"
             " letter or digit first"

@@ -14,7 +14,8 @@ NOTEBOOK_COMMAND = ("python", "-m", "jupyter_gpu_quota.notebook_job")
 MAX_CHARACTER_BYTES = 4
 """The longest character in UTF-8: a part of a log begins with a whole character, and may be this much shorter."""
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
+NAME = r"^[A-Za-z0-9]([A-Za-z0-9._ @+-]*[A-Za-z0-9._@+-])?$"
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME)]
 Models = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$")]
 """One or several device models, separated by commas."""
 VariableName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -30,7 +30,7 @@ AMBIGUOUS = [
 LETTERS = "abcXYZ0189._ @+-"
 
 names = st.sampled_from(AMBIGUOUS) | st.builds(
-    lambda first, rest: first + rest, st.sampled_from("abcXYZ0189"), st.text(LETTERS, max_size=8)
+    lambda first, rest: (first + rest).rstrip(), st.sampled_from("abcXYZ0189"), st.text(LETTERS, max_size=8)
 )
 people = st.sampled_from(
     [*AMBIGUOUS, "a: b", "- x", "# c", "'", '"', "ä", "*a", "&a", "!a", "[", "{x}", " a ", "20:00", "~", "é\u3042"]
@@ -47,7 +47,7 @@ def some(**fields: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, obj
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, object]:
     """A document that the reader accepts."""
-    pools = draw(st.lists(names, unique=True, max_size=4))
+    pools = draw(st.lists(names, unique_by=str.casefold, max_size=4))
     quota = st.dictionaries(st.sampled_from(pools), quotas(), max_size=4) if pools else st.just({})
     defaults = some(time_limit=durations, pool=some(training=st.sampled_from(pools)) if pools else st.just({}))
     people_of = st.lists(people, max_size=3)
@@ -57,15 +57,15 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
         some(priority=st.integers(0, 100), members=member, defaults=defaults),
         quota,
     )
-    projects = [{"name": name, **draw(project)} for name in draw(st.lists(names, unique=True, max_size=4))]
+    projects = [{"name": name, **draw(project)} for name in draw(st.lists(names, unique_by=str.casefold, max_size=4))]
     optional = draw(some(policy=policies()))
     if projects and pools and draw(st.booleans()):
         optional["calendar"] = [
             {"name": name, **draw(entries(pools, [str(project["name"]) for project in projects]))}
-            for name in draw(st.lists(names, unique=True, max_size=3))
+            for name in draw(st.lists(names, unique_by=str.casefold, max_size=3))
         ]
     if projects and draw(st.booleans()):
-        departments = draw(st.lists(names, unique=True, min_size=1, max_size=3))
+        departments = draw(st.lists(names, unique_by=str.casefold, min_size=1, max_size=3))
         roomy: dict[str, object] = {pool: {"notebook": 12, "training": "12.5"} for pool in pools}
         optional["departments"] = [{"name": name, "quota": roomy} for name in departments]
         projects = [{**project, "department": draw(st.sampled_from(departments))} for project in projects]

@@ -124,6 +124,12 @@ from tests.quotafile.texts import LEAST, project, read, refused
             LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "occurs twice", id="two pools of one name"
         ),
         pytest.param(
+            LEAST.replace("[]\n", "[{name: a}, {name: A}]\n", 1), 2, "A and a differ only in case", id="a and A"
+        ),
+        pytest.param(
+            LEAST.replace("[]\n", '[{name: "a "}]\n', 1), 2, "a space within", id="a name that ends with a space"
+        ),
+        pytest.param(
             LEAST.replace("[]\n", "[{name: a}, {name: b}]\n", 1),
             2,
             "never have a device",
