@@ -218,7 +218,8 @@ class _Walk:
 
     def _with_claim(self, claimer: Job, key: str) -> int:
         """What an owner uses with the whole claim, all its victims counted out."""
-        before = self.before.get(claimer.id, self.use)[key] + self.sizes[claimer.id]
+        had = self.books.size(claimer) if claimer.id in self.again else 0  # what grows has a part of it
+        before = self.before.get(claimer.id, self.use)[key] + self.sizes[claimer.id] - had
         taken = sum(self._taken(job) for job in self.victims[claimer.id] if key in self.books.levels(job.project))
         promised = [job for job in self.dropped[claimer.id] if key in self.books.levels(job.project)]
         return before - taken - sum(map(self.books.counted, promised))

@@ -88,7 +88,7 @@ class BackfillState:
         if held is None or self._may_keep(self.pool.waiting[held.job], held.project, held.queue):
             return False
         self._set(None)
-        self.dropped = True
+        self.dropped = self.pool.room_came_back = True
         self._set(self._passed_back())
         return True
 

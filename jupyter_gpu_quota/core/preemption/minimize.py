@@ -310,15 +310,21 @@ def _count_restored(project: QuotaState, size: int, preemptions: Sequence[Preemp
 
 
 def _restorable(pool: PoolState, preemption: Preemption, several: set[str]) -> list[Victims]:
-    """The victims of a preemption: first the work that runs, then the reservations of jobs that still wait.
+    """The victims of a preemption, in the order in which they are restored.
 
+    Work that runs comes before the reservations of jobs that still wait; protected work before other work, borrowers
+    last; of two, the one whose owner is below its quota.
     ``several``: the elastic jobs that several claims shrink, which stay as they are.
     """
     alone = [one for one in preemption.victims if one.base not in preemption.victims]
     alone = [one for one in alone if not one.reserved or _is_queued(pool, one)]
     alone = [one for one in alone if one.base is None or one.id not in several]
-    alone.sort(key=lambda one: one.reserved)
+    alone.sort(key=lambda one: (one.reserved, not one.protected, one.borrower, not _is_below_quota(one.project)))
     return [(one,) if one.above is None else (one, one.above) for one in alone]
+
+
+def _is_below_quota(project: QuotaState) -> bool:
+    return any(level.use < level.guarantee for level in project.levels)
 
 
 def _is_queued(pool: PoolState, victim: Victim) -> bool:

@@ -60,10 +60,10 @@ class SchedulingCycle:
         self._serve_queue()
         if self.builder.preemptions:
             self._minimize_victims()
-            self._serve_freed_by_preemption()
+            self._serve_freed()
         grow(self.pool, self.builder)
         if self.builder.preemptions or self.builder.restarts or self.started_elsewhere or self.claims.took_over:
-            self.backfill.verify()
+            self._verify_backfill()
         self.builder.backfill, self.builder.returning_borrowers = self.backfill.current, self.backfill.leaving
         self.builder.patient_jobs = self.jobs.patient_jobs
         return self.builder
@@ -250,8 +250,16 @@ class SchedulingCycle:
             self.backfill.return_to(one.preemptor.id)
         self.jobs.patient_jobs.forget()
 
-    def _serve_freed_by_preemption(self) -> None:
-        """Serve jobs on free devices that are no longer reserved: victims may free more than their preemptor needs."""
+    def _verify_backfill(self) -> None:
+        """Plan the backfill reservation again where it must be; what it no longer needs is free for others."""
+        before = self.backfill.current
+        self.backfill.verify()
+        now = self.backfill.current
+        if before is not None and (now is None or now.pieces != before.pieces):
+            self._serve_freed()
+
+    def _serve_freed(self) -> None:
+        """Serve jobs on free devices that are no longer reserved, or that victims free beside what a claim needs."""
         self.jobs.may_claim = False
         for project in self.pool.projects.values():
             project.queue.reopen()

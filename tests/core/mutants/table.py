@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     mutant(
         "work that a plan moves or resizes is not verified",
-        edit("scheduling/cycle.py:SchedulingCycle.run", "self.backfill.verify()", "pass"),
+        edit("scheduling/cycle.py:SchedulingCycle.run", "self._verify_backfill()", "pass"),
     ),
     mutant(
         "a backfill reservation does not count the guarantees of others",
