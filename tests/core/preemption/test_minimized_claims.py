@@ -80,3 +80,22 @@ def test_what_is_left_over_spares_the_victim_of_a_claim_within_fair_share_first(
     decision = made.decide()
     check_plan(made.snapshot(), made.policy, decision)
     assert {one.workload for one in decision.plan.actions if isinstance(one, Pause)} == {"s1", "s2", "c1"}
+
+
+# R43
+def test_the_device_that_a_limit_kept_from_a_claim_spares_the_victim_of_an_earlier_one() -> None:
+    """p2 needs the pause of p1 for its limit alone: where it starts on the free n2g0, n1g0 is free for q1."""
+    made = world(
+        """
+        pool t 3
+        pool t 1 Y
+        p 1 of t limit 1
+        q 2 of t
+        r 0 of t
+        p runs 1 model X priority 30 on n1g0
+        r runs 1 model X on n1g1
+        q queues 2 model X
+        p queues 1 priority 70
+        """
+    )
+    assert [one.workload for one in made.tick().actions if isinstance(one, Pause)] == ["p1"]
