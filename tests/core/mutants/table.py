@@ -84,6 +84,23 @@ MUTANTS = (
         ),
     ),
     mutant(
+        "a claim that borrows too late is started, and paused at once",
+        edit(
+            "backfill/state.py:BackfillState._stop_borrowers",
+            "(one for one in self.pool.reserved if one.borrower)",
+            "()",
+        ),
+    ),
+    mutant(
+        "the devices that a moved backfill reservation leaves wait for the next plan",
+        edit("scheduling/cycle.py:SchedulingCycle._verify_backfill", "self._serve_freed()", "pass"),
+    ),
+    mutant(
+        "a victim whose owner is below its quota is restored as any other",
+        edit("preemption/minimize.py:_restorable", "not _is_below_quota(one.project)", "0"),
+        edit("preemption/minimize.py:_restorable", "one.borrower", "0"),
+    ),
+    mutant(
         "a backfill reservation is not recorded",
         edit(
             "scheduling/plan_builder.py:PlanBuilder._backfill_actions",
