@@ -185,11 +185,13 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
 
 
 def _guarantees(rows: Sequence[Claim], first: Mapping[str, int], amount: int) -> dict[str, int]:
-    """The quotas, where all that is wanted and used within them fits; else as much, first of what is wanted."""
+    """The quotas, of each no more than the amount, where all that is wanted and used within them fits; else as much, first
+    of what is wanted.
+    """
     used = {row.name: min(row.quota_milli, row.wanted_milli + row.above_minimum_milli) for row in rows}
     left = amount - sum(first.values())
     if left >= sum(max(0, used[row.name] - first[row.name]) for row in rows):
-        return {row.name: row.quota_milli for row in rows}
+        return {row.name: min(row.quota_milli, amount) for row in rows}
     given = dict(first)
     for level in _by_priority(rows) if left > 0 else ():
         parts = [

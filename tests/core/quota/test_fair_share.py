@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.model import Amounts
-from jupyter_gpu_quota.core.quota.fair_share import Claim, divide
+from jupyter_gpu_quota.core.quota.fair_share import Claim, Share, divide
 from tests.core.promises import divide_slowly
 
 
@@ -126,6 +126,12 @@ def test_guarantees_do_not_count_room_that_notebooks_may_request() -> None:
 def test_the_guarantee_is_the_whole_quota_while_quotas_fit() -> None:
     shares = divide([claim("ann q2000 <=500"), claim("bob q1000")], 4000)
     assert (shares["ann"].guarantee_milli, shares["ann"].fair_milli) == (2000, 500)
+
+
+@pytest.mark.parametrize(("firm", "in_force"), [(0, 0), (1500, 1500), (2000, 2000), (4000, 2000)])
+def test_no_guarantee_is_larger_than_what_guarantees_may_use(firm: int, in_force: int) -> None:
+    shares = divide([claim("ann q2000 <=0")], 4000, firm_milli=firm)
+    assert shares["ann"] == Share(guarantee_milli=in_force, fair_milli=0)
 
 
 @pytest.mark.parametrize(
