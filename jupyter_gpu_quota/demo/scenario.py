@@ -71,10 +71,12 @@ class Scenario(ScenarioContext):
 
     async def _steps(self) -> None:
         bob, patty, carol = await self._log_in("bob", "patty", "carol")
+        began = time.monotonic()
         notebooks = asyncio.gather(self._start_notebook(bob), self._start_notebook(patty))
         bobs, pattys = await self.show("shared", notebooks)
+        epoch_ms = training.bobs_epoch_ms(time.monotonic() - began)
         self._check_shared_slice(bob, patty)
-        first = await self.show("filled", self._fill_pool(bob, bobs))
+        first = await self.show("filled", self._fill_pool(bob, bobs, epoch_ms))
         async with asyncio.TaskGroup() as meanwhile:
             meanwhile.create_task(self._show_lending(carol, LendingSteps(self, bob)))
             paused = await self.show("claimed", self._patty_claims(patty, pattys, first))
@@ -137,9 +139,9 @@ class Scenario(ScenarioContext):
     def _busy_devices(self) -> set[str]:
         return {device for s in self.observer.ranks() if s.present for device in s.devices}
 
-    async def _fill_pool(self, bob: User, kernel: Kernel) -> list[Observation]:
+    async def _fill_pool(self, bob: User, kernel: Kernel, epoch_ms: int) -> list[Observation]:
         """Bob submits. Returns the attempts of his jobs on every device, once each has ended an epoch."""
-        await self.submit(bob, kernel, self.train_gpus + self.half)
+        await self.submit(bob, kernel, self.train_gpus + self.half, epoch_ms)
 
         def on_all() -> list[Observation] | None:
             running = self.running("bob")

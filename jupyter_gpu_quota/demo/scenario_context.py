@@ -50,11 +50,11 @@ class ScenarioContext:
         """The observed kernels of a user that have a GPU."""
         return self.observer.notebooks().get(f"/user/{user.name}/")
 
-    async def submit(self, user: User, kernel: Kernel, jobs: int) -> float:
+    async def submit(self, user: User, kernel: Kernel, jobs: int, epoch_ms: int = training.EPOCH_MS) -> float:
         """Run a cell that submits jobs, a seed each. Returns when the cell was sent, on the monotonic clock."""
         training.copy_example(self.hub.home(user.name))
         sent = time.monotonic()
-        ids = (await kernel.run(training.cell(user.name, jobs))).split()
+        ids = (await kernel.run(training.cell(user.name, jobs, epoch_ms))).split()
         if len(ids) != jobs:
             raise Unexpected(f"{user.name}'s cell submitted {jobs} jobs and printed {' '.join(ids)[:300]!r}")
         self.owners.update(dict.fromkeys(ids, user.name))

@@ -19,6 +19,9 @@ EPOCHS = {"bob": 60, "patty": 25, "carol": 300}
 EPOCH_MS = 200
 """The minimum duration of an epoch, so that a user can follow the demo on any machine."""
 
+RUNS_WHILE_A_NOTEBOOK_STARTS = 1.5
+"""Bob's jobs run at least this many times as long as a notebook starts, so that they still run when Patty has submitted."""
+
 WIDTH = 192
 
 _FINAL = re.compile(r"^done final_loss (\S+)", re.MULTILINE)
@@ -32,19 +35,24 @@ def copy_example(home: Path) -> None:
     shutil.copyfile(Path(digits.__file__), home / FOLDER / SCRIPT)
 
 
-def run_command(user: str, seed: int) -> str:
+def bobs_epoch_ms(notebook_s: float) -> int:
+    """The minimum duration of Bob's epochs on a machine that starts a notebook in this many seconds."""
+    return max(EPOCH_MS, int(1000 * RUNS_WHILE_A_NOTEBOOK_STARTS * notebook_s / EPOCHS["bob"]))
+
+
+def run_command(user: str, seed: int, epoch_ms: int = EPOCH_MS) -> str:
     """The command of one training run."""
-    return f"python {SCRIPT} --epochs {EPOCHS[user]} --step-ms {EPOCH_MS} --width {WIDTH} --seed {seed}"
+    return f"python {SCRIPT} --epochs {EPOCHS[user]} --step-ms {epoch_ms} --width {WIDTH} --seed {seed}"
 
 
-def cell(user: str, jobs: int) -> str:
+def cell(user: str, jobs: int, epoch_ms: int = EPOCH_MS) -> str:
     """A cell that submits jobs and prints their ids: Bob uses the client, the others the command line.
 
     Carol's one job is for the whole device of the notebooks.
     """
     submit = f"!jupyter-gpu-quota submit --gpu 1 --dir {FOLDER}"
     if user == "bob":
-        command = run_command(user, 0).removesuffix("0") + "{seed}"
+        command = run_command(user, 0, epoch_ms).removesuffix("0") + "{seed}"
         return (
             "from jupyter_gpu_quota import Client\n"
             f"for seed in range(1, {jobs + 1}):\n"
