@@ -20,7 +20,7 @@ EPOCH_MS = 200
 """The minimum duration of an epoch, so that a user can follow the demo on any machine."""
 
 RUNS_WHILE_A_NOTEBOOK_STARTS = 1.5
-"""Bob's jobs run at least this many times as long as a notebook starts, so that they still run when Patty has submitted."""
+"""Bob's jobs run at least this many times as long as a notebook starts, and so still run when Patty has submitted."""
 
 WIDTH = 192
 

@@ -185,8 +185,9 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
 
 
 def _guarantees(rows: Sequence[Claim], first: Mapping[str, int], amount: int) -> dict[str, int]:
-    """The quotas, of each no more than the amount, where all that is wanted and used within them fits; else as much, first
-    of what is wanted.
+    """The quotas, where all that is wanted and used within them fits; else as much, first of what is wanted.
+
+    None is larger than the amount.
     """
     used = {row.name: min(row.quota_milli, row.wanted_milli + row.above_minimum_milli) for row in rows}
     left = amount - sum(first.values())

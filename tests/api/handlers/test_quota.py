@@ -399,7 +399,7 @@ def test_an_explanation_compares_the_rank_with_the_largest_that_always_fits(worl
 def test_only_a_bound_is_called_the_latest_start_in_the_same_words_everywhere(
     world: ServiceWorld, chromium: Any, weight: int, is_bound: bool
 ) -> None:
-    """No project has a quota. Bob's job is protected by its minimum run time; a project with a weight may come first."""
+    """No project has a quota, and Bob's job is protected by its minimum run time. One with a weight may come first."""
     text = QUOTA.replace("training: 2", "training: 0, weight: 0", 1).replace("training: 2", "training: 0")
     text += f"  - {{name: audio, quota: {{train: {{training: 0, weight: {weight}}}}}}}\n"
     assert world.put_quota(text).status == 200
