@@ -18,6 +18,7 @@ from ....core.facts import RankFact
 from ...job_files.copies import copy_folder
 from ...job_files.disk_use import Measured, measure
 from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
+from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_facts import rank_fact
 from ...job_files.rank_log import RotatingLog
 from ...job_files.record_files import read_record, read_untrusted, write_record
@@ -53,6 +54,7 @@ class JobVolume:
         """Make the folders of an attempt, and unpack its code. Raises OSError and BundleRefused.
 
         The pods of a job mount its own folders alone, whatever their account is, so these are open to all accounts.
+        The code is unpacked outside of them: a rank that runs could replace a folder by a link meanwhile.
         """
         for rank in range(order.ranks):
             paths = self.paths(order.job, order.attempt, rank)
@@ -64,7 +66,7 @@ class JobVolume:
         if order.bundle is not None and not Path(first.code).exists():
             limits = BundleLimits(packed_bytes=self.work_limit_mib * MIB, unpacked_bytes=self.work_limit_mib * MIB)
             with Path(bundle_file(self.bundles_dir or f"{self.state_dir}/bundles", order.bundle)).open("rb") as file:
-                unpack_whole(file, first.code, f"{first.work}/.unpack-{order.attempt}", limits)
+                unpack_whole(file, first.code, f"{first.control}/unpacked", limits)
 
     def unconfirmed_before(self, job: str, attempt: int) -> int | None:
         """The newest earlier attempt, if one of its containers may still run; None: none does."""
@@ -107,9 +109,9 @@ class JobVolume:
         return Path(job_directory(self.state_dir, job), "detached", str(attempt))
 
     def request_pause(self, job: str, attempt: int, rank: int, reason: str) -> None:
-        """Write the pause file of a rank. A full disk prevents no pause."""
+        """Write the pause file of a rank. Neither a full disk nor what the job left at its path prevents a pause."""
         with contextlib.suppress(OSError):
-            Path(self.paths(job, attempt, rank).pause).write_text(f"{reason}\n")
+            make_pause_file(self.paths(job, attempt, rank), f"{reason}\n")
 
     def excess(self, job: str, limit_mib: int) -> str | None:
         """How a job exceeds its limit of outputs; None: it does not, or its folder cannot be measured now."""

@@ -32,6 +32,7 @@ from typing import Any
 
 from ...job_files.disk_use import Measured, measure
 from ...job_files.paths import RankPaths, fence_file, rank_paths
+from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_log import RotatingLog
 from ...job_files.record_files import file_lock, read_fence, read_record, read_untrusted, write_record
 from ..enforcement.cgroup_entry import had_oom_kill, kill, machine_oom_kills
@@ -84,7 +85,6 @@ class Supervisor:
         self.pid = 0
         self.oom_kills = machine_oom_kills()
         self.pipe = -1
-        self.run_directory = -1
         self.kill_at: float | None = None
         self.save_again_at: float | None = None
         self.kill_again_s = KILL_AGAIN_S
@@ -136,7 +136,6 @@ class Supervisor:
     def start(self, account: Account) -> None:
         """Make the folders, the socket for orders and the pipe for output, and fork the rank's process."""
         prepare_directories(self.paths, account)
-        self.run_directory = os.open(self.paths.run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self.listener = listen()
         self.wakeup = handle_signals(self)
         self.pipe, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -238,10 +237,7 @@ class Supervisor:
         """Write the reason, and in the last line the end of the grace period, in milliseconds since 1970."""
         left_ms = int(1000 * ((self.kill_at or time.monotonic()) - time.monotonic()))
         with contextlib.suppress(OSError):  # it may exist, or its owner may have closed the folder
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(os.path.basename(self.paths.pause), flags, 0o644, dir_fd=self.run_directory)
-            os.write(fd, f"{reason}\n{now_ms() + left_ms}\n".encode())
-            os.close(fd)
+            make_pause_file(self.paths, f"{reason}\n{now_ms() + left_ms}\n")
 
     def terminate(self) -> None:
         """Send SIGTERM to the session of the rank's process, and SIGCONT, because it may be stopped."""
