@@ -128,6 +128,11 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         r"^VolumeClaimNotFound\b",
         "Create the claim, or correct its name in the quota file or in c.GPUQuota.kubernetes_volume_claim.",
     ),
+    (
+        r"^NotPrepared\b",
+        f"kubectl describe shows the events of the pod: mount its volume, give the node addresses, repair its driver, "
+        f"{_CORDON}.",
+    ),
     (r"untolerated taint", f"Tolerate the taint (tolerations in c.GPUQuota.kubernetes_pod), {_CORDON}."),
     (r"\bInsufficient \S+", f"Other pods use the node: end them, {_CORDON}."),
     (

@@ -33,6 +33,7 @@ def rank(number: int = 0, attempt: int = 1, ended_at: int | None = None, trouble
             "Create the claim, or correct its name in the quota file",
             id="claim of a volume",
         ),
+        pytest.param("NotPrepared: no pod sandbox exists", "kubectl describe shows the events", id="a broken mount"),
         pytest.param(TAINT, "Tolerate the taint (tolerations in c.GPUQuota.kubernetes_pod)", id="taint"),
         pytest.param(
             "Unschedulable: 0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node "

@@ -14,7 +14,7 @@ from .client.informer import Informer
 from .client.kept_fields import kept_of_claim, kept_of_node, kept_of_pod
 from .client.loop_thread import LoopThread
 from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours
-from .devices.inventory import PublishedDevice, inventory, is_lost, published_devices, why_not_ready
+from .devices.inventory import PublishedDevice, inventory, published_devices
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
 from .jobs.jobs import KubernetesJobs
@@ -53,7 +53,7 @@ class KubernetesBackend:
         self._fence_server = ApiServer(kubeconfig, context)
         fence = ClusterFence(self._fence_server, settings.namespace)
         self.jobs = KubernetesJobs(
-            self._server, self._thread, fence, volume, settings, self._inventory, self._published, self._why_node_lost,
+            self._server, self._thread, fence, volume, settings, self._inventory, self._published, self._node,
             on_change, patience_s,
         )  # fmt: skip
         self._reservations = Reservations(self._server, self._thread, settings, lambda: self.jobs.fencing)
@@ -103,10 +103,9 @@ class KubernetesBackend:
         found = published_devices(list(self._slices.objects.values()), self._settings.driver, self._settings.fractions)
         return {each.uuid: each for each in found}
 
-    def _why_node_lost(self, name: str) -> str:
-        """Why a node is lost, by its newest state; empty: it is not, or that is not known."""
-        node = self._nodes.objects.get(name) if self._nodes.is_synced else None
-        return why_not_ready(node) if node is not None and is_lost(node) else ""
+    def _node(self, name: str) -> Json | None:
+        """The newest state of a node; None: it is not known."""
+        return self._nodes.objects.get(name) if self._nodes.is_synced else None
 
     def _use_by_others(self, users: DeviceUsers) -> dict[str, int] | None:
         """The use of devices by pods and claims that are not ours; None while it is not known."""

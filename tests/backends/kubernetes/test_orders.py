@@ -89,7 +89,7 @@ class OrdersWorld:
     def __init__(self, folder: Path, server: MemoryServer | None = None) -> None:
         self.server, self.thread = server or MemoryServer(), LoopThread()
         self.jobs = KubernetesJobs(
-            self.server, self.thread, None, JobVolume(str(folder)), SETTINGS, lambda: None, dict, lambda node: "",  # type: ignore[arg-type]
+            self.server, self.thread, None, JobVolume(str(folder)), SETTINGS, lambda: None, dict, lambda node: None,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def open(self, gate: asyncio.Event) -> None:

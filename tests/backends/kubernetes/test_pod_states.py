@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.kubernetes.client.kept_fields import kept_of_rank
+from jupyter_gpu_quota.backends.kubernetes.client.kept_fields import kept_of_node, kept_of_rank
 from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import (
     abandoned_status,
     is_abandoned,
@@ -168,11 +168,46 @@ def test_a_start_is_rounded_down_and_an_end_is_rounded_up() -> None:
              "cluster"),
             id="its device is not reserved yet",
         ),
-        pytest.param(pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), None, id="it only takes time"),
+        pytest.param(pod("Pending", node=None), None, id="kube-scheduler has not seen it"),
     ],
 )  # fmt: skip
 def test_why_a_pod_waits(found: dict[str, Any], expected: tuple[str, str, str] | None) -> None:
     assert why_waiting(found) == expected
+
+
+def creating(prepared: str | None, message: str | None = None, reason: str = "ContainerCreating") -> dict[str, Any]:
+    """A pod whose kubelet said so of PodReadyToStartContainers, of which old ones and others say nothing."""
+    condition = {"type": "PodReadyToStartContainers", "status": prepared, "message": message}
+    return pod("Pending", {"waiting": {"reason": reason}}, conditions=[condition] if prepared else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "kubelet", "code", "may_change"),
+    [
+        pytest.param(creating("False"), "v1.36.3", "NotPrepared", "node", id="its volume is not mounted"),
+        pytest.param(creating("False"), "v1.40.0-gke.1", "NotPrepared", "node", id="on a newer release"),
+        pytest.param(creating("True"), "v1.36.3", "ContainerCreating", "pull", id="its image is pulled"),
+        pytest.param(creating("False"), "v1.34.9", "ContainerCreating", "pull", id="an older kubelet may be pulling"),
+        pytest.param(creating("False"), None, "ContainerCreating", "pull", id="the release is not known"),
+        pytest.param(creating(None), "kwok-v0.7.0", "ContainerCreating", "pull", id="a kubelet that says nothing"),
+        pytest.param(
+            creating("True", reason="PodInitializing"), "v1.36.3", "PodInitializing", "pull",
+            id="a container of the site comes first",
+        ),
+    ],
+)  # fmt: skip
+def test_a_node_that_prepares_a_pod_is_told_from_one_that_pulls(
+    found: dict[str, Any], kubelet: str | None, code: str, may_change: str
+) -> None:
+    info = {"nodeInfo": {"kubeletVersion": kubelet, "osImage": "x"}}
+    node = kept_of_node({"metadata": {"name": "n"}, "spec": {}, "status": info})
+    verdict = why_waiting(found, node if kubelet else None)
+    assert verdict is not None and (verdict.code, verdict.may_change) == (code, may_change)
+
+
+def test_a_kubelet_that_says_why_a_pod_is_not_prepared_is_quoted() -> None:
+    node = {"status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}}
+    assert str(why_waiting(creating("False", "no pod sandbox exists"), node)) == "NotPrepared: no pod sandbox exists"
 
 
 def test_why_a_rank_was_lost_is_in_the_words_of_kubernetes() -> None:

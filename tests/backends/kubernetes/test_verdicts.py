@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import UNSCHEDULABLE, MayChange, Verdict
@@ -12,12 +14,16 @@ NO_VOLUME = Verdict("VolumeClaimNotFound", 'persistentvolumeclaim "x" not found'
 NO_SECRET = Verdict("CreateContainerConfigError", 'secret "s" not found', MayChange.CACHE)
 NO_IMAGE = Verdict("ImagePullBackOff", "back-off", MayChange.CLUSTER)
 PULL = Verdict("ErrImagePull", "not found", MayChange.CLUSTER)
+NOT_PREPARED = Verdict("NotPrepared", "no pod sandbox exists", MayChange.NODE)
+PULLS = Verdict("ContainerCreating", "", MayChange.PULL)
 NO_NAME = Verdict("InvalidImageName", "couldn't parse image", MayChange.NOTHING)
 
 
 def final_at(*given: tuple[float, Verdict | None]) -> list[float]:
     """The instants at which verdicts are final; None: there is none then."""
-    verdicts = Verdicts({MayChange.NOTHING: 0, MayChange.CACHE: 60, MayChange.CLUSTER: 300})
+    verdicts = Verdicts(
+        {MayChange.NOTHING: 0, MayChange.CACHE: 60, MayChange.CLUSTER: 300, MayChange.NODE: 300, MayChange.PULL: inf}
+    )
     found = []
     for at, verdict in given:
         if verdict is None:
@@ -37,6 +43,9 @@ def final_at(*given: tuple[float, Verdict | None]) -> list[float]:
         pytest.param([(0, NOBODY), (299, NO_VOLUME), (301, NO_VOLUME)], [], id="another verdict begins anew"),
         pytest.param([(0, NOBODY), (299, NO_IMAGE), (301, NO_IMAGE)], [], id="of the kubelet, too"),
         pytest.param([(0, PULL), (200, NO_IMAGE), (300, PULL)], [300], id="pull and back-off are one verdict"),
+        pytest.param([(0, NOBODY), (290, NOT_PREPARED), (589, NOT_PREPARED)], [], id="a pod has a node at last"),
+        pytest.param([(0, NOT_PREPARED), (300, NOT_PREPARED)], [300], id="a volume that is not mounted"),
+        pytest.param([(0, PULLS), (90_000, PULLS)], [], id="an image may be pulled for a day"),
         pytest.param([(0, NO_VOLUME), (30, None), (65, NO_VOLUME)], [], id="one that was gone begins anew"),
     ],
 )

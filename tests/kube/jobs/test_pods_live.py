@@ -172,6 +172,26 @@ def test_a_rank_that_never_starts_is_refused_with_the_reason(
     until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in world.pods()))
 
 
+def test_a_job_whose_node_does_not_prepare_its_pod_is_queued_again(
+    impatient: KubernetesWorld, controller: Controller
+) -> None:
+    """As with a volume that cannot be mounted: the pod stays in ContainerCreating for ever."""
+    world = impatient
+    world.kubelet.ignored.add("gq-j-1-0")
+    world.plane.patch("/api/v1/nodes/here/status", {"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}})
+    controller.give(whole("J", 0))
+    until(lambda: any(pod["spec"].get("nodeName") for pod in world.pods()))
+    waiting = {"name": "job", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
+               "state": {"waiting": {"reason": "ContainerCreating"}}}  # fmt: skip
+    condition = {"type": "PodReadyToStartContainers", "status": "False"}
+    write_status(world, "J", {"phase": "Pending", "containerStatuses": [waiting], "conditions": [condition]})
+    until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in world.pods()))
+    write_status(world, "J", {"phase": "Failed"})
+    fact = controller.gone("J")
+    assert (fact.started_at, fact.exit_status, fact.refused) == (None, None, None)
+    assert str(fact.why_lost).startswith("NotPrepared: its node has not mounted its volumes")
+
+
 NO_CLAIM = '0/1 nodes are available: persistentvolumeclaim "late" not found.'
 
 

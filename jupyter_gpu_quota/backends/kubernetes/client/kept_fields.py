@@ -64,7 +64,7 @@ def kept_of_claim(claim: Json) -> Json:
 
 
 def kept_of_node(node: Json, topology_labels: Collection[str] = ()) -> Json:
-    """Of a node: its devices and resources, its groups, and whether it is ready."""
+    """Of a node: its devices and resources, its groups, the release of its kubelet, and whether it is ready."""
     status, labels = node.get("status", {}), node["metadata"].get("labels") or {}
     names = [name for name in labels if name == MODEL_LABEL or name in topology_labels or resource_of_label(name)]
     ready = [each for each in status.get("conditions") or () if each["type"] == "Ready"]
@@ -73,6 +73,7 @@ def kept_of_node(node: Json, topology_labels: Collection[str] = ()) -> Json:
         "spec": _picked(node["spec"], ("unschedulable",)),
         "status": {
             "conditions": [_picked(each, OF_CONDITION) for each in ready],
+            "nodeInfo": _picked(status.get("nodeInfo") or {}, ("kubeletVersion",)),
             **{name: _amounts(status.get(name) or {}) for name in ("capacity", "allocatable")},
         },
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from ....core.facts import RankFact
 from ..client.api_server import Json, RequestFailed
+from ..devices.inventory import is_lost, why_not_ready
 from .attempt_objects import AttemptObjects
 from .end_logs import LOG_LOST, EndLogs
 from .pod_states import abandoned_status, is_abandoned, is_over, is_waiting, rank_of, rank_status
@@ -30,15 +31,15 @@ class AttemptFacts:
     """``newest`` has the newest fact of each rank.
 
     ``on_waiting`` is called with each pod whose rank has not begun, and returns its trouble, if it has one.
-    ``why_node_lost`` returns why a node, by its name, is lost; empty: it is not. ``later`` runs a call that keeps the
-    end of a rank; where that returns true, the attempt is read again.
+    ``node`` returns the newest state of a node; None: it is not known. ``later`` runs a call that keeps the end of a
+    rank; where that returns true, the attempt is read again.
     """
 
     def __init__(
         self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], str | None],
-        why_node_lost: Callable[[str], str], later: Callable[[Rank, Keep], None],
+        node: Callable[[str], Json | None], later: Callable[[Rank, Keep], None],
     ) -> None:  # fmt: skip
-        self._objects, self._volume, self._on_waiting, self._why_node_lost = objects, volume, on_waiting, why_node_lost
+        self._objects, self._volume, self._on_waiting, self._node = objects, volume, on_waiting, node
         self._later, self._logs = later, EndLogs(objects, volume.log_limit_mib << 20)
         self._keeping = set[Rank]()
         self.newest: dict[Rank, RankFact] = {}
@@ -140,7 +141,8 @@ class AttemptFacts:
         """Why no kubelet ends a pod that was deleted; empty: one does, or may."""
         if not is_abandoned(pod, time.time_ns() // 1_000_000):
             return ""
-        return self._why_node_lost(pod["spec"].get("nodeName") or "")
+        node = self._node(pod["spec"].get("nodeName") or "")
+        return why_not_ready(node) if node is not None and is_lost(node) else ""
 
     async def _status_without_pod(self, status: Status, data: dict[str, str]) -> Status:
         """A rank that was stopped before it had a pod, or whose pod was removed by force."""

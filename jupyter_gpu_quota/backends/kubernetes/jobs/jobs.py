@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -36,7 +37,7 @@ from ..devices.inventory import PublishedDevice
 from ..devices.shares import NotClaimable, claimed_parts
 from .attempt_facts import AttemptFacts, Keep, Rank
 from .attempt_objects import MIN_GRACE_S, AttemptObjects
-from .pod_states import NO_NODE, MayChange, Verdict, is_confirmed, is_over, rank_of, why_waiting
+from .pod_states import OTHER_NODE, MayChange, Verdict, is_confirmed, is_over, rank_of, why_waiting
 from .records import (
     REFUSED,
     SETTLED,
@@ -50,7 +51,7 @@ from .records import (
     refused_of,
     stop_fields,
 )
-from .verdicts import CACHE_S, CLUSTER_S, SHOWN_S, Verdicts
+from .verdicts import CACHE_S, CLUSTER_S, SHOWN_S, SLOW_S, Verdicts
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
@@ -68,20 +69,24 @@ TRASH_AGAIN_S = 600.0
 
 
 class KubernetesJobs:
-    """The job backend of one namespace. ``on_change`` is called after each change that ``observe`` reports."""
+    """The job backend of one namespace. ``on_change`` is called after each change that ``observe`` reports.
+
+    ``node`` returns the newest state of a node; None: it is not known.
+    """
 
     def __init__(
         self, server: ApiServer, thread: LoopThread, fence: ClusterFence, volume: JobVolume, settings: PodSettings,
         inventory: Callable[[], Inventory | None], published: Callable[[], Mapping[str, PublishedDevice] | None],
-        why_node_lost: Callable[[str], str], on_change: Callable[[], object] = lambda: None,
+        node: Callable[[str], Json | None], on_change: Callable[[], object] = lambda: None,
         patience_s: float = CLUSTER_S,
     ) -> None:  # fmt: skip
         self._thread, self._fence, self._volume, self._settings = thread, fence, volume, settings
-        self.inventory, self._published = inventory, published
+        self.inventory, self._published, self._node = inventory, published, node
         self._on_change = on_change
-        self._verdicts = Verdicts({MayChange.NOTHING: 0, MayChange.CACHE: CACHE_S, MayChange.CLUSTER: patience_s})
+        patience = {MayChange.NOTHING: 0, MayChange.CACHE: CACHE_S, MayChange.PULL: math.inf}
+        self._verdicts = Verdicts(patience | {MayChange.CLUSTER: patience_s, MayChange.NODE: patience_s})
         self.objects = AttemptObjects(server, settings, self._changed)
-        self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting, why_node_lost, self._keep_end_later)
+        self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting, node, self._keep_end_later)
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
@@ -283,13 +288,13 @@ class KubernetesJobs:
     def _look_why_waiting(self, pod: Json) -> str | None:
         """The trouble of a rank that waits; None: there is none. One whose verdict is final is refused, or lost."""
         job, attempt, rank = rank_of(pod)
-        if (verdict := why_waiting(pod)) is None:
+        if (verdict := why_waiting(pod, self._node(pod["spec"].get("nodeName") or ""))) is None:
             self._verdicts.drop((job, attempt), rank)
             return None
         lasted_s = self._verdicts.take((job, attempt), rank, verdict, time.monotonic())
         if self._verdicts.is_final(verdict, lasted_s):
             self._thread.run(("end", job, attempt, rank), partial(self._end_waiting, pod, verdict))
-        return str(verdict) if lasted_s >= SHOWN_S else None
+        return str(verdict) if lasted_s >= SLOW_S.get(verdict.may_change, SHOWN_S) else None
 
     async def _end_waiting(self, pod: Json, verdict: Verdict) -> None:
         """Refuse a rank by a final verdict, or queue its job again where another pod may get another verdict."""
@@ -297,7 +302,7 @@ class KubernetesJobs:
         is_first = verdict.may_change is MayChange.CACHE and not await asyncio.to_thread(
             self._volume.was_given_up, job, attempt - 1, verdict.code
         )
-        end = self._return_to_queue if is_first or verdict.code in NO_NODE else self._refuse
+        end = self._return_to_queue if is_first or verdict.code in OTHER_NODE else self._refuse
         await end(pod, str(verdict))
 
     async def _refuse(self, pod: Json, why: str) -> None:

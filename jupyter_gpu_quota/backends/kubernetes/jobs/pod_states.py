@@ -11,6 +11,7 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
     deleted, and its kubelet does not answer          none: lost             it is queued again
     preempted by kube-scheduler, or drained           none: lost             it is queued again
     no node takes it for a while                      none: lost             it is queued again
+    its node does not prepare it for a while          none: lost             it is queued again
     stopped before it had a node                      none, never started    a pause
 """
 
@@ -42,6 +43,8 @@ class MayChange(StrEnum):
     NOTHING = "nothing"
     CACHE = "cache"  # an object that kube-scheduler or the kubelet has not seen yet, because it is new
     CLUSTER = "cluster"  # a registry, a device that becomes free, a taint that is removed
+    NODE = "node"  # a volume, an address or a device that the kubelet cannot prepare
+    PULL = "pull"  # the pull of a large image, which may take hours
 
 
 class Verdict(NamedTuple):
@@ -83,7 +86,17 @@ MISSING_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 GATED = "SchedulingGated"
 HELD_BY_GATE = "the reservation of its device has not started or has no room, or a gate of the site holds the pod"
 
-NO_NODE = frozenset({UNSCHEDULABLE, GATED})
+NOT_PREPARED = "NotPrepared"
+NOT_READY = "its node has not mounted its volumes, prepared its devices and made its network; the pod's events say why"
+"""Said where the kubelet itself says nothing: since Kubernetes 1.37 the condition has a message."""
+
+NOT_STARTED = "its node prepares it or pulls its image; the pod's events say which"
+
+PREPARED_BEFORE_PULL = 1, 36
+"""Since this release a kubelet sets PodReadyToStartContainers before it pulls images, earlier ones do it afterwards."""
+KUBELET = re.compile(r"v(\d+)\.(\d+)\.")
+
+OTHER_NODE = frozenset({UNSCHEDULABLE, GATED, NOT_PREPARED})
 """Verdicts by which a rank is lost, so that its job is queued again and may be placed elsewhere."""
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -179,24 +192,49 @@ def _is_stopped_for(why: str, pod: Json, ended_at: int | None) -> bool:
     return ended_at is None or ended_at > asked_at
 
 
-def why_waiting(pod: Json) -> Verdict | None:
-    """The verdict on a container that waits, or on a pod that no node takes; None: nothing is wrong."""
+def why_waiting(pod: Json, node: Json | None = None) -> Verdict | None:
+    """The verdict on a container that waits, or on a pod that no node takes; None: nothing is wrong.
+
+    ``node`` is the pod's; None: it is not known. A verdict on a node that prepares a pod needs the time that it lasts.
+    """
     waiting = _container_state(pod).get("waiting", {})
     if (may_change := BY_KUBELET.get(waiting.get("reason"))) is not None:
         return Verdict(waiting["reason"], waiting.get("message", ""), may_change)
-    for each in pod.get("status", {}).get("conditions", ()):
-        if (
-            each["type"] == "PodScheduled"
-            and each["status"] == "False"
-            and each.get("reason") in (UNSCHEDULABLE, GATED)
-        ):
-            if each["reason"] == GATED:
-                return Verdict(GATED, HELD_BY_GATE, MayChange.CLUSTER)
-            message = each.get("message", "")
-            if MISSING_CLAIM.search(message):
-                return Verdict(NO_VOLUME_CLAIM, message, MayChange.CACHE)
-            return Verdict(UNSCHEDULABLE, message, MayChange.CLUSTER)
-    return None
+    if (verdict := _of_scheduler(_condition(pod, "PodScheduled"))) is not None or not pod["spec"].get("nodeName"):
+        return verdict
+    return _of_node(pod, waiting.get("reason") or "ContainerCreating", node)
+
+
+def _of_scheduler(scheduled: Json) -> Verdict | None:
+    """The verdict of kube-scheduler on a pod without a node."""
+    if scheduled.get("status") != "False" or scheduled.get("reason") not in (UNSCHEDULABLE, GATED):
+        return None
+    if scheduled["reason"] == GATED:
+        return Verdict(GATED, HELD_BY_GATE, MayChange.CLUSTER)
+    message = scheduled.get("message", "")
+    if MISSING_CLAIM.search(message):
+        return Verdict(NO_VOLUME_CLAIM, message, MayChange.CACHE)
+    return Verdict(UNSCHEDULABLE, message, MayChange.CLUSTER)
+
+
+def _of_node(pod: Json, reason: str, node: Json | None) -> Verdict:
+    """The verdict on a pod whose node has not started its container.
+
+    Only a kubelet that tells when a pod is prepared, before it pulls the image, shows that it does not pull one.
+    """
+    prepared = _condition(pod, "PodReadyToStartContainers")
+    version = (node or {}).get("status", {}).get("nodeInfo", {}).get("kubeletVersion", "")
+    found = KUBELET.match(version)
+    tells = found is not None and (int(found[1]), int(found[2])) >= PREPARED_BEFORE_PULL
+    if tells and prepared.get("status") == "False":
+        return Verdict(NOT_PREPARED, prepared.get("message") or NOT_READY, MayChange.NODE)
+    return Verdict(reason, NOT_STARTED, MayChange.PULL)
+
+
+def _condition(pod: Json, kind: str) -> Json:
+    """A condition of a pod; empty where it has none of this type."""
+    conditions: list[Json] = pod.get("status", {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == kind), {})
 
 
 def why_lost(pod: Json) -> str:

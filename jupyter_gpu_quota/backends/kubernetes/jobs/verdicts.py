@@ -18,11 +18,13 @@ CACHE_S = 30.0
 """How long a cache may lack an object that exists, on a busy cluster, with the back-off of kube-scheduler."""
 
 CLUSTER_S = 300.0
-"""How long a pod may wait for an image, or for a node that takes it."""
-
+"""How long a pod may wait for an image, or for a node that takes and prepares it."""
 
 SHOWN_S = 5.0
 """A verdict that lasts for less is no trouble: the devices of work that has just ended are not free yet."""
+
+SLOW_S: Mapping[MayChange, float] = {MayChange.NODE: 60.0, MayChange.PULL: CLUSTER_S}
+"""The same for what takes its time on every node: to attach volumes, and to pull an image."""
 
 
 class Verdicts:
