@@ -12,7 +12,8 @@ from ..client.informer import Informer
 from .heartbeat import Turned
 
 LIST_AGAIN_S = 5.0
-MAX_PODS = 10_000
+MAX_GONE = 10_000
+"""So many pods without an object stay known. One that has an object is always known: else its workload is idle."""
 
 
 class PodUnknown(Exception):
@@ -34,7 +35,7 @@ class NodePods:
         self._hub, self._clock = hub, clock
         self.kill_orders: dict[str, int] = {}
         self._workloads: dict[str, str | None] = {}
-        self._missing: dict[str, float] = {}
+        self._gone, self._missing = dict[str, None](), dict[str, float]()
         self._listed_at = float("-inf")
 
     async def run(self, turned: Turned = lambda: None) -> None:
@@ -66,20 +67,24 @@ class NodePods:
             await asyncio.sleep(LIST_AGAIN_S)
 
     def _note(self, name: str, pod: Json | None, before: Json | None) -> None:
+        if before is not None and (pod is None or pod["metadata"]["uid"] != before["metadata"]["uid"]):
+            self.kill_orders.pop(before["metadata"]["uid"], None)
+            self._gone[before["metadata"]["uid"]] = None
+            if len(self._gone) > MAX_GONE:
+                oldest = next(iter(self._gone))
+                del self._gone[oldest], self._workloads[oldest]
         if pod is None:
-            if before is not None:
-                self.kill_orders.pop(before["metadata"]["uid"], None)
             return
         labels, uid = pod["metadata"].get("labels") or {}, pod["metadata"]["uid"]
         is_ours = labels.get(HUB) == self._hub
         self._workloads[uid] = (labels.get(JOB) or labels.get(NOTEBOOK)) if is_ours else None
         self._missing.pop(uid, None)
+        self._gone.pop(uid, None)
         number = (pod["metadata"].get("annotations") or {}).get(KILL, "")
         if is_ours and number.isascii() and number.isdigit():
             self.kill_orders[uid] = int(number)
-        for bounded in (self._workloads, self._missing):
-            if len(bounded) > MAX_PODS:
-                del bounded[next(iter(bounded))]
+        if len(self._missing) > MAX_GONE:
+            del self._missing[next(iter(self._missing))]
 
 
 def _kept(pod: Json) -> Json:
