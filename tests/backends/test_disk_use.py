@@ -81,6 +81,18 @@ def test_the_size_of_a_folder_that_cannot_be_read_is_unknown(
     assert disk.measured() == {"j": 4}
 
 
+def test_a_folder_that_fails_while_it_is_read_makes_the_size_unknown(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(fd: int) -> object:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(os, "scandir", stale)
+    assert disk.measured() == {"j": None}
+    monkeypatch.undo()
+    assert disk.measured() == {"j": 4}
+
+
 def test_folders_that_are_nested_too_deeply_exceed_every_limit(disk: Disk) -> None:
     disk.outputs.joinpath(*["d"] * (MAX_DEPTH + 2)).mkdir(parents=True)
     assert disk.measured() == {"j": TOO_DEEP_MIB}

@@ -52,12 +52,15 @@ def _measure(fd: int, into: Measured, depth: int) -> Iterator[None]:
     """Add the entries of an open folder, and close it."""
     below = []
     try:
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                if into.entries % STEP == STEP - 1:
-                    yield
-                if _add(entry, into):
-                    below.append(entry.name)
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    if into.entries % STEP == STEP - 1:
+                        yield
+                    if _add(entry, into):
+                        below.append(entry.name)
+        except OSError:  # of a network file system
+            into.unreadable = True
         if below and depth == 0:
             into.too_deep = True
             return

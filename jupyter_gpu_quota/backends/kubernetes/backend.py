@@ -74,11 +74,11 @@ class KubernetesBackend:
             self.jobs.objects.pods,
             self._reservations.pods,
         ):
-            self._thread.run(("watch", informer.path, id(informer)), informer.run)
-        self._thread.run(("reservations",), self._reservations.run)
-        self._thread.run(("progress",), self.jobs.publish_forever)
+            self._thread.run_forever(("watch", informer.path, id(informer)), informer.run)
+        self._thread.run_forever(("reservations",), self._reservations.run)
+        self._thread.run_forever(("progress",), self.jobs.publish_forever)
         limits = OutputLimits(self.jobs.objects, volume, lambda: self.jobs.fencing)
-        self._thread.run(("output limits",), limits.run)
+        self._thread.run_forever(("output limits",), limits.run)
 
     def close(self) -> None:
         """End the threads and the connections; jobs continue."""

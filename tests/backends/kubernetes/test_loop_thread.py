@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.client import loop_thread
 from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
 from tests.patience import until
 
@@ -75,3 +76,19 @@ def test_one_task_of_a_key_runs_at_a_time(thread: LoopThread) -> None:
     until(lambda: len(began) == 2)
     go.set()
     assert began == ["first", "third"]
+
+
+def test_a_task_that_is_to_last_begins_again_after_a_failure(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_thread, "RESTART_S", 0.0)
+    began = list[int]()
+
+    async def fail() -> None:
+        began.append(1)
+        raise OSError(116, "Stale file handle")
+
+    thread.run_forever("key", fail)
+    until(lambda: len(began) >= 3)
+    thread.run("key", fail)
+    assert "key" in thread._busy, "it is never run twice at once"

@@ -37,8 +37,11 @@ class Informer:
         self._version = ""
 
     async def run(self) -> None:
-        """List and watch until cancelled. The pause after a failure grows while attempts fail sooner than it lasts."""
-        pause_s = 0.0
+        """List and watch until cancelled. The pause after a failure grows while attempts fail sooner than it lasts.
+
+        After an error of another kind, which is raised, it is to be called again: it lists all objects anew.
+        """
+        self._version, self.is_synced, pause_s = "", False, 0.0
         while True:
             began = time.monotonic()
             try:

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from .api_server import Refused, Replaced, RequestFailed
@@ -16,12 +17,14 @@ log = logging.getLogger(__name__)
 DISK_THREADS = 16
 """Each waits for the disk or the network most of its time."""
 
+RESTART_S = 5.0
+
 T = TypeVar("T")
 Task = Callable[[], Coroutine[Any, Any, object]]
 
 
 class LoopThread:
-    """Runs coroutines. A task that fails is logged; its caller repeats it."""
+    """Runs coroutines. A task that fails is logged; its caller repeats it, or this does: see ``run_forever``."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -42,6 +45,15 @@ class LoopThread:
         if not self._is_woken:
             self._is_woken = True
             self._loop.call_soon_threadsafe(self._start_all)
+
+    def run_forever(self, key: Hashable, make: Task) -> None:
+        """Run a task that is to last until ``close``: after a failure it begins again, with a pause."""
+        self.run(key, partial(self._repeated, key, make))
+
+    async def _repeated(self, key: Hashable, make: Task) -> None:
+        while True:
+            await self._logged(key, make())
+            await asyncio.sleep(RESTART_S)
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run a coroutine from another thread, and wait for its result. Raises TimeoutError."""
@@ -69,7 +81,11 @@ class LoopThread:
             self._busy.add(key)
             task = self._loop.create_task(self._logged(key, make()))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: Hashable, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._busy.discard(key)
 
     async def _logged(self, key: Hashable, coroutine: Coroutine[Any, Any, object]) -> None:
         try:
@@ -82,8 +98,6 @@ class LoopThread:
             log.info("%s failed and will be tried again: %s", key, error)
         except Exception:
             log.exception("%s failed and will be tried again", key)
-        finally:
-            self._busy.discard(key)
 
     async def _cancel(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -35,7 +35,10 @@ class OutputLimits:
             await asyncio.sleep(max(EVERY_S, REST * took_s))
             began = time.monotonic()
             for attempt, limit_mib in self._limited() if self._fencing() else ():
-                await self._look_at(attempt, limit_mib)
+                try:
+                    await self._look_at(attempt, limit_mib)
+                except (RequestFailed, OSError) as error:
+                    log.info("job %s, attempt %d is not measured or stopped, it is tried again: %s", *attempt, error)
             took_s = time.monotonic() - began
 
     def _limited(self) -> list[tuple[Attempt, int]]:
@@ -49,8 +52,5 @@ class OutputLimits:
         if not pods or (excess := await asyncio.to_thread(self._volume.excess, attempt[0], limit_mib)) is None:
             return
         log.warning("job %s, attempt %d is stopped: %s", *attempt, excess)
-        try:
-            for pod in pods:
-                await self._objects.delete(pod, self._fencing(), {OVER_LIMIT: excess}, GRACE_S)
-        except RequestFailed as error:
-            log.info("job %s, attempt %d is not stopped, it is tried again: %s", *attempt, error)
+        for pod in pods:
+            await self._objects.delete(pod, self._fencing(), {OVER_LIMIT: excess}, GRACE_S)
