@@ -44,6 +44,15 @@ class RotatingLog:
         start = b"" if self.last == b"\n" else b"\n"
         self.write(start + f"[jupyter-gpu-quota] {sentence}\n".encode())
 
+    def close(self) -> None:
+        """Wait until the log is on the disk, and close it. Raises OSError: a network file system may be full."""
+        if self.fd >= 0:
+            fd, self.fd, self.room = self.fd, -1, 0
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
     def _append(self, part: bytes) -> bool:
         try:
             written = os.write(self.fd, part)

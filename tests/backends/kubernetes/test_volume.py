@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
 from jupyter_gpu_quota.backends.job_files.paths import bundle_file
-from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
+from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.kubernetes.jobs.volume import FULL_DISK_S, JobVolume
 from jupyter_gpu_quota.bundle import pack
 from tests.backends.worlds import order
 
@@ -65,3 +69,59 @@ def test_code_is_unpacked_where_no_rank_can_write(volume: JobVolume, tmp_path: P
     assert not list((tmp_path / "outside").iterdir())
     assert sorted(each.name for each in Path(paths.work).iterdir()) == [".unpack-1", "code", "unpacked"]
     assert not list(Path(paths.control).iterdir())
+
+
+def end(seconds_ago: float = 0) -> dict[str, Any]:
+    """The status of a rank that ended."""
+    ended_at = int(1000 * (time.time() - seconds_ago))
+    return {"job": "J", "attempt": 1, "rank": 0, "ended_at": ended_at, "exit_status": 0, "tree_gone": True}
+
+
+def log_of(volume: JobVolume) -> bytes:
+    return JobOutputs(volume.state_dir).log("J", 1, 0).data
+
+
+def test_a_process_that_is_killed_while_it_keeps_a_log_loses_none_of_it(
+    volume: JobVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    for step in ("write", "close"):
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(RotatingLog, step, killed)
+            volume.record_end(end(), b"all of it\n")
+        assert volume.ended("J", 1, 0) is None and log_of(volume) == b""
+    volume.record_end(end(), b"all of it\n")
+    assert log_of(volume) == b"all of it\n"
+    assert sorted(each.name for each in Path(volume.paths("J", 1, 0).control).iterdir()) == ["log", "status.json"]
+
+
+def test_an_empty_log_of_a_killed_process_of_an_earlier_release_is_none(volume: JobVolume) -> None:
+    Path(volume.paths("J", 1, 0).log).mkdir(parents=True)
+    volume.record_end(end(), b"all of it\n")
+    assert log_of(volume) == b"all of it\n"
+
+
+def test_a_log_waits_for_room_on_the_volume_and_not_for_ever(
+    volume: JobVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(RotatingLog, "_append", lambda log, part: False)
+        with pytest.raises(OSError, match="10 bytes of the log cannot be written"):
+            volume.record_end(end(), b"all of it\n")
+        assert volume.ended("J", 1, 0) is None
+        volume.record_end(end(FULL_DISK_S + 1) | {"job": "K"}, b"all of it\n")
+    assert volume.ended("K", 1, 0) is not None
+    volume.record_end(end(), b"all of it\n")
+    assert log_of(volume) == b"all of it\n"
+
+
+def test_the_log_of_an_end_is_closed(volume: JobVolume) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        volume.record_end(end() | {"attempt": number}, b"line\n")
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 20

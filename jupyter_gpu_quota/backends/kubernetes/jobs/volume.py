@@ -7,6 +7,8 @@ These calls wait for the disk: run them in a thread.
 from __future__ import annotations
 
 import contextlib
+import errno
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,11 +22,14 @@ from ...job_files.disk_use import Measured, measure
 from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
 from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_facts import rank_fact
-from ...job_files.rank_log import RotatingLog
+from ...job_files.rank_log import RotatingLog, segments
 from ...job_files.record_files import read_record, read_untrusted, write_record
 from ...protocol import StartOrder
 
 MEASURE_S = 2.0
+FULL_DISK_S = 30.0
+"""How long an end waits for a volume that has no room for its log."""
+
 MIB = 1 << 20
 DETACHED, DROPPED = ("work", "checkpoint", "outputs"), "dropped"
 """The folders of a job that all its attempts mount."""
@@ -148,14 +153,14 @@ class JobVolume:
         return any(end is not None and str(end.get("why_lost", "")).startswith(f"{code}:") for end in ends)
 
     def record_end(self, status: Mapping[str, Any], log: bytes | None) -> dict[str, Any]:
-        """Keep the log and the record of a rank that ended; the record says whether it reported its work complete."""
+        """Keep the log and the record of a rank that ended; the record says whether it reported its work complete.
+
+        Raises OSError: nothing is kept, and it is to be called again.
+        """
         paths = self.paths(status["job"], status["attempt"], status["rank"])
         Path(paths.control).mkdir(mode=0o700, parents=True, exist_ok=True)
-        if log is not None and not Path(paths.log).exists():
-            kept = RotatingLog(paths.log, self.log_limit_mib * MIB)
-            kept.write(log)
-            if (notice := status.get("notice")) is not None:
-                kept.write_notice(notice)
+        if log is not None and not segments(paths.log):
+            self._keep_log(paths, log, status)
         record = {
             **status,
             "completed": self._is_complete(paths),
@@ -163,6 +168,25 @@ class JobVolume:
         }
         write_record(paths.status, record)
         return record
+
+    def _keep_log(self, paths: RankPaths, log: bytes, status: Mapping[str, Any]) -> None:
+        """Keep a log under a partial name until it is complete: a process may be killed, or the disk be full.
+
+        A disk that stays full delays no end for long: then the log is kept without the bytes that were lost.
+        """
+        for old in Path(paths.control).glob("log.*"):
+            shutil.rmtree(old, ignore_errors=True)
+        partial = Path(f"{paths.log}.{time.time_ns()}")
+        kept = RotatingLog(str(partial), self.log_limit_mib * MIB)
+        try:
+            kept.write(log)
+            if (notice := status.get("notice")) is not None:
+                kept.write_notice(notice)
+        finally:
+            kept.close()
+        if kept.lost_bytes and time.time() - status["ended_at"] / 1000 < FULL_DISK_S:
+            raise OSError(errno.ENOSPC, f"{kept.lost_bytes} bytes of the log cannot be written", str(partial))
+        partial.rename(paths.log)
 
     @staticmethod
     def _is_complete(paths: RankPaths) -> bool:
