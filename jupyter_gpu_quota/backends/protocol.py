@@ -241,13 +241,18 @@ class EnforcementBackend(CapabilityReader, Protocol):
 class LogPart(NamedTuple):
     """A part of a log: ``data`` from ``offset`` on; ``next_offset`` is where to read on.
 
-    ``dropped_bytes`` is the number of bytes between the requested offset and ``offset``, which were dropped.
+    ``dropped_bytes`` is the number of bytes between the requested offset and ``offset``, which were dropped. An
+    ``offset`` below the requested one: the log was begun anew since, and what came after the requested offset is lost.
     """
 
     offset: int
     data: bytes
     next_offset: int
     dropped_bytes: int = 0
+
+
+class LogUnavailable(Exception):
+    """The log of a running rank cannot be read now; the message says why."""
 
 
 class Output(NamedTuple):
@@ -303,7 +308,7 @@ class OutputReader(Protocol):
     def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
         """At most ``limit`` bytes from ``offset`` (since the attempt started); a negative offset counts from the end.
 
-        Returns an empty part at the end of the log, and for a rank without one.
+        Returns an empty part at the end of the log, and for a rank without one. Raises LogUnavailable.
         """
 
     def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:

@@ -8,13 +8,13 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import quote
 
 from tornado.iostream import StreamClosedError
 
-from ...backends.protocol import MAX_OUTPUTS, LogPart, Output, OutputRefused
+from ...backends.protocol import MAX_OUTPUTS, LogPart, LogUnavailable, Output, OutputRefused
 from ...bundle import ArchivedFile, FileShrank, archive
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubUnavailable
@@ -38,6 +38,9 @@ CHUNK_BYTES = 1 << 16
 POLL_S = 0.3
 """The interval of reads of a followed log."""
 
+ANEW = "[jupyter-gpu-quota] the node began this log anew: lines before this may be missing\n"
+RETRY_AFTER_S = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -60,7 +63,13 @@ async def show(call: Call) -> Answer | None:
         await _follow(call, record.job.id, attempt, rank, offset)
         return None
     limit = call.integer("limit", MAX_PART, least=1, most=MAX_PART)
-    part = await part_of(call, record, attempt or record.job.attempt, rank, offset, limit)
+    try:
+        part = await part_of(call, record, attempt or record.job.attempt, rank, offset, limit)
+    except LogUnavailable as error:
+        sentence = (
+            f"The log of rank {rank} of job {record.job.id} cannot be read now: {error}. The job runs on; try again."
+        )
+        raise Refused(503, "log_unavailable", sentence, {"Retry-After": str(RETRY_AFTER_S)}) from error
     headers = {"X-Next-Offset": str(part.next_offset), "X-Attempt": str(attempt or record.job.attempt)}
     return Answer(body=part.text.encode(), content_type="text/plain; charset=utf-8", headers=headers)
 
@@ -87,11 +96,12 @@ async def _check_exists(call: Call, record: JobRecord, attempt: int, rank: int, 
 async def part_of(
     call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = CHUNK_BYTES
 ) -> Part:
-    """A part from an offset; at the end of the log its text is empty."""
+    """A part from an offset; at the end of the log its text is empty. Raises LogUnavailable."""
     store_view = call.store_view
     most = max(limit, MAX_CHARACTER_BYTES)
     part = await store_view.read(call.services.backend.outputs.log, record.job.id, attempt, rank, offset, most)
-    return whole_characters(part, limit, at_end=len(part.data) < most and not _runs(record, attempt))
+    found = whole_characters(part, limit, at_end=len(part.data) < most and not _runs(record, attempt))
+    return replace(found, text=ANEW + found.text) if part.offset < offset else found
 
 
 def whole_characters(part: LogPart, limit: int, *, at_end: bool) -> Part:
@@ -165,7 +175,10 @@ class _Follower:
         """Returns whether there was any."""
         if not self.attempt:
             return False
-        part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
+        try:
+            part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
+        except LogUnavailable:
+            return False  # it is read again
         if part.next_offset == self.offset or not part.text:
             return False
         body = {"begins": part.offset, "offset": part.next_offset, "attempt": self.attempt, "text": part.text}

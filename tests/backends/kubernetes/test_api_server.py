@@ -26,9 +26,14 @@ async def _ill(request: web.Request) -> web.Response:
     return web.json_response({"message": "no answer of the kubelet"}, status=503)
 
 
+async def _log(request: web.Request) -> web.Response:
+    return web.Response(body=b"0123456789")
+
+
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     app = web.Application()
+    app.add_routes([web.get("/log", _log)])
     app.add_routes([web.get("/well", _well), web.get("/ill", _ill), web.patch("/{any}", _well)])
     runner = web.AppRunner(app)
     await runner.setup()
@@ -68,3 +73,9 @@ async def test_a_log_that_its_kubelet_does_not_give_delays_no_request(server: Ap
     with pytest.raises(Unavailable, match="no answer"):
         await server.read_log("/ill", 100)
     assert await server.get("/well") == {"kind": "Pod"}
+
+
+async def test_the_first_or_the_newest_bytes_of_a_log_are_read(server: ApiServer) -> None:
+    assert await server.read_log("/log", 4) == b"0123"
+    assert await server.read_log("/log", 4, newest=True) == b"6789"
+    assert await server.read_log("/log", 20, newest=True) == b"0123456789"

@@ -115,3 +115,11 @@ async def test_nodes_that_stay_silent_get_few_requests_at_once(monkeypatch: pyte
 
 async def _read_all(logs: EndLogs, nodes: list[str]) -> list[bytes | BaseException]:
     return await asyncio.gather(*(logs.read(ended_on(node)) for node in nodes), return_exceptions=True)
+
+
+async def test_a_log_above_its_limit_keeps_its_end_and_says_so() -> None:
+    for limit, expected in (
+        (3, b"log"),
+        (2, b"[jupyter-gpu-quota] the beginning of this log was dropped: its limit is 2 bytes\nog"),
+    ):
+        assert await EndLogs(Kubelets(), limit).read(ended_on("well")) == expected  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ class MemoryServer:
         }
         return self._stored(path, known | {"metadata": metadata, "data": known.get("data", {}) | body.get("data", {})})
 
-    async def read_log(self, path: str, limit: int) -> bytes:
+    async def read_log(self, path: str, limit: int, *, newest: bool) -> bytes:
         async with self._logs_at_once:
             if self.objects[path.removesuffix("/log")]["spec"]["nodeName"] == "hung":
                 await self.later.wait()

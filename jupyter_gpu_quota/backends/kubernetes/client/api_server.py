@@ -132,14 +132,19 @@ class ApiServer:
         """Delete an object; ``body`` are delete options. ``later``: nothing waits for that."""
         return await self._json("DELETE", path, {}, body, later=later)
 
-    async def read_log(self, path: str, limit: int, **query: str | int) -> bytes:
-        """At most ``limit`` bytes of a log. Its kubelet may not answer, which delays no request of the API server."""
+    async def read_log(self, path: str, limit: int, *, newest: bool = False, **query: str | int) -> bytes:
+        """The first, or the ``newest``, ``limit`` bytes of a log.
+
+        Its kubelet may not answer, which delays no request of the API server.
+        """
         request = _Answer(self, "GET", path, list(query.items()), None, "text/plain", REQUEST_TIMEOUT_S, is_log=True)
         async with self._logs_at_once, request as answer:
             found = bytearray()
             async for part in answer.content.iter_any():
                 found += part
-                if len(found) >= limit:
+                if newest:
+                    del found[: max(0, len(found) - limit)]
+                elif len(found) >= limit:
                     break
             return bytes(found[:limit])
 

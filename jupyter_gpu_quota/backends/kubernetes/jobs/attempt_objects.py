@@ -74,8 +74,8 @@ class AttemptObjects:
         return pod
 
     async def read_log(self, pod: Json, limit: int) -> bytes:
-        """The log of a pod."""
-        return await self._server.read_log(f"{self._core}/pods/{pod['metadata']['name']}/log", limit)
+        """The newest ``limit`` bytes of the log of a pod."""
+        return await self._server.read_log(f"{self._core}/pods/{pod['metadata']['name']}/log", limit, newest=True)
 
     # --- changes --------------------------------------------------------------------------------------------------
     async def make_record(self, job: str, attempt: int, fencing: int, data: dict[str, str]) -> Json:

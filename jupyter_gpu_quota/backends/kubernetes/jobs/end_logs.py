@@ -14,6 +14,7 @@ NO_LOG = (400, 404)
 """Statuses of a request for a log that there is none: the container never ran."""
 
 LOG_LOST = "[jupyter-gpu-quota] the log was lost: {}\n"
+LOG_CUT = "[jupyter-gpu-quota] the beginning of this log was dropped: its limit is {} bytes\n"
 LOG_PATIENCE_S = 30.0
 """How long a kubelet may not answer before the log of an ended rank is given up."""
 
@@ -33,11 +34,14 @@ class EndLogs:
     async def read(self, pod: Json) -> bytes:
         """The log of a pod that ended; a sentence instead of one that was lost. Raises RequestFailed: try it again."""
         try:
-            return await self._read_of_node(pod, pod["spec"].get("nodeName") or "")
+            found = await self._read_of_node(pod, pod["spec"].get("nodeName") or "")
         except RequestFailed as error:
             if error.status not in NO_LOG and not await self._is_given_up(pod, error):
                 raise
             return LOG_LOST.format(error).encode()
+        if len(found) <= self._limit_bytes:
+            return found
+        return LOG_CUT.format(self._limit_bytes).encode() + found[-self._limit_bytes :]
 
     async def _read_of_node(self, pod: Json, node: str) -> bytes:
         """The log, unless the node stayed silent while the patience for this rank ended."""
@@ -47,7 +51,7 @@ class EndLogs:
                 raise silence
             async with self._silent_at_once if silence is not None else nullcontext():
                 try:
-                    found = await self._objects.read_log(pod, self._limit_bytes)
+                    found = await self._objects.read_log(pod, self._limit_bytes + 1)
                 except LogTimedOut as error:
                     self._silent[node] = time.monotonic(), error
                     raise

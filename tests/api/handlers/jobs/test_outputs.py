@@ -14,7 +14,9 @@ import pytest
 from jupyter_gpu_quota.api.handlers import logs
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.protocol import LogPart, LogUnavailable
 from tests.api.world import QUOTA, ServiceWorld
+from tests.patience import until
 
 
 def running(world: ServiceWorld, **request: object) -> tuple[str, RotatingLog]:
@@ -43,6 +45,47 @@ def test_a_followed_log_is_streamed_and_ends_with_the_job(world: ServiceWorld) -
         assert next(events) == ("log", {"begins": 4, "offset": 8, "attempt": 1, "text": "two\n"})
         world.see_running(job, ended_at=world.clock(), exit_status=0, tree_gone=True)
         assert next(events) == ("end", {"state": "succeeded", "attempt": 1})
+
+
+class ClusterLog:
+    """The log of a rank that runs, as its node has it. ``text`` None: it cannot be read now."""
+
+    text: bytes | None = b"old lines\n"
+    failed = 0
+
+    def log(self, job: str, attempt: int, rank: int, offset: int, limit: int) -> LogPart:
+        if self.text is None:
+            self.failed += 1
+            raise LogUnavailable("its node did not send it within 15 s")
+        start = offset if offset <= len(self.text) else 0
+        return LogPart(start, self.text[start : start + limit], min(len(self.text), start + limit))
+
+
+@pytest.fixture
+def cluster(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> ClusterLog:
+    made = ClusterLog()
+    monkeypatch.setattr(world.services.backend.outputs, "log", made.log)
+    return made
+
+
+def test_a_follower_reads_on_after_its_node_rotated_the_log(world: ServiceWorld, cluster: ClusterLog) -> None:
+    job, _ = running(world)
+    with world.stream(f"jobs/{job}/logs?follow=1") as events:
+        assert next(events)[1]["text"] == "old lines\n"
+        cluster.text = None
+        until(lambda: cluster.failed)
+        cluster.text = b"new\n"
+        assert next(events) == ("log", {"begins": 0, "offset": 4, "attempt": 1, "text": f"{logs.ANEW}new\n"})
+        cluster.text += b"next\n"
+        assert next(events)[1]["text"] == "next\n"
+
+
+def test_a_log_that_its_node_does_not_send_is_an_error(world: ServiceWorld, cluster: ClusterLog) -> None:
+    job, _ = running(world)
+    cluster.text = None
+    answer = world.get(f"jobs/{job}/logs")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+    assert f"The log of rank 0 of job {job} cannot be read now: its node did not send it" in answer.body.decode()
 
 
 def test_a_follower_who_loses_the_project_stops_receiving_the_log(
