@@ -207,6 +207,21 @@ def test_a_pod_that_is_removed_by_force_before_its_start_is_recorded_is_lost(wor
     assert not world.server.of("pods"), "its container may still run"
 
 
+def test_the_checkpoints_of_a_gang_are_measured_once_in_a_reading(
+    world: OrdersWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = list[str]()
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.volume._newest_change", measured.append)
+    world.jobs.start(order("J", "runs on", ranks=20))
+    until(lambda: len(world.server.of("pods")) == 20 and world.ended("start", "J", 1))
+    for rank in range(20):
+        world.see(f"gq-j-1-{rank}", "Running", {"running": {"startedAt": "2026-11-24T10:00:01Z"}})
+    until(lambda: len(world.jobs.facts.newest) == 20 and not world.jobs._dirty and world.ended("publish"))
+    measured.clear()
+    found = world.thread.call(world.jobs.facts.read([("J", 1)]), 5.0)
+    assert len(found) == 20 and len(measured) == 1
+
+
 def test_an_end_is_observed_while_the_logs_of_another_node_do_not_come(world: OrdersWorld) -> None:
     names = [f"J{number}" for number in range(2 * LOGS_AT_ONCE)]
     for name in [*names, "W"]:

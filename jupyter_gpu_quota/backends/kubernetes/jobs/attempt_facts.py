@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ....core.facts import RankFact
@@ -81,10 +81,10 @@ class AttemptFacts:
             return []
 
     def _of_files(self, statuses: list[Status]) -> list[RankFact]:
-        found = []
+        found, checkpoint = [], cache(self._volume.newest_checkpoint)
         for status in statuses:
             try:
-                found.append(self._volume.fact(status))
+                found.append(self._volume.fact(status, checkpoint))
             except OSError as error:
                 log.info(UNREADABLE, status["job"], status["attempt"], error)
         return found

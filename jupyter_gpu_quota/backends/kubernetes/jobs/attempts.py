@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 
 from ....core.facts import RankFact
 from ....core.model import Placement
@@ -79,7 +80,8 @@ class ClusterAttempts:
                 unseen.append(each)
         for each in unseen:
             statuses += await self._jobs.facts.statuses(*each)
-        for fact in await asyncio.to_thread(lambda: list(map(self._volume.fact_of_pod, statuses))):
+        checkpoint = cache(self._volume.newest_checkpoint)
+        for fact in await asyncio.to_thread(lambda: [self._volume.fact_of_pod(each, checkpoint) for each in statuses]):
             facts[fact.job, fact.attempt].setdefault(fact.rank, fact)
         return [_attempt_record(record, facts[each]) for each, record in records.items() if facts[each]]
 

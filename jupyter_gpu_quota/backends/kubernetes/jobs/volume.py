@@ -10,7 +10,7 @@ import contextlib
 import errno
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,18 +128,25 @@ class JobVolume:
         size = "folders nested too deeply to be measured" if found.too_deep else f"{found.size_bytes} bytes"
         return f"its outputs hold {size}, and its limit is {limit_mib * MIB} bytes"
 
-    def fact(self, status: Mapping[str, Any]) -> RankFact:
-        """The fact of a rank: ``status`` with the progress and the newest checkpoint that its files show."""
+    def newest_checkpoint(self, job: str) -> int | None:
+        """When a job's checkpoint folder changed last, in ms since 1970; None: it has no file."""
+        return _newest_change(self.paths(job, 0, 0).checkpoint)
+
+    def fact(self, status: Mapping[str, Any], checkpoint: Callable[[str], int | None]) -> RankFact:
+        """The fact of a rank: ``status`` with the progress that its files show, and the newest checkpoint of its job.
+
+        ``checkpoint`` is ``newest_checkpoint``, cached for one reading: all ranks of a job have one folder.
+        """
         paths = self.paths(status["job"], status["attempt"], status["rank"])
-        saved = {} if status.get("saved_at") else {"saved_at": _newest_change(paths.checkpoint)}
+        saved = {} if status.get("saved_at") else {"saved_at": checkpoint(status["job"])}
         return rank_fact(paths, {**status, **saved})
 
-    def fact_of_pod(self, status: Mapping[str, Any]) -> RankFact:
+    def fact_of_pod(self, status: Mapping[str, Any], checkpoint: Callable[[str], int | None]) -> RankFact:
         """The fact of a rank whose pod is known, and whose end may not be kept yet."""
         if "ended_at" in status:
             rank = (status["job"], status["attempt"], status["rank"])
             status = self.ended(*rank) or {**status, "completed": self._is_complete(self.paths(*rank))}
-        return self.fact(status)
+        return self.fact(status, checkpoint)
 
     def ended(self, job: str, attempt: int, rank: int) -> dict[str, Any] | None:
         """The record of a rank that ended; None where there is none."""
