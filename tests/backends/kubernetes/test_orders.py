@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,17 @@ def test_an_end_is_observed_while_the_logs_of_another_node_do_not_come(world: Or
     assert {fact.job for fact in found} == {"W"}
     world.open(world.server.later)
     until(lambda: {fact.job for fact in world.jobs.observe() if fact.ended_at is not None} == {"W", *names})
+
+
+def test_the_files_of_a_job_are_in_the_trash_before_its_rows_are_removed(world: OrdersWorld, tmp_path: Path) -> None:
+    """A process may be killed as soon as the order returns, and no file of a job without rows is looked for."""
+    home, go = tmp_path / "jobs" / "J", threading.Event()
+    (home / "outputs").mkdir(parents=True)
+    (tmp_path / "trash").mkdir()
+    world.thread._loop.call_soon_threadsafe(go.wait)
+    try:
+        world.jobs.forget("J")
+        assert not home.exists() and [each.name.partition(".")[0] for each in (tmp_path / "trash").iterdir()] == ["J"]
+    finally:
+        go.set()
+    until(lambda: not list((tmp_path / "trash").iterdir()))

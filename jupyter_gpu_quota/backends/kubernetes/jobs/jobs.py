@@ -26,7 +26,7 @@ from ...job_files.disk_use import OutputSizes
 from ...job_files.trash import empty_trash
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
-from ...rendering.cluster_names import GIVEN_UP, STOP_REASON, attempt_name, pod_name
+from ...rendering.cluster_names import GIVEN_UP, JOB, STOP_REASON, attempt_name, pod_name
 from ...rendering.pods import PodSettings, RankOfJob, can_reserve, owner_of, rank_pod, rendezvous_service, secret
 from ...rendering.site_fields import SiteFieldClash
 from ...rendering.variables import without_ours
@@ -137,8 +137,16 @@ class KubernetesJobs:
         self._thread.run(("settled", job, attempt), partial(self._settle, job, attempt))
 
     def forget(self, job: str) -> None:
-        """Remove a job's files, unless one of its attempts still runs."""
-        self._thread.run(("forget", job), partial(self._forget, job))
+        """Remove a job's files, unless one of its attempts still runs. Raises OSError where the volume is away.
+
+        Without a record of an attempt, as of each job that ended long ago, the files are in the trash on return: the
+        caller removes the rows of the job next, and nothing else names its files.
+        """
+        if self._attempts_of(job):
+            self._thread.run(("forget", job), partial(self._forget, job))
+        else:
+            self._volume.forget(job)
+            self._thread.run(("trash",), self._empty_trash)
 
     def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         """The sizes that were measured; the others are measured in the background."""
@@ -376,7 +384,8 @@ class KubernetesJobs:
         self._thread.run(("trash",), self._empty_trash)
 
     def _attempts_of(self, job: str) -> set[Attempt]:
-        return {attempt_of(each) for each in self.objects.records.objects.values() if attempt_of(each)[0] == job}
+        known = list(self.objects.records.objects.values())
+        return {attempt_of(each) for each in known if each["metadata"]["labels"][JOB] == job}
 
     async def _may_run(self, job: str) -> bool:
         """Whether a pod of the job is not over, so that no file of it is removed; waits until that is known."""
