@@ -218,6 +218,10 @@ class CapabilityReader(Protocol):
 class EnforcementBackend(CapabilityReader, Protocol):
     """Reads how shares are enforced, and stops notebooks. Its calls may wait some seconds for a driver."""
 
+    @property
+    def lends_slices(self) -> bool:
+        """Whether a job can have the devices of a slice while the notebook's server runs."""
+
     def read_back(
         self, shares: Mapping[str, DeviceShare], samples: Mapping[str, DeviceSample], *, policed: bool, now: int
     ) -> Mapping[str, EnforcementLabel]:

@@ -71,7 +71,8 @@ class ControllerFactory:
     def idleness(self) -> Idleness:
         view = FollowedStore(self.store)
         give_up_unconfigured(self.store, self.fenced, self.queue.channels)
-        return Idleness(view, self.fenced, self.queue, partial(self._stop, view))
+        stop, lends_slices = partial(self._stop, view), self.enforcement_backend.lends_slices
+        return Idleness(view, self.fenced, self.queue, stop, lends_slices=lends_slices)
 
     def enforcement(self) -> Enforcement:
         view = FollowedStore(self.store)

@@ -57,15 +57,19 @@ NO_FIGURES = "its processes have no figures of their own"
 
 
 class Idleness:
-    """All booked notebooks. ``stop`` requests that the hub stop a notebook's server, without waiting for the hub."""
+    """All booked notebooks. ``stop`` requests that the hub stop a notebook's server, without waiting for the hub.
+
+    ``lends_slices``: whether the backend can give a slice to a job while the notebook's server runs.
+    """
 
     name = "idleness"
 
     def __init__(
         self, view: FollowedStore, store: FencedStore, notifications: NotificationQueue,
-        stop: Callable[[NotebookRecord], object],
+        stop: Callable[[NotebookRecord], object], *, lends_slices: bool,
     ) -> None:  # fmt: skip
         self.view, self.store, self.notifications, self.stop = view, store, notifications, stop
+        self._lends_slices = lends_slices
         self.histories = ActivityHistories()
         self.recorder = ActivityRecorder()
         self.states: dict[str, IdleState] = {}
@@ -252,6 +256,8 @@ class Idleness:
         After a take-over missing facts are tolerated for as long as in any classification.
         """
         name, empty = record.notebook.id, self._emptiness(record.notebook.id)
+        if not self._lends_slices:
+            return False
         if record.notebook.state is NotebookState.LENT:
             policy = self._policy_of(name)
             found = may_stay_lent(machine, activity, policy, empty=empty, now=now)

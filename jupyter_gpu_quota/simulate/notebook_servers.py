@@ -156,7 +156,8 @@ class NotebookServers:
 
     def __post_init__(self) -> None:
         fenced = FencedStore(self.store, self.leadership, self.clock, committed=self._note_commit)
-        self.idleness = Idleness(FollowedStore(self.store), fenced, NotificationQueue([], (), str), self._stop)
+        queue = NotificationQueue([], (), str)
+        self.idleness = Idleness(FollowedStore(self.store), fenced, queue, self._stop, lends_slices=True)
         self.idleness.run_once(self.clock())
         longest_s = max(self.policy.gpu_after_s(waiting=False), self.policy.kernel_after_s(waiting=False))
         self._window_ms = longest_s * 1000 + 2 * REPORT_MS

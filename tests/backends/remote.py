@@ -225,6 +225,7 @@ class RemoteEnforcement:
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.network = agent, agent.network
+        self.lends_slices = agent.backend.enforcement.lends_slices
 
     def capabilities(self, devices: Sequence[Device], *, gpu_milli: int, project: str | None) -> Capabilities:
         there = self.agent.backend.enforcement

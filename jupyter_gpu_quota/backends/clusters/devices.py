@@ -74,6 +74,11 @@ class ClustersEnforcement(ClustersCapabilities):
         super().__init__(by_name)
         self._by_name = by_name
 
+    @property
+    def lends_slices(self) -> bool:
+        """As the hub's own cluster says, in which notebooks run."""
+        return self._by_name[OWN_CLUSTER].lends_slices
+
     def read_back(
         self, shares: Mapping[str, DeviceShare], samples: Mapping[str, DeviceSample], *, policed: bool, now: int
     ) -> Mapping[str, EnforcementLabel]:

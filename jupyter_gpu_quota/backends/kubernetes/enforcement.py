@@ -97,6 +97,9 @@ class ClusterEnforcement:
     ``reserved`` returns the pods with shares of reserved devices, as the newest watch has them.
     """
 
+    lends_slices = False
+    """The pod of a notebook has its claim, or its share of a reservation, until it ends: its spec cannot change."""
+
     def __init__(
         self, server: ApiServer, thread: LoopThread, settings: PodSettings,
         reserved: Callable[[], Iterable[Json]] = lambda: (),

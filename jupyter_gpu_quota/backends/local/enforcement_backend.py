@@ -37,6 +37,8 @@ class LocalEnforcement:
     devices, at most every ten minutes; both may wait. ``clock`` is in milliseconds since 1970.
     """
 
+    lends_slices = True
+
     def __init__(
         self,
         state_dir: str | os.PathLike[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 from ...core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementOffer
 from ...core.facts import DeviceFact
@@ -51,6 +51,7 @@ class SimulatedSamples:
 class SimulatedEnforcement:
     """Enforces nothing, and reports that. ``stopped`` are the notebooks of stop orders that were carried out."""
 
+    lends_slices: ClassVar[bool] = True
     jobs: SimulatedJobs
     stopped: list[str] = field(default_factory=list)
 

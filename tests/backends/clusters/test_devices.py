@@ -26,6 +26,7 @@ class Part:
     """The samples and the enforcement of one cluster. ``is_read``: its samples are there; ``asked``: what it was."""
 
     def __init__(self, name: str) -> None:
+        self.lends_slices = name != WEST
         self.name, self.is_read, self.asked = name, True, list[str]()
 
     def samples(self, users: DeviceUsers, *, now: int) -> Sequence[DeviceSample] | None:
@@ -102,3 +103,4 @@ def test_notebooks_are_stopped_in_the_hubs_own_cluster(parts: dict[str, Part]) -
     enforcement.stop_notebook(StopNotebookOrder(notebook="N", fencing=1, reason="over_share"))
     enforcement.sweep(["N"], [])
     assert (parts[OWN_CLUSTER].asked, parts[WEST].asked) == (["N", "sweep"], [])
+    assert enforcement.lends_slices  # as the own cluster says

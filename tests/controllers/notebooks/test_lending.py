@@ -135,6 +135,31 @@ def test_the_slice_of_a_server_that_does_not_ask_first_is_not_lent(notebook: Len
     assert notebook.state is NotebookState.BOOKED
 
 
+def without_lending(notebook: Lent) -> None:
+    """The next leader has a backend that lends no slices, such as that of a cluster."""
+    notebook.world.controllers.enforcement_backend.lends_slices = False
+    notebook.world.controllers.take_over()
+
+
+def test_a_backend_that_lends_no_slices_still_stops_an_idle_server(notebook: Lent) -> None:
+    notebook.world.apply(LENDS.replace("stop_server_after: 12h", "stop_server_after: 30m"))
+    without_lending(notebook)
+    notebook.idle()
+    notebook.decide()
+    assert notebook.state is NotebookState.BOOKED
+    notebook.pass_(30)
+    assert notebook.shown()["idle"]["state"] == "stopping"
+
+
+def test_a_loan_ends_where_the_next_leader_has_a_backend_that_lends_no_slices(notebook: Lent) -> None:
+    job = notebook.lend()
+    without_lending(notebook)
+    notebook.pass_(1)
+    notebook.decide()
+    notebook.leaves(job)
+    assert (notebook.state, notebook.job(job)) == (NotebookState.BOOKED, JobState.PAUSED)
+
+
 @pytest.mark.parametrize(
     "memory_mib", [pytest.param(300, id="that holds memory"), pytest.param(None, id="with unknown memory")]
 )
