@@ -69,7 +69,11 @@ class GPUQuota(Configurable):
     api_token = Unicode(
         "", help="API token of the service, at least 32 characters; empty: a new one at every start of the hub."
     ).tag(config=True)
-    hub = Unicode("local", help="Name of this hub in records.").tag(**SERVICE)
+    hub = Unicode(
+        "local",
+        help="Name of this hub in records, and in the labels of its pods on Kubernetes: there it has letters, digits, "
+        "hyphens, dots and underscores, 63 at most.",
+    ).tag(**SERVICE)
     cluster = Unicode("local", help="Name of this machine or cluster in records.").tag(**SERVICE)
     backend = Enum(
         ["local", "kubernetes"],
@@ -318,6 +322,7 @@ OF_CLUSTER = (
 )  # fmt: skip
 """The settings ``kubernetes_*`` that each further cluster may have, without their prefix."""
 
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _CLUSTER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
@@ -354,6 +359,11 @@ def backend_mistakes(config: GPUQuota) -> list[str]:
         for name, what in needed.items()
         if not getattr(config, name)
     ]
+    if not _LABEL_VALUE.fullmatch(config.hub):
+        found.append(
+            f"c.GPUQuota.hub is {config.hub!r}, which cannot be the value of a label of pods: use letters, digits, "
+            "hyphens, dots and underscores, with a letter or digit at both ends, 63 characters at most."
+        )
     return found + _cluster_mistakes(config)
 
 

@@ -15,9 +15,11 @@ from ..backends.rendering.pods import PodSettings, pinned
 from ..backends.rendering.shares import GATES, VISIBLE
 from ..backends.rendering.site_fields import SiteFieldClash, both
 from ..settings import SERVICE_NAME
+from ..wire import PodDevicesView, RequestedSliceView
 from .pod_claim import ClaimFailed, PodClaim
 from .refusal import spawn_error
 from .server_enforcement import NoEnforcement
+from .slices import Refusal, Unavailable
 from .spawner import GPUQuotaMixin
 
 SITE_POD, SITE_CONTAINER = "extra_pod_config", "extra_container_config"
@@ -36,6 +38,9 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
     k8s_api_request_retry_timeout: int
     start_timeout: int
     after_pod_created_hook: Callable[..., Any] | None
+
+    _pod_devices: PodDevicesView | None = None
+    """As the service gives devices to pods, by the answer with the slice of this start."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -89,12 +94,20 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         """The hub's own ``after_pod_created_hook``."""
         return await maybe_future(self._site_hook(self, pod)) if self._site_hook else None
 
+    def _remember(self, answer: RequestedSliceView | Refusal | Unavailable) -> None:
+        super()._remember(answer)
+        self._pod_devices = answer.pod_devices if isinstance(answer, RequestedSliceView) else None
+
     @property
     def _pod_settings(self) -> PodSettings:
-        known = self.gpu_quota
+        """Those of the service, which follows the pod by its labels; the hub's own of a service that sends none."""
+        own = self.gpu_quota
+        known = self._pod_devices or PodDevicesView.model_construct(
+            driver=own.kubernetes_driver, device_class=own.kubernetes_device_class, fractions=own.kubernetes_fractions
+        )
         return PodSettings(
-            namespace=self.namespace, hub=known.hub, image="", volume_claim="", driver=known.kubernetes_driver,
-            device_class=known.kubernetes_device_class, fractions=known.kubernetes_fractions,
+            namespace=self.namespace, hub=self._slice.hub if self._slice else own.hub, image="", volume_claim="",
+            driver=known.driver, device_class=known.device_class, fractions=known.fractions,
         )  # fmt: skip
 
     @property

@@ -87,13 +87,26 @@ class NotebookView(Wire):
         return "offered" if self.state == "lent" and self.borrowed is False else self.state
 
 
+class PodDevicesView(Wire):
+    """How the pod of a notebook gets its devices, by the settings kubernetes_* of the service.
+
+    ``driver`` and ``device_class`` are of Dynamic Resource Allocation; an empty class has the name of the driver.
+    """
+
+    driver: str
+    device_class: str
+    fractions: Literal["auto", "dra", "reservation", "none"]
+
+
 class RequestedSliceView(NotebookView):
     """The answer to ``POST notebooks``: the slice with its secret, for the server alone.
 
     With the secret the server reports its activity and requests its slice, and the service asks the hub for no token.
+    ``pod_devices``: null without the backend kubernetes, and from an older service.
     """
 
     secret: Annotated[str | None, Field(repr=False)] = None
+    pod_devices: PodDevicesView | None = None
 
 
 class ChoiceView(Wire):

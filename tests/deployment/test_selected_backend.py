@@ -107,6 +107,12 @@ def test_clusters_that_contradict_other_settings_are_refused(given: dict[str, di
         pod_settings(kubernetes(kubernetes_clusters=given, cluster="paris"))
 
 
+@pytest.mark.parametrize("hub", ["Data Science Hub", "-prod", "", "h" * 64])
+def test_a_hub_whose_name_cannot_be_a_label_is_refused(hub: str) -> None:
+    with pytest.raises(BackendUnavailable, match=f"GPUQuota.hub is '{hub}', which cannot be the value of a label"):
+        pod_settings(kubernetes(hub=hub))
+
+
 def test_paths_of_clusters_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     passed = service_settings(kubernetes(kubernetes_clusters={"west": {**WEST, "state_dir": "w"}}))

@@ -26,6 +26,7 @@ from jupyter_gpu_quota.wire import (
     ChoiceView,
     NotebookRequest,
     NotebookView,
+    PodDevicesView,
     ReasonView,
     RequestedSliceView,
 )
@@ -51,6 +52,8 @@ class Books:
         self.hold = False
         self.deaf = False
         self.mute = False
+        self.hub = "local"
+        self.pod_devices: PodDevicesView | None = None
         self.reason = HELD_BACK
         self.changed = asyncio.Event()
         self._ids = itertools.count(1)
@@ -80,7 +83,7 @@ class Books:
             id=f"nb-{next(self._ids)}", user=request.user, server=request.server, project="build", pool="build",
             gpu_milli=milli, state="requested", reason=self.reason, requested_at=datetime.now(UTC), booked_at=None,
             ended_at=None, allocations=[], activity="unknown", enforcement=None, simulated=True, cluster="local",
-            hub="local",
+            hub=self.hub,
         )  # fmt: skip
 
     def booked(self, view: NotebookView) -> NotebookView:
@@ -143,7 +146,8 @@ class Notebooks(Route):
         if self.books.mute:
             await asyncio.sleep(3600)
         if isinstance(answer, NotebookView):
-            self.say(RequestedSliceView(**dict(answer), secret=f"secret-of-{answer.id}"), 201)
+            given = {"secret": f"secret-of-{answer.id}", "pod_devices": self.books.pod_devices}
+            self.say(RequestedSliceView(**dict(answer), **given), 201)
         else:
             self.refuse(*answer)
 

@@ -9,10 +9,11 @@ from ...core.model import NotebookState
 from ...store.records.activity import WakeNotebook
 from ...store.records.commands import RequestNotebook, ReturnNotebook
 from ...store.records.rows import NotebookRecord
-from ...wire import NotebookRequest, NotebookView, RequestedSliceView
+from ...wire import NotebookRequest, NotebookView, PodDevicesView, RequestedSliceView
 from ..access.permissions import Person, may_see
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call
+from ..requests.services import ApiSettings
 from ..views.idle_states import classified_view
 from ..views.records import notebook_view
 from .ranks import milli_of_slice
@@ -50,8 +51,20 @@ async def request(call: Call) -> Answer:
     await store_view.wait_until(lambda: not waits_for_slice(call, recorded.id), DECISION_WAIT_S)
     found = notebook_view(await record_of(call, recorded.id), store_view)
     secret = await services.slice_secrets.secret_of(recorded.id, body.token_digest)
-    view = RequestedSliceView.model_construct(**dict(found), secret=secret)
+    pod_devices = pod_devices_of(services.settings)
+    view = RequestedSliceView.model_construct(**dict(found), secret=secret, pod_devices=pod_devices)
     return Answer(body=view, status=201, headers={"Location": services.url_of(f"notebooks/{recorded.id}")})
+
+
+def pod_devices_of(settings: ApiSettings) -> PodDevicesView | None:
+    """The settings of notebooks' pods, so that the hub needs no copy of them; None where servers are no pods."""
+    if settings.backend != "kubernetes":
+        return None
+    return PodDevicesView(
+        driver=settings.kubernetes_driver,
+        device_class=settings.kubernetes_device_class,
+        fractions=settings.kubernetes_fractions,
+    )
 
 
 def waits_for_slice(call: Call, notebook: str) -> bool:

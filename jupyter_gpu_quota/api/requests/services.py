@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...backends.protocol import BackendReaders
 from ...bundle import BundleStore
@@ -62,6 +62,10 @@ class ApiSettings:
     state_dir: str
     cluster: str
     hub: str
+    backend: str
+    kubernetes_driver: str
+    kubernetes_device_class: str
+    kubernetes_fractions: Literal["auto", "dra", "reservation", "none"]
     quota_file: str
     simulated_devices: Sequence[Mapping[str, Any]]
     accounts: bool

@@ -42,6 +42,24 @@ def test_a_slice_within_quota_is_booked_before_the_answer(world: ServiceWorld) -
     assert answer.json["enforcement"] == nothing and answer.json["simulated"]
 
 
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    [
+        pytest.param("local", None, id="a server is a process"),
+        pytest.param(
+            "kubernetes", {"driver": "gpu.example.org", "device_class": "shared", "fractions": "auto"}, id="a pod"
+        ),
+    ],
+)
+def test_the_answer_has_the_settings_of_a_pod(world: ServiceWorld, backend: str, expected: Any) -> None:
+    services = world.services
+    services.settings = replace(
+        services.settings, backend=backend, kubernetes_driver="gpu.example.org", kubernetes_device_class="shared"
+    )
+    with world.stepping():
+        assert ask(world).json["pod_devices"] == expected
+
+
 def test_above_the_quota_it_is_refused_with_the_figures(world: ServiceWorld) -> None:
     world.apply(NARROW)
     with world.stepping():

@@ -1,0 +1,59 @@
+"""A notebook's pod has the labels and claims of the service's settings, whatever the hub's own settings are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from traitlets.config import Config
+
+from jupyter_gpu_quota.backends.rendering.notebooks import NotebookPod, notebook_pod
+from jupyter_gpu_quota.hub.kube_spawner import GPUQuotaPodMixin
+from jupyter_gpu_quota.wire import PodDevicesView
+from tests.hub.fake_service import served
+from tests.hub.spawner.test_spawner import CHOSEN, TOKEN, Desk
+
+OF_SERVICE = PodDevicesView(driver="gpu.example.org", device_class="shared", fractions="dra")
+
+
+class PodDesk(GPUQuotaPodMixin, Desk):
+    """A spawner of pods without an API server."""
+
+    namespace = "jupyter"
+    after_pod_created_hook = None
+
+
+async def rendered(pod_devices: PodDevicesView | None) -> NotebookPod:
+    """The additions to the pod of a server, of a service that is hub prod; the hub sets a driver of its own."""
+    async with served(TOKEN) as (url, books):
+        books.hub, books.pod_devices = "prod", pod_devices
+        own = {"service_url": url, "api_token": TOKEN, "kubernetes_driver": "gpu.hub.org"}
+        hub = SimpleNamespace(base_url="/hub/", api_url="http://127.0.0.1:8081/hub/api", public_host="")
+        person = SimpleNamespace(name="ann", escaped_name="ann", url="/user/ann/", settings={}, spawners={})
+        spawner = PodDesk(
+            user=person, hub=hub, config=Config({"GPUQuota": own}), oauth_client_id="c", environment={}
+        )  # fmt: skip
+        spawner.user_options = CHOSEN
+        spawner.public_url = spawner.public_hub_url = ""
+        await spawner.start()
+        assert spawner._slice is not None
+        booked = spawner._slice.model_copy(update={"id": "N1"})
+        return notebook_pod(booked, spawner._pod_settings, simulated=False)
+
+
+@pytest.mark.parametrize(
+    ("pod_devices", "device_class", "driver"),
+    [
+        pytest.param(OF_SERVICE, "shared", "gpu.example.org", id="as the service says"),
+        pytest.param(None, "gpu.hub.org", "gpu.hub.org", id="as the hub says, with an older service"),
+    ],
+)
+async def test_a_pod_is_as_the_service_expects_it(
+    pod_devices: PodDevicesView | None, device_class: str, driver: str
+) -> None:
+    found = await rendered(pod_devices)
+    assert found.labels["gpu-quota.jupyter.org/hub"] == "prod"
+    assert found.claim is not None
+    (request,) = found.claim["spec"]["devices"]["requests"]
+    assert request["exactly"]["deviceClassName"] == device_class
+    assert driver in request["exactly"]["selectors"][0]["cel"]["expression"]
