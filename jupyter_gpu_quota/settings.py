@@ -124,7 +124,8 @@ class GPUQuota(Configurable):
     kubernetes_clusters = Dict(
         help="Further clusters by name, each with the settings kubernetes_* of its own, without that prefix: "
         "{'west': {'config': '/etc/gpu-quota/west', 'namespace': 'gpu-jobs'}}. config and namespace are needed; a "
-        "setting that is left out is that of the hub's own cluster. state_dir is the folder in which the service has "
+        "setting that is left out is that of the hub's own cluster, but agent_account, which is by default "
+        "system:serviceaccount:NAMESPACE:gpu-quota-agent. state_dir is the folder in which the service has "
         "the volume of the cluster's jobs, by default clusters/NAME in state_dir. See docs/how-to/clusters.md.",
     ).tag(**SERVICE)
     kubernetes_container = Dict(
@@ -335,7 +336,9 @@ def cluster_settings(config: GPUQuota) -> dict[str, GPUQuota]:
 def _of_cluster(name: str, given: Mapping[str, Any], common: Mapping[str, Any]) -> GPUQuota:
     own = {f"kubernetes_{key}": value for key, value in given.items() if key != "state_dir"}
     folder = given.get("state_dir") or str(Path(common["state_dir"]) / "clusters" / name)
-    return GPUQuota(**{**common, "kubernetes_context": "", **own, "cluster": name, "state_dir": folder})
+    agents = f"system:serviceaccount:{given['namespace']}:{SERVICE_NAME}-agent"
+    not_common = {"kubernetes_context": "", "kubernetes_agent_account": agents}
+    return GPUQuota(**{**common, **not_common, **own, "cluster": name, "state_dir": folder})
 
 
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> GPUQuota:

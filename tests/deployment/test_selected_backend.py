@@ -113,6 +113,20 @@ def test_a_hub_whose_name_cannot_be_a_label_is_refused(hub: str) -> None:
         pod_settings(kubernetes(hub=hub))
 
 
+@pytest.mark.parametrize(
+    ("given", "account"),
+    [
+        pytest.param({}, "system:serviceaccount:west-jobs:gpu-quota-agent", id="of the chart in its namespace"),
+        pytest.param({"agent_account": "system:serviceaccount:a:b"}, "system:serviceaccount:a:b", id="as configured"),
+    ],
+)
+def test_the_agents_of_a_further_cluster_have_an_account_of_its_own(given: dict[str, str], account: str) -> None:
+    own = "system:serviceaccount:jupyterhub:gpu-quota-agent"
+    west = {"config": "f", "namespace": "west-jobs", **given}
+    found = cluster_settings(kubernetes(kubernetes_agent_account=own, kubernetes_clusters={"west": west}))
+    assert found["west"].kubernetes_agent_account == account
+
+
 def test_paths_of_clusters_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     passed = service_settings(kubernetes(kubernetes_clusters={"west": {**WEST, "state_dir": "w"}}))

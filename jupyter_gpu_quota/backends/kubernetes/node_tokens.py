@@ -53,6 +53,8 @@ class NodeTokenReviews:
 
     def node_of(self, token: str) -> str:
         """The node of the agent with this token. Raises TokenRefused, NodeUnverified."""
+        if self._audience not in _audiences(token):  # a token of another cluster takes no turn of a review
+            raise TokenRefused(f"this token is not for the audience {self._audience}", is_valid=False)
         key = hashlib.sha256(token.encode()).digest()
         known = self._known.get(key)
         if known is None or self._clock() >= known.until:
@@ -76,8 +78,6 @@ class NodeTokenReviews:
             self._free.release()
 
     def _review(self, token: str) -> str:
-        if self._audience not in (_claims(token) or {}).get("aud", ()):
-            raise TokenRefused(f"this token is not for the audience {self._audience}", is_valid=False)
         body: Json = {"spec": {"token": token, "audiences": [self._audience]}}
         try:
             found = self._thread.call(self._server.create(REVIEWS, body), TIMEOUT_S)
@@ -106,6 +106,12 @@ def node_in_review(status: Json, account: str, audience: str = AUDIENCE) -> str:
     return str(nodes[0])
 
 
+def _audiences(token: str) -> list[object]:
+    """The audiences that a JSON web token claims; of one without a list, that one."""
+    claimed = (_claims(token) or {}).get("aud", [])
+    return claimed if isinstance(claimed, list) else [claimed]
+
+
 def _claims(token: str) -> dict[str, Any] | None:
     """The claims of a JSON web token, which are not verified here; None for any other text."""
     parts = token.split(".")
@@ -113,6 +119,6 @@ def _claims(token: str) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

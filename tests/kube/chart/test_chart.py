@@ -146,12 +146,19 @@ WEST = (
 )  # fmt: skip
 
 
+AGENTS_OF_WEST = ("--set", "agent.enabled=true", "--set", "memberOf.serviceUrl=https://hub/services/gpu-quota")
+
+
 def test_a_further_cluster_has_its_credentials_and_its_volume_in_the_pods_of_the_service() -> None:
     found = rendered("--values", str(EXAMPLES / "gpu-quota-postgresql.yaml"), *WEST)
     (settings,) = [each for each in kinds(found, "ConfigMap") if each["metadata"]["name"] == RELEASE]
     known = settings_from_environment({"JUPYTER_GPU_QUOTA_SETTINGS": settings["data"]["settings.json"]})
     (west,) = cluster_settings(known).values()
     assert (west.kubernetes_namespace, west.kubernetes_fractions) == ("gpu-jobs", "reservation")
+    member = rendered("--set", "memberOf.cluster=west", *AGENTS_OF_WEST, namespace="gpu-jobs")
+    (daemon_set,) = kinds(member, "DaemonSet")
+    account = daemon_set["spec"]["template"]["spec"]["serviceAccountName"]
+    assert west.kubernetes_agent_account == f"system:serviceaccount:gpu-jobs:{account}"
     for name, key in {"gpu-quota": "api", "gpu-quota-controllers": "kubeconfig"}.items():
         (deployment,) = [each for each in kinds(found, "Deployment") if each["metadata"]["name"] == name]
         volumes = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["volumes"]}
@@ -163,8 +170,7 @@ def test_a_further_cluster_has_its_credentials_and_its_volume_in_the_pods_of_the
 
 
 def test_in_a_further_cluster_the_chart_has_no_service() -> None:
-    agents = ("--set", "agent.enabled=true", "--set", "memberOf.serviceUrl=https://hub/services/gpu-quota")
-    found = rendered("--set", "memberOf.cluster=west", *agents)
+    found = rendered("--set", "memberOf.cluster=west", *AGENTS_OF_WEST)
     assert not {each["kind"] for each in found} & {"Deployment", "Service", "NetworkPolicy"}
     assert [each["metadata"]["name"] for each in kinds(found, "ConfigMap")] == [FENCE]
     assert not [each for each in found if each["metadata"]["name"].endswith("-hub")]
@@ -172,6 +178,10 @@ def test_in_a_further_cluster_the_chart_has_no_service() -> None:
     rules = {each["metadata"]["name"]: each["rules"] for each in own if not each["metadata"]["name"].endswith("-hub")}
     roles = [each for each in found if each["kind"] in ("Role", "ClusterRole")]
     assert {each["metadata"]["name"]: each["rules"] for each in roles} == rules
+    (verifies,) = [
+        each for each in kinds(found, "ClusterRoleBinding") if each["metadata"]["name"].endswith("-verifies-agents")
+    ]
+    assert {each["name"] for each in verifies["subjects"]} == {"gpu-quota-api", "gpu-quota-controllers"}
     (agent,) = kinds(found, "DaemonSet")
     assert {"--cluster=west", "--url=https://hub/services/gpu-quota"} <= set(container(agent)["command"])
     (token, *_) = agent["spec"]["template"]["spec"]["volumes"]
