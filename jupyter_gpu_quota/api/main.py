@@ -207,21 +207,42 @@ def start_server(services: Services, sockets: Sequence[socket.socket]) -> HTTPSe
 
 
 def cookie_secret(state_dir: Path) -> bytes:
-    """The secret that signs login cookies; kept in a file, so that a restart logs nobody out."""
+    """The secret that signs login cookies; kept in a file, so that a restart logs nobody out.
+
+    Processes that start together, also on several machines, all take the one that is published first.
+    """
     path = state_dir / "cookie_secret"
+    if (kept := _kept_secret(path)) is not None:
+        return kept
+    secret = secrets.token_bytes(32)
+    try:
+        _publish(secret, path)
+    except OSError as error:
+        log.error("%s cannot be written (%s): users will have to log in again after a restart", path, error.strerror)
+    return _kept_secret(path) or secret
+
+
+def _kept_secret(path: Path) -> bytes | None:
+    """The secret in this file; None where it has none."""
     with contextlib.suppress(OSError, ValueError):
         secret = bytes.fromhex(path.read_text())
         if len(secret) >= 32:
             return secret
-    secret = secrets.token_bytes(32)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    return None
+
+
+def _publish(secret: bytes, path: Path) -> None:
+    """Write a secret for this account only, whole at once, unless the file has one. Raises OSError."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secret.hex())
-        temporary.replace(path)
-    except OSError as error:
-        log.error("%s cannot be written (%s): users will have to log in again after a restart", path, error.strerror)
-    return secret
+        with contextlib.suppress(OSError):  # there is a file, or the file system has no hard links
+            os.link(temporary, path)
+        if _kept_secret(path) is None:
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 async def _open_store(services: Services, url: str) -> None:

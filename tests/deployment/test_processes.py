@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -72,6 +73,26 @@ def test_an_invalid_pid_file_is_replaced(tmp_path: Path, text: str) -> None:
 def test_the_cookie_secret_is_stored_for_this_account_only(tmp_path: Path) -> None:
     assert cookie_secret(tmp_path) == cookie_secret(tmp_path)
     assert (tmp_path / "cookie_secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_processes_that_start_together_have_one_cookie_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = list[bytes]()
+    random_bytes = secrets.token_bytes
+
+    def while_another_starts(count: int) -> bytes:
+        monkeypatch.setattr(secrets, "token_bytes", random_bytes)
+        others.append(cookie_secret(tmp_path))
+        return random_bytes(count)
+
+    monkeypatch.setattr(secrets, "token_bytes", while_another_starts)
+    assert [cookie_secret(tmp_path)] == others == [cookie_secret(tmp_path)]
+    assert [each.name for each in tmp_path.iterdir()] == ["cookie_secret"]
+
+
+@pytest.mark.parametrize("text", ["", "abcd", "no secret"])
+def test_a_cookie_secret_that_is_none_is_replaced(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cookie_secret").write_text(text)
+    assert cookie_secret(tmp_path) == bytes.fromhex((tmp_path / "cookie_secret").read_text())
 
 
 # --- the writer -------------------------------------------------------------------------------------------------------
