@@ -24,6 +24,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.volume.existingClaim | default (include "gpu-quota.fullname" .) }}
 {{- end -}}
 
+{{/* The claim of the volume of the SQLite file; empty: it has none of its own. */}}
+{{- define "gpu-quota.databaseClaim" -}}
+{{- if not .Values.database.existingSecret -}}
+{{ .Values.database.existingClaim | default (ternary (printf "%s-database" (include "gpu-quota.fullname" .)) "" (ne .Values.database.size "")) }}
+{{- end -}}
+{{- end -}}
+
 {{- define "gpu-quota.agentNamespace" -}}
 {{ .Values.agent.namespace | default .Release.Namespace }}
 {{- end -}}
@@ -78,6 +85,7 @@ system:serviceaccount:{{ include "gpu-quota.agentNamespace" . }}:{{ include "gpu
   "kubernetes_clusters" (include "gpu-quota.clusters" . | fromJson)
 -}}
 {{- if .Values.quotaFile }}{{ $_ := set $own "quota_file" "/etc/gpu-quota/quota.yaml" }}{{ end -}}
+{{- if include "gpu-quota.databaseClaim" . }}{{ $_ := set $own "database_url" "sqlite:////database/gpu-quota.sqlite" }}{{ end -}}
 {{- range $name := concat (keys $own) (list "quota_file" "start_service") | uniq | sortAlpha }}
 {{- if hasKey $.Values.settings $name }}
 {{- fail (printf "settings.%s is set by the chart: use its own values" $name) }}
@@ -182,6 +190,9 @@ spec:
           {{- end }}
           volumeMounts:
             - {name: state, mountPath: /state}
+            {{- if include "gpu-quota.databaseClaim" .root }}
+            - {name: database, mountPath: /database}
+            {{- end }}
             - {name: run, mountPath: /run/gpu-quota}
             - {name: tmp, mountPath: /tmp}
             - {name: settings, mountPath: /etc/gpu-quota, readOnly: true}
@@ -192,6 +203,10 @@ spec:
       volumes:
         - name: state
           persistentVolumeClaim: {claimName: {{ include "gpu-quota.claim" .root }}}
+        {{- with include "gpu-quota.databaseClaim" .root }}
+        - name: database
+          persistentVolumeClaim: {claimName: {{ . }}}
+        {{- end }}
         - {name: run, emptyDir: {}}
         - {name: tmp, emptyDir: {}}
         - name: settings

@@ -7,11 +7,13 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
 
 from ...client import URL_VARIABLES, Client, GPUQuotaError
+from ...settings import GPUQuota, database_url
 from ..prose import wrapped
 from ..session import DONE, FAILED, as_json, service_address
 from ..tables import plain_text, print_json, print_table
@@ -94,7 +96,7 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
     else:
         yield _settings_result(known)
         yield from _backend_results(known)
-        yield from _state_folder_results(Path(known.config.state_dir).absolute(), folder_known)
+        yield from _state_folder_results(known.config, folder_known)
         yield from hub_probes.unit()
         yield from notification_probes.machine_results(known.config, known=known.whole and not known.from_service)
     if known.config.quota_file:
@@ -130,9 +132,15 @@ def _quota_results(file: Path, known: KnownSettings) -> Iterator[Result]:
         yield from data_probes.data_of_file(file, known.own_accounts)
 
 
-def _state_folder_results(state: Path, folder_known: bool) -> Iterator[Result]:
-    for what, probe in {"state folder": probes.state_dir, "disk": probes.disk, "fsync": probes.fsync}.items():
-        yield probe(state) if folder_known else probes.skip(what, f"skipped, because {hub_settings.UNKNOWN}")
+def _state_folder_results(config: GPUQuota, folder_known: bool) -> Iterator[Result]:
+    state = Path(config.state_dir).absolute()
+    for what, probe in {
+        "state folder": partial(probes.state_dir, state),
+        "database": partial(probes.database, database_url(config)),
+        "disk": partial(probes.disk, state),
+        "fsync": partial(probes.fsync, state),
+    }.items():
+        yield probe() if folder_known else probes.skip(what, f"skipped, because {hub_settings.UNKNOWN}")
 
 
 def _service_results(known: KnownSettings, url: str | None, token: str | None, notebook: bool) -> Iterator[Result]:

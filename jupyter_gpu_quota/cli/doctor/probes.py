@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -247,6 +248,40 @@ def fsync(path: Path) -> Result:
     if took_s <= SLOW_FSYNC_S:
         return ok("fsync", found)
     return warn("fsync", found, "every submission waits for one; a local disk would be faster")
+
+
+NETWORK_FILE_SYSTEMS = frozenset({
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "glusterfs",
+    "gpfs", "lustre", "nfs", "nfs4", "smb3", "smbfs",
+})  # fmt: skip
+
+
+def database(url: str, mounts: Path = Path("/proc/self/mounts")) -> Result:
+    """Whether an SQLite file is on a disk of this machine: its write-ahead log needs memory that all processes share.
+
+    Source: https://sqlite.org/wal.html, "WAL does not work over a network filesystem".
+    """
+    scheme, _, name = url.partition("://")
+    if scheme.partition("+")[0] != "sqlite":
+        return ok("database", scheme.partition("+")[0])
+    folder = _nearest_folder(Path(name.partition("?")[0].removeprefix("/")).parent).resolve()
+    kind = _file_system(folder, mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        advice = "its file can be damaged there, and two machines may write: use a local disk, or PostgreSQL"
+        return warn("database", f"SQLite on {kind}, at {folder}", advice)
+    return ok("database", f"SQLite on {kind or 'an unknown file system'}, at {folder}")
+
+
+def _file_system(folder: Path, mounts: Path) -> str:
+    """The type of the file system of a folder; empty where that cannot be read. The last of equal mounts counts."""
+    found, deepest = "", -1
+    with contextlib.suppress(OSError):
+        for line in mounts.read_text().splitlines():
+            _, where, kind, *_ = line.split(" ")
+            place = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), where))
+            if folder.is_relative_to(place) and len(place.parts) >= deepest:
+                found, deepest = kind, len(place.parts)
+    return found
 
 
 # --- the service --------------------------------------------------------------------------------------------------

@@ -127,6 +127,31 @@ def test_the_state_folder(tmp_path: Path) -> None:
     assert probes.state_dir(tmp_path / "file").verdict == "fail"
 
 
+MOUNTS = """\
+overlay / overlay rw 0 0
+files:/export {0}/my\\040state nfs4 rw,vers=4.2 0 0
+/dev/sdb {0}/my\\040state/database ext4 rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "verdict", "found"),
+    [
+        pytest.param("sqlite:///{0}/my state/gpu-quota.sqlite", "warn", "SQLite on nfs4, at {0}/my state", id="NFS"),
+        pytest.param(
+            "sqlite:///{0}/my state/database/a.sqlite", "ok", "SQLite on ext4, at {0}/my state/database", id="a disk"
+        ),
+        pytest.param("sqlite:///{0}/my states/a.sqlite", "ok", "SQLite on overlay, at {0}", id="a folder to come"),
+        pytest.param("postgresql+psycopg://user:word@host/name", "ok", "postgresql", id="PostgreSQL"),
+    ],
+)
+def test_an_sqlite_file_belongs_on_a_local_disk(tmp_path: Path, place: str, verdict: str, found: str) -> None:
+    (tmp_path / "my state" / "database").mkdir(parents=True)
+    (tmp_path / "mounts").write_text(MOUNTS.format(tmp_path))
+    result = probes.database(place.format(tmp_path), tmp_path / "mounts")
+    assert (result.verdict, result.found) == (verdict, found.format(tmp_path))
+
+
 def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "MIN_FREE", 0)
     assert probes.disk(tmp_path / "later").verdict == "ok"
@@ -175,6 +200,7 @@ def test_doctor_prints_lines_and_one_document(tmp_path: Path) -> None:
         "cgroups",
         "subreaper",
         "state folder",
+        "database",
         "disk",
         "fsync",
         "service",
@@ -366,7 +392,7 @@ def test_without_the_hub_s_settings_no_check_of_them_is_ok(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     found = doctor()
-    for what in ("accounts", "state folder", "disk", "fsync"):
+    for what in ("accounts", "state folder", "database", "disk", "fsync"):
         assert found[what]["verdict"] == "skip", found[what]
         assert "the hub's settings are unknown here" in found[what]["found"]
 

@@ -89,6 +89,44 @@ def test_on_sqlite_one_pod_runs_both_and_is_recreated() -> None:
     assert container(deployment)["command"][-1] == "serve"
 
 
+@pytest.mark.parametrize(
+    ("words", "claims", "mounted", "url"),
+    [
+        pytest.param((), ["gpu-quota"], None, None, id="on the volume of jobs"),
+        pytest.param(
+            ("--set", "database.size=1Gi"), ["gpu-quota", "gpu-quota-database"], "gpu-quota-database",
+            "sqlite:////database/gpu-quota.sqlite", id="on a volume that the chart makes",
+        ),
+        pytest.param(
+            ("--set", "database.existingClaim=db"), ["gpu-quota"], "db", "sqlite:////database/gpu-quota.sqlite",
+            id="on a volume that exists",
+        ),
+        pytest.param(
+            ("--set", "database.size=1Gi", "--set", "database.existingSecret=s"), ["gpu-quota"], None, None,
+            id="not with PostgreSQL",
+        ),
+    ],
+)  # fmt: skip
+def test_the_volume_of_the_sqlite_file(
+    words: tuple[str, ...], claims: list[str], mounted: str | None, url: str | None
+) -> None:
+    found = rendered(*words)
+    assert [each["metadata"]["name"] for each in kinds(found, "PersistentVolumeClaim")] == claims
+    (settings,) = [each for each in kinds(found, "ConfigMap") if each["metadata"]["name"] == RELEASE]
+    assert json.loads(settings["data"]["settings.json"]).get("database_url") == url
+    for deployment in kinds(found, "Deployment"):
+        spec = deployment["spec"]["template"]["spec"]
+        volumes = {each["name"]: each.get("persistentVolumeClaim", {}).get("claimName") for each in spec["volumes"]}
+        mounts = {each["name"]: each["mountPath"] for each in container(deployment)["volumeMounts"]}
+        assert (volumes.get("database"), mounts.get("database")) == (mounted, "/database" if mounted else None)
+
+
+def test_the_example_on_nfs_has_a_database_elsewhere() -> None:
+    found = kinds(rendered("--values", str(EXAMPLES / "gpu-quota.yaml")), "PersistentVolumeClaim")
+    classes = {each["metadata"]["name"]: each["spec"]["storageClassName"] for each in found}
+    assert classes == {"gpu-quota": "nfs", "gpu-quota-database": "standard"}
+
+
 def test_with_postgresql_api_and_controllers_are_two_deployments() -> None:
     found = kinds(rendered("--values", str(EXAMPLES / "gpu-quota-postgresql.yaml")), "Deployment")
     commands = {each["metadata"]["name"]: container(each)["command"][-2:] for each in found}
