@@ -209,7 +209,8 @@ def test_a_further_cluster_has_its_credentials_and_its_volume_in_the_pods_of_the
 
 def test_in_a_further_cluster_the_chart_has_no_service() -> None:
     found = rendered("--set", "memberOf.cluster=west", *AGENTS_OF_WEST)
-    assert not {each["kind"] for each in found} & {"Deployment", "Service", "NetworkPolicy"}
+    assert not {each["kind"] for each in found} & {"Deployment", "Service"}
+    assert [each["metadata"]["name"] for each in kinds(found, "NetworkPolicy")] == ["gpu-quota-jobs"]
     assert [each["metadata"]["name"] for each in kinds(found, "ConfigMap")] == [FENCE]
     assert not [each for each in found if each["metadata"]["name"].endswith("-hub")]
     own = [each for each in rendered("--set", "agent.enabled=true") if each["kind"] in ("Role", "ClusterRole")]
