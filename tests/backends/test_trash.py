@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -10,13 +11,17 @@ import pytest
 from jupyter_gpu_quota.backends.job_files.trash import empty_trash
 
 
+def program(folder: Path, name: str, script: str) -> Path:
+    """A program of this name, in a folder for PATH."""
+    folder.mkdir()
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    return folder
+
+
 def failing_rm(folder: Path) -> Path:
     """A program rm that fails, in a folder for PATH."""
-    folder.mkdir()
-    program = folder / "rm"
-    program.write_text("#!/bin/sh\necho 'rm: cannot remove: Stale file handle' >&2\nexit 1\n")
-    program.chmod(0o755)
-    return folder
+    return program(folder, "rm", "echo 'rm: cannot remove: Stale file handle' >&2; exit 1")
 
 
 def test_what_cannot_be_removed_is_reported_and_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +47,14 @@ def test_folders_whose_owner_removed_its_own_permissions_are_removed(tmp_path: P
     (folder / "file").touch()
     folder.chmod(0o000)
     assert empty_trash(str(tmp_path)) == {}
+
+
+@pytest.mark.parametrize(("user", "changes"), [pytest.param(0, False, id="root"), pytest.param(1000, True, id="other")])
+def test_root_changes_no_permissions_in_a_folder_of_a_submitter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, changes: bool
+) -> None:
+    (tmp_path / "trash" / "J.1").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{program(tmp_path / 'bin', 'chmod', f'touch {tmp_path}/changed')}:/usr/bin:/bin")
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert empty_trash(str(tmp_path)) == {}
+    assert (tmp_path / "changed").exists() == changes

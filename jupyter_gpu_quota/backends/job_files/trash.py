@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 REMOVE_TIMEOUT_S = 600.0
 
 GIVE_ACCESS = ("chmod", "-R", "u+rwX")
-"""The owner of a folder may have removed its own permissions."""
+"""The owner of a folder may have removed its own permissions. Only an account that is not root needs them to remove it.
+
+Root must never change them: chmod follows a link that the owner, who may still have the folder open, puts in the place
+of a file meanwhile.
+"""
 
 REMOVE = ("rm", "-rf", "--one-file-system")
 """Not shutil.rmtree, which fails on folders that are nested deeper than Python's recursion limit."""
@@ -19,7 +24,9 @@ def empty_trash(state_dir: str) -> dict[str, str]:
     kept = {}
     for path in Path(state_dir, "trash").iterdir():
         try:
-            subprocess.run([*GIVE_ACCESS, "--", str(path)], check=False, capture_output=True, timeout=REMOVE_TIMEOUT_S)
+            if os.geteuid() != 0:
+                give = [*GIVE_ACCESS, "--", str(path)]
+                subprocess.run(give, check=False, capture_output=True, timeout=REMOVE_TIMEOUT_S)
             removed = subprocess.run(
                 [*REMOVE, "--", str(path)], check=False, capture_output=True, timeout=REMOVE_TIMEOUT_S
             )
