@@ -92,7 +92,8 @@ class StartOrder:
 class StopOrder:
     """End an attempt: notify it of the pause, send SIGTERM, and kill its remaining processes after ``grace_s``.
 
-    ``devices`` are the ids of those that it owns, none where that is not known.
+    ``devices`` are the ids of those that it owns, none where that is not known. ``ranks``: those up to this number end,
+    also where none of them was ever started.
     """
 
     job: str
@@ -101,6 +102,7 @@ class StopOrder:
     grace_s: int
     reason: str
     devices: tuple[str, ...] = ()
+    ranks: int = 1
 
 
 class JobBackend(Protocol):

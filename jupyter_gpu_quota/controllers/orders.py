@@ -58,6 +58,7 @@ def stop_order(record: JobRecord, held: Sequence[Allocation], times: Preemption,
     return StopOrder(
         job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason,
         devices=tuple(dict.fromkeys(part.device for part in held)),
+        ranks=1 + max((part.rank for part in held), default=0),
     )  # fmt: skip
 
 

@@ -173,11 +173,12 @@ class FakeJobs:
 
     def _never_starts(self, order: StopOrder) -> None:
         now = self.now()
-        fact = replace(_fact(order, 0), ended_at=now, exit_status=-15, tree_gone=True, pause_requested=True)
-        run = _Run(
-            fact=fact, script=Script(), fencing=order.fencing, begins_at=now, ends_at=now, end_status=-15, left_at=now
-        )
-        self._runs[order.job, order.attempt, 0] = run
+        for rank in range(order.ranks):
+            fact = replace(_fact(order, rank), ended_at=now, exit_status=-15, tree_gone=True, pause_requested=True)
+            self._runs[order.job, order.attempt, rank] = _Run(
+                fact=fact, script=Script(), fencing=order.fencing, begins_at=now, ends_at=now, end_status=-15,
+                left_at=now,
+            )  # fmt: skip
         self.stops.append(order)
 
     def _ask_to_leave(self, run: _Run, order: StopOrder) -> None:

@@ -131,6 +131,16 @@ def test_a_job_that_is_stopped_before_it_started_never_starts(world: Controller)
     assert [fact.started_at for fact in world.seen()] == [None]
 
 
+def test_every_rank_of_a_gang_that_is_stopped_before_it_started_ends(world: Controller) -> None:
+    world.stop("J", ranks=3)
+    for rank in range(3):
+        fact = world.until(lambda fact, rank=rank: fact.rank == rank and fact.tree_gone)  # type: ignore[misc]
+        assert (fact.started_at, fact.pause_requested) == (None, True)
+    world.start("J", "runs on", ranks=3)
+    world.wait()
+    assert [fact.started_at for fact in world.seen()] == [None] * 3
+
+
 # --- leaders ----------------------------------------------------------------------------------------------------------
 def test_an_older_leader_starts_nothing_and_a_newer_one_may(world: Controller) -> None:
     world.backend.jobs.fence(7)

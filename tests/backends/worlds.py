@@ -71,8 +71,8 @@ def passable_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def stop(job: str, *, attempt: int = 1, fencing: int = 1, grace_s: int = 600) -> StopOrder:
-    return StopOrder(job=job, attempt=attempt, fencing=fencing, grace_s=grace_s, reason="reclaimed")
+def stop(job: str, *, attempt: int = 1, fencing: int = 1, grace_s: int = 600, ranks: int = 1) -> StopOrder:
+    return StopOrder(job=job, attempt=attempt, fencing=fencing, grace_s=grace_s, reason="reclaimed", ranks=ranks)
 
 
 class LocalWorld:

@@ -344,3 +344,16 @@ def test_a_rank_that_dies_ends_the_gang_which_is_retried_once() -> None:
     world.executor.end("g", -9, rank=2)
     world.turn(20)
     assert world.state("g") is JobState.FAILED and world.executor.running() == set()
+
+
+def test_a_gang_that_is_cancelled_before_it_started_gives_back_all_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeJobs, "start", lambda self, order: None)  # the orders are lost
+        world.submit("bob", "g", ranks=4)
+        world.turn(2)
+    world.store.record([ChangeJob(job="g", actor=world.users["bob"], change="cancel")], now=world.now)
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(5)
+    assert world.state("g") is JobState.CANCELLED
+    assert world.executor.running() == {"b1", "b2", "b3", "b4"}

@@ -221,9 +221,9 @@ class SimulatedJobs:
         """End an attempt whose start order did not arrive."""
         key, saved_ms = (order.job, order.attempt), self._saved_ms.get(order.job, 0)
         self._attempts[key] = _Attempt(
-            job=order.job, attempt=order.attempt, ranks=1, nodes=frozenset(), behaviour=self.behaviour_of(order.job),
-            first_handle=None, begins_at=now, ends_at=now, exit_status=TERMINATED, initial_ms=saved_ms,
-            saved_ms=saved_ms, stop_at=now,
+            job=order.job, attempt=order.attempt, ranks=order.ranks, nodes=frozenset(),
+            behaviour=self.behaviour_of(order.job), first_handle=None, begins_at=now, ends_at=now,
+            exit_status=TERMINATED, initial_ms=saved_ms, saved_ms=saved_ms, stop_at=now,
         )  # fmt: skip
         self._schedule(key, now)
 

@@ -275,6 +275,14 @@ def lock_is_free(path: str) -> bool:
         return ours
 
 
+def test_a_rank_that_was_not_started_ends_with_the_ranks_that_were(world: LocalWorld) -> None:
+    world.executor.start(order("J", "runs on"))
+    world.ready("J", "runs on")
+    world.executor.stop(stop("J", ranks=2))
+    assert world.until(lambda fact: fact.rank == 1 and fact.tree_gone).started_at is None
+    assert world.until(lambda fact: fact.rank == 0 and fact.tree_gone).exit_status == -signal.SIGTERM
+
+
 def test_a_rank_that_lost_its_supervisor_does_not_end_the_other_ranks(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on", ranks=2))
     ranks = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.handle is not None) for rank in (0, 1)]  # type: ignore[misc]

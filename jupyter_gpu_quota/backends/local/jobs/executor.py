@@ -301,8 +301,8 @@ class LocalJobs:
         A rank without a supervisor is ended under its lock.
         """
         order = stopping.order
-        first = rank_paths(self.state_dir, order.job, order.attempt, 0)
-        waiting = self._paths_of(order.job, order.attempt) or [first]
+        ordered = [rank_paths(self.state_dir, order.job, order.attempt, rank) for rank in range(order.ranks)]
+        waiting = list({*ordered, *self._paths_of(order.job, order.attempt)})
         until = time.monotonic() + SEND_FOR_S
         while waiting := [paths for paths in waiting if not self._has_received(paths, order)]:
             if self._stopping.get((order.job, order.attempt)) is not stopping:  # it was settled, or has a new order
