@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.disk_use import Measured
 from jupyter_gpu_quota.backends.job_files.paths import RankPaths, job_directory, rank_paths
 from jupyter_gpu_quota.backends.job_files.record_files import file_lock
 from jupyter_gpu_quota.backends.local.host.processes import process
@@ -330,6 +331,35 @@ def test_after_a_reboot_nothing_is_killed_and_the_job_is_reported_as_lost(world:
     assert fact.exit_status is None and fact.ended_at is not None
 
 
+@pytest.fixture
+def reused(world: LocalWorld, state_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A running process with the id of the command of job J, whose supervisor was killed during an outage."""
+    world.executor.start(order("J", "ends with 0"))
+    world.until(lambda fact: fact.tree_gone)
+    status = world.status("J")
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as other:
+        for name in ("ended_at", "exit_status", "tree_gone"):
+            del status[name]
+        supervisor = {**status["supervisor"], "pid": os.getpid()}
+        status |= {"pid": other.pid, "supervisor": supervisor}
+        Path(rank_paths(str(state_dir), "J", 1, 0).status).write_text(json.dumps(status))
+        yield other
+        other.kill()
+
+
+def test_a_process_with_the_reused_id_of_a_command_is_not_killed(
+    world: LocalWorld, reused: subprocess.Popen[bytes]
+) -> None:
+    world.until(lambda fact: fact.tree_gone)
+    assert is_alive(reused.pid)
+
+
+def test_a_process_below_the_reused_id_of_a_supervisor_is_not_of_the_job(
+    world: LocalWorld, reused: subprocess.Popen[bytes]
+) -> None:
+    assert is_alive(reused.pid) and not world.executor.pids().get("J")
+
+
 def test_a_supervisor_notified_of_a_shutdown_reports_the_job_as_lost(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on"))
     fact = world.ready("J", "runs on")
@@ -409,6 +439,16 @@ def test_an_exit_before_the_pause_file_exists_is_not_a_pause(monkeypatch: pytest
     supervisor.request_pause("reclaimed")
     assert supervisor.status["pause_intended"] and "pause_requested" not in supervisor.status
     os.waitpid(supervisor.pid, 0)
+
+
+def test_the_id_of_a_command_that_ended_gets_no_signal(state_dir: Path) -> None:
+    supervisor, received, found = unbegun(state_dir), list[int](), Measured()
+    found.size_bytes = 2
+    supervisor.pid, supervisor.status["ended_at"] = os.getpid(), 1
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    supervisor.stop_if_over_limit("outputs", found, 1)
+    signal.signal(signal.SIGTERM, before)
+    assert supervisor.is_over_limit and not received
 
 
 # --- pause files --------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from ..host.processes import (
     is_same_process,
     is_stopped,
     kill_all,
+    process,
     processes,
     send,
 )
@@ -228,14 +229,15 @@ class LocalJobs:
         return bool(running)
 
     def pids(self) -> Mapping[str, frozenset[int]]:
-        """Live process ids by job."""
+        """Live process ids by job: below its supervisors, and in its cgroups."""
         by_parent = children(processes())
         found: dict[str, frozenset[int]] = {}
         for _, status in self._statuses():
             with contextlib.suppress(*DAMAGED):  # observe logs it
-                if not status.get("tree_gone") and status["supervisor"]["boot"] == self.boot:
-                    own = descendants(status["supervisor"]["pid"], by_parent)
-                    own |= self._enforcement.processes(status["job"], status["attempt"], status["rank"])
+                if not status.get("tree_gone"):
+                    own = self._enforcement.processes(status["job"], status["attempt"], status["rank"])
+                    if not self._is_lost(status):
+                        own |= descendants(status["supervisor"]["pid"], by_parent)
                     found[status["job"]] = found.get(status["job"], frozenset()) | own
         return found
 
@@ -401,7 +403,10 @@ class LocalJobs:
             for _, other in self._started_ranks((status["job"], status["attempt"]))
             if not other.get("tree_gone") and not self._is_lost(other)
         ]
-        found = find_marked(marks, status.get("pid"), status.get("mark")).difference(*supervised)
+        leader = process(status["pid"]) if status.get("pid") is not None else None
+        is_ours = leader is None or leader.started == status.get("pid_started")  # else the kernel used its id again
+        session = status.get("pid") if is_ours else None
+        found = find_marked(marks, session, status.get("mark")).difference(*supervised)
         found |= self._enforcement.processes(status["job"], status["attempt"], status["rank"])
         return found | (descendants(supervisor["guard"]["pid"]) if _is_guarded(supervisor) else set())
 

@@ -240,11 +240,15 @@ class Supervisor:
             make_pause_file(self.paths, f"{reason}\n{now_ms() + left_ms}\n")
 
     def terminate(self) -> None:
-        """Send SIGTERM to the session of the rank's process, and SIGCONT, because it may be stopped."""
+        """Send SIGTERM to the session of the rank's process, and SIGCONT, because it may be stopped.
+
+        Its own id is of another process, if of any, once its end was recorded.
+        """
         world = processes()
         session = {pid for pid in descendants(os.getpid(), children(world)) if world[pid].session == self.pid}
+        own = set[int]() if "ended_at" in self.status else {self.pid}
         for number in (signal.SIGTERM, signal.SIGCONT):
-            for pid in session | {self.pid}:
+            for pid in session | own:
                 send(pid, number)
 
     # --- ending ---------------------------------------------------------------------------------------------------
