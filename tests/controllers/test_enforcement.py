@@ -72,14 +72,14 @@ def test_the_driver_label_needs_the_limit_of_the_jobs_own_cgroup(setup: Enforcem
     cgroups, device = leaf_with_our_child(setup, job), setup.device_of(job)
     share_mib, other = setup.view(job)["allocations"][0]["memory_mib"], None
     try:
-        setup.limits[device] = LimitAnswer(limit_mib=share_mib)
+        setup.limits[device] = LimitAnswer(limit_mib=share_mib, is_known=True)
         setup.read(**{job: 100})
         assert setup.label(job) == ("driver", "none")
-        setup.limits[device] = LimitAnswer(limit_mib=share_mib * 2)
+        setup.limits[device] = LimitAnswer(limit_mib=share_mib * 2, is_known=True)
         setup.read(31_000, **{job: 100})
         assert setup.label(job)[0] == "cooperative", "the library reported something else later"
         assert f"{share_mib * 2} MiB, not {share_mib} MiB" in setup.view(job)["enforcement"]["why"]
-        setup.limits[device] = LimitAnswer(limit_mib=share_mib)
+        setup.limits[device] = LimitAnswer(limit_mib=share_mib, is_known=True)
         other = subprocess.Popen(["sleep", "600"])
         (cgroups.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(other.pid))
         (cgroups.root / "cgroup.procs").write_text(str(setup.child.pid))  # type: ignore[operator]
@@ -101,7 +101,7 @@ def test_a_process_outside_the_cgroup_ends_the_driver_label(setup: EnforcementSe
     job = setup.running()
     cgroups, device = leaf_with_our_child(setup, job), setup.device_of(job)
     share_mib, other = setup.view(job)["allocations"][0]["memory_mib"], subprocess.Popen(["sleep", "600"])
-    setup.limits[device] = LimitAnswer(limit_mib=share_mib)
+    setup.limits[device] = LimitAnswer(limit_mib=share_mib, is_known=True)
     found = process(other.pid)
     assert found is not None
     setup.using = {

@@ -33,8 +33,8 @@ ASK = LimitRequest(device="GPU-0", group=GROUP, mib=4096)
 def test_a_limit_is_set_read_back_and_removed(script: Script) -> None:
     script.device(0)
     script.add("system limits ok")
-    assert limits([ASK]) == [LimitAnswer(limit_mib=4096)]
-    assert limits([LimitRequest(device="GPU-0", group=GROUP)]) == [LimitAnswer(limit_mib=4096)], (
+    assert limits([ASK]) == [LimitAnswer(limit_mib=4096, is_known=True)]
+    assert limits([LimitRequest(device="GPU-0", group=GROUP)]) == [LimitAnswer(limit_mib=4096, is_known=True)], (
         "it remains after the process that set it"
     )
     (gone,) = limits([LimitRequest(device="GPU-0", group=GROUP, mib=0)])
@@ -66,6 +66,22 @@ def test_the_reported_enforcement_is_that_of_the_driver(
     script.add(*lines)
     (found,) = limits([ASK])
     assert found.limit_mib == limit_mib and why in found.why, found
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_known"),
+    [
+        pytest.param([], True, id="an older driver"),
+        pytest.param(["system limits lie"], True, id="the driver reports no limit"),
+        pytest.param(["system error nvmlInitWithFlags 9"], False, id="NVML cannot be started"),
+        pytest.param(["0 error nvmlDeviceGetHandleByUUID 15"], False, id="a lost device"),
+        pytest.param(["system limits ok", "system die nvmlDeviceSetMemoryLimits_v1"], False, id="a crash"),
+    ],
+)
+def test_a_limit_that_could_not_be_read_is_not_taken_for_none(script: Script, lines: list[str], is_known: bool) -> None:
+    script.device(0)
+    script.add(*lines)
+    assert limits([ASK])[0].is_known == is_known
 
 
 def test_a_missing_device_has_a_reason(script: Script) -> None:
@@ -225,7 +241,7 @@ def test_a_driver_without_limits_is_not_called_at_every_start(cgroups: Cgroups) 
 
     def ask(those: object) -> list[LimitAnswer]:
         asked.extend(those)  # type: ignore[arg-type]
-        return [LimitAnswer(why="NVML: Not Supported")]
+        return [LimitAnswer(why="NVML: Not Supported", is_known=True)]
 
     enforcement = RankEnforcement(cgroups, limiter=Limiter(cgroups, ask, lambda: now[0]))
     for number in range(3):

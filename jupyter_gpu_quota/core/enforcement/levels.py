@@ -95,7 +95,7 @@ class EnforcementLabel:
 class EnforcementOffer(EnforcementLabel):
     """The best enforcement that a share of one device can have, as was probed. ``why`` gives the reason for no better.
 
-    ``unsure``: the device could not be read, so nothing is known of it.
+    ``unsure``: the device, or a mechanism, could not be probed, so a better one may be possible.
     """
 
     device: str

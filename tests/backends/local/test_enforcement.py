@@ -125,7 +125,12 @@ def test_unknown_evidence_makes_no_label_stronger() -> None:
             assert not is_weaker(before.memory, after.memory) and not is_weaker(before.compute, after.compute), name
 
 
-@pytest.mark.parametrize(("evidence", "unsure"), [(NOTHING, True), (Evidence(variables={}), False), (Evidence(), True)])
+UNREAD = Evidence(variables={}, why_no_limit="the driver's library does not answer", is_limit_unread=True)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "unsure"), [(NOTHING, True), (Evidence(variables={}), False), (Evidence(), True), (UNREAD, True)]
+)
 def test_a_missing_reading_is_distinguished_from_a_contradicting_one(evidence: Evidence, unsure: bool) -> None:
     assert label(HALF, evidence).unsure == unsure
 
@@ -171,6 +176,22 @@ MACHINE = Machine(driver="615.10", root=True)
 def test_the_offers_of_a_device(device: DeviceReading, machine: Machine, milli: int, memory: str, compute: str) -> None:
     found = offer(device, machine, milli, "vision", notebook=False)
     assert (found.memory, found.compute) == (memory, compute), found
+
+
+@pytest.mark.parametrize(
+    ("device", "machine", "unsure"),
+    [
+        pytest.param({"unprobed": ("limits",)}, {}, True, id="the driver's answer was not a lasting one"),
+        pytest.param({}, {}, False, id="the driver has no limits"),
+        pytest.param({"unprobed": ("limits",)}, {"driver": "580.1"}, False, id="no such driver has limits"),
+        pytest.param({"unprobed": ("mig",)}, {}, False, id="no fraction is a MIG instance"),
+    ],
+)
+def test_a_limit_that_could_not_be_probed_is_not_taken_for_none(
+    device: dict[str, Any], machine: dict[str, Any], unsure: bool
+) -> None:
+    probed = replace(DEVICE, unavailable={"mig": "turned off", "limits": "NVML: Timeout"}, **device)
+    assert offer(probed, replace(MACHINE, **machine), 500, "vision", notebook=False).unsure == unsure
 
 
 def test_mps_is_offered_to_jobs_of_its_project_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,9 @@ class EnforcementSetup:
 
     def _limits(self, requests: Sequence[LimitRequest]) -> list[LimitAnswer]:
         self.requests += requests
-        return [self.limits.get(each.device, LimitAnswer(why="NVML: Not Supported")) for each in requests]
+        return [
+            self.limits.get(each.device, LimitAnswer(why="NVML: Not Supported", is_known=True)) for each in requests
+        ]
 
     def _probe(self) -> Reading | NoReading:
         """The devices of NVML: without the one that is ``gone``, and without the processes of ``weak``."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ....core.enforcement.levels import DeviceShare, EnforcementLabel, EnforcementLevel, EnforcementOffer, is_weaker
 from ....core.model import WHOLE_DEVICE
 from ...protocol import SIMULATED
 from ..sampling.reading import DeviceReading
-from .mechanisms import MECHANISMS, MIG, MPS, Evidence, Machine, Mechanism
+from .mechanisms import DRIVER, MECHANISMS, MIG, MPS, Evidence, Machine, Mechanism
 
 MAX_WHY_LENGTH = 600
 
@@ -23,12 +25,12 @@ def label(share: DeviceShare, evidence: Evidence) -> EnforcementLabel:
         else:
             memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
     why_unread = evidence.why_unread or (evidence.policed and evidence.why_no_memory)
-    unsure = bool(why_unread or (share.is_fraction and evidence.variables is None))
+    unsure = bool(why_unread or (share.is_fraction and (evidence.variables is None or evidence.is_limit_unread)))
     return EnforcementLabel(memory=memory, compute=compute, why="; ".join(reasons)[:MAX_WHY_LENGTH], unsure=unsure)
 
 
 def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str, *, notebook: bool) -> EnforcementOffer:
-    """The best enforcement that a share of a device could have."""
+    """The best enforcement that a share of a device could have; ``unsure``: the driver's limits may be possible."""
     if gpu_milli >= WHOLE_DEVICE:
         return EnforcementOffer(device=device.uuid, memory=EnforcementLevel.HARDWARE, compute=EnforcementLevel.HARDWARE)
     memory = compute = EnforcementLevel.NONE
@@ -38,7 +40,10 @@ def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str,
             reasons.append(f"{each.name}: {why}")
         else:
             memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
-    return EnforcementOffer(device=device.uuid, memory=memory, compute=compute, why="; ".join(reasons)[:MAX_WHY_LENGTH])
+    able = replace(device, unavailable={**device.unavailable, "limits": ""})
+    unsure = "limits" in device.unprobed and not DRIVER.probe(machine, able)
+    why = "; ".join(reasons)[:MAX_WHY_LENGTH]
+    return EnforcementOffer(device=device.uuid, memory=memory, compute=compute, why=why, unsure=unsure)
 
 
 def _stronger(one: EnforcementLevel, other: EnforcementLevel) -> EnforcementLevel:

@@ -24,10 +24,14 @@ class LimitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitAnswer:
-    """The limit that was read back; ``limit_mib`` None: there is none, and ``why``."""
+    """The limit that was read back; ``limit_mib`` None: there is none, and ``why``.
+
+    ``is_known``: the driver gave the answer, or has no limits at all. Otherwise there may be a limit that was not read.
+    """
 
     limit_mib: int | None = None
     why: str = ""
+    is_known: bool = False
 
 
 def limits(requests: Sequence[LimitRequest], *, timeout_s: float = TIMEOUT_S) -> list[LimitAnswer]:

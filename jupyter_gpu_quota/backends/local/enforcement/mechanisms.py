@@ -49,15 +49,16 @@ class Evidence:
     """Facts that were read back of one share; each fact that could not be read has its reason.
 
     ``why_unread``: the device has no recent reading. ``limit_mib`` is the driver's limit, soft and hard alike; None
-    where there is none, for the reason ``why_no_limit``. ``why_outside``: not all of its processes are in the cgroup
-    that has the limit. ``variables`` are of its first process; None: they cannot be read. ``why_no_memory``: the memory
-    of its processes is unknown. ``mps``: NVML lists MPS clients on the device. ``policed``: work above its share is
-    stopped.
+    where there is none, for the reason ``why_no_limit``; ``is_limit_unread``: there may be one. ``why_outside``: not
+    all of its processes are in the cgroup that has the limit. ``variables`` are of its first process; None: they cannot
+    be read. ``why_no_memory``: the memory of its processes is unknown. ``mps``: NVML lists MPS clients on the device.
+    ``policed``: work above its share is stopped.
     """
 
     why_unread: str = ""
     limit_mib: int | None = None
     why_no_limit: str = ""
+    is_limit_unread: bool = False
     why_outside: str = ""
     variables: Mapping[str, str] | None = None
     why_no_memory: str = ""

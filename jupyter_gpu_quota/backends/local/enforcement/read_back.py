@@ -25,7 +25,7 @@ AHEAD_MS = 60_000
 """A sample may be dated ahead of this machine's clock by this much at most."""
 
 LIMITS_EVERY_MS = 30_000
-NOT_LIMITED = "the driver was not asked: its processes have no cgroup of their own"
+NO_CGROUP = LimitAnswer(why="the driver was not asked: its processes have no cgroup of their own", is_known=True)
 NO_PROCESS = "its first process is not known yet"
 
 Rank = tuple[str, int, int]
@@ -68,13 +68,14 @@ class ReadBack:
     def _evidence(
         self, share: DeviceShare, sample: DeviceSample | None, pid: int | None, *, policed: bool, now: int
     ) -> Evidence:
-        limit, _ = self._limits.get((cgroup_of(share), share.device or ""), (LimitAnswer(why=NOT_LIMITED), 0))
+        limit, _ = self._limits.get((cgroup_of(share), share.device or ""), (NO_CGROUP, 0))
         unknown = "" if sample is None else sample.why.get(share.workload, "")
         known = sample is not None and sample.workload_memory_mib.get(share.workload) is not None
         return Evidence(
             why_unread=_why_unread(sample, now),
             limit_mib=limit.limit_mib,
             why_no_limit=limit.why,
+            is_limit_unread=not limit.is_known,
             why_outside="" if limit.limit_mib is None else self._why_outside(share, pid, sample),
             variables=None if pid is None else variables_of(pid),
             why_no_memory="" if known else unknown or "the memory of its processes was not read",

@@ -23,8 +23,10 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Set the limit of one cgroup on one device, if the request has one, then read it back. NVML is running."""
     import pynvml
 
+    from .nvml_session import PERMANENT_ERRORS
+
     if not hasattr(pynvml, "c_nvmlSetMemoryLimits_v1_t"):
-        return {"why": "this nvidia-ml-py has no memory limits; they came with 13.615"}
+        return {"why": "this nvidia-ml-py has no memory limits; they came with 13.615", "is_known": True}
     group = os.fsencode(request["group"])
     try:
         device = pynvml.nvmlDeviceGetHandleByUUID(request["device"])
@@ -35,13 +37,13 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         found = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=group)
         pynvml.nvmlDeviceGetMemoryLimits_v1(device, found)
     except pynvml.NVMLError as error:
-        return {"why": f"NVML: {error}"}
+        return {"why": f"NVML: {error}", "is_known": error.value in PERMANENT_ERRORS}
     soft, hard = _mib(found.softLimit), _mib(found.hardLimit)
     if soft is None or hard is None:
-        return {"why": "the driver reports no limit"}
+        return {"why": "the driver reports no limit", "is_known": True}
     if soft != hard:
-        return {"why": f"the driver reports a soft limit of {soft} MiB and a hard one of {hard} MiB"}
-    return {"limit_mib": hard}
+        return {"why": f"the driver reports a soft limit of {soft} MiB and a hard one of {hard} MiB", "is_known": True}
+    return {"limit_mib": hard, "is_known": True}
 
 
 def _mib(size: int) -> int | None:
@@ -58,7 +60,7 @@ def main() -> int:
 
         pynvml.nvmlInit()
     except ImportError as error:
-        answers = [{"why": f"nvidia-ml-py is not installed ({error})"}] * len(requests)
+        answers = [{"why": f"nvidia-ml-py is not installed ({error})", "is_known": True}] * len(requests)
     except pynvml.NVMLError as error:
         answers = [{"why": f"NVML cannot be started: {error}"}] * len(requests)
     else:

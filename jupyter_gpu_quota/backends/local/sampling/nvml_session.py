@@ -191,24 +191,24 @@ class Session:
             self._uses.forget(uuid)
         else:
             activity = self._uses.read(uuid, partial(self._process_rows, uuid, handle), _clock_us)
-        unavailable = self._unavailable(uuid, handle, mig) if probing else {}
-        return self._reading(identity, handle, index, (uuid, handle), percent, activity, unavailable)
+        probed = self._probe(uuid, handle, mig) if probing else {}
+        return self._reading(identity, handle, index, (uuid, handle), percent, activity, probed)
 
     def _instances(self, parent: _Identity, handle: Any, index: int, *, probing: bool) -> Iterator[DeviceReading]:
         """The MIG instances of a device. They have memory and processes of their own, but no use of each process."""
         most = self._call(parent.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle)
-        unavailable = self._unavailable(parent.uuid, handle, (1, 1)) if probing else {}
+        probed = self._probe(parent.uuid, handle, (1, 1)) if probing else {}
         for place in range(0 if isinstance(most, Unknown) else most):
             own = self._call(f"{parent.uuid}/{place}", "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
             identity = own if isinstance(own, Unknown) else self._identity(f"{parent.uuid}/{place}", own)
             if isinstance(identity, _Identity):
                 percent = self._metrics.percent(identity.uuid, handle, own)
                 unknown = Unknown(NO_PROCESS_USE)
-                yield self._reading(identity, own, index, (parent.uuid, handle), percent, unknown, unavailable)
+                yield self._reading(identity, own, index, (parent.uuid, handle), percent, unknown, probed)
 
     def _reading(
         self, identity: _Identity, handle: Any, index: int, physical: tuple[str, Any], percent: Any,
-        activity: dict[int, Use] | Unknown, unavailable: dict[str, str],
+        activity: dict[int, Use] | Unknown, probed: dict[str, Unknown | None],
     ) -> DeviceReading:  # fmt: skip
         """The reading of a device or of an instance; ``physical`` is the device, by UUID and handle."""
         uuid, device = physical
@@ -224,7 +224,9 @@ class Session:
             uuid=identity.uuid, index=index, model=identity.model, memory_mib=identity.memory_mib, parent=parent,
             processes=processes.found, mps=processes.mps, unlisted_mib=processes.unlisted_mib,
             unlisted=processes.unlisted, trouble=self._trouble(figures, uuid, device),
-            why=figures.why, unavailable=unavailable, **figures.values,
+            why=figures.why, unavailable={name: found.why if found else "" for name, found in probed.items()},
+            unprobed=tuple(name for name, found in probed.items() if found and found.code not in PERMANENT_ERRORS),
+            **figures.values,
         )  # fmt: skip
 
     # --- processes ------------------------------------------------------------------------------------------------
@@ -325,17 +327,15 @@ class Session:
                 yield _text(uuid), int(event.eventData)
 
     # --- capabilities -----------------------------------------------------------------------------------------------
-    def _unavailable(self, uuid: str, handle: Any, mig: Any) -> dict[str, str]:
-        """Why each mechanism that could enforce shares of this device is unavailable; empty where it is not."""
-        if isinstance(mig, Unknown):
-            has_mig = mig.why
-        else:
-            has_mig = "" if mig[0] == 1 else "it is turned off; an admin turns it on with nvidia-smi -mig 1"
+    def _probe(self, uuid: str, handle: Any, mig: Any) -> dict[str, Unknown | None]:
+        """Why each mechanism that could enforce shares of this device is unavailable; None where it is not."""
+        off = Unknown("it is turned off; an admin turns it on with nvidia-smi -mig 1", pynvml.NVML_ERROR_NOT_SUPPORTED)
+        has_mig = mig if isinstance(mig, Unknown) else None if mig[0] == 1 else off
         make = getattr(pynvml, "c_nvmlGetMemoryLimits_v1_t", None)
-        limits: Any = Unknown("this nvidia-ml-py does not support it")
+        limits: Any = Unknown("this nvidia-ml-py does not support it", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if make is not None:
             limits = self._call(uuid, "nvmlDeviceGetMemoryLimits_v1", handle, make(nameSpace=b"/sys/fs/cgroup"))
-        return {"mig": has_mig, "limits": limits.why if isinstance(limits, Unknown) else ""}
+        return {"mig": has_mig, "limits": limits if isinstance(limits, Unknown) else None}
 
 
 class _Figures:

@@ -59,7 +59,8 @@ class DeviceReading:
     previous reading. ``processes`` None: unknown. ``unlisted_mib`` is the used memory of the device that NVML
     attributes to no process; ``unlisted`` are processes that used it since the previous reading and are not listed.
     ``trouble``: the device reports that it cannot be used. ``why`` has the reason of each figure that is None,
-    ``unavailable`` that of each capability that was probed, empty where the device has it.
+    ``unavailable`` that of each capability that was probed, empty where the device has it; ``unprobed`` are those of
+    them whose answer may be another one later.
     """
 
     uuid: str
@@ -78,6 +79,7 @@ class DeviceReading:
     trouble: str | None = None
     why: Mapping[str, str] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    unprobed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
