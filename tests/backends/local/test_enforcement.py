@@ -31,7 +31,14 @@ from jupyter_gpu_quota.core.enforcement.levels import (
     RequiredEnforcement,
     is_weaker,
 )
-from jupyter_gpu_quota.core.enforcement.over_share import MIN_READINGS, SLACK_MIB, WARN_FOR_MS, Excess, excess_after
+from jupyter_gpu_quota.core.enforcement.over_share import (
+    FRESH_MS,
+    MIN_READINGS,
+    SLACK_MIB,
+    WARN_FOR_MS,
+    Excess,
+    excess_after,
+)
 
 HALF = DeviceShare(workload="J", device="GPU-0", gpu_milli=500, memory_mib=4000)
 WHOLE = replace(HALF, gpu_milli=1000)
@@ -231,6 +238,7 @@ def seen_at(*used: tuple[int, int | None]) -> Excess | None:
 def test_work_is_warned_and_needs_several_readings_before_it_is_stopped() -> None:
     over = seen_at((0, 5000), (10_000, 5000), (20_000, 5000))
     assert over is not None and not over.is_over(20_000) and over.is_over(WARN_FOR_MS)
+    assert not over.is_over(20_000 + FRESH_MS + 1), "it may have freed the memory since the last reading"
     one = seen_at((0, 5000))
     assert one is not None and not one.is_over(10 * WARN_FOR_MS), "one reading stops no work"
     assert MIN_READINGS > 1
@@ -248,6 +256,11 @@ def test_work_is_warned_and_needs_several_readings_before_it_is_stopped() -> Non
 )
 def test_other_workloads_are_not_warned(used: list[tuple[int, int | None]]) -> None:
     assert seen_at(*used) is None
+
+
+def test_a_countdown_begins_again_after_a_gap_in_the_readings() -> None:
+    over = seen_at((0, 5000), (10_000, 5000), (20_000, 5000), (20_001 + FRESH_MS, 5000))
+    assert over is not None and (over.since, over.readings) == (20_001 + FRESH_MS, 1)
 
 
 def test_unknown_readings_neither_reset_nor_extend_an_excess() -> None:

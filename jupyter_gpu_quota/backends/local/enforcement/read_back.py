@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from ....core.enforcement.levels import DeviceShare
+from ....core.enforcement.over_share import FRESH_MS
 from ....core.samples import DeviceSample, ProcessUse
 from ...rendering.variables import SHARE_VARIABLE
 from ..host.processes import is_same_process, processes, variables_of
@@ -17,9 +18,6 @@ from ..sampling.device_shares import MPS
 from .cgroup import Cgroups, cgroup_of
 from .limits_client import LimitAnswer, LimitRequest
 from .mechanisms import Evidence
-
-FRESH_MS = 45_000
-"""Devices are read every ten seconds: an older sample does not show the present state."""
 
 AHEAD_MS = 60_000
 """A sample may be dated ahead of this machine's clock by this much at most."""
