@@ -19,7 +19,8 @@ from .enforcement.labels import label, offer
 from .enforcement.limiter import Limiter
 from .enforcement.limits_client import LimitAnswer, LimitRequest, limits
 from .enforcement.mechanisms import Machine
-from .enforcement.read_back import Process, ReadBack
+from .enforcement.read_back import Process, ReadBack, server_processes
+from .host.processes import descendants, is_same_process, kill_all
 from .host.servers import Servers
 from .sampling.machine import probe
 from .sampling.reader_client import NoReading
@@ -98,12 +99,25 @@ class LocalEnforcement:
         return {name: label(share, evidence[name]) for name, share in shares.items()}
 
     def stop_notebook(self, order: StopNotebookOrder) -> None:
-        """Kill all processes in a notebook's cgroup, unless the order is of an older leader."""
+        """Kill a notebook's server, all below it and all in its cgroup, unless the order is of an older leader."""
         newest = read_fence(fence_file(self._state_dir))
         if order.fencing < newest:
             log.warning("notebook %s is not killed: leader %d is older than %d", order.notebook, order.fencing, newest)
             return
-        self._cgroups.kill(notebook_cgroup(order.notebook))
+        group = notebook_cgroup(order.notebook)
+        is_accepted = self._cgroups.kill(group)
+        killed = kill_all(lambda: self._cgroups.processes(group) | self._server_processes(order.notebook))
+        if not is_accepted and not killed:
+            log.warning(
+                "notebook %s is not killed: it has no cgroup, and no server of it is recorded on this machine. What is"
+                " left of it keeps its GPU memory: end the processes of its user that nvidia-smi lists",
+                order.notebook,
+            )  # fmt: skip
+
+    def _server_processes(self, notebook: str) -> set[int]:
+        """The notebook's server and all below it; none where no process is certainly its server."""
+        found = server_processes([notebook], self._servers).values()
+        return set[int]().union(*({pid} | descendants(pid) for pid, start in found if is_same_process(pid, start)))
 
     def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:
         """Remove cgroups and records that a killed hub left, of notebooks that are not among these.

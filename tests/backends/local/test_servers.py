@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcement
 from jupyter_gpu_quota.backends.local.host.processes import process, variables_of
 from jupyter_gpu_quota.backends.local.host.servers import Servers, account_of
+from jupyter_gpu_quota.backends.protocol import StopNotebookOrder
 from jupyter_gpu_quota.hub.server_enforcement import ServerEnforcement, limiter_of
+from tests.backends.worlds import is_alive
 from tests.gpu.world import share_of
 from tests.patience import PATIENCE_S, until
 
@@ -44,6 +48,28 @@ def test_a_server_is_recorded_with_its_start_and_account(
     servers.forget("N")
     servers.forget("N")
     assert servers.of("N") is None
+
+
+def test_a_server_without_a_cgroup_is_killed_with_all_below_it(servers: Servers, tmp_path: Path) -> None:
+    enforcement = LocalEnforcement(tmp_path / "state", limits=lambda requests: [], cgroup="nowhere")
+    with subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        below = int(server.stdout.readline())
+        servers.record_start("N", server.pid)
+        enforcement.stop_notebook(StopNotebookOrder(notebook="N", fencing=1, reason="over_share"))
+        assert server.wait(PATIENCE_S) == -signal.SIGKILL
+        until(lambda: not is_alive(below))
+
+
+def test_a_notebook_that_cannot_be_killed_is_logged(
+    servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    enforcement = LocalEnforcement(tmp_path / "state", limits=lambda requests: [], cgroup="nowhere")
+    servers.record_start("N", child.pid)
+    record = tmp_path / "state" / "servers" / "N.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "started": 1}))  # its id was used again
+    enforcement.stop_notebook(StopNotebookOrder(notebook="N", fencing=1, reason="over_share"))
+    assert "notebook N is not killed" in caplog.text and child.poll() is None
 
 
 @pytest.mark.parametrize("notebook", ["../N", "", "a/b", "N.json/..", "x" * 200])

@@ -129,7 +129,7 @@ class ReadBack:
             if not share.notebook and (process := self._first_of_rank(share)) is not None:
                 self._first[_rank_of(share)] = process
         if notebooks := [share.workload for share in missing if share.notebook]:
-            self._first |= _server_processes(notebooks, self.servers)
+            self._first |= server_processes(notebooks, self.servers)
         return {key: pid for key, (pid, _) in self._first.items()}
 
 
@@ -154,7 +154,7 @@ def _is_alive(process: ProcessUse) -> bool:
     return not process.places or is_same_process(int(process.handle), process.places[0][2])
 
 
-def _server_processes(notebooks: Sequence[str], records: Servers) -> dict[Rank, Process]:
+def server_processes(notebooks: Sequence[str], records: Servers) -> dict[Rank, Process]:
     """The servers that the hub recorded; where it records none, the processes whose variables name the notebook."""
     recorded = {name: server for name in notebooks if (server := records.of(name)) is not None}
     known: dict[Rank, Process] = {(name, 0, 0): (server.pid, server.started) for name, server in recorded.items()}
