@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..core.idle.activity import GpuSample, IdlePolicy, KernelRecord, KernelState, ProgramKind, ProgramRecord
-from ..core.idle.history import ActivityHistories, Report
+from ..core.idle.history import ActivityHistories, GpuUse, Report
 from ..core.idle.process_owners import Roots
 from ..store.records.activity import KeepNotes, Note, NotebookReport, NoteKind
 
@@ -22,7 +22,8 @@ SPAN_MS = 300_000
 class _Span:
     """The observations of one notebook from ``begins_at`` on: samples, and the instants of reports.
 
-    ``measured`` is the report up to which the CPU time was counted as the use of a simulated device.
+    ``use`` is that of all readings up to the last one. ``measured`` is the report up to which the CPU time was counted
+    as the use of a simulated device.
     ``slot`` grows with each span of a notebook, also when the clock was set back and under another controller.
     """
 
@@ -31,6 +32,7 @@ class _Span:
     instance: str
     samples: list[GpuSample] = field(default_factory=list)
     reports: list[int] = field(default_factory=list)
+    use: GpuUse | None = None
     measured: Report | None = None
     is_new: bool = True
 
@@ -57,8 +59,9 @@ class ActivityRecorder:
             self._over.add(name)
         self._unstored = {key: span for key, span in self._unstored.items() if key[0] in notebooks}
 
-    def read(self, notebook: str, sample: GpuSample) -> None:
+    def read(self, notebook: str, sample: GpuSample, use: GpuUse | None) -> None:
         span = self._span(notebook, sample.at)
+        span.use = use
         if span.samples and span.samples[-1].at == sample.at:
             span.samples.pop()
         span.samples.append(sample)
@@ -149,11 +152,15 @@ def _replay(histories: ActivityHistories, note: Note, policy: IdlePolicy) -> Non
             instance=document["instance"], sequence=sequence, at=at, started_at=at, kernels=(), programs=()
         )  # fmt: skip
         histories.add_report(note.subject, old, policy)
+    if (use := document.get("use")) is not None:  # notes of early releases, and those of reports alone, have none
+        histories.restore_use(note.subject, GpuUse(first_at=use[0], last_at=use[1]))
 
 
 def _note_of(name: str, span: _Span, now: int) -> Note:
     samples = [[each.at, each.percent, each.why, each.used_at, list(each.users)] for each in span.samples]
     document = {"instance": span.instance, "samples": samples, "reports": span.reports}
+    if span.use is not None:
+        document["use"] = [span.use.first_at, span.use.last_at]
     if (report := span.measured) is not None:
         document["measured"] = [report.instance, report.at, dict(report.cpu_ms)]
     return Note(kind="activity", subject=name, slot=span.slot, at=now, document=document)

@@ -178,7 +178,7 @@ class Idleness:
     def _take_sample(self, name: str, sample: GpuSample) -> bool:
         is_new = self.histories.add_sample(name, sample, self.policy)
         if is_new:
-            self.recorder.read(name, sample)
+            self.recorder.read(name, sample, self.histories.use(name))
         return is_new
 
     def _is_due(self, record: NotebookRecord, now: int) -> bool:

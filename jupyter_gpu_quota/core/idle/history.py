@@ -46,6 +46,14 @@ class Report:
     roots: Roots = field(default_factory=Roots)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """The first reading of a notebook, and the last in which its GPU was in use; None: there was none."""
+
+    first_at: int
+    last_at: int | None
+
+
 @dataclass(slots=True)
 class _NotebookHistory:
     samples: deque[GpuSample] = field(default_factory=deque)
@@ -53,9 +61,13 @@ class _NotebookHistory:
     newest: Report | None = None
     gone: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_ENDED_INSTANCES))
     used: dict[str, int] = field(default_factory=dict)
+    use: GpuUse | None = None
 
     def note_use(self, sample: GpuSample) -> None:
-        """Note the last use of each user of the GPU; none is later than the reading, even if the clock was set."""
+        """Note the last use of the GPU, and of each user; none is later than the reading, even if the clock was set."""
+        last = sample.used_at or sample.at if sample.percent else self.use and self.use.last_at
+        first_at = sample.at if self.use is None else min(self.use.first_at, sample.at)
+        self.use = GpuUse(first_at=first_at, last_at=None if last is None else min(last, sample.at))
         for name in sample.users:
             self.used.pop(name, None)
             self.used[name] = sample.used_at or sample.at
@@ -144,11 +156,18 @@ class ActivityHistories:
 
     def used_at(self, notebook: str) -> int | None:
         """When its GPU was last seen in use, or its readings began where it never was; None where that is not known."""
-        samples = self._of(notebook).samples
-        if not samples or samples[-1].percent is None:
+        sample, use = self.newest_sample(notebook), self.use(notebook)
+        if sample is None or sample.percent is None or use is None:
             return None
-        used = (sample.used_at or sample.at for sample in reversed(samples) if sample.percent)
-        return next(used, samples[0].at)
+        return use.first_at if use.last_at is None else use.last_at
+
+    def use(self, notebook: str) -> GpuUse | None:
+        """Its use of the GPU since its first reading, also that of readings which are not stored any more."""
+        return self._of(notebook).use
+
+    def restore_use(self, notebook: str, use: GpuUse) -> None:
+        """Continue from the use that a previous controller noted."""
+        self._of(notebook).use = use
 
     def _of(self, notebook: str) -> _NotebookHistory:
         return self._histories.setdefault(notebook, _NotebookHistory())

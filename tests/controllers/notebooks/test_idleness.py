@@ -12,11 +12,15 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.api.views.idle_states import policy_of
 from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.controllers.activity_records import ActivityRecorder, restored
 from jupyter_gpu_quota.controllers.idleness import machine_state_of
 from jupyter_gpu_quota.controllers.leadership.lease import FencedStore
+from jupyter_gpu_quota.core.idle.activity import GpuSample, IdlePolicy
+from jupyter_gpu_quota.core.idle.history import GpuUse
 from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
 from jupyter_gpu_quota.hub_api import HubUnavailable
 from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.records.activity import Note
 from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import Recorded, Refusal, Request
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
@@ -287,6 +291,23 @@ def test_an_observation_that_could_not_be_stored_is_stored_by_the_next_run(
     notebook.run_controller()
     (note,) = notebook.world.store.notes("activity")
     assert [sample[0] for sample in note.document["samples"]] == [notebook.now]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("noted", "use"),
+    [
+        pytest.param({"use": [1, 5]}, GpuUse(first_at=1, last_at=5), id="readings that are not stored any more"),
+        pytest.param({}, GpuUse(first_at=100, last_at=None), id="a note of an early release"),
+    ],
+)
+def test_the_last_use_of_the_gpu_is_noted_for_a_successor(noted: dict[str, Any], use: GpuUse) -> None:
+    document = {"instance": "i", "samples": [[100, 0, "", None, []]], "reports": [], **noted}
+    note = Note(kind="activity", subject="nb", slot=1, at=100, document=document)
+    assert restored([note], {}, IdlePolicy()).use("nb") == use
+    recorder = ActivityRecorder()
+    recorder.read("nb", GpuSample(at=100, percent=0), use)
+    (kept,) = recorder.note(IdlePolicy(), 100).notes  # type: ignore[union-attr]
+    assert kept.document["use"] == [use.first_at, use.last_at]  # type: ignore[attr-defined]
 
 
 def test_a_controller_that_takes_over_continues_the_countdown(notebook: Watched) -> None:

@@ -100,6 +100,15 @@ def test_the_history_is_bounded_by_the_policy() -> None:
     assert POLICY.when_nobody_waits_s // 10 < len(kept) < 2 * POLICY.when_nobody_waits_s // 10
 
 
+@pytest.mark.parametrize("first_percent", [pytest.param(0, id="never used"), pytest.param(5, id="used once")])
+def test_the_last_use_does_not_follow_the_clock_when_its_reading_is_dropped(first_percent: int) -> None:
+    histories = ActivityHistories()
+    for step in range(5_000):
+        percent = 0 if step else first_percent
+        histories.add_sample("nb", GpuSample(at=NOW + step * 10_000, percent=percent), POLICY)
+    assert histories.used_at("nb") == NOW
+
+
 @pytest.mark.parametrize(
     ("percents", "used_at"),
     [
