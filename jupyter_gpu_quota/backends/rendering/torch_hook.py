@@ -1,8 +1,8 @@
 """A start-up file of kernels: PyTorch is capped to the kernel's share as soon as it is imported.
 
 PYTHONSTARTUP names this file. It imports nothing of this package, which the kernel's interpreter may not have. It sets
-the cap when CUDA is first used, never before, because a CUDA context takes memory itself. A file that PYTHONSTARTUP
-named before is run first.
+the cap when CUDA is first used, never before, because a CUDA context takes memory itself. PyTorch does not count that
+context, so the cap is the share without it. A file that PYTHONSTARTUP named before is run first.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from typing import Any
 
 _BEFORE = "JUPYTER_GPU_QUOTA_STARTUP"
+CONTEXT_MIB = 600
+"""As in variables.py."""
 
 
 class _Watch:
-    """Finds torch by the other finders, and caps it once it has been loaded."""
+    """Finds torch by the other finders, and caps it once it has been loaded; a look-up alone changes nothing."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        from importlib.util import find_spec
-
-        spec: Any = find_spec(name)
+        others: list[Any] = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+        spec = next((found for each in others if (found := each.find_spec(name, path, target)) is not None), None)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Capping(spec.loader)
+            spec.loader = _Capping(spec.loader, self)
         return spec
 
 
 class _Capping:
     """A loader that calls the module's own loader, and then sets the cap."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, watch: Any) -> None:
+        self._loader, self._watch = loader, watch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -46,6 +46,8 @@ class _Capping:
 
     def exec_module(self, module: Any) -> None:
         self._loader.exec_module(module)
+        if self._watch in sys.meta_path:
+            sys.meta_path.remove(self._watch)
         _cap(module)
 
 
@@ -53,11 +55,17 @@ def _cap(torch: Any) -> None:
     """Set the cap when CUDA starts, for a fraction of a device; a torch without lazy calls is not capped."""
     later = getattr(getattr(torch, "cuda", None), "_lazy_call", None)
     try:
-        milli = int(os.environ.get("GPU_QUOTA_MILLI", ""))
+        milli, share_mib = (int(os.environ.get(f"GPU_QUOTA_{name}", "")) for name in ("MILLI", "MEMORY_MIB"))
     except ValueError:
         return
-    if 0 < milli < 1000 and later is not None:
-        later(lambda: torch.cuda.set_per_process_memory_fraction(milli / 1000, 0))
+    data_mib = max(share_mib - CONTEXT_MIB, share_mib // 2)
+
+    def set_cap() -> None:
+        device_mib = torch.cuda.get_device_properties(0).total_memory / (1 << 20)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, data_mib / device_mib), 0)
+
+    if 0 < milli < 1000 and data_mib > 0 and later is not None:
+        later(set_cap)
 
 
 def _run_before() -> None:

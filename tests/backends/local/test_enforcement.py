@@ -23,6 +23,7 @@ from jupyter_gpu_quota.backends.local.enforcement.mechanisms import (
     mps_variables,
 )
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading
+from jupyter_gpu_quota.backends.rendering.variables import CONTEXT_MIB
 from jupyter_gpu_quota.core.enforcement.levels import (
     STRONGEST_FIRST,
     DeviceShare,
@@ -271,35 +272,56 @@ def test_unknown_readings_neither_reset_nor_extend_an_excess() -> None:
 # --- the start-up file of kernels -------------------------------------------------------------------------------------
 TORCH = """
 calls = []
+class Properties: total_memory = 8000 << 20
 def _lazy_call(later): calls.append(later)
+def get_device_properties(device): return Properties
 def set_per_process_memory_fraction(fraction, device): print("capped", fraction, device)
 """
 USE = "import torch; print('imported'); [later() for later in torch.cuda.calls]"
+HOOK = importlib.util.find_spec("jupyter_gpu_quota.backends.rendering.torch_hook")
+
+
+def kernel(folder: Path, code: str, **variables: str) -> list[str]:
+    """The lines that code prints after the start-up file of kernels, with a stand-in for torch."""
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text("from . import cuda\n")
+    (folder / "torch" / "cuda.py").write_text(TORCH)
+    assert HOOK is not None and HOOK.origin is not None
+    code = f"exec(open({HOOK.origin!r}).read()); {code}"
+    env = {"PYTHONPATH": str(folder), "GPU_QUOTA_MEMORY_MIB": "2000", "PATH": "/usr/bin:/bin", **variables}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")[:-1]
 
 
 @pytest.mark.parametrize(
     ("milli", "before", "said"),
     [
-        pytest.param("250", "", ["imported", "capped 0.25 0"], id="a fraction, once CUDA is used and not before"),
+        pytest.param("250", "", ["imported", "capped 0.175 0"], id="a fraction, once CUDA is used and not before"),
         pytest.param("1000", "", ["imported"], id="a whole device"),
         pytest.param("", "", ["imported"], id="no share"),
         pytest.param("many", "", ["imported"], id="an invalid share"),
         pytest.param(
-            "250", "print('mine')", ["mine", "imported", "capped 0.25 0"], id="the user's start-up file runs first"
+            "250", "print('mine')", ["mine", "imported", "capped 0.175 0"], id="the user's start-up file runs first"
         ),
-        pytest.param("250", "import torch", ["imported", "capped 0.25 0"], id="the user's start-up file imports torch"),
+        pytest.param(
+            "250", "import torch", ["imported", "capped 0.175 0"], id="the user's start-up file imports torch"
+        ),
     ],
 )
-def test_pytorch_is_capped_in_kernels(tmp_path: Path, milli: str, before: str, said: list[str]) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("from . import cuda\n")
-    (tmp_path / "torch" / "cuda.py").write_text(TORCH)
+def test_pytorch_is_capped_in_kernels_without_its_context(
+    tmp_path: Path, milli: str, before: str, said: list[str]
+) -> None:
     (tmp_path / "mine.py").write_text(before)
-    spec = importlib.util.find_spec("jupyter_gpu_quota.backends.rendering.torch_hook")
-    assert spec is not None and spec.origin is not None
-    variables = {"PYTHONPATH": str(tmp_path), "GPU_QUOTA_MILLI": milli, "PATH": "/usr/bin:/bin"}
-    if before:
-        variables["JUPYTER_GPU_QUOTA_STARTUP"] = str(tmp_path / "mine.py")
-    code = f"exec(open({spec.origin!r}).read()); {USE}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, timeout=60)
-    assert done.stdout.split("\n")[:-1] == said, done.stderr
+    variables = {"JUPYTER_GPU_QUOTA_STARTUP": str(tmp_path / "mine.py")} if before else {}
+    assert kernel(tmp_path, USE, GPU_QUOTA_MILLI=milli, **variables) == said
+
+
+def test_pytorch_is_capped_after_a_library_has_looked_it_up(tmp_path: Path) -> None:
+    looks_up = "from importlib.util import find_spec; assert find_spec('torch')"
+    assert kernel(tmp_path, f"{looks_up}; {looks_up}; {USE}", GPU_QUOTA_MILLI="250") == ["imported", "capped 0.175 0"]
+
+
+def test_the_start_up_file_has_the_context_of_the_other_caps() -> None:
+    assert HOOK is not None and HOOK.origin is not None
+    assert f"\nCONTEXT_MIB = {CONTEXT_MIB}\n" in Path(HOOK.origin).read_text()
