@@ -111,11 +111,13 @@ class OutputSizes:
     def measure(self, jobs: Collection[str]) -> None:
         """Measure the outputs of these jobs, rounded up to MiB; a folder that is not there has none.
 
-        A measurement is discarded if the outputs are removed meanwhile.
+        One that is known is not measured again. A measurement is discarded if the outputs are removed meanwhile.
         """
         for job in jobs:
             found = Measured()
             with self._lock:
+                if job in self._sizes:
+                    continue
                 self._measuring[job] = found
             for _ in measure(rank_paths(self._state_dir, job, 0, 0).outputs, found):
                 pass

@@ -15,21 +15,32 @@ class Background:
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="executor")
-        self._lock, self._busy = threading.Lock(), set[Hashable]()
+        self._lock, self._busy = threading.RLock(), set[Hashable]()
+        self._requested: dict[Hashable, Callable[[], object]] = {}
         self._open = True
 
     def run(self, key: Hashable, task: Callable[[], object]) -> None:
-        """Run a task soon, unless one of the same key is queued or runs, or this is closed."""
+        """Run a task soon, in place of one of the same key that waits, and after one that runs; none once closed."""
         with self._lock:
-            if key in self._busy or not self._open:
-                return
-            self._busy.add(key)
-            future = self._pool.submit(task)
-        future.add_done_callback(lambda done: self._finish(key, done))
+            if self._open:
+                self._requested[key] = task
+                if key not in self._busy:
+                    self._submit(key)
 
-    def _finish(self, key: Hashable, future: Future[object]) -> None:
+    def _submit(self, key: Hashable) -> None:
+        self._busy.add(key)
+        self._pool.submit(self._take, key).add_done_callback(lambda done: self._finish(key, done))
+
+    def _take(self, key: Hashable) -> None:
+        with self._lock:
+            task = self._requested.pop(key)
+        task()
+
+    def _finish(self, key: Hashable, future: Future[None]) -> None:
         with self._lock:
             self._busy.discard(key)
+            if self._open and key in self._requested:
+                self._submit(key)
         try:
             error = future.exception()
         except CancelledError:

@@ -302,6 +302,8 @@ class LocalJobs:
 
         A rank without a supervisor is ended under its lock.
         """
+        if stopping.is_received and time.monotonic() < stopping.kill_at:
+            return
         order = stopping.order
         ordered = [rank_paths(self.state_dir, order.job, order.attempt, rank) for rank in range(order.ranks)]
         waiting = list({*ordered, *self._paths_of(order.job, order.attempt)})
