@@ -25,6 +25,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from ..core.amounts import counted
 from ..messages.validation import error_text, path_text
 from ..wire import ErrorView
 from ..wire.status import ReadyView
@@ -143,14 +144,22 @@ class Connection:
             return answer.read(), answer.headers
 
     def save(self, call: Call, file: IO[bytes]) -> None:
-        """Copy the body of the answer into an open file. Raises OSError where the file cannot be written."""
+        """Copy the body of the answer into an open file. Raises OSError where the file cannot be written.
+
+        Raises Unreachable for a part of the body: ``read`` of a size returns nothing where the connection ended early.
+        """
         with self.send(call) as answer:
             while True:
                 with _translated_errors(self.url):
                     part = answer.read(PART_BYTES)
                 if not part:
-                    return
+                    break
                 file.write(part)
+            if answer.length:
+                raise Unreachable(
+                    f"The gpu-quota service at {self.url} closed the connection {counted(answer.length, 'byte')} before"
+                    " the end of the file; try again."
+                )
 
     def json_of(self, call: Call) -> Any:
         """The JSON of the answer."""

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota import wire
 from jupyter_gpu_quota.client import Client, Refused, Unreachable, WrongArgument, connection, describe, watch
 from jupyter_gpu_quota.client.connection import Call, service_root
 from jupyter_gpu_quota.wire import ChangedView, ErrorView, ProgressView
-from tests.client.fake_service import QUOTA_TEXT, TOKEN, World, job_view, served
+from tests.client.fake_service import AT, QUOTA_TEXT, TOKEN, World, job_view, served
+from tests.notebook.service.raw_service import raw_service
 from tests.patience import Stopwatch
 
 
@@ -336,6 +338,23 @@ def test_an_output_with_the_longest_name_is_downloaded(world: World, client: Cli
     world.jobs["J1"] = job_view("J1")
     world.outputs["J1"] = {"n" * 255: b"text"}
     assert [path.name for path in client.download("J1", tmp_path)] == ["n" * 255]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param(b"Content-Length: 1000\r\n\r\n" + b"x" * 100, id="fewer bytes than Content-Length"),
+        pytest.param(b"Transfer-Encoding: chunked\r\n\r\n64\r\n" + b"x" * 100 + b"\r\n", id="no last chunk"),
+    ],
+)
+def test_a_part_of_an_output_is_not_taken_for_the_whole(headers: bytes, tmp_path: Path) -> None:
+    part = wire.OutputView(path="model.pt", size_bytes=1000, modified_at=AT)
+    with raw_service() as service:
+        service.answers["jobs/J1/outputs/model.pt"] = [b"HTTP/1.1 200 OK\r\n" + headers]
+        cut = Client(f"http://127.0.0.1:{service.port}/services/gpu-quota", TOKEN, environment={})
+        with pytest.raises(Unreachable):
+            cut.download("J1", tmp_path / "out", [part])
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".gpu-quota-outputs"]
 
 
 def test_a_full_disk_is_no_unreachable_service(client: Client) -> None:

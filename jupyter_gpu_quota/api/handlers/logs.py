@@ -15,7 +15,7 @@ from urllib.parse import quote
 from tornado.iostream import StreamClosedError
 
 from ...backends.protocol import MAX_OUTPUTS, LogPart, LogUnavailable, Output, OutputRefused
-from ...bundle import ArchivedFile, FileShrank, archive
+from ...bundle import ArchivedFile, archive
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubUnavailable
 from ...store.records.calls import StoreUnavailable
@@ -242,11 +242,7 @@ async def _send_archive(call: Call, record: JobRecord, files: Sequence[Output]) 
             f"Job {job} has more than {MAX_OUTPUTS} outputs, the maximum of one archive. Download files by their"
             " path, or let the job pack them.",
         )
-    try:
-        await _send(call, f"{job}.tar.gz", "application/gzip", archive(_opened(call, job, files)))
-    except FileShrank as error:
-        log.warning("the archive of job %s was sent only in part: %s", job, error)
-        call.resource.request.connection.close()  # type: ignore[union-attr]
+    await _send(call, f"{job}.tar.gz", "application/gzip", archive(_opened(call, job, files)))
 
 
 def _opened(call: Call, job: str, files: Sequence[Output]) -> Iterator[ArchivedFile]:
@@ -270,12 +266,24 @@ async def output(call: Call) -> None:
 
 
 async def _send(call: Call, name: str, content_type: str, pieces: Iterator[bytes]) -> None:
-    """Send a file, always as a download: a job's file is never shown as a page of this site."""
+    """Send a file, always as a download: a job's file is never shown as a page of this site.
+
+    An error after the first part closes the connection: an ended answer would look like the whole file.
+    """
     resource = call.resource
     resource.set_header("Content-Type", content_type)
     resource.set_header("Content-Security-Policy", "sandbox; default-src 'none'")
     resource.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{quote(name, safe='')}")
-    with contextlib.suppress(StreamClosedError):
+    is_begun = False
+    try:
         while (piece := await call.store_view.read(next, pieces, None)) is not None:
             resource.write(piece)
+            is_begun = True
             await resource.flush()
+    except StreamClosedError:
+        pass
+    except Exception as error:
+        if not is_begun:
+            raise
+        log.warning("%s was sent only in part to %s: %s", resource.request.path, call.person.name, error)
+        resource.request.connection.close()  # type: ignore[union-attr]

@@ -8,6 +8,7 @@ import os
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from jupyter_gpu_quota.api.handlers import logs
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.protocol import LogPart, LogUnavailable
+from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from tests.api.world import QUOTA, ServiceWorld
 from tests.patience import until
 
@@ -145,6 +147,29 @@ def test_an_archive_without_its_end_is_not_taken_for_a_whole_one(
     monkeypatch.setattr(logs, "os", SimpleNamespace(fstat=longer))
     with pytest.raises(http.client.IncompleteRead):
         world.get(f"jobs/{job}/outputs?archive=1")
+
+
+def test_an_output_without_its_end_is_not_taken_for_a_whole_one(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second part cannot be read, as at the end of the service."""
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(os.urandom(3 * logs.CHUNK_BYTES))
+    store_view, parts = world.services.store_view, 0
+    read = store_view.read
+
+    async def failing(function: Any, *given: Any, **more: Any) -> Any:
+        nonlocal parts
+        parts += function is next
+        if parts == 2:
+            raise StoreUnavailable("The service is ending.")
+        return await read(function, *given, **more)
+
+    monkeypatch.setattr(store_view, "read", failing)
+    with pytest.raises(http.client.IncompleteRead):
+        world.get(f"jobs/{job}/outputs/weights")
 
 
 def test_an_archive_of_too_many_files_is_refused(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
