@@ -263,17 +263,16 @@ def audit(ctx: click.Context, /, **options: Any) -> None:
 
 @calls_service
 def _list_audit(client: Client, csv_: bool, all_: bool, hashes: bool, wide: bool, json_: bool, **wanted: Any) -> None:
-    found = client.audit(**wanted)
+    found = client.audit(**wanted, limit=None if csv_ or json_ or all_ else SHOWN_ROWS)
     if csv_ and not json_:
         _print_audit_csv(found)
         return
     columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
-    shown = found if all_ or json_ else found[:SHOWN_ROWS]
-    rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in shown)
+    rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
     given = ", ".join(f"{name}={value}" for name, value in wanted.items() if value)
     empty = f"No visible decision or edit{given and f' matches {given}'}; those of your projects are listed here."
-    show(shown, columns, rows, empty=empty, json_=json_, wide=wide)
-    if more := len(found) - len(shown):
+    show(found, columns, rows, empty=empty, json_=json_, wide=wide)
+    if more := found.total - len(found):
         sys.stdout.flush()
         print_stderr(f"{counted(more, 'older row')} not shown; --all shows all, and --since, --actor or --action fewer")
 

@@ -57,6 +57,7 @@ from .connection import (
     token_of,
 )
 from .job import Job, Jobs, describe, watch
+from .listing import Listing, pages
 from .sending import OnProgress, mark_outputs, notes_of, output_target, send_folder
 from .streams import FINAL, follow_events, follow_log
 from .trackers import tracker_variables, with_tracker_variables
@@ -75,9 +76,6 @@ __all__ = [
     "describe",
     "watch",
 ]
-
-PAGE = 200
-"""Items of one request for a listing."""
 
 TAIL_BYTES, LINE_BYTES, MAX_TAIL_BYTES = 16_384, 1_024, 1 << 20
 """The end of a log in which its last lines are looked for: at first, for each line, and at most."""
@@ -219,18 +217,20 @@ class Client:
         since: str | None = None,
         search: str | None = None,
         sort: str | None = None,
-        limit: int = 1000,
+        limit: int | None = 1000,
     ) -> Jobs:
         """Jobs of the user's projects, newest first; ended ones only with ``all``, ``state``, ``since`` or ``search``.
 
         ``state``: one or several, with commas between. ``since``: submitted at this instant or later. ``search``: in
-        name and command, or the beginning of an id. ``sort``: submitted_at, state, user, project, priority or duration,
-        with "-" before it for descending.
+        name and command, or a part of an id: its beginning, or any with 4 or more characters. ``sort``: submitted_at,
+        state, user, project, priority or duration, with "-" before it for descending. ``limit`` None: all jobs; the
+        result's ``total`` is how many there are.
         """
         live = None if all or state or since or search else True
         owner: Query = {"project": project, "mine": mine or None, "user": user}
         query: Query = {**owner, "live": live, "state": state, "since": since, "search": search, "sort": sort}
-        return Jobs(self._list(JobView, "jobs", query, limit))
+        found = self._list(JobView, "jobs", query, limit)
+        return Jobs(found, found.total)
 
     def job(self, job: str) -> JobDetail:
         """One job, with its variables and every rank of every attempt."""
@@ -344,7 +344,7 @@ class Client:
     def outputs(self, job: str) -> Outputs:
         """The files in the job's outputs folder; ``truncated``: the folder has more than the service lists."""
         found, truncated, removed_at = list[OutputView](), False, None
-        for answer in self._pages(f"{_job_path(job)}/outputs", {}, 100_000):
+        for answer in pages(self._connection, f"{_job_path(job)}/outputs", {}, None):
             found += [self._connection.as_model(OutputView, item) for item in answer["items"]]
             truncated |= answer.get("truncated") is True
             removed_at = answer.get("removed_at")
@@ -526,12 +526,13 @@ class Client:
 
     def audit(
         self, *, actor: str | None = None, action: str | None = None, project: str | None = None,
-        since: str | None = None, until: str | None = None, limit: int = 10_000,
-    ) -> list[AuditView]:  # fmt: skip
+        since: str | None = None, until: str | None = None, limit: int | None = 10_000,
+    ) -> Listing[AuditView]:  # fmt: skip
         """Decisions and edits, newest first.
 
         ``actor``: a user or a part of the service; ``action``: a kind, its beginning such as "job.", or words;
-        ``since`` and ``until``: instants such as 2027-01-01T00:00:00Z.
+        ``since`` and ``until``: instants such as 2027-01-01T00:00:00Z. ``limit`` None: all; the result's ``total`` is
+        how many there are.
         """
         query: Query = {"actor": actor, "action": action, "project": project, "since": since, "until": until}
         return self._list(AuditView, "audit", query, limit)
@@ -571,22 +572,12 @@ class Client:
     def _post(self, model: type[WireModel], path: str, body: Any) -> WireModel:
         return self._connection.ask(model, Call(method="POST", path=path, body=body))
 
-    def _list(self, model: type[WireModel], path: str, query: Query, limit: int = 100_000) -> list[WireModel]:
-        pages = self._pages(path, query, limit)
-        return [self._connection.as_model(model, item) for answer in pages for item in answer["items"]]
-
-    def _pages(self, path: str, query: Query, limit: int) -> Iterator[dict[str, Any]]:
-        """The pages of a listing, each with its ``items``."""
-        seen, query = 0, arguments.checked_query(query)
-        while seen < arguments.whole_number(limit, "limit"):
-            window = {"offset": seen, "limit": min(PAGE, limit - seen)}
-            answer = self._connection.json_of(Call(path=path, query={**query, **window}))
-            if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
-                return
-            yield answer
-            seen += len(answer["items"])
-            if not answer["items"] or seen >= answer.get("_pagination", {}).get("total", 0):
-                return
+    def _list(self, model: type[WireModel], path: str, query: Query, limit: int | None = None) -> Listing[WireModel]:
+        found, total = list[WireModel](), 0
+        for answer in pages(self._connection, path, query, limit):
+            found += [self._connection.as_model(model, item) for item in answer["items"]]
+            total = answer.get("_pagination", {}).get("total", 0)
+        return Listing(found, max(total, len(found)))
 
 
 def _job_path(id_: object) -> str:

@@ -12,6 +12,7 @@ from ..wire import ExplainView, JobDetail, JobView
 from .arguments import checked_timeout_s
 from .connection import Refused, Unreachable
 from .display import html_facts, html_table, progress_display, text_table
+from .listing import Listing
 from .streams import FINAL
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ RESTART_WAIT_S = 120.0
 COLUMNS = ("id", "name", "project", "user", "GPU", "state")
 
 
-class Jobs(list[JobView]):
+class Jobs(Listing[JobView]):
     """Jobs of a listing; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:

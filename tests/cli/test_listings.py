@@ -9,6 +9,7 @@ import pytest
 from jupyter_gpu_quota.cli import tables
 from jupyter_gpu_quota.cli.listings import left_texts, storage_text
 from jupyter_gpu_quota.client import Client, Outputs
+from jupyter_gpu_quota.client.listing import Listing
 from jupyter_gpu_quota.wire.cluster import ProjectPoolView, ProjectView, StorageView, SubmitPoolView, SubmitView
 from tests.cli.commands import NEW, run
 from tests.client.fake_service import World, device_view, job_view, reason
@@ -105,7 +106,7 @@ def test_an_empty_listing_says_what_would_be_there(
     world: World, monkeypatch: pytest.MonkeyPatch, command: str, method: str, says: str
 ) -> None:
     world.jobs = {"J1": job_view("J1")}
-    empty = Outputs([], truncated=False) if method == "outputs" else []
+    empty = Outputs([], truncated=False) if method == "outputs" else Listing()
     monkeypatch.setattr(Client, method, lambda *_, **__: empty)
     for wide in ([], ["--wide"]):
         done = run(*command.split(), *wide)

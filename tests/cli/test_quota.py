@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.cli.quota import SHOWN_AFFECTED, SHOWN_ROWS
 from jupyter_gpu_quota.client import Client
-from jupyter_gpu_quota.wire import AffectedView
+from jupyter_gpu_quota.client.listing import Listing
+from jupyter_gpu_quota.wire import AffectedView, AuditView
 from jupyter_gpu_quota.wire.quota import PreviewView
 from tests.cli.commands import run
 from tests.client.fake_service import QUOTA_TEXT, World
@@ -138,18 +141,31 @@ def test_an_invalid_quota_file_is_not_sent(world: World, tmp_path: Path, content
     assert world.seen == []
 
 
-def test_the_audit_is_the_newest_rows_and_says_how_many_are_older(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (row,) = Client().audit()
-    rows = [row.model_copy(update={"seq": 1000 - n}) for n in range(SHOWN_ROWS + 3)]
-    monkeypatch.setattr(Client, "audit", lambda *_, **__: rows)
+def test_the_audit_is_the_newest_rows_and_says_how_many_are_older(world: World) -> None:
+    world.audit_rows = SHOWN_ROWS + 3
     newest = run("audit")
-    assert len(newest.stdout.splitlines()) == 1 + SHOWN_ROWS and newest.stdout.splitlines()[1].startswith("1000")
+    assert len(newest.stdout.splitlines()) == 1 + SHOWN_ROWS and newest.stdout.splitlines()[1].startswith("53")
     assert newest.stderr == "3 older rows not shown; --all shows all, and --since, --actor or --action fewer\n"
-    assert len(run("audit", "--all").stdout.splitlines()) == 1 + len(rows)
-    assert len(json.loads(run("audit", "--json").stdout)) == len(rows)
-    assert len(run("audit", "--csv").stdout.splitlines()) == 1 + len(rows)
+    assert len(run("audit", "--all").stdout.splitlines()) == 1 + world.audit_rows
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--all"])
+def test_a_whole_audit_has_no_limit_and_each_row_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    world.audit_rows, world.written_meanwhile, limits, audit = 450, 3, list[int | None](), Client.audit
+
+    def noting_limit(client: Client, **wanted: Any) -> Listing[AuditView]:
+        limits.append(wanted["limit"])
+        return audit(client, **wanted)
+
+    monkeypatch.setattr(Client, "audit", noting_limit)
+    printed = run("audit", option).stdout
+    if option == "--json":
+        seqs = [row["seq"] for row in json.loads(printed)]
+    else:
+        seqs = [int(re.split("[ ,]", line)[0]) for line in printed.splitlines()[1:]]
+    assert (seqs, limits) == (list(range(450, 0, -1)), [None])
 
 
 def test_the_audit_is_a_table_a_document_and_a_sheet(world: World) -> None:

@@ -84,7 +84,7 @@ Ask = Callable[[Client], object]
         pytest.param(lambda c: c.logs("x", attempt="a"), "attempt: 'a' is not a whole number", id="an attempt as word"),
         pytest.param(lambda c: c.logs("x", rank=-1), "rank: -1 is less than 0", id="a rank below none"),
         pytest.param(lambda c: c.download("x", "d", ["a"]), "is not a list of files", id="names for outputs"),
-        pytest.param(lambda c: c.jobs(limit=None), "limit: nothing is not a whole number", id="no limit"),
+        pytest.param(lambda c: c.jobs(limit="all"), "limit: 'all' is not a whole number", id="a word for a limit"),
         pytest.param(lambda c: c.jobs(project=NO_UTF_8), "project: it has bytes", id="a filter that is not text"),
         pytest.param(lambda c: c.usage(since=[1]), "from: a list is not text", id="a list for an instant"),
         pytest.param(lambda c: c.preview(None), "text: nothing is not text; give the text of", id="no quota file"),

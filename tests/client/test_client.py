@@ -197,8 +197,15 @@ def test_a_dry_run_stores_nothing(world: World, client: Client) -> None:
 def test_listings_read_all_pages(world: World, client: Client) -> None:
     world.jobs = {f"J{i}": job_view(f"J{i}") for i in range(450)}
     assert len(client.jobs()) == 450
-    assert len(client.jobs(limit=201)) == 201
+    some = client.jobs(limit=201)
+    assert (len(some), some.total) == (201, 450)
     assert world.paths("GET") == ["jobs"] * 5
+
+
+def test_each_row_is_listed_once_while_others_are_written(world: World, client: Client) -> None:
+    world.audit_rows, world.written_meanwhile = 450, 3
+    found = client.audit()
+    assert [row.seq for row in found] == list(range(450, 0, -1))
 
 
 def test_ended_jobs_are_listed_when_all_are_asked_for(world: World, client: Client) -> None:

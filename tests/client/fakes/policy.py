@@ -74,8 +74,13 @@ class Audit(Fake):
             message = "All 2 rows are intact." if self.world.whole_audit else "Row 2 does not follow from row 1."
             self.answer(wire.VerifiedView(whole=self.world.whole_audit, rows=2, message=message))
             return
-        row = wire.AuditView(
-            seq=1,
+        self.items(range(self.world.audit_rows, 0, -1), self.row)
+        self.world.audit_rows += self.world.written_meanwhile
+
+    @staticmethod
+    def row(seq: int) -> wire.AuditView:
+        return wire.AuditView(
+            seq=seq,
             at=AT,
             actor="=ann",
             who="=ann",
@@ -87,7 +92,6 @@ class Audit(Fake):
             previous="0",
             hash="1",
         )
-        self.items([row])
 
 
 class Recovery(Fake):

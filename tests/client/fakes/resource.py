@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -73,9 +74,9 @@ class Fake(web.RequestHandler):
         self.set_status(status)
         self.finish(json.dumps(self.lengthened(body.model_dump(mode="json") | self.world.extra)))
 
-    def items(self, found: list[Any]) -> None:
+    def items(self, found: Sequence[Any], view: Callable[[Any], BaseModel] = lambda each: each) -> None:
         offset, limit = int(self.query.get("offset", 0)), int(self.query.get("limit", 100))
-        page = [each.model_dump(mode="json") for each in found[offset : offset + limit]]
+        page = [view(each).model_dump(mode="json") for each in found[offset : offset + limit]]
         pagination = {"offset": offset, "limit": limit, "total": len(found)}
         self.finish({"items": self.lengthened({"page": page})["page"], "_pagination": pagination})
 

@@ -107,6 +107,9 @@ class World:
     cut: int = 0
     refuse: wire.ErrorView | None = None
     whole_audit: bool = True
+    audit_rows: int = 1
+    written_meanwhile: int = 0
+    """Rows of the audit that are written after each request for some."""
     own_accounts: bool | None = None
     deployment: wire_status.DeploymentView | None = None
     devices: list[wire.DeviceView] = field(default_factory=list)
