@@ -69,6 +69,9 @@ def jobs(client: Client, all_: bool, wide: bool, json_: bool, **filters: Any) ->
         show(found, NARROW_JOB_COLUMNS, rows, empty=empty, json_=json_, states=True, notes=notes)
     else:
         show(found, JOB_COLUMNS, map(_job_row, found), empty=empty, json_=json_, wide=wide, states=True)
+    if more := found.total - len(found):
+        sys.stdout.flush()  # before the sentence, also if stdout and stderr are one file
+        print_stderr(f"and {more} more; --project, --mine, --user, --state, --since and --search list fewer")
 
 
 def _no_jobs_text(*, all_: bool, filtered: bool) -> str:

@@ -55,7 +55,7 @@ def me(client: Client, json_: bool) -> None:
     rows += [("training", text) for project in found_projects for text in left_texts(project)]
     rows += [("outputs", text) for project in found_projects if (text := storage_text(project))]
     rows += [("slice", _slice_text(each)) for each in client.notebooks() if each.user == found.name]
-    states = Counter(job.state for job in client.jobs(mine=True))
+    states = Counter(job.state for job in client.jobs(mine=True, limit=None))
     rows.append(("jobs", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))))
     print_facts(rows)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from ..client import FINAL, Client
+from ..core.model import JobState
 from ..wire import JobView, NotebookView
 from .session import USAGE, fail
 
@@ -15,6 +16,7 @@ WHOLE_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 MIN_ID_PART = 4
 """The fewest characters of a part of an id; shorter ones match by chance."""
 MAX_LISTED = 10
+LIVE = ",".join(state for state in JobState if state not in FINAL)
 
 
 def job_of(client: Client, name_or_id: str, *, live: bool = False) -> str:
@@ -25,9 +27,8 @@ def job_of(client: Client, name_or_id: str, *, live: bool = False) -> str:
     """
     if WHOLE_ID.fullmatch(name_or_id) or not name_or_id.strip():
         return name_or_id
-    jobs = client.jobs(all=True)
-    found = _matching(name_or_id, [job for job in jobs if job.state not in FINAL]) if live else []
-    return _single_id(name_or_id, found or _matching(name_or_id, jobs))
+    found = _matching(name_or_id, client.jobs(search=name_or_id, state=LIVE, limit=None)) if live else []
+    return _single_id(name_or_id, found or _matching(name_or_id, client.jobs(search=name_or_id, limit=None)))
 
 
 def workload_of(client: Client, name_or_id: str) -> str:
@@ -35,7 +36,8 @@ def workload_of(client: Client, name_or_id: str) -> str:
     if WHOLE_ID.fullmatch(name_or_id) or not name_or_id.strip():
         return name_or_id
     slices = [each for each in client.notebooks() if name_or_id == each.id or _is_part(name_or_id, each.id)]
-    return _single_id(name_or_id, [*_matching(name_or_id, client.jobs(all=True)), *slices])
+    jobs = client.jobs(search=name_or_id, limit=None)
+    return _single_id(name_or_id, [*_matching(name_or_id, jobs), *slices])
 
 
 def _matching(name_or_id: str, jobs: Sequence[JobView]) -> list[JobView]:

@@ -13,6 +13,9 @@ COLUMNS = ("id", "submitted_at", "user", "project", "state", "priority", "first_
 STATES = {state.value: at for at, state in enumerate(JobState)}
 Columns = Mapping[str, Any]
 
+MIN_ID_PART = 4
+"""The fewest characters that are searched anywhere in an id; fewer would be in many ids by chance."""
+
 
 def jobs_where(which: JobFilter) -> Where:
     """The conditions of a filter."""
@@ -30,7 +33,7 @@ def jobs_where(which: JobFilter) -> Where:
         at_least={} if which.since is None else {"submitted_at": which.since},
         text={}
         if not which.search
-        else {"id": (which.search.upper(), True), "searched": (which.search.lower(), False)},
+        else {"id": (which.search.upper(), len(which.search) < MIN_ID_PART), "searched": (which.search.lower(), False)},
     )
 
 

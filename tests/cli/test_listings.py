@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_gpu_quota.cli import tables
 from jupyter_gpu_quota.cli.listings import left_texts, storage_text
-from jupyter_gpu_quota.client import Client, Outputs
+from jupyter_gpu_quota.client import Client, Jobs, Outputs
 from jupyter_gpu_quota.client.listing import Listing
 from jupyter_gpu_quota.wire.cluster import ProjectPoolView, ProjectView, StorageView, SubmitPoolView, SubmitView
 from tests.cli.commands import NEW, run
@@ -182,3 +182,11 @@ def test_what_is_left_for_jobs_in_words(ceiling_left: int | None, expected: str)
 def test_the_help_of_usage_explains_its_columns() -> None:
     text = " ".join(run("usage", "--help").stdout.split())
     assert "KNOWN is the part of the allocated time with readings" in text and "UTILISED, the used part" in text
+
+
+def test_jobs_says_how_many_it_does_not_list(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.jobs = {"J1": job_view("J1")}
+    assert run("jobs").stderr == ""
+    monkeypatch.setattr(Client, "jobs", lambda *_, **__: Jobs([job_view("J1")], 4))
+    for options in ([], ["--wide"], ["--json"]):
+        assert run("jobs", *options).stderr.startswith("and 3 more; --project, --mine,")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.commands import NEW, OLD, run, two_jobs
-from tests.client.fake_service import World
+from tests.client.fake_service import World, job_view
 
 ABOUT_A_JOB = ("job", "logs", "hold", "release", "cancel", "clone", "outputs", "rerun", "explain")
 
@@ -52,3 +52,18 @@ def test_an_id_that_would_change_the_path_is_not_sent(world: World, word: str) -
     done = run("cancel", word)
     assert done.exit_code == 2 and f"'{word}' is not an id" in done.stderr
     assert world.paths("POST") == []
+
+
+@pytest.mark.parametrize(("command", "word"), [("hold", "letters"), ("explain", "B7XZ"), ("logs", "letters")])
+def test_a_job_is_found_behind_any_number_of_newer_ones(world: World, command: str, word: str) -> None:
+    world.jobs = {f"J{n}": job_view(f"J{n}", state="failed") for n in range(1_000)} | two_jobs()
+    assert run(command, word).exit_code == 0
+    assert any(f"/{NEW}" in f"/{path}" for _, path, _, _ in world.seen)
+
+
+def test_a_running_job_behind_newer_ones_makes_a_name_ambiguous(world: World) -> None:
+    newer = {"J0": job_view("J0", name="letters", state="running")}
+    world.jobs = newer | {f"J{n}": job_view(f"J{n}", state="queued") for n in range(1, 1_000)} | two_jobs()
+    done = run("cancel", "letters")
+    assert (done.exit_code, world.paths("POST")) == (2, [])
+    assert "'letters' matches 2; give the id of one:" in done.stderr

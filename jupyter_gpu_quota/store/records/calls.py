@@ -51,8 +51,9 @@ class JobFilter:
     """The jobs of a listing. ``projects`` None means all; ``user`` narrows to one owner; ``live`` to unfinished ones.
 
     ``since``: jobs submitted at that instant or later; ``search``: jobs whose name or command contains the text, in
-    upper or lower case, or whose id begins with it. ``reader`` sees their own jobs, those of the projects in
-    ``member_of`` (None: of all) that are not private, and private ones of the projects in ``led``.
+    upper or lower case, or whose id begins with it or, from 4 characters on, contains it. ``reader`` sees their own
+    jobs, those of the projects in ``member_of`` (None: of all) that are not private, and private ones of the projects
+    in ``led``.
     """
 
     projects: tuple[str, ...] | None = None

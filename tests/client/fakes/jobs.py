@@ -19,7 +19,11 @@ class Jobs(Fake):
         found = list(self.world.jobs.values())
         if "live" in self.query:
             found = [job for job in found if job.state not in ("succeeded", "failed", "cancelled")]
-        self.items([self.plain(job) for job in found])
+        if "state" in self.query:
+            found = [job for job in found if job.state in self.query["state"].split(",")]
+        if text := self.query.get("search", "").lower():
+            found = [job for job in found if text in " ".join([job.id, job.name, *job.command]).lower()]
+        self.items(found, self.plain)
 
     @staticmethod
     def plain(job: wire.JobDetail) -> wire.JobView:
