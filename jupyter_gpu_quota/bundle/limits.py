@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import re
 from dataclasses import dataclass
 
 MIB = 1 << 20
 MAX_PATH_LENGTH = 1024
 MAX_NAME_LENGTH = 255
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that end or turn a line of a terminal; other marks and spaces occur in names that people give."""
+SURROGATES = re.compile("[\ud800-\udfff]")
+"""Python's form of bytes that are not UTF-8."""
 
 
 class BundleRefused(Exception):
@@ -35,10 +40,17 @@ def path_parts(name: str) -> tuple[str, ...]:
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in parts:
         raise BundleRefused(f"the bundle has the path {shown}, which leaves its folder.")
-    if not name.isprintable():
-        raise BundleRefused(f"the bundle has a name with control characters: {shown}.")
-    if len(os.fsencode(name)) > MAX_PATH_LENGTH or any(len(os.fsencode(part)) > MAX_NAME_LENGTH for part in parts):
-        raise BundleRefused(
-            f"the bundle has a path longer than {MAX_PATH_LENGTH} bytes, or {MAX_NAME_LENGTH} in one name: {shown}."
-        )
+    if fault := name_fault(name):
+        raise BundleRefused(f"the bundle has a name that {fault}: {shown}.")
     return parts
+
+
+def name_fault(name: str) -> str | None:
+    """What a bundle does not allow in a path, such as "has control characters"; None for an allowed one."""
+    if SURROGATES.search(name):
+        return "is not UTF-8"
+    if CONTROL.search(name):
+        return "has control characters"
+    if len(name.encode()) > MAX_PATH_LENGTH or any(len(part.encode()) > MAX_NAME_LENGTH for part in name.split("/")):
+        return f"is longer than {MAX_PATH_LENGTH} bytes, or {MAX_NAME_LENGTH} in one part"
+    return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .ignore import OUTPUTS_MARK, Ignored
-from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, path_parts
+from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, name_fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,8 @@ def _files_to_pack(
 
 
 def _add_entry(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    path_parts(name)
+    if fault := name_fault(name):
+        raise BundleRefused(f"The name {name[:100]!r} {fault}: rename it, or list it in .gpuquotaignore.")
     entry = tarfile.TarInfo(name)
     try:
         if path.is_dir():

@@ -83,6 +83,40 @@ def test_links_and_pipes_are_skipped_with_a_notice(project: Path, tmp_path: Path
     assert check(bundle.path) == 4
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("Screenshot 2027-05-01 at 3.12.04\u202fPM.png", id="a narrow space, of macOS"),
+        pytest.param("売上\u3000表.csv", id="an ideographic space"),
+        pytest.param("a\u00a0b.txt", id="a space without a break"),
+        pytest.param("\U0001f469\u200d\U0001f52c.txt", id="a joined emoji"),
+    ],
+)
+def test_names_with_spaces_and_joined_characters_are_packed(project: Path, tmp_path: Path, name: str) -> None:
+    (project / name).write_text("x")
+    with pack(project, tmp_path / "b").path.open("rb") as file:
+        unpack(file, tmp_path / "out")
+    assert (tmp_path / "out" / name).read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        pytest.param(b"caf\xe9.txt", "is not UTF-8", id="Latin-1"),
+        pytest.param(b"a\nb.txt", "has control characters", id="a line end"),
+        pytest.param("a\u202eb".encode(), "has control characters", id="a change of the direction"),
+    ],
+)
+def test_a_name_that_is_not_packed_has_advice(project: Path, tmp_path: Path, name: bytes, fault: str) -> None:
+    Path(os.fsdecode(os.fsencode(project) + b"/" + name)).write_text("x")
+    with pytest.raises(BundleRefused) as refused:
+        pack(project, tmp_path / "b")
+    assert repr(os.fsdecode(name)) in str(refused.value)
+    assert f" {fault}: rename it, or list it in .gpuquotaignore." in str(refused.value)
+    (project / ".gpuquotaignore").write_bytes(name.replace(b"\n", b"?").replace(b"\xe9", b"?") + b"\n")
+    assert pack(project, tmp_path / "b").files
+
+
 EVERYTHING = {"a.py", "data/x.bin", "data/keep.bin", "sub/data/y.bin"}
 
 
