@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 MIB = 1 << 20
+RATIO_FREE_BYTES = 10 * MIB
+"""Unpacked bytes without a limit of the ratio: short repetitive texts compress well."""
 MAX_PATH_LENGTH = 1024
 MAX_NAME_LENGTH = 255
 
@@ -27,6 +29,10 @@ class BundleLimits:
     unpacked_bytes: int = 1024 * MIB
     files: int = 20_000
     ratio: int = 200
+
+    def most_unpacked(self, packed_bytes: int) -> int:
+        """The most bytes to which so many packed ones may unpack."""
+        return min(self.unpacked_bytes, max(RATIO_FREE_BYTES, packed_bytes * self.ratio))
 
 
 DEFAULT_LIMITS = BundleLimits()

@@ -7,12 +7,17 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from .ignore import OUTPUTS_MARK, Ignored
 from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, name_fault
+
+MAX_NAMED = 3
+"""The largest files that a refusal names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,71 +44,134 @@ def pack(
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
     It leaves out the files that ``.gitignore`` and ``.gpuquotaignore`` name (:mod:`.ignore`), and links, sockets,
-    pipes, virtual environments and downloaded outputs, which ``skipped`` lists. ``on_file`` is called with each name
-    before it is packed. ``extra`` are more files by name, which replace those of the folder. Raises BundleRefused for a
-    missing folder, a size or a number of files above the limit, and a name or a file that cannot be packed.
+    pipes, unreadable folders, virtual environments and downloaded outputs, which ``skipped`` lists. ``on_file`` is
+    called with each name before it is packed. ``extra`` are more files by name, which replace those of the folder.
+    Raises BundleRefused for a missing folder, a size or a number of files above the limit, and a name or a file that
+    cannot be packed; ``into`` is never larger than the limit.
     """
     root, skipped, ignored_by_git = Path(directory), list[str](), list[str]()
     if not root.is_dir():
         raise BundleRefused(f"{root} is not a folder; --dir names the folder whose files the job needs.")
-    count = 0
+    more = sorted((extra or {}).items())
+    found = _found_files(root, limits, dict(more), skipped, ignored_by_git)
+    too_large = _too_large(f"{root} is larger than {limits.packed_bytes // MIB} MiB when packed", found)
     with (
         Path(into).open("wb") as raw,
-        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+        gzip.GzipFile("", "wb", 6, _Limited(raw, limits.packed_bytes, too_large), mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path, name in _files_to_pack(root, "", Ignored.of(root), skipped, ignored_by_git):
-            if extra and name in extra:
-                continue
+        for each in found:
             if on_file is not None:
-                on_file(name)
-            _add_entry(archive, path, name)
-            count += 1
-            _check_limits(raw.tell(), count, limits, root)
-        for name, content in sorted((extra or {}).items()):
+                on_file(each.name)
+            _add_entry(archive, each.path, each.name)
+        for name, content in more:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
-            count += 1
+        unpacked = archive.offset + tarfile.BLOCKSIZE
     size = Path(into).stat().st_size
-    _check_limits(size, count, limits, root)
+    if unpacked > limits.most_unpacked(size):
+        most = f"more than {limits.most_unpacked(size) // MIB} MiB, the most of a bundle of {size} bytes"
+        raise _too_large(f"{root} would unpack to {most}", found)
     return Bundle(
         path=Path(into),
         digest=digest_of(into),
         size_bytes=size,
-        files=count,
+        files=len(found) + len(more),
         skipped=tuple(skipped),
         ignored_by_git=tuple(ignored_by_git),
     )
 
 
+class _Found(NamedTuple):
+    """A file or a folder to pack; a folder has 0 bytes."""
+
+    path: Path
+    name: str
+    size_bytes: int
+
+
+def _too_large(why: str, found: Sequence[_Found]) -> BundleRefused:
+    """The refusal of a folder, with its largest files."""
+    largest = sorted(found, key=lambda each: (-each.size_bytes, each.name))[:MAX_NAMED]
+    named = ", ".join(f"{each.name} ({each.size_bytes / MIB:.1f} MiB)" for each in largest)
+    return BundleRefused(
+        f"{why}. The largest are {named}; list files that jobs do not need in .gpuquotaignore, and read data from a"
+        " mount."
+    )
+
+
+class _Limited:
+    """A file that is written up to a size; a longer one raises the refusal."""
+
+    def __init__(self, file: BinaryIO, most_bytes: int, refusal: BundleRefused) -> None:
+        self.file, self.most_bytes, self.refusal = file, most_bytes, refusal
+
+    def write(self, data: bytes) -> int:
+        if self.file.tell() + len(data) > self.most_bytes:
+            raise self.refusal
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _found_files(
+    root: Path, limits: BundleLimits, extra: Mapping[str, bytes], skipped: list[str], ignored_by_git: list[str]
+) -> list[_Found]:
+    """What is packed of a folder, without the files that ``extra`` replaces. Raises BundleRefused."""
+    try:
+        walked = _files_to_pack(root, "", Ignored.of(root), skipped, ignored_by_git)
+        found = list(islice((each for each in walked if each.name not in extra), limits.files + 1))
+    except OSError as error:
+        advice = "make it readable, or list it in .gpuquotaignore."
+        raise BundleRefused(f"{error.filename} cannot be read: {error.strerror}; {advice}") from error
+    if len(found) + len(extra) > limits.files:
+        raise BundleRefused(
+            f"{root} has more than {limits.files} files; list files that jobs do not need in .gpuquotaignore."
+        )
+    if sum(each.size_bytes for each in found) > limits.unpacked_bytes:
+        raise _too_large(f"{root} has files of more than {limits.unpacked_bytes // MIB} MiB", found)
+    return found
+
+
 def _files_to_pack(
     folder: Path, prefix: str, ignored: Ignored, skipped: list[str], ignored_by_git: list[str]
-) -> Iterator[tuple[Path, str]]:
+) -> Iterator[_Found]:
+    """The files and folders below a folder, in order. Raises OSError, and BundleRefused for a name."""
     for path in sorted(folder.iterdir()):
         name = prefix + path.name
         is_folder = path.is_dir() and not path.is_symlink()
         if ignored(name, is_folder=is_folder):
             if ignored.only_by_git(name, is_folder=is_folder):
                 ignored_by_git.append(f"{name}/" if is_folder else name)
-            continue
-        if is_folder and (path / "pyvenv.cfg").is_file():
-            skipped.append(f"{name} is a virtual environment, and was left out")
-        elif is_folder and (path / OUTPUTS_MARK).is_file():
-            skipped.append(f"{name} has downloaded outputs, and was left out; to send it, remove {name}/{OUTPUTS_MARK}")
+        elif reason := _reason_to_skip(path, name, is_folder=is_folder):
+            skipped.append(f"{name} {reason}")
+        elif fault := name_fault(name):
+            raise BundleRefused(f"The name {name[:100]!r} {fault}: rename it, or list it in .gpuquotaignore.")
         elif is_folder:
-            yield path, name
+            yield _Found(path, name, 0)
             below = f"{name}/"
             yield from _files_to_pack(path, below, ignored.inside(path, below), skipped, ignored_by_git)
-        elif path.is_symlink() or not path.is_file():
-            skipped.append(f"{name} is {'a link' if path.is_symlink() else 'not a regular file'}, and was left out")
         else:
-            yield path, name
+            yield _Found(path, name, path.stat().st_size)
+
+
+def _reason_to_skip(path: Path, name: str, *, is_folder: bool) -> str | None:
+    """Why a bundle has no such file or folder; None for one that is packed."""
+    if not is_folder:
+        kind = "a link" if path.is_symlink() else "not a regular file"
+        return f"is {kind}, and was left out" if path.is_symlink() or not path.is_file() else None
+    if not os.access(path, os.R_OK | os.X_OK):
+        return "may not be read, and was left out"
+    if (path / "pyvenv.cfg").is_file():
+        return "is a virtual environment, and was left out"
+    if (path / OUTPUTS_MARK).is_file():
+        return f"has downloaded outputs, and was left out; to send it, remove {name}/{OUTPUTS_MARK}"
+    return None
 
 
 def _add_entry(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    if fault := name_fault(name):
-        raise BundleRefused(f"The name {name[:100]!r} {fault}: rename it, or list it in .gpuquotaignore.")
     entry = tarfile.TarInfo(name)
     try:
         if path.is_dir():
@@ -115,19 +183,8 @@ def _add_entry(archive: tarfile.TarFile, path: Path, name: str) -> None:
             entry.size, entry.mode = status.st_size, 0o755 if status.st_mode & 0o111 else 0o644
             archive.addfile(entry, file)
     except OSError as error:
-        raise BundleRefused(f"{name} cannot be packed: {error.strerror or 'it changed while it was read'}.") from error
-
-
-def _check_limits(size: int, files: int, limits: BundleLimits, root: Path) -> None:
-    if files > limits.files:
-        raise BundleRefused(
-            f"{root} has more than {limits.files} files; list files that jobs do not need in .gpuquotaignore."
-        )
-    if size > limits.packed_bytes:
-        raise BundleRefused(
-            f"{root} is larger than {limits.packed_bytes // MIB} MiB when packed; list files that jobs do not need in "
-            ".gpuquotaignore, and read data from a mount."
-        )
+        why = error.strerror or "it changed while it was read"
+        raise BundleRefused(f"{name} cannot be packed: {why}; .gpuquotaignore names files to leave out.") from error
 
 
 def digest_of(path: str | os.PathLike[str]) -> str:

@@ -14,16 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, path_parts
+from .limits import DEFAULT_LIMITS, BundleLimits, BundleRefused, path_parts
 
 BLOCK = 512
 CHUNK = 1 << 20
 MAX_HEADER = 1 << 16
 MAX_RECORDS = 100
 """Records of one extended header; other tools write a dozen, and very many short ones would take hours."""
-
-RATIO_FREE_BYTES = 10 * MIB
-"""Unpacked bytes without a limit of the ratio: short repetitive texts compress well."""
 
 
 def check(path: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS) -> int:
@@ -81,7 +78,7 @@ def _checked_entries(file: IO[bytes], limits: BundleLimits) -> Iterator[_Entry]:
     packed = os.fstat(file.fileno()).st_size
     if packed > limits.packed_bytes:
         raise BundleRefused(f"the bundle has {packed} bytes; the limit is {limits.packed_bytes}.")
-    limit = min(limits.unpacked_bytes, max(RATIO_FREE_BYTES, packed * limits.ratio))
+    limit = limits.most_unpacked(packed)
     kinds: dict[tuple[str, ...], bool] = {}
     for entry in _entries(_Stream(gzip.GzipFile(fileobj=file, mode="rb"), limit)):
         if not entry.parts:

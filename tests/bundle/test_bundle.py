@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -9,6 +10,7 @@ import os
 import random
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -188,7 +190,16 @@ def test_git_s_ignore_files_are_obeyed_and_noted(
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        pytest.param(BundleLimits(packed_bytes=1 << 20), "larger than 1 MiB", id="too large"),
+        pytest.param(
+            BundleLimits(packed_bytes=1 << 20),
+            r"larger than 1 MiB when packed\. The largest are noise \(2\.0 MiB\), ",
+            id="too large",
+        ),
+        pytest.param(
+            BundleLimits(unpacked_bytes=1 << 20),
+            r"files of more than 1 MiB\. The largest are noise \(2\.0 MiB\), ",
+            id="too large when unpacked",
+        ),
         pytest.param(BundleLimits(files=3), "more than 3 files", id="too many files"),
     ],
 )
@@ -196,8 +207,40 @@ def test_a_folder_beyond_the_limits_is_not_packed(
     project: Path, tmp_path: Path, limits: BundleLimits, expected: str
 ) -> None:
     (project / "noise").write_bytes(random.Random(1).randbytes(2 << 20))
-    with pytest.raises(BundleRefused, match=expected):
+    with pytest.raises(BundleRefused, match=f"{expected}.*gpuquotaignore"):
         pack(project, tmp_path / "b", limits)
+    assert not (tmp_path / "b").exists() or (tmp_path / "b").stat().st_size <= limits.packed_bytes
+
+
+def test_a_folder_that_is_refused_by_the_service_is_refused_before_it_is_sent(project: Path, tmp_path: Path) -> None:
+    """It compresses so well that the service takes it for a bomb."""
+    (project / "zeros.log").write_bytes(bytes(20 << 20))
+    with pytest.raises(BundleRefused, match=r"unpack to more than 10 MiB.* The largest are zeros\.log \(20\.0 MiB\)"):
+        pack(project, tmp_path / "b")
+    with pytest.raises(BundleRefused, match="unpacks to more than"):
+        check(tmp_path / "b")
+
+
+def test_an_unreadable_folder_is_skipped_with_a_notice(project: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """For root, who runs the tests in a container, every folder is readable."""
+    (project / "lost+found").mkdir()
+    (project / "lost+found" / "x").touch()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "lost+found" and access(path, mode))
+    bundle = pack(project, tmp_path / "b")
+    assert bundle.skipped == ("lost+found may not be read, and was left out",)
+    assert check(bundle.path) == 4
+
+
+def test_a_folder_that_cannot_be_listed_is_refused_with_its_name(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(folder: Path) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", failing)
+    with pytest.raises(BundleRefused, match=f"{project} cannot be read: Input/output error; .*gpuquotaignore"):
+        pack(project, tmp_path / "b")
 
 
 def test_a_file_instead_of_a_folder_is_refused(project: Path, tmp_path: Path) -> None:
