@@ -46,8 +46,8 @@ class ServiceHandler(APIHandler):
     def initialize(self, service: Service, submissions: Submissions) -> None:
         self.service, self.submissions = service, submissions
         self._work: asyncio.Task[None] | None = None
-        # background reads of the sidebar are not activity of the user
-        self._track_activity = self.request.method != "GET"
+        # background requests of the sidebar are not activity of the user
+        self._track_activity = self.request.method != "GET" and not _is_dry_run(self.request.body)
 
     def compute_etag(self) -> None:
         """None: the ETag is the one that the service sent."""
@@ -119,6 +119,16 @@ class ServiceHandler(APIHandler):
             self.finish(set_content_type=self._headers["Content-Type"])
         else:
             self.request.connection.close()  # type: ignore[union-attr]
+
+
+def _is_dry_run(body: bytes) -> bool:
+    """Whether a request changes nothing, as those that the sidebar sends while a form is filled in."""
+    try:
+        found = json.loads(body) if len(body) <= MAX_REQUEST_BYTES else None
+    except (ValueError, RecursionError):
+        return False
+    job = found.get("request", found) if isinstance(found, dict) else None
+    return isinstance(job, dict) and job.get("dry_run") is True
 
 
 def unavailable_text(error: ServiceUnavailable, *, changes: bool) -> str:
@@ -212,6 +222,10 @@ class Jobs(ServiceHandler):
 
 class Notes(ServiceHandler):
     """``POST gpu-quota/notes``: the notes on the files of a job that would be submitted from a folder."""
+
+    def initialize(self, service: Service, submissions: Submissions) -> None:
+        super().initialize(service, submissions)
+        self._track_activity = False
 
     @web.authenticated
     @authorized

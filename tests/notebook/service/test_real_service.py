@@ -147,7 +147,7 @@ def test_a_change_from_a_browser_needs_its_xsrf_token(lab: Lab) -> None:
         assert (sent.status, "starts_now" in sent.read().decode()) == (200, True)
 
 
-def test_reading_is_no_activity_of_the_user_and_a_change_is(lab: Lab) -> None:
+def test_background_requests_are_no_activity_of_the_user_and_a_change_is(lab: Lab) -> None:
     def last() -> str:
         return str(lab.server.call("GET", "/api/status?no_track_activity=1")[1]["last_activity"])
 
@@ -156,8 +156,11 @@ def test_reading_is_no_activity_of_the_user_and_a_change_is(lab: Lab) -> None:
     lab.ask("GET", "idle")
     lab.ask("GET", "api/jobs")
     lab.ask("GET", "status")
+    assert lab.ask("POST", "api/jobs", {"command": ["true"], "dry_run": True})[0] == 200
+    assert lab.ask("POST", "jobs", {"request": {"command": ["true"], "dry_run": True}})[0] == 200
+    assert lab.ask("POST", "notes", {"request": {"command": ["true"]}})[0] == 200
     assert last() == before
-    lab.ask("POST", "api/jobs", {"command": ["true"], "dry_run": True})
+    lab.ask("POST", "api/jobs", {"command": ["true"]})
     assert last() > before
 
 
