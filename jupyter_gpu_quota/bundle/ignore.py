@@ -32,10 +32,11 @@ DEFAULTS = (
 class Pattern:
     """One line of the ignore file in the folder ``below``, which ends in / or is empty for the packed folder itself.
 
-    ``anchored``: it has a slash and matches whole paths below that folder; ``includes``: it begins with ``!``.
+    ``anchored``: it has a slash and matches whole paths below that folder, by one of ``texts``, which begin with a
+    slash then; ``includes``: it begins with ``!``.
     """
 
-    text: str
+    texts: tuple[str, ...]
     anchored: bool
     only_folders: bool
     includes: bool
@@ -44,9 +45,11 @@ class Pattern:
     @classmethod
     def of(cls, line: str, below: str = "") -> Pattern:
         text = line.removeprefix("!")
-        bare = text.rstrip("/").removeprefix("**/").removeprefix("\\")
+        whole = text.rstrip("/")
+        bare = whole.removeprefix("**/").removeprefix("\\")
+        rooted = f"/{'**/' if whole.startswith('**/') else ''}{bare.lstrip('/')}"
         return cls(
-            text=bare.lstrip("/"),
+            texts=_alternatives(rooted) if "/" in bare else (bare,),
             anchored="/" in bare,
             only_folders=text.endswith("/"),
             includes=line.startswith("!"),
@@ -56,7 +59,16 @@ class Pattern:
     def matches(self, path: str, *, is_folder: bool) -> bool:
         if not path.startswith(self.below) or (self.only_folders and not is_folder):
             return False
-        return fnmatchcase(path.removeprefix(self.below) if self.anchored else path.rpartition("/")[2], self.text)
+        name = f"/{path.removeprefix(self.below)}" if self.anchored else path.rpartition("/")[2]
+        return any(fnmatchcase(name, text) for text in self.texts)
+
+
+def _alternatives(text: str) -> tuple[str, ...]:
+    """The pattern, and those without a ``**`` between slashes, which also matches no folder."""
+    head, between, tail = text.partition("/**/")
+    if not between:
+        return (text,)
+    return tuple(f"{head}{slash}{rest[1:]}" for rest in _alternatives(f"/{tail}") for slash in ("/", "/*/"))
 
 
 @dataclass(frozen=True, slots=True)

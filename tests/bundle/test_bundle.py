@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.bundle import BundleLimits, BundleRefused, BundleStore, check, pack, unpack
+from jupyter_gpu_quota.bundle.ignore import Pattern
 
 DAY_S = 86_400
 
@@ -142,6 +143,30 @@ def test_the_ignore_file_is_obeyed(tmp_path: Path, lines: str, left: set[str]) -
     with pack(root, tmp_path / "b").path.open("rb") as file:
         unpack(file, tmp_path / "out")
     assert set(tree(tmp_path / "out")) == left | {".gpuquotaignore"}
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "matches"),
+    [
+        pytest.param("**/secrets/key.pem", "secrets/key.pem", True, id="at the top"),
+        pytest.param("**/secrets/key.pem", "x/y/secrets/key.pem", True, id="a path below any folder"),
+        pytest.param("**/secrets/key.pem", "xsecrets/key.pem", False, id="whole names"),
+        pytest.param("**/logs/*.log", "sub/logs/a.log", True, id="a path with a star below any folder"),
+        pytest.param("a/**/b", "a/b", True, id="no folder between"),
+        pytest.param("a/**/b", "a/x/y/b", True, id="folders between"),
+        pytest.param("a/**/b", "x/a/b", False, id="from the top"),
+        pytest.param("a/**/b", "ab", False, id="a slash between"),
+        pytest.param("a/**/**/b/**/c", "a/b/c", True, id="several"),
+        pytest.param("/**/b", "b", True, id="after a leading slash"),
+        pytest.param("a/**", "a/x", True, id="all in a folder"),
+        pytest.param("**/x", "y/x", True, id="a name at any depth"),
+        pytest.param("/data", "data", True, id="a leading slash"),
+        pytest.param("/data", "sub/data", False, id="a leading slash, below"),
+    ],
+)
+def test_two_stars_match_any_number_of_folders(line: str, path: str, matches: bool) -> None:
+    assert Pattern.of(line).matches(path, is_folder=False) is matches
+    assert Pattern.of(line, "sub/").matches(f"sub/{path}", is_folder=False) is matches
 
 
 @pytest.mark.parametrize(
