@@ -58,7 +58,7 @@ from .connection import (
 )
 from .job import Job, Jobs, describe, watch
 from .listing import Listing, pages
-from .sending import OnProgress, mark_outputs, notes_of, output_target, send_folder
+from .sending import OnProgress, left_out_notes, mark_outputs, notes_of, output_target, send_folder
 from .streams import FINAL, follow_events, follow_log
 from .trackers import tracker_variables, with_tracker_variables
 
@@ -197,14 +197,19 @@ class Client:
         directory: str | Path,
         *,
         on_file: Callable[[str], object] | None = None,
+        on_note: Callable[[str], object] | None = None,
         extra: Mapping[str, bytes] | None = None,
     ) -> str:
         """Pack a folder, send it unless this user has sent it before, and return its digest.
 
-        ``on_file`` is called with the name of each file before it is packed; what it raises ends the call. ``extra``
-        are more files, by name; they replace those of the folder.
+        ``on_file`` is called with the name of each file before it is packed; what it raises ends the call. ``on_note``
+        is called with each sentence about files that were left out. ``extra`` are more files, by name; they replace
+        those of the folder.
         """
-        return send_folder(self._connection, directory, on_file=on_file, extra=extra).digest
+        bundle = send_folder(self._connection, directory, on_file=on_file, extra=extra)
+        for note in left_out_notes(bundle) if on_note is not None else ():
+            on_note(note)
+        return bundle.digest
 
     def jobs(
         self,

@@ -86,14 +86,18 @@ def _script_of(command: Sequence[str]) -> str | None:
 
 def notes_of(bundle: Bundle, command: Sequence[str], directory: str | Path) -> tuple[str, ...]:
     """Notes for the sender of a bundle: a script that its command names and that is not there, the files left out."""
+    return (*missing_script_notes(command, directory), *left_out_notes(bundle))
+
+
+def left_out_notes(bundle: Bundle) -> tuple[str, ...]:
+    """Notes on the files of the folder that the bundle lacks."""
     left_out = bundle.ignored_by_git
-    notes = (*missing_script_notes(command, directory), *bundle.skipped)
     if not left_out:
-        return notes
+        return bundle.skipped
     named = ", ".join(left_out[:MAX_NAMED_FILES])
     more = f" and {len(left_out) - MAX_NAMED_FILES} more" if len(left_out) > MAX_NAMED_FILES else ""
     note = (
         f"Not sent, because .gitignore names them: {named}{more}. A line !{left_out[0]} in .gpuquotaignore includes the"
         " first."
     )
-    return (*notes, note)
+    return (*bundle.skipped, note)

@@ -100,8 +100,12 @@ class GPUMagics(Magics):
         client.request(command, **options)  # checks the arguments before anything is packed
         if given.dry_run:
             return client.dry_run(command, **options)
-        bundle = client.put_bundle(given.dir, extra={SCRIPT: cell.encode()})
+        notes = list[str]()
+        bundle = client.put_bundle(given.dir, on_note=notes.append, extra={SCRIPT: cell.encode()})
         job = client.submit(command, dir=None, bundle=bundle, **options)
+        job.notes = tuple(notes)
+        for note in notes:
+            print(note, file=sys.stderr)
         if given.job is not None:
             self.variables[given.job] = job
         if not given.wait:

@@ -122,6 +122,17 @@ def test_a_named_environment_replaces_the_kernels_python(kernel: Kernel) -> None
     assert said.startswith("UsageError: ") and "torch-2" in said
 
 
+def test_a_submitted_cell_has_notes_on_the_files_that_were_not_sent(kernel: Kernel, folder: Path) -> None:
+    (folder / "linked.py").symlink_to("model.py")
+    try:
+        outputs = kernel.run("%%gpu_submit --job noted\nprint(1)")
+    finally:
+        (folder / "linked.py").unlink()
+    said = "linked.py is a link, and was left out\n"
+    assert [(each.name, each.text) for each in outputs if each.output_type == "stream"] == [("stderr", said)]
+    assert kernel.text("print(noted.notes[0])") == said
+
+
 @pytest.mark.parametrize(
     ("cell", "says"),
     [

@@ -75,24 +75,29 @@ class ServiceHandler(APIHandler):
             self.refuse(413, "too_large", f"The body is larger than {MAX_REQUEST_BYTES} bytes, the limit.")
         return self._finished
 
-    async def proxy_request(self, path: str, body: bytes = b"") -> None:
-        """Send the request to a path below ``api/v1`` with this server's token, and pass the answer."""
+    async def proxy_request(self, path: str, body: bytes = b"", **more: object) -> None:
+        """Send the request to a path below ``api/v1`` with this server's token, and pass the answer.
+
+        ``more`` are added to the members of an answer that is not a refusal.
+        """
         headers = {name: self.request.headers[name] for name in REQUEST_HEADERS if name in self.request.headers}
         sent = {**headers, **self.service.headers, "User-Agent": f"jupyter-gpu-quota/{__version__}"}
         request = Request(method=self.request.method or "", url=self.service.url(path), headers=sent, body=body)
         try:
             async with Exchange(request) as answer:
-                await self._send(answer)
+                await self._send(answer, more)
         except ServiceUnavailable as error:
             self._end_without_answer(error)
 
-    async def _send(self, answer: Exchange) -> None:
+    async def _send(self, answer: Exchange, more: Mapping[str, object]) -> None:
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         has_body = answer.status not in (204, NOT_MODIFIED)
         if has_body and (kind not in {JSON, *STREAMED_TYPES} or 300 <= answer.status < 400):
             why = f"the answer with HTTP status {answer.status} is not the service's"
             raise ServiceUnavailable(why, may_be_processed=False)
         body = await _read_all(answer) if kind == JSON or not has_body else b""
+        if more and answer.status in (200, 201):
+            body = json.dumps({**json.loads(body), **more}).encode()
         self.set_status(answer.status)
         for name in RESPONSE_HEADERS:
             if name in answer.headers:
@@ -202,7 +207,10 @@ class Status(ServiceHandler):
 
 
 class Jobs(ServiceHandler):
-    """``POST gpu-quota/jobs``: pack a folder of this server, send it, and queue a job; answers as ``POST jobs``."""
+    """``POST gpu-quota/jobs``: pack a folder of this server, send it, and queue a job.
+
+    The answer is that of ``POST jobs`` with ``notes``: sentences about the files that were not sent, if there are any.
+    """
 
     @web.authenticated
     @authorized
@@ -217,7 +225,8 @@ class Jobs(ServiceHandler):
         except NotSubmitted as error:
             self.refuse(error.status, error.reason, str(error))
         else:
-            await self.proxy_request("jobs", json.dumps(ready).encode())
+            more = {"notes": list(ready.notes)} if ready.notes else {}
+            await self.proxy_request("jobs", json.dumps(ready.request).encode(), **more)
 
 
 class Notes(ServiceHandler):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .connection import Service
 
@@ -25,6 +25,16 @@ class _Cancelled(Exception):
     """The browser closed the request."""
 
 
+class Prepared(NamedTuple):
+    """A job request with the digest of the packed folder, or with the folder of a live job.
+
+    ``notes``: sentences about the files of the folder that were not sent.
+    """
+
+    request: dict[str, Any]
+    notes: Sequence[str] = ()
+
+
 class Submissions:
     """Prepares job requests. ``root``: the folder of this server's contents; None if they are not files."""
 
@@ -33,8 +43,8 @@ class Submissions:
         self.root = None if root is None else Path(os.path.abspath(Path(root).expanduser()))  # noqa: PTH100 - links stay
         self._thread = ThreadPoolExecutor(1, "gpu-quota-pack")
 
-    async def prepare(self, request: Mapping[str, Any], folder: str) -> dict[str, Any]:
-        """The job request with the digest of the packed folder, or with the folder of a live job.
+    async def prepare(self, request: Mapping[str, Any], folder: str) -> Prepared:
+        """Pack and send the folder of a job, unless it is live.
 
         A request that is cancelled ends the packing at the next file. Raises NotSubmitted.
         """
@@ -60,7 +70,7 @@ class Submissions:
             return []
         return list(missing_script_notes(command, path))
 
-    def _prepared(self, request: Mapping[str, Any], folder: str, cancelled: threading.Event) -> dict[str, Any]:
+    def _prepared(self, request: Mapping[str, Any], folder: str, cancelled: threading.Event) -> Prepared:
         from ...client import Client, Refused, Unreachable, WrongArgument
         from ...client.arguments import build_message, live_directory, runnable
         from ...client.trackers import with_tracker_variables
@@ -76,12 +86,13 @@ class Submissions:
             checked = build_message(JobRequest, given)
             given["command"] = runnable(checked.command)
             if checked.dry_run or checked.bundle is not None:
-                return given
-            path = self.path_of(folder)
+                return Prepared(given)
+            path, notes = self.path_of(folder), list[str]()
             if checked.live:
-                return {**given, "directory": live_directory(path)}
+                return Prepared({**given, "directory": live_directory(path)})
             client = Client(self.service.root, self.service.token, environment={})
-            return {**given, "bundle": client.put_bundle(path, on_file=stop_if_cancelled)}
+            digest = client.put_bundle(path, on_file=stop_if_cancelled, on_note=notes.append)
+            return Prepared({**given, "bundle": digest}, notes)
         except WrongArgument as error:
             raise NotSubmitted(400, "invalid", error.message) from None
         except Refused as error:
@@ -95,7 +106,7 @@ class Submissions:
             sentence = "The contents of this server are not files on its machine, so no folder can be packed."
             raise NotSubmitted(409, "no_files", sentence)
         shown = folder[:80]
-        if not folder.isprintable() or ".." in folder.split("/"):
+        if "\0" in folder or ".." in folder.split("/"):
             raise NotSubmitted(400, "bad_path", f"{shown!r} is not a folder of this server's contents.")
         path = self.root / folder.strip("/")
         if not path.is_dir():

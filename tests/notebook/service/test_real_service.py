@@ -225,6 +225,19 @@ def test_a_folder_becomes_a_job_with_its_bundle(lab: Lab) -> None:
     assert lab.world.services.bundles.has(job["bundle"])
 
 
+def test_a_job_has_notes_on_the_files_that_were_not_sent(lab: Lab) -> None:
+    work = lab.folder / "left\u3000out"  # a folder's name may have such a space
+    work.mkdir()
+    (work / "train.py").write_text("print(1)")
+    (work / "link").symlink_to("train.py")
+    (work / "weights.pt").touch()
+    (work / ".gitignore").write_text("*.pt")
+    status, job = lab.submit(work.name)
+    assert (status, job["state"], job["notes"][0]) == (201, "queued", "link is a link, and was left out")
+    assert job["notes"][1].startswith("Not sent, because .gitignore names them: weights.pt.")
+    assert "notes" not in lab.submit(work.name, dry_run=True)[1]
+
+
 def test_a_live_job_runs_in_the_folder_and_nothing_is_packed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     (lab.folder / "live").mkdir()
     monkeypatch.setenv("HOME", str(lab.folder))  # of the service: it has the home of the notebook
