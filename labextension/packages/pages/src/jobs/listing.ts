@@ -21,6 +21,8 @@ export class JobListing {
   private current = EMPTY;
   private readonly listeners = new Set<() => void>();
   private query: (() => JobsQuery) | null = null;
+  /** The query whose jobs are kept; another one than `query` until that has an answer. */
+  private answered: (() => JobsQuery) | null = null;
   /** Grows with each read, so that the answer of an older one is dropped. */
   private turn = 0;
   private reading = false;
@@ -59,13 +61,16 @@ export class JobListing {
     void this.read(0, Math.min(LARGEST, Math.max(FIRST, this.current.jobs.length)));
   };
 
-  private async read(offset: number, limit: number): Promise<void> {
-    if (this.query === null) {
+  private async read(from: number, limit: number): Promise<void> {
+    const asked = this.query;
+    if (asked === null) {
       return;
     }
     const turn = ++this.turn;
     this.reading = true;
-    const query = { ...this.query(), offset: String(offset), limit: String(limit) };
+    const isSameQuery = asked === this.answered;
+    const offset = isSameQuery ? from : 0;
+    const query = { ...asked(), offset: String(offset), limit: String(limit) };
     const found = await this.model.transport.service.jobsPage(query).catch((error: Error) => error);
     if (turn !== this.turn) {
       return;
@@ -76,9 +81,10 @@ export class JobListing {
       this.rereadSoon(REREAD_EVERY_MS);
       return;
     }
+    this.answered = asked;
     const before = this.current.jobs.slice(0, offset);
     const known = new Set(before.map(job => job.id));
-    const after = offset === 0 ? this.current.jobs.slice(found.items.length, found.items.length === limit ? undefined : 0) : [];
+    const after = isSameQuery && offset === 0 && found.items.length === limit ? this.current.jobs.slice(limit) : [];
     found.items.forEach(job => known.add(job.id));
     const added = found.items.filter(job => offset === 0 || !before.some(one => one.id === job.id));
     this.set({ jobs: [...before, ...added, ...after.filter(job => !known.has(job.id))], total: found.total, loading: false, error: '' });
