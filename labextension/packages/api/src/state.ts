@@ -66,7 +66,10 @@ export function countdownOf(idle: Idle | null | undefined, now: number): Countdo
   return idle ? { idle, freeAt: idle.free_in_ms === null ? null : now + idle.free_in_ms } : null;
 }
 
-/** The state after the event `changed`, which has complete views of the changed objects; some of them may be new. */
+/**
+ * The state after the event `changed`, which has complete views of the changed objects; some of them may be new. Before the
+ * first read, which finds the user, events make no state `live`.
+ */
 export function applyChange(state: State, change: Changed, now: number): State {
   const jobs = new Map(state.jobs);
   for (const job of change.jobs) {
@@ -76,8 +79,7 @@ export function applyChange(state: State, change: Changed, now: number): State {
   const notebook = change.notebooks.find(one => one.id === state.notebookId);
   return {
     ...state,
-    connection: 'live',
-    message: '',
+    ...(state.me !== null && { connection: 'live', message: '' }),
     jobs: change.jobs.length > 0 ? limited(jobs, MAX_JOBS) : state.jobs,
     jobsTotal: state.jobsTotal + added,
     notebook: notebook ?? state.notebook,

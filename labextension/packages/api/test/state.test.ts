@@ -28,6 +28,12 @@ test('a change without jobs keeps the same map, so that nothing is drawn again',
   expect(applyChange(before, change(), 0).jobs).toBe(before.jobs);
 });
 
+test('a change makes a state live again, but not before the user is known', () => {
+  const away = { ...world(), connection: 'unavailable', message: 'It cannot be reached.' } as const;
+  expect(applyChange(away, change(), 0)).toMatchObject({ connection: 'live', message: '' });
+  expect(applyChange({ ...away, me: null }, change(), 0)).toMatchObject({ connection: 'unavailable', message: away.message });
+});
+
 test.each([
   ['queued', 'running', 1, 'started'],
   ['paused', 'running', 2, 'resumed'],
