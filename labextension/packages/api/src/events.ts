@@ -16,7 +16,10 @@ export interface StreamHandlers {
   onAlive(alive: boolean): void;
 }
 
-/** The service sends a heartbeat every 5 s. A proxy may keep a connection open after its other end is gone. */
+/**
+ * The longest silence, before the headers of the answer too. The service sends a heartbeat every 5 s. A proxy may keep a
+ * connection open after its other end is gone.
+ */
 const STREAM_TIMEOUT_MS = 15_000;
 const FIRST_RETRY_MS = 1_000;
 const MAX_RETRY_MS = 30_000;
@@ -39,14 +42,21 @@ export async function follow(
   while (!signal.aborted) {
     const attempt = new AbortController();
     const stop = (): void => attempt.abort();
+    let silence: ReturnType<typeof setTimeout> | undefined;
+    const hear = (): void => {
+      clearTimeout(silence);
+      silence = setTimeout(stop, STREAM_TIMEOUT_MS);
+    };
     signal.addEventListener('abort', stop, { once: true });
     try {
+      hear();
       const response = await open(lastId, attempt.signal);
+      hear();
       await refuse(response);
       if (response.body === null) {
         throw new Error('the stream has no body');
       }
-      await readEvents(response.body, stop, event => {
+      await readEvents(response.body, hear, event => {
         lastId = event.id ?? lastId;
         retryMs = FIRST_RETRY_MS;
         handlers.onAlive(true);
@@ -60,6 +70,7 @@ export async function follow(
         throw error;
       }
     } finally {
+      clearTimeout(silence);
       attempt.abort();
       signal.removeEventListener('abort', stop);
     }
@@ -83,7 +94,7 @@ async function refuse(response: Response): Promise<void> {
 
 async function readEvents(
   body: ReadableStream<Uint8Array>,
-  stop: () => void,
+  hear: () => void,
   onEvent: (event: StreamEvent) => void,
 ): Promise<void> {
   const parser = createParser({
@@ -91,19 +102,16 @@ async function readEvents(
   });
   const decoder = new TextDecoder();
   const reader = body.getReader();
-  let silence = setTimeout(stop, STREAM_TIMEOUT_MS);
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) {
         return;
       }
-      clearTimeout(silence);
-      silence = setTimeout(stop, STREAM_TIMEOUT_MS);
+      hear();
       parser.feed(decoder.decode(value, { stream: true }));
     }
   } finally {
-    clearTimeout(silence);
     reader.cancel().catch(() => undefined);
   }
 }
