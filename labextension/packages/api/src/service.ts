@@ -68,13 +68,15 @@ const BY_STATUS: Record<number, string> = {
   401: 'Your session has expired. Log in again.',
   403: 'Your session has expired, or you may not do this. Log in again.',
   404: 'The Jupyter server does not know this address. Is its extension jupyter_gpu_quota enabled?',
+  500: 'The server failed to answer. Try again; if it fails again, an admin finds the cause in its log.',
 };
 
-/** The error of a response that is not ok, from the service or from a proxy. */
+/** The error of a response that is not ok. Only the service and this server's extension give a reason with their message. */
 export function errorOf(status: number, body: unknown): ServiceError {
   const said = (typeof body === 'object' && body !== null ? body : {}) as Record<string, unknown>;
-  const message = typeof said.message === 'string' && said.message ? said.message : (BY_STATUS[status] ?? `${UNAVAILABLE} (status ${status})`);
-  return new ServiceError(status, typeof said.reason === 'string' ? said.reason : '', message);
+  const reason = typeof said.reason === 'string' ? said.reason : '';
+  const message = reason !== '' && typeof said.message === 'string' ? said.message : '';
+  return new ServiceError(status, reason, message || (BY_STATUS[status] ?? `${UNAVAILABLE} (status ${status})`));
 }
 
 interface Answered<T> {

@@ -16,3 +16,12 @@ test.each([
 ])('%s is a refusal of the job only if the service has examined it', (_, failure, expected) => {
   expect(isRefusal(failure)).toBe(expected);
 });
+
+test.each([
+  ['the service', 422, said, said.message],
+  ['a Jupyter server whose handler failed', 500, { message: 'Unhandled error', reason: null, traceback: '' }, /^The server failed to answer\./],
+  ['a Jupyter server that lacks the XSRF token', 403, { message: "'_xsrf' argument missing from POST", reason: null }, /Log in again\.$/],
+  ['a proxy', 502, null, /cannot be reached.*\(status 502\)$/],
+])('an error of %s is a sentence for its user', (_, status, body, expected) => {
+  expect(errorOf(status, body).message).toMatch(expected);
+});
