@@ -1,8 +1,8 @@
 /** The state of one front end: read once, then changed by the event stream. */
 
 import type { StreamEvent } from './events';
-import type { Change, Changed, Job, JobRequest } from './service';
-import { ServiceError } from './service';
+import type { Change, Changed, Job, JobRequest, Repeat } from './service';
+import { isRefusal, newKey, ServiceError } from './service';
 import { followShared } from './shared';
 import { applyChange, applyJob, countdownOf, INITIAL_STATE, MAX_JOBS, notificationsOf, withUse } from './state';
 import type { JobNotification, State, WaitingKernel } from './state';
@@ -24,6 +24,8 @@ export class Model {
   private arrived: Changed[] = [];
   private following = false;
   private rereading: ReturnType<typeof setInterval> | undefined;
+  /** The idempotency keys of repeated jobs that have no answer yet, by action and job. */
+  private readonly repeatKeys = new Map<string, string>();
   private readonly changeListeners = new Set<(change: Changed | null) => void>();
   status: ServerStatus | null = null;
 
@@ -89,8 +91,21 @@ export class Model {
     }
   }
 
-  async repeat(id: string, again: 'clone' | 'rerun', secrets: Readonly<Record<string, string>> = {}): Promise<Job> {
-    return this.withJob(await this.transport.service.repeat(id, again, secrets));
+  /** Queue a job again. What is repeated after a failure queues no second job, unless the service has refused it. */
+  async repeat(id: string, again: Repeat, secrets: Readonly<Record<string, string>> = {}): Promise<Job> {
+    const action = `${again} ${id}`;
+    const key = this.repeatKeys.get(action) ?? newKey();
+    this.repeatKeys.set(action, key);
+    try {
+      const job = await this.transport.service.repeat(id, again, key, secrets);
+      this.repeatKeys.delete(action);
+      return this.withJob(job);
+    } catch (error) {
+      if (isRefusal(error)) {
+        this.repeatKeys.delete(action);
+      }
+      throw error;
+    }
   }
 
   async submit(request: JobRequest, folder: string, signal: AbortSignal): Promise<Job> {

@@ -34,6 +34,7 @@ export type AuditRow = Schemas['AuditView'];
 export type Verified = Schemas['VerifiedView'];
 export type Usage = Schemas['UsageView'];
 export type Change = 'hold' | 'release' | 'cancel';
+export type Repeat = 'clone' | 'rerun';
 export type Fetch = (request: Request) => Promise<Response>;
 
 /** The service or a server on the way refused; `status` is HTTP's, 0 without an answer, `reason` a short code. */
@@ -60,6 +61,11 @@ export function isRefusal(failure: unknown): failure is ServiceError {
     !NOT_ABOUT_THE_REQUEST.has(failure.status) &&
     failure.reason !== ''
   );
+}
+
+/** A new idempotency key: a request that is sent again with it queues no second job. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), byte => byte.toString(16).padStart(2, '0')).join('');
 }
 
 const UNAVAILABLE = 'The GPU service cannot be reached. The data shown may be out of date.';
@@ -202,10 +208,11 @@ export class Service {
     return answerOf(this.client.GET('/jobs/{id}/provenance', { params: { path: { id }, query } }));
   }
 
-  /** Queue the job again. `secrets`: the values of its secrets, which the service does not keep. */
-  repeat(id: string, repeat: 'clone' | 'rerun', secrets: Readonly<Record<string, string>> = {}): Promise<Job> {
+  /** Queue the job again, once for each `key`. `secrets`: the values of its secrets, which the service does not keep. */
+  repeat(id: string, repeat: Repeat, key: string, secrets: Readonly<Record<string, string>>): Promise<Job> {
     const params = { path: { id, repeat } };
-    return answerOf(this.client.POST('/jobs/{id}/actions/{repeat}', { params, body: { secrets } as Schemas['CloneRequest'] }));
+    const body = { secrets, idempotency_key: key } as Schemas['CloneRequest'];
+    return answerOf(this.client.POST('/jobs/{id}/actions/{repeat}', { params, body }));
   }
 
   /** What would happen to such a job now; nothing is stored. */

@@ -11,3 +11,20 @@ test('after a refused change the job has the state that another browser gave it'
   await expect(model.change('a', 'hold')).rejects.toBe(refusal);
   expect(model.state.jobs.get('a')?.state).toBe('cancelled');
 });
+
+test('a job whose repetition has no answer is queued once, and again after an answer', async () => {
+  const keys: string[] = [];
+  const answers = [new ServiceError(0, 'timeout', 'No answer.'), { id: 'b' }, new ServiceError(422, 'over_limit', 'Too large.'), { id: 'c' }];
+  const repeat = (_: string, __: string, key: string): Promise<unknown> => {
+    keys.push(key);
+    const answer = answers.shift();
+    return answer instanceof Error ? Promise.reject(answer) : Promise.resolve(answer);
+  };
+  const model = new Model({ service: { repeat } } as unknown as Transport);
+  await expect(model.repeat('a', 'clone')).rejects.toThrow('No answer.');
+  await model.repeat('a', 'clone');
+  await expect(model.repeat('a', 'clone')).rejects.toThrow('Too large.');
+  await model.repeat('a', 'clone');
+  expect(keys[1]).toBe(keys[0]);
+  expect(new Set(keys).size).toBe(3);
+});

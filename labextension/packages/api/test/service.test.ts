@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { errorOf, isRefusal, ServiceError } from '../src/service';
+import { errorOf, isRefusal, Service, ServiceError } from '../src/service';
 
 const said = { reason: 'over_limit', message: 'The job needs 9 GPU.' };
 
@@ -24,4 +24,14 @@ test.each([
   ['a proxy', 502, null, /cannot be reached.*\(status 502\)$/],
 ])('an error of %s is a sentence for its user', (_, status, body, expected) => {
   expect(errorOf(status, body).message).toMatch(expected);
+});
+
+test('a job is queued again with the idempotency key of the action', async () => {
+  const sent: unknown[] = [];
+  const service = new Service('http://hub/api', async request => {
+    sent.push([new URL(request.url).pathname, await request.json()]);
+    return Response.json({ id: 'b' }, { status: 201 });
+  });
+  await service.repeat('a', 'rerun', 'k1', { TOKEN: 'x' });
+  expect(sent).toEqual([['/api/jobs/a/actions/rerun', { secrets: { TOKEN: 'x' }, idempotency_key: 'k1' }]]);
 });

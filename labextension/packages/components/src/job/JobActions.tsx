@@ -2,15 +2,13 @@
 
 import { useRef, useState } from 'react';
 
-import { changesOf, mayChange, type Change, type Job } from '@jupyter-gpu-quota/api';
+import { changesOf, mayChange, type Change, type Job, type Repeat } from '@jupyter-gpu-quota/api';
 
 import { ActionButton } from '../ActionButton';
 import { useAction, useGpuState, usePanelContext } from '../context';
 import { ErrorText } from '../ErrorText';
 import { SecretsForm } from './SecretsForm';
 import { changeJob } from './outcomes';
-
-type Repeat = 'clone' | 'rerun';
 
 export function JobActions({ job }: { job: Job }): JSX.Element {
   const { model, openJob, trans } = usePanelContext();

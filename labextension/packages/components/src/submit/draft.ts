@@ -2,7 +2,7 @@
 
 import { parse } from 'shell-quote';
 
-import type { JobRequest } from '@jupyter-gpu-quota/api';
+import { newKey, type JobRequest } from '@jupyter-gpu-quota/api';
 
 /** A parameter of a notebook with its value in the file; an empty `value` leaves that. */
 export interface Parameter {
@@ -186,10 +186,6 @@ export function inPlaceRequestOf(draft: Draft): JobRequest | null {
 
 export function isNotebook(command: readonly string[]): boolean {
   return command[0]?.endsWith('.ipynb') === true;
-}
-
-function newKey(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), byte => byte.toString(16).padStart(2, '0')).join('');
 }
 
 /** The draft of this browser, and its listeners. */
