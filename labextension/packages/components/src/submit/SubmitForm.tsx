@@ -1,6 +1,6 @@
 /** The form of a job: its command, GPUs and options, and the outcome of a dry run. */
 
-import { useEffect, useRef, useState, useSyncExternalStore } from 'react';
+import { useEffect, useRef, useState, useSyncExternalStore, type RefObject } from 'react';
 
 import { isRefusal, type DryRun, type Job, type JobRequest } from '@jupyter-gpu-quota/api';
 
@@ -8,12 +8,12 @@ import { gpus } from '../amounts';
 import { bundleOf, commandOf } from './bundle';
 import { useGpuState, usePanelContext, useTrans } from '../context';
 import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
+import { followNotes } from './notes';
 import { ErrorText } from '../ErrorText';
 import { Start } from '../Start';
 import { AdvancedFields, Field, MainFields, ParameterFields, usePossible } from './SubmitFields';
 
 const DRY_RUN_AFTER_MS = 500;
-const NOTES_AGAIN_AFTER_MS = 5000;
 
 type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal' | 'no answer'; message: string } | null;
 
@@ -26,7 +26,8 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   const request = (inPlace ? inPlaceRequestOf : requestOf)({ ...draft, project: draft.project || model.status?.project || '' });
   const isAway = state.connection === 'unavailable';
   const outcome = useDryRun(request, isAway);
-  const notes = useNotes(request, draft.folder);
+  const form = useRef<HTMLFormElement>(null);
+  const notes = useNotes(request, draft.folder, form);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
   const [file, setFile] = useState<File | null>(null);
@@ -61,6 +62,7 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
 
   return (
     <form
+      ref={form}
       className="jgq-form"
       onSubmit={event => {
         event.preventDefault();
@@ -150,34 +152,23 @@ function useDryRun(request: JobRequest | null, isAway: boolean): Outcome {
   return outcome;
 }
 
-/** Notes on the files of this request, asked for again while there are some: the user may be creating the file. */
-function useNotes(request: JobRequest | null, folder: string): readonly string[] {
+/** Notes on the files of this request. They are read while the form is seen: not in a hidden page or a collapsed sidebar. */
+function useNotes(request: JobRequest | null, folder: string, form: RefObject<HTMLFormElement>): readonly string[] {
   const { model } = usePanelContext();
   const [notes, setNotes] = useState<readonly string[]>([]);
   const asked = request === null ? '' : JSON.stringify({ command: request.command });
   useEffect(() => {
     setNotes([]);
-    if (asked === '' || model.transport.notes === undefined) {
+    const { transport } = model;
+    if (asked === '' || transport.notes === undefined) {
       return;
     }
     const stop = new AbortController();
-    let timer: ReturnType<typeof setTimeout>;
-    const ask = async (): Promise<void> => {
-      const found = await model.transport.notes!(JSON.parse(asked) as JobRequest, folder, stop.signal).catch(() => []);
-      if (stop.signal.aborted) {
-        return;
-      }
-      setNotes(found);
-      if (found.length > 0) {
-        timer = setTimeout(() => void ask(), NOTES_AGAIN_AFTER_MS);
-      }
-    };
-    timer = setTimeout(() => void ask(), DRY_RUN_AFTER_MS);
-    return () => {
-      clearTimeout(timer);
-      stop.abort();
-    };
-  }, [asked, folder, model]);
+    const ask = (): Promise<readonly string[]> => transport.notes!(JSON.parse(asked) as JobRequest, folder, stop.signal);
+    const isShown = (): boolean => !document.hidden && form.current?.checkVisibility() === true;
+    followNotes(ask, isShown, setNotes, stop.signal);
+    return () => stop.abort();
+  }, [asked, folder, form, model]);
   return notes;
 }
 
