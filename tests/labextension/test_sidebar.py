@@ -128,6 +128,40 @@ def test_several_jobs_are_cancelled_at_once(hub: RealHub, bob: Any) -> None:
     until(lambda: panel.locator(".jgq-job", has_text="cancelled").count() == 2)
 
 
+def test_an_upload_the_filter_and_the_selection_outlive_a_look_at_a_job(hub: RealHub, bob: Any) -> None:
+    from playwright.sync_api import expect
+
+    page = open_lab(hub, bob, "bob")
+    panel, held = page.locator(PANEL), []
+    submit(page, "sleep 603")
+    title = panel.locator(".jgq-job-title", has_text=panel.locator(".jgq-job-title").inner_text().split()[0])
+    back = panel.get_by_role("button", name="All jobs")
+    back.click()
+    panel.get_by_label("Search jobs").fill("sleep 603")
+    row = panel.locator(".jgq-job", has=page.locator(".jgq-job-open"))
+    row.get_by_role("checkbox").check()
+    page.route("**/gpu-quota/jobs*", lambda route: held.append(route))  # noqa: PLW0108 - Playwright refuses a built-in method
+    send = panel.locator(".jgq-send button").first
+    for end in ("refusal", "success"):
+        panel.get_by_label("Command", exact=True).fill("true")
+        send.click()
+        until(lambda: page.title() and len(held) == 1)
+        row.locator(".jgq-job-open").press("Enter")
+        expect(back).to_be_focused()
+        if end == "refusal":
+            held.pop().fulfill(status=422, json={"status": 422, "reason": "no", "message": "There is no room."})
+        else:
+            held.pop().continue_()
+            notified(page, "was submitted.")
+        expect(title).to_be_visible()
+        back.press("Enter")
+        expect(row.locator(".jgq-job-open")).to_be_focused()
+        expect(panel.get_by_role("alert").get_by_text("There is no room.")).to_have_count(int(end == "refusal"))
+    expect(panel.get_by_label("Search jobs")).to_have_value("sleep 603")
+    expect(row.get_by_role("checkbox")).to_be_checked()
+    cancel_all(hub, "bob")
+
+
 @pytest.mark.slow
 def test_bob_and_patty_share_four_gpus_by_clicking(hub: RealHub, bob: Any, chromium: Any) -> None:
     bobs, pattys = open_lab(hub, bob, "bob"), logged_in(hub, chromium, "patty")

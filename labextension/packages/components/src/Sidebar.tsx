@@ -1,6 +1,6 @@
 /** The sidebar: my share, my projects, submit, jobs. */
 
-import { useEffect, useState, type ReactNode } from 'react';
+import { useEffect, useLayoutEffect, useRef, useState, type ReactNode } from 'react';
 
 import { useGpuState, useTrans } from './context';
 import type { DraftStore } from './submit/draft';
@@ -48,24 +48,43 @@ export function Sidebar({ drafts, job, formFocused, onBack }: SidebarProps): JSX
           )}
         </p>
       )}
-      {job !== null ? (
-        <JobPanel id={job} onBack={onBack} />
-      ) : (
-        <>
-          <Section name="share" title={trans.__('My share')}>
-            <ShareCard />
-          </Section>
-          <Section name="project" title={trans.__('My project')}>
-            <ProjectCards />
-          </Section>
-          <Section name="submit" title={trans.__('Submit')} opened={formFocused}>
-            <SubmitForm drafts={drafts} focused={formFocused} />
-          </Section>
-          <Section name="jobs" title={trans.__('Jobs')}>
-            <JobList />
-          </Section>
-        </>
-      )}
+      {job !== null && <JobPanel id={job} onBack={onBack} />}
+      <Kept shown={job === null}>
+        <Section name="share" title={trans.__('My share')}>
+          <ShareCard />
+        </Section>
+        <Section name="project" title={trans.__('My project')}>
+          <ProjectCards />
+        </Section>
+        <Section name="submit" title={trans.__('Submit')} opened={formFocused}>
+          <SubmitForm drafts={drafts} focused={formFocused} />
+        </Section>
+        <Section name="jobs" title={trans.__('Jobs')}>
+          <JobList />
+        </Section>
+      </Kept>
+    </div>
+  );
+}
+
+/**
+ * Hidden while a job is shown, so that an upload can be cancelled, and a refusal, the filter and the selection stay. Then the
+ * element that had the focus gets it again, or the list of jobs.
+ */
+function Kept({ shown, children }: { shown: boolean; children: ReactNode }): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  const focused = useRef<HTMLElement | null>(null);
+  const wasShown = useRef(shown);
+  useLayoutEffect(() => {
+    if (shown && !wasShown.current) {
+      const before = focused.current?.isConnected ? focused.current : box.current?.querySelector<HTMLElement>('#jgq-jobs-scroll');
+      before?.focus();
+    }
+    wasShown.current = shown;
+  }, [shown]);
+  return (
+    <div ref={box} hidden={!shown} onFocus={event => (focused.current = event.target)}>
+      {children}
     </div>
   );
 }

@@ -2,7 +2,7 @@
 
 import { createContext, useContext, useEffect, useState, useSyncExternalStore } from 'react';
 
-import type { Model, State } from '@jupyter-gpu-quota/api';
+import type { Job, Model, State } from '@jupyter-gpu-quota/api';
 
 /** The part of JupyterLab's TranslationBundle that components use; `%1`, `%2` are the arguments. */
 export interface Translations {
@@ -15,6 +15,8 @@ export interface PanelContext {
   readonly trans: Translations;
   /** Open the view of a job. */
   openJob(id: string): void;
+  /** Open the job that the form has submitted; where another one is being read, say that it was submitted. */
+  onSubmitted(job: Job): void;
   /** Download one of the outputs of a job. */
   download(job: string, path: string): void;
   /** Ask before something that cannot be undone. */

@@ -1,11 +1,11 @@
 /** The sidebar as a widget of JupyterLab. */
 
-import { Dialog, ReactWidget, showDialog } from '@jupyterlab/apputils';
+import { Dialog, Notification, ReactWidget, showDialog } from '@jupyterlab/apputils';
 import { URLExt } from '@jupyterlab/coreutils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { LabIcon } from '@jupyterlab/ui-components';
 
-import type { Model } from '@jupyter-gpu-quota/api';
+import type { Job, Model } from '@jupyter-gpu-quota/api';
 import { DraftStore, Sidebar, PanelContextProvider, type PanelContext } from '@jupyter-gpu-quota/components';
 
 import icon from '../style/icon.svg';
@@ -25,6 +25,7 @@ export class GpuPanel extends ReactWidget {
       model,
       trans,
       openJob: id => this.showJob(id),
+      onSubmitted: job => this.showSubmitted(job),
       download: (job, path) => openOutput(model.transport.service.base, job, path),
       confirm: (title, body, action) => confirmed(trans, title, body, action),
     };
@@ -39,6 +40,16 @@ export class GpuPanel extends ReactWidget {
   showJob(id: string | null): void {
     this.job = id;
     this.update();
+  }
+
+  private showSubmitted(job: Job): void {
+    if (this.job === null) {
+      this.showJob(job.id);
+    } else {
+      const { trans } = this.context;
+      const open = { label: trans.__('Open'), callback: () => this.showJob(job.id) };
+      Notification.info(trans.__('Job %1 was submitted.', job.name), { autoClose: 8_000, actions: [open] });
+    }
   }
 
   /** Show the form, with the cursor in its command. */

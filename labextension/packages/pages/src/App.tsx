@@ -29,12 +29,14 @@ export function App({ frame }: { frame: Frame }): JSX.Element {
   const context = useMemo((): PanelContext => {
     const model = new Model(pageTransport(frame), undefined, frame.page === 'my-quota' ? MAX_JOBS : 0);
     void model.start();
+    const openJob = (id: string): void => window.location.assign(`${frame.prefix}jobs/${encodeURIComponent(id)}`);
     return {
       model,
       say,
       inPlace: true,
       trans: UNTRANSLATED,
-      openJob: id => window.location.assign(`${frame.prefix}jobs/${encodeURIComponent(id)}`),
+      openJob,
+      onSubmitted: job => openJob(job.id),
       download: (job, path) => window.location.assign(outputAddress(frame, job, path)),
       confirm: (title, body) => Promise.resolve(window.confirm(`${title}\n${body}`)),
     };

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState, useSyncExternalStore, type RefObject } from 'react';
 
-import { isRefusal, type DryRun, type Job, type JobRequest } from '@jupyter-gpu-quota/api';
+import { isRefusal, type DryRun, type JobRequest } from '@jupyter-gpu-quota/api';
 
 import { gpus } from '../amounts';
 import { bundleOf, commandOf } from './bundle';
@@ -19,7 +19,7 @@ type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal' | 'no answer';
 
 /** `focused`: how often the form was asked for; with each time the command gets the focus. */
 export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focused?: number }): JSX.Element {
-  const { model, openJob, inPlace } = usePanelContext();
+  const { model, onSubmitted, inPlace } = usePanelContext();
   const trans = useTrans();
   const state = useGpuState();
   const draft = usePossible(useSyncExternalStore(drafts.subscribe, drafts.snapshot));
@@ -50,9 +50,9 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
     setError('');
     try {
       const code = file && { bundle: await model.transport.service.putBundle(await bundleOf(file)), live: false, directory: '.' };
-      const job: Job = await model.submit({ ...request, ...code }, draft.folder, stop.signal);
+      const job = await model.submit({ ...request, ...code }, draft.folder, stop.signal);
       drafts.change({});
-      openJob(job.id);
+      onSubmitted(job);
     } catch (failure) {
       setError(stop.signal.aborted ? trans.__('Cancelled. If the request was sent already, the job is in the list.') : (failure as Error).message);
     } finally {
