@@ -37,7 +37,7 @@ export function useRows(filter: Filter): Found & { more(): void } {
       if (page instanceof Error) {
         setFound(before => ({ ...before, loading: false, error: page.message }));
       } else {
-        setFound(before => ({ rows: merged(isNew ? [] : before.rows, page.items), total: page.total, loading: false, error: '' }));
+        setFound(before => ({ rows: merged(isNew ? [] : before.rows, page.items, offset === 0), total: page.total, loading: false, error: '' }));
       }
     },
     [model, filter],
@@ -52,12 +52,17 @@ export function useRows(filter: Filter): Found & { more(): void } {
   }, [filter, read]);
   useEffect(() => {
     let due: ReturnType<typeof setTimeout> | undefined;
-    const end = model.subscribeToChanges(() => {
+    const soon = (): void => {
       due ??= setTimeout(() => {
         due = undefined;
-        void read(0, false);
+        if (reading.current) {
+          soon(); // The rows that a reread drops would leave a gap before a later part that is being read.
+        } else {
+          void read(0, false);
+        }
       }, REREAD_AFTER_MS);
-    });
+    };
+    const end = model.subscribeToChanges(soon);
     return () => {
       end();
       clearTimeout(due);
@@ -71,8 +76,13 @@ export function useRows(filter: Filter): Found & { more(): void } {
   return { ...found, more };
 }
 
-/** Rows never change, and new ones are at the start; more than a part of them leave a gap, and then the list begins again. */
-export function merged(before: readonly AuditRow[], read: readonly AuditRow[]): readonly AuditRow[] {
+/**
+ * Rows never change, and new ones are at the start; more than a part of them leave a gap, and then the list begins again.
+ *
+ * A read of the start makes the list no longer than a part, or than the reader has made it by scrolling: as many rows as are
+ * new leave at the end, where they can be read again.
+ */
+export function merged(before: readonly AuditRow[], read: readonly AuditRow[], isStart: boolean): readonly AuditRow[] {
   const first = before[0];
   const last = read[read.length - 1];
   if (first === undefined || last === undefined) {
@@ -82,6 +92,6 @@ export function merged(before: readonly AuditRow[], read: readonly AuditRow[]): 
   if (isApart) {
     return read;
   }
-  const rows = new Map([...before, ...read].map(row => [row.seq, row]));
-  return [...rows.values()].sort((a, b) => b.seq - a.seq);
+  const rows = [...new Map([...before, ...read].map(row => [row.seq, row])).values()].sort((a, b) => b.seq - a.seq);
+  return isStart ? rows.slice(0, Math.max(PART, before.length)) : rows;
 }
