@@ -2,6 +2,7 @@ export type { components, paths } from './schema';
 export * from './service';
 export * from './events';
 export * from './shared';
+export * from './seen';
 export * from './state';
 export * from './model';
 export * from './permissions';

@@ -3,6 +3,7 @@
 import type { StreamEvent } from './events';
 import type { Change, Changed, Job, JobRequest, Repeat } from './service';
 import { isRefusal, newKey, ServiceError } from './service';
+import { whenSeen } from './seen';
 import { followShared } from './shared';
 import { applyChange, applyJob, countdownOf, INITIAL_STATE, MAX_JOBS, notificationsOf, withUse } from './state';
 import type { JobNotification, State, WaitingKernel } from './state';
@@ -18,7 +19,8 @@ export class Model {
   private current: State = INITIAL_STATE;
   private readonly listeners = new Set<() => void>();
   private readonly ending = new AbortController();
-  private projectsDue: ReturnType<typeof setTimeout> | undefined;
+  /** Stops the read of the projects that is due. */
+  private stopProjects: (() => void) | undefined;
   private refreshing: Promise<void> | null = null;
   /** Changes that arrived while the listings were read. */
   private arrived: Changed[] = [];
@@ -63,7 +65,7 @@ export class Model {
 
   dispose(): void {
     this.ending.abort();
-    clearTimeout(this.projectsDue);
+    this.stopProjects?.();
     clearInterval(this.rereading);
     this.listeners.clear();
     this.changeListeners.clear();
@@ -205,13 +207,13 @@ export class Model {
     this.changeListeners.forEach(listener => listener(change));
     notificationsOf(before, change, before.me?.name ?? '').forEach(this.onNotification);
     if (change.jobs.length > 0 || change.notebooks.length > 0) {
-      this.projectsDue ??= setTimeout(() => void this.readProjects(), PROJECTS_EVERY_MS);
+      this.stopProjects ??= whenSeen(() => void this.readProjects(), PROJECTS_EVERY_MS);
     }
   }
 
   /** A failure is only logged: the stream detects an unavailable service, and the next change reads the quotas again. */
   private async readProjects(): Promise<void> {
-    this.projectsDue = undefined;
+    this.stopProjects = undefined;
     try {
       const { service } = this.transport;
       const id = this.current.notebookId;

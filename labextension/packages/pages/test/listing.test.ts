@@ -8,7 +8,7 @@ const PART = 200;
 const ALL = Array.from({ length: 3 * PART }, (_, at) => ({ id: `${at}`, user: at % 2 === 0 ? 'ann' : 'bob' }) as Job);
 
 /** A service with these jobs, whose listings are answered by `answer`, and its stream. */
-function served(): { listing: JobListing; answer(): Promise<void>; fail(): Promise<void>; miss(): void } {
+function served(): { listing: JobListing; answer(): Promise<void>; fail(): Promise<void>; miss(): void; asked(): number } {
   const asked: { query: JobsQuery; resolve(page: Page<Job>): void; reject(error: Error): void }[] = [];
   const listeners = new Set<(change: Changed | null) => void>();
   const jobsPage = (query: JobsQuery): Promise<Page<Job>> =>
@@ -30,14 +30,23 @@ function served(): { listing: JobListing; answer(): Promise<void>; fail(): Promi
       return settled();
     },
     fail: () => (asked.shift()!.reject(new Error('away')), settled()),
+    asked: () => asked.length,
     miss: () => listeners.forEach(listener => listener(null)),
   };
 }
 
 const usersOf = ({ listing }: { listing: JobListing }): string[] => [...new Set(listing.snapshot().jobs.map(job => job.user))];
 
-beforeEach(() => void vi.useFakeTimers());
-afterEach(() => void vi.useRealTimers());
+const page = Object.assign(new EventTarget(), { hidden: false });
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  vi.stubGlobal('document', page);
+});
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
 
 /** A listing of all jobs, of which two parts are read. */
 async function twoParts(): Promise<ReturnType<typeof served>> {
@@ -85,4 +94,15 @@ test('a reread of the same query keeps every part', async () => {
   vi.runOnlyPendingTimers();
   await world.answer();
   expect(world.listing.snapshot().jobs.length).toBe(2 * PART);
+});
+
+test('a hidden page reads nothing again before it is seen', async () => {
+  const world = await twoParts();
+  page.hidden = true;
+  world.miss();
+  vi.runOnlyPendingTimers();
+  expect(world.asked()).toBe(0);
+  page.hidden = false;
+  page.dispatchEvent(new Event('visibilitychange'));
+  expect(world.asked()).toBe(1);
 });

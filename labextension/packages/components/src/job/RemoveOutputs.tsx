@@ -15,7 +15,7 @@ export function RemoveOutputs({ job, again }: { job: Job; again(): void }): JSX.
   const { busy, error, run } = useAction();
   const [removing, setRemoving] = useState(false);
   useEffect(() => {
-    const timer = removing ? setInterval(again, READ_AGAIN_MS) : undefined;
+    const timer = removing ? setInterval(() => document.hidden || again(), READ_AGAIN_MS) : undefined;
     return () => clearInterval(timer);
   }, [removing, again]);
   if (!ENDED.has(job.state) || !mayChange(me, job)) {

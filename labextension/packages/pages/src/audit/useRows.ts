@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useRef, useState } from 'react';
 
-import type { AuditRow } from '@jupyter-gpu-quota/api';
+import { whenSeen, type AuditRow } from '@jupyter-gpu-quota/api';
 import { usePanelContext } from '@jupyter-gpu-quota/components';
 
 import { addressOf, queryOf, type Filter } from './filter';
@@ -51,10 +51,10 @@ export function useRows(filter: Filter): Found & { more(): void } {
     return () => clearTimeout(timer);
   }, [filter, read]);
   useEffect(() => {
-    let due: ReturnType<typeof setTimeout> | undefined;
+    let stop: (() => void) | undefined;
     const soon = (): void => {
-      due ??= setTimeout(() => {
-        due = undefined;
+      stop ??= whenSeen(() => {
+        stop = undefined;
         if (reading.current) {
           soon(); // The rows that a reread drops would leave a gap before a later part that is being read.
         } else {
@@ -65,7 +65,7 @@ export function useRows(filter: Filter): Found & { more(): void } {
     const end = model.subscribeToChanges(soon);
     return () => {
       end();
-      clearTimeout(due);
+      stop?.();
     };
   }, [model, read]);
   const more = (): void => {

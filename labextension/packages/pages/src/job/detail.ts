@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from 'react';
 
-import { ServiceError, WAITING, type Explanation, type JobDetail } from '@jupyter-gpu-quota/api';
+import { ServiceError, WAITING, whenSeen, type Explanation, type JobDetail } from '@jupyter-gpu-quota/api';
 import { usePanelContext } from '@jupyter-gpu-quota/components';
 
 const READ_AFTER_MS = 300;
@@ -22,7 +22,7 @@ export function useDetail(id: string): Detail {
   useEffect(() => {
     const { service } = model.transport;
     let ended = false;
-    let due: ReturnType<typeof setTimeout> | undefined;
+    let stop: (() => void) | undefined;
     const read = async (): Promise<void> => {
       try {
         const [job, explanation] = await Promise.all([service.job(id), service.explain(id)]);
@@ -37,8 +37,8 @@ export function useDetail(id: string): Detail {
       }
     };
     const soon = (): void => {
-      due ??= setTimeout(() => {
-        due = undefined;
+      stop ??= whenSeen(() => {
+        stop = undefined;
         void read();
       }, READ_AFTER_MS);
     };
@@ -63,7 +63,7 @@ export function useDetail(id: string): Detail {
       ended = true;
       unsubscribe();
       clearInterval(timer);
-      clearTimeout(due);
+      stop?.();
     };
     void read();
     return end;

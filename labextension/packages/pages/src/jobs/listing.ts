@@ -1,6 +1,6 @@
 /** The jobs of a query, part by part as one scrolls, and kept up to date by the stream. */
 
-import type { Changed, Job, JobsQuery, Model } from '@jupyter-gpu-quota/api';
+import { whenSeen, type Changed, type Job, type JobsQuery, type Model } from '@jupyter-gpu-quota/api';
 
 const FIRST = 200;
 /** The largest part that the service sends at once. */
@@ -26,7 +26,8 @@ export class JobListing {
   /** Grows with each read, so that the answer of an older one is dropped. */
   private turn = 0;
   private reading = false;
-  private due: ReturnType<typeof setTimeout> | undefined;
+  /** Stops the read that is due. */
+  private stopDue: (() => void) | undefined;
 
   constructor(private readonly model: Model) {}
 
@@ -37,8 +38,8 @@ export class JobListing {
     const end = this.model.subscribeToChanges(change => this.apply(change));
     return () => {
       end();
-      clearTimeout(this.due);
-      this.due = undefined;
+      this.stopDue?.();
+      this.stopDue = undefined;
       this.listeners.delete(listener);
     };
   };
@@ -105,8 +106,8 @@ export class JobListing {
 
   private rereadSoon(afterMs: number): void {
     if (this.listeners.size > 0) {
-      this.due ??= setTimeout(() => {
-        this.due = undefined;
+      this.stopDue ??= whenSeen(() => {
+        this.stopDue = undefined;
         this.reread();
       }, afterMs);
     }

@@ -1,6 +1,6 @@
 /** The pools, devices and notebooks of the overview, kept up to date by the stream. */
 
-import type { Changed, Device, Model, Notebook, Pool } from '@jupyter-gpu-quota/api';
+import { whenSeen, type Changed, type Device, type Model, type Notebook, type Pool } from '@jupyter-gpu-quota/api';
 
 export interface ClusterState {
   readonly pools: readonly Pool[];
@@ -18,7 +18,8 @@ const REREAD_EVERY_MS = 3_000;
 export class Cluster {
   private current = EMPTY;
   private readonly listeners = new Set<() => void>();
-  private due: ReturnType<typeof setTimeout> | undefined;
+  /** Stops the read that is due. */
+  private stopDue: (() => void) | undefined;
   private reading = false;
 
   /** `withDevices`: false where only the notebooks are shown. */
@@ -35,8 +36,8 @@ export class Cluster {
     void this.readAll();
     return () => {
       end();
-      clearTimeout(this.due);
-      this.due = undefined;
+      this.stopDue?.();
+      this.stopDue = undefined;
       this.listeners.delete(listener);
     };
   };
@@ -107,8 +108,8 @@ export class Cluster {
   /** Read once more soon, unless nothing shows it any more. */
   private later(read: () => Promise<void>): void {
     if (this.listeners.size > 0) {
-      this.due ??= setTimeout(() => {
-        this.due = undefined;
+      this.stopDue ??= whenSeen(() => {
+        this.stopDue = undefined;
         void read();
       }, REREAD_EVERY_MS);
     }
