@@ -1,6 +1,7 @@
 /** The newest part of a rank's log as it is written. Its size is bounded, so the memory is, too. */
 
 import { follow, EndOfStream, type StreamEvent } from './events';
+import { whileSeen } from './seen';
 import type { Transport } from './transport';
 import { ENDED } from './state';
 
@@ -76,7 +77,10 @@ function overwritten(text: string, start: number): string {
   return text.slice(0, start) + lines.join('\n');
 }
 
-/** Follow the log of one rank until `signal` aborts or the job ends. `attempt` 0 is the newest attempt. */
+/**
+ * Follow the log of one rank until `signal` aborts or the job ends. `attempt` 0 is the newest attempt. A page that is not seen
+ * reads on later, because browsers allow six connections to a host.
+ */
 export function followLog(
   transport: Transport,
   id: string,
@@ -112,7 +116,7 @@ export function followLog(
       show({ ...log, status: 'lost' });
     }
   };
-  return follow(open, { onEvent: take, onAlive }, signal).catch(error => {
+  return whileSeen(turn => follow(open, { onEvent: take, onAlive }, turn), signal).catch(error => {
     show({ ...withText(log, `${error instanceof Error ? error.message : String(error)}\n`), status: 'refused' });
   });
 }

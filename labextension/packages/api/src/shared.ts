@@ -1,12 +1,11 @@
 /** One stream for all tabs of a browser: the tab that has the lock reads it and broadcasts its events. */
 
 import { follow, type StreamEvent, type StreamHandlers } from './events';
+import { whileSeen } from './seen';
 
 type BroadcastMessage = { event: StreamEvent } | { alive: boolean };
 export type Open = (lastId: string | undefined, signal: AbortSignal) => Promise<Response>;
 
-/** A hidden tab that reads the stream releases the lock after this time. */
-const RELEASE_WHEN_HIDDEN_MS = 60_000;
 const RETRY_MS = 30_000;
 
 /**
@@ -49,57 +48,16 @@ export function followShared(
   };
   const read = async (turn: AbortSignal): Promise<void> => {
     const stream = (): Promise<void> => follow(open, broadcasting, turn, lastId);
-    try {
-      await (navigator.locks ? navigator.locks.request(name, { signal: turn }, stream) : stream());
-    } catch (error) {
-      if (!turn.aborted) {
-        onRefused(error);
-        await new Promise(resolve => setTimeout(resolve, RETRY_MS));
+    while (!turn.aborted) {
+      try {
+        await (navigator.locks ? navigator.locks.request(name, { signal: turn }, stream) : stream());
+      } catch (error) {
+        if (!turn.aborted) {
+          onRefused(error);
+          await new Promise(resolve => setTimeout(resolve, RETRY_MS));
+        }
       }
     }
   };
-  void readWhileVisible(read, signal);
-}
-
-async function readWhileVisible(read: (turn: AbortSignal) => Promise<void>, signal: AbortSignal): Promise<void> {
-  while (!signal.aborted) {
-    await visible(signal);
-    const turn = new AbortController();
-    const end = (): void => turn.abort();
-    signal.addEventListener('abort', end);
-    const unwatch = whenLongHidden(end);
-    await read(turn.signal);
-    unwatch();
-    signal.removeEventListener('abort', end);
-  }
-}
-
-/** Resolves when the page is visible, or `signal` aborted. */
-function visible(signal: AbortSignal): Promise<void> {
-  return new Promise(resolve => {
-    const check = (): void => {
-      if (!document.hidden || signal.aborted) {
-        document.removeEventListener('visibilitychange', check);
-        signal.removeEventListener('abort', check);
-        resolve();
-      }
-    };
-    document.addEventListener('visibilitychange', check);
-    signal.addEventListener('abort', check);
-    check();
-  });
-}
-
-function whenLongHidden(then: () => void): () => void {
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const check = (): void => {
-    clearTimeout(timer);
-    timer = document.hidden ? setTimeout(then, RELEASE_WHEN_HIDDEN_MS) : undefined;
-  };
-  document.addEventListener('visibilitychange', check);
-  check();
-  return () => {
-    clearTimeout(timer);
-    document.removeEventListener('visibilitychange', check);
-  };
+  void whileSeen(read, signal); // A tab that is hidden for a while releases the lock.
 }

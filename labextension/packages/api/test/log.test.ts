@@ -1,7 +1,15 @@
-import { expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { followLog, MAX_CHARACTERS, EMPTY_LOG, appendPart, type LogState } from '../src/log';
 import type { Transport } from '../src/transport';
+
+const page = Object.assign(new EventTarget(), { hidden: false });
+
+beforeEach(() => void vi.stubGlobal('document', page));
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
 
 const textOf = (log: LogState): string => log.blocks.join('');
 
@@ -83,4 +91,37 @@ test('only the newest part of a log changes, and its memory is bounded without l
   }
   expect(textOf(log).length).toBeLessThanOrEqual(MAX_CHARACTERS);
   expect(log.cut).toBe(true);
+});
+
+test('a hidden page closes the stream of a log, and reads on where it ended when it is seen', async () => {
+  vi.useFakeTimers();
+  const hide = (hidden: boolean): void => {
+    page.hidden = hidden;
+    page.dispatchEvent(new Event('visibilitychange'));
+  };
+  const asked: [string | undefined, AbortSignal][] = [];
+  const text = new TextEncoder().encode(`event: log\ndata: ${JSON.stringify(part('first\n', { offset: 600 }))}\n\n`);
+  const openLog = (_: string, query: Record<string, string>, turn: AbortSignal): Promise<Response> => {
+    asked.push([query.offset, turn]);
+    const start = (sender: ReadableStreamDefaultController<Uint8Array>): void => {
+      sender.enqueue(text);
+      turn.addEventListener('abort', () => sender.error(turn.reason));
+    };
+    return Promise.resolve(new Response(new ReadableStream({ start })));
+  };
+  const stop = new AbortController();
+  const end = followLog({ openLog } as unknown as Transport, 'id', 0, 0, () => undefined, stop.signal);
+  await vi.advanceTimersByTimeAsync(1_000);
+  hide(true);
+  await vi.advanceTimersByTimeAsync(70_000);
+  const opened = asked.length;
+  expect(asked.every(([, turn]) => turn.aborted)).toBe(true);
+  await vi.advanceTimersByTimeAsync(600_000);
+  expect(asked.length).toBe(opened);
+  hide(false);
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(asked.at(-1)?.[0]).toBe('600');
+  expect(asked.length).toBe(opened + 1);
+  stop.abort();
+  await end;
 });
