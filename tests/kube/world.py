@@ -109,13 +109,13 @@ class KubernetesWorld:
         self._kubeconfig = (kubeconfig or plane.kubeconfig)(self.namespace)
         self._more, self._opened = backend, list[KubernetesBackend]()
         try:
-            self.backend: Backend = self.another()
+            self.backend: Backend = self.leader()
         except BaseException:
             self.close()
             raise
 
     def another(self) -> KubernetesBackend:
-        """Another process with a backend of the same namespace."""
+        """Another process with a backend of the same namespace, which leads no term."""
         made = KubernetesBackend(self.folder, self.settings, kubeconfig=self._kubeconfig, **self._more)
         self._opened.append(made)
         self.until(made.jobs.inventory)
@@ -137,7 +137,13 @@ class KubernetesWorld:
         """Another controller; ``backend`` are further options of its backend."""
         self.leave()
         self._more |= backend
-        self.backend = self.another()
+        self.backend = self.leader()
+
+    def leader(self) -> KubernetesBackend:
+        """A process in a term that takes no time to begin: a leader waits until the API server refuses others."""
+        made = self.another()
+        made.jobs._fencing = 1
+        return made
 
     def until(self, seen: Callable[[], T]) -> T:
         return until(seen, what=self.waiting)

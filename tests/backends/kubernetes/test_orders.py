@@ -92,6 +92,7 @@ class OrdersWorld:
         self.jobs = KubernetesJobs(
             self.server, self.thread, None, JobVolume(str(folder)), SETTINGS, lambda: None, dict, lambda node: None,  # type: ignore[arg-type]
         )  # fmt: skip
+        self.jobs._fencing = 1
 
     def open(self, gate: asyncio.Event) -> None:
         self.thread.call(self._set(gate), 5.0)
@@ -249,3 +250,68 @@ def test_the_files_of_a_job_are_in_the_trash_before_its_rows_are_removed(world: 
     finally:
         go.set()
     until(lambda: not list((tmp_path / "trash").iterdir()))
+
+
+ENDED = {"exitCode": 0, "finishedAt": "2026-11-24T10:00:02Z", "startedAt": "2026-11-24T10:00:01Z"}
+
+
+@pytest.fixture
+def standby(world: OrdersWorld, tmp_path: Path) -> Iterator[OrdersWorld]:
+    """A process without the lease, which follows the same objects and has the same volume."""
+    made = OrdersWorld(tmp_path, world.server)
+    made.jobs._fencing = 0
+    yield made
+    made.close()
+
+
+def follow(world: OrdersWorld, standby: OrdersWorld) -> None:
+    async def take() -> None:
+        for informer, kind in ((standby.jobs.objects.records, "configmaps"), (standby.jobs.objects.pods, "pods")):
+            for found in world.server.of(kind).values():
+                informer.note(found)
+
+    standby.thread.call(take(), 5.0)
+    until(lambda: not standby.jobs._dirty and standby.ended("publish"))
+
+
+def test_only_the_leader_keeps_ends_and_a_new_one_keeps_those_that_it_saw_before(
+    world: OrdersWorld, standby: OrdersWorld, tmp_path: Path
+) -> None:
+    volume = JobVolume(str(tmp_path))
+    for name in ("J", "K"):
+        world.jobs.start(order(name, "runs on"))
+    until(lambda: len(world.server.of("pods")) == 2 and world.ended("start", "K", 1))
+    world.jobs._fencing = 0
+    world.see("gq-j-1-0", "Succeeded", {"terminated": ENDED})
+    world.open(world.server.later)
+    until(lambda: all(STARTED in world.record(f"gq-{name}-1") for name in ("j", "k")))
+    world.server.objects = {path: each for path, each in world.server.objects.items() if "/pods/gq-k" not in path}
+    follow(world, standby)
+    assert not any("keep end" in key for key in standby.thread._busy if isinstance(key, tuple))
+    assert volume.ended("J", 1, 0) is None and volume.ended("K", 1, 0) is None
+    assert not [fact for fact in standby.jobs.observe() if fact.ended_at is not None]
+    known = standby.thread.call(standby.jobs.facts.statuses("K", 1), 5.0)
+    assert "ended_at" in known[0] and volume.ended("K", 1, 0) is None, "a comparison before the term changes nothing"
+
+    class Fence:
+        server = None
+
+        async def raise_to(self, fencing: int) -> int:
+            return fencing
+
+    async def nothing(server: object) -> None:
+        """All that there is was read."""
+
+    standby.jobs._fence, standby.jobs.objects.read_all = Fence(), nothing  # type: ignore[assignment,method-assign]
+    standby.jobs.fence(2)
+    until(lambda: {fact.job for fact in standby.jobs.observe() if fact.ended_at is not None} == {"J", "K"})
+    assert volume.ended("J", 1, 0) is not None and volume.ended("K", 1, 0) is not None
+
+
+def test_a_leader_that_sees_the_object_of_a_newer_one_leads_no_more(world: OrdersWorld, standby: OrdersWorld) -> None:
+    standby.jobs._fencing = 2
+    standby.jobs.start(order("J", "runs on", fencing=2))
+    until(lambda: world.server.of("pods"))
+    assert world.jobs.fencing == 1
+    follow(standby, world)
+    assert (world.jobs.fencing, standby.jobs.fencing) == (0, 2)

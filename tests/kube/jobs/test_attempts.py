@@ -159,6 +159,6 @@ def test_an_end_while_no_controller_runs_is_observed_by_the_next(world: Kubernet
     controller.until(lambda fact: fact.pause_requested)
     world.leave()
     until(lambda: not world.pods() or world.pods()[0]["status"]["phase"] == "Failed")
-    world.backend = world.another()
+    world.backend = world.leader()
     fact = controller.gone("J")
     assert (fact.exit_status, fact.pause_requested) == (75, True)

@@ -307,6 +307,8 @@ def test_a_job_that_exceeds_the_limit_of_its_outputs_is_stopped_with_a_line_in_i
 
 
 def test_only_the_leader_enforces_the_limit_of_outputs(world: KubernetesWorld, controller: Controller) -> None:
+    world.leave()
+    world.backend = world.another()
     writes = 'head -c 2000000 /dev/zero > "$GPU_QUOTA_OUTPUT_DIR/x"; exec sleep 1000'
     controller.give(whole("J", 0, command=writes, outputs_limit_mib=1))
     written = world.folder / "jobs" / "J" / "outputs" / "x"

@@ -1,4 +1,7 @@
-"""The facts of ranks, from records, pods and files. An end is kept on the volume before it is reported."""
+"""The facts of ranks, from records, pods and files. An end is kept on the volume before it is reported.
+
+Only the leader keeps and reports ends: other processes read the same volume, and must not write to it.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,15 @@ class AttemptFacts:
 
     ``on_waiting`` is called with each pod whose rank has not begun, and returns its trouble, if it has one.
     ``node`` returns the newest state of a node; None: it is not known. ``later`` runs a call that keeps the end of a
-    rank; where that returns true, the attempt is read again.
+    rank; where that returns true, the attempt is read again. ``leads``: whether this process is the leader.
     """
 
     def __init__(
         self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], str | None],
-        node: Callable[[str], Json | None], later: Callable[[Rank, Keep], None],
+        node: Callable[[str], Json | None], later: Callable[[Rank, Keep], None], leads: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._objects, self._volume, self._on_waiting, self._node = objects, volume, on_waiting, node
-        self._later, self._logs = later, EndLogs(objects, volume.log_limit_mib << 20)
+        self._later, self._leads, self._logs = later, leads, EndLogs(objects, volume.log_limit_mib << 20)
         self._keeping = set[Rank]()
         self.newest: dict[Rank, RankFact] = {}
         self._ranks: dict[Attempt, dict[Rank, None]] = {}
@@ -75,7 +78,8 @@ class AttemptFacts:
 
     async def _readable(self, attempt: Attempt) -> list[Status]:
         try:
-            return await self.statuses(*attempt)
+            found = await self.statuses(*attempt)
+            return found if self._leads() else [each for each in found if "ended_at" not in each]
         except (RequestFailed, OSError) as error:
             log.info(UNREADABLE, *attempt, error)
             return []
@@ -92,7 +96,7 @@ class AttemptFacts:
     async def statuses(self, job: str, attempt: int) -> list[Status]:
         """The status of each rank by the record and the pods; none of an attempt that is settled or unknown.
 
-        Raises RequestFailed and OSError. The end of a rank is kept on the volume before it is one.
+        Raises RequestFailed and OSError. With the leader the end of a rank is kept on the volume before it is one.
         """
         record = self._objects.record_of(job, attempt)
         if record is None or SETTLED in (data := data_of(record)):
@@ -125,7 +129,7 @@ class AttemptFacts:
         """
         status = abandoned_status(pod, why) if (why := self.why_abandoned(pod)) else rank_status(pod)
         if "ended_at" in status:
-            return self._kept_end(pod, status, data)
+            return self._kept_end(pod, status, data) if self._leads() else status
         if is_waiting(status):
             if (trouble := self._on_waiting(pod)) is not None:
                 return {**status, "trouble": trouble}
@@ -161,6 +165,8 @@ class AttemptFacts:
             if STOP in data:
                 ended |= {"pause_requested": True, "pause_reason": data[STOP]}
             if known is None:
+                if not self._leads():
+                    return ended
                 known = await asyncio.to_thread(self._volume.record_end, ended, None)
             ends[rank] = known
         return ends[rank]

@@ -26,7 +26,7 @@ from ...job_files.disk_use import OutputSizes
 from ...job_files.trash import empty_trash
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
-from ...rendering.cluster_names import GIVEN_UP, JOB, STOP_REASON, attempt_name, pod_name
+from ...rendering.cluster_names import FENCING, GIVEN_UP, JOB, STOP_REASON, attempt_name, pod_name
 from ...rendering.pods import PodSettings, RankOfJob, can_reserve, owner_of, rank_pod, rendezvous_service, secret
 from ...rendering.site_fields import SiteFieldClash
 from ...rendering.variables import without_ours
@@ -86,7 +86,9 @@ class KubernetesJobs:
         patience = {MayChange.NOTHING: 0, MayChange.CACHE: CACHE_S, MayChange.PULL: math.inf}
         self._verdicts = Verdicts(patience | {MayChange.CLUSTER: patience_s, MayChange.NODE: patience_s})
         self.objects = AttemptObjects(server, settings, self._changed)
-        self.facts = AttemptFacts(self.objects, volume, self._look_why_waiting, node, self._keep_end_later)
+        self.facts = AttemptFacts(
+            self.objects, volume, self._look_why_waiting, node, self._keep_end_later, lambda: self._fencing > 0
+        )
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
@@ -100,7 +102,7 @@ class KubernetesJobs:
 
     @property
     def fencing(self) -> int:
-        """The number of this leader; 0: it is none yet."""
+        """The number of this leader; 0: it is none yet, or was replaced."""
         return self._fencing
 
     # --- the job backend ------------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ class KubernetesJobs:
             self._verdicts.drop((job, attempt), rank)
             return None
         lasted_s = self._verdicts.take((job, attempt), rank, verdict, time.monotonic())
-        if self._verdicts.is_final(verdict, lasted_s):
+        if self._fencing and self._verdicts.is_final(verdict, lasted_s):
             self._thread.run(("end", job, attempt, rank), partial(self._end_waiting, pod, verdict))
         return str(verdict) if lasted_s >= SLOW_S.get(verdict.may_change, SHOWN_S) else None
 
@@ -408,9 +410,14 @@ class KubernetesJobs:
                 self._thread.run(("settled", *attempt_of(record)), partial(self._settle, *attempt_of(record)))
         with self._lock:
             self._news = dict.fromkeys(self.facts.newest)
+        self._dirty |= dict.fromkeys(map(attempt_of, self.objects.records.objects.values()))  # their ends are kept now
+        self._thread.run(("publish",), self._publish)
 
     # --- facts ----------------------------------------------------------------------------------------------------
     def _changed(self, found: Json) -> None:
+        if self._fencing and int(found["metadata"].get("annotations", {}).get(FENCING, 0)) > self._fencing:
+            log.info("another process leads: leader %d of this one was replaced", self._fencing)
+            self._fencing = 0
         self._dirty.setdefault(attempt_of(found))
         self._thread.run(("publish",), self._publish)
 
