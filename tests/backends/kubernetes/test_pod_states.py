@@ -196,7 +196,7 @@ def creating(prepared: str | None, message: str | None = None, reason: str = "Co
         ),
     ],
 )  # fmt: skip
-def test_a_node_that_prepares_a_pod_is_told_from_one_that_pulls(
+def test_a_node_that_prepares_a_pod_is_distinguished_from_one_that_pulls(
     found: dict[str, Any], kubelet: str | None, code: str, may_change: str
 ) -> None:
     info = {"nodeInfo": {"kubeletVersion": kubelet, "osImage": "x"}}
