@@ -30,6 +30,9 @@ CONTROLLERS = ("dmem", "memory")
 """The kernel's controller of device memory (from 6.14 on), without which the driver counts the memory, and the one of
 host memory, which says whether the kernel killed a process because memory was exhausted."""
 
+MAKE_TRIES = 3
+"""A removal of the last cgroup may take the parent with it while another is made."""
+
 _NAME = re.compile(r"(job|notebook)\.[0-9A-Za-z._-]{1,128}\Z")
 
 
@@ -113,13 +116,17 @@ class Cgroups:
         """Make a cgroup, with those of :data:`CONTROLLERS` that there are. Returns why that failed, or ""."""
         if self.why_not or self._parent is None or self._within is None:
             return self.why_not
-        try:
-            self._parent.mkdir(mode=0o755, exist_ok=True)
-            for folder, controller in product((self._within, self._parent), CONTROLLERS):
-                _enable(folder, controller)
-            self.path(name).mkdir(mode=0o755, exist_ok=True)
-        except OSError as error:
-            return f"{self.path(name)} cannot be made: {error.strerror}"
+        for tries_left in range(MAKE_TRIES - 1, -1, -1):
+            try:
+                self._parent.mkdir(mode=0o755, exist_ok=True)
+                for folder, controller in product((self._within, self._parent), CONTROLLERS):
+                    _enable(folder, controller)
+                self.path(name).mkdir(mode=0o755, exist_ok=True)
+            except OSError as error:
+                if not tries_left or not isinstance(error, FileNotFoundError):
+                    return f"{self.path(name)} cannot be made: {error.strerror}"
+            else:
+                break
         return ""
 
     def names(self) -> list[str]:

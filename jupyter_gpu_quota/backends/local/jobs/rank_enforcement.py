@@ -39,7 +39,10 @@ class RankEnforcement:
         """Make the cgroup of a rank and limit it, where that is possible. It is idempotent."""
         name, shares = job_cgroup(order.job, order.attempt, rank), _shares_of(order, rank)
         if why := self.cgroups.make(name):
-            log.debug("rank %d of job %s has no cgroup: %s", rank, order.job, why)
+            level = (
+                logging.DEBUG if why == self.cgroups.why_not else logging.WARNING
+            )  # the former is so on this machine
+            log.log(level, "rank %d of job %s has no cgroup: %s", rank, order.job, why)
         limited = not why and self._limiter.limit(name, shares)
         is_client = len(shares) == 1 and not limited
         mps = mps_variables(shares[0], self._mps.get(order.project, "")) if is_client else {}
