@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_S = 300.0
 """After the driver refused all limits no other is requested for so long: every start would wait for its answer."""
 
+SLOW_S, RESET_AGAIN_S = 5.0, 25.0
+"""After a failed removal of limits that took longer than the first, none is tried for the second: each would wait."""
+
 
 class Limiter:
     """The driver's limits on the cgroups of one state folder. Calls may wait for the driver; it is thread-safe."""
@@ -24,7 +27,7 @@ class Limiter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.cgroups, self._limits, self._clock = cgroups, limits, clock
-        self._retry_at = float("-inf")
+        self._retry_at = self._reset_at = float("-inf")
 
     def limit(self, name: str, shares: Sequence[DeviceShare]) -> bool:
         """Limit a cgroup to each fraction of a device. Returns whether all was read back as it was set."""
@@ -55,13 +58,23 @@ class Limiter:
     def release(self, name: str, devices: Sequence[str]) -> bool:
         """Remove a cgroup's limits on devices, then the cgroup, if no process is in it. Returns whether it was removed.
 
-        In the other order the groups above it would keep its limit. Source: as in :mod:`.mechanisms`.
+        In the other order the groups above it would keep its limit: where the driver does not answer, the cgroup stays
+        for a later sweep. Source: as in :mod:`.mechanisms`.
         """
         if not self.cgroups.exists(name):
             return True
         if self.cgroups.processes(name):
             return False
-        if devices and self._clock() >= self._retry_at:
-            group = str(self.cgroups.path(name))
-            self._limits([LimitRequest(device=device, group=group, mib=0) for device in devices])
-        return self.cgroups.remove(name)
+        return (not devices or self._reset(name, devices)) and self.cgroups.remove(name)
+
+    def _reset(self, name: str, devices: Sequence[str]) -> bool:
+        """Remove a cgroup's limits on devices. Returns whether the driver answered that it has none."""
+        if (began := self._clock()) < self._reset_at:
+            return False
+        group = str(self.cgroups.path(name))
+        answers = self._limits([LimitRequest(device=device, group=group, mib=0) for device in devices])
+        failures = sorted({each.why for each in answers if not each.is_known})
+        if failures:
+            log.warning("cgroup %s is kept until its limits can be removed: %s", name, "; ".join(failures))
+            self._reset_at = self._clock() + RESET_AGAIN_S if self._clock() - began > SLOW_S else self._reset_at
+        return not failures
