@@ -6,6 +6,7 @@ one new file and a few unlinks, and a reader can continue at any offset.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from itertools import pairwise
 
@@ -65,14 +66,15 @@ class RotatingLog:
         """Start a segment, and remove segments older than the newest ``limit_bytes``. On a full disk the log stops."""
         if self.fd >= 0:
             os.close(self.fd)
+            self.fd, self.room = -1, 0
         for (_, oldest), (following, _) in pairwise(segments(self.directory)):
             if self.end - following >= self.limit_bytes:
-                os.unlink(oldest)
+                with contextlib.suppress(OSError):  # the next rotation tries again
+                    os.unlink(oldest)
         path = os.path.join(self.directory, f"{self.end:0{_DIGITS}d}")
         try:
             self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError:
-            self.fd, self.room = -1, 0
             return
         self.room = self.segment_bytes
         first = segments(self.directory)[0][0]
