@@ -15,6 +15,7 @@ import pytest
 from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.local.jobs.rank_process import account_of, prepare_directories
 from jupyter_gpu_quota.backends.protocol import OutputRefused
 from jupyter_gpu_quota.core.job_ends import EndCause
 from tests.backends.worlds import LOOP, LocalWorld, is_alive, is_root, order, passable_folder, pid_of, shell, stop
@@ -59,6 +60,17 @@ def test_a_log_keeps_all_of_its_limit(tmp_path: Path, lines: int) -> None:
     text, end = kept.replace(b"".join(own), b""), written[-limit + sum(map(len, own)) + 1 :]
     assert text.replace(b"\n", b"").endswith(end.replace(b"\n", b""))  # the report may be within a line
     assert len(own) == (lines > 1024 + 64), "dropped bytes are reported once in what is kept"
+
+
+def test_a_segment_that_cannot_be_removed_does_not_end_the_log(tmp_path: Path) -> None:
+    log = RotatingLog(str(tmp_path), 1 << 16)
+    log.write(b"x" * 4096)
+    (oldest,) = tmp_path.iterdir()
+    oldest.unlink()
+    oldest.mkdir()
+    for _ in range(40):
+        log.write(b"y" * 4096)
+    assert (log.end, log.lost_bytes) == (41 * 4096, 0)
 
 
 def test_a_log_is_read_from_the_next_offset(state_dir: Path) -> None:
@@ -277,6 +289,16 @@ def test_a_job_runs_as_its_submitter_and_reads_nothing_of_others(
     log = world.log("J")
     assert log.splitlines()[:3] == ["nobody", "nogroup", "/nonexistent nobody"], log
     assert "LEAK" not in log and "OWN" in log and "still here" in log and fact.exit_status == 0
+
+
+@as_nobody
+def test_a_folder_that_a_killed_supervisor_did_not_hand_over_becomes_the_submitters(state_dir: Path) -> None:
+    paths, nobody = rank_paths(str(state_dir), "J", 1, 0), account_of("nobody")
+    for folder in (paths.work, paths.outputs):
+        Path(folder).mkdir(parents=True)
+    prepare_directories(paths, nobody)
+    folders = (paths.run, paths.work, paths.checkpoint, paths.outputs)
+    assert [Path(folder).stat().st_uid for folder in folders] == [nobody.uid] * 4
 
 
 @as_nobody

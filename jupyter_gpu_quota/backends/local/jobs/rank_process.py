@@ -88,17 +88,15 @@ def prepare_directories(paths: RankPaths, account: Account) -> None:
     for shared in (job, os.path.join(job, "run"), os.path.dirname(paths.run)):
         _make(shared, 0o711)
     for own in (paths.run, paths.work, paths.checkpoint, paths.outputs):
-        if _make(own, 0o700) and account.is_other:
+        _make(own, 0o700)
+        if account.is_other and os.lstat(own).st_uid != account.uid:  # also after a kill between the two steps
             os.chown(own, account.uid, account.gid, follow_symlinks=False)
 
 
-def _make(path: str, mode: int) -> bool:
-    try:
+def _make(path: str, mode: int) -> None:
+    with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode)
-    except FileExistsError:
-        return False
-    os.chmod(path, mode)
-    return True
+        os.chmod(path, mode)
 
 
 def launch(order: RankOrder, paths: RankPaths, account: Account, output: int, mark: int) -> int:
