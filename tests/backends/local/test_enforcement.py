@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -204,12 +206,25 @@ def test_a_limit_that_could_not_be_probed_is_not_taken_for_none(
 
 def test_mps_is_offered_to_jobs_of_its_project_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/nvidia-cuda-mps-control")
-    machine = Machine(driver="580.1", mps={"vision": str(tmp_path)})
+    machine = Machine(driver="580.1", mps={"vision": str(tmp_path), "audio": str(tmp_path / "dead")})
     assert "no daemon listens for vision" in offer(DEVICE, machine, 500, "vision", notebook=False).why
-    (tmp_path / "control").touch()
+    os.mkfifo(tmp_path / "control")
+    assert "no daemon listens for vision" in offer(DEVICE, machine, 500, "vision", notebook=False).why
+    daemon = os.open(tmp_path / "control", os.O_RDONLY | os.O_NONBLOCK)
     assert offer(DEVICE, machine, 500, "vision", notebook=False).compute == "mps"
     assert offer(DEVICE, machine, 500, "speech", notebook=False).compute == "none"
     assert offer(DEVICE, machine, 500, "vision", notebook=True).compute == "none"
+    os.close(daemon)
+
+
+def test_a_daemon_that_left_its_socket_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/nvidia-cuda-mps-control")
+    machine = Machine(driver="580.1", mps={"vision": str(tmp_path)})
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(tmp_path / "control"))
+        daemon.listen()
+        assert offer(DEVICE, machine, 500, "vision", notebook=False).compute == "mps"
+    assert "no daemon listens for vision" in offer(DEVICE, machine, 500, "vision", notebook=False).why
 
 
 def test_mechanisms_are_ordered_by_level_and_each_has_its_own_name() -> None:

@@ -57,4 +57,6 @@ def _why_unavailable(
         return "a fraction is not a whole instance"
     if mechanism is MPS and (notebook or project not in machine.mps):
         return "it is for batch jobs of projects that the settings name"
+    if mechanism is MPS:  # the daemons of other projects do not matter
+        machine = replace(machine, mps={project: machine.mps[project]})
     return mechanism.probe(machine, device)

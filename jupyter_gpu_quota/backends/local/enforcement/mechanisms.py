@@ -15,7 +15,11 @@ A label shows only what was read back. Source: docs/explanation/shares.md.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import socket
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,8 +117,22 @@ def _probe_mps(machine: Machine, device: DeviceReading) -> str:
         return "nvidia-cuda-mps-control is not here"
     if not machine.mps:
         return "it is off; c.GPUQuota.mps names a project's daemon"
-    silent = sorted(project for project, pipes in machine.mps.items() if not Path(pipes, "control").exists())
+    silent = sorted(project for project, pipes in machine.mps.items() if _is_silent(Path(pipes, "control")))
     return f"no daemon listens for {', '.join(silent)}" if silent else ""
+
+
+def _is_silent(control: Path) -> bool:
+    """Whether certainly no daemon listens on its pipe, or socket: one that was killed leaves it."""
+    try:
+        if stat.S_ISSOCK(control.stat().st_mode):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.setblocking(False)
+                connection.connect(str(control))
+        else:
+            os.close(os.open(control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ECONNREFUSED)
+    return False
 
 
 def _verify_mps(share: DeviceShare, evidence: Evidence) -> str:
