@@ -62,7 +62,10 @@ class Service:
         return f"notebooks/{quote(str(self.notebook), safe='')}/{action}"
 
     async def post(self, path: str, body: str, within_s: float) -> bytes:
-        """The answer to a POST of JSON; raises HTTPClientError or OSError."""
+        """The answer to a POST of JSON; raises HTTPClientError or OSError.
+
+        Each has a client of its own: that of the loop sends ten requests at a time, and a wait for the GPU takes long.
+        """
         request = HTTPRequest(
             self.url(path),
             method="POST",
@@ -72,7 +75,11 @@ class Service:
             request_timeout=within_s,
             follow_redirects=False,
         )
-        return (await AsyncHTTPClient().fetch(request)).body
+        client = AsyncHTTPClient(force_instance=True)
+        try:
+            return (await client.fetch(request)).body
+        finally:
+            client.close()
 
 
 def monotonic_ms() -> int:

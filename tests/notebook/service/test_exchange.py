@@ -13,7 +13,7 @@ import pytest
 from jupyter_gpu_quota.notebook.service import Service, exchange, submission
 from jupyter_gpu_quota.notebook.service.exchange import Exchange, Request, ServiceUnavailable
 from jupyter_gpu_quota.notebook.service.submission import NotSubmitted, Submissions
-from tests.notebook.service.raw_service import HANG, RawService, beginning, raw_service
+from tests.notebook.service.raw_service import HANG, RawService, answer, beginning, raw_service
 from tests.patience import PATIENCE_S, until_in_loop
 
 LARGE = 256 << 20
@@ -138,3 +138,19 @@ def test_contents_that_are_not_files_cannot_be_packed() -> None:
     with raw_service() as raw, pytest.raises(NotSubmitted, match="not files") as refused:
         Submissions(service_of(raw), None).path_of("work")
     assert (refused.value.status, refused.value.reason) == (409, "no_files")
+
+
+def test_kernels_that_wait_for_the_gpu_delay_no_report() -> None:
+    async def go(raw: RawService) -> None:
+        raw.answers["activity"] = [answer("200 OK", "application/json", b"{}")]
+        service = service_of(raw)
+        waits = [asyncio.create_task(service.post("wake", "{}", PATIENCE_S)) for _ in range(12)]
+        await until_in_loop(lambda: raw.paths().count("wake") >= 10)
+        assert await service.post("activity", "{}", PATIENCE_S) == b"{}"
+        assert not any(wait.done() for wait in waits)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    with raw_service() as raw:
+        run(go(raw))
