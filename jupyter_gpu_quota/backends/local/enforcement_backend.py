@@ -106,7 +106,7 @@ class LocalEnforcement:
             return
         group = notebook_cgroup(order.notebook)
         is_accepted = self._cgroups.kill(group)
-        killed = kill_all(lambda: self._cgroups.processes(group) | self._server_processes(order.notebook))
+        killed = kill_all(lambda: {*self._cgroups.processes(group), *self._server_processes(order.notebook)})
         if not is_accepted and not killed:
             log.warning(
                 "notebook %s is not killed: it has no cgroup, and no server of it is recorded on this machine. What is"

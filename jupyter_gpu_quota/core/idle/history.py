@@ -65,8 +65,9 @@ class _NotebookHistory:
 
     def note_use(self, sample: GpuSample) -> None:
         """Note the last use of the GPU, and of each user; none is later than the reading, even if the clock was set."""
-        last = sample.used_at or sample.at if sample.percent else self.use and self.use.last_at
-        first_at = sample.at if self.use is None else min(self.use.first_at, sample.at)
+        before = self.use or GpuUse(first_at=sample.at, last_at=None)
+        last = sample.used_at or sample.at if sample.percent else before.last_at
+        first_at = min(before.first_at, sample.at)
         self.use = GpuUse(first_at=first_at, last_at=None if last is None else min(last, sample.at))
         for name in sample.users:
             self.used.pop(name, None)
