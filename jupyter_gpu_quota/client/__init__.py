@@ -207,8 +207,9 @@ class Client:
         those of the folder.
         """
         bundle = send_folder(self._connection, directory, on_file=on_file, extra=extra)
-        for note in left_out_notes(bundle) if on_note is not None else ():
-            on_note(note)
+        if on_note is not None:
+            for note in left_out_notes(bundle):
+                on_note(note)
         return bundle.digest
 
     def jobs(
