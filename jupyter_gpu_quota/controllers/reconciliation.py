@@ -1,7 +1,7 @@
 """The reconciliation controller compares the live work with the hub.
 
-It returns booked slices whose server the hub does not list, and holds waiting jobs whose user left the groups of their
-data.
+It returns booked slices whose server the hub does not list, and holds waiting jobs whose user left all groups of some
+of their data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..core.lifecycle import NOTEBOOK_FINAL, WAITING
-from ..core.reasons import DataUnavailable
 from ..hub_api import Account, Server
 from ..store.reads.followed_store import FollowedStore
 from ..store.records.commands import ChangeJob, Recorded, ReturnNotebook
@@ -54,22 +53,26 @@ class Reconciliation:
                 (outcome,) = self.store.record(ReturnNotebook(notebook=name, actor=ACTOR, why=WHY))
                 if isinstance(outcome, Recorded):
                     log.info("slice %s was returned: %s", name, WHY)
-        self._hold_without_group()
+        self._hold_without_group(now)
         return now + EVERY_MS
 
-    def _hold_without_group(self) -> None:
-        """Hold the waiting jobs with data whose user is in none of the groups that gave it any more."""
-        mirror = self.view.mirror
+    def _hold_without_group(self, now: int) -> None:
+        """Hold each waiting job whose user is in no group any more that gave one of its data."""
+        mirror, file = self.view.mirror, self.view.quota_file
         jobs = [mirror.jobs[job] for jobs in mirror.jobs_with_data.values() for job in jobs]
         waiting = {record.job.id: record for record in jobs if record.job.state in WAITING}
-        if not waiting:
+        if file is None or not waiting:
             return
         groups = {account.name: account.groups for account in self.accounts()}
         self.view.learn_names([record.job.user for record in waiting.values()])
         for job, record in waiting.items():
             user = self.view.names.get(record.job.user)
-            if user is not None and set(record.spec.data_groups).isdisjoint(groups.get(user, ())):
-                why = DataUnavailable(data=", ".join(record.spec.data))
+            if user is None:
+                continue
+            kept = set(record.spec.data_groups).intersection(groups.get(user, ()))
+            refusals = (file.data_refusal(name, kept, now) for name in record.spec.data)
+            why = next((refusal for refusal in refusals if refusal is not None), None)
+            if why is not None:
                 self.store.record(ChangeJob(job=job, actor=ACTOR, change="hold", why=why))
 
     def missing(

@@ -6,8 +6,12 @@ import json
 
 import pytest
 
+from jupyter_gpu_quota.controllers.leadership.lease import FencedStore
+from jupyter_gpu_quota.controllers.reconciliation import Reconciliation
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.reasons import DataUnavailable
+from jupyter_gpu_quota.hub_api import Account
+from jupyter_gpu_quota.store.reads.followed_store import FollowedStore
 from jupyter_gpu_quota.store.records.calls import Page
 from tests.controllers.setups.scheduling import QUOTA, World
 
@@ -65,6 +69,31 @@ def test_a_waiting_job_is_held_before_it_starts(file: str, at: int, why: DataUna
     record = world.store.job("b1")
     assert record is not None and (record.job.state, record.reason) == (JobState.HELD, why)
     assert world.executor.running() == {"b2"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "why"),
+    [
+        (("everyone", "card-team"), None),
+        (("everyone",), DataUnavailable(data="cards")),
+        (("card-team",), DataUnavailable(data="public")),
+        ((), DataUnavailable(data="cards")),
+    ],
+)
+def test_a_user_needs_a_group_of_each_data_of_a_waiting_job(groups: tuple[str, ...], why: object) -> None:
+    world = World()
+    cards = "{name: cards, path: /data/cards, groups: [card-team]}"
+    public = "{name: public, path: /data/public, groups: [everyone]}"
+    world.apply_quota(f"{QUOTA}\ndata: [{cards}, {public}]\n")
+    world.submit("bob", "b1", data=("cards", "public"), data_groups=("card-team", "everyone"))
+    leadership = world.controller.leadership
+    leadership.renew(world.now)
+    account = Account(name="bob", groups=groups, admin=False)
+    store = FencedStore(world.store, leadership, lambda: world.now)
+    Reconciliation(FollowedStore(world.store), store, list, lambda: [account]).run_once(world.now)
+    record = world.store.job("b1")
+    assert record is not None
+    assert (record.job.state, record.reason) == ((JobState.HELD, why) if why else (JobState.QUEUED, None))
 
 
 def test_a_job_that_runs_on_the_last_day_runs_on_and_does_not_resume_after_it() -> None:
