@@ -108,6 +108,7 @@ class SchedulingController:
         self.unstored: dict[tuple[str, int, int], RankFact] = {}
         self.fenced: int | None = None
         self.quota_file: QuotaFile | None = None
+        self.file_of = self.placed_by = (0, 0)  # term and revision of the quota file, and of that of the inventory
         self.violations: frozenset[Violation] = frozenset()
 
     def run_once(self, now: int) -> int:
@@ -244,16 +245,19 @@ class SchedulingController:
     def _refresh(self, now: int, *, own: int | None = None) -> None:
         """Bring the mirror up to date. A new quota file may move devices between pools, so the inventory is read.
 
-        ``own``: the version in which only the plan of this controller is new.
+        What fails here is tried again in the next run. ``own``: the version in which only the plan of this controller
+        is new.
         """
         news = self.mirror.update(self.store)
         self.changed |= news and self.mirror.version != own
         if self.mirror.some_began:
             self._decide_within_interval(now)
+        quota = self.mirror.quota
+        if quota is not None and self.file_of != (self.mirror.fencing, quota.revision):
+            self.quota_file = QuotaFile.from_document(quota.document)
+            self.file_of = self.mirror.fencing, quota.revision
         self._update_policy(now)
-        changes = self.mirror.latest
-        if changes is not None and changes.quota is not None:
-            self.quota_file = QuotaFile.from_document(changes.quota.document)
+        if self.placed_by != self.file_of:
             self._take_inventory(now)
             self.changed |= self.mirror.update(self.store)
 
@@ -281,6 +285,7 @@ class SchedulingController:
         pools = {d.id: self.quota_file.pool_of(d, by_id[d.node]) if self.quota_file else None for d in devices}
         placed = tuple(replace(device, pool=pools[device.id]) for device in devices)
         self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now, lease=self.lease)
+        self.placed_by = self.file_of
 
     def _clusters(self) -> set[str]:
         return {node.cluster for node in self.mirror.nodes().values()}

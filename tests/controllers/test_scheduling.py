@@ -243,6 +243,27 @@ def test_an_unavailable_database_stops_the_run_and_no_job(monkeypatch: pytest.Mo
     assert world.state("b1") is JobState.RUNNING
 
 
+@pytest.mark.parametrize("call", ["holdings", "record"])
+def test_a_new_quota_file_is_followed_although_one_read_or_write_failed(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.turn(2)
+    world.apply_quota(QUOTA.replace("/opt/torch", "/opt/newer").replace("[Big]", "[Bigger]"))
+
+    def fails(*given: object, **named: object) -> None:
+        raise StoreUnavailable("the statement took too long and was stopped")
+
+    with monkeypatch.context() as broken, pytest.raises(StoreUnavailable):
+        broken.setattr(world.store, call, fails)
+        world.controller.run_once(world.now)
+    world.turn(2)
+    file = world.controller.quota_file
+    assert file is not None and file.environment_named("torch").python == "/opt/newer/bin/python"  # type: ignore[union-attr]
+    pools = {device.model: device.pool for device in world.controller.mirror.devices.values()}
+    assert pools == {"Big": None, "Small": "build"}
+
+
 def test_the_quota_file_can_set_a_shorter_interval() -> None:
     world = World()
     world.turn(1)

@@ -78,13 +78,14 @@ class PastUse:
         """Update ``usage`` to the whole minute before ``now``; once a minute for each policy.
 
         Returns whether a plan may change by that alone: it changed, and shares depend on it, or a bucket has ended.
+        Raises StoreUnavailable, with everything as it was: the next call reads again.
         """
         at = now // MINUTE_MS * MINUTE_MS
-        before, self._updated = self._updated, (policy, at)
+        before = self._updated
         is_same_policy = before is not None and before[0] is policy
         if before is not None and is_same_policy and before[1] == at:
             return False
-        self._counted = self._read(store, policy, at)
+        self._counted, self._updated = self._read(store, policy, at), (policy, at)
         changed = self._set(_usage(self._counted, at))
         is_due = not is_same_policy or before is None or next_update_at(policy.history, before[1]) <= at
         return changed and is_due

@@ -80,11 +80,12 @@ class _Part(Generic[V]):
 class Mirror:
     """The store's live work in memory.
 
-    ``jobs``, ``notebooks`` and ``devices`` are the present records of live work by id; ``gone_nodes`` and
-    ``gone_devices`` are the instants since when no reading reports those; ``in_motion`` the ids of jobs
-    that are starting or pausing; ``jobs_with_data`` the live jobs by the name of their data and the groups that may use
-    it. ``latest`` are the changes of the last :meth:`update`, which include work that has
-    just ended. ``some_began``: jobs that a plan had started were reported as running, which changes no plan.
+    ``quota`` is the revision in force, and ``policy`` its policy. ``jobs``, ``notebooks`` and ``devices`` are the
+    present records of live work by id; ``gone_nodes`` and ``gone_devices`` are the instants since when no reading
+    reports those; ``in_motion`` the ids of jobs that are starting or pausing; ``jobs_with_data`` the live jobs by the
+    name of their data and the groups that may use it. ``latest`` are the changes of the last :meth:`update`, which
+    include work that has just ended. ``some_began``: jobs that a plan had started were reported as running, which
+    changes no plan.
     """
 
     def __init__(self) -> None:
@@ -92,6 +93,7 @@ class Mirror:
 
     def _clear(self) -> None:
         self.version = self.fencing = 0
+        self.quota: QuotaRevision | None = None
         self.policy: Policy | None = None
         self.past_use = PastUse()
         self._ahead: PolicyAhead | None = None
@@ -172,7 +174,7 @@ class Mirror:
             yield self._reservations.put(reservation.workload, reservation)
 
     def _set_policy(self, revision: QuotaRevision) -> bool:
-        before, self.policy = self.policy, (policy := revision.policy)
+        before, self.quota, self.policy = self.policy, revision, (policy := revision.policy)
         self._ahead = PolicyAhead(revision)
         if before is None or before.preemption.per_s != policy.preemption.per_s:
             for id in [id for id, record in self.jobs.items() if record.job.paused_at]:

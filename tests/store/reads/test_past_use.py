@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jupyter_gpu_quota.core.model import Amounts, Change, History, Policy, Project, Usage, Window
 from jupyter_gpu_quota.store.reads.past_use import PastUse, bucket_ms, next_update_at
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
+from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, ReturnNotebook
 from jupyter_gpu_quota.store.records.rows import Holding
 from tests.store.worlds import KINDS, POLICY, T0, World, opened
@@ -37,6 +38,7 @@ class Disk:
     rows: dict[str, tuple[int, Holding]] = field(default_factory=dict)
     version: int = 1
     asked: list[int] = field(default_factory=list)
+    is_away: bool = False
 
     def hold(self, began_at: int, ended_at: int | None = None, milli: int = 1000, pool: str = "t") -> str:
         self.version += 1
@@ -51,6 +53,8 @@ class Disk:
 
     def holdings(self, since: int, *, ended_after: int) -> tuple[int, list[Holding]]:
         self.asked.append(since)
+        if self.is_away:
+            raise StoreUnavailable("away")
         rows = [(changed, row) for changed, row in self.rows.values() if changed > since]
         if since:
             return self.version, [row for _, row in rows]
@@ -143,6 +147,15 @@ def test_past_use_is_updated_once_a_minute_and_reads_only_changes() -> None:
     news = [past.follow(disk, rules, T0 + HOUR + second * 1000) for second in range(121)]  # type: ignore[arg-type]
     assert [second for second, is_news in enumerate(news) if is_news] == [0, 60, 120]
     assert disk.asked == [0, disk.version, disk.version]
+
+
+def test_past_use_that_could_not_be_read_is_read_at_the_next_call() -> None:
+    disk, past, rules = Disk(is_away=True), PastUse(), policy()
+    disk.hold(T0, None, 3000)
+    with pytest.raises(StoreUnavailable):
+        past.follow(disk, rules, T0 + HOUR)  # type: ignore[arg-type]
+    disk.is_away = False
+    assert past.follow(disk, rules, T0 + HOUR + 1) and past.usage  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
