@@ -106,9 +106,8 @@ class _Cache:
 
     def follow(self, scope: Scope, head: Head) -> None:
         """Bring the cache to a head: read the changes, or everything."""
-        if self.head is not None and not _continues(scope, head, self.head):
-            self.forget()
-        if self.head is None:
+        if self.head is None or not _continues(scope, head, self.head):
+            self.forget()  # also what a first load that failed had put: rows may have ended since
             for table in VERSIONED:
                 self._put_all(table, scope.changed(table, -1, live=table.name not in CACHED_WHOLE))
             self.recent = _RecentChanges(head.version)

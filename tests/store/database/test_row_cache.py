@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -18,6 +19,7 @@ from jupyter_gpu_quota.core.plan import Reserve, Start
 from jupyter_gpu_quota.store.database import row_cache
 from jupyter_gpu_quota.store.database.row_cache import CachedRows
 from jupyter_gpu_quota.store.database.sql import SqlRows, SqlScope
+from jupyter_gpu_quota.store.database.tables import Table
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.calls import JobFilter, Page, Stale, StoreUnavailable
@@ -229,6 +231,29 @@ def test_after_a_failed_transaction_the_rows_are_those_on_disk(
     assert [rank.exit_status for rank in world.store.ranks("runs")] == [None, 0 if committed else None]
     world.see(world.fact("runs", rank=1, ended_at=world.now, exit_status=9))
     assert [rank.exit_status for rank in world.store.ranks("runs")] == [None, 0 if committed else 9]
+
+
+@pytest.mark.parametrize("failing", [table.name for table in row_cache.VERSIONED])
+def test_after_a_first_load_that_failed_the_rows_are_those_on_disk(
+    world: World, path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    changed = SqlScope.changed
+
+    def fails(self: SqlScope, table: Table[Any], since: int, *, live: bool) -> list[Any]:
+        if table.name == failing:
+            raise StoreUnavailable("the connection was lost")
+        return changed(self, table, since, live=live)
+
+    with another(path, cache_rows=True) as store:
+        with monkeypatch.context() as broken, pytest.raises(StoreUnavailable):
+            broken.setattr(SqlScope, "changed", fails)
+            store.version()
+        world.change("waits", "cancel")
+        world.pause("runs")
+        world.see(world.gone("runs", 0))
+        other = World.__new__(World)
+        other.store = store
+        assert_as_on_disk(other, path)
 
 
 # --- what is remembered, and what is not ----------------------------------------------------------------------------
