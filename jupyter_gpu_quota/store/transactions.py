@@ -40,11 +40,14 @@ from .writes.commit import commit_chunk
 from .writes.observe import observe_facts
 from .writes.recovery import recover
 from .writes.requests import record_all
-from .writes.retention import forget_jobs, forget_samples
+from .writes.retention import forget_allocations, forget_jobs, forget_samples
 from .writes.usage import Tally, add_use
 
 MAX_FACTS = MAX_SAMPLES = 500
 """Facts or samples in one transaction: less than a tenth of the time that other writers wait for the lock."""
+
+MAX_TRANSACTIONS = 5
+"""Transactions of retention in one call, so that scheduling waits about a second for it at most."""
 
 
 class OwnTerm(Protocol):
@@ -222,18 +225,19 @@ class Store(StoreQueries):
 
         A large one is several transactions. What a crash leaves out of it is missing.
         """
-        due, needed, before = self._tally.due(now), list[DeviceSample](), dict[str, DeviceSample | None]()
+        for due in self._tally.due(now):
+            with self._writing(now) as work:
+                add_use(work, due)
+            self._tally.forget(due, now)
+        needed, before = list[DeviceSample](), dict[str, DeviceSample | None]()
         for first in range(0, len(rows) or 1, MAX_SAMPLES):
             with self._writing(now) as work:
                 if first == 0:
                     if work.get(BATCHES, (node, sequence)) is not None:
                         return False
                     work.put(BATCHES, BatchRow(node=node, sequence=sequence, at=now))
-                    add_use(work, due)
                 part = rows[first : first + MAX_SAMPLES]
                 known = _put_samples(work, part)
-            if first == 0:
-                self._tally.forget(due, now)  # it is stored, also if a later transaction fails
             needed += [row for row in part if row.is_needed_after(known[row.device])]
             before |= known
         rows = needed
@@ -253,13 +257,17 @@ class Store(StoreQueries):
             with self._writing(now, repeatable=True) as work:
                 write_points(work, due)
 
-    def forget(self, *, jobs_ended_before: int, samples_before: int, usage_before: int = 0) -> list[str]:
+    def forget(self, *, now: int, jobs_ended_before: int, samples_before: int, usage_before: int = 0) -> list[str]:
         """Remove old jobs with their rows, samples and hours of use; returns the ids of the jobs. Audit rows stay.
 
-        At most 1,000 jobs at a time: call again while it returns that many.
+        At most 1,000 jobs at a time, and none while allocations that ended before the instant are left: call again.
         """
-        with self._writing(jobs_ended_before) as work:
-            jobs = forget_jobs(work)
+        jobs = list[str]()
+        for _ in range(MAX_TRANSACTIONS):
+            with self._writing(now) as work:
+                if not forget_allocations(work, jobs_ended_before):
+                    jobs = forget_jobs(work, jobs_ended_before)
+                    break
         while forget_samples(self._rows, self._writer, samples_before, usage_before):
             pass
         self._unsettled |= not self._rows.settle()  # also for rows that a process deleted just before it was killed

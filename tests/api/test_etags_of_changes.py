@@ -105,7 +105,7 @@ class Changes:
         self.world.inventory((*train[: self.random.randint(3, 4)], *build_devices()))
 
     def forget(self) -> None:
-        self.world.store.forget(jobs_ended_before=self.world.clock() + 1, samples_before=0)
+        self.world.store.forget(now=self.world.clock(), jobs_ended_before=self.world.clock() + 1, samples_before=0)
 
     def wait(self) -> None:
         later = self.world.clock() + self.random.choice([1_000, 61_000])

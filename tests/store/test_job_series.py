@@ -128,7 +128,7 @@ def test_a_series_changes_no_version_and_is_removed_with_its_job(world: World) -
     report(world, 30, ended_at=T0 + 30_000, exit_status=0, tree_gone=True, metrics={"loss": 1.0})
     flush(world, 60)
     assert [slot[2] for slot in slots(world, "metric loss")] == [4.0, 1.0]
-    world.store.forget(jobs_ended_before=T0 + 3_600_000, samples_before=0)
+    world.store.forget(now=T0 + 3_600_000, jobs_ended_before=T0 + 3_600_000, samples_before=0)
     assert world.store.series("j1") is None and world.store.job("j1") is None
 
 

@@ -303,7 +303,7 @@ class AllStores(RuleBasedStateMachine):
     @rule(back_ms=st.sampled_from([0, 2000]))
     def old_rows_are_forgotten(self, back_ms: int) -> None:
         before = self.now - back_ms
-        self.all(lambda store: sorted(store.forget(jobs_ended_before=before, samples_before=before)))
+        self.all(lambda store: sorted(store.forget(now=self.now, jobs_ended_before=before, samples_before=before)))
 
     @precondition(lambda self: hasattr(self, "stores"))
     @invariant()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -179,22 +180,25 @@ def test_old_jobs_go_with_all_that_is_theirs_and_the_audit_stays(world: World) -
     world.submit("new")
     world.change("new", "cancel")
     audited = world.audited()
-    assert world.store.forget(jobs_ended_before=T0 + 1, samples_before=0) == ["old"]
+    world.now += 40 * 86_400_000
+    assert world.store.forget(now=world.now, jobs_ended_before=T0 + 1, samples_before=0) == ["old"]
     assert world.store.job("old") is None and world.store.ranks("old") == [] and world.store.notebook("n") is None
     jobs, _ = world.store.jobs(JobFilter(projects=("bob-lab",)), Page())
     assert sorted(record.job.id for record in jobs) == ["alive", "new"]
     assert world.held() == {"d0": 1000} and world.store.bundles_in_use() == set()
     assert world.audited() == [*audited, "retention retention"]
-    assert world.store.audit()[0][0].at == world.now, "the audit never goes back in time"
+    (removal,), (note,) = world.store.audit()[0][:1], world.store.notes("retention")
+    assert (removal.at, note.at) == (world.now, world.now), "when it was removed, not since when it was due"
+    assert json.loads(removal.payload)["ended_before"] == T0 + 1
     assert isinstance(world.store.audit_verify(), int)
     assert not world.record(submit("again", key="k"))[0].existed
-    assert world.store.forget(jobs_ended_before=T0 + 1, samples_before=0) == []
+    assert world.store.forget(now=world.now, jobs_ended_before=T0 + 1, samples_before=0) == []
 
 
 def test_old_samples_go_and_the_newest_of_each_device_stays_known(store: Store) -> None:
     for number in range(3):
         store.add_samples("n1", number, [sample("d0", T0 + number, number)], now=T0 + number)
-    store.forget(jobs_ended_before=0, samples_before=T0 + 2)
+    store.forget(now=T0, jobs_ended_before=0, samples_before=T0 + 2)
     assert store.latest_samples()["d0"].utilisation_percent == 2
     assert store.add_samples("n1", 0, [], now=T0), "its sequence number was forgotten with it"
     assert not store.add_samples("n1", 2, [], now=T0)

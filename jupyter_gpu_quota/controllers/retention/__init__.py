@@ -64,6 +64,7 @@ class Retention:
             self.jobs.forget(job)
         self.leadership.check()
         forgotten = self.store.forget(
+            now=now,
             jobs_ended_before=ended_before,
             samples_before=now - self.times.samples_ms,
             usage_before=now - self.times.usage_ms,

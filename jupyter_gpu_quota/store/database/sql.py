@@ -113,8 +113,9 @@ class SqlScope:
             rows = []
             for start in range(0, len(keys), KEYS_PER_QUERY):
                 some = keys[start : start + KEYS_PER_QUERY]
-                # with conditions on whole keys alone, SQLite would read the whole table
-                parts = [column.in_(set(each)) for column, each in zip(columns, zip(*some, strict=True), strict=True)]
+                # With conditions on whole keys alone, SQLite would read the whole table; with one on each of three
+                # columns, it would look up every combination of their values.
+                parts = [column.in_({key[at] for key in some}) for at, column in enumerate(columns[:2])]
                 rows += self._rows(table, SELECTS[table.name].where(tuple_(*columns).in_(list(some)), *parts))
         return {table.key(row): row for row in rows}
 

@@ -113,9 +113,9 @@ class UnitOfWork:
             count += (row is not None and matches(row)) - (before is not None and matches(before))
         return count
 
-    def ended(self, table: Table[R], limit: int) -> list[R]:
-        """Rows that ended before ``now``, at most ``limit`` of them, the latest first."""
-        rows, _ = self.scope.listing(table, Where(below={table.ended or "": self.now}), Page(limit=limit))
+    def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
+        """Rows that ended before an instant, at most ``limit`` of them, the latest first."""
+        rows, _ = self.scope.listing(table, Where(below={table.ended or "": before}), Page(limit=limit))
         self._read[table.name].update((table.key(row), row) for row in rows)
         return rows
 

@@ -9,17 +9,38 @@ from ..database.tables import Rows
 from ..database.unit_of_work import UnitOfWork
 from ..records.activity import Note
 from .activity import delete_notes, forget_activity
-from .usage import add_allocated
+from .usage import HOUR_MS, HOURS_AT_A_TIME, add_allocated
 
 JOBS_AT_A_TIME = 1_000
 SAMPLES_AT_A_TIME = 20_000
 NOTE_KEY = ("retention", "jobs", 0)
 
 
-def forget_jobs(work: UnitOfWork) -> list[str]:
-    """Remove jobs and notebooks that ended before ``work.now``, with all their rows; returns the jobs' ids."""
-    jobs = [record.job.id for record in work.ended(tables.JOBS, JOBS_AT_A_TIME)]
-    notebooks = [record.notebook.id for record in work.ended(tables.NOTEBOOKS, JOBS_AT_A_TIME)]
+def forget_allocations(work: UnitOfWork, ended_before: int) -> bool:
+    """Remove some allocations that ended before an instant, and add their amounts to the hours; False: none is left."""
+    ended, hours = work.ended(tables.ALLOCATIONS, ended_before, HOURS_AT_A_TIME), 0
+    removed = list[tables.AllocationRow]()
+    for row in ended:
+        hours += ((row.released_at or row.allocated_at) - row.allocated_at) // HOUR_MS + 2
+        if removed and hours > HOURS_AT_A_TIME:
+            break
+        removed.append(row)
+    add_allocated(work, removed)
+    keys = [tables.ALLOCATIONS.key(row) for row in removed]
+    work.fetch(tables.LABELS, keys)
+    for key in keys:
+        work.delete(tables.LABELS, key)
+        work.delete(tables.ALLOCATIONS, key)
+    return bool(keys)
+
+
+def forget_jobs(work: UnitOfWork, ended_before: int) -> list[str]:
+    """Remove jobs and notebooks that ended before an instant, with all their rows; returns the jobs' ids.
+
+    Their allocations were removed before: the hours of those need their owners.
+    """
+    jobs = [record.job.id for record in work.ended(tables.JOBS, ended_before, JOBS_AT_A_TIME)]
+    notebooks = [record.notebook.id for record in work.ended(tables.NOTEBOOKS, ended_before, JOBS_AT_A_TIME)]
     for rank in work.find(tables.RANKS, "job", jobs):
         work.delete(tables.RANKS, tables.RANKS.key(rank))
     for row in work.find(tables.IDEMPOTENCY, "job", jobs):
@@ -31,13 +52,6 @@ def forget_jobs(work: UnitOfWork) -> list[str]:
         work.delete(tables.RESERVATIONS, (id,))
         work.delete(tables.SECRETS, (id,))
         work.delete(tables.SERIES, (id,))
-    allocations = work.ended(tables.ALLOCATIONS, 10 * JOBS_AT_A_TIME)
-    add_allocated(work, allocations)
-    released = [tables.ALLOCATIONS.key(allocation) for allocation in allocations]
-    work.fetch(tables.LABELS, released)
-    for key in released:
-        work.delete(tables.LABELS, key)
-        work.delete(tables.ALLOCATIONS, key)
     work.find_ahead(tables.NOTES, "subject", jobs)
     for id in jobs:
         delete_notes(work, id)
@@ -45,15 +59,13 @@ def forget_jobs(work: UnitOfWork) -> list[str]:
     for id in notebooks:
         forget_activity(work, id)
         work.delete(tables.NOTEBOOKS, (id,))
-    for notification in work.ended(tables.NOTIFICATIONS, JOBS_AT_A_TIME):
+    for notification in work.ended(tables.NOTIFICATIONS, ended_before, JOBS_AT_A_TIME):
         work.delete(tables.NOTIFICATIONS, (notification.id,))
     if jobs or notebooks:
         seq = work.last_link[0]
         work.fetch(tables.NOTES, [NOTE_KEY])
         work.put(tables.NOTES, Note(kind="retention", subject="jobs", at=work.now, document={"after_audit_row": seq}))
-        payload = {"jobs": len(jobs), "notebooks": len(notebooks), "ended_before": work.now}
-        last = work.get(tables.AUDIT, (work.last_link[0],))
-        work.now = max(work.now, last.at if last else 0)  # audit rows are in order of time
+        payload = {"jobs": len(jobs), "notebooks": len(notebooks), "ended_before": ended_before}
         work.audit("system:controller", "retention", "retention", payload, None)
     return jobs
 

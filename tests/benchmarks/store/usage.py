@@ -88,6 +88,7 @@ class Month:
         self.now = begin + HOUR
         settings = GPUQuota()
         self.store.forget(
+            now=self.now,
             jobs_ended_before=self.now - settings.keep_jobs_days * DAY,
             samples_before=self.now - settings.keep_samples_hours * HOUR,
             usage_before=self.now - settings.keep_usage_days * DAY,

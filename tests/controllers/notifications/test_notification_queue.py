@@ -304,7 +304,7 @@ def test_retention_removes_ended_messages_only(notebook: Sending) -> None:
     queue_one(notebook, "notified", "02")
     notebook.world.record(ChangeNotification(notification="01", change="sent"))
     later = notebook.now + SECOND
-    notebook.world.store.forget(jobs_ended_before=later, samples_before=later)
+    notebook.world.store.forget(now=later, jobs_ended_before=later, samples_before=later)
     assert [row.id for row in notebook.rows()] == ["02"]
 
 

@@ -269,7 +269,7 @@ def test_rows_removed_by_retention_are_not_reported_any_more(world: World, path:
     world.committed(Reserve(workload="over", placements=placements("d3"), reason=WITHIN))
     world.ask_notebook("m", server="second")
     since = world.store.version()
-    world.store.forget(jobs_ended_before=world.now + 1, samples_before=0)
+    world.store.forget(now=world.now, jobs_ended_before=world.now + 1, samples_before=0)
     assert world.store.job("over") is None
     assert_as_on_disk(world, path, since)
     assert_as_on_disk(world, path, 0)

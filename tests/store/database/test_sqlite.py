@@ -107,7 +107,7 @@ def test_retention_removes_the_deleted_rows_of_a_killed_process_from_the_files(w
     world.change("j", "cancel")
     assert holding(b"hunter2", path)
     successor = open_store(url_of(path), busy_timeout_ms=50)
-    successor.forget(jobs_ended_before=0, samples_before=0)
+    successor.forget(now=0, jobs_ended_before=0, samples_before=0)
     assert not holding(b"hunter2", path)
     successor.close()
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from jupyter_gpu_quota.core.model import JobTarget
 from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
+from jupyter_gpu_quota.store.database.sql import SqlRows
+from jupyter_gpu_quota.store.database.tables import HOURS
+from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.rows import UsageHour
 from jupyter_gpu_quota.store.writes.usage import HOUR_MS, split_by_hour
@@ -175,12 +179,65 @@ def test_retention_of_a_job_keeps_its_hours_as_they_were(world: Read) -> None:
     world.flush()
     before = world.hours()
     assert len(before) == 2 and before[0, "J", "d0"].allocated_s == 3_600
-    assert world.store.forget(jobs_ended_before=world.now + 1, samples_before=world.now) == ["J"]
+    assert world.store.forget(now=world.now, jobs_ended_before=world.now + 1, samples_before=world.now) == ["J"]
     assert world.hours() == before
-    world.store.forget(jobs_ended_before=world.now + 1, samples_before=world.now, usage_before=HOUR + HOUR_MS)
+    world.store.forget(
+        now=world.now, jobs_ended_before=world.now + 1, samples_before=world.now, usage_before=HOUR + HOUR_MS
+    )
     assert list(world.hours()) == [(1, "J", "d0")]
-    world.store.forget(jobs_ended_before=0, samples_before=0, usage_before=FAR)
+    world.store.forget(now=world.now, jobs_ended_before=0, samples_before=0, usage_before=FAR)
     assert world.hours() == {}
+
+
+def test_retention_of_much_use_takes_several_short_transactions_and_calls(
+    world: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.store.writes.retention.HOURS_AT_A_TIME", 6)
+    for number in range(12):
+        begun(world, f"j{number}")
+        world.now += 3 * HOUR_MS
+        ended(world, f"j{number}")
+        world.now += 1
+    before, writing, changed = world.hours(end=HOUR + 40 * HOUR_MS), world.store._writing, list[int]()
+
+    @contextmanager
+    def counting(now: int, *, repeatable: bool = False) -> Iterator[UnitOfWork]:
+        with writing(now, repeatable=repeatable) as work:
+            yield work
+            changed.append(len(work._written["usage_hours"]))
+
+    monkeypatch.setattr(world.store, "_writing", counting)
+    calls = [world.store.forget(now=world.now, jobs_ended_before=world.now, samples_before=0) for _ in range(3)]
+    assert calls == [[], [], sorted(before_jobs := {f"j{number}" for number in range(12)}, key=calls[2].index)]
+    assert len(before_jobs) == 12 and max(changed) <= 6
+    assert world.hours(end=HOUR + 40 * HOUR_MS) == before
+
+
+def test_a_large_hour_of_use_is_written_in_several_transactions(world: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.store.writes.usage.HOURS_AT_A_TIME", 2)
+    use = {f"j{number}": number for number in range(5)}
+    world.read("d0", **use)
+    world.reads("d0", 90, **use)
+    world.flush()
+    assert {key: row.used_milli_s for key, row in world.hours().items()} == {
+        (hour, f"j{number}", "d0"): 10 * number * seen_s
+        for number in range(5)
+        for hour, seen_s in ((0, 3600), (1, 1800))
+    }
+
+
+def test_hours_are_read_by_their_keys(tmp_path: Path) -> None:
+    """A cluster with thousands of GPUs has thousands of rows in each hour."""
+    with opened("sqlite", tmp_path) as store:
+        rows = store._rows
+        assert isinstance(rows, SqlRows)
+        with rows.reading() as scope, rows._engine.connect() as connection:
+            read = list[str]()
+            event.listen(scope._connection, "before_cursor_execute", lambda *given: read.append(given[2:4]))
+            scope.get_many(HOURS, [(HOUR, "J", "d0"), (HOUR + HOUR_MS, "J", "d1")])
+            ((statement, given),) = read
+            (step, *_) = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", given).all()
+    assert "(hour_at=? AND workload=?)" in step[3]
 
 
 def test_only_the_requested_hours_are_returned(world: Read) -> None:
