@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ..store.memory import MemoryStore
@@ -28,10 +28,10 @@ class SimulationStore(MemoryStore):
         self._ids += 1
         return f"{self._ids:012d}"
 
-    def acquire_lease(self, holder: str, *, now: int, ttl_ms: int, above: int = 0) -> Lease | None:
-        with self._writing(now) as work:
+    def acquire_lease(self, holder: str, *, clock: Callable[[], int], ttl_ms: int, above: int = 0) -> Lease | None:
+        with self._writing(clock()) as work:
             if work.head.holder == holder:
-                work.head = replace(work.head, expires_at=now + 1)
+                work.head = replace(work.head, expires_at=work.now + 1)
             return leases.acquire(work, holder, ttl_ms=ttl_ms, above=above)
 
     def add_reports(self, rows: Iterable[NotebookReport]) -> None:

@@ -156,17 +156,20 @@ class Store(StoreQueries):
         return version
 
     # --- the lease --------------------------------------------------------------------------------------------------
-    def acquire_lease(self, holder: str, *, now: int, ttl_ms: int, above: int = 0) -> Lease | None:
+    def acquire_lease(self, holder: str, *, clock: Callable[[], int], ttl_ms: int, above: int = 0) -> Lease | None:
         """Take or renew the lease; None while another holder's has not expired. A new holder gets a higher fencing.
 
+        ``clock`` is read once this call has the write lock: while it waited, another holder may have renewed the lease.
         ``above``: the fencing number is above this one, also where the holder is the same.
         """
-        with self._writing(now) as work:
+        with self._writing(0) as work:
+            work.now = clock()
             return leases.acquire(work, holder, ttl_ms=ttl_ms, above=above)
 
-    def renew_lease(self, lease: Lease, *, now: int, ttl_ms: int) -> Lease | None:
+    def renew_lease(self, lease: Lease, *, clock: Callable[[], int], ttl_ms: int) -> Lease | None:
         """Continue a term; None where it is over. It never begins one, and so the fencing number stays the same."""
-        with self._writing(now) as work:
+        with self._writing(0) as work:
+            work.now = clock()
             return leases.renew(work, lease, ttl_ms=ttl_ms)
 
     def release_lease(self, lease: Lease) -> None:

@@ -318,7 +318,7 @@ class ServiceWorld:
     def _decided(self) -> tuple[int, Committed | Stale | None]:
         """One decide and commit: how many actions the plan had, and what became of it; None where it had none."""
         now = self.clock()
-        lease = self.store.acquire_lease("test", now=now, ttl_ms=3000)
+        lease = self.store.acquire_lease("test", clock=lambda: now, ttl_ms=3000)
         assert lease is not None
         self.mirror.update(self.store)
         quota = self.store.quota()
@@ -355,7 +355,7 @@ class ServiceWorld:
     def see(self, *facts: Fact) -> None:
         """The executor saw something."""
         now = self.clock()
-        lease = self.store.acquire_lease("test", now=now, ttl_ms=3000)
+        lease = self.store.acquire_lease("test", clock=lambda: now, ttl_ms=3000)
         assert lease is not None
         assert not isinstance(self.store.observe(facts, lease=lease, now=now), Stale)
         self.loop.call_soon_threadsafe(self.services.store_view.notify)

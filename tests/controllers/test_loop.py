@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -20,6 +22,7 @@ from jupyter_gpu_quota.controllers.loop import (
     Loop,
     LoopStatusRecorder,
 )
+from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.activity import KeepNotes, Note
 from jupyter_gpu_quota.store.records.calls import CLOCK_TOLERANCE_MS, LeaseLost, StoreUnavailable
@@ -47,8 +50,8 @@ class World:
     made: list[Counting] = field(default_factory=list)
     store: MemoryStore = field(default_factory=MemoryStore)
 
-    def process(self, holder: str = "first") -> tuple[Leadership, Loop]:
-        leadership = Leadership(self.store, lambda: self.now, holder=holder)
+    def process(self, holder: str = "first", ahead_ms: int = 0) -> tuple[Leadership, Loop]:
+        leadership = Leadership(self.store, lambda: self.now + ahead_ms, holder=holder)
         return leadership, Loop("counting", self._make, leadership, lambda: self.now)
 
     def _make(self) -> Counting:
@@ -182,10 +185,52 @@ def test_two_processes_with_equal_host_names_and_process_ids_are_not_both_leader
     assert second.renew(world.now) is None
 
 
+@pytest.mark.parametrize("renewal", ["turn", "thread"])
+def test_a_standby_that_waited_for_the_lock_takes_no_lease_that_was_renewed_meanwhile(
+    renewal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    (leader, _), (standby, _) = world.process("leader"), world.process("standby")
+    leader.renew(world.now)
+    writing = world.store._writing
+
+    @contextmanager
+    def after_a_wait(now: int, *, repeatable: bool = False) -> Iterator[UnitOfWork]:
+        monkeypatch.setattr(world.store, "_writing", writing)
+        for _ in range(4):
+            world.now += 1_400
+            if renewal == "turn":
+                leader.renew(world.now)
+            else:
+                leader.continue_term(world.store)
+        with writing(now, repeatable=repeatable) as work:
+            yield work
+
+    monkeypatch.setattr(world.store, "_writing", after_a_wait)
+    assert standby.renew(world.now) is None and leader.current() is not None
+
+
+def test_a_renewal_that_waited_for_the_lock_lasts_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    leadership, _ = world.process()
+    leadership.renew(world.now)
+    writing = world.store._writing
+
+    @contextmanager
+    def after_a_wait(now: int, *, repeatable: bool = False) -> Iterator[UnitOfWork]:
+        world.now += 2_000
+        with writing(now, repeatable=repeatable) as work:
+            yield work
+
+    monkeypatch.setattr(world.store, "_writing", after_a_wait)
+    leadership.continue_term(world.store)
+    assert leadership.lease is not None and leadership.lease.expires_at == world.now + 3_000
+
+
 @pytest.mark.parametrize("ahead_ms", [0, 200, CLOCK_TOLERANCE_MS])
 def test_two_controllers_whose_clocks_differ_little_keep_one_leader(ahead_ms: int) -> None:
     world = World()
-    (ahead, _), (behind, _) = world.process("ahead"), world.process("behind")
+    (ahead, _), (behind, _) = world.process("ahead", ahead_ms), world.process("behind")
     for _ in range(20):
         assert ahead.renew(world.now + ahead_ms) is not None
         for _ in range(3):
@@ -203,7 +248,7 @@ def test_controllers_whose_clocks_differ_much_log_the_difference_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
-    (ahead, _), (behind, _) = world.process("ahead"), world.process("behind")
+    (ahead, _), (behind, _) = world.process("ahead", 3_500), world.process("behind")
     until = world.now + CLOCK_WARNING_EVERY_MS + 5_000
     while world.now < until:
         assert ahead.renew(world.now + 3_500) is not None

@@ -292,7 +292,7 @@ class AllStores(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from(["leader", "second"]))
     def somebody_leads(self, holder: str) -> None:
-        lease = self.all(lambda store: store.acquire_lease(holder, now=self.now, ttl_ms=3000))
+        lease = self.all(lambda store: store.acquire_lease(holder, clock=lambda: self.now, ttl_ms=3000))
         self.lease = lease or self.lease  # type: ignore[assignment]
 
     @rule(after_ms=st.sampled_from([1, 1000, 4000]))

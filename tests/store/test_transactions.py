@@ -113,7 +113,7 @@ def test_erasing_a_name_keeps_the_id(store: Store) -> None:
 
 def test_the_holder_of_the_lease_can_be_read(store: Store) -> None:
     assert store.lease() is None
-    lease = store.acquire_lease("leader", now=T0, ttl_ms=1000)
+    lease = store.acquire_lease("leader", clock=lambda: T0, ttl_ms=1000)
     assert lease is not None and store.lease() == lease
     store.release_lease(lease)
     assert store.lease() is None

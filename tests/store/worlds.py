@@ -91,7 +91,7 @@ class World:
         self.submit("patty's job", "patty", project="patty-lab")
 
     def lead(self, holder: str) -> Lease:
-        lease = self.store.acquire_lease(holder, now=self.now, ttl_ms=3000)
+        lease = self.store.acquire_lease(holder, clock=lambda: self.now, ttl_ms=3000)
         assert lease is not None
         return lease
 

@@ -48,7 +48,8 @@ class Leadership:
     def renew(self, now: int, *, above: int = 0) -> Lease | None:
         """Take or renew the lease; None while another process holds it. Raises StoreUnavailable.
 
-        ``above``: the fencing number must be above this one. Only the scheduling loop calls it.
+        ``now``: the instant from which the time to the next renewal counts. ``above``: the fencing number must be above
+        this one. Only the scheduling loop calls it.
         """
         with self._renewing:
             self._renewed_at = now
@@ -57,12 +58,12 @@ class Leadership:
     def _take_or_renew(self, now: int, above: int) -> Lease | None:
         before, stored = self.lease, self._store.lease()
         self._extended = None
-        taken = self._store.acquire_lease(self.holder, now=now, ttl_ms=self.lease_ms, above=above)
+        taken = self._store.acquire_lease(self.holder, clock=self._clock, ttl_ms=self.lease_ms, above=above)
         self.lease = self._extended or taken  # that transaction may have been a long one itself
         if self.lease is not None and (before is None or before.fencing != self.lease.fencing):
             log.info("this process is the leader now, fencing number %d", self.lease.fencing)
             if stored is not None and stored.holder != self.holder:
-                self._compare_clocks(stored, now)
+                self._compare_clocks(stored, self._clock())
         if self.lease is None and before is not None:
             log.warning("another process is the leader now; this one waits")
         return self.lease
@@ -86,10 +87,9 @@ class Leadership:
         A term that is over stays over: whatever the loop has begun in it must not be continued.
         """
         with self._renewing:
-            lease, now = self.lease, self._clock()
-            if lease is not None:
-                renewed = store.renew_lease(lease, now=now, ttl_ms=self.lease_ms)
-                self.lease = renewed or replace(lease, expires_at=min(lease.expires_at, now))
+            if (lease := self.lease) is not None:
+                renewed = store.renew_lease(lease, clock=self._clock, ttl_ms=self.lease_ms)
+                self.lease = renewed or replace(lease, expires_at=min(lease.expires_at, self._clock()))
 
     # --- the term in the scheduling loop's own transactions -------------------------------------------------------
     def held_in(self, head: Head) -> Lease | None:

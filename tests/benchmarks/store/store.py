@@ -77,7 +77,7 @@ def prepare(store: Store, devices: int) -> Lease:
     policy = policy_of(devices)
     quota = ApplyQuota(actor="admin", text="version: 1", document={"version": 1}, policy=policy, expected_revision=0)
     store.record([SetInventory(nodes=nodes, devices=cards), quota], now=NOW)
-    lease = store.acquire_lease("bench", now=NOW, ttl_ms=3000)
+    lease = store.acquire_lease("bench", clock=lambda: NOW, ttl_ms=3000)
     if lease is None:
         raise SystemExit("the lease was not given")
     return lease

@@ -140,7 +140,7 @@ STEPS = ("observe", "decide", "digest", "commit")
 def _tick(store: Store, mirror: Mirror, cache: DecisionCache, policy: Policy, number: int, times: _Times) -> None:
     now = STARTED_AT + 1000 * (number + 1)
     facts = _facts(len(mirror.devices), number, now)
-    lease = store.acquire_lease("bench", now=now, ttl_ms=3000)
+    lease = store.acquire_lease("bench", clock=lambda: now, ttl_ms=3000)
     assert lease is not None
     times.step("between ticks")
     store.observe(facts, lease=lease, now=now)

@@ -68,7 +68,7 @@ class Month:
         self.store.record([_request(name, number) for number, name in enumerate(names)], now=self.now)
         self.held = {device.id: names[place * SHARES : (place + 1) * SHARES] for place, device in enumerate(DEVICES)}
         starts = tuple(_start(name, device) for device, those in self.held.items() for name in those)
-        lease = self.store.acquire_lease("scheduler", now=self.now, ttl_ms=3_000)
+        lease = self.store.acquire_lease("scheduler", clock=lambda: self.now, ttl_ms=3_000)
         assert lease is not None
         plan = Plan(seen_version=self.store.version(), now=self.now, actions=starts)
         outcome = self.store.commit(plan, policy=POLICY, snapshot_digest="", lease=lease, now=self.now)

@@ -72,7 +72,7 @@ class Lent(Watched):
 
     def set_aside(self, health: Health) -> None:
         """Quarantine a device, as for a job that cannot be killed."""
-        lease = self.world.store.acquire_lease("test", now=self.now, ttl_ms=3000)
+        lease = self.world.store.acquire_lease("test", clock=lambda: self.now, ttl_ms=3000)
         assert lease is not None
         self.world.store.observe([DeviceFact(device="build-0", health=health)], lease=lease, now=self.now)
         self.world.run(self.world.services.store_view.refresh())

@@ -125,7 +125,7 @@ def test_a_controller_that_lost_the_lease_during_a_decision_stores_no_inventory(
     def lost(store: object, *given: object, **named: object) -> object:
         """While the controller decides, its lease ends, another process takes it, and an admin applies a quota file."""
         world.now += 4_000
-        world.store.acquire_lease("second", now=world.now, ttl_ms=3_000)
+        world.store.acquire_lease("second", clock=lambda: world.now, ttl_ms=3_000)
         world.apply_quota(QUOTA.replace("{training: 2}", "{training: 1}"))
         monkeypatch.setattr(type(world.store), "record", noted)
         return commit(store, *given, **named)  # type: ignore[arg-type]

@@ -257,7 +257,7 @@ def test_a_lease_that_another_process_took_is_not_in_force_here(world: World) ->
     process.turn()
     held = process.leadership.current()
     assert held is not None
-    world.store.acquire_lease("second", now=held.expires_at, ttl_ms=3_000)
+    world.store.acquire_lease("second", clock=lambda: held.expires_at, ttl_ms=3_000)
     process.pass_time(held.expires_at - world.now - 200)
     assert world.now < held.expires_at
     assert process.leadership.current() is None

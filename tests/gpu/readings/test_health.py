@@ -36,7 +36,7 @@ class Kept:
         found = fake.sampler.inventory("here") or until(lambda: fake.sampler.inventory("here"), what="an inventory")
         self.store.record([SetInventory(nodes=found[0], devices=found[1])], now=1)
         fake.sample(self.devices())
-        lease = self.store.acquire_lease("test", now=1, ttl_ms=1000)
+        lease = self.store.acquire_lease("test", clock=lambda: 1, ttl_ms=1000)
         assert lease is not None
         self.store.observe(fake.sampler.facts(), lease=lease, now=1)
 
@@ -169,7 +169,7 @@ def test_a_fault_reported_by_the_driver_stays_after_a_clear(fake: FakeGpu, kept:
 def test_a_fault_remains_after_a_quarantine(fake: FakeGpu, kept: Kept) -> None:
     broken(fake, kept)
     for health in ("quarantined", "healthy"):
-        lease = kept.store.acquire_lease("test", now=1, ttl_ms=1000)
+        lease = kept.store.acquire_lease("test", clock=lambda: 1, ttl_ms=1000)
         assert lease is not None
         kept.store.observe([DeviceFact(device="GPU-0", health=health)], lease=lease, now=1)
         kept.follow(fake)

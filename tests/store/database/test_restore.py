@@ -58,7 +58,7 @@ def test_a_backup_comes_back_while_connections_are_open(world: World, path: Path
     assert "lost" not in mirror.jobs and "kept" in mirror.jobs
     hold = reader.hold()
     assert hold is not None and [each.code for each in hold.why] == ["backup_restored"]
-    lease = reader.acquire_lease("next", now=T0, ttl_ms=3_000)
+    lease = reader.acquire_lease("next", clock=lambda: T0, ttl_ms=3_000)
     assert lease is not None and lease.fencing > fencing + 1
     assert isinstance(reader.audit_verify(), int)
     assert not [each for each in tmp_path.iterdir() if "restoring" in each.name]

@@ -296,7 +296,7 @@ def test_a_locked_database_is_reported_and_readers_continue(world: World, path: 
         with pytest.raises(StoreUnavailable, match="locked"):
             world.submit("j")
         with pytest.raises(StoreUnavailable, match="locked"):
-            world.store.acquire_lease("second", now=T0, ttl_ms=1000)
+            world.store.acquire_lease("second", clock=lambda: T0, ttl_ms=1000)
         assert world.store.job("before") is not None
         is_unharmed(world, audited)
         other.execute("ROLLBACK")
@@ -391,7 +391,7 @@ def test_one_process_reads_the_writes_of_another(world: World, path: Path) -> No
     seen = other.version()
     world.submit("j")
     assert [record.job.id for record in other.changes(seen).jobs] == ["j"]
-    assert other.acquire_lease("other", now=T0, ttl_ms=1000) is None
+    assert other.acquire_lease("other", clock=lambda: T0, ttl_ms=1000) is None
     [answer] = other.record([submit("j2")], now=T0)
     assert isinstance(answer, Recorded) and world.store.job("j2") is not None
     other.close()

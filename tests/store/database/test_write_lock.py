@@ -121,7 +121,7 @@ def test_only_facts_and_reports_do_not_wait_for_the_disk(url: str, monkeypatch: 
     apply = SqlScope.apply
     monkeypatch.setattr(SqlScope, "apply", lambda scope, writes: (levels.append(level(scope)), apply(scope, writes))[1])
     with closing(open_store(url)) as store:
-        lease = store.acquire_lease("first", now=T0, ttl_ms=3000)
+        lease = store.acquire_lease("first", clock=lambda: T0, ttl_ms=3000)
         assert lease is not None
         store.record([SetInventory(nodes=(NODE,), devices=DEVICES)], now=T0)
         assert levels == [FULL, FULL]

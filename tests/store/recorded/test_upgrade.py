@@ -379,7 +379,7 @@ def test_each_kind_of_row_and_each_code_still_has_a_sentence(store: Store) -> No
 def test_a_plan_and_an_edit_after_the_upgrade_go_on_with_the_same_chain(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{unpacked(tmp_path)}")
     rows = EXPECTS["audit"]["rows"]
-    lease = store.acquire_lease("the release after", now=NOW, ttl_ms=3_000)
+    lease = store.acquire_lease("the release after", clock=lambda: NOW, ttl_ms=3_000)
     assert lease is not None
     mirror, snapshot, policy = seen_at(store, NOW)
     plan = decide(snapshot, policy)

@@ -366,7 +366,7 @@ def test_a_frozen_leader_with_an_expired_lease_changes_nothing(world: World) -> 
     seen = world.store.version()
     frozen = world.lease
     world.now += 3001
-    second = world.store.acquire_lease("second", now=world.now, ttl_ms=3000)
+    second = world.store.acquire_lease("second", clock=lambda: world.now, ttl_ms=3000)
     assert second is not None and second.fencing > frozen.fencing
     assert "second" in unchanged_after(world, start("j2", "d1"), seen=seen)
     answer = world.store.observe([world.gone("j", 0)], lease=frozen, now=world.now)
@@ -392,46 +392,46 @@ def test_a_renewed_lease_keeps_its_fencing(world: World) -> None:
 
 def test_a_renewal_continues_a_term_and_never_begins_one(world: World) -> None:
     world.now += 2_999
-    renewed = world.store.renew_lease(world.lease, now=world.now, ttl_ms=3_000)
+    renewed = world.store.renew_lease(world.lease, clock=lambda: world.now, ttl_ms=3_000)
     assert renewed is not None
     assert (renewed.fencing, renewed.expires_at) == (world.lease.fencing, world.now + 3_000)
     assert world.store.lease() == renewed
     world.now += 3_000
-    assert world.store.renew_lease(renewed, now=world.now, ttl_ms=3_000) is None, "it ended: the term is over"
+    assert world.store.renew_lease(renewed, clock=lambda: world.now, ttl_ms=3_000) is None, "it ended: the term is over"
     again = world.lead("leader")
     assert again.fencing == renewed.fencing + 1
-    assert world.store.renew_lease(renewed, now=world.now, ttl_ms=3_000) is None, "it is of the term before"
+    assert world.store.renew_lease(renewed, clock=lambda: world.now, ttl_ms=3_000) is None, "it is of the term before"
     world.store.release_lease(again)
-    assert world.store.renew_lease(again, now=world.now, ttl_ms=3_000) is None, "it was given back"
-    second = world.store.acquire_lease("second", now=world.now, ttl_ms=3_000)
-    assert world.store.renew_lease(again, now=world.now, ttl_ms=3_000) is None, "another holder has it"
+    assert world.store.renew_lease(again, clock=lambda: world.now, ttl_ms=3_000) is None, "it was given back"
+    second = world.store.acquire_lease("second", clock=lambda: world.now, ttl_ms=3_000)
+    assert world.store.renew_lease(again, clock=lambda: world.now, ttl_ms=3_000) is None, "another holder has it"
     assert world.store.lease() == second
 
 
 def test_a_lease_from_before_the_clock_was_set_back_is_not_renewed(world: World) -> None:
-    assert world.store.renew_lease(world.lease, now=world.now - 3_600_000, ttl_ms=3_000) is None
+    assert world.store.renew_lease(world.lease, clock=lambda: world.now - 3_600_000, ttl_ms=3_000) is None
 
 
 def test_a_second_holder_waits_until_the_first_has_let_go(world: World) -> None:
-    assert world.store.acquire_lease("second", now=world.now + 2999, ttl_ms=3000) is None
+    assert world.store.acquire_lease("second", clock=lambda: world.now + 2999, ttl_ms=3000) is None
     world.store.release_lease(world.lease)
-    second = world.store.acquire_lease("second", now=world.now, ttl_ms=3000)
+    second = world.store.acquire_lease("second", clock=lambda: world.now, ttl_ms=3000)
     assert second is not None and second.fencing == world.lease.fencing + 1
     world.store.release_lease(world.lease)  # the first one's late call takes nothing away
-    assert world.store.acquire_lease("third", now=world.now, ttl_ms=3000) is None
+    assert world.store.acquire_lease("third", clock=lambda: world.now, ttl_ms=3000) is None
 
 
 def test_a_clock_set_back_does_not_keep_the_lease_for_an_hour(world: World) -> None:
-    second = world.store.acquire_lease("second", now=world.now - 3_600_000, ttl_ms=3000)
+    second = world.store.acquire_lease("second", clock=lambda: world.now - 3_600_000, ttl_ms=3000)
     assert second is not None and second.fencing == world.lease.fencing + 1
 
 
 @pytest.mark.parametrize("ttl_ms", [0, 3001])
 def test_a_lease_is_short(world: World, ttl_ms: int) -> None:
     with pytest.raises(ValueError, match="3000"):
-        world.store.acquire_lease("second", now=world.now, ttl_ms=ttl_ms)
+        world.store.acquire_lease("second", clock=lambda: world.now, ttl_ms=ttl_ms)
     with pytest.raises(ValueError, match="3000"):
-        world.store.renew_lease(world.lease, now=world.now, ttl_ms=ttl_ms)
+        world.store.renew_lease(world.lease, clock=lambda: world.now, ttl_ms=ttl_ms)
 
 
 def test_leases_and_renewals_make_no_version(world: World) -> None:
