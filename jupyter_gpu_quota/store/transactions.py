@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -260,16 +260,20 @@ class Store(StoreQueries):
             with self._writing(now, repeatable=True) as work:
                 write_points(work, due)
 
-    def forget(self, *, now: int, jobs_ended_before: int, samples_before: int, usage_before: int = 0) -> list[str]:
+    def forget(
+        self, *, now: int, jobs_ended_before: int, samples_before: int, usage_before: int = 0,
+        kept: Container[str] = (),
+    ) -> list[str]:  # fmt: skip
         """Remove old jobs with their rows, samples and hours of use; returns the ids of the jobs. Audit rows stay.
 
-        At most 1,000 jobs at a time, and none while allocations that ended before the instant are left: call again.
+        The jobs in ``kept`` stay, too. At most 1,000 jobs at a time, and none while allocations that ended before the
+        instant are left: call again.
         """
         jobs = list[str]()
         for _ in range(MAX_TRANSACTIONS):
             with self._writing(now) as work:
                 if not forget_allocations(work, jobs_ended_before):
-                    jobs = forget_jobs(work, jobs_ended_before)
+                    jobs = forget_jobs(work, jobs_ended_before, kept)
                     break
         while forget_samples(self._rows, self._writer, samples_before, usage_before):
             pass

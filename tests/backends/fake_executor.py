@@ -53,6 +53,8 @@ class FakeJobs:
     script: Callable[[StartOrder], Script] = lambda order: Script()
     starts: list[StartOrder] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    unforgettable: dict[str, str] = field(default_factory=dict)
+    """Why the data of a job cannot be removed now."""
     outputs_mib: dict[str, int] = field(default_factory=dict)
     removed_outputs: list[str] = field(default_factory=list)
     removal_is_slow: bool = False
@@ -101,6 +103,8 @@ class FakeJobs:
                 run.settled = True
 
     def forget(self, job: str) -> None:
+        if job in self.unforgettable:
+            raise OSError(self.unforgettable[job])
         self.forgotten.append(job)
         for key in [key for key, run in self._runs.items() if key[0] == job and run.fact.tree_gone]:
             del self._runs[key]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import DAY_MS, Retention, RetentionTimes
 from jupyter_gpu_quota.controllers.retention.output_retention import JOBS_A_RUN
 from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL
-from jupyter_gpu_quota.store.records.commands import ChangeJob, Recorded, Refusal, RemoveOutputs
+from jupyter_gpu_quota.store.records.calls import StoreUnavailable
+from jupyter_gpu_quota.store.records.commands import ChangeJob, OutputsExpired, Recorded, Refusal, RemoveOutputs
 from tests.controllers.setups.scheduling import QUOTA, World
-from tests.controllers.test_retention import Bundles
+from tests.controllers.test_retention import Bundles, apply_unreadable
 
 STORAGE = "storage: {outputs: 1GiB, keep: 2d}"
 LIMITED = QUOTA.replace("members: {users: [bob]}", f"members: {{users: [bob]}}, {STORAGE}")
@@ -183,6 +186,37 @@ def test_a_removal_that_no_user_requested_is_audited_when_it_is_observed() -> No
         site.run(after_ms=1_000)
     (row,) = [row for row in site.world.store.audit()[0] if row.kind == "job.remove_outputs"]
     assert (row.actor, row.subject, row.project) == ("system:controller", "j", "vision")
+
+
+def test_outputs_that_were_removed_while_the_database_failed_are_recorded_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site()
+    site.run(after_ms=DAY_MS)
+    record = site.world.store.record
+
+    def fails(requests: Sequence[object], **more: object) -> object:
+        if any(isinstance(each, OutputsExpired) for each in requests):
+            raise StoreUnavailable("the disk is full")
+        return record(requests, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as broken, pytest.raises(StoreUnavailable):
+        broken.setattr(site.world.store, "record", fails)
+        site.run(after_ms=DAY_MS)
+    site.run(after_ms=30_000)
+    assert site.removed("j") == site.world.now and site.totals() == {"vision": 0}
+    assert [row.subject for row in site.world.store.audit()[0] if row.kind == "job.remove_outputs"] == ["j"]
+
+
+def test_outputs_are_kept_while_the_newest_quota_file_cannot_be_read() -> None:
+    site = Site()
+    site.run()
+    apply_unreadable(site.world)
+    site.run(after_ms=3 * DAY_MS)
+    assert site.world.executor.removed_outputs == [] and site.totals() == {"vision": 300}
+    site.world.store.record([RemoveOutputs(job="j", actor="bob")], now=site.world.now)
+    site.run(after_ms=1_000)
+    assert site.world.executor.removed_outputs == ["j"], "its owner wants it"
 
 
 def test_one_job_may_write_no_more_than_the_space_of_its_project() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import pytest
 
+from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import BUNDLES_EVERY_MS, DAY_MS, EVERY_MS, Retention, RetentionTimes
 from jupyter_gpu_quota.core.model import Node
 from jupyter_gpu_quota.store.records.calls import LeaseLost
-from jupyter_gpu_quota.store.records.commands import ChangeJob, SetInventory
+from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeJob, Recorded, SetInventory
 from tests.backends.fake_executor import FakeJobs
-from tests.controllers.setups.scheduling import DEVICES, World
+from tests.controllers.setups.scheduling import DEVICES, QUOTA, World
 
 
 class Killed(Exception):
@@ -87,6 +89,51 @@ def test_a_killed_process_leaves_nothing_behind(killed_in: str, monkeypatch: pyt
             site.retention().run_once(site.world.now)
     site.retention().run_once(site.world.now)
     assert site.world.executor.forgotten[-1:] == ["old"] and site.world.store.job("old") is None
+
+
+def test_a_job_whose_files_cannot_be_removed_keeps_its_rows(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    executor, retention = site.world.executor, site.retention()
+    executor.unforgettable["old"] = "cluster west is left out"
+    for _ in range(2):
+        retention.run_once(site.world.now)
+        assert site.world.store.job("old") is not None
+    (said,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said == "1 ended jobs stay until their files can be removed: cluster west is left out"
+    executor.unforgettable.clear()
+    retention.run_once(site.world.now)
+    assert site.world.store.job("old") is None and executor.forgotten == ["old"]
+
+
+def test_no_job_is_removed_while_the_newest_quota_file_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    apply_unreadable(site.world)
+    site.leadership.renew(site.world.now)
+    retention = site.retention()
+    for _ in range(2):
+        retention.run_once(site.world.now)
+    assert site.world.store.job("old") is not None and site.world.executor.forgotten == []
+    (said,) = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+    assert said.startswith(
+        "no job and no output is removed after its time: revision 2 of the quota file cannot be read"
+    )
+    site.world.apply_quota(QUOTA)
+    retention.run_once(site.world.now)
+    assert site.world.store.job("old") is None
+
+
+def apply_unreadable(world: World) -> None:
+    """A quota file of a newer release."""
+    file = quotafile.parse(QUOTA)
+    assert not isinstance(file, list)
+    request = ApplyQuota(
+        actor="a",
+        text=QUOTA,
+        document={**file.to_document(), "later": 1},
+        policy=file.policy(2),
+        expected_revision=None,
+    )
+    assert isinstance(world.store.record([request], now=world.now)[0], Recorded)
 
 
 def test_nothing_is_removed_without_the_lease() -> None:

@@ -58,10 +58,11 @@ class ClustersJobs:
             jobs.settled(job, attempt)
 
     def forget(self, job: str) -> None:
-        """Remove all data of a job."""
-        if (jobs := self._of(job)) is not None:
-            jobs.forget(job)
-            self._routes.forget(job)
+        """Remove all data of a job. Raises OSError while its cluster is left out."""
+        if (jobs := self._of(job)) is None:
+            raise OSError(f"cluster {self._routes.of(job)} is left out")
+        jobs.forget(job)
+        self._routes.forget(job)
 
     def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         """The sizes that each cluster measured."""

@@ -5,16 +5,19 @@ The outputs of jobs are removed before that where the quota file limits them (:m
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ...backends.protocol import JobBackend
-from ...quotafile import QuotaFile
-from ...store.reads.quota_revision import in_force
+from ...store.reads.quota_revision import InForce, in_force
 from ...store.records.commands import ForgetGone
 from ...store.transactions import Store
 from ..leadership.lease import Leadership
 from .output_retention import OutputRetention
+
+log = logging.getLogger(__name__)
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 EVERY_MS = 30_000
@@ -49,23 +52,27 @@ class Retention:
         self.store, self.leadership, self.jobs, self.bundles, self.times = store, leadership, jobs, bundles, times
         self._bundles_at = 0
         self._outputs = OutputRetention(store, jobs, leadership)
-        self._file: tuple[int, QuotaFile | None] | None = None
+        self._found: tuple[int, InForce] | None = None
+        self._why_kept = ""
 
     def run_once(self, now: int) -> int:
         """Remove what is due, at most 1,000 jobs. Raises LeaseLost and StoreUnavailable.
 
-        The backend forgets a job first: a process that is killed in between leaves rows, and its successor repeats.
+        The backend forgets a job first: a process that is killed in between leaves rows, and its successor repeats. No
+        job is removed while the newest quota file cannot be read: it may keep jobs and outputs for longer.
         """
         self.leadership.check()
-        file = self._quota_file()
-        ended_before = now - max(self.times.jobs_ms, self._past_use_ms(), file.keeps_outputs_s * 1000 if file else 0)
-        jobs = self.store.ended_jobs(ended_before)
-        for job in jobs:
-            self.jobs.forget(job)
+        found = self._in_force()
+        keeps_ms = found.file.keeps_outputs_s * 1000 if found and found.file else 0
+        ended_before = now - max(self.times.jobs_ms, self._past_use_ms(), keeps_ms)
+        if found and found.fault:
+            ended_before = 0
+        kept = self._forget_files(self.store.ended_jobs(ended_before))
         self.leadership.check()
         forgotten = self.store.forget(
             now=now,
             jobs_ended_before=ended_before,
+            kept=kept,
             samples_before=now - self.times.samples_ms,
             usage_before=now - self.times.usage_ms,
         )
@@ -74,16 +81,32 @@ class Retention:
         if now >= self._bundles_at:
             self.bundles.sweep(self.store.bundles_in_use())
             self._bundles_at = now + BUNDLES_EVERY_MS
-        return min(now + EVERY_MS, self._outputs.run_once(file, now) or now + EVERY_MS)
+        return min(now + EVERY_MS, self._outputs.run_once(found, now) or now + EVERY_MS)
 
-    def _quota_file(self) -> QuotaFile | None:
-        """The quota file in force, read once for each revision."""
-        found = self.store.quota()
-        if found is None:
+    def _forget_files(self, jobs: Sequence[str]) -> dict[str, str]:
+        """Have the backend remove the data of jobs. Returns why those of some jobs cannot be removed now."""
+        kept = dict[str, str]()
+        for job in jobs:
+            try:
+                self.jobs.forget(job)
+            except OSError as error:
+                kept[job] = str(error)
+        why = min(kept.values(), default="")
+        if why and why != self._why_kept:
+            log.warning("%d ended jobs stay until their files can be removed: %s", len(kept), why)
+        self._why_kept = why
+        return kept
+
+    def _in_force(self) -> InForce | None:
+        """The quota file in force, read and logged once for each revision."""
+        newest = self.store.quota()
+        if newest is None:
             return None
-        if self._file is None or self._file[0] != found.revision:
-            self._file = (found.revision, in_force(self.store, found).file)
-        return self._file[1]
+        if self._found is None or self._found[0] != newest.revision:
+            self._found = (newest.revision, in_force(self.store, newest))
+            if self._found[1].fault:
+                log.error("no job and no output is removed after its time: %s", self._found[1].fault)
+        return self._found[1]
 
     def _past_use_ms(self) -> int:
         """The age of the oldest use that the order of the queue takes into account."""

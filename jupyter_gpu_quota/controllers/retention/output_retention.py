@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...backends.protocol import JobBackend
 from ...quotafile import QuotaFile
+from ...store.reads.quota_revision import InForce
 from ...store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note, NoteKind
 from ...store.records.calls import Page
 from ...store.records.commands import OutputsExpired
@@ -50,16 +51,21 @@ class OutputRetention:
         self._removing: dict[str, RetainedOutputs] = {}
         self._totals: Mapping[str, object] | None = None
 
-    def run_once(self, file: QuotaFile | None, now: int) -> int | None:
-        """Record new sizes and removals; returns when to run again, None: as usual."""
-        self._follow(file)
-        self._order_removals(file, now)
+    def run_once(self, found: InForce | None, now: int) -> int | None:
+        """Record new sizes and removals; returns when to run again, None: as usual.
+
+        Nothing is removed after its time while the newest quota file cannot be read: it may keep outputs for longer.
+        """
+        self._follow(found.file if found else None)
+        self._order_removals(found.file if found and not found.fault else None, now)
         waiting = [each.job for each in self._retained.values() if each.mib is None and each.removed_at is None]
         sizes = self._jobs.output_sizes([*waiting, *self._removing]) if waiting or self._removing else {}
-        found = [self._measured(job, mib, now) for job, mib in sizes.items()]
-        changed = [each for each in found if each != self._retained[each.job]]
-        self._retained |= {each.job: each for each in changed}
-        self._record(changed, now)
+        measured = [self._measured(job, mib, now) for job, mib in sizes.items()]
+        changed = {each.job: each for each in measured if each != self._retained[each.job]}
+        self._record(changed.values(), retained := self._retained | changed, now)
+        self._retained = retained  # only now: a database that fails here is told again
+        for job in [job for job, mib in sizes.items() if mib == 0]:
+            self._removing.pop(job, None)
         is_soon = self._removing or self._limited != self._counted or any(job not in sizes for job in waiting)
         return now + RETRY_MS if is_soon else None
 
@@ -113,13 +119,12 @@ class OutputRetention:
     def _measured(self, job: str, mib: int | None, now: int) -> RetainedOutputs:
         retained = self._removing.get(job) or self._retained[job]
         if job in self._removing and mib == 0:
-            del self._removing[job]
             return replace(retained, mib=0, removed_at=now)
         return retained if mib is None else replace(retained, mib=mib)
 
-    def _record(self, changed: Iterable[RetainedOutputs], now: int) -> None:
+    def _record(self, changed: Collection[RetainedOutputs], retained: Mapping[str, RetainedOutputs], now: int) -> None:
         """Store what changed, and the space of each project for the API."""
-        notes, totals = [each.note(now) for each in changed], self._totalled()
+        notes, totals = [each.note(now) for each in changed], self._totalled(retained.values())
         if totals != self._totals and (totals or self._totals):
             notes.append(Note(kind="retention", subject=OUTPUTS_TOTAL, at=now, document=totals))
         if not notes:
@@ -131,11 +136,11 @@ class OutputRetention:
         self._store.record([*expired, keep], now=now, lease=self._leadership.lease)
         self._totals = totals
 
-    def _totalled(self) -> dict[str, int | None]:
+    def _totalled(self, retained: Iterable[RetainedOutputs]) -> dict[str, int | None]:
         """The space of each project in MiB; None while outputs of it are not measured, or jobs of it not read."""
         totals: dict[str, int | None] = dict.fromkeys(self._counted, 0)
         totals |= dict.fromkeys(self._limited - self._counted)
-        for each in self._retained.values():
+        for each in retained:
             total = totals.get(each.project, 0)
             totals[each.project] = None if total is None or each.mib is None else total + each.mib
         return totals

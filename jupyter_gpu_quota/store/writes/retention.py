@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Container
 
 from ..database import tables
 from ..database.tables import Rows
@@ -34,12 +35,13 @@ def forget_allocations(work: UnitOfWork, ended_before: int) -> bool:
     return bool(keys)
 
 
-def forget_jobs(work: UnitOfWork, ended_before: int) -> list[str]:
+def forget_jobs(work: UnitOfWork, ended_before: int, kept: Container[str] = ()) -> list[str]:
     """Remove jobs and notebooks that ended before an instant, with all their rows; returns the jobs' ids.
 
     Their allocations were removed before: the hours of those need their owners.
     """
-    jobs = [record.job.id for record in work.ended(tables.JOBS, ended_before, JOBS_AT_A_TIME)]
+    ended = [record.job.id for record in work.ended(tables.JOBS, ended_before, JOBS_AT_A_TIME)]
+    jobs = [job for job in ended if job not in kept]
     notebooks = [record.notebook.id for record in work.ended(tables.NOTEBOOKS, ended_before, JOBS_AT_A_TIME)]
     for rank in work.find(tables.RANKS, "job", jobs):
         work.delete(tables.RANKS, tables.RANKS.key(rank))

@@ -151,6 +151,8 @@ def test_a_term_begins_without_a_cluster_that_is_away_which_gets_no_order_in_it(
     assert two.backend.attempts.newest_fence() == 0
     two.backend.jobs.fence(2)
     assert (two.own.fences, two.backend.attempts.left_out()) == ([2], {WEST: False})
+    with pytest.raises(OSError, match="cluster west is left out"):
+        two.backend.jobs.forget("K")
     two.west.is_away = False
     start(two, "L", "west:n1/1", fencing=2)
     two.backend.jobs.stop(stop("K", fencing=2))
