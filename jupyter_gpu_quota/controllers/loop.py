@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
+from ..core.scheduling.decide import UndecidedPools
 from ..hub_api import HubUnavailable
 from ..store.records.activity import LOOP_STATUS_EVERY_MS, KeepNotes, Note
 from ..store.records.calls import LeaseLost, StoreUnavailable
@@ -28,6 +29,8 @@ MIN_BACKOFF_MS = 1_000
 MAX_BACKOFF_MS = 30_000
 UNAVAILABLE = (StoreUnavailable, HubUnavailable)
 """Errors that are logged as a sentence; any other is a defect, and is logged with its traceback."""
+KEEPS_CONTROLLER = (*UNAVAILABLE, UndecidedPools)
+"""Errors after which the controller continues: what it has in memory is right."""
 
 STATUS_CHECK_MS = 2_000
 
@@ -108,7 +111,7 @@ class Loop:
         """Log a failure once, and wait twice as long after each one in a row."""
         status, text = self.status, f"{type(error).__name__}: {error}"
         is_defect = not isinstance(error, UNAVAILABLE)
-        if is_defect:
+        if not isinstance(error, KEEPS_CONTROLLER):
             self._controller = None
         if status.failing_since is None or text != status.last_error:
             shown = error.log_text() if isinstance(error, StoreUnavailable) else error

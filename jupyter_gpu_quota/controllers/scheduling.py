@@ -7,7 +7,7 @@ controller that is killed between any two lines compares the observed state with
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ..backends.protocol import Inventory, JobBackend, SampleBackend, StartOrder, StopOrder
@@ -20,8 +20,6 @@ from ..core.model import (
     Health,
     JobState,
     Node,
-    Notebook,
-    NotebookState,
     Policy,
     Snapshot,
 )
@@ -55,6 +53,9 @@ READ_AGAIN_MS, UNREAD_MS = 1_000, 30_000
 
 REPEAT_ORDER_MS = 5_000
 """An order whose effect is not observed is repeated after this time; orders are idempotent."""
+
+MIN_UNDECIDED_MS, MAX_UNDECIDED_MS = 1_000, 60_000
+"""How soon a pool that a defect left undecided is decided again where nothing changes: at first, and at last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class SchedulingController:
         self.changed = True
         self.decide_again_at: int | None = None
         self.undecided: UndecidedPools | None = None
+        self.undecided_rest_ms = 0
         self.unsettled: set[tuple[str, int]] = set()
         self.ordered_at: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
@@ -115,9 +117,9 @@ class SchedulingController:
         """Observe, decide, commit and apply once. Returns when to run again: ``now`` where a plan was committed.
 
         Raises LeaseLost where another process is the leader, StoreUnavailable, and UndecidedPools when all else is
-        done.
+        done, until all pools are decided.
         """
-        before, self.undecided = self.mirror.version, None
+        before = self.mirror.version
         self._leader()
         if self.guard is not None:
             self.guard.check_clusters()
@@ -251,7 +253,7 @@ class SchedulingController:
         news = self.mirror.update(self.store)
         self.changed |= news and self.mirror.version != own
         if self.mirror.some_began:
-            self._decide_within_interval(now)
+            self._decide_within(self.tick_max_ms(), now)
         quota = self.mirror.quota
         if quota is not None and self.file_of != (self.mirror.fencing, quota.revision):
             self.quota_file = QuotaFile.from_document(quota.document)
@@ -336,19 +338,32 @@ class SchedulingController:
         snapshot = self._quarantined(self.mirror.snapshot(now), policy, lease)
         if self.validate:
             self._log_violations(snapshot)
-        try:
-            plan = decide(snapshot, policy, self.decision_cache)
-        except UndecidedPools as error:
-            self.undecided, plan = error, error.plan
+        plan = self._plan(snapshot, policy)
         if plan.searches_ended_early:
             claims = ", ".join(plan.searches_ended_early)
             log.info("the preemption search examined as many sets as it may: cheaper victims may exist for %s", claims)
         self.decide_again_at = self._next_instant(policy, now)
+        if self.undecided is not None:
+            self._decide_within(self.undecided_rest_ms, now)
         self.changed = bool(plan.actions)  # until they are written: a database that fails here is tried again
         if not plan.actions:
             return False
-        self._commit(plan, policy, snapshot)
+        self._commit(plan, policy, snapshot, lease.fencing)
         return True
+
+    def _plan(self, snapshot: Snapshot, policy: Policy) -> Plan:
+        """The plan; where a defect leaves pools undecided, that of the others. The longer it lasts, the later the next.
+
+        The cache is dropped then, since it may be what is wrong.
+        """
+        if self.undecided is not None:
+            self.decision_cache = DecisionCache()
+        try:
+            plan, self.undecided = decide(snapshot, policy, self.decision_cache), None
+        except UndecidedPools as error:
+            rest_ms = MIN_UNDECIDED_MS if self.undecided is None else 2 * self.undecided_rest_ms
+            self.undecided, self.undecided_rest_ms, plan = error, min(rest_ms, MAX_UNDECIDED_MS), error.plan
+        return plan
 
     def _log_violations(self, snapshot: Snapshot) -> None:
         """Log the violated invariants that the snapshot before did not have."""
@@ -357,7 +372,7 @@ class SchedulingController:
             log.error("the state violates an invariant: %s", violation)
         self.violations = found
 
-    def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot) -> None:
+    def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot, fencing: int) -> None:
         """Write a plan in chunks. Its consequences alone are decided on within a tick, with all that happens by then.
 
         The rest of a plan that became stale is dropped and decided again: the chunks before it are legal without it.
@@ -365,7 +380,7 @@ class SchedulingController:
         now, seen, version = snapshot.now, self.mirror.digest(snapshot), snapshot.version
         alone = True
         for chunk in chunks_of(plan):
-            outcome = self._commit_chunk(chunk, policy, seen, now)
+            outcome = self._commit_chunk(chunk, policy, seen, fencing, now)
             if not isinstance(outcome, Committed):
                 log.info("the plan for version %d was dropped from action %d on: %s", version, chunk.first, outcome)
                 self._renew_lease()
@@ -374,24 +389,29 @@ class SchedulingController:
             alone, version = alone and outcome.version == version + 1, outcome.version
         self.changed = False
         self._note_position(self._leader())
-        self._decide_within_interval(now)
+        self._decide_within(self.tick_max_ms(), now)
         self._refresh(now, own=version if alone else None)
 
-    def _commit_chunk(self, chunk: PlanChunk, policy: Policy, snapshot_digest: str, now: int) -> Committed | str:
+    def _commit_chunk(
+        self, chunk: PlanChunk, policy: Policy, snapshot_digest: str, fencing: int, now: int
+    ) -> Committed | str:
         """Write one chunk, or return why the rest of the plan is dropped.
 
-        A decision may take longer than a lease lasts. The lease is taken again then; the store refuses a stale chunk.
+        A decision may take longer than a lease lasts. The lease is taken again then, and what was decided in the term
+        with the number ``fencing`` is dropped: another leader may have used the same quota.
         """
         lease = self._leader()
+        if lease.fencing != fencing:
+            return f"it was decided in term {fencing}, and this is term {lease.fencing}"
         outcome = self.store.commit(chunk, policy=policy, snapshot_digest=snapshot_digest, lease=lease, now=now)
         if not isinstance(outcome, Committed):
             return outcome.why
         self._settle()
         return outcome
 
-    def _decide_within_interval(self, now: int) -> None:
-        """Decide again within one interval, whether or not anything else happens."""
-        soon = now + self.tick_max_ms()
+    def _decide_within(self, rest_ms: int, now: int) -> None:
+        """Decide again within this time, whether or not anything else happens."""
+        soon = now + rest_ms
         self.decide_again_at = soon if self.decide_again_at is None else min(soon, self.decide_again_at)
 
     def _next_instant(self, policy: Policy, now: int) -> int | None:
@@ -426,7 +446,7 @@ class SchedulingController:
         wanted = {(record.job.id, record.job.attempt, record.job.state): record for record in records}
         self.ordered_at = {key: at for key, at in self.ordered_at.items() if key in wanted}
         due = [key for key in wanted if now - self.ordered_at.get(key, -REPEAT_ORDER_MS) >= REPEAT_ORDER_MS]
-        allocated = self._allocations_of({job for job, _, _ in due}) if due else {}
+        allocated = self.mirror.allocations_of({job for job, _, _ in due}) if due else {}
         for key in due:
             if not self.leadership.is_in_force(lease.fencing):
                 return  # the lease ended meanwhile: its successor gives the orders
@@ -436,13 +456,6 @@ class SchedulingController:
             else:
                 self.executor.stop(self._stop_order(record, held, lease))
             self.ordered_at[key] = now
-
-    def _allocations_of(self, jobs: Container[str]) -> dict[str, list[Allocation]]:
-        found: dict[str, list[Allocation]] = {}
-        for allocation in self.mirror.allocations():
-            if allocation.workload in jobs:
-                found.setdefault(allocation.workload, []).append(allocation)
-        return found
 
     def _start_order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> StartOrder:
         return start_order(
@@ -469,7 +482,7 @@ class SchedulingController:
 
     def _sample(self, now: int) -> None:
         """Sample the devices; a sample that cannot be read is unknown, and never stops scheduling."""
-        rows = self.sampler.samples(self._allocations_by_device(), now=now)
+        rows = self.sampler.samples(self.mirror.allocations_by_device(), now=now)
         if rows is None:
             self.due["sample"] = now  # they are being read: the next run has them
         if not rows or self.lease is None:
@@ -481,18 +494,3 @@ class SchedulingController:
             facts = self.guard.with_unknown_use(facts)
         if facts:
             self.store.observe(facts, lease=self.lease, now=now)
-
-    def _allocations_by_device(self) -> dict[Device, list[Allocation]]:
-        found: dict[Device, list[Allocation]] = {device: [] for device in self.mirror.devices.values()}
-        for held in self.mirror.allocations():
-            found[self.mirror.devices[held.device]].append(held)
-        for record in self.mirror.notebooks.values():
-            home = self.mirror.devices.get(record.notebook.device or "")
-            if record.notebook.state is NotebookState.LENT and home is not None:
-                found[home].append(_returning_allocation(record.notebook, home))
-        return found
-
-
-def _returning_allocation(notebook: Notebook, home: Device) -> Allocation:
-    """An empty allocation on the device of a lent slice, by which the sampler finds the processes of its owner."""
-    return Allocation(id=notebook.id, workload=notebook.id, rank=0, device=home.id, gpu_milli=0, memory_mib=0)

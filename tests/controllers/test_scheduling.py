@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 
+from jupyter_gpu_quota.controllers import scheduling
+from jupyter_gpu_quota.controllers.leadership.lease import Leadership
+from jupyter_gpu_quota.controllers.loop import Loop
+from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.model import JobState, NotebookState
+from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.core.scheduling.cycle import SchedulingCycle
 from jupyter_gpu_quota.core.scheduling.decide import UndecidedPools
 from jupyter_gpu_quota.core.scheduling.plan_builder import PlanBuilder
@@ -62,6 +70,67 @@ def test_a_defect_in_the_decision_of_one_pool_keeps_only_that_pool_waiting(monke
     monkeypatch.undo()
     world.turn(3)
     assert world.executor.running() == {"b2"}
+
+
+def test_a_pool_that_stays_undecided_is_tried_again_later_and_later_in_the_same_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, tried = World(), list[int]()
+    made = list[SchedulingController]()
+
+    def make() -> SchedulingController:
+        made.append(world.another("first"))
+        return made[-1]
+
+    loop = Loop(
+        "scheduling", make, Leadership(world.store, lambda: world.now, holder="first"), lambda: world.now,
+        takes_lease=True, max_backoff_ms=1_000,
+    )  # fmt: skip
+
+    def run(cycle: SchedulingCycle) -> PlanBuilder:
+        if cycle.pool.name == "train":
+            tried.append(world.now)
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(SchedulingCycle, "run", run)
+    world.submit("bob", "b1")
+    for _ in range(300):
+        world.now = max(loop.run(), world.now + 1)
+        assert loop.status.failing_since is not None
+    rests = [after - before for before, after in pairwise(tried)]
+    assert rests == sorted(rests) and rests[-1] == 60_000 and len(tried) < 15
+    assert (len(made), made[0].fenced) == (1, 1)
+    monkeypatch.undo()
+    world.submit("patty", "p1")
+    for _ in range(4):
+        world.now = max(loop.run(), world.now + 1)
+    assert loop.status.failing_since is None and world.executor.running() == {"b1", "p1"}
+
+
+def test_a_plan_of_an_earlier_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two plans that each fit the quota may not fit together, and no row that they name changed."""
+    world = World()
+    world.apply_quota(QUOTA.replace("{train: {training: 2}, build", "{train: {training: 0.5, limit: 0.5}, build"))
+    world.turn(2)
+    half = {"gpu_asked": "0.5", "gpu_milli": 500}
+    first, shipped = world.controller, scheduling.decide
+
+    def freezes(*given: Any) -> Plan:
+        plan = shipped(*given)
+        monkeypatch.undo()
+        world.now += 10_000
+        world.submit("bob", "urgent", priority=90, **half)
+        second = world.another("second")
+        second.run_once(world.now)
+        assert world.state("urgent") is JobState.STARTING
+        second.leadership.resign()
+        return plan
+
+    monkeypatch.setattr(scheduling, "decide", freezes)
+    world.submit("bob", "b1", **half)
+    first.run_once(world.now)
+    world.turn(3)
+    assert world.states() == {"b1": "queued", "urgent": "running"}
 
 
 def test_nothing_is_decided_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

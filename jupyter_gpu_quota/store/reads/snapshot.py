@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from ...core.canonical import record_digest, snapshot_digest, table_digest
 from ...core.frozen import with_changes
 from ...core.lifecycle import FINAL, NOTEBOOK_FINAL
-from ...core.model import Allocation, Device, Job, JobState, Node, Notebook, Policy, Reservation, Snapshot
+from ...core.model import (
+    Allocation,
+    Device,
+    Job,
+    JobState,
+    Node,
+    Notebook,
+    NotebookState,
+    Policy,
+    Reservation,
+    Snapshot,
+)
 from ..records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
 from ..transactions import Store
 from .past_use import PastUse
@@ -243,6 +254,25 @@ class Mirror:
         """Every live allocation, in the order of their ids."""
         return self._allocations.all()
 
+    def allocations_of(self, workloads: Container[str]) -> dict[str, list[Allocation]]:
+        """The live allocations of these workloads."""
+        found: dict[str, list[Allocation]] = {}
+        for allocation in self.allocations():
+            if allocation.workload in workloads:
+                found.setdefault(allocation.workload, []).append(allocation)
+        return found
+
+    def allocations_by_device(self) -> dict[Device, list[Allocation]]:
+        """What a sampler reads: the live allocations of each device, and an empty one of each slice that is lent."""
+        found: dict[Device, list[Allocation]] = {device: [] for device in self.devices.values()}
+        for held in self.allocations():
+            found[self.devices[held.device]].append(held)
+        for record in self.notebooks.values():
+            home = self.devices.get(record.notebook.device or "")
+            if record.notebook.state is NotebookState.LENT and home is not None:
+                found[home].append(_returning_allocation(record.notebook, home))
+        return found
+
     def reported_devices(self) -> list[Device]:
         """The devices that are not gone."""
         return [device for device in self.devices.values() if device.id not in self.gone_devices]
@@ -300,3 +330,8 @@ def _began(before: Job, job: Job) -> bool:
     if before.state is not JobState.STARTING or job.state is not JobState.RUNNING or before.target is not job.target:
         return False
     return with_changes(before, state=job.state, started_at=job.started_at, checkpoint_at=job.checkpoint_at) == job
+
+
+def _returning_allocation(notebook: Notebook, home: Device) -> Allocation:
+    """An empty allocation on the device of a lent slice, by which the sampler finds the processes of its owner."""
+    return Allocation(id=notebook.id, workload=notebook.id, rank=0, device=home.id, gpu_milli=0, memory_mib=0)

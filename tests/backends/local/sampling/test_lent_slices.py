@@ -58,7 +58,7 @@ def test_the_owner_of_a_lent_slice_is_sampled_on_its_own_device() -> None:
     )  # fmt: skip
     record = NotebookRecord(notebook=nb, server="", reason=None, booked_at=1, ended_at=None, changed=1)
     world.controller.mirror.notebooks["nb"] = record
-    users = {device.id: parts for device, parts in world.controller._allocations_by_device().items()}
+    users = {device.id: parts for device, parts in world.controller.mirror.allocations_by_device().items()}
     (away,) = users["n1-4"]
     assert (away.workload, away.gpu_milli, workloads_that_lent(users["n1-4"])) == ("nb", 0, {"nb"})
 
