@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from ...core.canonical import digest
-from ..database.tables import BUNDLES, IDEMPOTENCY, JOBS, NOTEBOOKS, QUOTA, BundleRow, Where
+from ..database.tables import BUNDLES, IDEMPOTENCY, JOBS, NOTEBOOKS, QUOTA, BundleRow, Table, Where
 from ..database.unit_of_work import UnitOfWork
 from ..records import activity, commands
-from ..records.calls import Page
 from ..records.commands import Recorded, Refusal, Refused, Request
 from ..records.notifications import ChangeNotification, QueueJobNotifications
 from ..records.recovery import AcceptRecovery, ForgetUnknownWork, HoldDecisions
@@ -85,14 +85,22 @@ def _apply_quota(work: UnitOfWork, request: commands.ApplyQuota) -> Recorded:
 def _refuse_new_work(work: UnitOfWork, request: commands.ApplyQuota) -> None:
     """Refuse an edit if work in what it removes began after the edit was checked."""
     for section, names in request.removed.items():
-        where = Where(among={section: names}, at_least={"changed": request.checked + 1}, live=True)
-        none = Page(limit=0)
-        if work.scope.listing(JOBS, where, none)[1] or work.scope.listing(NOTEBOOKS, where, none)[1]:
-            raise Refused(
-                "stale",
-                f"Work in {section} {' or '.join(names)}, which the quota edit removes, began or changed after the"
-                " edit was checked. Preview the edit again, then apply it.",
-            )
+        newest = {"changed": request.checked + 1}
+        where = Where(among={section: names}, at_least=newest, live=True)
+        for table in (JOBS, NOTEBOOKS):
+            if work.count(table, where, partial(_is_new, table, section, names, request.checked)):
+                raise Refused(
+                    "stale",
+                    f"Work in {section} {' or '.join(names)}, which the quota edit removes, began or changed after the"
+                    " edit was checked. Preview the edit again, then apply it.",
+                )
+
+
+def _is_new(table: Table[Any], section: str, names: Sequence[str], checked: int, row: Any) -> bool:
+    """Whether a row is live work in what an edit removes, and changed after the edit was checked."""
+    value = table.fields
+    is_live = value[table.ended or ""](row) is None
+    return is_live and value[section](row) in names and value["changed"](row) > checked
 
 
 def _keep_bundle(work: UnitOfWork, request: commands.KeepBundle) -> Recorded:

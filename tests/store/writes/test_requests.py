@@ -119,6 +119,21 @@ def test_secrets_stand_only_in_their_own_table_and_only_while_the_job_lives(worl
     assert world.store.secrets("j") == {}
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("began", [True, False])
+def test_an_edit_that_removes_a_project_is_refused_where_work_of_it_began_since_it_was_checked(
+    world: World, batches: int, began: bool
+) -> None:
+    edit = ApplyQuota(
+        actor="a", text="", document={}, policy=POLICY, expected_revision=None, removed={"project": ["bob-lab"]},
+        checked=world.store.version(),
+    )  # fmt: skip
+    requests: list[Request] = [submit("j"), edit] if began else [submit("j", "patty", project="patty-lab"), edit]
+    each = [requests] if batches == 1 else [requests[:1], requests[1:]]
+    outcome = [outcome for batch in each for outcome in world.store.record(batch, now=T0)][-1]
+    assert isinstance(outcome, Refusal) == began
+
+
 # --- hold, release, cancel ------------------------------------------------------------------------------------------
 def lifecycle_to(world: World, stage: str) -> None:
     world.submit("j")
