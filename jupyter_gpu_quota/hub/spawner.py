@@ -232,7 +232,9 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
             self._notebook = self._notebook or notebook
 
             async def find_slices() -> list[str]:
-                return [notebook]
+                present = self.user.spawners.get(self.name)
+                is_of_new_start = present is not self and getattr(present, "_notebook", None) == notebook
+                return [] if is_of_new_start and present.active else [notebook]
 
             self._return_later(find_slices)
         self.slice_times_s["give_back"] = time.perf_counter() - began

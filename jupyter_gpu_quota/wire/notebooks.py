@@ -14,7 +14,8 @@ class NotebookRequest(Wire):
     """``POST notebooks``, only for the hub's spawner.
 
     ``user`` is the hub's user name, ``server`` "" for the default server. ``token_digest``: the SHA-256 of the server's
-    token, to which the secret of the slice is bound; empty from an older spawner.
+    token, to which the secret of the slice is bound; empty from an older spawner. Another digest is another start of
+    the server: it gets a new slice, and an earlier one of the server ends.
     """
 
     user: Annotated[str, StringConstraints(min_length=1, max_length=255)]

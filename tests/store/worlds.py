@@ -107,10 +107,13 @@ class World:
         [answer] = self.store.record([ChangeJob(job=job, actor="bob", change=change)], now=self.now)
         return answer
 
-    def ask_notebook(self, notebook: str, user: str = "bob", *, server: str = "", milli: int = 125) -> Recorded:
+    def ask_notebook(
+        self, notebook: str, user: str = "bob", *, server: str = "", milli: int = 125, token_digest: str = ""
+    ) -> Recorded:
         request = RequestNotebook(
-            notebook=notebook, user=user, server=server, project="bob-lab", pool="train", gpu_milli=milli
-        )
+            notebook=notebook, user=user, server=server, project="bob-lab", pool="train", gpu_milli=milli,
+            token_digest=token_digest,
+        )  # fmt: skip
         return self.record(request)[0]
 
     def plan(self, *actions: Action, seen: int | None = None) -> Plan:

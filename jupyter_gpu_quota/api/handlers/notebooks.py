@@ -25,7 +25,7 @@ EXPLAIN_INTERVAL_S = 1.0
 
 
 async def request(call: Call) -> Answer:
-    """Request a slice; waits up to 2 s for the decision. A server that repeats its request gets the same slice."""
+    """Request a slice; waits up to 2 s for the decision. A start that repeats its request gets the same slice."""
     body: NotebookRequest = call.body
     services, store_view = call.services, call.store_view
     person = await person_named(call, body.user)
@@ -43,6 +43,7 @@ async def request(call: Call) -> Answer:
             project=body.project,
             pool=pool,
             gpu_milli=milli,
+            token_digest=body.token_digest,
         )
     )
     lent = store_view.mirror.notebooks.get(recorded.id)

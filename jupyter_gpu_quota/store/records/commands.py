@@ -127,6 +127,7 @@ class RequestNotebook:
     """Request a notebook's slice. ``server`` is the hub's server name ("" for the default server).
 
     A user's server has at most one slice: an earlier live one of the same user and server ends first.
+    ``token_digest``: the SHA-256 of the token that this start of the server has; empty if it is not known.
     """
 
     notebook: str
@@ -135,6 +136,7 @@ class RequestNotebook:
     project: str
     pool: str
     gpu_milli: int
+    token_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

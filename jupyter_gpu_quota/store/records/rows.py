@@ -76,7 +76,10 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookRecord:
-    """A notebook's slice in every state. ``idle_state``: None before the first classification."""
+    """A notebook's slice in every state.
+
+    ``idle_state``: None before the first classification. ``token_digest``: as in the request.
+    """
 
     notebook: Notebook
     server: str
@@ -87,6 +90,7 @@ class NotebookRecord:
     cluster: str = "local"
     hub: str = "local"
     idle_state: Mapping[str, object] | None = None
+    token_digest: str = ""
 
     @property
     def people(self) -> tuple[str, ...]:

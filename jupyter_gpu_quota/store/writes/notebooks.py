@@ -29,7 +29,10 @@ from .notification_queue import queue_notifications
 
 
 def request_notebook(work: UnitOfWork, request: RequestNotebook) -> Recorded:
-    """Queue a slice; an equal live one of the same server is returned, another one ends first."""
+    """Queue a slice. An equal live one of the same start of the server is the answer; any other of the server ends.
+
+    A later start never has the slice of an earlier one: a late return of that slice would end it under a live server.
+    """
     if not 1 <= request.gpu_milli <= MAX_NUMBER:
         raise Refused("invalid", f"A notebook asked for {request.gpu_milli} milli-GPU; 1 is the least.")
     if work.get(NOTEBOOKS, (request.notebook,)) is not None:
@@ -38,14 +41,14 @@ def request_notebook(work: UnitOfWork, request: RequestNotebook) -> Recorded:
         if earlier.server != request.server:
             continue
         present = earlier.notebook
-        is_same = (present.project, present.pool, present.gpu_milli) == (
+        is_equal = (present.project, present.pool, present.gpu_milli) == (
             request.project, request.pool, request.gpu_milli,
         )  # fmt: skip
-        if is_same and not earlier.is_stopped:
+        if is_equal and not earlier.is_stopped and earlier.token_digest == request.token_digest:
             if present.state is NotebookState.LENT:  # a server that requests its lent slice is not idle
                 observe_notebook(work, NotebookFact(notebook=present.id, activity=Activity.BUSY))
             return work.recorded(present.id, existed=True)
-        _end_notebook(work, earlier, request.user, REQUESTED_ANEW if is_same else REQUESTED_ANOTHER)
+        _end_notebook(work, earlier, request.user, REQUESTED_ANEW if is_equal else REQUESTED_ANOTHER)
     notebook = Notebook(
         id=request.notebook,
         project=request.project,
@@ -54,7 +57,8 @@ def request_notebook(work: UnitOfWork, request: RequestNotebook) -> Recorded:
         gpu_milli=request.gpu_milli,
         requested_at=work.now,
     )
-    work.put(NOTEBOOKS, NotebookRecord(notebook=notebook, server=request.server, changed=work.stamp()))
+    digest, stamp = request.token_digest, work.stamp()
+    work.put(NOTEBOOKS, NotebookRecord(notebook=notebook, server=request.server, token_digest=digest, changed=stamp))
     _audit_request(work, request.user, "notebook.request", notebook, request.server)
     return work.recorded(request.notebook)
 

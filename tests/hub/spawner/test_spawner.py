@@ -451,6 +451,25 @@ async def test_a_slice_is_returned_when_the_service_is_available_again(make: Mak
     await until_in_loop(lambda: not books.live and not mixin_room.RETURN_TASKS)
 
 
+async def test_a_slice_that_the_next_start_has_is_not_returned_later(make: Make, books: Books) -> None:
+    ann, again, other = make(), make(), make()
+    await ann.start()
+    there = ann.slices.service_url
+    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN, retry_every_s=0.02)
+    await ann.stop()
+    again._notebook, other._notebook = books.live[0].id, "another"
+    again._spawn_pending = other._spawn_pending = True
+    ann.user.spawners[""] = again
+    object.__setattr__(ann.slices, "service_url", there)
+    await until_in_loop(lambda: not mixin_room.RETURN_TASKS)
+    assert len(books.live) == 1
+    object.__setattr__(ann.slices, "service_url", NOWHERE)
+    ann._notebook, ann.user.spawners[""] = again._notebook, other
+    await ann.stop()
+    object.__setattr__(ann.slices, "service_url", there)
+    await until_in_loop(lambda: not books.live and not mixin_room.RETURN_TASKS)
+
+
 @pytest.mark.parametrize("state", [{}, {"gpu_quota_notebook": 7}, {"gpu_quota_notebook": None}], ids=str)
 async def test_a_state_without_a_slice_is_fine(make: Make, state: dict[str, Any]) -> None:
     ann = make()

@@ -265,6 +265,19 @@ def test_the_same_server_asking_for_the_same_slice_keeps_it(world: World) -> Non
     assert world.store.notebook("n2") is None
 
 
+def test_a_late_return_of_an_earlier_start_leaves_the_slice_of_the_new_one(world: World) -> None:
+    world.ask_notebook("n1", token_digest="first")
+    book(world, "n1")
+    answers = [world.ask_notebook(id, token_digest="second") for id in ("n2", "n3")]
+    assert [(answer.id, answer.existed) for answer in answers] == [("n2", False), ("n2", True)]
+    book(world, "n2")
+    world.record(ReturnNotebook(notebook="n1", actor="system:hub", why="the hub's server stopped"))
+    assert (world.notebook("n1").notebook.state, world.notebook("n2").notebook.state) == (
+        NotebookState.RETURNED, NotebookState.BOOKED,
+    )  # fmt: skip
+    assert world.held() == {"d0": 125}
+
+
 def test_the_same_server_asking_for_another_slice_gives_the_first_back(world: World) -> None:
     world.ask_notebook("n1")
     book(world, "n1")
