@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...backends.rendering.variables import confirmed_environment
 from ...core.amounts import gpu_text
 from ...core.lifecycle import NOTEBOOK_FINAL
-from ...core.model import Device, Health, NotebookState
+from ...core.model import Device, Health, Notebook, NotebookState
 from ...core.reason_codes import ReasonCode
 from ...messages.reasons import sentence
 from ...store.records.activity import WakeNotebook
@@ -17,7 +17,8 @@ from ..access.refusals import Refused
 from ..requests.call import Call
 from ..state.store_view import StoreView
 from ..views.records import notebook_view
-from .notebooks import record_of, seen_notebook, waits_for_slice
+from .notebooks import person_named, record_of, seen_notebook, waits_for_slice
+from .submission import pool_of, project_of, quota_in_force
 
 TRIES = 2
 """A slice may be released between the read of its state and the request."""
@@ -30,7 +31,10 @@ async def wake(call: Call) -> WakeAnswer:
     if record.notebook.user != call.person.id:
         raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was requested.")
     if record.notebook.state not in NOTEBOOK_FINAL or call.services.wake_limit.allows(record.notebook.id):
-        record = await _request_slice(call, record)
+        requested = await _request_slice(call, record)
+        if isinstance(requested, Refused):
+            return WakeAnswer(state="refused", reason=requested.reason, message=requested.message)
+        record = requested
     if record.notebook.state not in NOTEBOOK_FINAL and body.wait_s:
         await call.store_view.wait_until(lambda: not waits_for_slice(call, record.notebook.id), body.wait_s)
     record = await record_of(call, record.notebook.id)
@@ -39,11 +43,16 @@ async def wake(call: Call) -> WakeAnswer:
     return _answer(record, call.store_view, call.person)
 
 
-async def _request_slice(call: Call, record: NotebookRecord) -> NotebookRecord:
-    """Request the slice; one that was released meanwhile is requested like that of a new notebook. Raises Refused."""
+async def _request_slice(call: Call, record: NotebookRecord) -> NotebookRecord | Refused:
+    """Request the slice; one that was released is requested, and may be refused, like that of a new notebook.
+
+    Raises Refused for a notebook whose server has ended.
+    """
     name, person = record.notebook.id, call.person.id
     for left in reversed(range(TRIES)):
         if record.notebook.state in NOTEBOOK_FINAL:
+            if refusal := await _refusal_of_new(call, record.notebook):
+                return refusal
             await call.services.record(RequestSliceAgain(notebook=name, actor=person))
             record = await record_of(call, name)
         try:
@@ -55,6 +64,17 @@ async def _request_slice(call: Call, record: NotebookRecord) -> NotebookRecord:
         else:
             break
     return record
+
+
+async def _refusal_of_new(call: Call, notebook: Notebook) -> Refused | None:
+    """Why the owner may not start such a notebook now; the secret of a slice does not say that they are a member."""
+    try:
+        owner = await person_named(call, call.person.name)
+        project, quota = project_of(notebook.project, owner), quota_in_force(call.store_view.quota_file)
+        pool_of(notebook.pool, project, quota, "notebook")
+    except Refused as refusal:
+        return refusal
+    return None
 
 
 def _answer(record: NotebookRecord, store_view: StoreView, person: Person) -> WakeAnswer:

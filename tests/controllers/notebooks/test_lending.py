@@ -341,6 +341,29 @@ def test_after_release_after_a_kernel_requests_a_slice_like_a_new_notebook(noteb
     assert notebook.state is NotebookState.RETURNED
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason", "words"),
+    [
+        pytest.param(LENDS.replace("[bob, olga]", "[olga]"), "no_such_project", "not a member", id="the project"),
+        pytest.param(
+            LENDS.replace("uses: [notebook, training]", "uses: [training]").replace(", build: {notebook: 0.5}", ""),
+            "pool_not_for_this", "not for notebook", id="the pool",
+        ),
+    ],
+)  # fmt: skip
+def test_a_released_slice_is_requested_again_only_where_a_new_one_may_be(
+    notebook: Lent, changed: str, reason: str, words: str
+) -> None:
+    released(notebook)
+    notebook.world.apply(changed)
+    refused = notebook.wake()
+    assert (refused.status, refused.json["state"], refused.json["reason"]) == (200, "refused", reason)
+    assert words in refused.json["message"]
+    assert notebook.state is NotebookState.RETURNED
+    notebook.world.apply(LENDS)
+    assert notebook.wake().json["state"] == "waiting"
+
+
 def test_a_released_slice_may_be_in_use_by_another_notebook(notebook: Lent) -> None:
     released(notebook)
     with notebook.world.stepping():
