@@ -315,3 +315,10 @@ def test_a_leader_that_sees_the_object_of_a_newer_one_leads_no_more(world: Order
     assert world.jobs.fencing == 1
     follow(standby, world)
     assert (world.jobs.fencing, standby.jobs.fencing) == (0, 2)
+
+
+def test_every_rank_of_a_gang_that_is_stopped_before_it_started_ends(world: OrdersWorld) -> None:
+    world.jobs.stop(stop("J", ranks=2))
+    until(lambda: world.jobs.facts.of_attempt("J", 1).keys() == {("J", 1, 0), ("J", 1, 1)})
+    facts = world.jobs.facts.of_attempt("J", 1).values()
+    assert [(fact.tree_gone, fact.started_at, fact.pause_requested) for fact in facts] == [(True, None, True)] * 2

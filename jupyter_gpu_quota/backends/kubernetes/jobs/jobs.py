@@ -278,7 +278,7 @@ class KubernetesJobs:
     async def _stop(self, order: StopOrder) -> None:
         key = order.job, order.attempt
         async with self._locks.setdefault(key, asyncio.Lock()):
-            record, asked = self.objects.record_of(*key), stop_fields(order.reason, time.time_ns() // 1_000_000)
+            record, asked = self.objects.record_of(*key), stop_fields(order, time.time_ns() // 1_000_000)
             if record is None:
                 if await asyncio.to_thread(self._volume.ended, *key, 0) is not None:
                     return

@@ -5,6 +5,7 @@ started    "true": every rank has a pod, or is refused
 refused    why ranks cannot start, by rank
 stop       the reason of the first stop order
 stop_at    when that came, in ms since 1970, before the pause file was written
+stop_ranks how many ranks it names; an attempt that was stopped before its start has no other number
 settled    "true": its end is stored, and its objects are being removed
 """
 
@@ -14,13 +15,14 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ...protocol import StartOrder
+from ...protocol import StartOrder, StopOrder
 from ...rendering.cluster_names import ATTEMPT, JOB
 
 Json = dict[str, Any]
 Attempt = tuple[str, int]
 
-ORDER, STARTED, REFUSED, STOP, STOP_AT, SETTLED = "order", "started", "refused", "stop", "stop_at", "settled"
+ORDER, STARTED, REFUSED, SETTLED = "order", "started", "refused", "settled"
+STOP, STOP_AT, STOP_RANKS = "stop", "stop_at", "stop_ranks"
 END_RESOLUTION_MS = 1000
 """The end of a container is known to the second."""
 
@@ -50,9 +52,8 @@ def order_of(data: dict[str, str]) -> Json:
 
 
 def ranks_of(data: dict[str, str]) -> int:
-    """How many ranks were ordered; 1 for an attempt that was stopped before."""
-    ranks: int = order_of(data).get("ranks", 1)
-    return ranks
+    """How many ranks were ordered, or else are named by the stop order."""
+    return int(order_of(data).get("ranks", data.get(STOP_RANKS, 1)))
 
 
 def outputs_limit_of(data: dict[str, str]) -> int | None:
@@ -75,9 +76,9 @@ def kept_order(data: dict[str, str]) -> Json:
     )
 
 
-def stop_fields(reason: str, now_ms: int) -> dict[str, str]:
-    """The fields of a stop order."""
-    return {STOP: reason, STOP_AT: str(now_ms)}
+def stop_fields(order: StopOrder, now_ms: int) -> dict[str, str]:
+    """The fields with a stop order."""
+    return {STOP: order.reason, STOP_AT: str(now_ms), STOP_RANKS: str(order.ranks)}
 
 
 def pause_before(data: dict[str, str], ended_at: int) -> Json:
