@@ -32,8 +32,13 @@ def check(path: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS) -
         return sum(entry.is_file for entry in _checked_entries(file, limits))
 
 
-def unpack(file: IO[bytes], into: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS) -> None:
-    """Unpack an open bundle into a new folder; only what ``check`` passes is written. Raises BundleRefused, OSError."""
+def unpack(
+    file: IO[bytes], into: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS, *, mode: int = 0o700
+) -> None:
+    """Unpack an open bundle into a new folder; only what ``check`` passes is written. Raises BundleRefused, OSError.
+
+    ``mode``: the permissions of the folder when it is complete.
+    """
     root = Path(into)
     root.mkdir(mode=0o700)
     for entry in _checked_entries(file, limits):
@@ -42,13 +47,16 @@ def unpack(file: IO[bytes], into: str | os.PathLike[str], limits: BundleLimits =
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         if entry.is_file:
             _write(place, entry)
+    root.chmod(mode)
 
 
-def unpack_whole(file: IO[bytes], place: str, temporary: str, limits: BundleLimits = DEFAULT_LIMITS) -> None:
+def unpack_whole(
+    file: IO[bytes], place: str, temporary: str, limits: BundleLimits = DEFAULT_LIMITS, *, mode: int = 0o700
+) -> None:
     """Unpack so that ``place`` is complete or absent; the result of a faster process stays."""
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        unpack(file, temporary, limits)
+        unpack(file, temporary, limits, mode=mode)
         os.rename(temporary, place)  # noqa: PTH104 - both are plain paths
     except OSError:
         if not Path(place).is_dir():

@@ -66,6 +66,7 @@ def test_code_is_unpacked_where_no_rank_can_write(volume: JobVolume, tmp_path: P
         Path(paths.work, name).symlink_to(tmp_path / "outside")
     volume.prepare(order("J", "runs on", bundle=DIGEST))
     assert Path(paths.code, "train.py").read_text() == "pass"
+    assert Path(paths.code).stat().st_mode & 0o777 == 0o777, "a pod may have any account"
     assert not list((tmp_path / "outside").iterdir())
     assert sorted(each.name for each in Path(paths.work).iterdir()) == [".unpack-1", "code", "unpacked"]
     assert not list(Path(paths.control).iterdir())
