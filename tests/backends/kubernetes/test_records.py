@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.jobs.records import pause_before, stop_fields
+from tests.backends.worlds import stop
 
 STOPPED_AT = 1_700_000_010_400
 
@@ -19,8 +20,8 @@ STOPPED_AT = 1_700_000_010_400
     ],
 )
 def test_a_rank_that_ends_by_the_pause_file_before_its_pod_is_deleted_is_paused(ended_at: int, is_pause: bool) -> None:
-    found = pause_before(stop_fields("preempted", STOPPED_AT), ended_at)
-    assert found == ({"pause_requested": True, "pause_reason": "preempted"} if is_pause else {})
+    found = pause_before(stop_fields(stop("J"), STOPPED_AT), ended_at)
+    assert found == ({"pause_requested": True, "pause_reason": "reclaimed"} if is_pause else {})
 
 
 def test_an_attempt_without_a_stop_order_has_no_pause() -> None:
