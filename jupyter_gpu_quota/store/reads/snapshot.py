@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
@@ -123,7 +122,7 @@ class Mirror:
         self._notebooks: _Part[Notebook] = _Part()
         self._allocations: _Part[Allocation] = _Part()
         self._reservations: _Part[Reservation] = _Part()
-        self._pauses: list[tuple[int, str]] = []
+        self._pauses: dict[str, int] = {}
 
     def update(self, store: Store) -> bool:
         """Read the changes; whether they changed a snapshot or the policy.
@@ -203,6 +202,7 @@ class Mirror:
             self._index_data((name, record.spec.data_groups), job)
         if job.state in FINAL:
             self.jobs.pop(job.id, None)
+            self._pauses.pop(job.id, None)
             return self._jobs.drop(job.id)
         before = self.jobs.get(job.id)
         self.jobs[job.id] = record
@@ -236,15 +236,15 @@ class Mirror:
     def _expect(self, job: Job) -> None:
         """Drop the oldest counted pause of this job when it leaves the window."""
         if job.paused_at:
-            heapq.heappush(self._pauses, (min(job.paused_at) + self._window_ms(), job.id))
+            self._pauses[job.id] = min(job.paused_at) + self._window_ms()
+        else:
+            self._pauses.pop(job.id, None)
 
     def _drop_old_pauses(self, now: int) -> None:
         window_ms = self._window_ms()
-        while self._pauses and self._pauses[0][0] <= now:
-            _, id = heapq.heappop(self._pauses)
+        for id in [id for id, until in self._pauses.items() if until <= now]:
             job = self._jobs.get(id)
-            if job is None:
-                continue
+            assert job is not None, "pauses are those of live jobs"
             counted = replace(job, paused_at=tuple(at for at in job.paused_at if at + window_ms > now))
             self._jobs.put(id, counted)
             self._expect(counted)

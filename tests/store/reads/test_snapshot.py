@@ -154,6 +154,22 @@ def test_a_job_that_changes_after_its_pauses_left_the_window_is_still_trimmed(wo
     assert job_of(mirror, "j", late).paused_at == ()
 
 
+def test_a_job_has_one_entry_of_pauses_until_its_end(world: World) -> None:
+    world.submit("j")
+    world.run("j", "d0")
+    world.pause("j")
+    mirror = seen(world)
+    for done in range(1, 9):
+        world.see(world.fact("j", done=done))
+        mirror.update(world.store)
+        mirror.snapshot(T0 + done)
+    assert set(mirror._pauses) == {"j"} and len(mirror._pauses) == 1
+    world.change("j", "cancel")
+    world.see(world.gone("j", 0, asked=True))
+    mirror.update(world.store)
+    assert "j" not in mirror.jobs and len(mirror._pauses) == 0
+
+
 def test_a_restored_backup_is_read_from_the_start() -> None:
     old, new = World(MemoryStore()), World(MemoryStore())
     new.submit("lost with the restore")
