@@ -33,7 +33,7 @@ from ..core.model import NotebookState
 from ..core.samples import DeviceSample, ProcessUse
 from ..messages.idle import SuspensionState, idle_sentence
 from ..store.reads.followed_store import FollowedStore
-from ..store.records.activity import KeepNotes
+from ..store.records.activity import LATE_CLOCK_MS, KeepNotes
 from ..store.records.commands import Recorded, RecordIdleState
 from ..store.records.idle_state import IdleState, Suspension, word_of
 from ..store.records.rows import NotebookRecord
@@ -133,10 +133,13 @@ class Idleness:
 
     # --- evidence -------------------------------------------------------------------------------------------------
     def _take_reports(self, now: int) -> set[str]:
-        """Take the reports that arrived since the last run. Returns the ids of their notebooks."""
+        """Take the reports that arrived since the last run. Returns the ids of their notebooks.
+
+        Each has the time of the process of the API that stored it, whose clock may be late.
+        """
         since = self._reports_since if self._reports_since <= now else 0  # the clock was set back
         changed = set[str]()
-        for row in self.view.store.reports(since):
+        for row in self.view.store.reports(max(0, since - LATE_CLOCK_MS)):
             self._reports_since = max(row.at, since)
             newest, record = self.histories.newest(row.notebook), self.view.mirror.notebooks.get(row.notebook)
             if newest is not None and (newest.instance, newest.sequence) == (row.instance, row.sequence):

@@ -21,7 +21,7 @@ from ...core.samples import DeviceSample
 from ...quotafile import QuotaFile
 from ...store.reads.quota_revision import in_force
 from ...store.reads.snapshot import Mirror
-from ...store.records.activity import OUTPUTS_TOTAL, Note
+from ...store.records.activity import LATE_CLOCK_MS, OUTPUTS_TOTAL, Note
 from ...store.records.calls import NotOpenYet, StoreUnavailable
 from ...store.records.commands import AllocationLabel
 from ...store.records.idle_state import IdleState
@@ -267,7 +267,8 @@ class StoreView:
         if not self.mirror.notebooks and not self.idle and not self.warnings:
             return
         since, before = max((state.at for state in self.idle.values()), default=0), (self.idle, self.warnings)
-        idle = await self.read(self.store.notes, "idle", since=since if since <= self.now() else 0)
+        since = max(0, since - LATE_CLOCK_MS) if since <= self.now() else 0
+        idle = await self.read(self.store.notes, "idle", since=since)
         live = self.mirror.notebooks
         known = self.idle | {note.subject: IdleState.from_note(note) for note in idle}
         self.idle = {name: state for name, state in known.items() if name in live}

@@ -31,6 +31,9 @@ to which the events of jobs were notified; ``retention``: the last removal of en
 OUTPUTS_TOTAL = "outputs"
 """The subject of the note with the space of the outputs in MiB, by project."""
 
+LATE_CLOCK_MS = 10_000
+"""A reader of what is new begins this much earlier: another process stored some of it, whose clock may be late."""
+
 LOOP_STATUS_EVERY_MS = 60_000
 """How often the leader stores the status of every loop; an older note is of a loop that runs no more."""
 

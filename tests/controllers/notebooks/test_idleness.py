@@ -13,19 +13,22 @@ from click.testing import CliRunner
 from jupyter_gpu_quota.api.views.idle_states import policy_of
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.controllers.activity_records import ActivityRecorder, restored
-from jupyter_gpu_quota.controllers.idleness import machine_state_of
-from jupyter_gpu_quota.controllers.leadership.lease import FencedStore
+from jupyter_gpu_quota.controllers.idleness import Idleness, machine_state_of
+from jupyter_gpu_quota.controllers.leadership.lease import FencedStore, Leadership
+from jupyter_gpu_quota.controllers.notifications import NotificationQueue
 from jupyter_gpu_quota.core.idle.activity import GpuSample, IdlePolicy
 from jupyter_gpu_quota.core.idle.history import GpuUse
 from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
 from jupyter_gpu_quota.hub_api import HubUnavailable
 from jupyter_gpu_quota.store.memory import MemoryStore
-from jupyter_gpu_quota.store.records.activity import Note
+from jupyter_gpu_quota.store.reads.followed_store import FollowedStore
+from jupyter_gpu_quota.store.records.activity import Note, RecordReport
 from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
-from jupyter_gpu_quota.store.records.commands import Recorded, Refusal, Request
+from jupyter_gpu_quota.store.records.commands import Recorded, Refusal, Request, RequestNotebook
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 from tests.controllers.setups.notebook import IDLE, MINUTE, SECOND, Watched, notebook, only_reported
+from tests.controllers.setups.scheduling import World
 
 __all__ = ["notebook", "only_reported"]
 
@@ -400,3 +403,37 @@ def test_the_state_before_the_first_classification_is_in_use(notebook: Watched) 
     record = notebook.world.store.notebook(notebook.id)
     assert record is not None
     assert machine_state_of(record) == InUse()
+
+
+@pytest.mark.parametrize("behind_ms", [0, 400, 9_000])
+def test_reports_that_an_api_process_with_a_slower_clock_stored_are_taken(behind_ms: int) -> None:
+    world = World()
+    notebooks = {"on time": "bob", "behind": "patty"}
+    for name, user in notebooks.items():
+        project = "vision" if user == "bob" else "speech"
+        asked = RequestNotebook(
+            notebook=name, user=world.users[user], server="", project=project, pool="build", gpu_milli=125
+        )
+        world.store.record([asked], now=world.now)
+    world.turn(2)
+    leadership = Leadership(world.store, lambda: world.now, holder="first")
+    fenced = FencedStore(world.store, leadership, lambda: world.now)
+    idleness = Idleness(FollowedStore(world.store), fenced, NotificationQueue([], (), str), lambda record: None)
+
+    def report(notebook: str, sequence: int, at: int) -> None:
+        body = {
+            "instance": "i", "sequence": sequence, "running_ms": 1000, "namespace": "", "ticks": None, "kernels": [],
+            "programs": [], "asks_first": True, "suspension": "off", "suspension_why": "",
+        }  # fmt: skip
+        fact = RecordReport(notebook=notebook, instance="i", sequence=sequence, body=body)
+        world.store.record([fact], now=at)
+        leadership.renew(world.now)
+        idleness.run_once(world.now)
+        newest = idleness.histories.newest(notebook)
+        assert newest is not None and newest.sequence == sequence
+
+    world.turn(1)
+    for sequence in range(3):
+        report("on time", sequence, world.now)
+        report("behind", sequence, world.now - behind_ms)
+        world.now += 1000
