@@ -6,11 +6,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...core.lifecycle import NOTEBOOK_FINAL
-from ..database.tables import ALLOCATIONS, DEVICES, NODES, NOTEBOOKS, RESERVATIONS, DeviceRow, NodeRow
+from ...core.model import Health, Upkeep
+from ..database.tables import (
+    ALLOCATIONS,
+    DEVICES,
+    LATEST,
+    NODES,
+    NOTEBOOKS,
+    RESERVATIONS,
+    DeviceRow,
+    NodeRow,
+    Where,
+)
 from ..database.unit_of_work import UnitOfWork
+from ..records.calls import Page
 from ..records.commands import ForgetGone, Recorded, Refused, RemoveGone
 
 CONTROLLER = "system:controller"
+DEVICES_AT_A_TIME = 200
+"""Removed devices that one request may delete: each is looked up among past allocations."""
 
 
 def remove_gone(work: UnitOfWork, request: RemoveGone) -> Recorded:
@@ -34,7 +48,11 @@ def remove_gone(work: UnitOfWork, request: RemoveGone) -> Recorded:
 
 
 def forget_gone(work: UnitOfWork, request: ForgetGone) -> Recorded:
-    """Remove nodes and devices that have been gone for long. A node is kept while one of its devices is listed."""
+    """Remove nodes and devices that have been gone for long, and delete the rows of those removed long ago.
+
+    A node is kept while one of its devices is listed.
+    """
+    _delete_removed(work, request.gone_before)
     due = [each for each in _listed_devices(work) if each.gone_at is not None and each.gone_at < request.gone_before]
     if due:
         held = {device for each in due for device, _ in _holders(work, each)}
@@ -47,6 +65,28 @@ def forget_gone(work: UnitOfWork, request: ForgetGone) -> Recorded:
         if is_due and node.removed_at is None and node.node.id not in with_devices:
             _remove_node(work, node, CONTROLLER)
     return work.recorded("gone")
+
+
+def _delete_removed(work: UnitOfWork, removed_before: int) -> None:
+    """Delete the rows of what was removed long ago, unless they have something that must return with it.
+
+    That is an admin's order to a node, the quarantine or fault of a device, and past allocations, which retention
+    removes.
+    """
+    removed = [row for row in work.every(DEVICES) if row.removed_at is not None and row.removed_at < removed_before]
+    plain = [row for row in removed if row.fault is None and row.device.health is not Health.QUARANTINED]
+    for device in sorted(plain, key=lambda row: (row.removed_at, row.device.id))[:DEVICES_AT_A_TIME]:
+        if not _was_held(work, device.device.id):
+            work.delete(DEVICES, (device.device.id,))
+    with_devices = {each.device.node for each in work.every(DEVICES)}
+    for node in work.every(NODES):
+        is_old = node.removed_at is not None and node.removed_at < removed_before
+        if is_old and node.node.upkeep is Upkeep.NONE and node.node.id not in with_devices:
+            work.delete(NODES, (node.node.id,))
+
+
+def _was_held(work: UnitOfWork, device: str) -> bool:
+    return bool(work.scope.listing(ALLOCATIONS, Where(among={"device": [device]}), Page(limit=0))[1])
 
 
 def _listed_devices(work: UnitOfWork) -> list[DeviceRow]:
@@ -86,6 +126,7 @@ def _holders(work: UnitOfWork, row: DeviceRow) -> Iterator[tuple[str, str]]:
 
 def _remove_device(work: UnitOfWork, row: DeviceRow, actor: str) -> None:
     work.put(DEVICES, replace(row, gone_at=None, removed_at=work.now, changed=work.stamp()))
+    work.delete(LATEST, (row.device.id,))
     work.audit(actor, "device.remove", row.device.id, {"gone_at": row.gone_at, "uuid": row.device.uuid}, None)
 
 

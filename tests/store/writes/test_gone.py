@@ -10,6 +10,9 @@ import pytest
 
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health, Node, Snapshot
+from jupyter_gpu_quota.core.samples import DeviceSample
+from jupyter_gpu_quota.store.database.tables import DEVICES as DEVICE_ROWS
+from jupyter_gpu_quota.store.database.tables import NODES
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.commands import ChangeNode, ForgetGone, Refusal, RemoveGone, SetInventory
 from tests.store.worlds import DEVICES, KINDS, NODE, World, opened
@@ -136,3 +139,40 @@ def test_nodes_and_devices_gone_for_long_are_removed_unless_work_holds_them(worl
     version = world.store.version()
     world.record(ForgetGone(gone_before=since + 1))
     assert world.store.version() == version
+
+
+def test_the_rows_of_hardware_that_was_removed_long_ago_are_deleted(world: World) -> None:
+    follower, kept, was_held = Follower(world), replace(D9, id="d8"), replace(D9, id="d7")
+    cordoned = replace(OTHER, id="n3", name="third")
+    report(world, (*DEVICES, D9, kept, was_held), (NODE, OTHER, cordoned))
+    world.record(ChangeNode(node="n3", actor="admin", change="cordon"))
+    world.see(DeviceFact(device="d8", health="quarantined"))
+    world.submit("j")
+    world.run("j", "d7")
+    world.see(world.gone("j", 0))
+    sample = DeviceSample(
+        node="n2", device="d9", at=world.now, utilisation_percent=None, memory_used_mib=None, coverage_permille=None,
+        simulated=False, workloads={},
+    )  # fmt: skip
+    world.store.add_samples("n2", 1, [sample], now=world.now)
+    report(world)
+    world.record(ForgetGone(gone_before=world.now + 1))
+    assert world.store.latest_samples() == {}, "a removed device has no use"
+    follower.snapshot()
+    world.record(ForgetGone(gone_before=world.now))
+    assert rows_of(world) == {"n1", "n2", "n3", "d0", "d1", "d2", "d3", "d7", "d8", "d9"}, "not yet"
+    world.record(ForgetGone(gone_before=world.now + 1))
+    assert rows_of(world) == {"n1", "n2", "n3", "d0", "d1", "d2", "d3", "d7", "d8"}
+    world.store.forget(now=world.now, jobs_ended_before=world.now + 1, samples_before=0)
+    world.record(ForgetGone(gone_before=world.now + 1))
+    assert rows_of(world) == {"n1", "n2", "n3", "d0", "d1", "d2", "d3", "d8"}, "the quarantine returns with its device"
+    follower.snapshot()
+    report(world, (*DEVICES, D9, kept), (NODE, OTHER, cordoned))
+    found = follower.snapshot()
+    assert [device.health for device in found.devices][-2:] == [Health.QUARANTINED, Health.HEALTHY]
+    assert [node.upkeep for node in found.nodes] == ["none", "none", "cordoned"]
+
+
+def rows_of(world: World) -> set[str]:
+    with world.store._rows.reading() as scope:
+        return {str(id) for table in (NODES, DEVICE_ROWS) for id in scope.distinct(table, "id")}
