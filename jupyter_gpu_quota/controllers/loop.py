@@ -29,7 +29,13 @@ MIN_BACKOFF_MS = 1_000
 MAX_BACKOFF_MS = 30_000
 UNAVAILABLE = (StoreUnavailable, HubUnavailable)
 """Errors that are logged as a sentence; any other is a defect, and is logged with its traceback."""
-KEEPS_CONTROLLER = (*UNAVAILABLE, UndecidedPools)
+
+
+class InventoryRefused(Exception):
+    """The store refused a reading of nodes and devices, so the one before counts; all else of the run is done."""
+
+
+KEEPS_CONTROLLER = (*UNAVAILABLE, UndecidedPools, InventoryRefused)
 """Errors after which the controller continues: what it has in memory is right."""
 
 STATUS_CHECK_MS = 2_000
@@ -110,7 +116,7 @@ class Loop:
     def _failed(self, error: Exception, now: int) -> int:
         """Log a failure once, and wait twice as long after each one in a row."""
         status, text = self.status, f"{type(error).__name__}: {error}"
-        is_defect = not isinstance(error, UNAVAILABLE)
+        is_defect = not isinstance(error, (*UNAVAILABLE, InventoryRefused))
         if not isinstance(error, KEEPS_CONTROLLER):
             self._controller = None
         if status.failing_since is None or text != status.last_error:

@@ -39,7 +39,7 @@ from .external_services import ChannelList, HubCalls
 from .factory import ControllerFactory
 from .leadership.lease import FencedStore, Leadership, unique_holder
 from .leadership.renewal import LeaseRenewal
-from .loop import Loop, LoopStatusRecorder, LoopThread
+from .loop import MAX_WAIT_MS, Loop, LoopStatusRecorder, LoopThread
 from .recovery.guard import RecoveryGuard
 from .retention import DAY_MS, HOUR_MS, Retention, RetentionTimes
 from .scheduling import Intervals, SchedulingController
@@ -212,20 +212,24 @@ def _retention(config: GPUQuota, store: Store, backend: ControllersBackend, lead
 
 
 def run(controllers: Controllers, wake: wakeup.WakeupSocket, shutdown: _Shutdown, heartbeat: Heartbeat) -> None:
-    """Run all loops until the process should end, then give the lease back."""
+    """Run all loops until the process should end, then give the lease back.
+
+    No wait is longer than MAX_WAIT_MS, also where the clock is set back.
+    """
     threads = [LoopThread(loop, now_ms) for loop in controllers.others]
     for thread in threads:
         thread.start()
-    retention_at = 0
+    retention_at = 0.0
     controllers.renewal.start()
     try:
         while not shutdown.is_requested():
             heartbeat.note_turn()
             controllers.renewal.note_turn()
             next_at = controllers.scheduling.run()
-            if now_ms() >= retention_at:
-                retention_at = controllers.retention.run()
-            wake.wait(max(0, next_at - now_ms()) / 1000)
+            if time.monotonic() >= retention_at:
+                rest_ms = controllers.retention.run() - now_ms()
+                retention_at = time.monotonic() + min(rest_ms, MAX_WAIT_MS) / 1000
+            wake.wait(max(0, min(next_at - now_ms(), MAX_WAIT_MS)) / 1000)
     finally:
         for thread in threads:
             thread.end(END_WITHIN_S / len(threads))

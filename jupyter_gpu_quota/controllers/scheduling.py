@@ -32,11 +32,12 @@ from ..store.reads.data_access import holds_without_data
 from ..store.reads.past_use import next_update_at
 from ..store.reads.snapshot import Mirror
 from ..store.records.calls import Committed, Lease, LeaseLost
-from ..store.records.commands import SetInventory
+from ..store.records.commands import Refusal, SetInventory
 from ..store.records.plan_chunks import PlanChunk, chunks_of
 from ..store.records.rows import JobRecord
 from ..store.transactions import Store
 from .leadership.lease import Leadership
+from .loop import InventoryRefused
 from .orders import start_order, stop_order
 from .recovery.guard import RecoveryGuard
 
@@ -102,6 +103,7 @@ class SchedulingController:
         self.decide_again_at: int | None = None
         self.undecided: UndecidedPools | None = None
         self.undecided_rest_ms = 0
+        self.refused: InventoryRefused | None = None
         self.unsettled: set[tuple[str, int]] = set()
         self.ordered_at: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
@@ -116,8 +118,8 @@ class SchedulingController:
     def run_once(self, now: int) -> int:
         """Observe, decide, commit and apply once. Returns when to run again: ``now`` where a plan was committed.
 
-        Raises LeaseLost where another process is the leader, StoreUnavailable, and UndecidedPools when all else is
-        done, until all pools are decided.
+        Raises LeaseLost where another process is the leader, StoreUnavailable, and when all else is done
+        UndecidedPools or InventoryRefused, as long as that lasts.
         """
         before = self.mirror.version
         self._leader()
@@ -132,8 +134,8 @@ class SchedulingController:
         self._run_if_due("sample", self.intervals.sample_ms, now, self._sample)
         if self.mirror.version != before:
             self.notify(self.mirror.version)
-        if self.undecided is not None:
-            raise self.undecided
+        if (failure := self.undecided or self.refused) is not None:
+            raise failure.with_traceback(None)  # it is raised again and again, and each time adds to its traceback
         return now if committed else self._next_run(now)
 
     def tick_max_ms(self) -> int:
@@ -286,7 +288,8 @@ class SchedulingController:
         by_id = {node.id: node for node in nodes}
         pools = {d.id: self.quota_file.pool_of(d, by_id[d.node]) if self.quota_file else None for d in devices}
         placed = tuple(replace(device, pool=pools[device.id]) for device in devices)
-        self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now, lease=self.lease)
+        (outcome,) = self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now, lease=self.lease)
+        self.refused = InventoryRefused(outcome.message) if isinstance(outcome, Refusal) else None
         self.placed_by = self.file_of
 
     def _clusters(self) -> set[str]:

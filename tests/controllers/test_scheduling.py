@@ -25,7 +25,7 @@ from jupyter_gpu_quota.store.records.commands import (
     ReturnNotebook,
 )
 from tests.backends.fake_executor import FakeJobs, Script
-from tests.controllers.setups.scheduling import QUOTA, World
+from tests.controllers.setups.scheduling import DEVICES, QUOTA, World
 
 
 def test_bob_uses_every_idle_gpu_and_pattys_guarantee_pauses_two_of_his_jobs_which_resume() -> None:
@@ -105,6 +105,28 @@ def test_a_pool_that_stays_undecided_is_tried_again_later_and_later_in_the_same_
     for _ in range(4):
         world.now = max(loop.run(), world.now + 1)
     assert loop.status.failing_since is None and world.executor.running() == {"b1", "p1"}
+
+
+def test_a_reading_that_is_refused_fails_the_loop_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    loop = Loop(
+        "scheduling", lambda: world.controller, world.controller.leadership, lambda: world.now, takes_lease=True
+    )
+    loop.run()
+    world.executor.devices = (*DEVICES, DEVICES[0])
+    world.controller.due.clear()
+    world.submit("bob", "b1")
+    for _ in range(3):
+        loop.run()
+        world.now += 1000
+    assert loop.status.last_error == "InventoryRefused: The inventory names n1-0 more than once; nothing was stored."
+    assert loop.status.failing_since is not None and world.executor.running() == {"b1"}
+    (said,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert said.message.endswith("The inventory names n1-0 more than once; nothing was stored.") and not said.exc_info
+    world.executor.devices = DEVICES
+    world.controller.due.clear()
+    loop.run()
+    assert loop.status.failing_since is None
 
 
 def test_a_plan_of_an_earlier_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
