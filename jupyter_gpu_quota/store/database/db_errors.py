@@ -64,6 +64,21 @@ def translated(url: URL) -> Iterator[None]:
 
 
 @contextmanager
+def commit_translated(url: URL) -> Iterator[None]:
+    """The error of a connection that was lost during a commit: the server may have written the transaction."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+        message = (
+            f"The connection to the database {name_of(url)} was lost before it confirmed this change, which may have"
+            " been written; repeat it with the same id or key."
+        )
+        raise StoreUnavailable(message, _detail(url, error)) from error
+
+
+@contextmanager
 def openable(address: str) -> Iterator[None]:
     """Turn the error of an address that no driver here can open into a StoreUnavailable."""
     kind = address.partition(":")[0]
@@ -95,9 +110,12 @@ def name_of(url: URL) -> str:
 
 
 def _unavailable(url: URL, error: DBAPIError) -> StoreUnavailable:
+    return StoreUnavailable(f"The database {name_of(url)} cannot be used now: {_why(error)}.", _detail(url, error))
+
+
+def _detail(url: URL, error: DBAPIError) -> str:
     address = url.render_as_string(hide_password=True)
-    detail = "" if isinstance(error.orig, sqlite3.Error) else " ".join(f"{address}: {error.orig}".split())
-    return StoreUnavailable(f"The database {name_of(url)} cannot be used now: {_why(error)}.", detail)
+    return "" if isinstance(error.orig, sqlite3.Error) else " ".join(f"{address}: {error.orig}".split())
 
 
 def _server_advice(error: DBAPIError) -> str | None:

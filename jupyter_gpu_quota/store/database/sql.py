@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from ..records.calls import Page, StoreUnavailable
 from .codecs import Columns
-from .db_errors import is_read_only, translated
+from .db_errors import commit_translated, is_read_only, translated
 from .schema import metadata
 from .tables import TABLES, Key, Table, TableWrites, Value, Where
 from .write_lock import WriteLock, lock_head, no_lock_wait, relaxed_sync
@@ -228,7 +228,8 @@ class SqlRows:
         try:
             with translated(self._engine.url), self._begun(repeatable) as connection:
                 yield SqlScope(connection, self._texts)
-                connection.commit()
+                with commit_translated(self._engine.url):
+                    connection.commit()
         except StoreUnavailable as error:
             if is_read_only(error):  # an open connection stays read-only when the file becomes writable
                 self._engine.dispose()

@@ -100,7 +100,9 @@ NEWEST_FIRST = JobOrder()
 class StoreUnavailable(Exception):
     """The database cannot be used now (full, locked, read-only, missing). Nothing of this call was written.
 
-    The message is for every user. ``detail`` is for the log: it may have the host and port of the database's server.
+    Where the connection to a server was lost while it committed, the call may have been written: the message says so,
+    and a request is repeated with the same id or key. The message is for every user. ``detail`` is for the log: it may
+    have the host and port of the database's server.
     """
 
     def __init__(self, message: str = "", detail: str = "") -> None:

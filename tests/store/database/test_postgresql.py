@@ -128,6 +128,14 @@ def test_a_connection_lost_within_a_transaction_leaves_nothing_half_written(worl
     world.submit("after")
 
 
+def test_a_connection_lost_during_a_commit_says_that_the_change_may_have_been_written(world: World, url: str) -> None:
+    said = "may have been written; repeat it with the same id or key"
+    with pytest.raises(StoreUnavailable, match=said), world.store._rows.writing() as scope:
+        scope._connection.execute(text("UPDATE head SET version = version + 1"))  # type: ignore[attr-defined]
+        lose_connections(url)
+    world.submit("after")
+
+
 def test_a_frozen_writer_loses_its_transaction_and_others_write(world: World, url: str) -> None:
     with closing(open_store(url, busy_timeout_ms=5_000)) as other:
         with pytest.raises(StoreUnavailable), world.store._rows.writing() as scope:
