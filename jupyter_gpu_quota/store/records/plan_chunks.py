@@ -19,12 +19,12 @@ MAX_ROWS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChunk:
-    """Some actions of a plan, in its order, from number ``first`` of ``of``; ``whole``: the digest of the plan."""
+    """Some actions of a plan, in its order, from number ``first`` of ``of``; ``plan_digest`` is that of the plan."""
 
     plan: Plan
     first: int
     of: int
-    whole: str
+    plan_digest: str
 
     @property
     def is_whole_plan(self) -> bool:
@@ -34,7 +34,7 @@ class PlanChunk:
 
 def whole(plan: Plan) -> PlanChunk:
     """The plan as a single chunk of any size."""
-    return PlanChunk(plan=plan, first=0, of=len(plan.actions), whole=digest(plan))
+    return PlanChunk(plan=plan, first=0, of=len(plan.actions), plan_digest=digest(plan))
 
 
 def chunks_of(plan: Plan, max_rows: int = MAX_ROWS) -> Iterator[PlanChunk]:

@@ -258,7 +258,7 @@ def _audit_plan(work: UnitOfWork, chunk: PlanChunk, *, policy: Policy, snapshot_
         "snapshot": snapshot_digest,
         "seen_version": chunk.plan.seen_version,
         "revision": policy.revision,
-        "plan": chunk.whole,
+        "plan": chunk.plan_digest,
         "actions": len(chunk.plan.actions),
         "fencing": lease.fencing,
     }

@@ -91,7 +91,7 @@ def test_any_plan_is_written_in_its_order_and_no_workload_in_two_pieces(actions:
     chunks = list(chunks_of(plan, most))
     assert [action for chunk in chunks for action in chunk.plan.actions] == actions
     assert sum(len(named(chunk)) for chunk in chunks) == len({name for chunk in chunks for name in named(chunk)})
-    assert {(chunk.whole, chunk.of) for chunk in chunks} <= {(digest(plan), len(actions))}
+    assert {(chunk.plan_digest, chunk.of) for chunk in chunks} <= {(digest(plan), len(actions))}
     for chunk in chunks:
         assert plan.actions[chunk.first :][: len(chunk.plan.actions)] == chunk.plan.actions
         alone = list(chunks_of(chunk.plan, 1))
