@@ -297,10 +297,11 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         """The reason of the wait for a slice, whenever it changes; then the spawner's own events."""
         while self._start_pending and not self._wait_is_over:
+            changed = self._changed  # of this state: it may change while the event is sent
             reason = self._slice.reason if self._slice else None
             waits = f"Waiting for the GPU slice: {reason.message}" if reason else "Requesting the GPU slice"
             yield {"progress": 10, "message": waits}
-            await self._changed.wait()
+            await changed.wait()
         async for event in super().progress():
             yield event
 

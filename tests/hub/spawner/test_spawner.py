@@ -20,7 +20,7 @@ from jupyter_gpu_quota.hub import spawner as mixin_room
 from jupyter_gpu_quota.hub.local_spawner import GPUQuotaMixin
 from jupyter_gpu_quota.wire import ReasonView
 from tests.hub.fake_service import Books, served
-from tests.patience import until_in_loop
+from tests.patience import PATIENCE_S, until_in_loop
 
 TOKEN = "t" * 64
 NOWHERE = "http://127.0.0.1:9"
@@ -226,6 +226,16 @@ async def test_progress_reports_each_change_of_the_reason(make: Make, books: Boo
         "Waiting for the GPU slice: The next device that is freed is yours.",
     ]
     assert messages[-1] == "Spawning server..."
+
+
+async def test_progress_misses_no_end_of_the_wait_while_its_event_is_sent(make: Make) -> None:
+    ann = make()
+    ann._start_pending = True
+    progress = ann.progress()
+    assert (await anext(progress))["message"] == "Requesting the GPU slice"
+    ann._end_wait()
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await anext(progress))["message"] == "Spawning server..."
 
 
 async def test_a_slice_that_is_never_free_is_refused_with_its_reason_and_returned(make: Make, books: Books) -> None:
