@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -12,7 +13,7 @@ import pytest
 
 from jupyter_gpu_quota.api.requests import resource
 from tests.api.world import PREFIX, ServiceWorld, service_world
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 BOB = {"Authorization": "token token-bob"}
 BUNDLE = "bundles/" + "a" * 64
@@ -108,3 +109,15 @@ def test_a_connection_on_which_a_request_does_not_arrive_is_closed(
     ):
         raw.sendall(head.format(f"{PREFIX}api/v1/jobs").encode())
         assert raw.recv(1) == b""
+
+
+def test_an_upload_that_its_sender_ends_leaves_no_request(world: ServiceWorld) -> None:
+    async def requests() -> int:
+        return sum("_execute" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    head = f"PUT {world.path('bundles/' + '0' * 64)} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+    with socket.create_connection(("127.0.0.1", world.port)) as sender:
+        sender.sendall(f"{head}Authorization: token token-bob\r\n\r\n".encode() + b"part")
+        until(lambda: sum(world.services.arriving.values()))
+        assert world.run(requests()) == 1
+    until(lambda: not world.run(requests()))

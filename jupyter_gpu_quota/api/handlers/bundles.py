@@ -87,6 +87,7 @@ class BundleUpload(Resource):
         self._drop()
 
     def on_connection_close(self) -> None:
+        super().on_connection_close()  # ends the wait for the rest of the body
         self._drop()
 
     def _drop(self) -> None:
