@@ -59,10 +59,11 @@ def arithmetic_of_file(
     Before the first device is reported, no quota is refused for lack of devices.
     """
     policy = file.policy(0, now, days=LOOKED_AHEAD_DAYS)
+    policy = replace(policy, windows=tuple(window for window in policy.windows if window.ends_at > now))
     empty = empty_pools(file, devices, nodes or {}) if devices else {}
     refusals = [each for each in check_calendar(policy, devices) if devices or each.code not in ACCEPTABLE]
     lacking = {each.pool for each in refusals}
-    opens = {window.name for window in policy.windows if window.ends_at > now}
+    opens = {window.name for window in policy.windows}
     checked = _checked(in_force(policy, now), devices)
     return Arithmetic(
         pools=_sentences_by_pool(policy, devices, now, checked),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.api.quota_edits.arithmetic import arithmetic_of_file
 from jupyter_gpu_quota.api.quota_edits.calendar import MAX_LISTED, calendar_edits
 from jupyter_gpu_quota.api.quota_edits.edit import Edit
 from jupyter_gpu_quota.core.model import Policy, Snapshot
 from jupyter_gpu_quota.messages.quota.edits import edit_sentence
 from jupyter_gpu_quota.quotafile import QuotaFile
-from tests.api.world import QUOTA, ServiceWorld, service_world
+from tests.api.world import QUOTA, ServiceWorld, service_world, train_devices
 from tests.patience import cpu_s
 
 BASE = """\
@@ -264,3 +266,11 @@ def test_a_preview_in_the_api_shows_it(world: ServiceWorld) -> None:
     assert (
         world.post("quota/preview", "ann", {"text": QUOTA}).json["calendar"][0].startswith("Calendar nights is removed")
     )
+
+
+@pytest.mark.parametrize(("at", "refused"), [("2027-01-20T12:00", True), ("2027-01-30T12:00", False)], ids=str)
+def test_only_windows_that_are_not_over_are_added_up(at: str, refused: bool) -> None:
+    more = EXAM.replace("training: 1}", "training: 5}")
+    now = int(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()) * 1000
+    found = arithmetic_of_file(read(dated(more)), [replace(device, pool="big") for device in train_devices(4)], now)
+    assert bool(found.refusals) is refused
