@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import fields, replace
 from typing import Any, ParamSpec, TypeVar, cast, get_args
+
+from pydantic import ValidationError
 
 from ...backends.protocol import JobRefused
 from ...core.lifecycle import WAITING
@@ -25,6 +27,7 @@ from ..access.permissions import (
 )
 from ..access.refusals import Refused, not_found
 from ..requests.call import Answer, Call, listed
+from ..requests.resource import sentence_of
 from ..views.explanations import dry_run
 from ..views.outputs import check_storage
 from ..views.provenance import provenance_view
@@ -52,7 +55,8 @@ async def submit(call: Call) -> Answer:
             raise Refused(404, "no_such_bundle", f"{sentence} first.")
     if request.dry_run:
         return Answer(body=await dry_run(call.services, call.person, spec))
-    return await _queue(call, spec, request.secrets, request.idempotency_key, clone_of=None)
+    resolved = RESOLVED if request.data is not None else RESOLVED | {"data"}
+    return await _queue(call, spec, request.secrets, request.idempotency_key, clone_of=None, resolved=resolved)
 
 
 async def _checked_spec(call: Call, request: JobRequest) -> JobSpec:
@@ -92,7 +96,13 @@ async def _checked(check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 async def _queue(
-    call: Call, spec: JobSpec, secrets: dict[str, str], key: str | None, *, clone_of: str | None
+    call: Call,
+    spec: JobSpec,
+    secrets: dict[str, str],
+    key: str | None,
+    *,
+    clone_of: str | None,
+    resolved: Set[str],
 ) -> Answer:
     services, run_as = call.services, _run_as(call)
     if run_as is not None:
@@ -117,20 +127,22 @@ async def _queue(
         raise Refused(refusal.status, refusal.reason, refusal.message.replace(request.user, call.person.name)) from None
     record = await record_of(call, recorded.id)
     if recorded.existed:
-        _refuse_other_job(request, record)
+        _refuse_other_job(request, record, resolved)
     view, status = job_view(record, services.store_view), 200 if recorded.existed else 201
     return Answer(body=view, status=status, headers={"Location": services.url_of(f"jobs/{recorded.id}")})
 
 
-RESOLVED = {
+RESOLVED = frozenset({
     "project", "pool", "gpu_milli", "gpu_model", "cpu_milli", "memory_mib", "environment", "time_limit_s",
-}  # fmt: skip
-"""Fields that also depend on the quota file and the inventory: a repeated request may resolve them differently."""
+    "data_groups",
+})  # fmt: skip
+"""Fields that also depend on the quota file, the inventory and the groups of the user: a repeated request may resolve
+them differently."""
 
 
-def _refuse_other_job(request: SubmitJob, record: JobRecord) -> None:
-    """Refuse a key that was used for another job."""
-    names = [field.name for field in fields(JobSpec) if field.name not in RESOLVED]
+def _refuse_other_job(request: SubmitJob, record: JobRecord, resolved: Set[str]) -> None:
+    """Refuse a key that was used for another job; ``resolved``: the fields that the request did not set."""
+    names = [field.name for field in fields(JobSpec) if field.name not in resolved]
     others = [name for name in names if getattr(request.spec, name) != getattr(record.spec, name)]
     if others:
         raise Refused(
@@ -320,18 +332,25 @@ async def repeat(call: Call) -> Answer:
         return Answer(body=await dry_run(call.services, call.person, spec))
     if spec.bundle is not None:
         await _own_bundle(call, record.job.id, spec.bundle)
-    return await _queue(call, spec, overrides.secrets, overrides.idempotency_key, clone_of=record.job.id)
+    return await _queue(
+        call, spec, overrides.secrets, overrides.idempotency_key, clone_of=record.job.id, resolved=RESOLVED
+    )
 
 
 def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> JobRequest:
-    """The old spec as a request. A lead's high priority becomes the usual one for others, unless they ask for it."""
+    """The old spec as a request; raises Refused.
+
+    A lead's high priority becomes the usual one for others, unless they ask for it. An elastic job on fewer nodes has
+    these as its least.
+    """
     priority = old.priority if may_raise_priority(person, old.project) else min(old.priority, DEFAULT_PRIORITY)
+    nodes = overrides.nodes or old.ranks // old.processes
     changed: dict[str, Any] = {
         "name": None,
         "command": list(old.command),
         "gpu": overrides.gpu or old.gpu_asked,
-        "nodes": overrides.nodes or old.ranks // old.processes,
-        "min_nodes": None if old.min_ranks is None else old.min_ranks // old.processes,
+        "nodes": nodes,
+        "min_nodes": None if old.min_ranks is None else min(nodes, old.min_ranks // old.processes),
         "cpu_milli": overrides.cpu_milli or (0 if overrides.gpu else old.cpu_milli * old.processes),
         "memory_mib": overrides.memory_mib or (0 if overrides.gpu else old.memory_mib * old.processes),
         "priority": priority if overrides.priority is None else overrides.priority,
@@ -340,7 +359,10 @@ def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> 
         "data": list(old.data) if overrides.data is None else overrides.data,
         "time_limit": overrides.time_limit or f"{old.time_limit_s}s",
     }
-    return JobRequest(**{name: getattr(old, name) for name in REQUESTED} | changed)
+    try:
+        return JobRequest(**{name: getattr(old, name) for name in REQUESTED} | changed)
+    except ValidationError as error:
+        raise Refused(400, "invalid", sentence_of(error)) from None
 
 
 async def _own_bundle(call: Call, job: str, digest: str) -> None:

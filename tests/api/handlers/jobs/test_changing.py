@@ -199,3 +199,17 @@ def test_the_client_repeats_a_job_with_the_keys_of_trackers(world: ServiceWorld)
     with pytest.raises(Refused, match="TOKEN"):
         client.rerun(other.id)
     assert client.rerun(other.id, secrets={"TOKEN": "t"}).view.secret_names == ["TOKEN", "WANDB_API_KEY"]
+
+
+def test_a_clone_of_an_elastic_job_may_have_fewer_nodes_than_its_least(world: ServiceWorld) -> None:
+    old = world.submit("bob", nodes=2, min_nodes=2)["id"]
+    clone = world.post(f"jobs/{old}/actions/clone", "bob", {"nodes": 1})
+    assert (clone.status, clone.json["ranks"]) == (201, 1)
+
+
+def test_a_clone_that_is_too_large_is_refused_with_the_limit(world: ServiceWorld) -> None:
+    old = world.submit("bob")["id"]
+    secrets = {f"SECRET_{number}": "x" * 30_000 for number in range(3)}
+    refused = world.post(f"jobs/{old}/actions/clone", "bob", {"secrets": secrets})
+    assert (refused.status, refused.json["reason"]) == (400, "invalid")
+    assert "at most 65536 fit" in refused.json["message"]
