@@ -25,6 +25,16 @@ class HubUnavailable(Exception):
     """The hub did not answer, or its answer is not as documented."""
 
 
+class ScopeMissing(HubUnavailable):
+    """The service's token lacks a scope, so that the hub leaves out what was requested until an admin grants it."""
+
+    def __init__(self, what: str, scope: str) -> None:
+        super().__init__(
+            f"the hub does not show its {what} to this service's token, which lacks the scope {scope};"
+            " an admin of the hub must grant it"
+        )
+
+
 NOT_RUNNING = frozenset({400, 404})
 """Statuses of the hub for a server that does not run, or is stopping."""
 
@@ -96,14 +106,15 @@ class RestHub:
         return None if found is None else _account_of(found)
 
     async def accounts(self) -> list[Account]:
-        return [_account_of(user) for user in await self._users() if "name" in user]
+        users = await self._users()
+        if any("groups" not in user for user in users):
+            raise ScopeMissing("groups", "read:users:groups")
+        return [_account_of(user) for user in users if "name" in user]
 
     async def hub_users(self) -> HubUsers:
         users = await self._users()
         if any("name" not in user for user in users):
-            raise HubUnavailable(
-                "the hub does not show its users to this service's token, which needs the scope read:users:name"
-            )
+            raise ScopeMissing("users", "read:users:name")
         has_groups = all("groups" in user for user in users)
         return HubUsers(
             users=frozenset(str(user["name"]) for user in users),
@@ -198,7 +209,5 @@ def _account_of(user: Mapping[str, Any]) -> Account:
 def _servers_of(user: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Raises HubUnavailable if the token lacks the scope read:servers, which is not the same as no servers."""
     if "servers" not in user:
-        raise HubUnavailable(
-            "the hub does not show its servers to this service's token, which needs the scope read:servers"
-        )
+        raise ScopeMissing("servers", "read:servers")
     return list(user["servers"].values())

@@ -28,8 +28,9 @@ WHY = "the hub has no such server: neither active nor pending for a minute"
 class Reconciliation:
     """Counts how often in a row, and since when, the server of each slice was missing in the hub's list.
 
-    A slice is returned after two lists in a row without its server, at least 60 s apart. A hub that does not answer
-    changes no count: ``servers`` raises HubUnavailable.
+    A slice is returned after two lists in a row without its server, at least 60 s apart, and a job is held after two
+    lists in a row without its groups. A hub that does not answer, or leaves out the groups, changes no count:
+    ``servers`` and ``accounts`` raise HubUnavailable.
     """
 
     name = "reconciliation"
@@ -41,6 +42,8 @@ class Reconciliation:
         self.view, self.store, self.servers, self._grace_ms = view, store, servers, grace_ms
         self.accounts = accounts
         self._missed: dict[str, tuple[int, int]] = {}
+        self._without_group: frozenset[str] = frozenset()
+        """The jobs whose user had no group for their data in the last list."""
 
     def run_once(self, now: int) -> int:
         """Compare once. The hub is asked for its servers if there are bookings, and for its users if jobs wait."""
@@ -57,23 +60,30 @@ class Reconciliation:
         return now + EVERY_MS
 
     def _hold_without_group(self, now: int) -> None:
-        """Hold each waiting job whose user is in no group any more that gave one of its data."""
+        """Hold each waiting job whose user was in no group, in two lists, that gave one of its data."""
+        found = self._without_group_now(now)
+        for job in sorted(found.keys() & self._without_group):
+            self.store.record(ChangeJob(job=job, actor=ACTOR, change="hold", why=found[job]))
+        self._without_group = frozenset(found)
+
+    def _without_group_now(self, now: int) -> dict[str, DataUnavailable]:
+        """The waiting jobs whose user may not use all of their data, each with the reason."""
         mirror, file = self.view.mirror, self.view.quota_file
         jobs = [mirror.jobs[job] for jobs in mirror.jobs_with_data.values() for job in jobs]
         waiting = {record.job.id: record for record in jobs if record.job.state in WAITING}
         if file is None or not waiting:
-            return
+            return {}
         groups = {account.name: account.groups for account in self.accounts()}
         self.view.learn_names([record.job.user for record in waiting.values()])
+        found = {}
         for job, record in waiting.items():
-            user = self.view.names.get(record.job.user)
-            if user is None:
+            if (user := self.view.names.get(record.job.user)) is None:
                 continue
             kept = set(record.spec.data_groups).intersection(groups.get(user, ()))
             refusals = (file.data_refusal(name, kept, now) for name in record.spec.data)
-            why = next((refusal for refusal in refusals if refusal is not None), None)
-            if why is not None:
-                self.store.record(ChangeJob(job=job, actor=ACTOR, change="hold", why=why))
+            if (why := next(filter(None, refusals), None)) is not None:
+                found[job] = why
+        return found
 
     def missing(
         self, live: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int

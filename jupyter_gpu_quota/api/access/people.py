@@ -45,6 +45,10 @@ class NotAllowed(Exception):
     """The token is valid, but not for this service."""
 
 
+class LoginUnverified(HubUnavailable):
+    """The hub did not say whose token this is, or which groups its owner has."""
+
+
 @dataclass(frozen=True, slots=True)
 class _CachedAccount:
     account: Account
@@ -190,7 +194,7 @@ class People:
         return person
 
     async def _ask_hub(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-        """The hub's answer about a token, None for an unknown one. Raises HubUnavailable.
+        """The hub's answer about a token, None for an unknown one. Raises LoginUnverified.
 
         JupyterHub's library logs the cause. It names the hub's internal address, which the sender must not learn.
         """
@@ -198,7 +202,7 @@ class People:
             async with asyncio.timeout(HUB_TIMEOUT_S):
                 return await question
         except (HTTPError, OSError, TimeoutError) as error:
-            raise HubUnavailable("the hub does not answer, or refuses the service; its log has the cause") from error
+            raise LoginUnverified("the hub does not answer, or refuses the service; its log has the cause") from error
 
     async def _person(self, model: Mapping[str, Any]) -> Person:
         if not self.auth.check_scopes(self.auth.access_scopes, dict(model)):
@@ -206,7 +210,10 @@ class People:
         if model.get("kind", "user") != "user":
             raise NotAllowed(f"{model['name']} is a service of the hub; only users and their servers may use this API.")
         name = str(model["name"])
-        person = await self.by_name(name)
+        try:
+            person = await self.by_name(name)
+        except HubUnavailable as error:
+            raise LoginUnverified(str(error)) from error
         if person is None:
             raise NotAllowed(f"the hub no longer has a user {name}.")
         return replace(person, scopes=short_scopes(model["scopes"], name))

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ...core.frozen import fast_frozen
 from ...core.model import WHOLE_DEVICE
-from ...hub_api import HubUnavailable
+from ...hub_api import ScopeMissing
 from ...store.records.rows import JobStart, UsageHour
 from ...wire import CostView, UsageView
 from ...wire.csv_text import usage_csv
@@ -22,7 +22,6 @@ from ..views.records import instant
 HOUR_MS, DAY_H, MAX_HOURS = 3_600_000, 24, 31 * 24
 HOUR_S = 3_600
 UNREAD = "none of its devices was read in this time"
-NO_GROUPS = "the hub does not show its groups to this service's token, which needs the scope read:users:groups"
 
 Price = tuple[int, str]
 """Of a GPU hour: thousandths of a currency, and the currency."""
@@ -173,7 +172,7 @@ async def _groups(call: Call, users: Set[str]) -> Names:
     """The groups that the users have in the hub now."""
     groups_of = (await call.services.people.accounts.hub_users()).groups_of
     if groups_of is None:
-        raise HubUnavailable(NO_GROUPS)
+        raise ScopeMissing("groups", "read:users:groups")
     await call.store_view.learn_names(users)
     known = {user: groups_of.get(call.store_view.name_of(user)) or ("",) for user in users}
     return lambda row: known[row.user]

@@ -94,7 +94,8 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             super().log_exception(typ, value, tb)
 
     def write_error(self, status_code: int, **details: Any) -> None:
-        error = error_of(details.get("exc_info", (None, None, None))[1], status_code)
+        fault = details.get("exc_info", (None, None, None))[1]
+        error = error_of(fault, status_code, f"{self.request.method} {self.request.path[:200]}")
         self.set_status(error.status)
         frame = self._frame() | {"here": "", "page_title": f"{error.status}", "address": self.request.uri}
         self.finish(_render("error.html", **frame, error=error))

@@ -14,11 +14,11 @@ from pydantic import BaseModel, ValidationError
 from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
 from ...core.amounts import counted
-from ...hub_api import HubUnavailable
+from ...hub_api import HubUnavailable, ScopeMissing
 from ...messages.validation import error_text, numbers_only
 from ...store.records.calls import StoreUnavailable
 from ...wire import ErrorView, json_input
-from ..access.people import NotAllowed
+from ..access.people import LoginUnverified, NotAllowed
 from ..access.permissions import Person, Scope, may_enter, refusal
 from ..access.refusals import Refused
 from ..access.slice_secrets import owner_of
@@ -222,7 +222,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     def write_error(self, status_code: int, **details: Any) -> None:
         fault = details.get("exc_info", (None, None, None))[1]
-        error = error_of(fault, status_code)
+        error = error_of(fault, status_code, f"{self.request.method} {self.request.path[:200]}")
         self.set_status(error.status)
         for name, value in error.headers.items():
             self.set_header(name, value)
@@ -260,8 +260,8 @@ def _json_form(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def error_of(fault: BaseException | None, status: int) -> Refused:
-    """The answer to an exception, without internal details."""
+def error_of(fault: BaseException | None, status: int, request: str) -> Refused:
+    """The answer to an exception, without internal details; ``request``: its method and path."""
     match fault:
         case Refused():
             return fault
@@ -270,6 +270,11 @@ def error_of(fault: BaseException | None, status: int) -> Refused:
         case StoreUnavailable():
             again = {"Retry-After": str(RETRY_AFTER_S)}
             return Refused(503, "store_unavailable", f"{fault} Running jobs continue; try again.", again)
+        case ScopeMissing():
+            return Refused(503, "hub_away", f"{request} could not be answered: {fault}.")
+        case HubUnavailable() if not isinstance(fault, LoginUnverified):
+            sentence = f"{request} could not be answered: {fault}. Try again."
+            return Refused(503, "hub_away", sentence, {"Retry-After": str(RETRY_AFTER_S)})
         case HubUnavailable():
             sentence = f"The service could not verify your login at the hub: {fault}. Try again."
             return Refused(503, "hub_away", sentence, {"Retry-After": str(RETRY_AFTER_S)})

@@ -196,7 +196,11 @@ def test_without_the_hub_s_groups_no_sum_by_group_is_shown(metered: Metered, mon
 
     monkeypatch.setattr(metered.world.services.people.accounts, "hub_users", hub_users)
     refused = metered.world.get("usage?by=group")
-    assert (refused.status, "read:users:groups" in refused.json["message"]) == (503, True)
+    assert (refused.status, refused.json["message"]) == (
+        503,
+        "GET /services/gpu-quota/api/v1/usage could not be answered: the hub does not show its groups to this service's"
+        " token, which lacks the scope read:users:groups; an admin of the hub must grant it.",
+    )
 
 
 def test_a_wait_is_from_the_submit_to_the_first_start(metered: Metered) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jupyter_gpu_quota.client import Client
 from jupyter_gpu_quota.core.reasons import DataUnavailable
+from jupyter_gpu_quota.hub_api import HubUnavailable
 from jupyter_gpu_quota.store.records.commands import ChangeJob
 from tests.api.world import QUOTA, ServiceWorld, service_world
 
@@ -97,6 +98,20 @@ def test_the_form_offers_what_may_be_used_now(world: ServiceWorld) -> None:
     assert again.json["items"][0]["submit"]["data"] == ["labels"]
 
 
+def test_a_repeated_request_is_the_same_job_when_its_user_may_use_other_data_now(world: ServiceWorld) -> None:
+    request = {"command": ["x"], "idempotency_key": "k"}
+    job = world.submit("ute", **request)
+    named = world.submit("ute", data=["labels"], idempotency_key="n")
+    world.add("ute", groups=["vision-team", "annotators"])
+    world.services.people.accounts._known.clear()
+    world.clock = lambda: DAY_AFTER
+    assert (world.post("jobs", "ute", request).json["id"], job["data"]) == (job["id"], ["images", "labels"])
+    again = world.post("jobs", "ute", {"command": ["python", "train.py"], "data": ["labels"], "idempotency_key": "n"})
+    assert again.json["id"] == named["id"]
+    other = world.post("jobs", "ute", {"command": ["python", "train.py"], "data": [], "idempotency_key": "n"})
+    assert other.json["reason"] == "key_reused"
+
+
 def test_a_rerun_has_the_same_data_and_a_clone_may_have_other(world: ServiceWorld) -> None:
     job = world.submit("ute", data=["labels"])["id"]
     assert world.post(f"jobs/{job}/actions/rerun", "ute").json["data"] == ["labels"]
@@ -148,9 +163,20 @@ def test_waiting_jobs_of_a_user_who_left_the_group_are_held(world: ServiceWorld)
     without = world.submit("ute", data=[])["id"]
     world.add("ute", groups=["other"])
     world.controllers.turn(world.controllers.reconciliation)
+    assert world.get(f"jobs/{jobs['ute']}", "ann").json["state"] == "queued", "one list may be wrong"
+    world.controllers.turn(world.controllers.reconciliation)
     states = {job: world.get(f"jobs/{job}", "ann").json["state"] for job in (*jobs.values(), without)}
     assert states == {jobs["ute"]: "held", jobs["bob"]: "queued", without: "queued"}
     assert world.get(f"jobs/{jobs['ute']}", "ann").json["reason"]["code"] == "data_unavailable"
+
+
+def test_a_hub_that_leaves_out_the_groups_holds_no_job(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit("ute", data=["labels"])["id"]
+    monkeypatch.setattr("tests.api.world._model", lambda name, account: {"name": name, "servers": {}})
+    for _ in range(3):
+        with pytest.raises(HubUnavailable, match="lacks the scope read:users:groups; an admin of the hub must grant"):
+            world.controllers.turn(world.controllers.reconciliation)
+    assert world.get(f"jobs/{job}", "ann").json["state"] == "queued"
 
 
 def test_without_jobs_with_data_the_hub_is_not_asked_for_its_users(world: ServiceWorld) -> None:

@@ -89,6 +89,15 @@ def test_a_server_that_requests_again_has_one_slice(world: ServiceWorld) -> None
     assert first["id"] == again["id"] != other["id"]
 
 
+def test_without_the_hub_a_request_for_a_slice_is_named_in_the_refusal(world: ServiceWorld) -> None:
+    world.hub.away = True
+    refused = ask(world)
+    assert (refused.status, refused.json["reason"]) == (503, "hub_away")
+    assert refused.json["message"].startswith(
+        "POST /services/gpu-quota/api/v1/notebooks could not be answered: the hub"
+    )
+
+
 def test_returning_a_slice_twice_or_an_unknown_one_is_no_error(world: ServiceWorld) -> None:
     with world.stepping():
         notebook = ask(world).json["id"]
