@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from jupyter_gpu_quota.api.handlers import cluster, jobs, notebooks
 from jupyter_gpu_quota.core.idle.classification import IdleReason, Unknown
 from jupyter_gpu_quota.core.samples import DeviceSample
-from jupyter_gpu_quota.store.records.activity import KeepNotes
+from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note
+from jupyter_gpu_quota.store.records.commands import SetInventory
 from jupyter_gpu_quota.store.records.idle_state import IdleState
 from tests.api.world import QUOTA, Reply, ServiceWorld, service_world
 
@@ -91,9 +93,15 @@ def read_the_device(world: ServiceWorld, job: str) -> None:
     assert world.store.add_samples("node-1", 1, [row], now=world.clock())
 
 
+def node_not_ready(world: ServiceWorld, job: str) -> None:
+    node = replace(world.services.store_view.nodes["node-1"], schedulable=False)
+    world.record(SetInventory(nodes=(node,), devices=tuple(world.services.store_view.mirror.devices.values())))
+
+
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
+        pytest.param(node_not_ready, {"me"}, id="a node is not ready"),
         pytest.param(submitted, {"jobs", "projects"}, id="a job was submitted"),
         pytest.param(held, {"jobs"}, id="a job is held"),
         pytest.param(in_another_project, {"me", "projects"}, id="the reader is in another project"),
@@ -110,6 +118,18 @@ def test_a_change_is_answered_in_full(
         answer = again(world, path, first.headers["etag"])
         assert answer.status == 200 and answer.body != first.body, path
         assert answer.headers["etag"] != first.headers["etag"]
+
+
+def test_removed_outputs_are_answered_in_full(world: ServiceWorld) -> None:
+    world.apply(QUOTA.replace("leads: [lea]}", "leads: [lea]}\n    storage: {outputs: 9MiB, keep: 20d}"))
+    refresh(world)
+    for used_mib in (5, 0):
+        etag = world.get("projects").headers["etag"]
+        total = Note(kind="retention", subject=OUTPUTS_TOTAL, at=world.clock(), document={"vision": used_mib})
+        world.record(KeepNotes(notes=(total,)))
+        refresh(world)
+        answer = again(world, "projects", etag)
+        assert (answer.status, answer.json["items"][0]["storage"]["used_mib"]) == (200, used_mib)
 
 
 def test_equal_readings_change_no_etag(world: ServiceWorld, running: str) -> None:

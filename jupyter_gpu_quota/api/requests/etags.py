@@ -2,7 +2,7 @@
 
 An ETag is a hash of everything that an answer depends on: the reader, the query, and the state that the answer shows.
 The state of ``me`` and ``jobs`` is that of the reader's projects and of the reader; the other reads depend on the
-generation of the whole store view and on the moment of the decision. An answer that changes with time alone has no ETag
+changes of the whole store view and on the moment of the decision. An answer that changes with time alone has no ETag
 and is rendered for each request.
 """
 
@@ -19,9 +19,8 @@ DAY_MS = 86_400_000
 
 def etag_of(call: Call, *more: object) -> str:
     """The ETag of an answer from the whole store view, which must be up to date; ``more``: what else it depends on."""
-    return _hash(
-        call, call.store_view.generation, call.store_view.moment(), call.services.stop_reasons.generation, more
-    )
+    view, ended = call.store_view, call.services.stop_reasons.generation
+    return _hash(call, _common(call), view.view_changes, view.moment(), ended, more)
 
 
 def _hash(call: Call, *state: object) -> str:

@@ -71,7 +71,7 @@ class DecisionCache:
         waits, estimates = view.waits, view.estimates
         view.waits = {**decision.waits, **_next_to_start(decision.plan)}
         view.estimates = {one.workload: one.starts_at for one in decision.backfill}
-        view.generation += 1
+        view.view_changes += 1
         view.generations.count_jobs(view.mirror, {*differing(waits, view.waits), *differing(estimates, view.estimates)})
         return decision
 
@@ -108,7 +108,7 @@ class DecisionCache:
             moved = differing(self._store_view.positions, shares.positions)
             self._shares, self._store_view.positions = (key, now, shares), shares.positions
             self._store_view.generations.count_jobs(self._store_view.mirror, moved)
-            self._store_view.generation += 1
+            self._store_view.view_changes += 1
         return self._shares[2]
 
 

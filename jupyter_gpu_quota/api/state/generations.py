@@ -21,7 +21,8 @@ class Generations:
     """Counters that grow with each change, by owner: the name of a project, or the id of a user.
 
     ``jobs``: the records of jobs, their allocations, use, enforcement, reasons and positions. ``slices``: the size and
-    state of slices. ``common``: what answers to everybody show: devices, removed jobs, another history of the store.
+    state of slices. ``common``: what answers to everybody show: nodes, devices, removed jobs, another history of the
+    store.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Generations:
 
     def count_changes(self, changes: Changes, mirror: Mirror) -> None:
         """Count changes that this mirror does not have yet."""
-        self.common += _changes_devices(changes, mirror)
+        self.common += bool(changes.nodes or changes.removed_nodes) or _changes_devices(changes, mirror)
         for job in changes.jobs:
             self._count_job(job)
         for slice in changes.notebooks:

@@ -78,7 +78,7 @@ class StoreView:
         """Why the newest quota file is not in force, and which one is; empty without a fault."""
         self.origin = secrets.token_hex(8)
         """Distinguishes this view from those of other processes."""
-        self.generation = 0
+        self.view_changes = 0
         """Incremented with every change of what is read from this view, other than by time alone."""
         self._samples_ms = 0
         self._forgotten: Sequence[Note] = ()
@@ -243,7 +243,7 @@ class StoreView:
     async def _apply(self, changes: Changes) -> None:
         """Apply changes to the mirror and the indexes, and notify the listeners."""
         touched = self._devices_of(changes)
-        self.generation += 1
+        self.view_changes += 1
         released = [self.allocations[name].workload for name in changes.released if name in self.allocations]
         self.generations.count_changes(changes, self.mirror)
         self.mirror.apply(changes)
@@ -274,7 +274,7 @@ class StoreView:
         self.idle = {name: state for name, state in known.items() if name in live}
         notes = await self.read(self.store.notes, "enforcement")
         self.warnings = {note.subject: _warnings_of(note) for note in notes}
-        self.generation += before != (self.idle, self.warnings)
+        self.view_changes += before != (self.idle, self.warnings)
 
     async def _follow_retention(self) -> None:
         """Read whether retention removed ended jobs, which no change of a row shows."""
@@ -377,7 +377,7 @@ class StoreView:
         self.samples = {name: with_reports(row, notebooks[name], reported) for name, row in found.items()}
         self._samples_ms = now
         before_use, self._use = self._use, {name: self.utilised(self.allocations_of(name)) for name in self._held}
-        self.generation += (before_use, labels) != (self._use, self.labels)
+        self.view_changes += (before_use, labels) != (self._use, self.labels)
         relabelled = differing(_contents(labels), _contents(self.labels))
         parts = [self.allocations[name] for name in relabelled if name in self.allocations]
         used = differing(before_use, self._use)
@@ -427,12 +427,12 @@ class StoreView:
         return self._allocated_milli(device.id) + device.foreign_milli + notebook.gpu_milli > WHOLE_DEVICE
 
     def _allocated_milli(self, device: str) -> int:
-        """The sum of a device's allocations; all sums are computed once per generation."""
-        if self._allocated[0] != self.generation:
+        """The sum of a device's allocations; all sums are computed once per change."""
+        if self._allocated[0] != self.view_changes:
             sums = Counter[str]()
             for part in self.allocations.values():
                 sums[part.device] += part.gpu_milli
-            self._allocated = self.generation, sums
+            self._allocated = self.view_changes, sums
         return self._allocated[1][device]
 
     def devices_in(self, pool: str) -> list[Device]:
