@@ -33,14 +33,19 @@ class _Decided:
 
 
 class DecisionCache:
-    """The result of ``decide`` for the mirror, kept for a second; computed outside the event loop."""
+    """The result of ``decide`` for the mirror, kept for a second; computed outside the event loop.
+
+    Requests during a computation share its result, so that a slow one has no queue behind it.
+    """
 
     def __init__(self, store_view: StoreView) -> None:
         self._store_view = store_view
         self._last: _Decided | None = None
         self._deciding: asyncio.Task[Decision | None] | None = None
         self._explained: dict[str, tuple[tuple[int, ...], float, Explanation]] = {}
+        self._explaining: dict[str, asyncio.Task[Explanation]] = {}
         self._shares: tuple[tuple[int, ...], float, Shares] | None = None
+        self._dividing: asyncio.Task[Shares] | None = None
         self._undecided = ""
 
     async def latest(self) -> Decision | None:
@@ -80,15 +85,27 @@ class DecisionCache:
 
     async def explain(self, workload: str, policy: Policy) -> Explanation:
         """The core's explanation, at most 2 s old unless nothing changed. Raises KeyError for ended work."""
-        now, key = asyncio.get_running_loop().time(), self._store_view.moment()
         known = self._explained.get(workload)
-        if known and (known[0] == key or now - known[1] < EXPLAINED_FRESH_S):
+        if known and self._is_fresh(known[0], known[1], EXPLAINED_FRESH_S):
             return known[2]
+        explaining = self._explaining.get(workload)
+        if explaining is None:
+            explaining = self._store_view.in_background(self._explain(workload, policy))
+            self._explaining[workload] = explaining
+            explaining.add_done_callback(lambda _: self._explaining.pop(workload, None))
+        return await asyncio.shield(explaining)
+
+    async def _explain(self, workload: str, policy: Policy) -> Explanation:
+        moment = self._store_view.moment()
         found = await self._store_view.compute_slow(core_explain.explain, self.snapshot(), policy, workload)
         if len(self._explained) >= MAX_EXPLAINED:
             self._explained.clear()
-        self._explained[workload] = (key, now, found)
+        self._explained[workload] = (moment, asyncio.get_running_loop().time(), found)
         return found
+
+    def _is_fresh(self, moment: tuple[int, ...], at: float, fresh_s: float) -> bool:
+        """Whether nothing changed since a moment, or it was computed less than some seconds ago."""
+        return moment == self._store_view.moment() or asyncio.get_running_loop().time() - at < fresh_s
 
     async def quota_states(self) -> tuple[QuotaStates, QuotaStates]:
         """Each project, and each department, in each of its pools; guarantees and fair shares at most a second old."""
@@ -102,14 +119,22 @@ class DecisionCache:
         quota = self._store_view.quota
         if quota is None:
             return None
-        now, key = asyncio.get_running_loop().time(), self._store_view.moment()
-        if self._shares is None or (self._shares[0] != key and now - self._shares[1] >= FRESH_S):
-            shares = await self._store_view.compute(shares_of, self.snapshot(), quota.policy)
-            moved = differing(self._store_view.positions, shares.positions)
-            self._shares, self._store_view.positions = (key, now, shares), shares.positions
-            self._store_view.generations.count_jobs(self._store_view.mirror, moved)
-            self._store_view.view_changes += 1
-        return self._shares[2]
+        known = self._shares
+        if known and self._is_fresh(known[0], known[1], FRESH_S):
+            return known[2]
+        if self._dividing is None or self._dividing.done():
+            self._dividing = self._store_view.in_background(self._divide(quota.policy))
+        return await asyncio.shield(self._dividing)
+
+    async def _divide(self, policy: Policy) -> Shares:
+        view, moment = self._store_view, self._store_view.moment()
+        shares = await view.compute(shares_of, self.snapshot(), policy)
+        moved = differing(view.positions, shares.positions)
+        view.positions = shares.positions
+        self._shares = moment, asyncio.get_running_loop().time(), shares
+        view.generations.count_jobs(view.mirror, moved)
+        view.view_changes += 1
+        return shares
 
 
 def _next_to_start(plan: Plan) -> dict[str, Reason]:
