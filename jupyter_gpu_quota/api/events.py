@@ -32,6 +32,7 @@ BATCH_S = 0.1
 """Changes within this time are sent as one event."""
 
 MAX_RESUMED = 2000
+"""The most changed jobs and notebooks with which a stream resumes; beyond it the client loads all again."""
 
 
 @dataclass(slots=True)
@@ -129,10 +130,11 @@ async def _send_first(
     version = services.store_view.mirror.version
     unsent = _Changes(version=version)
     if since is not None and since != version:
-        changes = await services.store_view.read(services.store_view.store.changes, since)
-        if since > version or len(changes.jobs) > MAX_RESUMED:
+        store = services.store_view.store
+        if since > version or await services.store_view.read_long(store.changed_work, since) > MAX_RESUMED:
             await stream.send("reset", f'{{"version":{version}}}', str(version))
             return
+        changes = await services.store_view.read_long(store.changes, since)
         await services.store_view.learn_names(changes.people)
         unsent.add(Delta(version=version, jobs=changes.jobs, notebooks=changes.notebooks, devices=devices))
     await stream.send("changed", changed_view(services, person, unsent), str(version))

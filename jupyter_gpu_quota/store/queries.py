@@ -70,6 +70,12 @@ class StoreQueries:
                 return Changes(version=since, fencing=head.fencing)
             return _changes(scope, head, since, ended=ended)
 
+    def changed_work(self, since: int) -> int:
+        """How many jobs and notebooks changed after a version."""
+        where, first = Where(at_least={"changed": since + 1}), Page(limit=1)
+        with self._rows.reading() as scope:
+            return scope.listing(tables.JOBS, where, first)[1] + scope.listing(tables.NOTEBOOKS, where, first)[1]
+
     def position(self) -> Position:
         """The newest row of the audit chain."""
         return position_of(self._head())

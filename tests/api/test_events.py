@@ -125,6 +125,24 @@ def test_a_resumed_reader_misses_no_change(world: ServiceWorld, how: str) -> Non
     assert (name, [(each["id"], each["state"]) for each in data["jobs"]]) == ("changed", [(job, "cancelled")])
 
 
+def test_a_reader_who_missed_too_much_is_reset_without_a_read_of_it(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, asked = world.store.changes, list[int]()
+
+    def asking(since: int, **more: bool) -> Changes:
+        asked.append(since)
+        return changes(since, **more)
+
+    world.submit()
+    world.submit()
+    monkeypatch.setattr(events_module, "MAX_RESUMED", 1)
+    monkeypatch.setattr(world.store, "changes", asking)
+    with world.stream("events?since=1") as stream:
+        assert next(stream)[0] == "reset"
+    assert 1 not in asked
+
+
 def test_a_reader_from_another_database_is_reset(world: ServiceWorld) -> None:
     with world.stream("events?since=999999") as events:
         assert next(events)[0] == "reset"

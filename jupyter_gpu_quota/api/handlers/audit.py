@@ -70,7 +70,8 @@ async def verify(call: Call) -> VerifiedView:
             f"{call.person.name} may read only a part of the audit; verification needs all of it, with the scope"
             " custom:gpu-quota:audit. An admin of the hub can grant it with a role.",
         )
-    found = await call.store_view.read(call.store_view.store.audit_verify)
+    async with call.services.verifying:
+        found = await call.store_view.read_long(call.store_view.store.audit_verify)
     if isinstance(found, int):
         intact = "The only row is intact." if found == 1 else f"All {found} rows are intact."
         return VerifiedView(whole=True, rows=found, message=intact)

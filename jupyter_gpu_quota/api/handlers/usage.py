@@ -113,9 +113,9 @@ async def show(call: Call) -> Answer:
     if by not in KEYS:
         raise Refused(400, "invalid", f"by was {by[:40]!r}; it is one of {', '.join(KEYS)}.")
     period = _period(call, now)
-    found = await store_view.read(store_view.store.usage, period.begin, period.end, now=now)
+    found = await store_view.read_long(store_view.store.usage, period.begin, period.end, now=now)
     rows = [row for row in found if _is_seen(call.person, row, by)]
-    starts = await store_view.read(store_view.store.job_starts, sorted({row.workload for row in rows}))
+    starts = await store_view.read_long(store_view.store.job_starts, sorted({row.workload for row in rows}))
     simulated = frozenset(device.id for device in store_view.mirror.devices.values() if device.simulated)
     prices = store_view.quota_file.prices if store_view.quota_file else {}
     sums = summed(rows, await _names_by(call, by, rows, starts), starts, simulated, prices)

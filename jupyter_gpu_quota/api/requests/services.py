@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +85,8 @@ class Services:
 
     ``arriving``: the bytes of incoming bundles, by person. ``change_limit``: the rate limit of each person's changes.
     ``channels``: (name, destination) of each notification channel. ``reports``: the writer of notebook reports, which
-    wake no controller. ``controller_alive``: whether the controllers' process runs. ``new_id``: a ULID for an instant.
+    wake no controller. ``verifying``: held by the one check of the audit. ``controller_alive``: whether the
+    controllers' process runs. ``new_id``: a ULID for an instant.
     """
 
     settings: ApiSettings
@@ -107,6 +109,7 @@ class Services:
     new_id: Callable[[int], str]
     clock: Callable[[], int]
     arriving: Counter[str] = field(default_factory=Counter)
+    verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
     controller_alive: Callable[[], bool] = field(default=lambda: True)
 
     @property

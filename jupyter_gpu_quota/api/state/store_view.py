@@ -39,6 +39,8 @@ R = TypeVar("R")
 FRESH_S = 1.0
 SAMPLES_FRESH_S = 5.0
 READERS = 2
+LONG_READERS = 2
+"""Threads of reads that may take seconds, so that a lookup never waits for one."""
 SLOW_THREADS = 2
 """An explanation of a huge pool takes half a minute; an edit is previewed at the same time."""
 
@@ -70,6 +72,7 @@ class StoreView:
     ) -> None:
         self._store, self.now, self._clock, self._in_pods = store, now, clock, in_pods
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._long_readers = ThreadPoolExecutor(LONG_READERS, thread_name_prefix="store-long-reader")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
         self.generations = Generations()
@@ -120,9 +123,16 @@ class StoreView:
 
     async def read(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Read the store outside the event loop; may raise StoreUnavailable."""
+        return await self._read_in(self._readers, lambda: question(*args, **kwargs))
+
+    async def read_long(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same for a read of many rows, which has threads of its own."""
+        return await self._read_in(self._long_readers, lambda: question(*args, **kwargs))
+
+    async def _read_in(self, threads: ThreadPoolExecutor, question: Callable[[], R]) -> R:
         if self._closed:
             raise StoreUnavailable("The service is ending.")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: question(*args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(threads, question)
 
     async def compute(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute what every page shows, one call after the other, in a thread of its own, so that reads never wait."""
@@ -412,7 +422,7 @@ class StoreView:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for threads in (self._readers, self._computer, self._slow):
+        for threads in (self._readers, self._long_readers, self._computer, self._slow):
             threads.shutdown(wait=False, cancel_futures=True)
 
     # --- lookups ------------------------------------------------------------------------------------------------------
