@@ -143,7 +143,7 @@ def make_services(
         people=People(
             auth=auth,
             accounts=Accounts(hub),
-            user_id=lambda name: store_view.read(slot().user_id, name, now=now_ms()),
+            user_id=store_view.user_id,
             quota=lambda: store_view.quota_file,
             slices=slice_secrets,
             nodes=backend.nodes,

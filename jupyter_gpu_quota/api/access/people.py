@@ -147,7 +147,7 @@ class People:
         *,
         auth: HubOAuth,
         accounts: Accounts,
-        user_id: Callable[[str], Any],
+        user_id: Callable[[str], Awaitable[str]],
         quota: Callable[[], QuotaFile | None],
         slices: SliceSecrets,
         nodes: NodeTokens | None = None,
@@ -156,7 +156,6 @@ class People:
         self.auth, self.accounts = auth, accounts
         self._user_id, self._quota = user_id, quota
         self._slices, self._clock, self.nodes = slices, clock, nodes
-        self._ids: dict[str, str] = {}
         self._server_tokens: dict[str, _ServerToken] = {}
 
     async def identify(self, request: RequestHandler) -> Person | None:
@@ -223,16 +222,13 @@ class People:
         account = await self.accounts.get(name)
         if account is None:
             return None
-        if name not in self._ids:
-            self._ids[name] = await self._user_id(name)
+        id = await self._user_id(name)
         quota = self._quota()
         membership = quota.membership(name, account.groups) if quota else {}
         roles: dict[str, Role] = {
             project: "lead" if role == "lead" else "member" for project, role in membership.items()
         }
-        return Person(
-            name=name, id=self._ids[name], hub_admin=account.admin, roles=roles, groups=frozenset(account.groups)
-        )
+        return Person(name=name, id=id, hub_admin=account.admin, roles=roles, groups=frozenset(account.groups))
 
     async def reauthenticate(self, request: RequestHandler, person: Person) -> Person:
         """The owner of an open request's token now, for streams that run for long.

@@ -86,7 +86,6 @@ class StoreView:
         self._samples_ms = 0
         self._forgotten: Sequence[Note] = ()
         self._use: Mapping[str, Utilised] = {}
-        self.names: dict[str, str] = {}
         self.waits: Mapping[str, Reason] = {}
         """The reasons of waiting work and of the next starts, by the last decision."""
         self.positions: Mapping[str, int] = {}
@@ -114,6 +113,8 @@ class StoreView:
 
     def _forget_all(self) -> None:
         self.mirror = Mirror()
+        self.names: dict[str, str] = {}
+        self._user_ids: dict[str, str] = {}
         self.generations.common += 1
         self._quota: QuotaRevision | None = None
         self.nodes: dict[str, Node] = {}
@@ -204,8 +205,11 @@ class StoreView:
             await self._read_samples()
 
     async def wait_for_version(self, version: int) -> None:
-        """Wait until the mirror includes a committed version."""
-        while self.mirror.version < version:
+        """Read the store unless the mirror includes a committed version.
+
+        One read that begins after the commit has it, unless an older database was restored since.
+        """
+        if self.mirror.version < version:
             await self.refresh()
 
     def notify(self) -> None:
@@ -230,12 +234,14 @@ class StoreView:
             changes = await self.read(self.store.changes, 0, ended=False)
         if changes.quota is not None:  # before any caller sees this refresh as done
             changes = await self._readable(changes, changes.quota)
+        names = await self._names_of(changes.people, {} if is_replaced else self.names)
         if not self._notified:  # changes during this refresh are not in it
             self._read_at = started
         if is_replaced:  # without an await before the changes are applied: no request sees an empty view
             self._forget_all()
+        self.names |= names
         if changes.version != before or is_replaced:
-            await self._apply(changes)
+            self._apply(changes)
         await self._follow_use()
         await self._follow_notes()
         await self._follow_retention()
@@ -250,8 +256,8 @@ class StoreView:
             self._quota_file = (found.revision.revision, found.file)
         return replace(changes, quota=found.revision)
 
-    async def _apply(self, changes: Changes) -> None:
-        """Apply changes to the mirror and the indexes, and notify the listeners."""
+    def _apply(self, changes: Changes) -> None:
+        """Apply changes to the mirror and the indexes, and notify the listeners: no read can fail in between."""
         touched = self._devices_of(changes)
         self.view_changes += 1
         released = [self.allocations[name].workload for name in changes.released if name in self.allocations]
@@ -260,7 +266,6 @@ class StoreView:
         self._index(changes)
         self.generations.count_jobs(self.mirror, {*released, *(part.workload for part in changes.allocations)})
         touched |= self._devices_of(changes)
-        await self.learn_names(changes.people)
         known = tuple(sorted(touched & self.mirror.devices.keys()))
         self._notify_listeners(
             Delta(version=changes.version, jobs=changes.jobs, notebooks=changes.notebooks, devices=known)
@@ -329,9 +334,20 @@ class StoreView:
 
     async def learn_names(self, users: Iterable[str]) -> None:
         """Load the names of these people."""
-        unknown = [user for user in dict.fromkeys(users) if user not in self.names]
-        if unknown:
-            self.names |= await self.read(self.store.user_names, unknown)
+        found = await self._names_of(users, self.names)
+        self.names |= found
+
+    async def _names_of(self, users: Iterable[str], known: Mapping[str, str]) -> Mapping[str, str]:
+        """The names of these people by id, without known ones."""
+        unknown = [user for user in dict.fromkeys(users) if user not in known]
+        return await self.read(self.store.user_names, unknown) if unknown else {}
+
+    async def user_id(self, name: str) -> str:
+        """The id of a user of the hub by name; a new user gets one."""
+        ids = self._user_ids  # of this history of the store
+        if name not in ids:
+            ids[name] = await self.read(self.store.user_id, name, now=self.now())
+        return ids[name]
 
     def name_of(self, user: str) -> str:
         return self.names.get(user, user)

@@ -1,0 +1,111 @@
+"""The view of the store, over a fault and a restore of the database, and during long reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.api.state.store_view import LONG_READERS, Delta
+from jupyter_gpu_quota.quotafile import QuotaFile
+from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.records.calls import StoreUnavailable
+from jupyter_gpu_quota.store.records.commands import ApplyQuota
+from tests.api.world import QUOTA, Reply, ServiceWorld, service_world
+from tests.patience import until
+
+AWAY = StoreUnavailable("The database is away.")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path, store=MemoryStore()) as made:
+        yield made
+
+
+def fails_once(read: Callable[..., Any]) -> Callable[..., Any]:
+    """A read whose first call finds no database."""
+    calls = list[int]()
+
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise AWAY
+        return read(*args, **kwargs)
+
+    return reading
+
+
+# --- a database that fails, or is restored ------------------------------------------------------------------------
+def test_a_change_whose_names_cannot_be_read_reaches_listeners_later(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, heard = world.services.store_view, list[Delta]()
+    world.submit("bob")
+
+    async def follow() -> None:
+        view.listen(heard.append)
+        monkeypatch.setattr(world.store, "user_names", fails_once(world.store.user_names))
+        view.names.clear()
+
+    world.run(follow())
+    world.post("jobs", "bob", {"command": ["x"], "name": "second"})
+    world.run(view.refresh())
+    assert {record.spec.name for delta in heard for record in delta.jobs} == {"second"}
+    assert {record.spec.name for record in view.mirror.jobs.values()} == {"python train.py", "second"}
+
+
+def test_after_a_restore_the_users_are_those_of_the_restored_database(world: ServiceWorld) -> None:
+    for _ in range(3):
+        world.submit("bob")
+    restored, parsed = MemoryStore(), quotafile.parse(QUOTA)
+    assert isinstance(parsed, QuotaFile)
+    quota = ApplyQuota(
+        actor="system:test", text=QUOTA, document=parsed.to_document(), policy=parsed.policy(1), expected_revision=None
+    )
+    restored.record([quota], now=world.clock())
+    version = world.store.version()
+    world.services.slot.store = world.store = restored
+    world.run(world.services.store_view.refresh())
+    assert world.services.store_view.mirror.version < version
+    world.inventory(tuple(world.services.store_view.mirror.devices.values()))
+    job = world.submit("bob")
+    record = restored.job(job["id"])
+    assert record is not None and restored.user_names([record.job.user]) == {record.job.user: "bob"}
+    assert job["user"] == "bob"
+    world.run(world.services.store_view.wait_for_version(version + 1000))
+
+
+# --- long reads ---------------------------------------------------------------------------------------------------
+def test_long_reads_delay_no_lookup_and_the_audit_is_checked_once_at_a_time(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, replies = list[int](), threading.Event(), list[Reply]()
+
+    def verify() -> int:
+        began.append(1)
+        may_end.wait()
+        return 1
+
+    monkeypatch.setattr(world.store, "audit_verify", verify)
+    job = world.submit()["id"]
+    threads = [
+        threading.Thread(target=lambda: replies.append(world.get("audit/verify", "ann")))
+        for _ in range(LONG_READERS + 1)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        until(lambda: began)
+        assert world.get(f"jobs/{job}").status == 200
+        assert world.get("usage").status == 200
+        assert len(began) == 1
+    finally:
+        may_end.set()
+        for thread in threads:
+            thread.join()
+    assert [reply.json["whole"] for reply in replies] == [True] * len(threads)
