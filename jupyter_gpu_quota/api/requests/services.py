@@ -17,7 +17,7 @@ from ...store.records.commands import Recorded, Request
 from ...store.transactions import Store
 from ..access.people import People
 from ..access.rate_limit import RateLimit
-from ..access.refusals import refused
+from ..access.refusals import Refused, refused
 from ..access.slice_secrets import SliceSecrets
 from ..access.streams import Streams
 from ..state.decision_cache import DecisionCache
@@ -122,11 +122,21 @@ class Services:
         return self.settings.cluster, self.settings.hub
 
     async def record(self, request: Request) -> Recorded:
-        """Record a request, and wait until the store view has it. Raises Refused, or StoreUnavailable."""
+        """Record a request, and wait until the store view has it.
+
+        Raises Refused, also where the request was recorded and cannot be read back, or StoreUnavailable: it was not.
+        """
         outcome = await self.writer.record(request)
         if not isinstance(outcome, Recorded):
             raise refused(outcome)
-        await self.store_view.wait_for_version(outcome.version)
+        try:
+            await self.store_view.wait_for_version(outcome.version)
+        except StoreUnavailable as error:
+            sentence = (
+                f"The request was recorded as {outcome.id}, but the database cannot be read now: {error}"
+                f" Do not repeat the request; look for {outcome.id} in a moment."
+            )
+            raise Refused(503, "recorded_unread", sentence) from error
         return outcome
 
     def url_of(self, path: str) -> str:

@@ -59,6 +59,18 @@ def test_a_change_whose_names_cannot_be_read_reaches_listeners_later(
     assert {record.spec.name for record in view.mirror.jobs.values()} == {"python train.py", "second"}
 
 
+def test_a_request_that_was_recorded_and_cannot_be_read_back_is_not_sent_again(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.get("jobs")
+    changes = world.store.changes
+    monkeypatch.setattr(world.store, "changes", fails_once(changes))
+    answer = world.post("jobs", "bob", {"command": ["x"]})
+    assert (answer.status, answer.json["reason"], "retry-after" in answer.headers) == (503, "recorded_unread", False)
+    (record,) = world.store.changes(0).jobs
+    assert f"recorded as {record.job.id}" in answer.json["message"]
+
+
 def test_after_a_restore_the_users_are_those_of_the_restored_database(world: ServiceWorld) -> None:
     for _ in range(3):
         world.submit("bob")
