@@ -26,6 +26,7 @@ from ..model import (
     Upkeep,
 )
 from ..placement.ledger import Ledger
+from ..placement.node_resources import nodes_of_pool
 from ..placement.place import EmptyPool, request_of
 from ..plan import Stop
 from ..reasons import DeviceQuarantined, DeviceUnavailable, DeviceUnhealthy, NeverFits, NodeDrained, NoFreeGpu, Reason
@@ -178,8 +179,10 @@ def _reasons_of_jobs(
     healthy = [replace(device, health=Health.HEALTHY) for device in devices]
     quarantined = [device for device in unavailable if device.health is Health.QUARANTINED]
     rows = zip(devices, healthy, strict=True)
-    freed = EmptyPool(Ledger([one if old in quarantined else old for old, one in rows], snapshot.nodes))
-    whole, found = EmptyPool(Ledger(healthy, ())), dict[str, Reason]()
+    nodes = nodes_of_pool(snapshot.nodes, snapshot.devices, jobs[0].pool)
+    freed = EmptyPool(Ledger([one if old in quarantined else old for old, one in rows], nodes))
+    opened = [replace(node, schedulable=True, upkeep=Upkeep.NONE) for node in nodes]
+    whole, found = EmptyPool(Ledger(healthy, opened)), dict[str, Reason]()
     for job in jobs:
         request = request_of(job, job.least_ranks)
         if quarantined and freed.fits(request):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -26,6 +25,7 @@ from ..model import (
     Project,
     Snapshot,
 )
+from ..placement.node_resources import nodes_of_pool
 from ..plan import Plan, Refuse, Resume, Start, gives_devices
 from ..quota.fit import QuotaRefusal, check_quotas
 from ..quota.in_force import in_force
@@ -245,28 +245,12 @@ def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
     work = {job.id for job in jobs} | {one.id for one in notebooks}
     return replace(
         snapshot,
-        nodes=_nodes_of(snapshot, pool),
+        nodes=nodes_of_pool(snapshot.nodes, snapshot.devices, pool),
         devices=devices,
         jobs=jobs,
         notebooks=notebooks,
         allocations=tuple(one for one in snapshot.allocations if one.device in names),
         reservations=tuple(one for one in snapshot.reservations if one.workload in work),
-    )
-
-
-def _nodes_of(snapshot: Snapshot, pool: str) -> tuple[Node, ...]:
-    """A node whose devices are in several pools, with this one's part of it alone."""
-    among = Counter(device.node for device in snapshot.devices)
-    here = Counter(device.node for device in snapshot.devices if device.pool == pool)
-    return tuple(
-        replace(
-            node,
-            cpu_milli=node.cpu_milli * here[node.id] // among[node.id],
-            memory_mib=node.memory_mib * here[node.id] // among[node.id],
-        )
-        if here[node.id]
-        else node
-        for node in snapshot.nodes
     )
 
 

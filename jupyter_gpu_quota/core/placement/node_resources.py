@@ -6,10 +6,12 @@ proportional part. Columns: ``used`` (work that stays), ``leaving`` (still there
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from ..model import WHOLE_DEVICE, Node
+from ..model import WHOLE_DEVICE, Device, Node
 
 UNLIMITED = 1 << 40
 """CPU and memory of a node that does not state them."""
@@ -97,6 +99,22 @@ def node_sizes(nodes: Iterable[Node], names: Sequence[str], parts: Mapping[str, 
         size, (here, among) = stated.get(name, NOTHING), parts.get(name, (1, 1))
         sizes.append(CpuMemory(size.cpu_milli * here // among, size.memory_mib * here // among))
     return sizes
+
+
+def nodes_of_pool(nodes: Iterable[Node], devices: Collection[Device], pool: str) -> tuple[Node, ...]:
+    """The nodes; one whose devices are in several pools has this pool's part of its CPU and memory alone."""
+    among = Counter(device.node for device in devices)
+    here = Counter(device.node for device in devices if device.pool == pool)
+    return tuple(
+        replace(
+            node,
+            cpu_milli=node.cpu_milli * here[node.id] // among[node.id],
+            memory_mib=node.memory_mib * here[node.id] // among[node.id],
+        )
+        if 0 < here[node.id] < among[node.id]
+        else node
+        for node in nodes
+    )
 
 
 def _sum(one: CpuMemory, other: CpuMemory) -> CpuMemory:

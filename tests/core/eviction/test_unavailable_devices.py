@@ -379,6 +379,42 @@ def test_a_job_that_fits_with_unavailable_devices_waits_for_them(text: str, out:
     assert made.decide().waits["a1"].code == code
 
 
+# R71
+@pytest.mark.parametrize(
+    ("model", "cpu_milli", "memory_mib", "code"),
+    [
+        pytest.param("A", 40_000, 0, "never_fits", id="two ranks on the one node of their model"),
+        pytest.param("T4", 40_000, 0, "never_fits", id="two ranks on the cordoned node"),
+        pytest.param("T4", 32_000, 0, "device_unavailable", id="half of its CPU each"),
+        pytest.param("T4", 0, 256_001, "never_fits", id="more than half of its memory each"),
+    ],
+)
+def test_an_unavailable_node_has_no_more_cpu_and_memory_than_it_states(
+    model: str, cpu_milli: int, memory_mib: int, code: str
+) -> None:
+    made = world("pool t 4 A\npool t 2 T4\na 4 of t\nn2 cordoned")
+    made.submit("a", 1000, ranks=2, gpu_models=(model,), cpu_milli=cpu_milli, memory_mib=memory_mib)
+    assert made.decide().waits["a1"].code == code
+
+
+# R71, R73
+@pytest.mark.parametrize(
+    ("out", "code"),
+    [
+        ("n1 cordoned", "device_unavailable"),
+        ("n1g0 unhealthy", "device_unavailable"),
+        ("n1g0 quarantined", "device_quarantined"),
+    ],
+)
+def test_an_unavailable_node_in_two_pools_gives_each_its_part_of_cpu(out: str, code: str) -> None:
+    made = world(f"pool t 1x2\npool u 1x1\na 1 of t\n{out}")
+    made.devices["n1g1"] = dc.replace(made.devices["n1g1"], pool="u")
+    made.submit("a", 1000, cpu_milli=32_000)
+    made.submit("a", 1000, cpu_milli=32_001)
+    waits = made.decide().waits
+    assert (waits["a1"].code, waits["a2"].code) == (code, "never_fits")
+
+
 def test_a_job_in_a_pool_whose_node_takes_no_new_work_can_start_later() -> None:
     made = world("pool t 1\na 1 of t\na queues 1")
     made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
