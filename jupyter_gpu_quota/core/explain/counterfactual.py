@@ -234,14 +234,17 @@ def _used_milli(work: Job | Notebook) -> int:
 
 
 def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
+    """The devices and the work of a pool, and the work of other pools that is on these devices."""
     devices = tuple(device for device in snapshot.devices if device.pool == pool)
-    jobs = tuple(job for job in snapshot.jobs if job.pool == pool)
+    names = {device.id for device in devices}
+    allocations = tuple(one for one in snapshot.allocations if one.device in names)
+    on_devices = {one.workload for one in allocations}
+    jobs = tuple(job for job in snapshot.jobs if job.pool == pool or job.id in on_devices)
     notebooks = tuple(
         changed if changed is not None and one.id == changed.id else one
         for one in snapshot.notebooks
-        if one.pool == pool
+        if one.pool == pool or one.id in on_devices
     )
-    names = {device.id for device in devices}
     work = {job.id for job in jobs} | {one.id for one in notebooks}
     return replace(
         snapshot,
@@ -249,7 +252,7 @@ def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
         devices=devices,
         jobs=jobs,
         notebooks=notebooks,
-        allocations=tuple(one for one in snapshot.allocations if one.device in names),
+        allocations=allocations,
         reservations=tuple(one for one in snapshot.reservations if one.workload in work),
     )
 

@@ -252,6 +252,22 @@ def test_a_job_out_of_pauses_is_estimated_by_its_oldest_pause() -> None:
     assert (found.reason.code, found.estimate_at) == (ReasonCode.PAUSES_USED_UP, made.now + 540_000)
 
 
+@pytest.mark.parametrize("is_job", [True, False], ids=["a job", "a notebook"])
+def test_work_of_another_pool_stays_on_a_device_of_the_pool(is_job: bool) -> None:
+    """An edit gave n2g0 to pool t, and what runs there is still of pool s."""
+    made = world(
+        "pool t 1x2\npool s 1x1\na 3 of t\na 1 of s, notebooks 1\na runs 2 of 1 pool t fixed\na queues 1 pool t"
+    )
+    made.devices["n2g0"] = dc.replace(made.devices["n2g0"], pool="t")
+    if is_job:
+        made.put(made.submit("a", 1000, pool="s", id="old", time_limit_s=7200), ["n2g0"])
+    else:
+        made.book(made.ask("a", 1000, pool="s", id="old"), "n2g0")
+    found = explain(made.snapshot(), made.policy, "a3")
+    decision = made.decide()
+    assert found.reason == decision.waits["a3"] and found.estimate_at == decision.backfill[0].starts_at
+
+
 def test_a_job_that_never_fits_has_no_estimate() -> None:
     made = world("pool t 2\na 0 of t\na queues 3\na runs 1")
     assert explain(made.snapshot(), made.policy, "a1").estimate_at is None
