@@ -7,10 +7,11 @@ classes, however many jobs wait. :class:`WaitingJobs` keeps the jobs in order be
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..model import Job
@@ -53,20 +54,20 @@ class WaitingJobs:
     New jobs are sorted in when the order is first read: most classes of a full pool are blocked without it.
     """
 
-    __slots__ = ("_shortest_s", "_unsorted", "_users", "count", "oldest_at")
+    __slots__ = ("_oldest_at", "_shortest_s", "_unsorted", "_users", "count")
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         self._unsorted = list(jobs)
         self._users: dict[str, list[_Row]] = {}
         self.count = len(self._unsorted)
         self._shortest_s = 1 << 62
-        self.oldest_at = min((job.submitted_at for job in self._unsorted), default=1 << 62)
-        """No job of the class was submitted earlier."""
+        self._oldest_at = min((job.submitted_at for job in self._unsorted), default=None)
+        """None where it is not known."""
 
     def add(self, job: Job) -> None:
         self._unsorted.append(job)
-        if job.submitted_at < self.oldest_at:
-            self.oldest_at = job.submitted_at
+        if self.count == 0 or (self._oldest_at is not None and job.submitted_at < self._oldest_at):
+            self._oldest_at = job.submitted_at
         self.count += 1
 
     def drop(self, job: Job) -> None:
@@ -74,7 +75,23 @@ class WaitingJobs:
         del rows[bisect_left(rows, (job.submitted_at, job.id))]
         if not rows:
             del self.users[job.user]
+        if job.submitted_at == self._oldest_at:
+            self._oldest_at = None
         self.count -= 1
+
+    @property
+    def oldest_at(self) -> int:
+        """The first submit time of the class; far in the future for a class without jobs."""
+        if self._oldest_at is None:
+            self._oldest_at = min((rows[0][0] for rows in self.users.values()), default=1 << 62)
+        return self._oldest_at
+
+    def first_submitted_after(self, at: int) -> int | None:
+        """The first submit time of the class after an instant; None where there is none."""
+        if self.oldest_at > at:
+            return self.oldest_at if self.count else None
+        later = (rows[bisect_right(rows, at, key=itemgetter(0)) :][:1] for rows in self.users.values())
+        return min((row[0] for rows in later for row in rows), default=None)
 
     @property
     def users(self) -> dict[str, list[_Row]]:

@@ -164,9 +164,15 @@ def _record(
 ) -> None:
     """Record in the cache which pools have an empty plan, and when time alone could change it."""
     for pool, actions in zip(pools, of_pools, strict=True):
-        jobs, wanted = chain(pool.busy.values(), pool.paused.values()), pool.wants_more()
         wakeup = next_wakeup(
-            jobs, pool.notebooks, snapshot.nodes, policy, snapshot.now, wanted=wanted, reservations=pool.reservations
+            chain(pool.busy.values(), pool.paused.values()),
+            pool.notebooks,
+            snapshot.nodes,
+            policy,
+            snapshot.now,
+            wanted=pool.wants_more(),
+            queues=pool.waiting_by_class.values(),
+            reservations=pool.reservations,
         )
         cache.record(pool, idle=not actions, wakeup=wakeup)
     without_pool = cache.index.without_pool

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..eviction.quarantine import kept_until, quarantine_at
 from ..model import MS_PER_S, Job, JobState, Node, Notebook, Policy, Reservation
+from ..queue.job_queue import WaitingJobs
 from ..quota.in_force import next_change_at
 from .elastic import may_grow_at
 from .lending import release_at
@@ -19,12 +20,13 @@ def next_wakeup(
     now: int,
     *,
     wanted: bool,
+    queues: Iterable[WaitingJobs] = (),
     reservations: Iterable[Reservation] = (),
 ) -> int | None:
     """The first of these instants after ``now``; None where there is none.
 
-    Jobs that wait and were never paused have none of their own. ``wanted``: some work wants more than it has, so that
-    other amounts would matter.
+    ``jobs``: without those of the ``queues``, of which the next one to have waited for the patience counts.
+    ``wanted``: some work wants more than it has, so that other amounts would matter; they matter for a drain, too.
     """
     found = [at for job in jobs for at in _of_job(job, policy)]
     found += [at for notebook in notebooks if (at := release_at(notebook, policy)) is not None]
@@ -32,7 +34,10 @@ def next_wakeup(
     for starts_at in (one.starts_at for one in reservations if one.starts_at is not None):
         found += [starts_at, starts_at - policy.preemption.grace_s * MS_PER_S]
     found += [kept_until(one, policy) for one in reservations if one.starts_at is None]
-    boundary = next_change_at(policy, now) if wanted else None
+    patience_ms = policy.patience_s * MS_PER_S
+    submitted = (queue.first_submitted_after(now - patience_ms) for queue in queues)
+    found += [at + patience_ms for at in submitted if at is not None]
+    boundary = next_change_at(policy, now) if wanted or policy.drain_by_at is not None else None
     found += [at for at in (boundary, policy.drain_by_at) if at is not None]
     return min((at for at in found if at > now), default=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from jupyter_gpu_quota.core.quota.checked_ranks import CheckedRanks
 from jupyter_gpu_quota.core.scheduling.cache.decision_cache import DecisionCache
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from jupyter_gpu_quota.core.scheduling.read_pool import read_pool
-from tests.core.world import World, world
+from tests.core.world import BEGIN, World, world
 
 WORLDS, TICKS = 300, 5
 
@@ -50,6 +51,31 @@ def test_plans_are_equal_with_and_without_the_cache(part: int) -> None:
                 assert canonical(decide(snapshot, made.policy, cache)) == canonical(plan), f"world {seed}"
             assert kept.next_at() == off.next_at(), f"world {seed}"
             made.apply(plan)
+
+
+def test_a_pool_is_decided_again_when_a_job_has_waited_for_the_patience() -> None:
+    """a2 has the reservation. u uses less than v and is first; once v's older job is patient, it comes before u's."""
+    made = world("pool t 2\na 2 of t\na runs 1 by v fixed\na queues 2 by u")
+    made.policy = dc.replace(made.policy, patience_s=100)
+    made.tick()
+    old = made.submit("a", 1000, user="v", preemptible=False, id="old")
+    made.jobs["old"] = dc.replace(old, submitted_at=BEGIN - 50_000)
+    made.submit("a", 1000, user="u", preemptible=False, id="new", time_limit_s=1_000_000)
+    assert made.tick().actions == ()
+    assert made.decision_cache.next_at() == made.now + 48_000
+    made.now += 47_000
+    assert [one.workload for one in made.tick().actions] == ["old"]
+
+
+def test_a_pool_without_waiting_work_is_decided_again_when_the_calendar_lowers_a_quota_past_the_drain_deadline() -> (
+    None
+):
+    made = world("pool t 4\na 4 of t\nwindow w from 100 to 200: a 1 of t\na runs 4 of 1 fixed")
+    made.policy = dc.replace(made.policy, drain_by_at=BEGIN)
+    assert made.tick().actions == ()
+    assert made.decision_cache.next_at() == BEGIN + 100_000
+    made.now = BEGIN + 99_000
+    assert [one.reason.code for one in made.tick().actions] == ["drain_deadline"] * 3
 
 
 def test_checked_shapes_are_kept_until_the_policy_or_a_device_changes() -> None:
