@@ -12,6 +12,7 @@ from ..model import MS_PER_S, Job, JobState, Policy
 from ..placement.place import Fit, Piece, occupy, place, request_of
 from ..preemption.rules import Preemptor
 from ..preemption.search.find import find_shrinks
+from ..queue.job_class import class_of
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Victim
 from . import reasons
@@ -42,10 +43,15 @@ def grow(pool: PoolState, builder: PlanBuilder) -> None:
 
 
 def _grow_starts(pool: PoolState, builder: PlanBuilder) -> None:
-    """Extend the elastic jobs that start now: each within its project's guarantee, then all into what is left."""
+    """Extend the elastic jobs that start now: each within its project's guarantee, then all into what is left.
+
+    What is left goes to none whose pauses are used up: no other work could take it back (R54).
+    """
     pieces = {job.id: (job, list(found)) for job, found in builder.started_elastic()}
     for within_guarantee in (True, False):
         for job, found in pieces.values():
+            if not within_guarantee and class_of(pool, job).exhausted:
+                continue
             if more := _more(pool, job, found, within_guarantee=within_guarantee):
                 found += more
                 builder.extend_start(job, tuple(found))

@@ -98,6 +98,22 @@ def test_an_elastic_job_does_not_grow_onto_idle_devices_of_the_backfill_reservat
     assert ("pause", "a1", "grown") in said(made.tick())
 
 
+# R54
+@pytest.mark.parametrize(("quota", "expected"), [(1, 1), (3, 3)], ids=["its minimum", "its quota"])
+def test_an_elastic_job_whose_pauses_are_used_up_starts_with_no_ranks_above_the_guarantee(
+    quota: int, expected: int
+) -> None:
+    """It would not be paused again, and the next claim for these devices would wait until the period ends."""
+    text = f"pool t 4\na {quota} of t\nb 0 of t\na queues 1 of 1 ranks 1-4"
+    made = world(text, preemption=dc.replace(GENTLE, max_pauses=1))
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], paused_at=(made.now,), state=JobState.PAUSED, attempt=1)
+    made.tick()
+    assert ranks(made, "a1") == expected
+    made.submit("b", 1000)
+    made.tick()
+    assert ranks(made, "b1") == 1
+
+
 def test_a_protected_job_does_not_restart_to_grow() -> None:
     made = world(
         "pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1\na queues 1 of 1 ranks 2-4",
