@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ..eviction.unavailable_devices import stay_reason
 from ..model import JobState, Policy, Snapshot
+from ..plan import Pause, Plan, Stop
 from ..reason_codes import ReasonCode
 from ..reasons import Reason, Waiting
 from ..scheduling.decide import Decision
@@ -50,7 +51,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
         state=what_if.state,
         outlook=Outlook.STARTS,
         reason=reason,
-        estimate_at=_drain_ends(what_if) if reason.code is ReasonCode.WAITS_FOR_DRAIN else snapshot.now,
+        estimate_at=_drain_ends(what_if, decision.plan) if reason.code is ReasonCode.WAITS_FOR_DRAIN else snapshot.now,
     )
 
 
@@ -128,12 +129,13 @@ def _estimate(trials: Trials, reason: Reason) -> int | None:
     return None if count is None else ends.at[count - 1]
 
 
-def _drain_ends(what_if: WhatIf) -> int:
-    """The instant by which all stopping work of the pool has ended or is killed."""
-    rules = what_if.policy.preemption
+def _drain_ends(what_if: WhatIf, plan: Plan) -> int:
+    """The instant by which all work of the pool that stops, by now or by the next plan, has ended or is killed."""
+    rules, now = what_if.policy.preemption, what_if.snapshot.now
     ends = [
-        (job.pausing_since_at or what_if.snapshot.now) + (rules.lent_grace_s if job.borrower else rules.grace_s) * 1000
+        (job.pausing_since_at or now) + (rules.lent_grace_s if job.borrower else rules.grace_s) * 1000
         for job in what_if.snapshot.jobs
         if job.state is JobState.PAUSING
     ]
-    return max(ends, default=what_if.snapshot.now + rules.grace_s * 1000)
+    ends += [now + action.grace_s * 1000 for action in plan.actions if isinstance(action, Pause | Stop)]
+    return max(ends, default=now + rules.grace_s * 1000)

@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_gpu_quota.core.explain.projection import dry_run, project
 from jupyter_gpu_quota.core.explain.why_waiting import explain
-from jupyter_gpu_quota.core.model import Health, Job
+from jupyter_gpu_quota.core.model import Health, Job, JobState, JobTarget
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.messages.explanations import dry_run_sentence, explanation_sentence
 from tests.core.world import GENTLE, World, world
@@ -241,6 +241,16 @@ def test_the_estimate_is_when_time_limits_free_enough() -> None:
     made = world("pool t 1\na 1 of t\na runs 1 minutes 90 ran 3600\na queues 1")
     found = explain(made.snapshot(), made.policy, "a2")
     assert found.estimate_at == made.now + 30 * 60_000 + GENTLE.grace_s * 1000
+
+
+def test_the_estimate_of_a_claim_is_when_the_jobs_that_it_pauses_have_ended_too() -> None:
+    """b4 has used most of its grace already; b3 is paused for the claim now."""
+    made = world("pool t 4\na 2 of t\nb 0 of t\nb runs 4 of 1\na queues 2")
+    held = dc.replace(made.jobs["b4"], state=JobState.PAUSING, target=JobTarget.HELD, pausing_since_at=made.now - 2000)
+    made.jobs["b4"] = held
+    found = explain(made.snapshot(), made.policy, "a1")
+    assert found.reason is not None
+    assert (found.reason.code, found.estimate_at) == (ReasonCode.WAITS_FOR_DRAIN, made.now + GENTLE.grace_s * 1000)
 
 
 def test_a_job_out_of_pauses_is_estimated_by_its_oldest_pause() -> None:
