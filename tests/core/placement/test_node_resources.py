@@ -13,6 +13,7 @@ from jupyter_gpu_quota.core.model import (
     Amounts,
     Demand,
     Device,
+    Health,
     Job,
     JobState,
     JobTarget,
@@ -302,6 +303,19 @@ def test_a_pausing_job_occupies_its_cpu_until_it_has_ended() -> None:
     leaves = (replace(leaves[0], state=JobState.PAUSING), leaves[1])
     assert ("start", "q") not in said(plan([job("q", "ann", 4000)], [leaves]))
     assert ("start", "q") in said(plan([job("q", "ann", 2000)], [leaves]))
+
+
+# R73
+@pytest.mark.parametrize("health", [Health.QUARANTINED, Health.UNHEALTHY])
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PAUSING])
+def test_work_on_an_unavailable_device_occupies_the_cpu_of_its_node(state: JobState, health: Health) -> None:
+    target = JobTarget.RUNNING if state is JobState.RUNNING else JobTarget.PAUSED
+    one, allocation = running("r", "ann", 6000, "a0", preemptible=False, target=target)
+    on = [(replace(one, state=state), allocation)]
+    first, *others = devices("a", "XXX")
+    out = (replace(first, health=health), *others)
+    assert ("start", "q") not in said(plan([job("q", "bob", 4000)], on, devices=out))
+    assert ("start", "q") in said(plan([job("q", "bob", 2000)], on, devices=out))
 
 
 def test_a_smaller_job_starts_where_the_first_finds_no_cpu() -> None:

@@ -6,7 +6,7 @@ Its content follows from the snapshot alone, so it is not state of the scheduler
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from operator import attrgetter
@@ -145,16 +145,33 @@ class PoolSnapshot:
             del self.allocations[one.workload]
 
     def pieces(self, workload: str) -> tuple[Piece, ...]:
-        """The pieces of a workload on schedulable devices, in order."""
+        """The pieces of a workload on schedulable devices, in order.
+
+        A rank with no such device that uses CPU or memory of a node with others has a piece of 0 milli there.
+        """
         found = self._pieces.get(workload)
         if found is None and (rows := self.allocations.get(workload)):
             number = self.bare.number
             pieces = [
                 Piece(one.rank, number[one.device], one.gpu_milli) for one in rows.values() if one.device in number
             ]
+            if len(pieces) < len(rows):
+                pieces += self._without_gpu(workload, {piece.rank for piece in pieces})
             pieces.sort()
             found = self._pieces[workload] = tuple(pieces)
         return found or ()
+
+    def _without_gpu(self, workload: str, counted: Container[int]) -> Iterator[Piece]:
+        """The pieces of the ranks all of whose devices are unavailable; ``counted``: the other ranks."""
+        job = self.busy.get(workload) or self.waiting.get(workload)
+        if job is None or not (job.cpu_milli or job.memory_mib):
+            return
+        first_on = {name: on[0] for name, on in zip(self.bare.nodes, self.bare.on_node, strict=True)}
+        node_of = {device.id: device.node for device in self.devices}
+        nodes = {one.rank: node_of.get(one.device, "") for one in self.allocations[workload].values()}
+        for rank, node in nodes.items():
+            if rank not in counted and node in first_on:
+                yield Piece(rank, first_on[node], 0)
 
     def set_demand(self, given: tuple[Demand, ...]) -> None:
         """Use this demand for placement from now on; if it is empty, the requests of the pool's jobs."""
