@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..core.lifecycle import NOTEBOOK_FINAL, WAITING
+from ..core.reasons import DataUnavailable
 from ..hub_api import Account, Server
 from ..store.reads.followed_store import FollowedStore
 from ..store.records.commands import ChangeJob, Recorded, ReturnNotebook

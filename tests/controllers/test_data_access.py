@@ -90,7 +90,9 @@ def test_a_user_needs_a_group_of_each_data_of_a_waiting_job(groups: tuple[str, .
     leadership.renew(world.now)
     account = Account(name="bob", groups=groups, admin=False)
     store = FencedStore(world.store, leadership, lambda: world.now)
-    Reconciliation(FollowedStore(world.store), store, list, lambda: [account]).run_once(world.now)
+    reconciliation = Reconciliation(FollowedStore(world.store), store, list, lambda: [account])
+    for _ in range(2):
+        reconciliation.run_once(world.now)
     record = world.store.job("b1")
     assert record is not None
     assert (record.job.state, record.reason) == ((JobState.HELD, why) if why else (JobState.QUEUED, None))
