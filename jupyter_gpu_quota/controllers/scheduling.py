@@ -400,12 +400,12 @@ class SchedulingController:
     ) -> Committed | str:
         """Write one chunk, or return why the rest of the plan is dropped.
 
-        A decision may take longer than a lease lasts. The lease is taken again then, and what was decided in the term
-        with the number ``fencing`` is dropped: another leader may have used the same quota.
+        A decision may take longer than a lease lasts. The lease is taken again then, with the next number. Where
+        another leader had that one, what was decided in term ``fencing`` is dropped: the same quota may be in use.
         """
         lease = self._leader()
-        if lease.fencing != fencing:
-            return f"it was decided in term {fencing}, and this is term {lease.fencing}"
+        if lease.fencing > fencing + 1:
+            return f"another leader acted since term {fencing}; this is term {lease.fencing}"
         outcome = self.store.commit(chunk, policy=policy, snapshot_digest=snapshot_digest, lease=lease, now=now)
         if not isinstance(outcome, Committed):
             return outcome.why

@@ -63,7 +63,7 @@ class OutputRetention:
         measured = [self._measured(job, mib, now) for job, mib in sizes.items()]
         changed = {each.job: each for each in measured if each != self._retained[each.job]}
         self._record(changed.values(), retained := self._retained | changed, now)
-        self._retained = retained  # only now: a database that fails here is told again
+        self._retained = retained  # only now: what a database that fails here lacks is recorded by the next run
         for job in [job for job, mib in sizes.items() if mib == 0]:
             self._removing.pop(job, None)
         is_soon = self._removing or self._limited != self._counted or any(job not in sizes for job in waiting)

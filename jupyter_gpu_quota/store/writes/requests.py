@@ -87,7 +87,8 @@ def _refuse_new_work(work: UnitOfWork, request: commands.ApplyQuota) -> None:
     for section, names in request.removed.items():
         newest = {"changed": request.checked + 1}
         where = Where(among={section: names}, at_least=newest, live=True)
-        for table in (JOBS, NOTEBOOKS):
+        tables: tuple[Table[Any], ...] = (JOBS, NOTEBOOKS)
+        for table in tables:
             if work.count(table, where, partial(_is_new, table, section, names, request.checked)):
                 raise Refused(
                     "stale",
