@@ -336,6 +336,17 @@ def test_a_server_that_requests_again_while_it_is_stopped_gets_a_new_slice(world
     assert world.notebook("n1").reason == OVER
 
 
+def test_the_changed_work_of_a_reader_is_counted_without_reading_it(world: World) -> None:
+    version = world.store.version()
+    assert world.store.changed_work(version) == 0
+    world.submit("a", "bob")
+    world.submit("b", "bob")
+    world.ask_notebook("n1")
+    assert world.store.changed_work(version) == 3
+    world.change("a", "cancel")
+    assert (world.store.changed_work(version), world.store.changed_work(world.store.version())) == (3, 0)
+
+
 def test_slices_that_ended_lately_are_listed_by_when_they_ended(world: World) -> None:
     world.ask_notebook("n1")
     world.record(ReturnNotebook(notebook="n1", actor="system:hub", why="stop"))
