@@ -6,7 +6,6 @@ The same function divides a pool among departments and a department among projec
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from fractions import Fraction
 from itertools import groupby
 from math import lcm
 from typing import NamedTuple
@@ -105,48 +104,55 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
     return given
 
 
-def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
-    """:func:`pour` with weights lowered by past use; they are computed again whenever an owner has what it wants.
+EXACT, ROUND = 128, 64
+"""Binary places of amounts in a division by past use, and those in which they are compared: all errors are smaller."""
 
-    What was given before is kept, so that a larger amount gives no owner less.
+
+def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
+    """:func:`pour` with weights lowered by past use; they are computed again whenever owners have what they want.
+
+    What was given before is kept, so that a larger amount gives no owner less. Amounts are integers in parts of
+    1 / 2**EXACT milli: the denominators of exact fractions would grow with every step.
     """
-    given, rest = {part.name: Fraction(0) for part in parts}, Fraction(amount)
+    given, rest, error = {part.name: 0 for part in parts}, amount << EXACT, 1 << (EXACT - ROUND)
     left = sorted(parts, key=lambda part: part.name)
-    while left and rest:
+    while left and rest > error:
         weighed = _by_history(left, history_milli)
-        weights = sum(part.weight for part in weighed)
-        step = min(rest / weights, *((part.ceiling - given[part.name]) / part.weight for part in weighed))
-        for part in weighed:
-            given[part.name] += part.weight * step
-        rest -= weights * step
-        left = [part for part in left if given[part.name] < part.ceiling]
+        milli, weight = rest, sum(own for _, own in weighed)
+        for part, own in weighed:
+            more = (part.ceiling << EXACT) - given[part.name]
+            if more * weight < milli * own:
+                milli, weight = more, own
+        for part, own in weighed:
+            more = own * milli // weight
+            given[part.name] += more
+            rest -= more
+        left = [part for part in left if (part.ceiling << EXACT) - given[part.name] > error]
     return _whole(given)
 
 
-def _whole(exact: Mapping[str, Fraction]) -> dict[str, int]:
-    """Round down; the rest goes by largest fraction, then name."""
-    given = {name: int(amount) for name, amount in exact.items()}
-    left = int(sum(exact.values())) - sum(given.values())
-    by_fraction = sorted(exact, key=lambda name: (given[name] - exact[name], name))
+def _whole(exact: Mapping[str, int]) -> dict[str, int]:
+    """Round amounts in parts of 1 / 2**EXACT milli down; the rest goes by largest fraction, then name."""
+    half = 1 << (EXACT - ROUND - 1)
+    rounded = {name: (amount + half) >> (EXACT - ROUND) for name, amount in exact.items()}
+    given = {name: amount >> ROUND for name, amount in rounded.items()}
+    left = ((sum(exact.values()) + half) >> EXACT) - sum(given.values())
+    by_fraction = sorted(rounded, key=lambda name: ((given[name] << ROUND) - rounded[name], name))
     for name in by_fraction[:left]:
         given[name] += 1
     return given
 
 
-def _by_history(parts: Sequence[Part], history_milli: int) -> list[Part]:
+def _by_history(parts: Sequence[Part], history_milli: int) -> list[tuple[Part, int]]:
     """The parts with weight max(0, n + k(n - u)), scaled to integers; without history if all are 0.
 
     n is the weight and u the use before, each as a fraction of the sum over these parts.
     Rule R19.
     """
     weights, used = sum(part.weight for part in parts), sum(part.used for part in parts)
-    if not used:
-        return list(parts)
-    weighed = [
-        part._replace(weight=part.weight * used * (1000 + history_milli) - history_milli * part.used * weights)
-        for part in parts
-    ]
-    return [part for part in weighed if part.weight > 0] or list(parts)
+    plain, past = used * (1000 + history_milli), history_milli * weights
+    weighed = [(part, part.weight * plain - part.used * past) for part in parts] if used else []
+    return [row for row in weighed if row[1] > 0] or [(part, part.weight) for part in parts]
 
 
 def _rounded(parts: Sequence[Part], rest: int, weights: int) -> dict[str, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from fractions import Fraction
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -175,6 +177,24 @@ def test_invalid_arguments_are_refused(claims: list[Claim], amount: int) -> None
         divide(claims, amount)
 
 
+def test_the_division_by_past_use_among_hundreds_of_owners_is_exact_to_a_milli() -> None:
+    """Exact fractions grow with the number of owners: these took seconds."""
+    rng = random.Random(1)
+    claims = [
+        Claim(
+            name=f"p{at:03}", quota_milli=0, wanted_milli=rng.randrange(1000, 20_000, 125),
+            weight=rng.randrange(1, 20), past_use_milli_s=rng.randrange(10**9),
+        )
+        for at in range(400)
+    ]  # fmt: skip
+    began_s = process_time()
+    shares = divide(claims, 2_000_000, history_milli=1000)
+    assert process_time() - began_s < 1
+    assert sum(share.fair_milli for share in shares.values()) == 2_000_000
+    few = claims[:60]
+    check_by_slow_division(few, Fraction(300_000), divide(few, 300_000, history_milli=1000), history_milli=1000, most=1)
+
+
 CLAIMS = st.lists(
     st.builds(
         Claim,
@@ -184,6 +204,7 @@ CLAIMS = st.lists(
         weight=st.integers(0, 5),
         priority=st.sampled_from([40, 50, 60]),
         fixed_milli=st.sampled_from([0, 0, 0, 500, 1000, 3000]),
+        past_use_milli_s=st.sampled_from([0, 0, 1000]) | st.integers(0, 10**9),
     ).map(lambda row: row._replace(wanted_milli=max(row.wanted_milli, row.fixed_milli))),
     unique_by=lambda row: row.name,
     max_size=8,
@@ -211,20 +232,28 @@ def test_p4_the_division_keeps_its_promises(claims: list[Claim], amount: int, rn
 
 
 @settings(max_examples=300, deadline=None)
-@given(CLAIMS, ROOMY)
-def test_the_division_is_within_one_milli_of_the_exact_fractions(claims: list[Claim], amount: int) -> None:
+@given(CLAIMS, ROOMY, st.sampled_from([0, 500, 1000, 1500]))
+def test_the_division_is_within_one_milli_of_the_exact_fractions(
+    claims: list[Claim], amount: int, history_milli: int
+) -> None:
     amount += sum(row.fixed_milli for row in claims)
-    rows = {
-        row.name: Amounts(training_milli=row.quota_milli, weight=row.weight) for row in claims
-    }  # the slow division pours a little and looks again
+    shares = divide(claims, amount, history_milli=history_milli)
+    levels = 4  # each priority level, and the one of weight 0, rounds once
+    check_by_slow_division(claims, Fraction(amount), shares, history_milli=history_milli, most=levels)
+
+
+def check_by_slow_division(
+    claims: list[Claim], amount: Fraction, shares: dict[str, Share], *, history_milli: int, most: int
+) -> None:
+    """The slow division pours a little and looks again."""
     _, exact = divide_slowly(
-        rows,
+        {row.name: Amounts(training_milli=row.quota_milli, weight=row.weight) for row in claims},
         {row.name: row.priority for row in claims},
         Counter({row.name: row.wanted_milli for row in claims}),
-        Fraction(amount),
-        Fraction(amount),
+        amount,
+        amount,
+        past={row.name: row.past_use_milli_s for row in claims},
+        k=Fraction(history_milli, 1000),
         fixed={row.name: row.fixed_milli for row in claims},
     )
-    levels = 4  # each priority level, and the one of weight 0, rounds once
-    for name, share in divide(claims, amount).items():
-        assert abs(share.fair_milli - exact[name]) <= levels
+    assert all(abs(share.fair_milli - exact[name]) <= most for name, share in shares.items())
