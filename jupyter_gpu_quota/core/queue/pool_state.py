@@ -43,6 +43,8 @@ class PoolState:
     requested: list[Notebook] = field(default_factory=list)
     slices: list[Notebook] = field(default_factory=list)
     """The booked slices, lent ones included."""
+    placed_slices: set[str] = field(default_factory=set)
+    """Those of them that occupy a schedulable device."""
     borrowers: list[Victim] = field(default_factory=list)
     reserved: list[Victim] = field(default_factory=list)
     booked_milli: int = 0

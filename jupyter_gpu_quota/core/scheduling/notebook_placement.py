@@ -49,7 +49,8 @@ class NotebookPlacement:
         waking = sorted((one for one in pool.slices if is_waking(one, policy)), key=lambda one: one.id)
         self.slices = [*waking, *admitted]
         self.lent = [one for one in pool.slices if one.state is NotebookState.LENT and one not in waking]
-        self.builder.lent_or_released = lend_and_release(pool.slices, policy, pool.now)
+        may_change = [one for one in pool.slices if one.state is NotebookState.LENT or one.id in pool.placed_slices]
+        self.builder.lent_or_released = lend_and_release(may_change, policy, pool.now)
 
     def reserve_quota(self) -> None:
         """Reserve room for lent slices, and for the notebook quota that no slice occupies."""

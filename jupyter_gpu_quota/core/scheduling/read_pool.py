@@ -164,6 +164,7 @@ def _read_other_allocations(pool: PoolState, part: PoolSnapshot, index: Snapshot
             pool.ledger.leaving[at] += one.gpu_milli
         if one.workload in booked:
             pool.slice_devices.add(at)
+            pool.placed_slices.add(one.workload)
 
 
 _PAUSING = JobState.PAUSING

@@ -285,6 +285,19 @@ def test_a_lent_slice_whose_device_became_unhealthy_returns_to_another_device() 
     assert made.owned["nb-a1"][0].device != home
 
 
+# R59
+@pytest.mark.parametrize("trouble", ["n1 cordoned", "n1 draining", "n1g0 quarantined", "n1g0 unhealthy"])
+def test_a_slice_on_an_unavailable_device_is_not_lent(trouble: str) -> None:
+    """Its device takes no borrower, and would not take the slice back."""
+    made = world(f"pool t 2x1\na 0 of t, notebooks 1\nb 0 of t\n{trouble}")
+    notebook = made.ask("a", 1000)
+    made.book(notebook, "n1g0")
+    made.lend_for(3600)
+    made.idle(notebook.id)
+    assert kinds(made) == []
+    assert made.notebooks[notebook.id].state is NotebookState.BOOKED
+
+
 # R61
 def test_a_lent_slice_on_a_cordoned_node_returns_as_a_new_slice_and_may_pause_work_over_quota() -> None:
     made = world("pool t 2x1\na 0 of t, notebooks 1\nb 0 of t, weight 0\na notebook 1")
