@@ -101,7 +101,7 @@ class _ReservationReader:
         project = self.pool.project(job.project)
         size = _size(reservation)
         over = not job.preemptible and not project.fixed_fits(size)
-        if not project.known or over or project.over_limit(size):
+        if not project.known or over or project.over_limit(size) or not project.fits_user_later(size, job.user):
             self.builder.drop(workload, ClaimEnded())
             self._queue_again(workload)
             return

@@ -179,3 +179,14 @@ def test_what_a_claim_freed_is_offered_to_no_job_whose_user_has_no_room_any_more
     check_plan(made.snapshot(), made.policy, decision)
     reserved = {one.workload for one in decision.plan.actions if isinstance(one, Reserve)}
     assert reserved == {"x1", "d2", "z1"}
+
+
+# R12
+def test_a_claim_does_not_start_above_a_lowered_ceiling() -> None:
+    made = world("pool t 4\na 4 of t, limit per user 2\nb 0 of t\nb runs 4 of 1\na queues 1 of 2 by ann")
+    made.tick()
+    assert "a1" in made.reserved
+    made.project("a", "t", training_milli=4000, user_jobs_milli=1000)
+    made.settle()
+    assert "a1" not in made.owned and made.decide().waits["a1"].code == "above_user_ceiling"
+    assert made.picture() == "a 0 / b 4"
