@@ -93,6 +93,9 @@ def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
     job, pieces = running.job, running.pieces
     if job.min_ranks is None or not running.project.known:  # a job of a removed project could not start again
         return [victim_of(policy, now, running)]
+    available = tuple(piece for piece in pieces if piece.gpu_milli)
+    if running.size > sum(piece.gpu_milli for piece in available):  # a new size would lose all ranks elsewhere
+        return [victim_of(policy, now, running._replace(pieces=available))]
     kept = sorted({piece.rank for piece in pieces})[: job.min_ranks]
     stays = tuple(piece for piece in pieces if piece.rank in kept)
     goes = tuple(piece for piece in pieces if piece.rank not in kept)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
+
 import pytest
 
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.plan import Pause, Reserve
+from jupyter_gpu_quota.core.reasons import Reclaimed
 from tests.core.promises import check_plan
 from tests.core.world import world
 
@@ -71,3 +74,26 @@ def test_a_job_is_not_paused_where_its_project_could_claim_with_what_its_elastic
     )
     plan = made.decide().plan
     assert [one.workload for one in plan.actions if isinstance(one, Pause)] == paused
+
+
+# R51
+@pytest.mark.parametrize("trouble", ["n2 cordoned", "n2g0 quarantined"])
+def test_a_job_with_ranks_on_unavailable_devices_is_not_shrunk_to_the_others(trouble: str) -> None:
+    """It would lose those ranks as well, which the claim does not need and its reason would not count."""
+    made = world(
+        f"""
+        pool t 2x4
+        a 1 of t
+        b 3 of t
+        b runs 1 of 1 ranks 1-8 held 8
+        {trouble}
+        a queues 1 of 1
+        """
+    )
+    made.jobs["b1"] = dc.replace(made.jobs["b1"], cpu_milli=1000)
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    (paused,) = [one for one in decision.plan.actions if isinstance(one, Pause)]
+    assert isinstance(paused.reason, Reclaimed) and paused.reason.used_milli == 8000
+    made.settle()
+    assert made.running("a") == 1000 and made.running("b") == (3000 if "cordoned" in trouble else 6000)
