@@ -10,7 +10,7 @@ from ..placement.place import Request
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import ABOVE, Entitlement, QuotaState, Victim
 from .rules import Preemptor
-from .victims import parts_of
+from .victims import may_restart, parts_of
 
 MAX_CONSIDERED = 64
 """The number of nodes or devices that are considered, those with most room first."""
@@ -28,8 +28,7 @@ def movable_work(pool: PoolState, *, protected: bool) -> list[Victim]:
 
     Rule R52.
     """
-    projects = (project for project in pool.projects.values() if project.known)
-    work = (one for project in projects for one in _work_of(project, protected=protected))
+    work = (one for project in pool.projects.values() for one in _work_of(project, protected=protected))
     return sorted((one for one in work if _is_movable(one)), key=lambda one: (one.size, one.key))
 
 
@@ -43,7 +42,7 @@ def _on_device(pool: PoolState, at: int, *, protected: bool) -> Iterator[Victim]
     """The work with a part on a device that may move; victims are made of this work only."""
     for workload in pool.work_on.get(pool.ledger.devices[at].id, ()):
         running = pool.preemptible_job(workload)
-        if running is None or not running.project.known:
+        if running is None:
             continue
         whole = parts_of(pool.policy, pool.now, running)[0]
         is_stopped = whole.key in pool.stopped or whole.key + ABOVE in pool.stopped
@@ -56,9 +55,9 @@ def _work_of(project: QuotaState, *, protected: bool) -> Iterable[Victim]:
 
 
 def _is_movable(victim: Victim) -> bool:
-    """Whether all of it is on schedulable devices, and it is no elastic job with more than its minimum."""
+    """Whether it could start again, is on schedulable devices only, and is no elastic job above its minimum."""
     whole = victim.size == sum(piece.gpu_milli for piece in victim.pieces)
-    return whole and victim.preemptible and victim.above is None
+    return whole and victim.preemptible and victim.above is None and may_restart(victim.project, victim.user)
 
 
 def slots_to_clear(pool: PoolState, request: Request, *, protected: bool) -> Iterator[Sequence[int]]:

@@ -40,6 +40,18 @@ def is_protected(policy: Policy, job: Job, started_at: int, now: int) -> bool:
     return now - started_at < policy.preemption.min_runtime_s * MS_PER_S or is_exhausted(policy, job, now)
 
 
+def may_restart(project: QuotaState, user: str, *, less: int = 0) -> bool:
+    """Whether a job with reserved devices could start again: its project is known, and no limit or ceiling forbids it.
+
+    ``less``: the milli-GPU that it gives up.
+    """
+    return project.known and all(
+        level.use_before_plan - less <= level.ceiling
+        and level.by_user_before_plan.get(user, 0) - less <= level.user_ceiling
+        for level in project.levels
+    )
+
+
 def newest_above(reserved: Iterable[Victim], above: Callable[[QuotaState], int]) -> list[Victim]:
     """The reservations that are above a bound, the newest first: an older one is not, if later ones are all of that.
 
@@ -91,7 +103,7 @@ def parts_of(policy: Policy, now: int, running: Running) -> list[Victim]:
 
 def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
     job, pieces = running.job, running.pieces
-    if job.min_ranks is None or not running.project.known:  # a job of a removed project could not start again
+    if job.min_ranks is None:
         return [victim_of(policy, now, running)]
     available = tuple(piece for piece in pieces if piece.gpu_milli)
     if running.size > sum(piece.gpu_milli for piece in available):  # a new size would lose all ranks elsewhere
@@ -99,7 +111,7 @@ def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
     kept = sorted({piece.rank for piece in pieces})[: job.min_ranks]
     stays = tuple(piece for piece in pieces if piece.rank in kept)
     goes = tuple(piece for piece in pieces if piece.rank not in kept)
-    if not goes:
+    if not goes or not may_restart(running.project, job.user, less=running.size - job.gpu_milli * len(kept)):
         return [victim_of(policy, now, running)]
     base = victim_of(policy, now, running._replace(pieces=stays, size=job.gpu_milli * len(kept)))
     above = victim_of(policy, now, running._replace(pieces=goes, size=running.size - base.size))

@@ -212,3 +212,32 @@ def test_work_that_moves_is_not_paused_for_a_later_claim_of_its_project() -> Non
     rows = said(made.tick())
     assert [row[:2] for row in rows if row[2] == "moved"] == [("pause", "b1"), ("reserve", "b1")]
     assert [row[1] for row in rows if row[0] == "pause" and row[2] != "moved"] == ["b49"]
+
+
+# R52
+@pytest.mark.parametrize(
+    "owner",
+    [
+        pytest.param("b 1 of t, limit 1", id="the project is above its limit"),
+        pytest.param("b 1 of t, limit per user 1", id="its user is above the ceiling for each user"),
+        pytest.param("b 2 of s", id="the project has no amounts in the pool"),
+        pytest.param("department d 1 of t, limit 1\nb 1 of t in d", id="the department is above its limit"),
+    ],
+)
+def test_work_that_could_not_start_again_is_paused_and_not_moved(owner: str) -> None:
+    others = "department c 3 of t\na 2 of t in c" if "department" in owner else "a 2 of t"
+    made = world(
+        f"""
+        pool t 2x2
+        pool s 1
+        {others}
+        {owner}
+        b runs 1 of 1 on n1g0 pool t
+        b runs 1 of 1 on n2g0 pool t
+        a queues 1 of 2
+        """.replace("\n", "\n        ")
+    )
+    pauses = [row for row in said(made.tick()) if row[0] == "pause"]
+    assert len(pauses) == 1 and pauses[0][2] != "moved"
+    made.settle()
+    assert made.running("a") == 2000 and made.running("b") == 1000

@@ -97,3 +97,19 @@ def test_a_job_with_ranks_on_unavailable_devices_is_not_shrunk_to_the_others(tro
     assert isinstance(paused.reason, Reclaimed) and paused.reason.used_milli == 8000
     made.settle()
     assert made.running("a") == 1000 and made.running("b") == (3000 if "cordoned" in trouble else 6000)
+
+
+# R66
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [
+        pytest.param(3, "shrunk", id="it may restart with fewer ranks"),
+        pytest.param(1, "reclaimed", id="it may not restart with its minimum"),
+    ],
+)
+def test_a_job_above_a_lowered_limit_is_shrunk_only_if_it_may_restart(limit: int, code: str) -> None:
+    made = world(f"pool t 4\na 1 of t\nb 1 of t, limit {limit}\nb runs 1 of 1 ranks 2-4 held 4\na queues 1 of 1")
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    (paused,) = [one for one in decision.plan.actions if isinstance(one, Pause)]
+    assert paused.reason.code == code
