@@ -217,7 +217,7 @@ class ClassQueue:
         """The first job, in order, that is within its user's ceiling and has no longer time limit than this."""
         if not self._waiting.may_end_within(time_limit_s):
             return None
-        return self._first_of(job for job in self.jobs() if job.time_limit_s <= time_limit_s)
+        return self._first_where(lambda job: job.time_limit_s <= time_limit_s)
 
     def first_beside(self, patient: Job, time_limit_s: int) -> Job | None:
         """The first job, in order, that is within its user's ceiling, and short, or submitted before a patient job."""
@@ -228,7 +228,27 @@ class ClassQueue:
 
     def first_not_paused_for(self, preemptor: str) -> Job | None:
         """The first job, in order, that is within its user's ceiling and was not paused for this preemptor."""
-        return self._first_of(job for job in self.jobs() if job.paused_for != preemptor)
+        return self._first_where(lambda job: job.paused_for != preemptor)
+
+    def _first_where(self, is_wanted: Callable[[Job], bool]) -> Job | None:
+        """The first of the wanted jobs, in order, that is within its user's ceiling; it reads no more than it needs."""
+        if self._chosen is None:
+            if self.first_key() is None:
+                return None
+            if is_wanted(first := self.first()):
+                return first
+        best: tuple[int, _Row] | None = None
+        for used, user in sorted((self._use_by_user.get(user, 0), user) for user in self._waiting.users):
+            if best is not None and used > best[0]:
+                break
+            rows = self._waiting.users[user] if self.has_room_for(user) else ()
+            for row in islice(rows, self._next.get(user, 0), None):
+                if best is not None and row > best[1]:
+                    break
+                if row[1] not in self._out and is_wanted(row[2]):
+                    best = used, row
+                    break
+        return None if best is None else best[1][2]
 
     def _first_of(self, jobs: Iterable[Job]) -> Job | None:
         """The first of these jobs, in order, that is within its user's ceiling."""
