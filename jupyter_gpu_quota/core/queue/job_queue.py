@@ -72,10 +72,10 @@ class WaitingJobs:
 
     def drop(self, job: Job) -> None:
         rows = self.users[job.user]
-        del rows[bisect_left(rows, (job.submitted_at, job.id))]
+        submitted_at, *_ = rows.pop(bisect_left(rows, (job.submitted_at, job.id)))
         if not rows:
             del self.users[job.user]
-        if job.submitted_at == self._oldest_at:
+        if submitted_at == self._oldest_at:
             self._oldest_at = None
         self.count -= 1
 
