@@ -418,7 +418,8 @@ def test_reports_that_an_api_process_with_a_slower_clock_stored_are_taken(behind
     world.turn(2)
     leadership = Leadership(world.store, lambda: world.now, holder="first")
     fenced = FencedStore(world.store, leadership, lambda: world.now)
-    idleness = Idleness(FollowedStore(world.store), fenced, NotificationQueue([], (), str), lambda record: None)
+    queue = NotificationQueue([], (), str)
+    idleness = Idleness(FollowedStore(world.store), fenced, queue, lambda record: None, lends_slices=True)
 
     def report(notebook: str, sequence: int, at: int) -> None:
         body = {
