@@ -52,7 +52,7 @@ def path_parts(name: str) -> tuple[str, ...]:
 
 
 def name_fault(name: str) -> str | None:
-    """What a bundle does not allow in a path, such as "has control characters"; None for an allowed one."""
+    """Why a bundle does not allow a path, such as "has control characters"; None for an allowed one."""
     if SURROGATES.search(name):
         return "is not UTF-8"
     if CONTROL.search(name):

@@ -55,20 +55,7 @@ def pack(
     more = sorted((extra or {}).items())
     found = _found_files(root, limits, dict(more), skipped, ignored_by_git)
     too_large = _too_large(f"{root} is larger than {limits.packed_bytes // MIB} MiB when packed", found)
-    with (
-        Path(into).open("wb") as raw,
-        gzip.GzipFile("", "wb", 6, _Limited(raw, limits.packed_bytes, too_large), mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for each in found:
-            if on_file is not None:
-                on_file(each.name)
-            _add_entry(archive, each.path, each.name)
-        for name, content in more:
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o644
-            archive.addfile(entry, io.BytesIO(content))
-        unpacked = archive.offset + tarfile.BLOCKSIZE
+    unpacked = _write(Path(into), found, more, limits.packed_bytes, too_large, on_file)
     size = Path(into).stat().st_size
     if unpacked > limits.most_unpacked(size):
         most = f"more than {limits.most_unpacked(size) // MIB} MiB, the most of a bundle of {size} bytes"
@@ -116,10 +103,31 @@ class _Limited:
         self.file.flush()
 
 
+def _write(
+    into: Path, found: Sequence[_Found], more: Sequence[tuple[str, bytes]], most_bytes: int, refusal: BundleRefused,
+    on_file: Callable[[str], object] | None,
+) -> int:  # fmt: skip
+    """Write the packed file, of at most ``most_bytes``. Returns the unpacked size in bytes."""
+    with (
+        into.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, _Limited(raw, most_bytes, refusal), mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for each in found:
+            if on_file is not None:
+                on_file(each.name)
+            _add_entry(archive, each.path, each.name)
+        for name, content in more:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+        return archive.offset + tarfile.BLOCKSIZE
+
+
 def _found_files(
     root: Path, limits: BundleLimits, extra: Mapping[str, bytes], skipped: list[str], ignored_by_git: list[str]
 ) -> list[_Found]:
-    """What is packed of a folder, without the files that ``extra`` replaces. Raises BundleRefused."""
+    """The files and folders to pack, without those that ``extra`` replaces. Raises BundleRefused."""
     try:
         walked = _files_to_pack(root, "", Ignored.of(root), skipped, ignored_by_git)
         found = list(islice((each for each in walked if each.name not in extra), limits.files + 1))

@@ -249,7 +249,7 @@ class SchedulingController:
     def _refresh(self, now: int, *, own: int | None = None) -> None:
         """Bring the mirror up to date. A new quota file may move devices between pools, so the inventory is read.
 
-        What fails here is tried again in the next run. ``own``: the version in which only the plan of this controller
+        A step that fails is tried again in the next run. ``own``: the version in which only the plan of this controller
         is new.
         """
         news = self.mirror.update(self.store)

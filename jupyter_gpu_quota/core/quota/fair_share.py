@@ -111,8 +111,8 @@ EXACT, ROUND = 128, 64
 def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
     """:func:`pour` with weights lowered by past use; they are computed again whenever owners have what they want.
 
-    What was given before is kept, so that a larger amount gives no owner less. Amounts are integers in parts of
-    1 / 2**EXACT milli: the denominators of exact fractions would grow with every step.
+    An owner keeps each part that it was given, so that a larger amount gives no owner less. Amounts are integers in
+    parts of 1 / 2**EXACT milli: the denominators of exact fractions would grow with every step.
     """
     given, rest, error = {part.name: 0 for part in parts}, amount << EXACT, 1 << (EXACT - ROUND)
     left = sorted(parts, key=lambda part: part.name)

@@ -45,7 +45,7 @@ def grow(pool: PoolState, builder: PlanBuilder) -> None:
 def _grow_starts(pool: PoolState, builder: PlanBuilder) -> None:
     """Extend the elastic jobs that start now: each within its project's guarantee, then all into what is left.
 
-    What is left goes to none whose pauses are used up: no other work could take it back (R54).
+    A job whose pauses are used up gets none of the rest: no other work could take it back (R54).
     """
     pieces = {job.id: (job, list(found)) for job, found in builder.started_elastic()}
     for within_guarantee in (True, False):

@@ -263,7 +263,7 @@ class Mirror:
         return found
 
     def allocations_by_device(self) -> dict[Device, list[Allocation]]:
-        """What a sampler reads: the live allocations of each device, and an empty one of each slice that is lent."""
+        """The live allocations of each device, for samplers, and an empty one of each slice that is lent."""
         found: dict[Device, list[Allocation]] = {device: [] for device in self.devices.values()}
         for held in self.allocations():
             found[self.devices[held.device]].append(held)
