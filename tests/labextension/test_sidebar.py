@@ -80,6 +80,13 @@ def test_the_form_says_that_the_folder_lacks_the_script_until_it_is_there(hub: R
     said.wait_for(state="detached")
 
 
+def test_a_submitted_job_has_notes_on_the_files_that_were_not_sent(hub: RealHub, bob: Any) -> None:
+    page = open_lab(hub, bob, "bob")
+    (hub.stage.folder / "bob" / "work" / "linked.csv").symlink_to("train.py")
+    submit(page, "true")
+    page.locator(PANEL).get_by_text("linked.csv is a link, and was left out").wait_for()
+
+
 @pytest.mark.slow
 def test_the_draft_of_the_form_survives_a_reload(hub: RealHub, bob: Any) -> None:
     page = open_lab(hub, bob, "bob")

@@ -29,6 +29,8 @@ export class Model {
   /** The idempotency keys of repeated jobs that have no answer yet, by action and job. */
   private readonly repeatKeys = new Map<string, string>();
   private readonly changeListeners = new Set<(change: Changed | null) => void>();
+  /** Sentences about files that were not sent, by job, for the jobs that this model has submitted. */
+  readonly notes = new Map<string, readonly string[]>();
   status: ServerStatus | null = null;
 
   /** `maxJobs`: how many of the newest jobs are read at the start. Jobs that change later are added. */
@@ -111,7 +113,11 @@ export class Model {
   }
 
   async submit(request: JobRequest, folder: string, signal: AbortSignal): Promise<Job> {
-    return this.withJob(await this.transport.submit(request, folder, signal));
+    const { notes, ...job } = await this.transport.submit(request, folder, signal);
+    if (notes !== undefined) {
+      this.notes.set(job.id, notes);
+    }
+    return this.withJob(job);
   }
 
   async keep(): Promise<void> {

@@ -19,6 +19,9 @@ export interface IdleState {
 
 export const NO_IDLE_STATE: IdleState = { idle: null, waiting: [], shut_down: [] };
 
+/** A job that was submitted; `notes` are sentences about the files of its folder that were not sent. */
+export type SubmittedJob = Job & { readonly notes?: readonly string[] };
+
 /** Through a notebook's server, or as a page of the hub. Every call has a time-out and throws ServiceError. */
 export interface Transport {
   readonly service: Service;
@@ -29,7 +32,7 @@ export interface Transport {
   keep(): Promise<Idle>;
   cancelWait(kernel: string): Promise<void>;
   /** Pack the folder, send it and queue the job. */
-  submit(request: JobRequest, folder: string, signal: AbortSignal): Promise<Job>;
+  submit(request: JobRequest, folder: string, signal: AbortSignal): Promise<SubmittedJob>;
   /** Notes on the files of such a job, such as a script that its folder lacks. A page of the hub sees no folder. */
   notes?(request: JobRequest, folder: string, signal: AbortSignal): Promise<readonly string[]>;
   openEvents(since: string | undefined, signal: AbortSignal): Promise<Response>;

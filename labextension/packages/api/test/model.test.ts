@@ -28,3 +28,12 @@ test('a job whose repetition has no answer is queued once, and again after an an
   expect(keys[1]).toBe(keys[0]);
   expect(new Set(keys).size).toBe(3);
 });
+
+test('a submitted job has the notes of its answer, and one without notes has none', async () => {
+  const answers = [{ id: 'a', notes: ['data is a link.'] }, { id: 'b' }];
+  const model = new Model({ submit: () => Promise.resolve(answers.shift()) } as unknown as Transport);
+  const request = { command: ['true'] } as never;
+  const jobs = [await model.submit(request, '.', new AbortController().signal), await model.submit(request, '.', new AbortController().signal)];
+  expect(jobs).toEqual([{ id: 'a' }, { id: 'b' }]);
+  expect([...model.notes]).toEqual([['a', ['data is a link.']]]);
+});

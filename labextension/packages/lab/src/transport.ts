@@ -10,8 +10,8 @@ import {
   ServiceError,
   type Idle,
   type IdleState,
-  type Job,
   type ServerStatus,
+  type SubmittedJob,
   type Transport,
 } from '@jupyter-gpu-quota/api';
 
@@ -75,7 +75,7 @@ export function labTransport(settings: ServerConnection.ISettings): Transport {
       }),
     keep: () => ask<Idle>('keep', {}),
     cancelWait: kernel => ask<void>('give-up', { kernel }),
-    submit: (request, folder, signal) => ask<Job>('jobs', { request, folder }, signal),
+    submit: (request, folder, signal) => ask<SubmittedJob>('jobs', { request, folder }, signal),
     notes: (request, folder, signal) => ask<{ notes: string[] }>('notes', { request, folder }, signal).then(({ notes }) => notes),
     openEvents: (since, signal) => stream('events', { without_devices: '1', ...(since ? { since } : {}) }, signal),
     openLog: (id, query, signal) => stream(`jobs/${encodeURIComponent(id)}/logs`, query, signal),

@@ -27,13 +27,18 @@ export function JobPanel({ id, onBack }: { id: string; onBack(): void }): JSX.El
 }
 
 function JobBody({ job }: { job: Job }): JSX.Element {
-  const trans = useTrans();
+  const { model, trans } = usePanelContext();
   return (
     <>
       <h3 className="jgq-job-title">
         {job.name} <span className={`jgq-state jgq-state-${job.state}`}>{trans.__(job.state)}</span>
       </h3>
       <StateReason job={job} />
+      {model.notes.get(job.id)?.map(note => (
+        <p key={note} className="jgq-note">
+          {note}
+        </p>
+      ))}
       <JobActions job={job} />
       <JobDetails job={job} />
       <MetricCharts job={job} />
