@@ -51,7 +51,10 @@ def counted_milli(job: Job, state: State) -> int:
 
 
 def is_demand(job: Job, state: State) -> bool:
-    """Whether a job is running or queued work that could start in an empty pool, or has devices reserved (R25)."""
+    """Whether a job is running or queued work that could start in an empty pool, or has devices reserved (R25).
+
+    A reservation above a lowered limit, ceiling or quota ends before the division (R12).
+    """
     owner = state.policy.projects.get(job.project)
     if owner is None or job.target not in ("running", "paused"):
         return False
@@ -63,7 +66,7 @@ def is_demand(job: Job, state: State) -> bool:
     within = all(one is None or job.milli <= one for one in ceilings)
     kept = state.reserved.get(job.id)
     has_reserved = kept is not None and not state.is_lost(kept)
-    return job.runs or job.leaves or has_reserved or (within and fits_empty(job, state))
+    return job.runs or job.leaves or (within and (has_reserved or fits_empty(job, state)))
 
 
 def wanted_of(project: Owner, state: State, pool: str) -> int:
@@ -85,7 +88,7 @@ def _by_user(jobs: Iterable[Job], state: State) -> dict[str, int]:
         milli = counted_milli(job, state)
         if not job.preemptible:
             quota = left.setdefault(job.project, state.policy.project(job.project).of(job.pool).training)
-            milli = milli if job.runs else min(milli, max(0, quota))
+            milli = milli if job.runs or job.leaves else min(milli, max(0, quota))
             left[job.project] = quota - milli
         found[job.user] = found.get(job.user, 0) + milli
     return found

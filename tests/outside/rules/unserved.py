@@ -170,10 +170,13 @@ def _taken_over(step: Step) -> Found:
 
 
 def _goes_to_notebook(step: Step, loser: Job, kept: Reservation) -> bool:
-    """R6: whether a notebook gets devices that were reserved for a borrower of notebook quota."""
+    """R6, R26: whether a notebook gets devices reserved for a borrower, or for a claim of a project above its quota."""
     given = [one.placements for one in step.giving() if one.workload in step.before.notebooks]
     devices = {part.device for parts in given for part in parts}
-    return not devices.isdisjoint(one.device for one in kept.placements) and may_borrow(loser, step.before)
+    jobs, milli = step.before.in_pool(loser.pool), Ledger(step.before).milli
+    use = sum(milli.get(job.id, 0) for job in jobs if job.project == loser.project)
+    may_take = may_borrow(loser, step.before) or use > _quota(step, loser)
+    return may_take and not devices.isdisjoint(one.device for one in kept.placements)
 
 
 def _quota(step: Step, job: Job) -> int:

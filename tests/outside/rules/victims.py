@@ -96,7 +96,10 @@ def _fits(step: Step, claim: Claim, room: Room) -> bool:
     if was is not None and was.workload != job.id:
         beside = set() if may_enter(step, job, was) else given  # it has its place beside what is reserved there
         take(left, (one for one in was.placements if one.device in beside or one.device not in given))
-    enters = kept is not None and may_enter(step, job, kept) and not entered_by_right(step, kept)
+    passed = (
+        was is not None and kept is not None and was.workload != kept.workload
+    )  # devices unknown at the claim's turn
+    enters = kept is not None and not passed and may_enter(step, job, kept) and not entered_by_right(step, kept)
     if kept is not None and kept.workload != job.id and not enters:
         known = {one.device for one in was.placements} if was is not None and was.workload != job.id else set()
         take(left, (one for one in kept.placements if one.device not in given | known))

@@ -20,7 +20,7 @@ MAX_CANDIDATES = 12
 MAX_WORK_ON_SLOT = 200
 """Work of the search on one slot: room tests, and the places tried in them."""
 MAX_CHOICES = 500
-"""Choices of whole devices that are tried in one walk, on nodes with more candidates than :data:`MAX_CANDIDATES`."""
+"""Choices of whole devices that are tried in one walk, on nodes where the search of the cheapest set takes too long."""
 
 
 class SlotSets:
@@ -81,7 +81,7 @@ class SlotSets:
         found = self._among_few(slot, few) if len(few) <= MAX_CANDIDATES else None
         if found is None and (len(few) > MAX_CANDIDATES or self.was_cut_short):
             found = self._all_of(slot, self._in_order(slot, seen))
-        if found is None and len(seen) > MAX_CANDIDATES and self.slots.per_rank > 1:
+        if found is None and (len(seen) > MAX_CANDIDATES or self.was_cut_short) and self.slots.per_rank > 1:
             found = self._on_whole_devices(slot, seen, room)
         return found
 
