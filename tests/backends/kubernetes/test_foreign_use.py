@@ -22,9 +22,9 @@ PUBLISHED = PublishedDevice(
 )  # fmt: skip
 
 
-def claim(memory: str | None, device: str = "gpu-0") -> dict[str, Any]:
+def claim(memory: str | None, device: str = "gpu-0", **more: Any) -> dict[str, Any]:
     consumed = {} if memory is None else {"consumedCapacity": {"memory": memory}}
-    result = {"driver": "gpu.nvidia.com", "pool": "n", "device": device, **consumed}
+    result = {"driver": "gpu.nvidia.com", "pool": "n", "device": device, **consumed, **more}
     return {"status": {"allocation": {"devices": {"results": [result]}}}}
 
 
@@ -37,6 +37,8 @@ def claim(memory: str | None, device: str = "gpu-0") -> dict[str, Any]:
         pytest.param([claim("1Mi")], {"n/gpu-0": 1}, id="an amount is rounded up"),
         pytest.param([claim(None)], {"n/gpu-0": 1000}, id="a claim without an amount has the whole device"),
         pytest.param([claim(None), claim("1Mi")], {"n/gpu-0": 1000}, id="no device has more than all"),
+        pytest.param([claim(None, adminAccess=True)], {}, id="a claim with admin access has nothing of it"),
+        pytest.param([claim(None, adminAccess=False)], {"n/gpu-0": 1000}, id="a claim without admin access"),
         pytest.param([claim("1Mi", "gpu-7")], {}, id="a device that is not published"),
     ],
 )
@@ -49,8 +51,8 @@ def slot(index: int, **more: Any) -> Device:
     return Device(**{**fields, "pool": "p", **more})
 
 
-def pod(gpus: int, **metadata: Any) -> dict[str, Any]:
-    containers = [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}, {"name": "d"}]
+def pod(gpus: int, resource: str = "nvidia.com/gpu", **metadata: Any) -> dict[str, Any]:
+    containers = [{"name": "c", "image": "i", "resources": {"limits": {resource: str(gpus)}}}, {"name": "d"}]
     return kept_of_pod({"metadata": {"name": "x", **metadata}, "spec": {"nodeName": "n", "containers": containers}})
 
 
@@ -75,9 +77,15 @@ def test_requests_of_others_take_the_last_slots_that_our_work_does_not_have() ->
 
 def test_a_mig_instance_of_others_takes_one_of_its_profile() -> None:
     instances = [slot(index, id=f"n/mig-{profile}-0") for index, profile in enumerate(("1g.10gb", "3g.40gb"), 1)]
-    foreign = pod(0)
-    foreign["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.10gb": "1"}
+    foreign = pod(1, "nvidia.com/mig-1g.10gb")
     assert counted_by_others([foreign], dict.fromkeys([slot(0), *instances], ())) == {"n/mig-1g.10gb-0": 1000}
+
+
+def test_a_device_of_a_sidecar_of_others_is_used() -> None:
+    sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"nodeName": "n", "containers": [{"name": "c"}], "initContainers": [sidecar]}
+    found = kept_of_pod({"metadata": {"name": "x"}, "spec": spec})
+    assert counted_by_others([found], {slot(0): []}) == {"n/0": 1000}
 
 
 def test_a_pod_without_a_request_takes_nothing() -> None:

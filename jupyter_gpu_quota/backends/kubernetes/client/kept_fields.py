@@ -13,6 +13,7 @@ from typing import Any
 from ...rendering.cluster_names import ATTEMPT, GIVEN_UP, HUB, JOB, OVER_LIMIT, RANK, SIMULATED_GPUS, STOP_REASON
 from ...rendering.plugin_resources import MODEL_LABEL, is_gpu_resource, resource_of_label
 from ...rendering.pods import CONTAINER
+from ..devices.pod_requests import requests_of
 
 Json = dict[str, Any]
 
@@ -49,11 +50,11 @@ def kept_of_record(record: Json) -> Json:
 
 
 def kept_of_pod(pod: Json) -> Json:
-    """Of a pod of the cluster: whose it is, and the GPUs that a device plugin gave it."""
-    limits = [each.get("resources", {}).get("limits") or {} for each in pod["spec"]["containers"]]
-    gpus = [{name: given[name] for name in filter(is_gpu_resource, given)} for given in limits]
-    containers = [{"resources": {"limits": each}} for each in gpus if each]
-    return {"metadata": _version_of(pod), "spec": {"nodeName": _node_of(pod), "containers": containers}}
+    """Of a pod of the cluster: whose it is, and what it requests of its node."""
+    return {
+        "metadata": _version_of(pod),
+        "spec": {"nodeName": _node_of(pod), "requests": requests_of(pod["spec"])},
+    }
 
 
 def kept_of_claim(claim: Json) -> Json:

@@ -6,7 +6,6 @@ counted as used, from the last one on.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 from ....core.model import WHOLE_DEVICE, Device
 from ...protocol import DeviceUsers
 from ...rendering.cluster_names import HUB
-from ...rendering.plugin_resources import is_gpu_resource, resource_of
+from ...rendering.plugin_resources import resource_of
 from .inventory import MIB, PublishedDevice, not_allocatable
-from .quantities import exact, whole
+from .pod_requests import requested_on_nodes
+from .quantities import exact
 
 Json = dict[str, Any]
 
@@ -28,14 +28,17 @@ def is_ours(found: Json, hub: str, namespace: str) -> bool:
 
 
 def claimed_by_others(claims: Iterable[Json], published: Iterable[PublishedDevice]) -> dict[str, int]:
-    """Milli-GPU by device id, rounded up, of these claims of others. A claim without an amount has the whole device."""
+    """Milli-GPU by device id, rounded up, of these claims of others. A claim without an amount has the whole device.
+
+    One with admin access, such as that of a monitor, takes nothing of it.
+    """
     devices = {(each.driver, each.pool, each.name): each for each in published}
     found: dict[str, int] = {}
     for claim in claims:
         allocation = claim.get("status", {}).get("allocation") or {}
         for result in allocation.get("devices", {}).get("results", ()):
             device = devices.get((result["driver"], result["pool"], result["device"]))
-            if device is not None:
+            if device is not None and not result.get("adminAccess"):
                 amount = _milli(result.get("consumedCapacity", {}).get("memory"), device)
                 id = f"{device.node}/{device.name}"
                 found[id] = min(WHOLE_DEVICE, found.get(id, 0) + amount)
@@ -54,17 +57,10 @@ def counted_by_others(pods: Iterable[Json], users: DeviceUsers, nodes: Iterable[
 
     So many devices of these nodes that their plugins do not give, since they are unhealthy, count as used by others.
     """
-    requested = Counter(
-        {
-            (node["metadata"]["name"], resource): number
-            for node in nodes
-            for resource, number in not_allocatable(node).items()
-        }
-    )
-    for pod in pods:
-        for container in pod["spec"]["containers"]:
-            for resource, number in _requested(container).items():
-                requested[pod["spec"]["nodeName"], resource] += number
+    requested = requested_on_nodes(pods)
+    for node in nodes:
+        for resource, number in not_allocatable(node).items():
+            requested[node["metadata"]["name"], resource] += number
     slots = [device for device in users if device.uuid is None and not users[device]]
     found: dict[str, int] = {}
     for device in sorted(slots, key=lambda each: each.index, reverse=True):
@@ -73,11 +69,6 @@ def counted_by_others(pods: Iterable[Json], users: DeviceUsers, nodes: Iterable[
             requested[key] -= 1
             found[device.id] = WHOLE_DEVICE
     return found
-
-
-def _requested(container: Mapping[str, Any]) -> dict[str, int]:
-    limits = container["resources"].get("limits", {})
-    return {name: whole(limits[name]) for name in limits if is_gpu_resource(name)}
 
 
 def changed_use(devices: Iterable[Device], use: Mapping[str, int]) -> dict[str, int]:
