@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +16,7 @@ from .client.kept_fields import kept_of_claim, kept_of_node, kept_of_pod
 from .client.loop_thread import LoopThread
 from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours
 from .devices.inventory import PublishedDevice, inventory, published_devices
+from .devices.other_requests import OtherRequests
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
 from .jobs.jobs import KubernetesJobs
@@ -50,6 +52,7 @@ class KubernetesBackend:
         self._slices = Informer(self._server, "/apis/resource.k8s.io/v1/resourceslices")
         self._claims = Informer(self._server, "/apis/resource.k8s.io/v1/resourceclaims", kept=kept_of_claim)
         self._all_pods = Informer(self._server, "/api/v1/pods", kept=kept_of_pod, fieldSelector=PRESENT)
+        self._other_requests = OtherRequests(settings.hub, settings.namespace)
         self._fence_server = ApiServer(kubeconfig, context)
         fence = ClusterFence(self._fence_server, settings.namespace)
         self.jobs = KubernetesJobs(
@@ -90,11 +93,12 @@ class KubernetesBackend:
 
     def _inventory(self) -> Inventory | None:
         """The inventory by the newest lists and watches; None while there is none."""
-        if not (self._nodes.is_synced and self._slices.is_synced):
+        if not all(each.is_synced for each in (self._nodes, self._slices, self._all_pods)):
             return None
         nodes, slices = list(self._nodes.objects.values()), list(self._slices.objects.values())
-        known = self._settings
-        return inventory(nodes, slices, known.driver, known.fractions, known.topology_labels)
+        known, pods = self._settings, list(self._all_pods.objects.values())
+        others = self._other_requests.read(nodes, pods, time.monotonic())
+        return inventory(nodes, slices, known.driver, known.fractions, known.topology_labels, others)
 
     def _published(self) -> dict[str, PublishedDevice] | None:
         """The devices of the driver by UUID; None while they are not known."""

@@ -52,7 +52,7 @@ def kept_of_record(record: Json) -> Json:
 def kept_of_pod(pod: Json) -> Json:
     """Of a pod of the cluster: whose it is, and what it requests of its node."""
     return {
-        "metadata": _version_of(pod),
+        "metadata": _version_of(pod, (HUB, JOB)),
         "spec": {"nodeName": _node_of(pod), "requests": requests_of(pod["spec"])},
     }
 
@@ -93,10 +93,10 @@ def _metadata(found: Json, labels: Iterable[str], annotations: Iterable[str] = (
     }
 
 
-def _version_of(found: Json) -> Json:
+def _version_of(found: Json, labels: Iterable[str] = (HUB,)) -> Json:
     metadata = found["metadata"]
     kept = {name: metadata[name] for name in OF_VERSION if name in metadata}
-    return {**kept, "labels": _picked(metadata.get("labels") or {}, (HUB,))}
+    return {**kept, "labels": _picked(metadata.get("labels") or {}, labels)}
 
 
 def _picked(found: Json, names: Iterable[str]) -> Json:

@@ -41,12 +41,13 @@ class PublishedDevice:
 
 def inventory(
     nodes: Iterable[Json], slices: Iterable[Json], driver: str, fractions: str = "auto",
-    topology_labels: Sequence[str] = (),
+    topology_labels: Sequence[str] = (), others: Mapping[tuple[str, str], int] | None = None,
 ) -> Inventory:  # fmt: skip
     """Every node with devices, and its devices: published ones, or else those that a device plugin counts.
 
     With ``fractions`` ``dra`` the devices of a plugin are not used, with ``reservation`` those of a driver.
-    ``topology_labels`` have the names of a node's groups of close nodes, the closest group first.
+    ``topology_labels`` have the names of a node's groups of close nodes, the closest group first. ``others``: milli-CPU
+    and MiB that jobs do not get, by node and resource.
     """
     published: dict[str, list[PublishedDevice]] = {}
     for each in published_devices(slices, driver):
@@ -59,7 +60,7 @@ def inventory(
             devices = devices or _counted(node)
         if devices:
             why = why_not_ready(node)
-            found_nodes.append(_node(node, topology_labels))
+            found_nodes.append(_node(node, topology_labels, others or {}))
             found_devices += [replace(each, trouble=why) for each in devices] if why else devices
     return Inventory(tuple(found_nodes), tuple(found_devices))
 
@@ -179,16 +180,26 @@ def _simulated(node: str, index: int) -> Device:
     )  # fmt: skip
 
 
-def _node(node: Json, topology_labels: Sequence[str]) -> Node:
+def _node(node: Json, topology_labels: Sequence[str], others: Mapping[tuple[str, str], int]) -> Node:
     """A node; one that is not ready, or cordoned, takes no new work."""
-    name, status = node["metadata"]["name"], node.get("status", {})
-    allocatable: Mapping[str, str] = status.get("allocatable", {})
+    name = node["metadata"]["name"]
+    left = {resource: _left(size, others.get((name, resource), 0)) for resource, size in size_of(node).items()}
     return Node(
-        id=name, name=name, cpu_milli=milli(allocatable.get("cpu", "0")),
-        memory_mib=whole(allocatable.get("memory", "0")) // MIB,
+        id=name, name=name, cpu_milli=left["cpu"], memory_mib=left["memory"],
         schedulable=not why_not_ready(node) and not node["spec"].get("unschedulable", False),
         topology=_topology(node["metadata"].get("labels") or {}, topology_labels),
     )  # fmt: skip
+
+
+def size_of(node: Json) -> dict[str, int]:
+    """The milli-CPU and MiB that pods may request on a node; 0 where it does not state them."""
+    allocatable = node.get("status", {}).get("allocatable", {})
+    return {"cpu": milli(allocatable.get("cpu", "0")), "memory": whole(allocatable.get("memory", "0")) // MIB}
+
+
+def _left(size: int, others: int) -> int:
+    """What others leave; at least 1, since 0 is an amount that is not stated."""
+    return max(1, size - others) if size else 0
 
 
 def _topology(labels: Mapping[str, str], topology_labels: Sequence[str]) -> tuple[str, ...]:
