@@ -15,6 +15,7 @@ from jupyter_gpu_quota.backends.kubernetes.devices.quantities import exact, mill
 from jupyter_gpu_quota.backends.protocol import Inventory
 from jupyter_gpu_quota.backends.rendering.cluster_names import SIMULATED_GPUS
 from jupyter_gpu_quota.backends.rendering.plugin_resources import can_be_shared, resource_of
+from jupyter_gpu_quota.core.model import Health
 
 DRIVER = "gpu.nvidia.com"
 MEMORY = "81559Mi"
@@ -194,6 +195,27 @@ def test_devices_of_a_node_that_is_not_ready_say_why_and_since_when(condition: d
 def test_whether_parts_of_a_device_can_be_claimed(given: dict[str, Any], why: str) -> None:
     (found,) = published_devices([resource_slice(given)])
     assert (found.is_shareable, why in found.why_not_shareable) == (not why, True)
+
+
+@pytest.mark.parametrize(
+    ("taints", "trouble"),
+    [
+        pytest.param([], None, id="without taints"),
+        pytest.param([{"key": "gpu.nvidia.com/note", "effect": "None"}], None, id="one that only informs"),
+        pytest.param(
+            [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoExecute"}], "gpu.nvidia.com/xid=79:NoExecute",
+            id="one that ends pods",
+        ),
+        pytest.param(
+            [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}], "a:NoSchedule, b:NoExecute",
+            id="several",
+        ),
+    ],
+)  # fmt: skip
+def test_a_device_with_a_taint_is_unhealthy(taints: list[dict[str, str]], trouble: str | None) -> None:
+    (found,) = inventory([node("gpu01", 8)], [resource_slice(device(taints=taints))]).devices
+    health = Health.UNHEALTHY if trouble else Health.HEALTHY
+    assert (found.health, found.trouble) == (health, trouble and f"it is tainted: {trouble}")
 
 
 def test_a_device_without_a_uuid_or_memory_is_left_out() -> None:

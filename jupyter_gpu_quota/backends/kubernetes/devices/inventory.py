@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....core.model import Device, Node
+from ....core.model import Device, Health, Node
 from ...protocol import Inventory
 from ...rendering.cluster_names import SIMULATED_GPUS
 from ...rendering.plugin_resources import MODEL_LABEL, device_id, is_gpu_resource, model_of
 from .quantities import milli, whole
+from .taints import repelling
 
 Json = dict[str, Any]
 
@@ -26,7 +27,10 @@ NAME_OF_MODEL = ("productName", "model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
-    """One device of a ResourceSlice. ``is_shareable``: several claims may each take a part of its memory."""
+    """One device of a ResourceSlice. ``is_shareable``: several claims may each take a part of its memory.
+
+    ``taints``: those that keep jobs away, or end them.
+    """
 
     driver: str
     pool: str
@@ -37,6 +41,7 @@ class PublishedDevice:
     memory_mib: int
     is_shareable: bool
     why_not_shareable: str = ""
+    taints: tuple[str, ...] = ()
 
 
 def inventory(
@@ -92,6 +97,7 @@ def _published_device(spec: Json, device: Json, fractions: str) -> PublishedDevi
     return PublishedDevice(
         driver=spec["driver"], pool=spec["pool"]["name"], name=device["name"], node=spec["nodeName"], uuid=uuid,
         model=model, memory_mib=whole(memory["value"]) // MIB, is_shareable=not why, why_not_shareable=why,
+        taints=tuple(repelling(device)),
     )  # fmt: skip
 
 
@@ -112,10 +118,17 @@ def _published(devices: Iterable[PublishedDevice]) -> list[Device]:
     return [
         Device(
             id=f"{each.node}/{each.name}", node=each.node, index=index, model=each.model, memory_mib=each.memory_mib,
-            pool=None, uuid=each.uuid,
+            pool=None, uuid=each.uuid, **_health(each),
         )
         for index, each in enumerate(sorted(devices, key=lambda each: each.name))
     ]  # fmt: skip
+
+
+def _health(device: PublishedDevice) -> Json:
+    """kube-scheduler gives no claim of a job a tainted device."""
+    if not device.taints:
+        return {}
+    return {"health": Health.UNHEALTHY, "trouble": f"it is tainted: {', '.join(device.taints)}"}
 
 
 def _simulated_devices(node: Json) -> list[Device]:

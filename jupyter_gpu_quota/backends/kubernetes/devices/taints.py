@@ -1,4 +1,4 @@
-"""Which taints of a node the pods of jobs do not tolerate. Pure: taints and tolerations as the API server has them."""
+"""Taints of nodes that the pods of jobs do not tolerate, and of devices. Pure: all as the API server has them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def untolerated(node: Json, tolerations: Sequence[Json]) -> list[str]:
         and not taint["key"].startswith(OF_KUBERNETES)
         and not any(_tolerates(each, taint) for each in tolerations)
     ]
+
+
+def repelling(device: Json) -> list[str]:
+    """The taints of a device that keep claims without tolerations, such as those of jobs, away, or end their pods."""
+    return [_text(taint) for taint in device.get("taints") or () if taint["effect"] in REPELLING_EFFECTS]
 
 
 def _text(taint: Json) -> str:
