@@ -8,7 +8,7 @@ first process of a namespace would ignore it.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from ...core.model import WHOLE_DEVICE, Device, Placement
 from .cluster_names import FENCING, FINALIZER, RANK, USERNAME, attempt_labels, attempt_name, pod_name
 from .plugin_resources import limits_of
 from .shares import GATES, VISIBLE, ReservedShare, reserved_share
-from .site_fields import SiteFieldClash, both, merged
+from .site_fields import SiteFieldClash, both, merged, without
 from .variables import rank_environment
 
 Json = dict[str, Any]
@@ -89,7 +89,8 @@ class DataMount(Protocol):
 class RankOfJob:
     """One rank to start; ``devices`` are those of the whole attempt, ``claim`` is its resource claim, if it has one.
 
-    ``image`` and ``python`` are those of its environment, None where that names none.
+    ``secrets`` are the names of its secret variables. ``image`` and ``python`` are those of its environment, None where
+    that names none.
     """
 
     job: str
@@ -101,7 +102,7 @@ class RankOfJob:
     placements: Sequence[Placement]
     devices: Sequence[Device]
     variables: Mapping[str, str] = field(default_factory=dict)
-    has_secrets: bool = False
+    secrets: Collection[str] = ()
     directory: str = "."
     has_code: bool = False
     user: str | None = None
@@ -233,9 +234,11 @@ def _container(one: RankOfJob, settings: PodSettings) -> Json:
     }
     if _reserved(one, settings) is not None:
         own["env"].append(VISIBLE)
-    if one.has_secrets:
+    site = settings.container
+    if one.secrets:  # a default of the site in env would replace one of envFrom
         own["envFrom"] = [{"secretRef": {"name": attempt_name(one.job, one.attempt)}}]
-    return merged(own, settings.container, SITE_CONTAINER)
+        site = {**site, "env": without(site.get("env") or (), one.secrets)}
+    return merged(own, site, SITE_CONTAINER)
 
 
 def _environment(one: RankOfJob, settings: PodSettings) -> dict[str, str]:

@@ -7,7 +7,7 @@ refused. Any other value of the site replaces ours.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 Json = dict[str, Any]
@@ -57,6 +57,11 @@ def both(ours: Iterable[Any], site: Iterable[Any], name: str, setting: str) -> l
         if (found := _name(each, key)) in taken:
             raise SiteFieldClash(f"{setting} has an entry of {name} with the {key} {found}, which the pod has already")
     return [*ours, *site]
+
+
+def without(variables: Iterable[Any], names: Collection[str]) -> list[Any]:
+    """The variables of a container that have none of these names."""
+    return [each for each in variables if _name(each, "name") not in names]
 
 
 def _name(item: Any, key: str) -> str:

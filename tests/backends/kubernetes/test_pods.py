@@ -52,7 +52,7 @@ def one_rank(**more: Any) -> RankOfJob:
 
 def test_a_rank_on_a_whole_gpu_is_this_pod() -> None:
     one = one_rank(variables={"EPOCHS": "3", "NVIDIA_VISIBLE_DEVICES": "all"}, directory="src", has_code=True,
-                   has_secrets=True, user="ann", cpu_milli=4000, memory_mib=8192)  # fmt: skip
+                   secrets=("TOKEN",), user="ann", cpu_milli=4000, memory_mib=8192)  # fmt: skip
     assert rank_pod(one, SETTINGS, OWNER) == {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -44,6 +44,15 @@ def test_a_site_s_variables_are_defaults_of_those_of_the_job() -> None:
     assert container_of(env=[extra, path])["env"] == [extra, path, *plain], "Kubernetes takes the last one of a name"
 
 
+def test_a_site_s_variable_is_a_default_of_a_secret_of_the_job() -> None:
+    """Kubernetes takes a variable of env rather than one of envFrom, where secrets are."""
+    token, proxy = ({"name": name, "value": "site"} for name in ("HF_TOKEN", "HTTPS_PROXY"))
+    site = replace(SETTINGS, container={"env": [token, proxy]})
+    plain = container_of()["env"]
+    (found,) = rank_pod(one_rank(secrets=("HF_TOKEN",)), site, OWNER)["spec"]["containers"]
+    assert found["env"] == [proxy, *plain]
+
+
 def test_a_sidecar_of_a_site_does_not_replace_the_job() -> None:
     spec = rank_pod(one_rank(), replace(SETTINGS, pod={"containers": [{"name": "proxy"}]}), OWNER)["spec"]
     assert [each["name"] for each in spec["containers"]] == ["job", "proxy"]

@@ -267,7 +267,7 @@ class KubernetesJobs:
         return RankOfJob(
             job=order.job, attempt=order.attempt, rank=rank, ranks=order.ranks, fencing=order.fencing,
             command=order.command, placements=order.placements, devices=order.devices, variables=order.variables,
-            has_secrets=bool(without_ours(order.secrets)), directory=order.directory,
+            secrets=tuple(without_ours(order.secrets)), directory=order.directory,
             has_code=order.bundle is not None, user=order.run_as, cpu_milli=order.cpu_milli,
             memory_mib=order.memory_mib,
             claim=pod_name(order.job, order.attempt, rank) if has_claim else None, image=order.image,
