@@ -44,6 +44,15 @@ http://{{ include "gpu-quota.fullname" . }}.{{ .Release.Namespace }}:{{ .Values.
 {{- end -}}
 {{- end -}}
 
+{{/* The hub's name in the labels of pods, for agents. */}}
+{{- define "gpu-quota.hubName" -}}
+{{- if .Values.memberOf.cluster }}
+{{- required "agent.enabled needs memberOf.hub in a further cluster: settings.hub of the hub's release, local by default" .Values.memberOf.hub }}
+{{- else -}}
+{{ .Values.settings.hub | default "local" }}
+{{- end -}}
+{{- end -}}
+
 {{/* The user name of the agents' service account. */}}
 {{- define "gpu-quota.agentAccount" -}}
 system:serviceaccount:{{ include "gpu-quota.agentNamespace" . }}:{{ include "gpu-quota.fullname" . }}-agent

@@ -67,9 +67,14 @@ def test_helm_lint_is_strict_and_finds_nothing(example: str) -> None:
         pytest.param(["--set", "clusters[0].name=west"], "clusters/0", id="a cluster without credentials"),
         pytest.param(["--set", "memberOf.cluster=West"], "memberOf/cluster", id="a name of a cluster that is none"),
         pytest.param(
-            ["--set", "memberOf.cluster=west", "--set", "agent.enabled=true"],
+            ["--set", "memberOf.cluster=west", "--set", "agent.enabled=true", "--set", "memberOf.hub=prod"],
             "agent.enabled needs memberOf.serviceUrl",
             id="agents without the address of the service",
+        ),
+        pytest.param(
+            ["--set", "memberOf.cluster=west", "--set", "agent.enabled=true", "--set", "memberOf.serviceUrl=https://h"],
+            "agent.enabled needs memberOf.hub",
+            id="agents without the name of the hub",
         ),
     ],
 )
@@ -184,7 +189,10 @@ WEST = (
 )  # fmt: skip
 
 
-AGENTS_OF_WEST = ("--set", "agent.enabled=true", "--set", "memberOf.serviceUrl=https://hub/services/gpu-quota")
+AGENTS_OF_WEST = (
+    "--set", "agent.enabled=true", "--set", "memberOf.serviceUrl=https://hub/services/gpu-quota", "--set",
+    "memberOf.hub=prod",
+)  # fmt: skip
 
 
 def test_a_further_cluster_has_its_credentials_and_its_volume_in_the_pods_of_the_service() -> None:
@@ -222,7 +230,7 @@ def test_in_a_further_cluster_the_chart_has_no_service() -> None:
     ]
     assert {each["name"] for each in verifies["subjects"]} == {"gpu-quota-api", "gpu-quota-controllers"}
     (agent,) = kinds(found, "DaemonSet")
-    assert {"--cluster=west", "--url=https://hub/services/gpu-quota"} <= set(container(agent)["command"])
+    assert {"--cluster=west", "--hub=prod", "--url=https://hub/services/gpu-quota"} <= set(container(agent)["command"])
     (token, *_) = agent["spec"]["template"]["spec"]["volumes"]
     assert token["projected"]["sources"][0]["serviceAccountToken"]["audience"] == audience_of("west")
 
