@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -104,3 +104,17 @@ class LoopThread:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+async def all_of(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines at once until all have ended, and then raise the first error.
+
+    The pods of a gang would otherwise wait for each other behind thousands of requests for other jobs.
+    """
+    found = await asyncio.gather(*coroutines, return_exceptions=True)
+    results = []
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+        results.append(each)
+    return results

@@ -15,10 +15,9 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
 
 from ....bundle import BundleRefused
 from ....core.facts import RankFact
@@ -32,7 +31,7 @@ from ...rendering.site_fields import SiteFieldClash
 from ...rendering.variables import without_ours
 from ..client.api_server import ApiServer, Json, NotFound, Refused, RequestFailed, Unavailable
 from ..client.fencing import ClusterFence
-from ..client.loop_thread import LoopThread
+from ..client.loop_thread import LoopThread, all_of
 from ..devices.inventory import PublishedDevice
 from ..devices.shares import NotClaimable, claimed_parts
 from .attempt_facts import AttemptFacts, Keep, Rank
@@ -55,7 +54,6 @@ from .verdicts import CACHE_S, CLUSTER_S, SHOWN_S, SLOW_S, Verdicts
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 FENCE_TIMEOUT_S = 30.0
 PUBLISH_EVERY_S, PUBLISH_REST = 2.0, 4.0
@@ -478,20 +476,6 @@ class KubernetesJobs:
             self._news |= {(fact.job, fact.attempt, fact.rank): None for fact in new}
         if new:
             self._on_change()
-
-
-async def all_of(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines at once until all have ended, and then raise the first error.
-
-    The pods of a gang would otherwise wait for each other behind thousands of requests for other jobs.
-    """
-    found = await asyncio.gather(*coroutines, return_exceptions=True)
-    results = []
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-        results.append(each)
-    return results
 
 
 def _has_ended(fact: RankFact) -> bool:
