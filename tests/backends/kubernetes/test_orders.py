@@ -84,6 +84,16 @@ class MemoryServer:
         return {path.rpartition("/")[2]: found for path, found in self.objects.items() if f"/{kind}/" in path}
 
 
+class MemoryFence:
+    """The number in the cluster."""
+
+    server, newest = None, 0
+
+    async def raise_to(self, fencing: int) -> int:
+        self.newest = max(self.newest, fencing)
+        return self.newest
+
+
 class OrdersWorld:
     """The jobs of one leader, and the server."""
 
@@ -93,6 +103,14 @@ class OrdersWorld:
             self.server, self.thread, None, JobVolume(str(folder)), SETTINGS, lambda: None, dict, lambda node: None,  # type: ignore[arg-type]
         )  # fmt: skip
         self.jobs._fencing = 1
+
+    def fence(self, fence: MemoryFence, fencing: int) -> None:
+        """Take over, where all that there is was read."""
+
+        async def nothing(server: object) -> None: ...
+
+        self.jobs._fence, self.jobs.objects.read_all = fence, nothing  # type: ignore[assignment,method-assign]
+        self.jobs.fence(fencing)
 
     def open(self, gate: asyncio.Event) -> None:
         self.thread.call(self._set(gate), 5.0)
@@ -293,17 +311,7 @@ def test_only_the_leader_keeps_ends_and_a_new_one_keeps_those_that_it_saw_before
     known = standby.thread.call(standby.jobs.facts.statuses("K", 1), 5.0)
     assert "ended_at" in known[0] and volume.ended("K", 1, 0) is None, "a comparison before the term changes nothing"
 
-    class Fence:
-        server = None
-
-        async def raise_to(self, fencing: int) -> int:
-            return fencing
-
-    async def nothing(server: object) -> None:
-        """All that there is was read."""
-
-    standby.jobs._fence, standby.jobs.objects.read_all = Fence(), nothing  # type: ignore[assignment,method-assign]
-    standby.jobs.fence(2)
+    standby.fence(MemoryFence(), 2)
     until(lambda: {fact.job for fact in standby.jobs.observe() if fact.ended_at is not None} == {"J", "K"})
     assert volume.ended("J", 1, 0) is not None and volume.ended("K", 1, 0) is not None
 
@@ -315,6 +323,17 @@ def test_a_leader_that_sees_the_object_of_a_newer_one_leads_no_more(world: Order
     assert world.jobs.fencing == 1
     follow(standby, world)
     assert (world.jobs.fencing, standby.jobs.fencing) == (0, 2)
+
+
+def test_a_process_with_a_lower_number_than_the_one_in_the_cluster_does_not_lead(
+    world: OrdersWorld, standby: OrdersWorld
+) -> None:
+    fence = MemoryFence()
+    standby.fence(fence, 7)
+    with pytest.raises(OSError, match="leader 5 was replaced: the newest in the cluster is 7"):
+        world.fence(fence, 5)
+    standby.fence(fence, 5)
+    assert (world.jobs.fencing, standby.jobs.fencing) == (0, 7), "a lower number than its own changes nothing"
 
 
 def test_every_rank_of_a_gang_that_is_stopped_before_it_started_ends(world: OrdersWorld) -> None:

@@ -160,7 +160,10 @@ class KubernetesJobs:
         self._thread.run(("remove outputs", job), partial(self._remove_outputs, job))
 
     def fence(self, fencing: int) -> None:
-        """Store the number, wait until the API server refuses lower ones, and read again what there is."""
+        """Store the number, wait until the API server refuses lower ones, and read again what there is.
+
+        Raises OSError where another process has stored a higher one: this process leads no more.
+        """
         try:
             self._thread.call(self._raise_fence(fencing), FENCE_TIMEOUT_S)
         except (RequestFailed, TimeoutError) as error:
@@ -399,8 +402,11 @@ class KubernetesJobs:
     # --- leaders --------------------------------------------------------------------------------------------------
     async def _raise_fence(self, fencing: int) -> None:
         """Take over: read everything again, and settle what the leader before had begun to settle."""
-        self._fencing = max(self._fencing, await self._fence.raise_to(fencing))
-        self.objects.drop_below(self._fencing)
+        own, newest = max(self._fencing, fencing), await self._fence.raise_to(fencing)
+        self.objects.drop_below(newest)
+        self._fencing = own if newest <= own else 0
+        if not self._fencing:
+            raise OSError(f"leader {own} was replaced: the newest in the cluster is {newest}")
         await self.objects.read_all(self._fence.server)
         self._thread.run(("trash",), self._empty_trash)
         for record in self.objects.records.objects.values():
