@@ -26,7 +26,8 @@ SETTINGS = PodSettings(namespace="jobs", hub="test", image="none", volume_claim=
 class MemoryServer:
     """The objects of an API server. Requests that nothing waits for wait for ``later``, creations of pods for ``pods``.
 
-    ``broken``: parts of the paths of objects that cannot be created. A log is sent by each node but ``hung``.
+    ``broken``: parts of the paths of objects that cannot be created or changed; ``failed`` are requests for such ones.
+    A log is sent by each node but ``hung``.
     """
 
     newest_leader = 0
@@ -34,6 +35,7 @@ class MemoryServer:
     def __init__(self) -> None:
         self.objects = dict[str, Json]()
         self.created, self.broken, self._version = list[str](), set[str](), 0
+        self.failed = list[str]()
         self._logs_at_once = asyncio.Semaphore(LOGS_AT_ONCE)
         self.later, self.pods = asyncio.Event(), asyncio.Event()
         self.pods.set()
@@ -44,13 +46,17 @@ class MemoryServer:
         self.objects[path] = found | {"metadata": metadata | {"resourceVersion": str(self._version)}}
         return self.objects[path]
 
+    def _fail(self, path: str) -> None:
+        if any(part in path for part in self.broken):
+            self.failed.append(path)
+            raise Unavailable(0, "away")
+
     async def create(self, path: str, body: Json) -> Json:
         name = f"{path}/{body['metadata']['name']}"
         self.created.append(name)
         if path.endswith("/pods"):
             await self.pods.wait()
-        if any(part in name for part in self.broken):
-            raise Unavailable(0, "away")
+        self._fail(name)
         if name in self.objects:
             raise AlreadyExists(409, name)
         return self._stored(name, body)
@@ -63,6 +69,7 @@ class MemoryServer:
     async def patch(self, path: str, body: Json, *, later: bool = False) -> Json:
         if later:
             await self.later.wait()
+        self._fail(path)
         known = await self.get(path)
         metadata = known["metadata"] | {
             "annotations": known["metadata"]["annotations"] | body["metadata"]["annotations"]
@@ -77,6 +84,8 @@ class MemoryServer:
 
     async def delete(self, path: str, body: Json, *, later: bool = False) -> Json:
         known = await self.get(path)
+        if "gracePeriodSeconds" not in body:
+            return self.objects.pop(path)
         marks = {"deletionTimestamp": "2026-11-24T11:00:00Z", "deletionGracePeriodSeconds": body["gracePeriodSeconds"]}
         return self._stored(path, known | {"kind": "Pod", "metadata": known["metadata"] | marks})
 
@@ -271,6 +280,26 @@ def test_the_files_of_a_job_are_in_the_trash_before_its_rows_are_removed(world: 
 
 
 ENDED = {"exitCode": 0, "finishedAt": "2026-11-24T10:00:02Z", "startedAt": "2026-11-24T10:00:01Z"}
+
+
+def test_what_an_attempt_has_in_the_cluster_is_removed_also_after_a_request_that_failed(
+    world: OrdersWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.PUBLISH_EVERY_S", 0.01)
+    world.open(world.server.later)
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: STARTED in world.record("gq-j-1"))
+    world.see("gq-j-1-0", "Succeeded", {"terminated": ENDED})
+    until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    world.server.broken.add("/configmaps/gq-j-1")
+    world.jobs.settled("J", 1)
+    until(lambda: world.server.failed and world.ended("settled", "J", 1))
+    assert world.server.objects.keys() == {
+        f"/api/v1/namespaces/jobs/{name}" for name in ("configmaps/gq-j-1", "pods/gq-j-1-0")
+    }
+    world.server.broken.clear()
+    world.thread.run(("progress",), world.jobs.publish_forever)
+    until(lambda: not world.server.objects, what=lambda: world.server.objects)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ class KubernetesJobs:
         self._news: dict[Rank, None] = {}
         self._dirty, self._unchanged = dict[Attempt, None](), dict[Attempt, None]()
         self._publishing, self._published_in_s = set[Attempt](), 0.0
-        self._abandoned = set[Attempt]()
+        self._unsettled = set[Attempt]()
 
     @property
     def fencing(self) -> int:
@@ -333,13 +333,20 @@ class KubernetesJobs:
 
     # --- settling -------------------------------------------------------------------------------------------------
     async def _settle(self, job: str, attempt: int) -> None:
+        """Remove what an attempt has in the cluster. Where that fails, or a pod is abandoned, it is repeated."""
+        try:
+            await self._remove_objects(job, attempt)
+        except (RequestFailed, OSError):
+            self._unsettled.add((job, attempt))
+            raise
+
+    async def _remove_objects(self, job: str, attempt: int) -> None:
         key = job, attempt
         async with self._locks.setdefault(key, asyncio.Lock()):
             pods = self.objects.pods_of(*key)
             if not all(map(is_over, pods)):
                 await self._settle_abandoned(job, attempt, pods)
                 return
-            self._abandoned.discard(key)
             if self.objects.record_of(*key) is not None:
                 await self.objects.patch_record(*key, self._fencing, {SETTLED: "true"}, later=True)
             if pods and all(map(is_confirmed, pods)):
@@ -349,6 +356,7 @@ class KubernetesJobs:
             with self._lock:
                 self.facts.forget(*key)
             self._verdicts.forget(key)
+            self._unsettled.discard(key)
             self._locks.pop(key, None)
             self._stop_ordered_at.pop(key, None)
 
@@ -359,7 +367,7 @@ class KubernetesJobs:
             await self.objects.patch_record(job, attempt, self._fencing, {SETTLED: "true"})
             is_settled = True
         if is_settled:
-            self._abandoned.add((job, attempt))
+            self._unsettled.add((job, attempt))
 
     async def _forget(self, job: str) -> None:
         if await self._may_run(job):
@@ -446,7 +454,7 @@ class KubernetesJobs:
                 if self._fencing and not {STOP, STARTED, SETTLED} & data.keys() and self._was_created(record):
                     self._record_start_later(record)
             self._thread.run(("publish",), self._publish)
-            for key in self._abandoned:
+            for key in tuple(self._unsettled) if self._fencing else ():
                 self._thread.run(("settled", *key), partial(self._settle, *key))
 
     async def _publish(self) -> None:
