@@ -18,6 +18,7 @@ from .site_fields import NAMED_BY, merged
 
 Json = dict[str, Any]
 
+CONTAINER = "reservation"
 PRINT_UUID = (
     "nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null"
     ' || printf "%s\\n" "$NVIDIA_VISIBLE_DEVICES"; exec sleep infinity'
@@ -41,7 +42,7 @@ def reservation_pod(device: str, fencing: int, settings: PodSettings) -> Json:
         "annotations": {FENCING: str(fencing), DEVICE: device},
     }  # fmt: skip
     container: Json = {
-        "name": "reservation", "image": settings.image, "command": ["sh", "-c", escaped(PRINT_UUID)],
+        "name": CONTAINER, "image": settings.image, "command": ["sh", "-c", escaped(PRINT_UUID)],
         "resources": {"limits": {GPU_RESOURCE: "1"}}, "securityContext": CONTAINER_SECURITY,
     }  # fmt: skip
     site = {key: value for key, value in settings.container.items() if key in KEPT_OF_SITE}

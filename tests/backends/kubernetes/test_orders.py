@@ -27,7 +27,7 @@ class MemoryServer:
     """The objects of an API server. Requests that nothing waits for wait for ``later``, creations of pods for ``pods``.
 
     ``broken``: parts of the paths of objects that cannot be created or changed; ``failed`` are requests for such ones.
-    A log is sent by each node but ``hung``.
+    A log is sent by each node but ``hung``; ``logs`` are the containers whose logs were read.
     """
 
     newest_leader = 0
@@ -35,7 +35,7 @@ class MemoryServer:
     def __init__(self) -> None:
         self.objects = dict[str, Json]()
         self.created, self.broken, self._version = list[str](), set[str](), 0
-        self.failed = list[str]()
+        self.failed, self.logs = list[str](), list[str | None]()
         self._logs_at_once = asyncio.Semaphore(LOGS_AT_ONCE)
         self.later, self.pods = asyncio.Event(), asyncio.Event()
         self.pods.set()
@@ -76,7 +76,8 @@ class MemoryServer:
         }
         return self._stored(path, known | {"metadata": metadata, "data": known.get("data", {}) | body.get("data", {})})
 
-    async def read_log(self, path: str, limit: int, *, newest: bool) -> bytes:
+    async def read_log(self, path: str, limit: int, *, newest: bool, container: str | None = None) -> bytes:
+        self.logs.append(container)
         async with self._logs_at_once:
             if self.objects[path.removesuffix("/log")]["spec"]["nodeName"] == "hung":
                 await self.later.wait()
@@ -249,6 +250,14 @@ def test_the_checkpoints_of_a_gang_are_measured_once_in_a_reading(
     measured.clear()
     found = world.thread.call(world.jobs.facts.read([("J", 1)]), 5.0)
     assert len(found) == 20 and len(measured) == 1
+
+
+def test_the_log_of_an_end_is_that_of_the_job_s_container(world: OrdersWorld) -> None:
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.server.of("pods"))
+    world.see("gq-j-1-0", "Succeeded", {"terminated": ENDED})
+    until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert world.server.logs == ["job"]
 
 
 def test_an_end_is_observed_while_the_logs_of_another_node_do_not_come(world: OrdersWorld) -> None:

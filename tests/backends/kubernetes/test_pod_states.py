@@ -32,14 +32,16 @@ def ended(code: int, at: str = "10:00:50", reason: str = "Error") -> dict[str, A
 
 
 def pod(
-    phase: str, state: dict[str, Any] | None = None, *, metadata: Any = (), node: str | None = "n", **status: Any
+    phase: str, state: dict[str, Any] | None = None, *, metadata: Any = (), node: str | None = "n",
+    beside: dict[str, Any] | None = None, **status: Any,
 ) -> dict[str, Any]:  # fmt: skip
     labels = {"job": "J", "attempt": "1", "rank": "0"}
     found: dict[str, Any] = {
         "name": "gq-j-1-0", "creationTimestamp": "2026-11-24T10:00:00Z",
         "labels": {f"gpu-quota.jupyter.org/{name}": value for name, value in labels.items()},
     }  # fmt: skip
-    containers = [] if state is None else [{"name": "job", "state": state}]
+    states = {"job": state, "proxy": beside}
+    containers = [{"name": name, "state": each} for name, each in states.items() if each is not None]
     spec = {"containers": [{"name": "job", "env": []}]} | ({} if node is None else {"nodeName": node})
     status = {"phase": phase, "containerStatuses": containers, **status}
     return kept_of_rank({"metadata": found | dict(metadata), "spec": spec, "status": status})
@@ -105,6 +107,11 @@ def pod(
         pytest.param(
             pod("Pending", metadata=STOPPED | OURS, node=None), None, True, None, id="stopped before it had a node"
         ),
+        pytest.param(pod("Running", ended(3), beside=RUNNING), 3, False, None, id="it ends before another container"),
+        pytest.param(
+            pod("Running", ended(143), beside=RUNNING, metadata=STOPPED | OURS), -15, True, None,
+            id="it obeys a pause before another container ends",
+        ),
     ],
 )  # fmt: skip
 def test_an_end(found: dict[str, Any], exit_status: int | None, is_pause: bool, cause: str | None) -> None:
@@ -122,6 +129,8 @@ def test_an_end(found: dict[str, Any], exit_status: int | None, is_pause: bool, 
         pytest.param(pod("Running", RUNNING), AT_10_00 + 5_000, False, id="it runs"),
         pytest.param(pod("Running", RUNNING, metadata=STOPPED | OURS), AT_10_00 + 5_000, True, id="it is stopping"),
         pytest.param(pod("Running", RUNNING, metadata=STOPPED), AT_10_00 + 5_000, False, id="others deleted it"),
+        pytest.param(pod("Running", RUNNING, beside=ended(0)), AT_10_00 + 5_000, False, id="another container ended"),
+        pytest.param(pod("Running", ended(0)), AT_10_00 + 5_000, False, id="its kubelet has not ended the pod yet"),
         pytest.param(pod("Unknown", RUNNING), AT_10_00 + 5_000, False, id="its node does not answer"),
     ],
 )  # fmt: skip

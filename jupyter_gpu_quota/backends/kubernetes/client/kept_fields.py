@@ -12,7 +12,6 @@ from typing import Any
 
 from ...rendering.cluster_names import ATTEMPT, GIVEN_UP, HUB, JOB, OVER_LIMIT, RANK, SIMULATED_GPUS, STOP_REASON
 from ...rendering.plugin_resources import MODEL_LABEL, is_gpu_resource, resource_of_label
-from ...rendering.pods import CONTAINER
 from ..devices.pod_requests import requests_of
 
 Json = dict[str, Any]
@@ -32,14 +31,13 @@ OF_RANK = (JOB, ATTEMPT, RANK)
 def kept_of_rank(pod: Json) -> Json:
     """Of a rank's pod: its state, and why it was stopped."""
     status = pod.get("status", {})
-    containers = [each for each in status.get("containerStatuses", ()) if each["name"] == CONTAINER]
     return {
         "metadata": _metadata(pod, OF_RANK, STOPPED_BY),
         "spec": {"nodeName": _node_of(pod)},
         "status": {
             **_picked(status, OF_STATUS),
             "conditions": [_picked(each, OF_CONDITION) for each in status.get("conditions") or ()],
-            "containerStatuses": [_picked(each, OF_CONTAINER) for each in containers],
+            "containerStatuses": [_picked(each, OF_CONTAINER) for each in status.get("containerStatuses") or ()],
         },
     }
 

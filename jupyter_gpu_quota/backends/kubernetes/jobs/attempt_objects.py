@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ...rendering.cluster_names import FENCING, FINALIZER, HUB, JOB, attempt_name, pod_name
-from ...rendering.pods import PodSettings, attempt_record
+from ...rendering.pods import CONTAINER, PodSettings, attempt_record
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound
 from ..client.informer import Informer
 from ..client.kept_fields import kept_of_rank, kept_of_record
@@ -74,8 +74,9 @@ class AttemptObjects:
         return pod
 
     async def read_log(self, pod: Json, limit: int) -> bytes:
-        """The newest ``limit`` bytes of the log of a pod."""
-        return await self._server.read_log(f"{self._core}/pods/{pod['metadata']['name']}/log", limit, newest=True)
+        """The newest ``limit`` bytes of the log of a pod: of the job's container, as the site may add others."""
+        path = f"{self._core}/pods/{pod['metadata']['name']}/log"
+        return await self._server.read_log(path, limit, newest=True, container=CONTAINER)
 
     # --- changes --------------------------------------------------------------------------------------------------
     async def make_record(self, job: str, attempt: int, fencing: int, data: dict[str, str]) -> Json:

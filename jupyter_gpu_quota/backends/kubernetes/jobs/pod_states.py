@@ -114,9 +114,19 @@ def rank_of(pod: Json) -> tuple[str, int, int]:
 
 
 def is_over(pod: Json) -> bool:
-    """Whether no process of a pod is left: it ended, or it was deleted before it had a node."""
+    """Whether no process of a rank is left: its pod or its container ended, or it was deleted before it had a node."""
     deleted = "deletionTimestamp" in pod["metadata"]
-    return _phase(pod) in TERMINAL or (deleted and not pod["spec"].get("nodeName"))
+    return _phase(pod) in TERMINAL or (deleted and not pod["spec"].get("nodeName")) or _has_others_alone(pod)
+
+
+def _has_others_alone(pod: Json) -> bool:
+    """Whether the job's container ended beside others that did not, such as a proxy, which may run for ever.
+
+    Without such a container the kubelet ends the pod, and only then says why.
+    """
+    others = [each for each in pod.get("status", {}).get("containerStatuses", ()) if each["name"] != CONTAINER]
+    runs_on = any("terminated" not in each.get("state", {}) for each in others)
+    return runs_on and "terminated" in _container_state(pod)
 
 
 def rank_status(pod: Json) -> dict[str, Any]:

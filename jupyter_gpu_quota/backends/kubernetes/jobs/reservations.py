@@ -14,7 +14,7 @@ from functools import partial
 from ....core.model import WHOLE_DEVICE
 from ...rendering.cluster_names import DEVICE, DEVICE_UUID, FENCING, GPU_MILLI, HUB, RESERVATION
 from ...rendering.pods import PodSettings
-from ...rendering.reservations import printed_uuid, reservation_pod
+from ...rendering.reservations import CONTAINER, printed_uuid, reservation_pod
 from ...rendering.shares import GATES
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound, RequestFailed
 from ..client.informer import Informer
@@ -81,7 +81,8 @@ class Reservations:
         if DEVICE_UUID in annotations or held["status"].get("phase") != "Running":
             return annotations.get(DEVICE_UUID)
         name = held["metadata"]["name"]
-        printed = (await self._server.read_log(f"{self._path}/{name}/log", LOG_BYTES)).decode(errors="replace")
+        found = await self._server.read_log(f"{self._path}/{name}/log", LOG_BYTES, container=CONTAINER)
+        printed = found.decode(errors="replace")
         if (uuid := printed_uuid(printed)) is None:
             log.warning("reservation %s of %s does not tell its device: %r", name, annotations[DEVICE], printed[:200])
             return None
