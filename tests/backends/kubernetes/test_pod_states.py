@@ -141,6 +141,27 @@ def test_a_rank_that_may_have_processes(found: dict[str, Any], started_at: int |
     assert (status.get("started_at"), status.get("pause_requested", False)) == (started_at, is_pause)
 
 
+NOT_FOUND = 'runc create failed: exec: "trian": executable file not found in $PATH'
+START_ERROR = {"terminated": {
+    "exitCode": 128, "reason": "StartError", "message": NOT_FOUND,
+    "startedAt": "1970-01-01T00:00:00Z", "finishedAt": "2026-11-24T10:00:50Z",
+}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        pytest.param(pod("Failed", START_ERROR), f"StartError: {NOT_FOUND}", id="its command does not exist"),
+        pytest.param(pod("Failed", START_ERROR, metadata=STOPPED | OURS), None, id="we stopped it meanwhile"),
+        pytest.param(pod("Failed", START_ERROR, metadata=STOPPED), None, id="others deleted it meanwhile"),
+    ],
+)
+def test_a_rank_that_never_ran_is_refused_unless_its_pod_was_stopped(found: dict[str, Any], why: str | None) -> None:
+    status = rank_status(found)
+    assert is_over(found) and "started_at" not in status and "pid" not in status
+    assert (status.get("refused"), status["exit_status"]) == (why, 126 if why else None)
+
+
 def test_a_start_is_rounded_down_and_an_end_is_rounded_up() -> None:
     status = rank_status(pod("Succeeded", ended(0)))
     assert (status["started_at"], status["ended_at"]) == (AT_10_00 + 5_000, AT_10_00 + 51_000)

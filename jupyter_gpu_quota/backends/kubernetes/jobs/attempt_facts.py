@@ -195,8 +195,8 @@ class AttemptFacts:
             self._keeping.discard(rank)
         kept.pop("placements", None)  # of thousands of ends; no fact has them
         self._ends_of(rank[:2])[rank] = kept
-        if kept.get("exit_status") is None and not kept.get("pause_requested"):
-            log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, kept.get("why_lost"))
+        if "why_lost" in kept and not kept.get("pause_requested"):
+            log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, kept["why_lost"])
         return True
 
     async def _recorded_end(self, pod: Json, status: Status, data: dict[str, str]) -> Status:

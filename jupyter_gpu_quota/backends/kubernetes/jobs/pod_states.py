@@ -5,6 +5,7 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
     ended as                                          exit status            what follows
     a container with an exit code                     it, 128 + n is -n      as on one machine
     OOMKilled                                         -9, out_of_memory      it failed for memory
+    a container that its runtime cannot start         126, refused          it failed, with that message
     stopped because its outputs exceed their limit    -25, storage_limit     it failed for that
     evicted, or deleted by others than us             none: lost             it is queued again
     its node is gone (pod garbage collection)         none: lost             it is queued again
@@ -33,6 +34,15 @@ Json = dict[str, Any]
 SECOND_MS = 1000
 SIGNALLED = 128
 LAST_SIGNAL = 64
+CANNOT_RUN = 126
+"""The exit status of a rank that is refused, as of a command that a shell cannot run."""
+
+NOT_STARTED_BY_RUNTIME = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a container that never ran, such as one whose command does not exist: its start is that of 1970."""
+
+NO_EXIT = NOT_STARTED_BY_RUNTIME | {"ContainerStatusUnknown"}
+"""Reasons of a container whose exit code is not that of its command."""
+
 WROTE_TOO_MUCH = -signal.SIGXFSZ
 """The exit status of a job that exceeded its limit of outputs, as of one that the kernel stops for a large file."""
 
@@ -140,7 +150,7 @@ def rank_status(pod: Json) -> dict[str, Any]:
     ended = state.get("terminated", {})
     started = (state.get("running") or ended).get("startedAt")
     found: dict[str, Any] = {"job": job, "attempt": attempt, "rank": rank, "claimed_at": at_ms(_created(pod))}
-    if started:
+    if started and ended.get("reason") not in NOT_STARTED_BY_RUNTIME:
         found |= {"started_at": at_ms(started), "pid": pod["metadata"]["name"]}
     if container.get("imageID"):
         found["image"] = container["imageID"]
@@ -153,7 +163,7 @@ def rank_status(pod: Json) -> dict[str, Any]:
     if is_pause(pod, found.get("ended_at")):
         found |= {"pause_requested": True, "pause_reason": pod["metadata"]["annotations"][STOP_REASON]}
     elif "ended_at" in found and found["exit_status"] is None:
-        found["why_lost"] = why_lost(pod)
+        found |= _refusal(pod, ended) or {"why_lost": why_lost(pod)}
     return found
 
 
@@ -260,9 +270,16 @@ def why_lost(pod: Json) -> str:
     return "its pod was deleted" if "deletionTimestamp" in pod["metadata"] else "its container has no exit status"
 
 
+def _refusal(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
+    """The refusal of a rank that could not begin; empty: it began, or others ended its pod."""
+    if ended.get("reason") not in NOT_STARTED_BY_RUNTIME or _is_lost(pod):
+        return {}
+    return {"exit_status": CANNOT_RUN, "refused": f"{ended['reason']}: {ended.get('message', '')}"}
+
+
 def _exit(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
-    """The exit status and its cause; the status of a lost rank is None."""
-    if not ended or ended.get("reason") == "ContainerStatusUnknown" or _is_lost(pod):
+    """The exit status and its cause; the status of a rank that was lost or never ran is None."""
+    if not ended or ended.get("reason") in NO_EXIT or _is_lost(pod):
         return {"exit_status": None}
     code = int(ended["exitCode"])
     status = SIGNALLED - code if SIGNALLED < code <= SIGNALLED + LAST_SIGNAL else code
