@@ -90,6 +90,24 @@ def pod(
             pod("Failed", ended(137), reason="Evicted", message="low on memory"), None, False, None, id="it was evicted"
         ),
         pytest.param(
+            pod("Failed", reason="Evicted", message="The node had condition: [DiskPressure]. "), None, False, None,
+            id="its node is full, and did not admit it",
+        ),
+        pytest.param(
+            pod(
+                "Failed", ended(137), reason="Evicted",
+                message="Pod ephemeral local storage usage exceeds the total limit of containers 20Gi. ",
+            ),
+            -25, False, "storage_limit", id="evicted for the local storage of its containers",
+        ),
+        pytest.param(
+            pod(
+                "Failed", ended(137), reason="Evicted",
+                message='Container job exceeded its local ephemeral storage limit "20Gi". ',
+            ),
+            -25, False, "storage_limit", id="evicted for its container's own limit",
+        ),
+        pytest.param(
             pod("Failed", ended(137), conditions=[DISRUPTED | {"reason": "PreemptionByScheduler"}]), None, False, None,
             id="preempted by kube-scheduler",
         ),

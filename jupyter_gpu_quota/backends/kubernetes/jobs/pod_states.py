@@ -7,6 +7,7 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
     OOMKilled                                         -9, out_of_memory      it failed for memory
     a container that its runtime cannot start         126, refused          it failed, with that message
     stopped because its outputs exceed their limit    -25, storage_limit     it failed for that
+    evicted because it exceeds its pod's own storage  -25, storage_limit     it failed for that
     evicted, or deleted by others than us             none: lost             it is queued again
     its node is gone (pod garbage collection)         none: lost             it is queued again
     deleted, and its kubelet does not answer          none: lost             it is queued again
@@ -39,6 +40,9 @@ CANNOT_RUN = 126
 
 NOT_STARTED_BY_RUNTIME = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a container that never ran, such as one whose command does not exist: its start is that of 1970."""
+
+OWN_LIMIT = re.compile(r"exceed(s|ed) .*\blimit\b")
+"""In the message of a kubelet that evicts a pod for its own use of local storage, and not because the node is full."""
 
 NO_EXIT = NOT_STARTED_BY_RUNTIME | {"ContainerStatusUnknown"}
 """Reasons of a container whose exit code is not that of its command."""
@@ -157,14 +161,23 @@ def rank_status(pod: Json) -> dict[str, Any]:
     if is_over(pod):
         found |= {"ended_at": _ended_at(pod, ended), "tree_gone": True, **_exit(pod, ended)}
         found |= {} if is_confirmed(pod) else {"unconfirmed": True}
-        if ended and _is_stopped_for(OVER_LIMIT, pod, found["ended_at"]):
+        if excess := _excess(pod, ended, found["ended_at"]):
             found |= {"exit_status": WROTE_TOO_MUCH, "cause": EndCause.STORAGE_LIMIT}
-            found["notice"] = f"the job was stopped: {pod['metadata']['annotations'][OVER_LIMIT]}"
+            found["notice"] = f"the job was stopped: {excess}"
     if is_pause(pod, found.get("ended_at")):
         found |= {"pause_requested": True, "pause_reason": pod["metadata"]["annotations"][STOP_REASON]}
     elif "ended_at" in found and found["exit_status"] is None:
         found |= _refusal(pod, ended) or {"why_lost": why_lost(pod)}
     return found
+
+
+def _excess(pod: Json, ended: Mapping[str, Any], ended_at: int) -> str:
+    """Which storage limit a rank exceeded, ours of its outputs or one of its pod; empty: none, or it ended before."""
+    if ended and _is_stopped_for(OVER_LIMIT, pod, ended_at):
+        return str(pod["metadata"]["annotations"][OVER_LIMIT])
+    status = pod.get("status", {})
+    message: str = status.get("message", "")
+    return message if status.get("reason") == "Evicted" and OWN_LIMIT.search(message) else ""
 
 
 def is_confirmed(pod: Json) -> bool:
