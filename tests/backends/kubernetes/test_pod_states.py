@@ -166,12 +166,37 @@ START_ERROR = {"terminated": {
 }}  # fmt: skip
 
 
+INITIALIZING: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
+INIT_FAILED: dict[str, Any] = {
+    "initContainerStatuses": [
+        {"name": "proxy", "state": ended(143)},
+        {"name": "fetch", "state": ended(1)},
+        {"name": "next", "state": INITIALIZING},
+    ]
+}
+
+
 @pytest.mark.parametrize(
     ("found", "why"),
     [
         pytest.param(pod("Failed", START_ERROR), f"StartError: {NOT_FOUND}", id="its command does not exist"),
         pytest.param(pod("Failed", START_ERROR, metadata=STOPPED | OURS), None, id="we stopped it meanwhile"),
         pytest.param(pod("Failed", START_ERROR, metadata=STOPPED), None, id="others deleted it meanwhile"),
+        pytest.param(
+            pod("Failed", INITIALIZING, **INIT_FAILED),
+            "init container fetch ended with exit code 1: Error",
+            id="an init container of the site failed",
+        ),
+        pytest.param(
+            pod("Failed", INITIALIZING, metadata=STOPPED | OURS, **INIT_FAILED),
+            None,
+            id="we stopped it before it was initialized",
+        ),
+        pytest.param(
+            pod("Failed", INITIALIZING, reason="Evicted", message="low on memory", **INIT_FAILED),
+            None,
+            id="it was evicted before it was initialized",
+        ),
     ],
 )
 def test_a_rank_that_never_ran_is_refused_unless_its_pod_was_stopped(found: dict[str, Any], why: str | None) -> None:

@@ -37,7 +37,11 @@ def kept_of_rank(pod: Json) -> Json:
         "status": {
             **_picked(status, OF_STATUS),
             "conditions": [_picked(each, OF_CONDITION) for each in status.get("conditions") or ()],
-            "containerStatuses": [_picked(each, OF_CONTAINER) for each in status.get("containerStatuses") or ()],
+            **{
+                name: [_picked(each, OF_CONTAINER) for each in status[name]]
+                for name in ("containerStatuses", "initContainerStatuses")
+                if status.get(name)
+            },
         },
     }
 

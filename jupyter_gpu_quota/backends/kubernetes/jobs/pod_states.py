@@ -6,6 +6,7 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
     a container with an exit code                     it, 128 + n is -n      as on one machine
     OOMKilled                                         -9, out_of_memory      it failed for memory
     a container that its runtime cannot start         126, refused          it failed, with that message
+    an init container of the site that failed         126, refused          it failed, with its name and exit code
     stopped because its outputs exceed their limit    -25, storage_limit     it failed for that
     evicted because it exceeds its pod's own storage  -25, storage_limit     it failed for that
     evicted, or deleted by others than us             none: lost             it is queued again
@@ -285,9 +286,26 @@ def why_lost(pod: Json) -> str:
 
 def _refusal(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
     """The refusal of a rank that could not begin; empty: it began, or others ended its pod."""
-    if ended.get("reason") not in NOT_STARTED_BY_RUNTIME or _is_lost(pod):
-        return {}
-    return {"exit_status": CANNOT_RUN, "refused": f"{ended['reason']}: {ended.get('message', '')}"}
+    why = ""
+    if ended.get("reason") in NOT_STARTED_BY_RUNTIME:
+        why = f"{ended['reason']}: {ended.get('message', '')}"
+    elif not ended:
+        why = _why_not_initialized(pod)
+    return {"exit_status": CANNOT_RUN, "refused": why} if why and not _is_lost(pod) else {}
+
+
+def _why_not_initialized(pod: Json) -> str:
+    """Which init container failed; empty: none did.
+
+    It is the last one that ended with an error: those before it may be sidecars that were stopped with the pod, and
+    those after it never began.
+    """
+    for each in reversed(pod.get("status", {}).get("initContainerStatuses", ())):
+        ended = each.get("state", {}).get("terminated", {})
+        if code := ended.get("exitCode"):
+            why = ended.get("message") or ended.get("reason", "")
+            return f"init container {each['name']} ended with exit code {code}: {why}"
+    return ""
 
 
 def _exit(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
