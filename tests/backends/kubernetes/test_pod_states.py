@@ -63,8 +63,12 @@ def pod(
             id="a pause whose pod its kubelet removed in the next second",
         ),
         pytest.param(
-            pod("Succeeded", ended(0, "10:00:20"), metadata=STOPPED | OURS), 0, False, None,
+            pod("Succeeded", ended(0, "10:00:10"), metadata=STOPPED | OURS), 0, False, None,
             id="it ended before the stop",
+        ),
+        pytest.param(
+            pod("Failed", ended(143, "10:00:27"), metadata=STOPPED | OURS), -15, True, None,
+            id="a pause on a node whose clock is behind",
         ),
         pytest.param(
             pod("Failed", ended(143), metadata=STOPPED | OVER), -25, False, "storage_limit", id="too much output"
@@ -78,7 +82,11 @@ def pod(
             id="too much output, and paused while it stopped",
         ),
         pytest.param(
-            pod("Succeeded", ended(0, "10:00:20"), metadata=STOPPED | OVER), 0, False, None,
+            pod("Failed", ended(143, "10:00:27"), metadata=STOPPED | OVER), -25, False, "storage_limit",
+            id="too much output on a node whose clock is behind",
+        ),
+        pytest.param(
+            pod("Succeeded", ended(0, "10:00:10"), metadata=STOPPED | OVER), 0, False, None,
             id="it ended before its outputs were measured",
         ),
         pytest.param(pod("Failed", ended(143), metadata=STOPPED), None, False, None, id="its pod was deleted by hand"),

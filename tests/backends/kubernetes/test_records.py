@@ -14,7 +14,8 @@ STOPPED_AT = 1_700_000_010_400
 @pytest.mark.parametrize(
     ("ended_at", "is_pause"),
     [
-        pytest.param(1_700_000_009_000, False, id="it ended before"),
+        pytest.param(1_700_000_000_000, False, id="it ended before"),
+        pytest.param(1_700_000_006_000, True, id="the clock of its node is 4 s behind"),
         pytest.param(1_700_000_010_000, True, id="in the same second: it obeyed the pause file at once"),
         pytest.param(1_700_000_025_000, True, id="later, before its pod was deleted"),
     ],

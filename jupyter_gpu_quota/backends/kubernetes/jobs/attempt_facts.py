@@ -44,7 +44,7 @@ class AttemptFacts:
     ) -> None:  # fmt: skip
         self._objects, self._volume, self._on_waiting, self._node = objects, volume, on_waiting, node
         self._later, self._leads, self._logs = later, leads, EndLogs(objects, volume.log_limit_mib << 20)
-        self._keeping = set[Rank]()
+        self._keeping, self._asked = set[Rank](), dict[Rank, Status]()
         self.newest: dict[Rank, RankFact] = {}
         self._ranks: dict[Attempt, dict[Rank, None]] = {}
         self._ends: dict[Attempt, dict[Rank, Status]] = {}
@@ -179,6 +179,7 @@ class AttemptFacts:
         rank = rank_of(pod)
         if (known := self._ends_of(rank[:2]).get(rank)) is None:
             asked = {} if "notice" in status else pause_before(data, status["ended_at"])
+            asked = self._asked.setdefault(rank, asked)  # a stop order that comes while it is kept is too late
             self._keeping.add(rank)
             self._later(rank, partial(self._keep_end, pod, status | asked, data))
         return known
@@ -195,6 +196,7 @@ class AttemptFacts:
             self._keeping.discard(rank)
         kept.pop("placements", None)  # of thousands of ends; no fact has them
         self._ends_of(rank[:2])[rank] = kept
+        self._asked.pop(rank, None)
         if "why_lost" in kept and not kept.get("pause_requested"):
             log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, kept["why_lost"])
         return True

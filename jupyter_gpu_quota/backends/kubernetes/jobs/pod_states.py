@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from ....core.job_ends import EndCause
 from ...rendering.cluster_names import ATTEMPT, GIVEN_UP, JOB, OVER_LIMIT, RANK, STOP_REASON
 from ...rendering.pods import CONTAINER
+from .records import CLOCKS_DIFFER_MS
 
 Json = dict[str, Any]
 
@@ -215,7 +216,9 @@ def is_pause(pod: Json, ended_at: int | None) -> bool:
 def _is_stopped_for(why: str, pod: Json, ended_at: int | None) -> bool:
     """Whether we deleted a pod before it ended, with this annotation.
 
-    When a kubelet removes a pod that stopped, the API server sets the grace to 0 and the timestamp to that moment.
+    We delete a pod in a state in which it had not ended, so that the end was reported later. An end that is clearly
+    older counts nevertheless: its kubelet could not report it before. When a kubelet removes a pod that stopped, the
+    API server sets the grace to 0 and the timestamp to that moment.
     """
     metadata = pod["metadata"]
     if why not in metadata.get("annotations", {}) or "deletionTimestamp" not in metadata:
@@ -223,7 +226,7 @@ def _is_stopped_for(why: str, pod: Json, ended_at: int | None) -> bool:
     if not metadata["deletionGracePeriodSeconds"]:
         return True
     asked_at = at_ms(metadata["deletionTimestamp"]) - metadata["deletionGracePeriodSeconds"] * SECOND_MS
-    return ended_at is None or ended_at > asked_at
+    return ended_at is None or ended_at + CLOCKS_DIFFER_MS > asked_at
 
 
 def why_waiting(pod: Json, node: Json | None = None) -> Verdict | None:

@@ -23,8 +23,12 @@ Attempt = tuple[str, int]
 
 ORDER, STARTED, REFUSED, SETTLED = "order", "started", "refused", "settled"
 STOP, STOP_AT, STOP_RANKS = "stop", "stop_at", "stop_ranks"
-END_RESOLUTION_MS = 1000
-"""The end of a container is known to the second."""
+CLOCKS_DIFFER_MS = 10_000
+"""How far the clock of a node may be behind those of the API server and the controllers.
+
+A node without a time server loses some seconds in a day. An end that was not seen before a stop order, and has a time
+of these seconds before it, is most likely an answer to the order: a kubelet reports an end within a second or two.
+"""
 
 
 def data_of(record: Json) -> dict[str, str]:
@@ -84,8 +88,8 @@ def stop_fields(order: StopOrder, now_ms: int) -> dict[str, str]:
 def pause_before(data: dict[str, str], ended_at: int) -> Json:
     """The pause request of a stop order that came before a rank ended, for an end that was not seen before the order.
 
-    A rank may obey the pause file, and end, before its pod is deleted.
+    A rank may obey the pause file, and end, before its pod is deleted. The end is by the clock of its node.
     """
-    if STOP_AT not in data or ended_at + END_RESOLUTION_MS <= int(data[STOP_AT]):
+    if STOP_AT not in data or ended_at + CLOCKS_DIFFER_MS <= int(data[STOP_AT]):
         return {}
     return {"pause_requested": True, "pause_reason": data[STOP]}
