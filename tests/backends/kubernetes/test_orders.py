@@ -133,13 +133,13 @@ class OrdersWorld:
     def record(self, name: str) -> dict[str, str]:
         return data_of(self.server.of("configmaps").get(name, {}))
 
-    def see(self, name: str, phase: str, state: Json, node: str = "n") -> None:
+    def see(self, name: str, phase: str, state: Json, node: str = "n", **status: str) -> None:
         """A kubelet reports the state of a pod's container."""
-        self.thread.call(self._see(name, phase, state, node), 5.0)
+        self.thread.call(self._see(name, phase, state, node, status), 5.0)
 
-    async def _see(self, name: str, phase: str, state: Json, node: str) -> None:
+    async def _see(self, name: str, phase: str, state: Json, node: str, more: dict[str, str]) -> None:
         path = next(path for path in self.server.objects if path.endswith(f"/pods/{name}"))
-        status = {"phase": phase, "containerStatuses": [{"name": "job", "state": state}]}
+        status = {"phase": phase, "containerStatuses": [{"name": "job", "state": state}], **more}
         seen = self.server.objects[path] | {"spec": {"nodeName": node}, "status": status}
         self.jobs.objects.pods.note(self.server._stored(path, seen))
 
@@ -329,6 +329,32 @@ def test_an_end_that_was_seen_before_a_stop_order_is_no_pause_even_if_it_is_kept
     world.thread.run(("progress",), world.jobs.publish_forever)
     (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
     assert (fact.exit_status, fact.pause_requested) == (0, False)
+
+
+AT_10_00 = 1_795_514_400_000
+NO_GPU = {"reason": "UnexpectedAdmissionError", "message": "no GPU"}
+
+
+@pytest.mark.parametrize(
+    ("before_s", "is_refused"),
+    [
+        pytest.param([], False, id="once"),
+        pytest.param([20], False, id="again, while its kubelet may not know its devices yet"),
+        pytest.param([20, 40], True, id="for longer"),
+    ],
+)
+def test_a_rank_that_kubelets_do_not_admit_is_queued_again_for_a_while(
+    world: OrdersWorld, tmp_path: Path, before_s: list[int], is_refused: bool
+) -> None:
+    why, attempt = "UnexpectedAdmissionError: no GPU", len(before_s) + 1
+    for at, seconds in enumerate(before_s):
+        ended = {"ended_at": AT_10_00 - seconds * 1000, "exit_status": None, "why_lost": why}
+        JobVolume(str(tmp_path)).record_end({"job": "J", "attempt": attempt - 1 - at, "rank": 0, **ended}, b"")
+    world.jobs.start(order("J", "runs on", attempt=attempt))
+    until(lambda: world.server.of("pods"))
+    world.see(f"gq-j-{attempt}-0", "Failed", {}, **NO_GPU)
+    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert (fact.refused, fact.why_lost) == ((why, None) if is_refused else (None, why))
 
 
 @pytest.fixture

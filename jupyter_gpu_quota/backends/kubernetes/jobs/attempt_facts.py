@@ -17,8 +17,18 @@ from ..client.api_server import Json, RequestFailed
 from ..devices.inventory import is_lost, why_not_ready
 from .attempt_objects import AttemptObjects
 from .end_logs import LOG_LOST, EndLogs
-from .pod_states import abandoned_status, is_abandoned, is_over, is_waiting, rank_of, rank_status
+from .pod_states import (
+    abandoned_status,
+    is_abandoned,
+    is_over,
+    is_waiting,
+    not_admitted,
+    rank_of,
+    rank_status,
+    refusal,
+)
 from .records import SETTLED, STARTED, STOP, Attempt, data_of, kept_order, pause_before, ranks_of, refused_of
+from .verdicts import CACHE_S
 from .volume import JobVolume
 
 log = logging.getLogger(__name__)
@@ -205,5 +215,18 @@ class AttemptFacts:
         known = await asyncio.to_thread(self._volume.ended, *rank_of(pod))
         if known is not None:
             return known
+        status = await asyncio.to_thread(self._refused_if_lasting, pod, status)
         kept = await self._logs.read(pod) if is_over(pod) else LOG_LOST.format(status["why_lost"]).encode()
         return await asyncio.to_thread(self._volume.record_end, status | kept_order(data), kept)
+
+    def _refused_if_lasting(self, pod: Json, status: Status) -> Status:
+        """The end of a rank; one that its kubelets have not admitted for a while is refused, and not queued again.
+
+        A kubelet that starts may not know its devices yet, so that one attempt after the other fails in seconds.
+        """
+        if not (reason := not_admitted(pod)) or "why_lost" not in status:
+            return status
+        since = self._volume.lost_since(*rank_of(pod)[:2], reason)
+        if since is None or status["ended_at"] - since < CACHE_S * 1000:
+            return status
+        return {name: value for name, value in status.items() if name != "why_lost"} | refusal(status["why_lost"])

@@ -310,10 +310,10 @@ class KubernetesJobs:
     async def _end_waiting(self, pod: Json, verdict: Verdict) -> None:
         """Refuse a rank by a final verdict, or queue its job again where another pod may get another verdict."""
         job, attempt, _ = rank_of(pod)
-        is_first = verdict.may_change is MayChange.CACHE and not await asyncio.to_thread(
-            self._volume.was_given_up, job, attempt - 1, verdict.code
-        )
-        end = self._return_to_queue if is_first or verdict.code in OTHER_NODE else self._refuse
+        again = verdict.code in OTHER_NODE
+        if verdict.may_change is MayChange.CACHE:
+            again = await asyncio.to_thread(self._volume.lost_since, job, attempt, verdict.code) is None
+        end = self._return_to_queue if again else self._refuse
         await end(pod, str(verdict))
 
     async def _refuse(self, pod: Json, why: str) -> None:

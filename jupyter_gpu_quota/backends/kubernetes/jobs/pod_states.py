@@ -13,6 +13,7 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
     its node is gone (pod garbage collection)         none: lost             it is queued again
     deleted, and its kubelet does not answer          none: lost             it is queued again
     preempted by kube-scheduler, or drained           none: lost             it is queued again
+    its kubelet does not admit it                     none: lost             it is queued again, for a while
     no node takes it for a while                      none: lost             it is queued again
     its node does not prepare it for a while          none: lost             it is queued again
     stopped before it had a node                      none, never started    a pause
@@ -114,6 +115,9 @@ KUBELET = re.compile(r"v(\d+)\.(\d+)\.")
 
 OTHER_NODE = frozenset({UNSCHEDULABLE, GATED, NOT_PREPARED})
 """Verdicts by which a rank is lost, so that its job is queued again and may be placed elsewhere."""
+
+NOT_ADMITTED = re.compile(r"UnexpectedAdmissionError|TopologyAffinityError|OutOf")
+"""Reasons of a pod whose kubelet does not admit it, such as for a device or memory that it does not have."""
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -287,6 +291,17 @@ def why_lost(pod: Json) -> str:
     return "its pod was deleted" if "deletionTimestamp" in pod["metadata"] else "its container has no exit status"
 
 
+def not_admitted(pod: Json) -> str:
+    """The word of a kubelet that did not admit a pod; empty: it did, or gave it up."""
+    reason: str = pod.get("status", {}).get("reason", "")
+    return reason if NOT_ADMITTED.match(reason) else ""
+
+
+def refusal(why: str) -> dict[str, Any]:
+    """The end of a rank that is not started."""
+    return {"exit_status": CANNOT_RUN, "refused": why}
+
+
 def _refusal(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
     """The refusal of a rank that could not begin; empty: it began, or others ended its pod."""
     why = ""
@@ -294,7 +309,7 @@ def _refusal(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
         why = f"{ended['reason']}: {ended.get('message', '')}"
     elif not ended:
         why = _why_not_initialized(pod)
-    return {"exit_status": CANNOT_RUN, "refused": why} if why and not _is_lost(pod) else {}
+    return refusal(why) if why and not _is_lost(pod) else {}
 
 
 def _why_not_initialized(pod: Json) -> str:

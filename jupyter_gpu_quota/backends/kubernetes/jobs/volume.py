@@ -153,11 +153,18 @@ class JobVolume:
         found = read_record(self.paths(job, attempt, rank).status)
         return found if found is not None and "ended_at" in found else None
 
-    def was_given_up(self, job: str, attempt: int, code: str) -> bool:
-        """Whether a rank of an attempt was lost by a verdict with this word."""
+    def lost_since(self, job: str, attempt: int, code: str) -> int | None:
+        """When the first of the attempts just before this one was lost with this word; None: the last one was not."""
+        since = None
+        while (ended_at := self._lost_at(job, attempt := attempt - 1, code)) is not None:
+            since = ended_at
+        return since
+
+    def _lost_at(self, job: str, attempt: int, code: str) -> int | None:
         control = Path(self.paths(job, attempt, 0).control).parent
-        ends = [self.ended(job, attempt, rank) for rank in range(len(list(control.glob("rank-*"))))]
-        return any(end is not None and str(end.get("why_lost", "")).startswith(f"{code}:") for end in ends)
+        ends = [self.ended(job, attempt, rank) or {} for rank in range(len(list(control.glob("rank-*"))))]
+        found = [end["ended_at"] for end in ends if str(end.get("why_lost", "")).startswith(f"{code}:")]
+        return min(found, default=None)
 
     def record_end(self, status: Mapping[str, Any], log: bytes | None) -> dict[str, Any]:
         """Keep the log and the record of a rank that ended; the record says whether it reported its work complete.
