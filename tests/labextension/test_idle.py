@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from tests.hub.real_hub import RealHub
 from tests.labextension.lab import PANEL, QUOTA, SET_THEME, chromium, lab_hub, log_in, logged_in, needs_lab, open_lab
+from tests.patience import until
 
 __all__ = ["chromium"]
 
@@ -72,6 +74,53 @@ def test_a_warning_is_shown_and_postponed_and_a_shutdown_is_explained(hub: RealH
     reload(without_events)
     without_events.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for(timeout=LONG_MS)
     assert banners[1].count() == 0, "it was closed"
+
+
+FREED = {
+    "schema_id": "https://events.jupyter.org/jupyter_gpu_quota/idle/v1",
+    "state": "freed",
+    "message": "It is freed.",
+}
+SWAP_KERNEL = """earlier => {
+  const key = Object.keys(localStorage).find(one => one.startsWith("jupyter-gpu-quota:kernel:"));
+  const newest = localStorage[key];
+  localStorage[key] = earlier;
+  return newest;
+}"""
+"""Gives the notebook another kernel before the load of the page; returns the newest one."""
+
+
+def test_a_notebook_whose_kernel_lives_is_not_restarted_because_an_earlier_one_was_shut_down(
+    tmp_path: Path, chromium: Any
+) -> None:
+    sockets: list[Any] = []
+    gone = ["earlier"]
+
+    def idle(route: Any) -> None:
+        shut_down = [{"kernel": each, "shut_down_ms": 0, "unused_ms": 9_000, "message": ""} for each in gone]
+        route.fulfill(json={"idle": None, "waiting": [], "shut_down": shut_down})
+
+    with lab_hub(tmp_path) as hub:
+        context = logged_in(hub, chromium, "bob")
+        page = context.new_page()
+        page.route("**/gpu-quota/idle*", idle)
+        page.route_web_socket(
+            "**/api/events/subscribe", lambda socket: (socket.connect_to_server(), sockets.append(socket))
+        )
+        newest = with_notebook(open_lab(hub, context, "bob", page=page)).evaluate(SWAP_KERNEL, "earlier")
+        opened = len(sockets)
+        reload(page)
+        banner = page.get_by_role("status").filter(has_text=STOPPED)
+        banner.get_by_role("button", name="Close").wait_for(timeout=LONG_MS)
+        until(lambda: page.title() and len(sockets) > opened)
+        sockets[-1].send(json.dumps(FREED))
+        page.locator(".Toastify__toast", has_text="It is freed.").wait_for()
+        assert page.get_by_role("button", name="Restart kernel", exact=True).count() == 0
+        gone.append(newest)
+        sockets[-1].send(json.dumps(FREED))
+        page.locator(".Toastify__toast", has_text="The kernel of Untitled.ipynb was shut down").wait_for()
+        banner.get_by_role("button", name="Restart Kernel").wait_for()
+        context.close()
 
 
 IS_STORED = """async () => {

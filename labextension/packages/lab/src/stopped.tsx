@@ -32,23 +32,30 @@ export class StoppedNotebooks {
     notebooks.widgetAdded.connect((_, panel) => this.watch(panel));
   }
 
-  /** Show a banner in each notebook whose kernel was shut down; returns their names. */
+  /** Show a banner in each notebook whose newest kernel was shut down; returns their names. */
   async check(): Promise<string[]> {
-    const shutDown = new Map((await this.read()).map(one => [one.kernel, one]));
-    for (const [panel, kernel] of this.kernels) {
-      const found = shutDown.get(kernel);
-      if (found && !this.banners.has(panel)) {
+    const shutDown = await this.shutDown();
+    for (const [panel, found] of shutDown) {
+      if (this.banners.get(panel)?.kernel !== found.kernel) {
         const restart = { label: this.trans.__('Restart Kernel'), run: () => this.restart(panel.sessionContext) };
+        this.forget(panel);
         this.show(panel, new StoppedBanner(found, restart, this.trans));
       }
     }
-    return [...this.banners.keys()].map(panel => panel.title.label);
+    return [...shutDown.keys()].map(panel => panel.title.label);
   }
 
+  /** Start a kernel in each notebook whose newest kernel was shut down, and in no other. */
   async restartAll(): Promise<void> {
-    for (const { sessionContext } of this.banners.keys()) {
+    for (const { sessionContext } of (await this.shutDown()).keys()) {
       await this.restart(sessionContext);
     }
+  }
+
+  private async shutDown(): Promise<Map<NotebookPanel, ShutDownKernel>> {
+    const shutDown = await this.read();
+    const newest = [...this.kernels].map(([panel, kernel]) => [panel, shutDown.find(one => one.kernel === kernel)] as const);
+    return new Map(newest.filter((pair): pair is [NotebookPanel, ShutDownKernel] => pair[1] !== undefined));
   }
 
   private async restart(context: ISessionContext): Promise<void> {
@@ -127,6 +134,10 @@ class StoppedBanner extends ReactWidget {
     this.at = new Date(Date.now() - shutDown.shut_down_ms).toISOString();
     this.addClass('jgq-stopped');
     this.node.setAttribute('role', 'status'); // It is in the page before its text, so that screen readers announce the text.
+  }
+
+  get kernel(): string {
+    return this.shutDown.kernel;
   }
 
   protected override render(): JSX.Element {
