@@ -192,11 +192,13 @@ export class Model {
       handlers,
       error => this.unavailable(error),
       this.ending.signal,
+      this.transport.since,
     );
   }
 
   private take(event: StreamEvent): void {
-    if (event.name === 'reset') {
+    const isRead = this.current.me !== null && this.refreshing === null;
+    if (event.name === 'reset' || (event.name === 'begin' && isRead)) {
       void this.refresh();
       this.changeListeners.forEach(listener => listener(null));
       return;

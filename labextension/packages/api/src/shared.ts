@@ -8,8 +8,11 @@ export type Open = (lastId: string | undefined, signal: AbortSignal) => Promise<
 
 const RETRY_MS = 30_000;
 
+/** An event before the first one of a stream that was opened without an id: what changed before that is not in the stream. */
+const BEGIN: StreamEvent = { name: 'begin', data: '', id: undefined };
+
 /**
- * Follow the stream called `name` until `signal` aborts.
+ * Follow the stream called `name` until `signal` aborts, from the event `lastId` if there is one.
  *
  * Browsers allow six connections to a host, so one tab reads for all. A tab that takes over continues after the last
  * event that it has seen. Without the Web Locks API (a page that is served neither by https nor from localhost) each tab
@@ -21,8 +24,8 @@ export function followShared(
   handlers: StreamHandlers,
   onRefused: (error: unknown) => void,
   signal: AbortSignal,
+  lastId?: string,
 ): void {
-  let lastId: string | undefined;
   const others = new BroadcastChannel(name);
   const take = (event: StreamEvent): void => {
     lastId = event.id ?? lastId;
@@ -47,7 +50,7 @@ export function followShared(
     },
   };
   const read = async (turn: AbortSignal): Promise<void> => {
-    const stream = (): Promise<void> => follow(open, broadcasting, turn, lastId);
+    const stream = (): Promise<void> => follow(open, lastId === undefined ? beginning(broadcasting) : broadcasting, turn, lastId);
     while (!turn.aborted) {
       try {
         await (navigator.locks ? navigator.locks.request(name, { signal: turn }, stream) : stream());
@@ -60,4 +63,16 @@ export function followShared(
     }
   };
   void whileSeen(read, signal); // A tab that is hidden for a while releases the lock.
+}
+
+function beginning(handlers: StreamHandlers): StreamHandlers {
+  let hasBegun = false;
+  const onEvent = (event: StreamEvent): void => {
+    if (!hasBegun) {
+      hasBegun = true;
+      handlers.onEvent(BEGIN);
+    }
+    handlers.onEvent(event);
+  };
+  return { ...handlers, onEvent };
 }

@@ -27,6 +27,8 @@ export interface Transport {
   readonly service: Service;
   /** The name of the stream that the tabs of a browser share; by default the address of the service. */
   readonly stream?: string;
+  /** The id of the event that the stream begins after; without one, it begins when the page is seen. */
+  readonly since?: string;
   status(): Promise<ServerStatus>;
   idle(): Promise<IdleState>;
   keep(): Promise<Idle>;

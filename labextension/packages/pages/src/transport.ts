@@ -41,12 +41,13 @@ export function pageTransport(frame: Frame): Transport {
   return {
     service,
     stream: `${base}:${frame.user}`,
+    since: frame.version,
     status: () => Promise.resolve({ configured: true, notebook: null, version: '', project: null }),
     idle: () => Promise.resolve(NO_IDLE_STATE),
     keep: () => Promise.reject(new Error('a page has no notebook')),
     cancelWait: () => Promise.reject(new Error('a page has no kernel')),
     submit: request => service.submit(request),
-    openEvents: (since, signal) => stream('events', { since: since ?? frame.version }, signal),
+    openEvents: (since, signal) => stream('events', since === undefined ? {} : { since }, signal),
     openLog: (id, query, signal) => stream(`jobs/${encodeURIComponent(id)}/logs`, query, signal),
   };
 }
