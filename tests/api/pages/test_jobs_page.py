@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.pages.browser import WITHIN_MS, gets_focus, open_page, said, seen, settle, shows, tab_to
 from tests.api.world import QUOTA, ServiceWorld, service_world
+from tests.patience import until
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,21 @@ def test_a_script_is_uploaded_with_its_job(world: ServiceWorld, chromium: Any) -
     (stored,) = [path for path in (world.state_dir / "bundles").rglob(f"{newest['bundle']}*") if path.is_file()]
     with tarfile.open(stored) as bundle:
         assert bundle.extractfile("train.py").read() == script["buffer"]  # type: ignore[union-attr]
+    page.context.close()
+
+
+def test_an_upload_is_cancelled(world: ServiceWorld, chromium: Any) -> None:
+    held: list[Any] = []
+    before = world.get("jobs?mine=1", "patty").json["items"][0]["id"]
+    page = open_page(world, chromium, "jobs", "patty")
+    page.route("**/bundles/*", lambda route: held.append(route))  # noqa: PLW0108 - Playwright refuses a built-in method
+    page.get_by_text("Submit a job").click()
+    page.get_by_label("File", exact=True).set_input_files([{"name": "a.py", "mimeType": "text/x-python", "buffer": b"1"}])
+    page.get_by_role("button", name="Submit", exact=True).click()
+    until(lambda: page.title() and len(held) == 1)
+    page.locator(".jgq-send").get_by_role("button", name="Cancel").click()
+    seen(page, "Cancelled.", ".jgq-send [role=alert]")
+    assert world.get("jobs?mine=1", "patty").json["items"][0]["id"] == before
     page.context.close()
 
 

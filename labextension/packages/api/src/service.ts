@@ -222,7 +222,7 @@ export class Service {
   }
 
   /** Store the code of a job, a gzipped tar; returns its digest. */
-  async putBundle(bytes: Uint8Array): Promise<string> {
+  async putBundle(bytes: Uint8Array, signal?: AbortSignal): Promise<string> {
     if (crypto.subtle === undefined) {
       throw new ServiceError(0, 'not_secure', 'The browser sends files to addresses with https only; use JupyterLab or the command line.');
     }
@@ -230,12 +230,12 @@ export class Service {
     const digest = Array.from(hash, byte => byte.toString(16).padStart(2, '0')).join('');
     const body = new Blob([bytes]) as unknown as string;
     const sent = { params: { path: { digest } }, body, bodySerializer: (blob: unknown) => blob as Blob, headers: { 'Content-Type': 'application/gzip' } };
-    await answerOf<unknown>(this.client.PUT('/bundles/{digest}', sent));
+    await answerOf<unknown>(this.client.PUT('/bundles/{digest}', { ...sent, signal }));
     return digest;
   }
 
-  submit(request: JobRequest): Promise<Job> {
-    return answerOf(this.client.POST('/jobs', { body: request as Schemas['JobRequest'] }));
+  submit(request: JobRequest, signal?: AbortSignal): Promise<Job> {
+    return answerOf(this.client.POST('/jobs', { body: request as Schemas['JobRequest'], signal }));
   }
 
   async jobsPage(query: JobsQuery): Promise<Page<Job>> {

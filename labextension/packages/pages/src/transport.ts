@@ -5,7 +5,8 @@ import { NO_IDLE_STATE, Service, ServiceError, type Transport } from '@jupyter-g
 import type { Frame } from './frame';
 
 const REQUEST_TIMEOUT_MS = 30_000;
-const SLOW = `The service did not answer within ${REQUEST_TIMEOUT_MS / 1000} s. Try again.`;
+/** The largest code bundle by default, 256 MiB, at 2 Mbit/s. The form has a button that cancels the upload. */
+const UPLOAD_TIMEOUT_MS = 20 * 60_000;
 const LOGIN_ENDED = 'Your login has ended. Load the page again to log in.';
 
 export function pageTransport(frame: Frame): Transport {
@@ -21,12 +22,13 @@ export function pageTransport(frame: Frame): Transport {
   };
 
   const timed = async (request: Request): Promise<Response> => {
-    const signal = AbortSignal.any([request.signal, AbortSignal.timeout(REQUEST_TIMEOUT_MS)]);
+    const limit = request.url.includes('/bundles/') ? UPLOAD_TIMEOUT_MS : REQUEST_TIMEOUT_MS;
+    const signal = AbortSignal.any([request.signal, AbortSignal.timeout(limit)]);
     try {
       return await send(new Request(request, { signal }));
     } catch (error) {
       if (error instanceof DOMException && error.name === 'TimeoutError') {
-        throw new ServiceError(0, 'timeout', SLOW);
+        throw new ServiceError(0, 'timeout', `The service did not answer within ${limit / 1000} s. Try again.`);
       }
       throw error;
     }
@@ -46,7 +48,7 @@ export function pageTransport(frame: Frame): Transport {
     idle: () => Promise.resolve(NO_IDLE_STATE),
     keep: () => Promise.reject(new Error('a page has no notebook')),
     cancelWait: () => Promise.reject(new Error('a page has no kernel')),
-    submit: request => service.submit(request),
+    submit: (request, _, signal) => service.submit(request, signal),
     openEvents: (since, signal) => stream('events', since === undefined ? {} : { since }, signal),
     openLog: (id, query, signal) => stream(`jobs/${encodeURIComponent(id)}/logs`, query, signal),
   };

@@ -49,7 +49,8 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
     setSending(stop);
     setError('');
     try {
-      const code = file && { bundle: await model.transport.service.putBundle(await bundleOf(file)), live: false, directory: '.' };
+      const code = file && { bundle: await model.transport.service.putBundle(await bundleOf(file), stop.signal), live: false, directory: '.' };
+      stop.signal.throwIfAborted();
       const job = await model.submit({ ...request, ...code }, draft.folder, stop.signal);
       drafts.change({});
       onSubmitted(job);
