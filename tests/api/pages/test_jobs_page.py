@@ -160,6 +160,19 @@ def test_an_upload_is_cancelled(world: ServiceWorld, chromium: Any) -> None:
     page.context.close()
 
 
+def test_a_member_of_two_projects_submits_to_the_one_that_the_form_shows(world: ServiceWorld, chromium: Any) -> None:
+    world.add("tim", groups=["vision-team"])
+    world.apply(QUOTA.replace("users: [patty]", "users: [patty, tim]"))
+    page = open_page(world, chromium, "jobs", "tim")
+    page.get_by_text("Submit a job").click()
+    page.get_by_label("Command", exact=True).fill("true")
+    shown = page.locator("#submit").get_by_label("Project", exact=True).locator("option").first.inner_text()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/jobs/*", timeout=WITHIN_MS)
+    assert world.get("jobs?mine=1", "tim").json["items"][0]["project"] == shown
+    page.context.close()
+
+
 def test_a_job_with_some_data_is_submitted_although_its_preview_is_not_available(
     world: ServiceWorld, chromium: Any
 ) -> None:

@@ -2,10 +2,9 @@
 
 import { useId, useMemo, type ReactNode } from 'react';
 
-import type { SubmitChoices } from '@jupyter-gpu-quota/api';
-
 import { duration, gpus } from '../amounts';
 import { useGpuState, usePanelContext, useTrans } from '../context';
+import { choicesOf, possibleOf, type Choices } from './choices';
 import { chosenData, dataChoice, type Draft, type DraftStore } from './draft';
 
 export interface Fields {
@@ -13,27 +12,18 @@ export interface Fields {
   drafts: DraftStore;
 }
 
-/** The choices of the project that the draft names, otherwise of the notebook's project or the user's first one. */
-function useChoices(draft: Draft): { projects: string[]; preset: string | undefined; choices: SubmitChoices | null } {
+export function useChoices(draft: Draft): Choices {
   const { model } = usePanelContext();
-  const { projects } = useGpuState();
-  const mine = projects.filter(project => project.role !== null);
-  const preset = mine.find(project => project.name === model.status?.project) ?? mine[0];
-  const chosen = mine.find(project => project.name === draft.project) ?? preset;
-  return { projects: mine.map(project => project.name), preset: preset?.name, choices: chosen?.submit ?? null };
+  return choicesOf(useGpuState().projects, model.status?.project ?? null, draft.project);
 }
 
-/** The draft without a project, pool, environment or data that the user may no longer use. */
+/** The draft without a project, pool, environment, GPU model or data that the user may no longer use. */
 export function usePossible(draft: Draft): Draft {
-  const { projects, choices } = useChoices(draft);
-  const pools = choices?.pools.map(one => one.pool) ?? [];
-  const kept = (value: string, possible: readonly string[]): string => (possible.includes(value) ? value : '');
-  const project = kept(draft.project, projects);
-  const pool = kept(draft.pool, pools);
-  const environment = kept(draft.environment, choices?.environments ?? []);
-  const usable = choices?.data ?? [];
-  const data = choices === null ? draft.data : dataChoice(chosenData(draft.data, usable), usable);
-  return useMemo(() => ({ ...draft, project, pool, environment, data }), [draft, project, pool, environment, data]);
+  const { project, pool, environment, gpuModel, data } = possibleOf(draft, useChoices(draft));
+  return useMemo(
+    () => ({ ...draft, project, pool, environment, gpuModel, data }),
+    [draft, project, pool, environment, gpuModel, data],
+  );
 }
 
 export function MainFields({ draft, drafts }: Fields): JSX.Element {
@@ -91,8 +81,7 @@ export function MainFields({ draft, drafts }: Fields): JSX.Element {
 
 export function AdvancedFields({ draft, drafts }: Fields): JSX.Element {
   const { inPlace, trans } = usePanelContext();
-  const { choices } = useChoices(draft);
-  const models = [...new Set((choices?.pools ?? []).flatMap(pool => pool.models.map(one => one.model)))];
+  const { choices, models } = useChoices(draft);
   const most = choices?.max_priority ?? 100;
   const fields = { draft, drafts };
   return (

@@ -11,7 +11,7 @@ import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draf
 import { followNotes } from './notes';
 import { ErrorText } from '../ErrorText';
 import { Start } from '../Start';
-import { AdvancedFields, Field, MainFields, ParameterFields, usePossible } from './SubmitFields';
+import { AdvancedFields, Field, MainFields, ParameterFields, useChoices, usePossible } from './SubmitFields';
 
 const DRY_RUN_AFTER_MS = 500;
 
@@ -23,7 +23,8 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   const trans = useTrans();
   const state = useGpuState();
   const draft = usePossible(useSyncExternalStore(drafts.subscribe, drafts.snapshot));
-  const request = (inPlace ? inPlaceRequestOf : requestOf)({ ...draft, project: draft.project || model.status?.project || '' });
+  const { preset = '' } = useChoices(draft);
+  const request = (inPlace ? inPlaceRequestOf : requestOf)({ ...draft, project: draft.project || preset });
   const isAway = state.connection === 'unavailable';
   const outcome = useDryRun(request, isAway);
   const form = useRef<HTMLFormElement>(null);
