@@ -151,7 +151,9 @@ def test_an_upload_is_cancelled(world: ServiceWorld, chromium: Any) -> None:
     page = open_page(world, chromium, "jobs", "patty")
     page.route("**/bundles/*", lambda route: held.append(route))  # noqa: PLW0108 - Playwright refuses a built-in method
     page.get_by_text("Submit a job").click()
-    page.get_by_label("File", exact=True).set_input_files([{"name": "a.py", "mimeType": "text/x-python", "buffer": b"1"}])
+    page.get_by_label("File", exact=True).set_input_files(
+        [{"name": "a.py", "mimeType": "text/x-python", "buffer": b"1"}]
+    )
     page.get_by_role("button", name="Submit", exact=True).click()
     until(lambda: page.title() and len(held) == 1)
     page.locator(".jgq-send").get_by_role("button", name="Cancel").click()
@@ -170,6 +172,19 @@ def test_a_member_of_two_projects_submits_to_the_one_that_the_form_shows(world: 
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url("**/jobs/*", timeout=WITHIN_MS)
     assert world.get("jobs?mine=1", "tim").json["items"][0]["project"] == shown
+    page.context.close()
+
+
+def test_the_preview_is_asked_for_again_when_the_pool_has_changed(world: ServiceWorld, chromium: Any) -> None:
+    asked: list[Any] = []
+    page = open_page(world, chromium, "jobs", "patty")
+    page.on("request", lambda one: '"dry_run":true' in (one.post_data or "") and asked.append(one))
+    page.get_by_text("Submit a job").click()
+    page.get_by_label("Command", exact=True).fill("true")
+    page.locator("#submit .jgq-outcome b").wait_for(timeout=WITHIN_MS)
+    before = len(asked)
+    world.submit("patty", name="meanwhile")
+    until(lambda: page.title() and len(asked) > before)
     page.context.close()
 
 

@@ -2,20 +2,17 @@
 
 import { useEffect, useRef, useState, useSyncExternalStore, type RefObject } from 'react';
 
-import { isRefusal, type DryRun, type JobRequest } from '@jupyter-gpu-quota/api';
+import { isRefusal, type JobRequest } from '@jupyter-gpu-quota/api';
 
 import { gpus } from '../amounts';
 import { bundleOf, commandOf } from './bundle';
 import { useGpuState, usePanelContext, useTrans } from '../context';
 import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
 import { followNotes } from './notes';
+import { amountsOf, followPreview, type Outcome } from './preview';
 import { ErrorText } from '../ErrorText';
 import { Start } from '../Start';
 import { AdvancedFields, Field, MainFields, ParameterFields, useChoices, usePossible } from './SubmitFields';
-
-const DRY_RUN_AFTER_MS = 500;
-
-type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal' | 'no answer'; message: string } | null;
 
 /** `focused`: how often the form was asked for; with each time the command gets the focus. */
 export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focused?: number }): JSX.Element {
@@ -26,8 +23,8 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   const { preset = '' } = useChoices(draft);
   const request = (inPlace ? inPlaceRequestOf : requestOf)({ ...draft, project: draft.project || preset });
   const isAway = state.connection === 'unavailable';
-  const outcome = useDryRun(request, isAway);
   const form = useRef<HTMLFormElement>(null);
+  const outcome = useDryRun(request, draft.key, isAway, form);
   const notes = useNotes(request, draft.folder, form);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
@@ -128,11 +125,16 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   );
 }
 
-/** The outcome of a dry run of this request, shortly after its last change, and when the service is back. Only a refusal says
- * that the job is not possible. */
-function useDryRun(request: JobRequest | null, isAway: boolean): Outcome {
+/** Whether the form is seen: not in a hidden page or a collapsed sidebar. */
+function isShown(form: RefObject<HTMLFormElement>): boolean {
+  return !document.hidden && form.current?.checkVisibility() === true;
+}
+
+/** The outcome of a dry run of this request, shortly after its last change, after its submission, and when the service is back;
+ * later when its projects have changed. `key` is that of the draft. Only a refusal says that the job is not possible. */
+function useDryRun(request: JobRequest | null, key: string, isAway: boolean, form: RefObject<HTMLFormElement>): Outcome | null {
   const { model } = usePanelContext();
-  const [outcome, setOutcome] = useState<Outcome>(null);
+  const [outcome, setOutcome] = useState<Outcome | null>(null);
   const asked = request === null ? '' : JSON.stringify({ ...request, idempotency_key: undefined });
   useEffect(() => {
     if (asked === '') {
@@ -140,21 +142,18 @@ function useDryRun(request: JobRequest | null, isAway: boolean): Outcome {
       return;
     }
     const stop = new AbortController();
-    const timer = setTimeout(() => {
+    const ask = (): Promise<Outcome> =>
       model.transport.service.dryRun(JSON.parse(asked) as JobRequest, stop.signal).then(
-        found => setOutcome({ of: 'dry run', found }),
-        failure => stop.signal.aborted || setOutcome({ of: isRefusal(failure) ? 'refusal' : 'no answer', message: (failure as Error).message }),
+        (found): Outcome => ({ of: 'dry run', found }),
+        (failure): Outcome => ({ of: isRefusal(failure) ? 'refusal' : 'no answer', message: (failure as Error).message }),
       );
-    }, DRY_RUN_AFTER_MS);
-    return () => {
-      clearTimeout(timer);
-      stop.abort();
-    };
-  }, [asked, model, isAway]);
+    followPreview(ask, () => amountsOf(model.state.projects), () => isShown(form), setOutcome, stop.signal);
+    return () => stop.abort();
+  }, [asked, key, form, model, isAway]);
   return outcome;
 }
 
-/** Notes on the files of this request. They are read while the form is seen: not in a hidden page or a collapsed sidebar. */
+/** Notes on the files of this request. They are read while the form is seen. */
 function useNotes(request: JobRequest | null, folder: string, form: RefObject<HTMLFormElement>): readonly string[] {
   const { model } = usePanelContext();
   const [notes, setNotes] = useState<readonly string[]>([]);
@@ -167,14 +166,13 @@ function useNotes(request: JobRequest | null, folder: string, form: RefObject<HT
     }
     const stop = new AbortController();
     const ask = (): Promise<readonly string[]> => transport.notes!(JSON.parse(asked) as JobRequest, folder, stop.signal);
-    const isShown = (): boolean => !document.hidden && form.current?.checkVisibility() === true;
-    followNotes(ask, isShown, setNotes, stop.signal);
+    followNotes(ask, () => isShown(form), setNotes, stop.signal);
     return () => stop.abort();
   }, [asked, folder, form, model]);
   return notes;
 }
 
-function DryRunResult({ outcome, unavailable, notes }: { outcome: Outcome; unavailable: boolean; notes: readonly string[] }): JSX.Element {
+function DryRunResult({ outcome, unavailable, notes }: { outcome: Outcome | null; unavailable: boolean; notes: readonly string[] }): JSX.Element {
   const trans = useTrans();
   return (
     <div className="jgq-outcome" aria-live="polite">
