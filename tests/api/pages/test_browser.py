@@ -298,6 +298,16 @@ def test_my_quota_says_that_none_of_a_members_notebooks_has_a_slice(world: Servi
     page.context.close()
 
 
+def test_gpu_hours_that_cannot_be_read_are_not_called_none(world: ServiceWorld, chromium: Any) -> None:
+    page = open_page(world, chromium, "my-quota", "bob")
+    page.route("**/api/v1/usage?*", lambda route: route.abort())
+    page.reload()
+    hours = "section[aria-labelledby=hours-title]"
+    page.locator(f"{hours} [role=alert]").wait_for(timeout=WITHIN_MS)
+    assert "None yet." not in page.locator(hours).inner_text()
+    page.context.close()
+
+
 @pytest.mark.parametrize(
     ("mib", "words"),
     [

@@ -1,7 +1,7 @@
 /** One job: its state and reason, its metrics, its details, its log, its outputs and its attempts. */
 
 import { type Explanation, type JobDetail } from '@jupyter-gpu-quota/api';
-import { JobActions, MetricCharts, ProvenanceDetails, Start } from '@jupyter-gpu-quota/components';
+import { ErrorText, JobActions, MetricCharts, ProvenanceDetails, Start } from '@jupyter-gpu-quota/components';
 
 import type { Frame } from '../frame';
 import { Simulated, StateTag } from '../pieces';
@@ -13,7 +13,7 @@ import { LogSection } from './LogSection';
 import { OutputsSection } from './OutputsSection';
 
 export function JobPage({ frame }: { frame: Frame }): JSX.Element {
-  const { job, explanation, refusal } = useDetail(frame.job);
+  const { job, explanation, error, refusal } = useDetail(frame.job);
   const theme = useTheme();
   if (refusal) {
     return (
@@ -54,6 +54,8 @@ export function JobPage({ frame }: { frame: Frame }): JSX.Element {
           <Attempts job={job} />
           {job.attempt > 0 && <ProvenanceDetails job={job} />}
         </>
+      ) : error ? (
+        <ErrorText error={error} />
       ) : (
         <p className="muted">Loading…</p>
       )}

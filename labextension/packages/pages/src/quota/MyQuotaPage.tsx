@@ -151,7 +151,7 @@ const COLUMNS: ColumnDef<Usage>[] = [
 ];
 
 function GpuHours({ model, user, prefix }: { model: ReturnType<typeof usePanelContext>['model']; user: string; prefix: string }): JSX.Element {
-  const [rows, setRows] = useState<Usage[]>([]);
+  const [rows, setRows] = useState<Usage[] | null>(null);
   const [error, setError] = useState('');
   useEffect(() => {
     const from = new Date(Date.now() - DAYS * 86_400_000).toISOString();
@@ -165,10 +165,10 @@ function GpuHours({ model, user, prefix }: { model: ReturnType<typeof usePanelCo
     <section aria-labelledby="hours-title">
       <h2 id="hours-title">GPU hours of the last {DAYS} days</h2>
       <ErrorText error={error} />
-      {rows.length > 0 ? (
+      {rows !== null && rows.length > 0 ? (
         <DataTable id="hours" className="named wide-labels" caption="Mine, and of my projects" items={rows} columns={COLUMNS} keyOf={row => row.name} />
       ) : (
-        <p className="muted">None yet.</p>
+        !error && <p className="muted">{rows === null ? 'Loading…' : 'None yet.'}</p>
       )}
       <p>
         <a href={`${prefix}usage`}>Usage of another period, by another key</a>
