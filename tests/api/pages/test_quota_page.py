@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.api.pages.browser import FITS, WITHIN_MS, has_value, open_page, said, seen
 from tests.api.world import QUOTA, service_world
+from tests.patience import until
 
 
 def test_an_overcommitted_file_cannot_be_applied_until_that_is_accepted(tmp_path: Path, chromium: Any) -> None:
@@ -41,6 +42,29 @@ def test_an_edit_of_the_quotas_is_previewed_before_it_can_be_applied(tmp_path: P
         apply.click()
         page.get_by_text("Revision 2 is in force").first.wait_for(timeout=WITHIN_MS)
         assert world.store.quota().revision == 2  # type: ignore[union-attr]
+        page.context.close()
+
+
+def test_the_applied_file_stays_in_the_editor_and_so_does_what_is_typed_next(tmp_path: Path, chromium: Any) -> None:
+    held: list[Any] = []
+    with service_world(tmp_path) as world:
+        page = open_page(world, chromium, "quota")
+        text = page.locator("#quota-text")
+        text.fill(text.input_value().replace("training: 2", "training: 1", 1))
+        page.locator("#quota-preview").click()
+        page.locator("#quota-apply:enabled").wait_for(timeout=WITHIN_MS)
+        page.route(
+            "**/api/v1/quota",
+            lambda route: held.append(route) if route.request.method == "GET" else route.continue_(),
+        )
+        page.locator("#quota-apply").click()
+        said(page, "Revision 2 is in force.")
+        until(lambda: page.title() and len(held) > 0)
+        has_value(page, "#quota-text", re.compile("revision: 2"))
+        text.fill("typed next")
+        held[0].continue_()
+        seen(page, "Revision 2 is in force.", ".lead")
+        has_value(page, "#quota-text", "typed next")
         page.context.close()
 
 

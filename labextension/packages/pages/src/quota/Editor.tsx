@@ -24,6 +24,7 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
   const { model, say } = usePanelContext();
   const { service } = model.transport;
   const { busy, error, run } = useAction();
+  const [isApplying, setApplying] = useState(false);
   /** What is edited stays, and is based on its revision, when another revision comes in force. */
   const [base, setBase] = useState({ text: current?.text ?? '', revision: current?.revision ?? 0 });
   const [text, setText] = useState(base.text);
@@ -34,7 +35,7 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
     setText(text);
     setPreviewed(null);
   };
-  if (current && current.revision !== base.revision && text === base.text) {
+  if (current && current.revision > base.revision && text === base.text) {
     show(current.text, current.revision);
   }
   const edit = (): QuotaEdit => ({
@@ -53,7 +54,8 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
     );
   };
   const apply = async (): Promise<void> => {
-    const applied = await service.applyQuota(edit(), base.revision);
+    setApplying(true);
+    const applied = await service.applyQuota(edit(), base.revision).finally(() => setApplying(false));
     say?.([`Revision ${applied.revision} is in force.`, ...(applied.warnings ?? [])].join(' '));
     show(applied.text, applied.revision);
     setComment('');
@@ -77,6 +79,7 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
           spellCheck={false}
           autoComplete="off"
           aria-describedby="quota-help"
+          readOnly={isApplying}
           value={text}
           onChange={event => setText(event.target.value)}
         />
@@ -84,7 +87,7 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
           Preview shows the arithmetic and the affected work, from the scheduler&apos;s own decision. Nothing changes before Apply.
         </p>
         <label htmlFor="quota-comment">Comment</label>
-        <input id="quota-comment" maxLength={1000} autoComplete="off" value={comment} onChange={event => setComment(event.target.value)} />
+        <input id="quota-comment" maxLength={1000} autoComplete="off" readOnly={isApplying} value={comment} onChange={event => setComment(event.target.value)} />
         {ACCEPTANCES.map(([name, label]) => (
           <p key={name}>
             <label className="check">
@@ -111,22 +114,30 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
         </p>
         <ErrorText error={error} />
       </form>
-      <section aria-labelledby="preview-title" id="preview" aria-live="polite" hidden={previewed === null}>
-        <h2 id="preview-title">Preview</h2>
-        <div id="preview-says">
-          {previewed &&
-            partsOf(previewed).map(([heading, lines]) => (
-              <div key={heading}>
-                <h3>{heading}</h3>
-                <ul>
-                  {lines.map((line, at) => (
-                    <li key={at}>{line}</li>
-                  ))}
-                </ul>
-              </div>
-            ))}
-        </div>
+      <section aria-label="Preview" id="preview" aria-live="polite">
+        {previewed && <Preview of={previewed} />}
       </section>
+    </>
+  );
+}
+
+/** Its section is in the page before it, so that screen readers announce it. */
+function Preview({ of }: { of: Previewed }): JSX.Element {
+  return (
+    <>
+      <h2>Preview</h2>
+      <div id="preview-says">
+        {partsOf(of).map(([heading, lines]) => (
+          <div key={heading}>
+            <h3>{heading}</h3>
+            <ul>
+              {lines.map((line, at) => (
+                <li key={at}>{line}</li>
+              ))}
+            </ul>
+          </div>
+        ))}
+      </div>
     </>
   );
 }
