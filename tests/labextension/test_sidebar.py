@@ -135,6 +135,29 @@ def test_several_jobs_are_cancelled_at_once(hub: RealHub, bob: Any) -> None:
     until(lambda: panel.locator(".jgq-job", has_text="cancelled").count() == 2)
 
 
+@pytest.mark.slow
+def test_a_selection_is_held_where_that_is_possible_and_the_focus_stays_in_the_list(hub: RealHub, bob: Any) -> None:
+    from playwright.sync_api import expect
+
+    for name in ("bob", "ann"):
+        hub.service("POST", "/jobs", {"command": ["sleep", "604"]}, token=hub.person(name).token)
+    page = open_lab(hub, bob, "bob")
+    panel = page.locator(PANEL)
+    panel.get_by_label("Owner or project").select_option("bobs")
+    panel.get_by_label("Search jobs").fill("sleep 604")
+    boxes = panel.locator(".jgq-job").get_by_role("checkbox")
+    until(lambda: boxes.count() == 2)
+    for box in boxes.all():
+        box.check()
+    tools = panel.get_by_role("toolbar", name="Selected jobs")
+    expect(tools.get_by_role("button", name="Release 0")).to_have_attribute("aria-disabled", "true")
+    tools.get_by_role("button", name="Hold 1").press("Enter")
+    tools.wait_for(state="detached")
+    expect(panel.locator("#jgq-jobs-scroll")).to_be_focused()
+    cancel_all(hub, "bob")
+    cancel_all(hub, "ann")
+
+
 def test_an_upload_the_filter_and_the_selection_outlive_a_look_at_a_job(hub: RealHub, bob: Any) -> None:
     from playwright.sync_api import expect
 

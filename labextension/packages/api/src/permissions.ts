@@ -31,3 +31,8 @@ export function changesOf(job: Job): Change[] {
   }
   return job.state === 'held' || job.target === 'held' ? ['release', 'cancel'] : ['hold', 'cancel'];
 }
+
+/** The jobs of these that the user may hold, release or cancel now. */
+export function changeableOf(me: Me | null, jobs: readonly Job[], change: Change): Job[] {
+  return jobs.filter(job => mayChange(me, job) && changesOf(job).includes(change));
+}

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { changesOf, mayChange } from '../src/permissions';
+import { changeableOf, changesOf, mayChange } from '../src/permissions';
 import type { Job, Me } from '../src/service';
 
 const JOB = { user: 'bob', project: 'vision', state: 'running', target: 'running' } as Job;
@@ -26,4 +26,19 @@ test.each([
   ['failed', 'running', []],
 ])('the changes of a job that is %s with the target %s', (state, target, expected) => {
   expect(changesOf({ ...JOB, state, target })).toEqual(expected);
+});
+
+test.each([
+  ['hold', ['running']],
+  ['release', ['held', 'holding']],
+  ['cancel', ['running', 'held', 'holding']],
+] as const)('of a selection, %s goes only to jobs that are the user\'s and in a state for it', (change, expected) => {
+  const jobs = [
+    { ...JOB, id: 'running' },
+    { ...JOB, id: 'held', state: 'held', target: 'held' },
+    { ...JOB, id: 'holding', target: 'held' },
+    { ...JOB, id: 'ended', state: 'succeeded' },
+    { ...JOB, id: 'of another user', user: 'olga' },
+  ];
+  expect(changeableOf(person('bob', 'member'), jobs, change).map(job => job.id)).toEqual(expected);
 });

@@ -3,12 +3,12 @@
 import type { ColumnDef, RowSelectionState } from '@tanstack/react-table';
 import { useMemo, useState } from 'react';
 
-import { MY_JOBS, ENDED, filterJobs, RUNNING, WAITING, type Change, type Job, type JobFilter } from '@jupyter-gpu-quota/api';
+import { MY_JOBS, filterJobs, RUNNING, WAITING, type Job, type JobFilter } from '@jupyter-gpu-quota/api';
 
 import { age, duration, gpus } from './amounts';
-import { useAction, useGpuState, useClock, usePanelContext, useTrans, type Translations } from './context';
+import { BulkActions } from './BulkActions';
+import { useGpuState, useClock, usePanelContext, useTrans, type Translations } from './context';
 import { DataTable } from './DataTable';
-import { ErrorText } from './ErrorText';
 import { Sparkline, shownMetric } from './Sparkline';
 
 /** States whose reason is shown in the list. */
@@ -25,7 +25,7 @@ export function JobList(): JSX.Element {
   return (
     <>
       <Filter filter={filter} onChange={setFilter} />
-      {chosen.length > 0 && <BulkActions chosen={chosen} onDone={() => setSelected({})} />}
+      {chosen.length > 0 && <BulkActions chosen={chosen} onDone={() => setSelected({})} after={() => document.getElementById('jgq-jobs-scroll')} />}
       {jobs.length === 0 ? (
         <Empty filtered={state.jobs.size > 0} />
       ) : (
@@ -169,41 +169,4 @@ function timeOf(job: Job, now: number): string {
     return duration(Date.parse(job.ended_at) - Date.parse(job.started_at));
   }
   return age(job.started_at ?? job.submitted_at, now);
-}
-
-function BulkActions({ chosen, onDone }: { chosen: readonly Job[]; onDone(): void }): JSX.Element {
-  const { model, trans, confirm } = usePanelContext();
-  const { busy, error, run } = useAction();
-  const change = (verb: Change, of: (job: Job) => boolean): void =>
-    void run(async () => {
-      const ids = chosen.filter(of).map(job => job.id);
-      if (verb === 'cancel' && !(await confirm(trans._n('Cancel %1 job?', 'Cancel %1 jobs?', ids.length), trans.__('Running jobs are stopped. Their logs and outputs are kept.'), trans.__('Cancel jobs')))) {
-        return;
-      }
-      const outcomes = await Promise.allSettled(ids.map(id => model.change(id, verb)));
-      const failed = outcomes.find((one): one is PromiseRejectedResult => one.status === 'rejected');
-      if (failed) {
-        throw failed.reason;
-      }
-      onDone();
-    });
-  const live = (job: Job): boolean => !ENDED.has(job.state);
-  return (
-    <div className="jgq-row jgq-bulk" role="toolbar" aria-label={trans.__('Selected jobs')}>
-      <span>{trans.__('%1 selected', chosen.length)}</span>
-      <button className="jgq-button" disabled={busy} onClick={() => change('hold', live)}>
-        {trans.__('Hold')}
-      </button>
-      <button className="jgq-button" disabled={busy} onClick={() => change('release', job => job.state === 'held')}>
-        {trans.__('Release')}
-      </button>
-      <button className="jgq-button" disabled={busy} onClick={() => change('cancel', live)}>
-        {trans.__('Cancel')}
-      </button>
-      <button className="jgq-button" onClick={onDone}>
-        {trans.__('Clear')}
-      </button>
-      <ErrorText error={error} />
-    </div>
-  );
 }

@@ -3,6 +3,7 @@ export * from './context';
 export * from './submit/draft';
 export * from './job/outcomes';
 export { ActionButton } from './ActionButton';
+export { BulkActions } from './BulkActions';
 export { DataTable } from './DataTable';
 export { ErrorText } from './ErrorText';
 export { ChangeButtons, JobActions } from './job/JobActions';

@@ -5,7 +5,7 @@ import { useEffect, useState } from 'react';
 import { RUNNING, WAITING, type Explanation, type Job } from '@jupyter-gpu-quota/api';
 
 import { age, duration, gpus } from '../amounts';
-import { useGpuState, useClock, usePanelContext, useTrans } from '../context';
+import { useGpuState, useClock, usePanelContext, useTrans, type Translations } from '../context';
 import { Outputs } from './Outputs';
 import { ProvenanceDetails } from './Provenance';
 import { JobActions } from './JobActions';
@@ -82,6 +82,11 @@ export function StateReason({ job }: { job: Job }): JSX.Element {
   );
 }
 
+/** The user who held or cancelled a job, which may still be running. */
+export function stopOf(job: Job, trans: Translations): [string, string | null] {
+  return [job.target === 'held' ? trans.__('Held by') : trans.__('Cancelled by'), job.stopped_by ?? null];
+}
+
 function JobDetails({ job }: { job: Job }): JSX.Element {
   const trans = useTrans();
   const now = useClock(5_000);
@@ -94,7 +99,7 @@ function JobDetails({ job }: { job: Job }): JSX.Element {
     [trans.__('Submitted'), trans.__('%1 ago', age(job.submitted_at, now))],
     [RUNNING.has(job.state) ? trans.__('Running for') : trans.__('Ran for'), ran ? duration(ran) : null],
     [trans.__('Position'), job.queue_position == null ? null : trans.__('%1 in pool %2', job.queue_position, job.pool)],
-    [job.state === 'held' ? trans.__('Held by') : trans.__('Cancelled by'), job.stopped_by ?? null],
+    stopOf(job, trans),
     [trans.__('Pauses'), job.pauses > 0 ? String(job.pauses) : null],
     [trans.__('Paused because'), job.paused_because?.message ?? null],
     [trans.__('GPU use'), job.utilised_milli == null ? job.utilised_unknown ?? null : `${gpus(job.utilised_milli)} GPU`],

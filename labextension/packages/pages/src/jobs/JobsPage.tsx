@@ -3,8 +3,8 @@
 import type { SortingState, Updater } from '@tanstack/react-table';
 import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore } from 'react';
 
-import { changesOf, mayChange, type Change, type Job } from '@jupyter-gpu-quota/api';
-import { ActionButton, changeJob, DataTable, DraftStore, ErrorText, SubmitForm, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
+import type { Job } from '@jupyter-gpu-quota/api';
+import { BulkActions, DataTable, DraftStore, ErrorText, SubmitForm, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
 import { plural } from '../pieces';
 import { jobColumns } from './columns';
@@ -40,7 +40,7 @@ export function JobsPage({ user, prefix }: { user: string; prefix: string }): JS
       <p className="muted" role="status" id="jobs-count">
         {loading ? 'Loading…' : plural(total, 'job', 'jobs')}
       </p>
-      {chosen.length > 0 && <BulkActions chosen={chosen} onDone={() => setSelected({})} />}
+      {chosen.length > 0 && <BulkActions chosen={chosen} onDone={() => setSelected({})} after={() => document.getElementById('jobs-scroll')} />}
       {jobs.length > 0 ? (
         <DataTable
           id="jobs"
@@ -156,46 +156,6 @@ function FilterBar({ filter, onChange, user, jobs }: FilterBarProps): JSX.Elemen
       <button id="mine" type="button" aria-pressed={filter.user === user} onClick={() => onChange({ ...filter, user: filter.user === user ? '' : user })}>
         Mine
       </button>
-    </div>
-  );
-}
-
-function BulkActions({ chosen, onDone }: { chosen: readonly Job[]; onDone(): void }): JSX.Element {
-  const context = usePanelContext();
-  const { me } = useGpuState();
-  const { busy, error, run } = useAction();
-  const possible = (change: Change): Job[] => chosen.filter(job => mayChange(me, job) && changesOf(job).includes(change));
-  const change = (verb: Change): void =>
-    void run(async () => {
-      const jobs = possible(verb);
-      const question = `Cancel ${plural(jobs.length, 'job', 'jobs')}?`;
-      if (verb === 'cancel' && !(await context.confirm(question, 'Running jobs are stopped. Their logs and outputs are kept.', 'Cancel jobs'))) {
-        return;
-      }
-      const silent = { ...context, say: undefined };
-      const outcomes = await Promise.allSettled(jobs.map(job => changeJob(silent, job, verb)));
-      const failed = outcomes.flatMap(one => (one.status === 'rejected' ? [(one.reason as Error).message] : []));
-      if (failed.length > 0) {
-        throw new Error(`${plural(failed.length, 'job was', 'jobs were')} not changed: ${[...new Set(failed)].join(' ')}`);
-      }
-      context.say?.(`${plural(jobs.length, 'job', 'jobs')}: ${verb} requested.`);
-      onDone();
-    });
-  return (
-    <div className="bulk" role="toolbar" aria-label="Selected jobs">
-      <span>{chosen.length} selected</span>
-      {(['hold', 'release', 'cancel'] as const).map(verb => {
-        const count = possible(verb).length;
-        return (
-          <ActionButton key={verb} id={`bulk-${verb}`} className={verb === 'cancel' ? 'jgq-danger' : ''} busy={busy || count === 0} onClick={() => change(verb)}>
-            {verb[0]!.toUpperCase() + verb.slice(1)} {count}
-          </ActionButton>
-        );
-      })}
-      <ActionButton busy={false} onClick={onDone}>
-        Clear
-      </ActionButton>
-      <ErrorText error={error} />
     </div>
   );
 }
