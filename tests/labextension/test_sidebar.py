@@ -269,6 +269,18 @@ def test_the_sidebar_passes_axe(hub: RealHub, bob: Any, theme: str) -> None:
     page.locator(f"{PANEL} summary").get_by_text("Advanced options").click()
     if folder := os.environ.get("GPU_QUOTA_SCREENSHOTS"):
         page.screenshot(path=f"{folder}/{theme}.png")
+    assert_readable(axe, page)
+    submit(page, COLOURS)
+    page.locator(f"{PANEL} .ansi-cyan-fg").wait_for(state="attached")
+    page.locator(f"{PANEL} .jgq-state-running").first.wait_for()
+    assert_readable(axe, page)
+    cancel_all(hub, "bob")
+
+
+COLOURS = "printf '\\033[31mred\\n\\033[32mgreen\\n\\033[33myellow\\n\\033[34mblue\\n\\033[36mcyan\\n'; sleep 605"
+
+
+def assert_readable(axe: Any, page: Any) -> None:
     results = axe.run(page, context=PANEL, options={"resultTypes": ["violations"]})
     serious = [one["id"] for one in results.response["violations"] if one["impact"] in ("serious", "critical")]
     assert serious == [], results.generate_report()
