@@ -59,3 +59,22 @@ export function ranMs(job: Job, now: number): number | null {
 export function isAvailable(device: Device): boolean {
   return device.health === 'healthy' && device.upkeep === 'none' && !device.gone_at;
 }
+
+const STEPS: readonly (readonly [number, Intl.RelativeTimeFormatUnit, number])[] = [
+  [60, 'second', 1],
+  [3600, 'minute', 60],
+  [86_400, 'hour', 3600],
+];
+const RELATIVE = new Intl.RelativeTimeFormat('en', { numeric: 'auto' });
+
+/** An instant as seen from another one: "5 minutes ago". From a day on it counts the dates, so that "yesterday" is yesterday. */
+export function relativeTime(then: Date, now: Date): string {
+  const seconds = (then.getTime() - now.getTime()) / 1000;
+  const step = STEPS.find(([below]) => Math.abs(seconds) < below);
+  return step ? RELATIVE.format(Math.round(seconds / step[2]), step[1]) : RELATIVE.format(dateOf(then) - dateOf(now), 'day');
+}
+
+/** The local date as a number of days. */
+function dateOf(instant: Date): number {
+  return Date.UTC(instant.getFullYear(), instant.getMonth(), instant.getDate()) / 86_400_000;
+}

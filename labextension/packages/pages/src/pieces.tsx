@@ -5,6 +5,8 @@ import { createContext, useContext, type ReactNode } from 'react';
 import type { Project } from '@jupyter-gpu-quota/api';
 import { gpus, useClock } from '@jupyter-gpu-quota/components';
 
+import { relativeTime } from './amounts';
+
 /** A sign for each state, so that states differ not only by colour. */
 const SIGNS: Record<string, string> = {
   queued: '○', starting: '◔', running: '●', pausing: '◑', paused: '❙❙', held: '■',
@@ -30,25 +32,16 @@ export const Under = ({ children }: { children: ReactNode }): JSX.Element => <sp
 
 export const Simulated = (): JSX.Element => <span className="tag">simulated</span>;
 
-const STEPS: readonly (readonly [number, Intl.RelativeTimeFormatUnit, number])[] = [
-  [60, 'second', 1],
-  [3600, 'minute', 60],
-  [86_400, 'hour', 3600],
-  [Infinity, 'day', 86_400],
-];
-const RELATIVE = new Intl.RelativeTimeFormat('en', { numeric: 'auto' });
-
 /** An instant as a relative time, with the local time as its title. */
 export function When({ at }: { at: string | null | undefined }): JSX.Element {
   const now = useClock(15_000);
   if (!at) {
     return <Quiet>–</Quiet>;
   }
-  const seconds = (Date.parse(at) - now) / 1000;
-  const [, unit, size] = STEPS.find(([below]) => Math.abs(seconds) < below) ?? STEPS[3]!;
+  const then = new Date(at);
   return (
-    <time dateTime={at} title={new Date(at).toLocaleString()}>
-      {RELATIVE.format(Math.round(seconds / size), unit)}
+    <time dateTime={at} title={then.toLocaleString()}>
+      {relativeTime(then, new Date(now))}
     </time>
   );
 }
