@@ -25,14 +25,16 @@ def agents(client: Client | None, account: str, now: datetime | None = None) -> 
         advice = "set agent.enabled in the chart's values; see docs/how-to/node-agents.md"
         yield warn("agents", "none: the use of GPUs is unknown, so no notebook becomes idle", advice)
         return
+    if client is None:
+        yield skip("agents", "skipped, because the service's address is unknown; give it with --url")
+        return
     try:
-        samples = [each for each in (client.samples() if client else ()) if not each.simulated]
+        samples = [each for each in client.samples() if not each.simulated]
         nodes = by_node(samples)
         ages = {node: _age_s(rows, now or datetime.now(UTC)) for node, rows in nodes.items()}
         yield _reporting({node: age for node, age in ages.items() if age is not None}, len(nodes))
         silent = [nodes[node] for node, age in ages.items() if age is None]
         for rows in silent[:MAX_NODES]:
-            assert client is not None
             yield _silent(client, rows)
         if len(silent) > MAX_NODES:
             yield warn("agents", f"{len(silent) - MAX_NODES} more nodes are silent", "see GET samples")

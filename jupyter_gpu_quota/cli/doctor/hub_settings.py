@@ -129,10 +129,7 @@ def _settings_of_running_services() -> Iterator[KnownSettings]:
         wanted = tuple(variables.get(name) for name in (SETTINGS_VARIABLE, DATABASE_VARIABLE))
         if wanted[0] is not None and wanted not in seen:
             seen.add(wanted)
-            address = variables.get("JUPYTERHUB_SERVICE_URL", "")
-            url = address + variables.get("JUPYTERHUB_SERVICE_PREFIX", "") if address else ""
-            source = f"the running service, process {pid}"
-            yield replace(settings_in_environment(variables), source=source, service_url=url)
+            yield replace(settings_in_environment(variables), source=f"the running service, process {pid}")
 
 
 def settings_in_config_file(path: Path) -> KnownSettings:
@@ -162,7 +159,19 @@ def settings_in_environment(environment: Mapping[str, str]) -> KnownSettings:
     whole = SETTINGS_VARIABLE in environment
     if not whole:
         return KnownSettings(config=config, whole=False, own_accounts=None)
-    return KnownSettings(config=config, whole=True, own_accounts=config.accounts, source=SETTINGS_VARIABLE)
+    return KnownSettings(
+        config=config,
+        whole=True,
+        own_accounts=config.accounts,
+        source=SETTINGS_VARIABLE,
+        service_url=_own_address(environment),
+    )
+
+
+def _own_address(environment: Mapping[str, str]) -> str:
+    """Where the service of this environment listens; empty if it does not say. All addresses include the loopback."""
+    address = environment.get("JUPYTERHUB_SERVICE_URL", "").replace("//0.0.0.0:", "//127.0.0.1:")
+    return address + environment.get("JUPYTERHUB_SERVICE_PREFIX", "") if address else ""
 
 
 def settings_at_service(client: Client | None, otherwise: KnownSettings) -> KnownSettings:

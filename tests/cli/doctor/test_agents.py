@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from jupyter_gpu_quota.core.model import Node
 from jupyter_gpu_quota.core.samples import AGENT, DeviceSample
 from jupyter_gpu_quota.store.records.commands import SetInventory
 from tests.api.world import HUB_TOKEN, ServiceWorld, service_world, train_devices
+from tests.cli.commands import run
 
 ACCOUNT = "system:serviceaccount:jupyterhub:gpu-quota-agent"
 NOW = 1_800_000_000_000
@@ -88,3 +90,32 @@ def test_a_service_that_does_not_answer(world: ServiceWorld) -> None:
     client = Client("http://127.0.0.1:1", "token", environment={}, timeout_s=1)
     ((verdict, found),) = [(each.verdict, each.found) for each in agents(client, ACCOUNT)]
     assert verdict == "skip" and "cannot be reached" in found
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        pytest.param({"JUPYTERHUB_SERVICE_URL": "http://0.0.0.0:{0}"}, "3 nodes report", id="with its own service"),
+        pytest.param({}, "the service's address is unknown", id="without an address"),
+    ],
+)
+def test_in_the_pod_of_the_chart_the_service_is_asked_at_its_own_address(
+    world: ServiceWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    for node in "abc":
+        sent(world, node, age_s=2)
+    world.run(world.services.store_view._read_samples())
+    settings = {"state_dir": str(tmp_path), "backend": "kubernetes", "kubernetes_image": "none",
+                "kubernetes_volume_claim": "gpu-quota", "kubernetes_agent_account": ACCOUNT}  # fmt: skip
+    chart = {
+        "JUPYTER_GPU_QUOTA_SETTINGS": json.dumps(settings),
+        "JUPYTERHUB_SERVICE_PREFIX": "/services/gpu-quota/",
+        "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
+        **{name: text.format(world.port) for name, text in variables.items()},
+    }
+    for name in ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL", "JUPYTERHUB_USER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in chart.items():
+        monkeypatch.setenv(name, text)
+    found = [each["found"] for each in json.loads(run("doctor", "--json").stdout) if each["what"] == "agents"]
+    assert said in found[0], found
