@@ -305,6 +305,8 @@ def _ready(client: Client) -> Result:
         return fail("ready", error.message, "see the lines of gpu-quota in the hub's log")
     if found.ready and not found.quota:
         return warn("ready", found.message, "without a quota file no work starts")
+    if found.ready and found.failing:
+        return warn("ready", found.message, "see the lines of gpu-quota in the hub's log")
     return ok("ready", found.message) if found.ready else fail("ready", found.message, "see the hub's log")
 
 

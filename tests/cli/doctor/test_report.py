@@ -180,6 +180,12 @@ def test_me_reports_the_owner_of_the_token() -> None:
         assert list(probes.service(world.url, "wrong"))[-1].verdict == "warn"
 
 
+def test_a_control_loop_that_fails_is_a_warning() -> None:
+    with served(World(failing=["notifications"])) as world:
+        found = {each.what: each for each in probes.service(world.url, TOKEN)}
+    assert found["ready"].verdict == "warn" and found["ready"].advice
+
+
 def test_no_service_is_a_warning_with_advice() -> None:
     assert [(each.what, each.verdict) for each in probes.service("http://127.0.0.1:9", None)] == [("service", "warn")]
 

@@ -82,7 +82,13 @@ class Words(Fake):
         elif what == "ready":
             self.answer(
                 wire_status.ReadyView(
-                    ready=True, store=True, lease=True, observed=True, controller=True, message="It does its work."
+                    ready=True,
+                    store=True,
+                    lease=True,
+                    observed=True,
+                    controller=True,
+                    failing=self.world.failing,
+                    message="It does its work.",
                 )
             )
         elif what == "snapshot":

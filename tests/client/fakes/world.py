@@ -111,6 +111,7 @@ class World:
     written_meanwhile: int = 0
     """Rows of the audit that are written after each request for some."""
     own_accounts: bool | None = None
+    failing: list[str] = field(default_factory=list)
     deployment: wire_status.DeploymentView | None = None
     devices: list[wire.DeviceView] = field(default_factory=list)
     explanation: str = "4 of 4 GPUs are in use; it starts when 1 is freed."
