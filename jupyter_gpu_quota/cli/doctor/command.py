@@ -135,7 +135,7 @@ def _quota_results(file: Path, known: KnownSettings) -> Iterator[Result]:
 def _state_folder_results(config: GPUQuota, folder_known: bool) -> Iterator[Result]:
     state = Path(config.state_dir).absolute()
     for what, probe in {
-        "state folder": partial(probes.state_dir, state),
+        "state folder": partial(probes.state_dir, state, is_volume=config.backend == "kubernetes"),
         "database": partial(probes.database, database_url(config)),
         "disk": partial(probes.disk, state),
         "fsync": partial(probes.fsync, state),

@@ -204,8 +204,11 @@ def subreaper() -> Result:
 
 
 # --- the state folder ---------------------------------------------------------------------------------------------
-def state_dir(path: Path) -> Result:
-    """Whether this account can write the state folder, and other accounts cannot."""
+def state_dir(path: Path, *, is_volume: bool = False) -> Result:
+    """Whether this account can write the state folder, and other accounts cannot.
+
+    ``is_volume``: of a pod, which may write it by the group of the volume (``fsGroup``) alone.
+    """
     if not path.exists():
         place = _nearest_folder(path)
         if os.access(place, os.W_OK):
@@ -215,8 +218,11 @@ def state_dir(path: Path) -> Result:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode) or not os.access(path, os.W_OK | os.X_OK):
         return fail("state folder", f"{path} is not a folder that this account can write", "choose another state_dir")
-    if mode & 0o022:
-        return fail("state folder", f"{path} is writable for other users ({mode:o})", f"chmod go-w {path}")
+    refused, who = (0o002, "o") if is_volume else (0o022, "go")
+    if mode & refused:
+        owns = os.geteuid() in (0, found.st_uid)
+        advice = f"chmod {who}-w {path}" if owns else f"its owner, user id {found.st_uid}, may change that"
+        return fail("state folder", f"{path} is writable for other users ({mode:o})", advice)
     return ok("state folder", f"{path} ({mode:o}, owner {found.st_uid})")
 
 

@@ -127,6 +127,35 @@ def test_the_state_folder(tmp_path: Path) -> None:
     assert probes.state_dir(tmp_path / "file").verdict == "fail"
 
 
+@pytest.mark.parametrize(
+    ("is_volume", "mode", "verdict", "advice"),
+    [
+        pytest.param(True, 0o2775, "ok", "", id="a volume that the group of the pod may write"),
+        pytest.param(True, 0o2777, "fail", "chmod o-w {0}", id="a volume that every account may write"),
+        pytest.param(False, 0o2775, "fail", "chmod go-w {0}", id="a folder that its group may write"),
+    ],
+)
+def test_the_mode_of_the_state_folder(tmp_path: Path, is_volume: bool, mode: int, verdict: str, advice: str) -> None:
+    tmp_path.chmod(mode)
+    found = probes.state_dir(tmp_path, is_volume=is_volume)
+    assert (found.verdict, found.advice) == (verdict, advice.format(tmp_path))
+
+
+def test_the_mode_of_a_folder_of_another_account_is_its_owner_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert probes.state_dir(tmp_path).advice == f"its owner, user id {owner}, may change that"
+
+
+def test_in_a_pod_the_state_folder_is_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o2775)
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", json.dumps({"state_dir": str(tmp_path), "backend": "kubernetes"}))
+    assert doctor()["state folder"]["verdict"] == "ok"
+
+
 MOUNTS = """\
 overlay / overlay rw 0 0
 files:/export {0}/my\\040state nfs4 rw,vers=4.2 0 0
