@@ -133,13 +133,17 @@ def _quota_results(file: Path, known: KnownSettings) -> Iterator[Result]:
 
 
 def _state_folder_results(config: GPUQuota, folder_known: bool) -> Iterator[Result]:
-    state = Path(config.state_dir).absolute()
-    for what, probe in {
-        "state folder": partial(probes.state_dir, state, is_volume=config.backend == "kubernetes"),
-        "database": partial(probes.database, database_url(config)),
-        "disk": partial(probes.disk, state),
-        "fsync": partial(probes.fsync, state),
-    }.items():
+    """The state folder and the database, which may be elsewhere."""
+    state, url = Path(config.state_dir).absolute(), database_url(config)
+    folder = probes.sqlite_folder(url) or state
+    checks = [
+        ("state folder", partial(probes.state_dir, state, is_volume=config.backend == "kubernetes")),
+        ("database", partial(probes.database, url)),
+        ("disk", partial(probes.disk, state)),
+        *([("disk", partial(probes.disk, folder, of_database=True))] if folder != state else []),
+        ("fsync", partial(probes.fsync, folder)),
+    ]
+    for what, probe in checks:
         yield probe() if folder_known else probes.skip(what, f"skipped, because {hub_settings.UNKNOWN}")
 
 

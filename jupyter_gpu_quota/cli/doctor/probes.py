@@ -25,7 +25,7 @@ from .hub_settings import UNKNOWN
 
 GIB = 1 << 30
 MIB = 1 << 20
-MIN_FREE = 2 * GIB
+MIN_FREE, MIN_FREE_OF_DATABASE = 2 * GIB, 256 * MIB
 SLOW_FSYNC_S = 0.1
 PROBE_TIMEOUT_S = 10
 
@@ -230,12 +230,14 @@ def _nearest_folder(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def disk(path: Path) -> Result:
-    """The free space for bundles, logs and outputs."""
+def disk(path: Path, *, of_database: bool = False) -> Result:
+    """The free space for bundles, logs and outputs; ``of_database``: for a database that is not in the state folder."""
     free = shutil.disk_usage(_nearest_folder(path)).free
-    found = f"{free / GIB:.1f} GiB free at {_nearest_folder(path)}"
-    if free >= MIN_FREE:
+    found = f"{free / GIB:.1f} GiB free at {_nearest_folder(path)}{', for the database' * of_database}"
+    if free >= (MIN_FREE_OF_DATABASE if of_database else MIN_FREE):
         return ok("disk", found)
+    if of_database:
+        return warn("disk", found, "the database grows: free some space, or use a larger disk")
     return warn("disk", found, "bundles, logs and outputs need space: free some, or choose another state_dir")
 
 
@@ -267,15 +269,25 @@ def database(url: str, mounts: Path = Path("/proc/self/mounts")) -> Result:
 
     Source: https://sqlite.org/wal.html, "WAL does not work over a network filesystem".
     """
-    scheme, _, name = url.partition("://")
-    if scheme.partition("+")[0] != "sqlite":
-        return ok("database", scheme.partition("+")[0])
-    folder = _nearest_folder(Path(name.partition("?")[0].removeprefix("/")).parent).resolve()
+    place = sqlite_folder(url)
+    if place is None:
+        return ok("database", _database_kind(url))
+    folder = _nearest_folder(place).resolve()
     kind = _file_system(folder, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         advice = "its file can be damaged there, and two machines may write: use a local disk, or PostgreSQL"
         return warn("database", f"SQLite on {kind}, at {folder}", advice)
     return ok("database", f"SQLite on {kind or 'an unknown file system'}, at {folder}")
+
+
+def sqlite_folder(url: str) -> Path | None:
+    """The folder of the file of an SQLite database; None for another database."""
+    name = url.partition("://")[2].partition("?")[0].removeprefix("/")
+    return Path(name).absolute().parent if _database_kind(url) == "sqlite" else None
+
+
+def _database_kind(url: str) -> str:
+    return url.partition("://")[0].partition("+")[0]
 
 
 def _file_system(folder: Path, mounts: Path) -> str:

@@ -197,6 +197,38 @@ def test_the_fsync_check_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("database", "disks", "synced"),
+    [
+        pytest.param("", ["{0}/state"], "{0}/state", id="a database in the state folder"),
+        pytest.param(
+            "sqlite:///{0}/fast/a.sqlite", ["{0}/state", "{0}/fast, for the database"], "{0}/fast", id="one elsewhere"
+        ),
+        pytest.param("postgresql://host/name", ["{0}/state"], "{0}/state", id="PostgreSQL"),
+    ],
+)
+def test_the_disk_of_the_database_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str, disks: list[str], synced: str
+) -> None:
+    for name in ("state", "fast"):
+        (tmp_path / name).mkdir()
+    settings = {"state_dir": str(tmp_path / "state"), "database_url": database.format(tmp_path)}
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", json.dumps(settings))
+    document = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)
+    places = [each["found"].partition(" at ")[2] for each in document if each["what"] in ("disk", "fsync")]
+    assert places == [text.format(tmp_path) for text in (*disks, synced)]
+
+
+def test_a_database_elsewhere_needs_less_space_than_a_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "MIN_FREE", 1 << 62)
+    monkeypatch.setattr(probes, "MIN_FREE_OF_DATABASE", 0)
+    assert probes.disk(tmp_path, of_database=True).verdict == "ok"
+    monkeypatch.setattr(probes, "MIN_FREE_OF_DATABASE", 1 << 62)
+    assert "the database grows" in probes.disk(tmp_path, of_database=True).advice
+
+
 def _no_disk(fd: int) -> None:
     raise OSError(5, "Input/output error")
 
