@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.wire.status import DeploymentView
 from tests.cli.commands import run
-from tests.client.fake_service import World
+from tests.client.fake_service import TOKEN, World
 
 
 def test_a_backup_is_written_and_restored(tmp_path: Path) -> None:
@@ -31,6 +35,21 @@ def test_a_backup_is_written_and_restored(tmp_path: Path) -> None:
 def test_without_a_database_the_state_folder_is_asked_for(tmp_path: Path) -> None:
     done = run("backup", "--state-dir", str(tmp_path), str(tmp_path / "b"))
     assert (done.exit_code, "There is no database" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_service_that_does_not_report_its_database_is_refused(world: World, tmp_path: Path, command: str) -> None:
+    for name in ("state", "fast"):
+        (tmp_path / name).mkdir()
+    open_store(f"sqlite:///{tmp_path}/fast/gpu-quota.sqlite").close()
+    run("backup", "--state-dir", str(tmp_path / "fast"), str(tmp_path / "b"))
+    world.deployment = DeploymentView(
+        host=socket.gethostname(), state_dir=str(tmp_path / "state"), quota_file="", simulated_devices=[]
+    )
+    file = str(tmp_path / ("b" if command == "restore" else "copy"))
+    done = run(command, "--url", world.url, "--token", TOKEN, file)
+    assert (done.exit_code, "does not report where its database is" in done.stderr) == (1, True), done.output
+    assert not list((tmp_path / "state").iterdir()) and not (tmp_path / "copy").exists()
 
 
 def test_recover_shows_the_differences_and_continues(world: World) -> None:

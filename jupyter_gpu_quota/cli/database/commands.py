@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,8 @@ from ..doctor import hub_settings
 from ..prose import wrapped
 from ..session import as_json, calls_service, fail, service_address
 from ..tables import plain_text, print_json
+
+SETTINGS_UNKNOWN = "the hub's settings are unknown here; give --config jupyterhub_config.py, or --state-dir"
 
 
 def _of_database(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,16 +44,13 @@ def _settings(config_file: Path | None, state_dir: Path | None, url: str | None,
     if config_file is not None:
         known = hub_settings.settings_in_config_file(config_file)
     else:
-        known = (
-            hub_settings.settings_in_environment(os.environ)
-            if state_dir is not None
-            else hub_settings.find_settings(_client(url, token), asked_service=url is not None)
-        )
+        client = None if state_dir is not None else _client(url, token)
+        known = hub_settings.find_settings(client, asked_service=url is not None, state_dir=state_dir)
     if state_dir is not None:
         known.config.state_dir = str(state_dir)
-    elif not known.whole:
-        because = f" {known.problem}." if known.problem else ""
-        fail(f"The database was not found: {hub_settings.UNKNOWN}, or --state-dir.{because}")
+    elif known.from_service or not known.whole:
+        why = hub_settings.DATABASE_UNKNOWN if known.from_service else SETTINGS_UNKNOWN
+        fail(f"The database was not found: {why}.{f' {known.problem}.' if known.problem else ''}")
     return known.config
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from ...client import URL_VARIABLES, Client, GPUQuotaError
-from ...settings import GPUQuota, database_url
+from ...settings import database_url
 from ..prose import wrapped
 from ..session import DONE, FAILED, as_json, service_address
 from ..tables import plain_text, print_json, print_table
@@ -96,7 +96,7 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
     else:
         yield _settings_result(known)
         yield from _backend_results(known)
-        yield from _state_folder_results(known.config, folder_known)
+        yield from _state_folder_results(known, folder_known)
         yield from hub_probes.unit()
         yield from notification_probes.machine_results(known.config, known=known.whole and not known.from_service)
     if known.config.quota_file:
@@ -132,19 +132,21 @@ def _quota_results(file: Path, known: KnownSettings) -> Iterator[Result]:
         yield from data_probes.data_of_file(file, known.own_accounts)
 
 
-def _state_folder_results(config: GPUQuota, folder_known: bool) -> Iterator[Result]:
+def _state_folder_results(known: KnownSettings, folder_known: bool) -> Iterator[Result]:
     """The state folder and the database, which may be elsewhere."""
-    state, url = Path(config.state_dir).absolute(), database_url(config)
+    state, url = Path(known.config.state_dir).absolute(), database_url(known.config)
     folder = probes.sqlite_folder(url) or state
     checks = [
-        ("state folder", partial(probes.state_dir, state, is_volume=config.backend == "kubernetes")),
+        ("state folder", partial(probes.state_dir, state, is_volume=known.config.backend == "kubernetes")),
         ("database", partial(probes.database, url)),
         ("disk", partial(probes.disk, state)),
         *([("disk", partial(probes.disk, folder, of_database=True))] if folder != state else []),
         ("fsync", partial(probes.fsync, folder)),
     ]
     for what, probe in checks:
-        yield probe() if folder_known else probes.skip(what, f"skipped, because {hub_settings.UNKNOWN}")
+        of_service = known.from_service and what in ("database", "fsync")
+        why = hub_settings.DATABASE_UNKNOWN if of_service else hub_settings.UNKNOWN
+        yield probe() if folder_known and not of_service else probes.skip(what, f"skipped, because {why}")
 
 
 def _service_results(known: KnownSettings, url: str | None, token: str | None, notebook: bool) -> Iterator[Result]:

@@ -23,6 +23,10 @@ UNKNOWN = (
     "the hub's settings are unknown here; give --config jupyterhub_config.py, or on the hub's machine --url and"
     " --token of an admin"
 )
+DATABASE_UNKNOWN = (
+    "the service does not report where its database is; give --config jupyterhub_config.py, or leave out --url under"
+    " the service's account"
+)
 HUB_CONFIG = "jupyterhub_config.py"
 """The configuration file that JupyterHub reads in its working directory."""
 
@@ -46,10 +50,10 @@ class KnownSettings:
     """The settings; not ``whole``: only the options of this command and the defaults.
 
     ``source``: where they were found. ``own_accounts``: whether jobs run under their submitters' accounts; None if
-    unknown. ``from_service``: the service reported them, without its secrets. ``problem``: why the configuration file
-    of the working directory, or a running service, was not used; ``advice``: how to choose one of several services.
-    ``service_url``: the address of the service that runs here with these settings, without the hub's proxy; empty if
-    none is known.
+    unknown. ``from_service``: the service reported them, without its secrets and its database. ``problem``: why the
+    configuration file of the working directory, or a running service, was not used; ``advice``: how to choose one of
+    several services. ``service_url``: the address of the service that runs here with these settings, without the hub's
+    proxy; empty if none is known.
     """
 
     config: GPUQuota

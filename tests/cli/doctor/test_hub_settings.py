@@ -172,9 +172,21 @@ def test_with_an_address_the_settings_are_those_of_that_service(tmp_path: Path) 
         found = doctor("--url", world.url, "--token", TOKEN)
     assert found["settings"]["found"] == "from the service, for an admin"
     assert str(tmp_path / "asked") in found["state folder"]["found"]
+    for what in ("database", "fsync"):
+        assert found[what]["verdict"] == "skip" and "does not report where its database is" in found[what]["found"]
 
 
 def test_a_backup_is_of_the_hub_whose_configuration_file_is_here(tmp_path: Path) -> None:
     (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
     done = run("backup", str(tmp_path / "copy"))
     assert done.exit_code == 1 and str(tmp_path / "of_the_file" / "gpu-quota.sqlite") in done.stderr
+
+
+def test_a_backup_by_state_directory_is_of_the_database_of_the_service_that_runs_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_DATABASE_URL", f"sqlite:///{tmp_path}/fast.sqlite")
+    with running_services(monkeypatch, tmp_path, ["running"]):
+        monkeypatch.delenv("JUPYTER_GPU_QUOTA_DATABASE_URL")
+        done = run("backup", "--state-dir", "running", str(tmp_path / "copy"))
+    assert done.exit_code == 1 and f"There is no database {tmp_path}/fast.sqlite" in done.stderr
