@@ -147,6 +147,8 @@ def settings_in_config_file(path: Path) -> KnownSettings:
     services = c.JupyterHub.get("services", [])
     for service in services if isinstance(services, list) else ():
         if service.get("name") == SERVICE_NAME:
+            if SETTINGS_VARIABLE not in service.get("environment", {}):
+                raise click.UsageError(f"{path}: the hub does not start the service; run this where the service runs")
             config = settings_from_environment(service["environment"])
             return KnownSettings(config=config, whole=True, own_accounts=config.accounts, source=str(path))
     raise click.UsageError(f"{path} does not call setup_gpu_quota(c), so this hub has no gpu-quota service")

@@ -27,6 +27,11 @@ from jupyter_gpu_quota import setup_gpu_quota
 setup_gpu_quota(c)
 """
 
+ELSEWHERE = """\
+c.JupyterHub.services = [{"name": "gpu-quota", "url": "http://x:10901", "api_token": "a" * 64, "environment": {}}]
+c.GPUQuota.start_service = False
+"""
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -147,6 +152,7 @@ def test_a_service_of_another_account_is_not_used(monkeypatch: pytest.MonkeyPatc
     ("text", "mode", "said"),
     [
         pytest.param("c = get_config()\n", 0o644, "does not call setup_gpu_quota(c)", id="without our setup"),
+        pytest.param(ELSEWHERE + CONFIG, 0o644, "the hub does not start the service", id="of a service elsewhere"),
         pytest.param("1 / 0\n", 0o644, "ZeroDivisionError", id="that fails"),
         pytest.param(CONFIG, 0o646, "another account can write it", id="that others can write, which is not run"),
     ],
@@ -174,6 +180,13 @@ def test_with_an_address_the_settings_are_those_of_that_service(tmp_path: Path) 
     assert str(tmp_path / "asked") in found["state folder"]["found"]
     for what in ("database", "fsync"):
         assert found[what]["verdict"] == "skip" and "does not report where its database is" in found[what]["found"]
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("backup", "copy"), ("restore", "copy")], ids=lambda words: words[0])
+def test_a_service_that_the_hub_does_not_start_is_not_of_its_configuration(words: Sequence[str]) -> None:
+    Path("hub.py").write_text(ELSEWHERE + CONFIG)
+    done = run(*words, "--config", "hub.py")
+    assert (done.exit_code, "run this where the service runs" in done.stderr) == (2, True), done.output
 
 
 def test_a_backup_is_of_the_hub_whose_configuration_file_is_here(tmp_path: Path) -> None:
