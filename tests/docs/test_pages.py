@@ -16,6 +16,7 @@ from traitlets.config import Config
 
 from jupyter_gpu_quota import job, notebook_job, quotafile
 from jupyter_gpu_quota.api.quota_edits.arithmetic import arithmetic_of_file
+from jupyter_gpu_quota.backends.kubernetes.jobs.verdicts import CACHE_S
 from jupyter_gpu_quota.backends.rendering.variables import OUR_VARIABLES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Job
@@ -206,6 +207,11 @@ def test_extras_in_the_pages_exist() -> None:
     named = {name for listed in _everywhere(r"jupyter-gpu-quota\[([\w,]+)\]") for name in listed.split(",")}
     assert named <= set(extras)
     assert _everywhere(r"pip install '\.\[(\w+)\]'") <= set(extras)
+
+
+@pytest.mark.parametrize("page", ["how-to/data.md", "explanation/kubernetes.md"])
+def test_the_wait_for_a_missing_claim_is_that_of_the_code(page: str) -> None:
+    assert f"for {CACHE_S:.0f} seconds" in (ROOT / "docs" / page).read_text()
 
 
 def test_scopes_in_the_pages_exist() -> None:
