@@ -25,9 +25,9 @@ OF_CLUSTER = "kubernetes_"
 
 
 def generated() -> str:
-    """The schema with the settings of the code."""
+    """The schema with the settings of the code that the service reads; the hub reads the others from its own file."""
     schema = json.loads(SCHEMA.read_text())
-    properties = {name: _property(trait) for name, trait in sorted(GPUQuota.class_own_traits(config=True).items())}
+    properties = {name: _property(trait) for name, trait in sorted(GPUQuota.class_own_traits(service=True).items())}
     further = {name.removeprefix(OF_CLUSTER): one for name, one in properties.items() if name.startswith(OF_CLUSTER)}
     further = {name: one for name, one in further.items() if name != "clusters"} | {
         "state_dir": properties["state_dir"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from jupyter_gpu_quota.settings import GPUQuota
 from tests.docs.pages import ROOT
 
 NAMES = ("settings", "command-line", "python", "rest", "quota-file")
@@ -30,6 +32,11 @@ def reference() -> ModuleType:
 def test_the_chart_accepts_the_settings_of_the_code() -> None:
     chart = script("chart_settings")
     assert chart.SCHEMA.read_text() == chart.generated(), "run make docs (or python docs/_scripts/chart_settings.py)"
+
+
+def test_the_chart_accepts_no_setting_that_only_the_hub_reads() -> None:
+    accepted = json.loads(script("chart_settings").SCHEMA.read_text())["properties"]["settings"]["properties"]
+    assert set(accepted) == set(GPUQuota.class_trait_names(service=True))
 
 
 def test_every_page_is_checked(reference: ModuleType) -> None:

@@ -95,7 +95,7 @@ system:serviceaccount:{{ include "gpu-quota.agentNamespace" . }}:{{ include "gpu
 -}}
 {{- if .Values.quotaFile }}{{ $_ := set $own "quota_file" "/etc/gpu-quota/quota.yaml" }}{{ end -}}
 {{- if include "gpu-quota.databaseClaim" . }}{{ $_ := set $own "database_url" "sqlite:////database/gpu-quota.sqlite" }}{{ end -}}
-{{- range $name := concat (keys $own) (list "quota_file" "start_service") | uniq | sortAlpha }}
+{{- range $name := concat (keys $own) (list "quota_file") | uniq | sortAlpha }}
 {{- if hasKey $.Values.settings $name }}
 {{- fail (printf "settings.%s is set by the chart: use its own values" $name) }}
 {{- end }}

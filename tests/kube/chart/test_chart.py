@@ -60,6 +60,7 @@ def test_helm_lint_is_strict_and_finds_nothing(example: str) -> None:
             for name in ("backend", "state_dir", "kubernetes_namespace", "quota_file")
         ),
         pytest.param(["--set", "settings.tick=1"], "'tick'", id="a setting that there is not"),
+        pytest.param(["--set", "settings.spawn_timeout_s=60"], "'spawn_timeout_s'", id="a setting of the hub alone"),
         pytest.param(["--set", "settings.tick_ms=1"], "settings/tick_ms", id="a setting that is too small"),
         pytest.param(["--set", "settings.notification_mail_security=no"], "mail_security", id="no word of a setting"),
         pytest.param(["--kube-version", "1.33.9"], "kubeVersion: >=1.34.0-0", id="Kubernetes without claims"),
