@@ -209,6 +209,7 @@ spec:
             - {name: credentials-{{ .name }}, mountPath: /etc/gpu-quota-clusters/{{ .name }}, readOnly: true}
             - {name: volume-{{ .name }}, mountPath: /clusters/{{ .name }}}
             {{- end }}
+            {{- with $values.pod.volumeMounts }}{{ toYaml . | nindent 12 }}{{ end }}
       volumes:
         - name: state
           persistentVolumeClaim: {claimName: {{ include "gpu-quota.claim" .root }}}
@@ -231,4 +232,5 @@ spec:
         - name: volume-{{ .name }}
           persistentVolumeClaim: {claimName: {{ .existingClaim }}}
         {{- end }}
+        {{- with $values.pod.volumes }}{{ toYaml . | nindent 8 }}{{ end }}
 {{- end -}}

@@ -49,10 +49,14 @@ async def _probe_channels(config: GPUQuota) -> list[tuple[str, str, Outcome]]:
 
 
 def _check_secret_files(config: GPUQuota) -> Iterator[Result]:
+    """Warnings of secrets that others can read. In a pod fsGroup gives the files of a volume to the service's group."""
+    in_pod = config.backend == "kubernetes"
     for name in ("notification_webhook_secret_file", "notification_mail_password_file"):
         path = Path(getattr(config, name))
-        if getattr(config, name) and path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            yield warn("notifications", f"{path} is readable for other users than its owner", f"chmod 600 {path}")
+        refused = 0o007 if in_pod else 0o077
+        if getattr(config, name) and path.is_file() and stat.S_IMODE(path.stat().st_mode) & refused:
+            advice = "give its volume defaultMode: 0440" if in_pod else f"chmod 600 {path}"
+            yield warn("notifications", f"{path} is readable for other users than its owner", advice)
 
 
 def service_results(client: Client | None) -> Iterator[Result]:

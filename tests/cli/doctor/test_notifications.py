@@ -13,9 +13,11 @@ from click.testing import CliRunner
 from traitlets.config import Config
 
 from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.cli.doctor.notifications import machine_results
 from jupyter_gpu_quota.hub.setup import SetupError, setup_gpu_quota
 from jupyter_gpu_quota.notifications.channel import Failed
 from jupyter_gpu_quota.notifications.document import body, schema
+from jupyter_gpu_quota.settings import GPUQuota
 from tests.controllers.setups.notifications import sending
 from tests.notifications.receivers import mail_receiver, web_receiver
 from tests.notifications.test_channels import WARNED
@@ -75,6 +77,28 @@ def test_doctor_probes_both_receivers_and_sends_nothing(tmp_path: Path) -> None:
         assert too_open[0][1] == "warn"
     (line,) = found(tmp_path, notification_webhook_url=hook.url)
     assert (line[:2], "cannot be reached" in line[2]) == (("webhook", "fail"), True)
+
+
+@pytest.mark.parametrize(
+    ("backend", "mode", "advice"),
+    [
+        pytest.param("local", 0o600, [], id="of the hub's account alone"),
+        pytest.param("local", 0o640, ["chmod 600 {0}"], id="of a group"),
+        pytest.param("kubernetes", 0o440, [], id="of the group of a pod"),
+        pytest.param("kubernetes", 0o444, ["give its volume defaultMode: 0440"], id="of every account in a pod"),
+    ],
+)
+def test_a_secret_file_is_not_for_others(tmp_path: Path, backend: str, mode: int, advice: list[str]) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(mode)
+    config = GPUQuota(
+        backend=backend,
+        notification_webhook_url="http://127.0.0.1:9",
+        notification_webhook_secret_file=str(secret),
+    )
+    shown = [each.advice for each in machine_results(config, known=True) if each.what == "notifications"]
+    assert shown == [text.format(secret) for text in advice]
 
 
 @pytest.mark.parametrize(("who", "expected"), [("ann", True), ("bob", False)], ids=["an admin", "anybody else"])

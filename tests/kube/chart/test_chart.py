@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from jupyter_gpu_quota.backends.rendering.admission import FENCE, number_of, wit
 from jupyter_gpu_quota.backends.rendering.cluster_names import FENCING
 from jupyter_gpu_quota.controllers.main import HEARTBEAT_FILE
 from jupyter_gpu_quota.settings import cluster_settings, settings_from_environment
-from tests.kube.chart.release import CHART, EXAMPLES, NEEDED, RELEASE, helm, rendered
+from tests.kube.chart.release import CHART, EXAMPLES, NEEDED, RELEASE, ROOT, helm, rendered
 from tests.kube.conftest import missing
 from tests.kube.control_plane import ControlPlane
 from tests.kube.fake_kubelet import FakeKubelet
@@ -139,6 +140,21 @@ def test_with_postgresql_api_and_controllers_are_two_deployments() -> None:
     assert commands == {"gpu-quota": ["--only", "api"], "gpu-quota-controllers": ["--only", "controller"]}
     accounts = {each["metadata"]["name"]: each["spec"]["template"]["spec"]["serviceAccountName"] for each in found}
     assert accounts == {"gpu-quota": "gpu-quota-api", "gpu-quota-controllers": "gpu-quota-controllers"}
+
+
+@pytest.mark.parametrize("example", ["gpu-quota.yaml", "gpu-quota-postgresql.yaml"])
+def test_the_file_of_a_setting_is_mounted_as_in_the_page(tmp_path: Path, example: str) -> None:
+    page = (ROOT / "docs/how-to/kubernetes.md").read_text()
+    (text,) = re.findall(r"```text\n(pod:\n.*?)```", page, re.DOTALL)
+    (tmp_path / "values.yaml").write_text(text)
+    values = yaml.safe_load(text)
+    for each in kinds(
+        rendered("--values", str(EXAMPLES / example), "--values", str(tmp_path / "values.yaml")), "Deployment"
+    ):
+        (mount,), (volume,) = values["pod"]["volumeMounts"], values["pod"]["volumes"]
+        assert mount in container(each)["volumeMounts"]
+        assert volume in each["spec"]["template"]["spec"]["volumes"]
+        assert values["settings"]["notification_mail_password_file"].startswith(f"{mount['mountPath']}/")
 
 
 def test_the_liveness_probe_of_the_controllers_reads_the_age_of_their_heartbeat(tmp_path: Path) -> None:
