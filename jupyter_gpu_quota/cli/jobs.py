@@ -105,7 +105,7 @@ def _short_reason(reason: ReasonView, exit_status: int | None) -> str | None:
     match reason.code:
         case "command_failed" | "command_killed" if exit_status is not None:
             return exit_text(exit_status)
-        case "held_by_person" | "cancelled_by_person":
+        case "held_by_user" | "cancelled_by_user":
             return None
         case code:
             return short_sentence(code)

@@ -18,7 +18,7 @@ from ..core.lifecycle import FINAL
 from ..core.model import JobState
 from ..core.reason_codes import SERVER_STOPPED
 from ..core.reason_figures import code_of, figure_pairs, reason_from
-from ..core.reasons import CancelledByPerson, EnforcementTooWeak, OverShare, Reason
+from ..core.reasons import CancelledByUser, EnforcementTooWeak, OverShare, Reason
 from ..messages.reasons import sentence, warning
 from ..notifications.channel import Channel, Failed, Outcome, Sent
 from ..notifications.job_message import JOB_EVENTS, JobEvent, JobMessage
@@ -236,7 +236,7 @@ def event_of(record: JobRecord, defaults: Sequence[str]) -> JobEvent | None:
     if state not in FINAL or "ended" not in wanted:
         return None
     reason = record.reason
-    is_by_owner = isinstance(reason, CancelledByPerson) and reason.by == record.job.user
+    is_by_owner = isinstance(reason, CancelledByUser) and reason.by == record.job.user
     return None if state is JobState.CANCELLED and is_by_owner else "job_ended"
 
 

@@ -1,4 +1,4 @@
-"""A reason as its code and figures: how it is stored, and how stored rows of every release are read."""
+"""A reason as its code and figures: how it is stored, and how stored rows of every version are read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ OLD_CODES: Mapping[str, ReasonCode] = {
     "place_kept": ReasonCode.BACKFILL_RESERVED,
     "devices_out": ReasonCode.DEVICE_UNAVAILABLE,
     "over_its_share": ReasonCode.OVER_SHARE,
+    "held_by_person": ReasonCode.HELD_BY_USER,
+    "cancelled_by_person": ReasonCode.CANCELLED_BY_USER,
 }
-"""Codes of releases before 0.2, by which stored rows are read; they are never written."""
+"""Codes of earlier development versions, by which stored rows are read; they are never written."""
 
 OLD_FIGURES: Mapping[str, str] = {"holder": "workload"}
 """Names of figures in those rows."""
@@ -50,10 +52,15 @@ def figure_pairs(reason: Reason) -> Pairs:
     return tuple(found)
 
 
+def present_code(code: str) -> str:
+    """The code of a stored reason by its present name; any other text as it is."""
+    return OLD_CODES.get(code, code)
+
+
 def reason_from(code: str, figures: Iterable[tuple[str, Figure]] = ()) -> Reason:
     """The record of a stored reason; an :class:`OtherReason` where its code or figures are not those of a record."""
     pairs = tuple((OLD_FIGURES.get(name, name), value) for name, value in figures)
-    known = OLD_CODES.get(code, code)
+    known = present_code(code)
     if known not in RECORDS:
         return OtherReason(code=known, figures=pairs)
     new = ReasonCode(known)

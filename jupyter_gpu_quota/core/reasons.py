@@ -130,7 +130,7 @@ class RankFailed:
 
 
 @record
-class ByPerson:
+class ByUser:
     """``by`` held or cancelled the job of ``user``; the other figures are None once the job has stopped."""
 
     code: ClassVar[ReasonCode]
@@ -140,8 +140,8 @@ class ByPerson:
 
 
 # fmt: off
-class HeldByPerson(ByPerson): __slots__ = ()
-class CancelledByPerson(ByPerson): __slots__ = ()
+class HeldByUser(ByUser): __slots__ = ()
+class CancelledByUser(ByUser): __slots__ = ()
 # fmt: on
 
 
@@ -503,7 +503,7 @@ class OtherReason:
 Reason = (
     WithinGuarantee | WithinFairShare | IdleSurplus | BorrowsNotebookQuota | BorrowsReservedDevices
     | WithinNotebookQuota | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | ReservationBegins
-    | Moved | Shrunk | Grown | TimeLimit | RankFailed | HeldByPerson | CancelledByPerson | JobEnd
+    | Moved | Shrunk | Grown | TimeLimit | RankFailed | HeldByUser | CancelledByUser | JobEnd
     | OverShare | StoppedOverShare | EnforcementTooWeak | EnforcementUnavailable | StoppedTooWeak | StoppedIdle
     | DataUnavailable
     | DeviceUnhealthy | NodeDrained | DrainDeadline | ProjectGone | PoolGone | LentWhileIdle | SliceReleased

@@ -30,11 +30,11 @@ JOB_END_SENTENCES: Mapping[R, tuple[str, str]] = {
 """By code, as in :data:`.reason_sentences.SENTENCES`."""
 
 BY_NAME: Mapping[R, tuple[str, str]] = {
-    R.HELD_BY_PERSON: (
+    R.HELD_BY_USER: (
         "{by} held {user}'s job. It has {grace_s:time} to save, and waits until it is released.",
         "{by} held the job. It waits until it is released.",
     ),
-    R.CANCELLED_BY_PERSON: (
+    R.CANCELLED_BY_USER: (
         "{by} cancelled {user}'s job. It has {grace_s:time} to end.",
         "{by} cancelled the job.",
     ),

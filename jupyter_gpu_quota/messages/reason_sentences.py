@@ -114,11 +114,11 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "The job was submitted with data of the quota file that its user may not use any more, so it was held before "
         "it started. Ask an admin to add the data again and release the job, or clone it with other data (--data).",
     ),
-    R.HELD_BY_PERSON: (
+    R.HELD_BY_USER: (
         "A user held {user}'s job. It has {grace_s:time} to save, and waits until it is released.",
         "A user held the job. It waits until it is released.",
     ),
-    R.CANCELLED_BY_PERSON: (
+    R.CANCELLED_BY_USER: (
         "A user cancelled {user}'s job. It has {grace_s:time} to end.",
         "A user cancelled the job.",
     ),

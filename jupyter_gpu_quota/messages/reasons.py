@@ -15,7 +15,7 @@ from ..core.reasons import (
     AboveUserCeiling,
     BackfillReserved,
     BehindPatientJob,
-    ByPerson,
+    ByUser,
     DeviceUnavailable,
     EnforcementTooWeak,
     Figure,
@@ -146,7 +146,7 @@ def _special_sentence(reason: Reason, *, advised: bool) -> str | None:
     match reason:
         case WithinNotebookQuota(was="lent"):
             return _SLICE_BACK
-        case ByPerson(by=str()):
+        case ByUser(by=str()):
             return BY_NAME[reason.code][reason.grace_s is None]
         case AboveLimit() if exceeds_bound_alone(reason):
             owner = "{project}" if reason.department is None else "its department {department}"

@@ -120,7 +120,7 @@ def test_an_empty_listing_says_what_would_be_there(
     [
         pytest.param("failed", "command_failed", 127, "failed exit 127 (command not found)", id="its exit status"),
         pytest.param("failed", "out_of_memory", 1, "failed The command ran out of memory.", id="its cause"),
-        pytest.param("held", "held_by_person", None, "held lea held it", id="who held it"),
+        pytest.param("held", "held_by_user", None, "held lea held it", id="who held it"),
         pytest.param(
             "queued", "no_free_gpu", None, "queued No GPU that fits is free.", id="a wait without its figures"
         ),

@@ -34,7 +34,7 @@ def test_a_row_with_an_old_code_gets_the_sentence_of_the_new_code(old: str, new:
 
 
 def test_user_ids_in_a_reason_are_replaced_by_names() -> None:
-    row = entry("job.hold", was="running", reason=reason("held_by_person", ("user", "ann"), ("grace_s", 5)))
+    row = entry("job.hold", was="running", reason=reason("held_by_user", ("user", "ann"), ("grace_s", 5)))
     assert action_text(row) == (
         "held bob's job, which was running. A user held Dr ann's job. It has 5 s to save, and waits until it is "
         "released."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpu_quota.core.job_ends import CommandNotStarted, EndCause, JobEnd, OutOfMemory, job_end
-from jupyter_gpu_quota.core.reasons import CancelledByPerson, HeldByPerson, Reason, TimeLimit
+from jupyter_gpu_quota.core.reasons import CancelledByUser, HeldByUser, Reason, TimeLimit
 from jupyter_gpu_quota.messages.reasons import sentence, with_user_name
 
 
@@ -103,14 +103,14 @@ def test_a_failed_job_has_its_rank_node_and_exit_status_in_one_sentence(end: Job
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        pytest.param(HeldByPerson(by="lea"), "lea held the job. It waits until it is released.", id="held"),
+        pytest.param(HeldByUser(by="lea"), "lea held the job. It waits until it is released.", id="held"),
         pytest.param(
-            HeldByPerson(by="lea", user="bob", grace_s=60),
+            HeldByUser(by="lea", user="bob", grace_s=60),
             "lea held bob's job. It has 60 s to save, and waits until it is released.",
             id="while it is stopped",
         ),
-        pytest.param(CancelledByPerson(by="lea"), "lea cancelled the job.", id="cancelled"),
-        pytest.param(CancelledByPerson(), "A user cancelled the job.", id="of a release that did not record who"),
+        pytest.param(CancelledByUser(by="lea"), "lea cancelled the job.", id="cancelled"),
+        pytest.param(CancelledByUser(), "A user cancelled the job.", id="of a release that did not record who"),
         pytest.param(
             TimeLimit(ran_s=3600, time_limit_s=3600, grace_s=60),
             "The job ran for 1 hour and its time limit was 1 hour, so it was ended; submit it again with a longer "
@@ -124,7 +124,7 @@ def test_an_ended_or_held_job_names_who_or_which_limit(reason: Reason, expected:
 
 
 def test_the_user_who_held_a_job_is_shown_by_name() -> None:
-    reason = with_user_name(HeldByPerson(by="id-1", user="id-2", grace_s=5), {"id-1": "lea", "id-2": "bob"}.__getitem__)
+    reason = with_user_name(HeldByUser(by="id-1", user="id-2", grace_s=5), {"id-1": "lea", "id-2": "bob"}.__getitem__)
     assert sentence(reason).startswith("lea held bob's job.")
 
 

@@ -28,7 +28,7 @@ from ...core.model import (
 )
 from ...core.reason_codes import HELD_BY_ENFORCEMENT, ReasonCode
 from ...core.reason_figures import code_of, figures_of
-from ...core.reasons import ByPerson, Reason
+from ...core.reasons import ByUser, Reason
 from ...core.samples import DeviceSample
 from ...messages.exit_status import exit_text, newest_trouble, trouble_sentence
 from ...messages.planned_start import start_sentence
@@ -131,9 +131,9 @@ AWAITED = frozenset({NotebookState.REQUESTED, NotebookState.LENT})
 def present_reason(record: JobRecord) -> Reason | None:
     """The recorded reason while it holds: not of a hold after the release."""
     reason, job = record.reason, record.job
-    if reason is None or reason.code not in _BY_PERSON:
+    if reason is None or reason.code not in _TARGETS:
         return reason
-    if job.target is not _BY_PERSON[ReasonCode(reason.code)]:
+    if job.target is not _TARGETS[ReasonCode(reason.code)]:
         return None
     return _settled(reason) if job.state is JobState.HELD and reason.code not in HELD_BY_ENFORCEMENT else reason
 
@@ -145,7 +145,7 @@ def end_reason(record: JobRecord) -> Reason | None:
     """
     reason, state = record.reason, record.job.state
     if state is JobState.CANCELLED:
-        of_cancel = reason is not None and reason.code is ReasonCode.CANCELLED_BY_PERSON
+        of_cancel = reason is not None and reason.code is ReasonCode.CANCELLED_BY_USER
         return _settled(reason) if reason is not None and of_cancel else None
     if state is not JobState.FAILED or isinstance(reason, JobEnd):
         return reason if state is JobState.FAILED else None
@@ -156,7 +156,7 @@ def end_reason(record: JobRecord) -> Reason | None:
 
 def _settled(reason: Reason) -> Reason:
     """The reason of a hold or a cancel that is complete: without the grace period."""
-    return with_changes(reason, user=None, grace_s=None) if isinstance(reason, ByPerson) else reason
+    return with_changes(reason, user=None, grace_s=None) if isinstance(reason, ByUser) else reason
 
 
 STARTED = frozenset(
@@ -170,13 +170,13 @@ STARTED = frozenset(
 )
 """Reasons of a start; an ended job does not show them."""
 
-_BY_PERSON = {
-    ReasonCode.HELD_BY_PERSON: JobTarget.HELD,
+_TARGETS = {
+    ReasonCode.HELD_BY_USER: JobTarget.HELD,
     ReasonCode.OVER_SHARE: JobTarget.HELD,
     ReasonCode.ENFORCEMENT_TOO_WEAK: JobTarget.HELD,
     ReasonCode.ENFORCEMENT_UNAVAILABLE: JobTarget.HELD,
     ReasonCode.DATA_UNAVAILABLE: JobTarget.HELD,
-    ReasonCode.CANCELLED_BY_PERSON: JobTarget.CANCELLED,
+    ReasonCode.CANCELLED_BY_USER: JobTarget.CANCELLED,
 }
 """The target of a job for as long as it has this reason."""
 
@@ -212,8 +212,8 @@ def _utilised(held: Sequence[Allocation], store_view: StoreView) -> dict[str, An
 
 
 def stopped_by(record: JobRecord, store_view: StoreView) -> str | None:
-    """The name of the person who held or cancelled a job."""
-    by = record.reason.by if isinstance(record.reason, ByPerson) else None
+    """The name of the user who held or cancelled a job."""
+    by = record.reason.by if isinstance(record.reason, ByUser) else None
     is_stopped = record.job.target in (JobTarget.HELD, JobTarget.CANCELLED)
     return store_view.name_of(by) if by is not None and is_stopped else None
 

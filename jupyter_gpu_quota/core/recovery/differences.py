@@ -11,6 +11,7 @@ from ..frozen import with_changes
 from ..lifecycle import HOLDS_GPU
 from ..model import Job, JobState, JobTarget, Placement
 from ..reason_codes import ReasonCode
+from ..reason_figures import present_code
 
 
 class DifferenceKind(StrEnum):
@@ -117,9 +118,9 @@ def has_run(job: Job) -> bool:
 
 # --- changes ----------------------------------------------------------------------------------------------------------
 STOPPED_FOR: Mapping[str, JobTarget] = {
-    ReasonCode.CANCELLED_BY_PERSON: JobTarget.CANCELLED,
+    ReasonCode.CANCELLED_BY_USER: JobTarget.CANCELLED,
     JobTarget.CANCELLED: JobTarget.CANCELLED,
-    ReasonCode.HELD_BY_PERSON: JobTarget.HELD,
+    ReasonCode.HELD_BY_USER: JobTarget.HELD,
     JobTarget.HELD: JobTarget.HELD,
 }
 """The target of a job by the reason of its stop order; any other reason is a pause, or a failure of another rank."""
@@ -142,5 +143,5 @@ def with_attempt(job: Job, attempt: AttemptRecord) -> Job:
             borrower=False,
             held_ranks=None if job.min_ranks is None else ranks,
         )
-    target = STOPPED_FOR.get(attempt.stop_reason or "", job.target)
+    target = STOPPED_FOR.get(present_code(attempt.stop_reason or ""), job.target)
     return job if attempt.runs or target is job.target else with_changes(job, target=target)

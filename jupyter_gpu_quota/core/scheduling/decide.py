@@ -19,9 +19,9 @@ from ..placement.place import Fit, Request, place, placements, request_of, reser
 from ..plan import Action, Plan, Refuse, Stop, Unreserve
 from ..queue.pool_state import PoolState
 from ..reasons import (
-    CancelledByPerson,
+    CancelledByUser,
     ClaimEnded,
-    HeldByPerson,
+    HeldByUser,
     NeverFits,
     NoSuchPool,
     PausesUsedUp,
@@ -181,7 +181,7 @@ def _record(
 
 
 def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
-    """The stop of a job that a person stopped, that failed in one rank, or that reached its time limit. Rule R10."""
+    """The stop of a job that a user stopped, that failed in one rank, or that reached its time limit. Rule R10."""
     if job.state not in RUNS:
         return None
     ran_ms = 0 if job.started_at is None else now - job.started_at
@@ -195,9 +195,9 @@ def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
     return Stop(workload=job.id, target=JobTarget.FAILED, grace_s=grace_s, reason=reason)
 
 
-_STOPS: dict[JobTarget, type[HeldByPerson | CancelledByPerson | RankFailed]] = {
-    JobTarget.HELD: HeldByPerson,
-    JobTarget.CANCELLED: CancelledByPerson,
+_STOPS: dict[JobTarget, type[HeldByUser | CancelledByUser | RankFailed]] = {
+    JobTarget.HELD: HeldByUser,
+    JobTarget.CANCELLED: CancelledByUser,
     JobTarget.FAILED: RankFailed,
 }
 

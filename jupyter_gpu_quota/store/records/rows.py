@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ...core.frozen import fast_frozen
 from ...core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation
 from ...core.reason_codes import SERVER_STOPPED
-from ...core.reasons import ByPerson, Reason
+from ...core.reasons import ByUser, Reason
 from .commands import JobSpec
 
 
@@ -70,7 +70,7 @@ class JobRecord:
     @property
     def people(self) -> tuple[str, ...]:
         """The users in the record: its owner, and the user who held or cancelled the job."""
-        by = self.reason.by if isinstance(self.reason, ByPerson) else None
+        by = self.reason.by if isinstance(self.reason, ByUser) else None
         return (self.job.user,) if by is None else (self.job.user, by)
 
 

@@ -24,7 +24,7 @@ from ...core.plan import (
     Unreserve,
 )
 from ...core.reason_codes import HELD_BY_ENFORCEMENT
-from ...core.reasons import ByPerson, Reason
+from ...core.reasons import ByUser, Reason
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, ReservationRow
 from ..database.unit_of_work import UnitOfWork
 from ..records.calls import Lease, Stale
@@ -237,7 +237,7 @@ def _stop_reason(recorded: Reason | None, planned: Reason) -> Reason:
     """The recorded reason of memory enforcement or of a failed rank; the planned one with who held or cancelled."""
     if recorded is None:
         return planned
-    if isinstance(planned, ByPerson) and isinstance(recorded, ByPerson):
+    if isinstance(planned, ByUser) and isinstance(recorded, ByUser):
         return with_changes(planned, by=recorded.by)
     return recorded if recorded.code in HELD_BY_ENFORCEMENT or isinstance(recorded, JobEnd) else planned
 

@@ -9,7 +9,7 @@ from ...core.amounts import counted
 from ...core.canonical import digest
 from ...core.lifecycle import FINAL, HOLDS_GPU, JobEvent, next_job_state
 from ...core.model import JobState, JobTarget
-from ...core.reasons import CancelledByPerson, HeldByPerson, Reason
+from ...core.reasons import CancelledByUser, HeldByUser, Reason
 from ..database.tables import IDEMPOTENCY, JOBS, NOTES, SECRETS, IdempotencyRow, SecretsRow, Where
 from ..database.unit_of_work import UnitOfWork
 from ..records.activity import Note
@@ -150,7 +150,7 @@ def outputs_expired(work: UnitOfWork, request: OutputsExpired) -> Recorded:
 def _changed(work: UnitOfWork, record: JobRecord, request: ChangeJob) -> JobRecord:
     match request.change:
         case "hold":
-            return _held(record, request.why or HeldByPerson(by=request.actor))
+            return _held(record, request.why or HeldByUser(by=request.actor))
         case "release":
             return _released(record)
         case "cancel":
@@ -182,7 +182,7 @@ def _released(record: JobRecord) -> JobRecord:
 
 
 def _cancelled(work: UnitOfWork, record: JobRecord, actor: str) -> JobRecord:
-    job, reason = record.job, CancelledByPerson(by=actor)
+    job, reason = record.job, CancelledByUser(by=actor)
     if job.state in HOLDS_GPU:
         if job.target is JobTarget.CANCELLED:
             return record

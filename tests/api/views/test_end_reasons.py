@@ -10,7 +10,7 @@ from jupyter_gpu_quota.api.views.records import end_reason
 from jupyter_gpu_quota.core.job_ends import CommandFailed, CommandKilled
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.reason_figures import reason_from
-from jupyter_gpu_quota.core.reasons import CancelledByPerson, RankFailed, Reason, TimeLimit
+from jupyter_gpu_quota.core.reasons import CancelledByUser, RankFailed, Reason, TimeLimit
 from jupyter_gpu_quota.store.records.rows import JobRecord
 from tests.store.worlds import T0, spec
 
@@ -30,10 +30,10 @@ LIMIT = TimeLimit(ran_s=60, time_limit_s=60, grace_s=5)
         pytest.param("failed", -15, LIMIT, LIMIT, id="its time limit"),
         pytest.param("succeeded", 0, PAUSED, None, id="succeeded, with the reason of a pause"),
         pytest.param(
-            "cancelled", -15, CancelledByPerson(user="bob", grace_s=5), CancelledByPerson(), id="cancelled by a user"
+            "cancelled", -15, CancelledByUser(user="bob", grace_s=5), CancelledByUser(), id="cancelled by a user"
         ),
         pytest.param(
-            "cancelled", -15, CancelledByPerson(by="lea", user="bob", grace_s=5), CancelledByPerson(by="lea"),
+            "cancelled", -15, CancelledByUser(by="lea", user="bob", grace_s=5), CancelledByUser(by="lea"),
             id="cancelled by a user who is known",
         ),
         pytest.param("cancelled", None, PAUSED, None, id="cancelled, with the reason of a pause"),

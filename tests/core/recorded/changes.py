@@ -12,26 +12,17 @@ from collections import defaultdict
 from pathlib import Path
 
 from jupyter_gpu_quota.core.amounts import memory_share_mib
+from jupyter_gpu_quota.core.reason_figures import OLD_FIGURES
 from tests.core.recorded.kinds import OTHER, Kind, kind_of
 from tests.core.recorded.rows import FILES, Row, decided, rows_at
 
 STORED = Path(__file__).parents[3] / "docs" / "figures" / "changed_plans.json"
 
-RENAMED = {
-    "held_too_weakly": "enforcement_too_weak",
-    "nothing_holds_it": "enforcement_unavailable",
-    "place_kept": "backfill_reserved",
-    "devices_out": "device_unavailable",
-    "over_its_share": "over_share",
-    "holder": "workload",
-}
-"""Reason codes and figures that older plans have by another name."""
-
 
 def renamed(row: Row) -> Row:
-    """A recorded line with the present names of codes and figures, the fields that actions have now, and the memory."""
+    """A recorded line with the present names of figures, the fields that actions have now, and the memory."""
     text = json.dumps({key: row[key] for key in ("plan", "waits", "kept")})
-    for old, new in RENAMED.items():
+    for old, new in OLD_FIGURES.items():
         text = text.replace(f'"{old}"', f'"{new}"')
     found: Row = {**row, **json.loads(text)}
     for action in found["plan"]["actions"]:

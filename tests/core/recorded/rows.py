@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from jupyter_gpu_quota.core.canonical import plain
 from jupyter_gpu_quota.core.plan import Plan
+from jupyter_gpu_quota.core.reason_figures import OLD_CODES
 from jupyter_gpu_quota.core.scheduling.decide import Decision, decide_and_explain
 from jupyter_gpu_quota.wire.snapshot_document import SnapshotDocument, plan_document, read
 
@@ -37,7 +38,13 @@ def rows_at(commit: str, path: Path) -> Iterator[Row]:
 
 def _lines(packed: bytes) -> Iterator[Row]:
     with lzma.open(io.BytesIO(packed), "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
+        yield from (json.loads(_with_present_codes(line)) for line in lines)
+
+
+def _with_present_codes(line: str) -> str:
+    for old, new in OLD_CODES.items():
+        line = line.replace(f'"{old}"', f'"{new}"')
+    return line
 
 
 def document_of(row: Row) -> SnapshotDocument | list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import JobTarget
 from jupyter_gpu_quota.core.plan import Stop
+from jupyter_gpu_quota.core.recovery.differences import AttemptRecord, with_attempt
 from tests.core.world import GENTLE, world
 
 
@@ -15,11 +17,11 @@ class TestStops:
     @pytest.mark.parametrize(
         ("event", "target", "code"),
         [
-            pytest.param("hold", JobTarget.HELD, "held_by_person", id="held"),
-            pytest.param("cancel", JobTarget.CANCELLED, "cancelled_by_person", id="cancelled"),
+            pytest.param("hold", JobTarget.HELD, "held_by_user", id="held"),
+            pytest.param("cancel", JobTarget.CANCELLED, "cancelled_by_user", id="cancelled"),
         ],
     )
-    def test_a_person_stops_a_running_job(self, event: str, target: JobTarget, code: str) -> None:
+    def test_a_user_stops_a_running_job(self, event: str, target: JobTarget, code: str) -> None:
         made = world("pool t 1\na 1 of t\na runs 1")
         getattr(made, event)("a1")
         (stop,) = made.tick().actions
@@ -57,3 +59,20 @@ class TestStops:
         (stop,) = made.tick().actions
         assert isinstance(stop, Stop)
         assert stop.grace_s == GENTLE.lent_grace_s
+
+    @pytest.mark.parametrize(
+        ("reason", "target"),
+        [
+            pytest.param("held_by_user", JobTarget.HELD, id="held"),
+            pytest.param("cancelled_by_person", JobTarget.CANCELLED, id="cancelled, by the code of an earlier version"),
+            pytest.param("reclaimed", JobTarget.RUNNING, id="paused"),
+        ],
+    )
+    def test_a_job_that_was_stopped_after_the_backup_keeps_the_target_of_its_stop(
+        self, reason: str, target: JobTarget
+    ) -> None:
+        made = world("pool t 1\na 1 of t\na runs 1")
+        job = made.jobs["a1"]
+        rank = RankFact(job="a1", attempt=job.attempt, rank=0, handle="7", started_at=1, ended_at=2, tree_gone=True)
+        attempt = AttemptRecord(job="a1", attempt=job.attempt, facts=(rank,), stop_reason=reason)
+        assert with_attempt(job, attempt).target is target

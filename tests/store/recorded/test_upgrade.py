@@ -41,6 +41,8 @@ RENAMED_CODES: Mapping[str, str] = {
     "place_kept": "backfill_reserved",
     "devices_out": "device_unavailable",
     "over_its_share": "over_share",
+    "held_by_person": "held_by_user",
+    "cancelled_by_person": "cancelled_by_user",
 }
 """Reason codes that are called otherwise now, by their names in release 0010."""
 

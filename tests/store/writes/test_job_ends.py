@@ -20,9 +20,9 @@ from jupyter_gpu_quota.core.model import JobTarget
 from jupyter_gpu_quota.core.plan import Stop
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reasons import (
-    CancelledByPerson,
+    CancelledByUser,
     DeviceUnhealthy,
-    HeldByPerson,
+    HeldByUser,
     RankFailed,
     Reason,
     TimeLimit,
@@ -40,8 +40,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 LIMIT = TimeLimit(ran_s=60, time_limit_s=60, grace_s=5)
 STOPS: dict[JobTarget, Reason] = {
     JobTarget.FAILED: LIMIT,
-    JobTarget.HELD: HeldByPerson(user="bob", grace_s=60),
-    JobTarget.CANCELLED: CancelledByPerson(user="bob", grace_s=60),
+    JobTarget.HELD: HeldByUser(user="bob", grace_s=60),
+    JobTarget.CANCELLED: CancelledByUser(user="bob", grace_s=60),
 }
 
 
@@ -180,13 +180,13 @@ def test_a_failed_rank_of_a_gang_that_leaves_an_unhealthy_device_uses_no_retry(w
 @pytest.mark.parametrize(
     ("change", "target", "kind"),
     [
-        pytest.param("hold", JobTarget.HELD, HeldByPerson, id="held"),
-        pytest.param("cancel", JobTarget.CANCELLED, CancelledByPerson, id="cancelled"),
+        pytest.param("hold", JobTarget.HELD, HeldByUser, id="held"),
+        pytest.param("cancel", JobTarget.CANCELLED, CancelledByUser, id="cancelled"),
     ],
 )
 @pytest.mark.parametrize("runs", [False, True], ids=["waiting", "running"])
 def test_a_held_or_cancelled_job_knows_by_whom(
-    world: World, change: str, target: JobTarget, kind: type[HeldByPerson | CancelledByPerson], runs: bool
+    world: World, change: str, target: JobTarget, kind: type[HeldByUser | CancelledByUser], runs: bool
 ) -> None:
     world.submit("j")
     if runs:

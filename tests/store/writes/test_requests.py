@@ -219,7 +219,7 @@ def test_the_holder_of_a_job_is_in_its_reason_and_in_the_audit(world: World) -> 
     world.submit("j")
     world.record(ChangeJob(job="j", actor="patty", change="hold"))
     reason = world.job("j").reason
-    assert reason is not None and reason.code is ReasonCode.HELD_BY_PERSON
+    assert reason is not None and reason.code is ReasonCode.HELD_BY_USER
     [newest], _ = world.store.audit(page=Page(limit=1))
     assert (newest.actor, newest.kind, newest.subject, newest.project) == ("patty", "job.hold", "j", "bob-lab")
 

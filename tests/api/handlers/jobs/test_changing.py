@@ -31,7 +31,7 @@ def test_a_released_job_is_not_described_as_held(world: ServiceWorld) -> None:
     world.step()
     world.see_running(job)
     held = world.post(f"jobs/{job}/actions/hold").json
-    assert (held["state"], held["target"], held["reason"]["code"]) == ("running", "held", "held_by_person")
+    assert (held["state"], held["target"], held["reason"]["code"]) == ("running", "held", "held_by_user")
     world.step()
     released = world.post(f"jobs/{job}/actions/release").json
     assert (released["state"], released["target"], released["reason"]) == ("pausing", "paused", None)
