@@ -28,8 +28,8 @@ class BundleStore:
             raise ValueError(f"{digest[:80]!r} is not the SHA-256 of a bundle: 64 digits 0-9 and a-f are expected")
         return self.directory / digest[:2] / digest
 
-    def has(self, digest: str) -> bool:
-        """Whether it is stored. The call protects it from the next sweep."""
+    def touch(self, digest: str) -> bool:
+        """Protect a bundle from the next sweep; False where it is not stored."""
         with suppress(FileNotFoundError):
             os.utime(self.path(digest))
             return True

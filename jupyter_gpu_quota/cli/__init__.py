@@ -53,11 +53,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "snapshot": ("documents", "Save the scheduler's present snapshot."),
     "schema": ("documents", "Print the JSON Schema of a document."),
     "doctor": ("doctor.command", "Check this machine and give advice."),
-    "demo": ("processes", "Play the demo in a temporary hub."),
-    "serve": ("processes", "Run the service (the hub does this)."),
-    "api": ("processes", "Run the API (the service does this)."),
-    "controller": ("processes", "Run the scheduler (the service does this)."),
-    "node-agent": ("processes", "Send the samples of a Kubernetes node (a pod does this)."),
+    "demo": ("service_commands", "Play the demo in a temporary hub."),
+    "serve": ("service_commands", "Run the service (the hub does this)."),
+    "api": ("service_commands", "Run the API (the service does this)."),
+    "controller": ("service_commands", "Run the scheduler (the service does this)."),
+    "node-agent": ("service_commands", "Send the samples of a Kubernetes node (a pod does this)."),
 }
 """The module and the short help of every command, in the order of the help; its object has the command's name."""
 

@@ -403,7 +403,7 @@ def test_a_bundle_is_kept_by_its_content(tmp_path: Path) -> None:
     store, content = BundleStore(tmp_path / "s"), tar(("a", b"1"))
     digest = keep(store, content)
     assert store.path(digest) == tmp_path / "s" / digest[:2] / digest
-    assert store.path(digest).read_bytes() == content and store.has(digest) and not store.has("0" * 64)
+    assert store.path(digest).read_bytes() == content and store.touch(digest) and not store.touch("0" * 64)
     assert keep(store, content) == digest and files(store) == [digest]
 
 
@@ -432,7 +432,7 @@ def test_an_unfinished_bundle_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "/x"])
 def test_a_path_is_not_a_digest(tmp_path: Path, digest: str) -> None:
     store = BundleStore(tmp_path / "s")
-    for ask in (store.path, store.has, store.begin):
+    for ask in (store.path, store.touch, store.begin):
         with pytest.raises(ValueError, match="not the SHA-256"):
             ask(digest)
 
@@ -443,7 +443,7 @@ def test_a_sweep_removes_old_unreferenced_bundles(tmp_path: Path) -> None:
     begun = store.begin("0" * 64)
     for digest in (named, old, asked):
         os.utime(store.path(digest), (1, 1))
-    assert store.has(asked)
+    assert store.touch(asked)
     assert store.sweep({named}) == [old]
     assert set(files(store)) >= {named, young, asked} and len(files(store)) == 4
     begun.__exit__()

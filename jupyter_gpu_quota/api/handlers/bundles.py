@@ -138,7 +138,7 @@ async def put(call: Call) -> Answer:
 async def is_kept(call: Call) -> Answer:
     """Whether this person's bundle is kept; says nothing about bundles of others."""
     digest, store_view = digest_of(call.names["digest"]), call.store_view
-    if await store_view.read(store_view.store.bundle_owned, digest, call.person.id) and call.services.bundles.has(
+    if await store_view.read(store_view.store.bundle_owned, digest, call.person.id) and call.services.bundles.touch(
         digest
     ):
         return Answer(body=b"", content_type="application/gzip")
@@ -168,4 +168,4 @@ def kept_bytes(store: Store, bundles: BundleStore, user: str) -> dict[str, int]:
 
 def bundle_size(bundles: BundleStore, digest: str) -> int | None:
     """The size of a kept bundle in bytes; None for a removed one. It delays the bundle's removal."""
-    return bundles.path(digest).stat().st_size if bundles.has(digest) else None
+    return bundles.path(digest).stat().st_size if bundles.touch(digest) else None

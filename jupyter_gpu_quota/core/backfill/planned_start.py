@@ -28,7 +28,7 @@ class PatientJob(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In milli-GPU."""
+        """The GPU of all its ranks, in milli-GPU."""
         return self.queue.size
 
     def ends_in_time(self, pool: PoolState) -> int:

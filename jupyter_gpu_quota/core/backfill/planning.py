@@ -165,6 +165,7 @@ def devices_short_at(
 
 
 def grace_ms(pool: PoolState) -> int:
+    """The grace of a paused job, in milliseconds."""
     return pool.policy.preemption.grace_s * MS_PER_S
 
 

@@ -27,6 +27,7 @@ STRONGEST_FIRST = tuple(EnforcementLevel)
 
 
 def is_weaker(one: EnforcementLevel, other: EnforcementLevel) -> bool:
+    """Whether the first level enforces less than the second."""
     return STRONGEST_FIRST.index(one) > STRONGEST_FIRST.index(other)
 
 

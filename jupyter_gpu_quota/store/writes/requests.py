@@ -17,12 +17,12 @@ from ..records.recovery import AcceptRecovery, ForgetUnknownWork, HoldDecisions
 from ..records.rows import QuotaRevision
 from .activity import keep_notes, postpone_warning, record_idle_state, record_report, wake_notebook
 from .allocations import record_labels
-from .gone import forget_gone, remove_gone
 from .inventory import change_node, set_inventory
 from .jobs import change_job, outputs_expired, remove_outputs, submit_job
 from .notebooks import record_memory_enforcement, request_notebook, request_slice_again, return_notebook
 from .notification_queue import change_notification, queue_job_notifications
 from .recovery import accept_recovery, forget_unknown_work, hold_decisions
+from .removed_rows import forget_gone, remove_gone
 
 
 def record_all(work: UnitOfWork, requests: Sequence[Request]) -> list[Recorded | Refusal]:

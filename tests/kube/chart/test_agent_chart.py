@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.cli.processes import node_agent
+from jupyter_gpu_quota.cli.service_commands import node_agent
 from jupyter_gpu_quota.hub.setup import GPUQuota
 from tests.kube.agent.pods import AGENT
 from tests.kube.chart.release import CHART, NEEDED, RELEASE, ROOT, helm, rendered

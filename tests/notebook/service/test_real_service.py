@@ -222,7 +222,7 @@ def test_a_folder_becomes_a_job_with_its_bundle(lab: Lab) -> None:
     status, job = lab.submit("my work")
     assert (status, job["state"], job["project"], len(job["bundle"])) == (201, "queued", "vision", 64)
     assert lab.submit("my work/")[1]["bundle"] == job["bundle"]
-    assert lab.world.services.bundles.has(job["bundle"])
+    assert lab.world.services.bundles.touch(job["bundle"])
 
 
 def test_a_job_has_notes_on_the_files_that_were_not_sent(lab: Lab) -> None:

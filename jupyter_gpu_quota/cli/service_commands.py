@@ -1,4 +1,4 @@
-"""The demo, for the hub the service and its two processes, and for each node of a cluster its agent."""
+"""Commands that run processes: the demo, the service with its API and controllers, and the agent of a node."""
 
 from __future__ import annotations
 
