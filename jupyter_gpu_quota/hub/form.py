@@ -138,7 +138,7 @@ def _why_not(choice: ChoiceView, milli: int) -> str:
     if milli > choice.quota_milli - choice.used_milli:
         return f"{_use_text(choice)}: too little is left"
     if choice.user_left_milli is not None and milli > choice.user_left_milli:
-        return f"{_use_text(choice)}; the limit per user leaves you {gpu_text(choice.user_left_milli)} GPU"
+        return f"{_use_text(choice)}; the ceiling for each user leaves you {gpu_text(choice.user_left_milli)} GPU"
     return ""
 
 

@@ -101,15 +101,15 @@ def _in_force_text(quotas: Iterable[QuotaInForce]) -> str:
 
 
 def _ended_early_text(explanation: Explanation) -> str:
-    """The changes that were not tried, because that takes too long."""
+    """The kinds of changes whose search stopped early; or that not every amount was tried."""
     kinds = [_KINDS[kind] for kind in explanation.ended_early]
     if kinds:
         *first, last = kinds
         which = f"{', '.join(first)} and {last}" if first else last
-        return f" Not every change of {which} was tried; another, or a smaller one, may do."
+        return f" The search stopped early for {which}; another or a smaller change may exist."
     if all(change.is_smallest for change in explanation.would_start):
         return ""
-    return " Not every change was tried; a smaller one may do."
+    return " Not every change was tried; a smaller one may exist."
 
 
 _KINDS = {

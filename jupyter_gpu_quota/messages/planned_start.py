@@ -13,16 +13,16 @@ from .rendering import names_text, rendered
 _MINUTE_MS = 60 * MS_PER_S
 
 PLANNED = (
-    "By the time limits of the work there it starts within {within_s:time}, if no claim of another project comes "
-    "before."
+    "Based on the time limits of the running work, it starts within {within_s:time} if no claim of another project "
+    "comes first."
 )
 _BOUND = (
-    "By the time limits of the work there it starts within {within_s:time} at the latest, unless a device fails, the "
-    "quotas are edited, or {project} submits a job that starts before it."
+    "Based on the time limits of the running work, it starts within {within_s:time} at the latest, unless a device "
+    "fails, the quotas are edited, or {project} submits a job that starts before it."
 )
 _ESTIMATE = (
-    "By the time limits of the work there it starts in about {within_s:time}. This is an estimate: jobs of {names} may "
-    "start there first, {right}."
+    "Based on the time limits of the running work, it starts in about {within_s:time}. This is an estimate: jobs of "
+    "{names} may start there first, {right}."
 )
 _WITHIN_QUOTA = "within the training quota"
 _BY_PAST_USE = "within the training quota, or within the fair share with no more past use"
@@ -49,7 +49,7 @@ def start_sentence(at: int, reason: Reason) -> str:
     if reason.code is ReasonCode.PAUSES_USED_UP:
         return f"Estimated start: {when}, when its oldest pause is no longer counted."
     if "within_s" not in figures_of(reason):
-        return f"Estimated start: {when}, by the time limits of running work, if no other work starts before it."
+        return f"Estimated start: {when}, based on the time limits of running work, if no other work starts before it."
     if isinstance(reason, Waiting) and reason.delaying == 0:
-        return f"Planned start: {when} at the latest, by the time limits of running work."
-    return f"Planned start: {when}, by the time limits of running work; other work may delay it."
+        return f"Planned start: {when} at the latest, based on the time limits of running work."
+    return f"Planned start: {when}, based on the time limits of running work; other work may delay it."

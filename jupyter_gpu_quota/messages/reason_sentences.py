@@ -163,19 +163,19 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
     ),
     R.DEVICE_UNHEALTHY: (
         "Device {device} of pool {pool} on node {node} is unhealthy or gone ({trouble}), and this {kind} uses it. "
-        "Preemptible jobs save and are queued again at their old position; this counts as no pause and no retry. "
-        "Notebooks and jobs that may not be preempted stay until they are stopped.",
+        "Preemptible jobs save and are queued again at their old position; this does not count as a pause or a "
+        "retry. Notebooks and non-preemptible jobs stay until they are stopped.",
         "A device that it uses is unhealthy.",
     ),
     R.NODE_DRAINED: (
         "An admin drains node {node}, and this {kind} uses its device {device} of pool {pool}. Preemptible jobs save "
-        "and are queued again at their old position; this counts as no pause. Jobs that may not be preempted and "
-        "notebooks stay until they are stopped.",
+        "and are queued again at their old position; this does not count as a pause. Notebooks and non-preemptible "
+        "jobs stay until they are stopped.",
         "An admin drains a node that it runs on.",
     ),
     R.DRAIN_DEADLINE: (
-        "The drain deadline of the quota file has passed: {project} uses {used_milli:gpu} GPU for work that may not be "
-        "preempted in pool {pool}, and its training quota there is {quota_milli:gpu}. The job saves within "
+        "The drain deadline of the quota file has passed: {project} uses {used_milli:gpu} GPU for non-preemptible "
+        "work in pool {pool}, and its training quota there is {quota_milli:gpu}. The job saves within "
         "{grace_s:time} and is queued again at its old position.",
         "The project's quota was lowered, and the drain deadline of the quota file has passed.",
     ),
@@ -215,9 +215,9 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
     ),
     R.BEHIND_PATIENT_JOB: (
         "{project} asked for {asked_milli:gpu} GPU. Job {workload} of the same project has waited for {waited_s:time} "
-        "without ever starting, longer than policy.patience of the quota file; by the time limits of the work that "
-        "runs it starts in about {planned_s:time}. Younger jobs start only if they end before, so this one waits until "
-        "that job has started.",
+        "without ever starting, longer than policy.patience of the quota file; based on the time limits of the "
+        "running work, it starts in about {planned_s:time}. Younger jobs start only if they end before, so this one "
+        "waits until that job has started.",
         "An older job of its project has waited longer than policy.patience, and comes first.",
     ),
     R.BACKFILL_RESERVED: (
@@ -238,10 +238,10 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "Its project, or the department of its project, is at its limit.",
     ),
     R.ABOVE_TRAINING_QUOTA: (
-        "{project} asked for {asked_milli:gpu} GPU that may not be preempted; its training quota is {quota_milli:gpu} "
-        "and {used_milli:gpu} of that is in use by such jobs. It starts when it fits inside that quota beside them; a "
+        "{project} requested {asked_milli:gpu} GPU for a non-preemptible job; its training quota is {quota_milli:gpu}, "
+        "and such jobs use {used_milli:gpu} of it. The job starts when it fits inside that quota beside them; a "
         "preemptible job may start on any idle GPU.",
-        "A job that may not be preempted must fit inside the training quota.",
+        "A non-preemptible job must fit inside the training quota.",
     ),
     R.ABOVE_NOTEBOOK_QUOTA: (
         "{project} asked for a notebook of {asked_milli:gpu} GPU; its notebook quota in pool {pool} is "
@@ -254,21 +254,21 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "Its user is at the ceiling that the project has for each user.",
     ),
     R.VICTIMS_PROTECTED: (
-        "{project} asked for {asked_milli:gpu} GPU within its fair share of {fair_milli:gpu}; the work that runs above "
-        "its own share is still protected, by its minimum run time or its limit of pauses. It starts when that "
+        "{project} asked for {asked_milli:gpu} GPU within its fair share of {fair_milli:gpu}; the work that could be "
+        "paused for it is still protected by its minimum run time or its limit of pauses. It starts when that "
         "protection ends or a GPU is freed.",
         "The work that could be paused for it is still protected.",
     ),
     R.PAUSES_USED_UP: (
-        "The job had {max_pauses:pause} within {per_s:time}, its limit. It starts where no training quota can "
-        "reclaim its GPUs: when {project} has {asked_milli:gpu} GPU of its own ({guarantee_milli:gpu} in force) free, "
-        "or when its oldest pause is longer ago than that.",
+        "The job had {max_pauses:pause} within {per_s:time}, which is its limit. It starts when {asked_milli:gpu} GPU "
+        "is free within the training quota of {project} ({guarantee_milli:gpu} in force), since no other project can "
+        "reclaim that, or when its oldest pause is no longer counted.",
         "The job reached its limit of pauses, and waits for GPUs that no other work can reclaim.",
     ),
     R.DEVICE_QUARANTINED: (
         "{project} asked for {asked_milli:gpu} GPU; device {device} of pool {pool}, which it needs, is quarantined: "
-        "processes of {workload}, attempt {attempt}, were killed and are still seen. It starts when they are gone.",
-        "A device that it needs is quarantined, because processes on it that were killed are still seen.",
+        "processes of {workload}, attempt {attempt}, were killed but still exist. It starts when they are gone.",
+        "A device that it needs is quarantined, because processes on it that were killed still exist.",
     ),
     R.DEVICE_UNAVAILABLE: (
         "{project} asked for {asked_milli:gpu} GPU; pool {pool} has that only together with {devices:device} that "
@@ -298,7 +298,7 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
     ),
     R.NO_SUCH_POOL: (
         "Pool {pool} is no longer in the quota file, so this never starts. Ask an admin to put the pool back, or "
-        "cancel it and choose one of the pools that are listed.",
+        "cancel it and choose a pool from `jupyter gpu-quota pools`.",
         "Its pool is no longer in the quota file. Ask an admin to put it back, or cancel it.",
     ),
     R.NO_DEVICE: (

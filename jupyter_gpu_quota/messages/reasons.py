@@ -67,7 +67,7 @@ _ADVICE: Mapping[R, str] = {
 _TOO_WIDE: Mapping[R, str] = {
     R.ABOVE_LIMIT: "{project} asked for {asked_milli:gpu} GPU; the limit of {limited} is {limit_milli:gpu}, of which "
     "{notebook_milli:gpu} is kept for notebooks. " + _NEVER_UNDER,
-    R.ABOVE_TRAINING_QUOTA: "{project} asked for {asked_milli:gpu} GPU that may not be preempted; its training quota "
+    R.ABOVE_TRAINING_QUOTA: "{project} requested {asked_milli:gpu} GPU for a non-preemptible job; its training quota "
     "is {quota_milli:gpu}. " + _NEVER_UNDER,
     R.ABOVE_USER_CEILING: "{user} asked for {asked_milli:gpu} GPU; the ceiling for each user of {project} is "
     "{ceiling_milli:gpu}. " + _NEVER_UNDER,

@@ -114,7 +114,7 @@ class ChoiceView(Wire):
     """A project and pool in which a user may start a notebook, with the quota for its size.
 
     ``devices``: available devices of the pool; null from an older service. ``user_left_milli``: the user's remaining
-    amount under the limits per user of project and department; null without such a limit.
+    amount under the ceilings for each user of project and department; null without such a ceiling.
     """
 
     project: str

@@ -323,7 +323,8 @@ def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None
 def test_an_explanation_as_text(world: World) -> None:
     found = run("explain", "J1").stdout
     assert "why    4 of 4 GPUs are in use; it starts when 1 is freed." in found
-    assert "start  Planned start: 2027-01-02 03:05 UTC at the latest, by the time limits of running work." in found
+    planned = "Planned start: 2027-01-02 03:05 UTC at the latest, based on the time limits of running work."
+    assert f"start  {planned}" in found
     assert "requested  1 GPU" in found, "with its unit, not in thousandths"
     assert "It would start if 1 GPU were freed in pool big." in found.splitlines()
 

@@ -30,17 +30,17 @@ POSITION: dict[str, Any] = {
     [
         pytest.param(
             BackfillReserved(**POSITION, within_s=60, delaying=0),
-            "Planned start: {} at the latest, by the time limits of running work.",
+            "Planned start: {} at the latest, based on the time limits of running work.",
             id="a bound, rounded to the next minute",
         ),
         pytest.param(
             AboveFairShare(**POSITION, within_s=60, delaying=2),
-            "Planned start: {}, by the time limits of running work; other work may delay it.",
+            "Planned start: {}, based on the time limits of running work; other work may delay it.",
             id="a reservation that others may enter first",
         ),
         pytest.param(
             NoFreeGpu(**POSITION),
-            "Estimated start: {}, by the time limits of running work, if no other work starts before it.",
+            "Estimated start: {}, based on the time limits of running work, if no other work starts before it.",
             id="no reservation",
         ),
         pytest.param(

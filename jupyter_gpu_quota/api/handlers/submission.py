@@ -218,7 +218,7 @@ def _directory(request: JobRequest) -> str:
         raise Refused(400, "path", "directory has a control character; give a plain path.")
     path = PurePosixPath(text)
     if ".." in path.parts:
-        raise Refused(400, "path", f"directory was {text[:80]!r}; it may not go up with '..'.")
+        raise Refused(400, "path", f"directory was {text[:80]!r}; it must not contain '..'.")
     if request.live and request.bundle is not None:
         raise Refused(400, "invalid", "live runs in place and takes no bundle; give one of the two.")
     if request.live:

@@ -255,7 +255,7 @@ def fsync(path: Path) -> Result:
     found = f"{took_s * 1000:.1f} ms at {folder}"
     if took_s <= SLOW_FSYNC_S:
         return ok("fsync", found)
-    return warn("fsync", found, "every submission waits for one; a local disk would be faster")
+    return warn("fsync", found, "each submission waits for such a write; a local disk would be faster")
 
 
 NETWORK_FILE_SYSTEMS = frozenset({

@@ -96,7 +96,7 @@ class Words(Fake):
         else:
             would = wire.WouldStart(kind="freed", message="It would start if 1 GPU were freed in pool big.")
             why = reason(message=self.world.explanation)
-            text = "Planned start: 2027-01-02 03:05 UTC at the latest, by the time limits of running work."
+            text = "Planned start: 2027-01-02 03:05 UTC at the latest, based on the time limits of running work."
             fields = {"estimate_at": AT, "estimate_is_bound": True, "estimate_text": text}
             self.answer(wire.ExplainView(id=id_, state="queued", reason=why, would_start=[would], **fields))
 

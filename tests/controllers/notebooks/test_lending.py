@@ -306,7 +306,7 @@ def test_a_kernel_waits_for_the_borrower_and_its_name_is_shown(notebook: Lent) -
     notebook.now += 21 * SECOND
     notebook.set_aside(Health.QUARANTINED)
     assert "and no other device of pool build can be allocated" in notebook.wake().json["message"]
-    gone = f"processes of {job}, attempt 1, were killed and are still seen. It starts when they are gone."
+    gone = f"processes of {job}, attempt 1, were killed but still exist. It starts when they are gone."
     until(lambda: gone in notebook.wake().json["message"])  # why it waits is thought of again each second
     assert "another one is looked for" not in notebook.wake().json["message"]
     assert notebook.shown()["reason"]["code"] == "device_quarantined"

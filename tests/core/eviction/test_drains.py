@@ -81,7 +81,7 @@ def test_no_job_is_stopped_before_the_deadline_and_at_it_only_the_excess() -> No
         ("a3", JobTarget.PAUSED, GENTLE.grace_s),
     ]
     assert sentence(stops[0].reason) == (
-        "The drain deadline of the quota file has passed: a uses 3 GPU for work that may not be preempted in pool t, "
+        "The drain deadline of the quota file has passed: a uses 3 GPU for non-preemptible work in pool t, "
         "and its training quota there is 1. The job saves within 3 s and is queued again at its old position."
     )
     made.settle()

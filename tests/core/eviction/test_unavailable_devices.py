@@ -248,7 +248,7 @@ def test_the_reason_of_a_waiting_job_names_the_quarantined_device() -> None:
     assert reason.code == "device_quarantined"
     assert sentence(reason) == (
         f"b asked for 2 GPU; device {device} of pool t, which it needs, is quarantined: processes of a1, attempt 1, "
-        "were killed and are still seen. It starts when they are gone."
+        "were killed but still exist. It starts when they are gone."
     )
     assert explanation_sentence(explain(made.snapshot(), made.policy, "b1")).startswith(sentence(reason))
 

@@ -60,7 +60,7 @@ def test_a_job_above_the_limit_can_never_start() -> None:
         ),
         pytest.param(
             "pool t 4\na 1 of t\na queues 2 fixed", "above_training_quota",
-            "a asked for 2 GPU that may not be preempted; its training quota is 1.",
+            "a requested 2 GPU for a non-preemptible job; its training quota is 1.",
             id="above the training quota, and not preemptible",
         ),
     ],

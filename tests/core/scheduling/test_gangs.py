@@ -66,13 +66,13 @@ def test_a_dry_run_lists_restarted_jobs_apart_from_paused_ones() -> None:
         pytest.param(
             "pool t 4\na 0 of t\na runs 2 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 4 by ann\n"
             "a queues 1 of 1 by carl minutes 70",
-            "reserved for it. By the time limits of the work there it starts in about 1 hour 3 s. This is an "
+            "reserved for it. Based on the time limits of the running work, it starts in about 1 hour 3 s. This is an "
             "estimate: jobs of a may start there first",
             id="no victim, and another job of its project may start before it",
         ),
         pytest.param(
             "pool t 4\na 0 of t\nb 0 of t\nb runs 3 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 2",
-            "some are reserved for it. By the time limits of the work there it starts in about 1 hour 3 s",
+            "some are reserved for it. Based on the time limits of the running work, it starts in about 1 hour 3 s",
             id="its possible victims are protected",
         ),
     ],

@@ -25,7 +25,7 @@ def test_a_size_above_the_user_ceiling_is_disabled_with_the_reason() -> None:
     html = render([choice(500).model_copy(update={"user_left_milli": 250})], default="1/2")
     form = Form(html)
     assert form.disabled == ["fraud:build:1/2"] and form.checked == ["cpu"]
-    assert "0 of 0.5 GPU in use; the limit per user leaves you 0.25 GPU" in html
+    assert "0 of 0.5 GPU in use; the ceiling for each user leaves you 0.25 GPU" in html
 
 
 class Form(HTMLParser):

@@ -72,7 +72,7 @@ export function MainFields({ draft, drafts }: Fields): JSX.Element {
         <p className="jgq-quiet">
           {trans.__('Left in pool %1: %2 GPU of the quota', pool.pool, gpus(pool.quota_left_milli))}
           {pool.limit_left_milli != null && ` · ${trans.__('%1 GPU of the limit', gpus(pool.limit_left_milli))}`}
-          {pool.user_left_milli != null && ` · ${trans.__('%1 GPU of your own limit', gpus(pool.user_left_milli))}`}
+          {pool.user_left_milli != null && ` · ${trans.__('%1 GPU of the ceiling for each user', gpus(pool.user_left_milli))}`}
         </p>
       )}
     </>
