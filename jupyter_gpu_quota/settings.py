@@ -123,10 +123,10 @@ class GPUQuota(Configurable):
     ).tag(**SERVICE)
     kubernetes_clusters = Dict(
         help="Further clusters by name, each with the settings kubernetes_* of its own, without that prefix: "
-        "{'west': {'config': '/etc/gpu-quota/west', 'namespace': 'gpu-jobs'}}. config and namespace are needed; a "
-        "setting that is left out is that of the hub's own cluster, but agent_account, which is by default "
-        "system:serviceaccount:NAMESPACE:gpu-quota-agent. state_dir is the folder in which the service has "
-        "the volume of the cluster's jobs, by default clusters/NAME in state_dir. See docs/how-to/clusters.md.",
+        "{'west': {'config': '/etc/gpu-quota/west', 'namespace': 'gpu-jobs'}}. config and namespace are required. "
+        "state_dir is the folder where the service has the volume of that cluster's jobs; it defaults to clusters/NAME "
+        "in the service's own state_dir, agent_account to system:serviceaccount:NAMESPACE:gpu-quota-agent, and every "
+        "other key to the setting of the hub's own cluster. See docs/how-to/clusters.md.",
     ).tag(**SERVICE)
     kubernetes_container = Dict(
         help="Fields merged into the container of each pod of a job: {'securityContext': {'runAsUser': 1000}}."

@@ -127,7 +127,7 @@ def job(client: Client, id: str, json_: bool) -> None:
 
 @click.command()
 @JOB
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Default: the newest.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Attempt number. Default: the newest.")
 @as_json
 @calls_service
 def provenance(client: Client, id: str, attempt: int | None, json_: bool) -> None:
@@ -204,7 +204,7 @@ def _job_facts(job: JobDetail, start: str | None) -> list[tuple[str, object]]:
 @click.command()
 @JOB
 @click.option("-f", "--follow", is_flag=True, help="Follow until the job ends; exit code 0 if it succeeded, else 1.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Default: the newest.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Attempt number. Default: the newest.")
 @click.option(
     "--rank", type=click.IntRange(0), default=0, metavar="N", help="Rank of a job with several processes. Default: 0."
 )
@@ -311,7 +311,7 @@ SECRETS = click.option(
 @click.option("--memory", "memory_mib", callback=parse_memory, metavar="64GiB", help="New host memory per node.")
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="New number of nodes.")
 @click.option("--priority", type=click.IntRange(0, 100), help="New priority inside the project.")
-@data_option("New data; repeatable, or none.")
+@data_option("New data; repeatable. For no data: none.")
 @SECRETS
 @click.option(
     "--time-limit", callback=parse_time_limit, metavar="T", help="New time limit per attempt, such as 90m or 24h."

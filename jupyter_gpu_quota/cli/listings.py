@@ -1,4 +1,4 @@
-"""Commands for notebooks, devices, nodes and pools."""
+"""Commands about projects, notebooks, devices, nodes and pools, and about their use."""
 
 from __future__ import annotations
 
@@ -395,7 +395,7 @@ def _pool_row(each: PoolView) -> tuple[object, ...]:
 @as_json
 @calls_service
 def usage(client: Client, by: str, since: str | None, until: str | None, csv_: bool, wide: bool, json_: bool) -> None:
-    """Print allocated and used GPU hours, for how much of the time the use is known, and waits.
+    """Print allocated and used GPU hours, the part of the time with readings, and queue waits.
 
     KNOWN is the part of the allocated time with readings of the use. USED HOURS and UTILISED, the used part of the
     allocated GPU, are of that part alone.

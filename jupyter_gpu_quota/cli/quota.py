@@ -243,7 +243,7 @@ def _complete_actions(ctx: click.Context, parameter: click.Parameter, typed: str
     metavar="A",
     callback=_parse_action,
     shell_complete=_complete_actions,
-    help="Only rows of this kind, or with these words, such as job.cancel, quota or paused. A wrong one lists all.",
+    help="Filter by kind or words, such as job.cancel or paused; an unknown value is refused with the list of kinds.",
 )
 @click.option("--project", metavar="P", help="Only rows of this project.")
 @click.option("--since", callback=parse_instant, metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")

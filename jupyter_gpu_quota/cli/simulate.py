@@ -54,7 +54,11 @@ class _NumberRange(click.FloatRange):
 @click.argument("trace")
 @click.option("--mode", type=click.Choice(["fill", "replay"]), help="Default: fill for a folder, otherwise replay.")
 @click.option(
-    "--demand", type=_NumberRange(0.01, 10), default=1.3, show_default=True, help="Folder: requested GPUs per GPU."
+    "--demand",
+    type=_NumberRange(0.01, 10),
+    default=1.3,
+    show_default=True,
+    help="With a folder: total GPUs requested, as a multiple of the cluster's GPUs.",
 )
 @click.option("--seeds", callback=_seeds, metavar="42-51", help="Default: 42-51 for a folder, 42 for replay.")
 @click.option("--quotas", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Quota file.")

@@ -65,19 +65,35 @@ class Submission(click.Command):
 @click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="Processes (ranks) per node.")
 @click.option("--pool", metavar="P", help="Default: the project's pool for training.")
 @click.option("--gpu-model", metavar="M", help="Only devices of these models, such as H100 or H100,A100.")
-@click.option("--cpu", "cpu_milli", callback=parse_cpu, metavar="N", help="CPUs per node. Default: the GPU's share.")
 @click.option(
-    "--memory", "memory_mib", callback=parse_memory, metavar="64GiB", help="Host memory per node. Default: same."
+    "--cpu",
+    "cpu_milli",
+    callback=parse_cpu,
+    metavar="N",
+    help="CPUs per node. Default: the node's CPUs in proportion to the GPUs.",
+)
+@click.option(
+    "--memory",
+    "memory_mib",
+    callback=parse_memory,
+    metavar="64GiB",
+    help="Host memory per node. Default: the node's memory in proportion to the GPUs.",
 )
 @click.option("--name", metavar="N", help="Default: the command.")
 @click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Above 50: leads only.")
-@click.option("--non-preemptible", is_flag=True, help="Never paused; limited to the training quota.")
+@click.option("--non-preemptible", is_flag=True, help="Not preempted by other work; must fit the training quota.")
 @click.option(
     "--env", "variables", multiple=True, metavar="K=V|K", help="A variable, or yours of that name; repeatable."
 )
-@click.option("--secret", "secrets", multiple=True, metavar="K", help="A variable from your environment or a prompt.")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="K",
+    help="A secret variable, whose value comes from your environment or a prompt; repeatable.",
+)
 @click.option("--environment", metavar="E", help="A named environment of the quota file.")
-@data_option("Data that the job uses; repeatable, or none. Default: all that you may use.")
+@data_option("Data of the quota file that the job uses; repeatable. For no data: none. Default: all that you may use.")
 @click.option("--dir", "directory", default=".", show_default=True, metavar="D", help="Folder to pack and send.")
 @click.option("--live", is_flag=True, help="Run in the folder itself, in your home; nothing is packed.")
 @click.option(
@@ -89,7 +105,7 @@ class Submission(click.Command):
     "--notify",
     callback=parse_events,
     metavar="E,E|none",
-    help="Events that send a message: ended, failed, paused. Default: the site's.",
+    help="Events that send you a notification: ended, failed, paused; or none. Default: set by the hub.",
 )
 @click.option("--idempotency-key", metavar="K", help="The same key returns the same job.")
 @click.option("--dry-run", is_flag=True, help="Show the outcome and store nothing.")

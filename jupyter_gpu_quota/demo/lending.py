@@ -13,7 +13,7 @@ from .scenario_context import ScenarioContext
 from .users import Kernel, User, call
 
 LENDING_FACTS = {
-    "warned": "Bob's idle notebook is warned, its GPU kernel is shut down, its CPU kernel continues",
+    "warned": "Bob's idle notebook is warned, its kernel that uses the GPU is shut down, its CPU kernel continues",
     "lent": "Carol's job has the whole device that three notebooks have booked",
     "returned": "Bob starts a kernel again: the job ended before his kernel started",
     "variable": "the variable in Bob's CPU kernel is still there",
@@ -99,7 +99,7 @@ class LendingSteps:
         what = f"warned, then no kernel of his had a GPU; the CPU kernel computes 1 + 1 = {answered.strip()}"
         self.context.facts.note("warned", what, ok=answered == "2\n")
         self.context.say(
-            "Bob's GPU kernel is shut down; the job wants the whole device, so the other notebooks are next"
+            "Bob's kernel on the GPU is shut down; the job wants the whole device, so the other notebooks are next"
         )
 
     async def _await_borrower(self, carol: User) -> Observation:

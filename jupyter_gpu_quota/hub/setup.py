@@ -48,7 +48,7 @@ CUSTOM_SCOPES: Mapping[str, Mapping[str, object]] = {
     SUBMIT_SCOPE: {"description": "Submit GPU jobs and change one's own."},
     AUDIT_SCOPE: {"description": "Read every decision and edit of the GPU quota service."},
     ADMIN_SCOPE: {
-        "description": "Edit GPU quotas.",
+        "description": "Administer the GPU quota service: all jobs, nodes, quotas, the audit log.",
         "subscopes": [READ_SCOPE, SUBMIT_SCOPE, AUDIT_SCOPE],
     },
 }
@@ -226,7 +226,7 @@ def _add_roles(c: Config) -> None:
         roles,
         {
             "name": SERVICE_ROLE,
-            "description": "Rights of the GPU quota service at the hub",
+            "description": "The GPU quota service: list users, groups and servers, and stop servers",
             "scopes": list(SERVICE_SCOPES),
             "services": [SERVICE_NAME],
         },
@@ -236,7 +236,7 @@ def _add_roles(c: Config) -> None:
         roles,
         {
             "name": ADMIN_ROLE,
-            "description": "Edits GPU quotas and reads the audit; admins of the hub can always",
+            "description": "Administrators of the GPU quota service; admins of the hub need no role",
             "scopes": [ACCESS_SCOPE, ADMIN_SCOPE],
             **({"users": admins} if admins else {}),
         },

@@ -82,7 +82,7 @@ def _notebooks_elsewhere(pools: list[PoolSection]) -> Found:
         if pool.selector.cluster is not None and "notebook" in pool.uses:
             words = (
                 f"pool {pool.name} is in cluster {pool.selector.cluster}, and notebooks run in the hub's own cluster; "
-                "write uses: [training, inference]"
+                "write uses: [training]"
             )
             yield ("pools", i, "uses"), words
 

@@ -271,7 +271,7 @@ class History(Section):
 
 
 class PolicySection(Section):
-    """``drain_by``: from then on work above its quota is stopped although it may not be preempted; null: never.
+    """``drain_by``: from then on non-preemptible jobs above a quota are stopped; null: they run to their end.
 
     ``patience``: a job that has waited so long and never started is not overtaken by younger jobs of its project.
     """

@@ -13,14 +13,16 @@ POLICY: Mapping[str, Mapping[str, str]] = {
         "within_project": "The order of jobs of a project: first that of the user with the least use, or the oldest.",
         "patience": "A job that has waited so long and never started is not overtaken by younger jobs of its project.",
         "tick_max": "The longest time between two decisions of the scheduler, from 10ms to 1s.",
-        "drain_by": "From then on work above its quota is stopped although it may not be preempted: "
-        "`2027-01-31T18:00:00Z`. Without it such work runs to its end.",
+        "drain_by": "From this instant on, non-preemptible jobs above the quota of their project or department are "
+        "stopped and queued again: `2027-01-31T18:00:00Z`. Without it they run to their end.",
     },
     "PreemptionSection": {
-        "min_runtime": "No job is paused before it has run for so long, except for a claim within a training quota.",
+        "min_runtime": "No job is paused before it has run for so long, except for a claim within a training quota "
+        "that nothing else can satisfy.",
         "grace": "The time that a job has to save between the request to pause and its end.",
-        "lent_grace": "The same for a job on a slice that was lent to it, when the notebook needs it back.",
-        "max_pauses": "A job that was paused so often within `per` is not paused again.",
+        "lent_grace": "The same for a borrower of notebook quota (unbooked or lent).",
+        "max_pauses": "After this number of pauses within `per` a job is paused only for a claim within a training "
+        "quota that nothing else can satisfy.",
         "per": "The period in which pauses are counted.",
     },
     "EnforcementSection": {
@@ -91,7 +93,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     "PoolSection": {
         "name": "Its name in requests and messages: `big`.",
         "selector": "Its devices. Without one it has all that no earlier pool took.",
-        "uses": "The kinds of work that it is for.",
+        "uses": "The kinds of work that it is for. `inference` has no effect yet.",
         "maximum": "The most that a job may request in it.",
         "cost_per_gpu_hour": "The price of an allocated GPU for an hour, for `usage`.",
     },
@@ -151,7 +153,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     "KindPools": {
         "notebook": "Of notebooks: `small`.",
         "training": "Of jobs: `big`.",
-        "inference": "Of inference endpoints: `small`.",
+        "inference": "Of inference endpoints: `small`. It has no effect yet.",
     },
     "EnvironmentSection": {
         "name": "Its name in `--environment`: `torch-2`.",

@@ -52,7 +52,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(
             "version: 1\npools:\n- {name: w, selector: {cluster: west}}\nprojects: []",
             3,
-            "notebooks run in the hub's own cluster; write uses: [training, inference]",
+            "notebooks run in the hub's own cluster; write uses: [training]",
             id="notebooks in a further cluster",
         ),
         pytest.param(
