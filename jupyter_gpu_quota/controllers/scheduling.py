@@ -14,15 +14,7 @@ from ..backends.protocol import Inventory, JobBackend, SampleBackend, StartOrder
 from ..core.eviction.quarantine import quarantine_changes
 from ..core.facts import DeviceFact, RankFact
 from ..core.lifecycle import HOLDS_GPU
-from ..core.model import (
-    Allocation,
-    Device,
-    Health,
-    JobState,
-    Node,
-    Policy,
-    Snapshot,
-)
+from ..core.model import Allocation, Device, Health, JobState, Node, Policy, Snapshot
 from ..core.plan import Plan
 from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import UndecidedPools, decide
@@ -167,6 +159,7 @@ class SchedulingController:
     def _take_over(self, lease: Lease) -> Lease:
         """Begin a term. Another thread renews the lease meanwhile. Raises LeaseLost where that failed."""
         lease = self._checked(lease)
+        self.leadership.fenced = lease.fencing  # first: a call that fails may have stored it
         self.executor.fence(lease.fencing)
         if not self.leadership.is_in_force(lease.fencing):
             raise LeaseLost(f"The lease of leader {lease.fencing} ended during its take-over; it does not act.")
@@ -190,7 +183,7 @@ class SchedulingController:
         """The lease of a new term after the database was checked; its number is above every one in use."""
         if self.guard is None:
             return lease
-        used = self.guard.begin(lease, self.clock())
+        used = self.guard.begin(lease, self.clock(), fenced=self.leadership.fenced)
         return self._renew_lease(above=used) if used >= lease.fencing else lease
 
     def _is_held(self, lease: Lease, now: int) -> bool:

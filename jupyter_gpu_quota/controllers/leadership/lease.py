@@ -40,6 +40,8 @@ class Leadership:
         """Whether only scheduling acts in a new term, until it has set ``checked``: its database may be older."""
         self.checked: int | None = None
         """The fencing number of the term whose database was checked; None while decisions are held."""
+        self.fenced: int | None = None
+        """The fencing number that this process gave the backend last, whether or not that take-over succeeded."""
         self._warned_at: int | None = None
         self._renewed_at: int | None = None
         self._extended: Lease | None = None

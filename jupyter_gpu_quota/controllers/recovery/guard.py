@@ -41,27 +41,30 @@ class RecoveryGuard:
         self._logged: set[str] = set()
 
     # --- evidence -------------------------------------------------------------------------------------------------
-    def begin(self, lease: Lease, now: int) -> int:
+    def begin(self, lease: Lease, now: int, *, fenced: int | None = None) -> int:
         """Look for evidence in a new term; with any, decisions are held. Returns the newest fencing number in use.
 
-        The hold is stored before the fencing number is raised, which would hide a part of the evidence.
+        The hold is stored before the fencing number is raised, which would hide a part of the evidence. ``fenced``: the
+        number that this process gave the backend last; that of a take-over that failed is no evidence.
         """
         self._read()
         used, mark = self._attempts.newest_fence(), self._mark.read()
         if mark is not None and (mark.fencing > lease.fencing or mark.holder != lease.holder):
             used = max(used, mark.fencing)
         _, found = self._compare()
-        evidence = [*self._evidence_of_numbers(lease, mark, used), *_evidence_of_work(found)]
+        evidence = [*self._evidence_of_numbers(lease, mark, used, fenced), *_evidence_of_work(found)]
         if evidence:
             self._keep(tuple(evidence), found, lease, now)
         return used
 
-    def _evidence_of_numbers(self, lease: Lease, mark: Mark | None, used: int) -> Iterator[Evidence]:
+    def _evidence_of_numbers(
+        self, lease: Lease, mark: Mark | None, used: int, fenced: int | None
+    ) -> Iterator[Evidence]:
         """The audit row or the fencing number of the database is older than one that was used."""
         if mark is not None and not self._store.has_position(mark.position):
             yield AuditRowMissing(row=mark.position.audit_seq, newest=self._store.position().audit_seq)
-        is_new_number = mark is None or mark.holder != lease.holder or mark.fencing != lease.fencing
-        if used > lease.fencing or (is_new_number and mark is not None and used >= lease.fencing):
+        own = {fenced, mark.fencing} if mark is not None and mark.holder == lease.holder else {fenced}
+        if used > lease.fencing or (used == lease.fencing and mark is not None and used not in own):
             yield FencingWentBack(fencing=lease.fencing, used=used)
 
     def _compare(self) -> tuple[list[AttemptRecord], tuple[Difference, ...]]:
