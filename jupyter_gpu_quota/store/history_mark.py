@@ -1,8 +1,8 @@
 """The newest position that a leader has seen in the database, in a file outside the database.
 
 A leader updates it after each durable write and before the orders that follow from it. So a database without this
-position is an older one, or another one. The file is not synchronised with the disk: after a power loss it may be older
-than the database, but never newer.
+position is an older one, or another one. The file is not synchronised with the disk: after a power loss, or while its
+volume is full, it may be older than the database, but never newer.
 """
 
 from __future__ import annotations

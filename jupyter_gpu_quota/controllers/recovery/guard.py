@@ -39,6 +39,7 @@ class RecoveryGuard:
         self.hold: Hold | None = None
         self.unknown: Mapping[tuple[str, int], UnknownWork] = {}
         self._logged: set[str] = set()
+        self._is_unwritten = False
 
     # --- evidence -------------------------------------------------------------------------------------------------
     def begin(self, lease: Lease, now: int, *, fenced: int | None = None) -> int:
@@ -103,7 +104,16 @@ class RecoveryGuard:
         known = self._mark.newest
         if known is not None and not self._store.has_position(known.position):
             raise LeaseLost("The database was replaced by an older one; this leader ends its term.")
+        try:
+            self._write_mark(lease)
+        except OSError as error:  # an older mark is safe, and retention must run to empty a full volume
+            if not self._is_unwritten:
+                log.warning("the position of the database cannot be noted; decisions go on without it: %s", error)
+            self._is_unwritten = True
+
+    def _write_mark(self, lease: Lease) -> None:
         self._mark.write(Mark(position=self._store.position(), holder=lease.holder, fencing=lease.fencing))
+        self._is_unwritten = False
 
     # --- while decisions are held ---------------------------------------------------------------------------------
     def follow(self, executor: JobBackend, lease: Lease, now: int) -> bool:
@@ -122,7 +132,7 @@ class RecoveryGuard:
             self._stop(executor, (each for each in found if _is_without_job(each)), lease)
         if self._attempts.left_out() or any(each.stops_recovery for each in found):
             return True
-        self._mark.write(Mark(position=self._store.position(), holder=lease.holder, fencing=lease.fencing))
+        self._write_mark(lease)
         if self._store.recover(attempts, lease=lease, now=now):
             log.warning("decisions are made again: %d jobs were set to the state that the backend recorded", len(found))
             self._logged.clear()

@@ -143,6 +143,27 @@ def test_a_leader_killed_when_its_fence_was_stored_leaves_no_evidence_to_the_nex
     assert site.jobs.fences == [1, 2, 3]
 
 
+@pytest.mark.parametrize("term", ["first", "second"])
+def test_a_full_volume_stops_no_order_and_no_other_loop(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, term: str
+) -> None:
+    """Retention, which empties it, is one of these loops."""
+
+    def is_full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(HistoryMark, "write", is_full)
+        if term == "second":
+            site.start(term)
+        site.assert_acts()
+    (said,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said.endswith("go on without it: [Errno 28] No space left on device")
+    site.turns()
+    mark = HistoryMark(site.mark).newest
+    assert mark is not None and mark.position == site.world.store.position()
+
+
 def test_a_number_that_another_process_used_holds_decisions(site: Site) -> None:
     """The database is that from before process "lost", whose number is in use."""
     site.jobs.fence(2)
