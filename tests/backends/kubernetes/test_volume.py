@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -119,6 +120,22 @@ def test_a_log_waits_for_room_on_the_volume_and_not_for_ever(
     assert volume.ended("K", 1, 0) is not None
     volume.record_end(end(), b"all of it\n")
     assert log_of(volume) == b"all of it\n"
+
+
+def test_an_end_waits_for_room_for_its_record_and_not_for_ever(
+    volume: JobVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.volume.write_record", is_full)
+        late = end(FULL_DISK_S + 1)
+        for waits in (end(), late | {"unconfirmed": True}):
+            with pytest.raises(OSError, match="No space left"):
+                volume.record_end(waits, b"all of it\n")
+        assert volume.record_end(late, b"all of it\n")["exit_status"] == 0
+    assert volume.ended("J", 1, 0) is None
 
 
 def test_the_log_of_an_end_is_closed(volume: JobVolume) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -26,9 +27,11 @@ from ...job_files.rank_log import RotatingLog, segments
 from ...job_files.record_files import read_record, read_untrusted, write_record
 from ...protocol import StartOrder
 
+logger = logging.getLogger(__name__)
+
 MEASURE_S = 2.0
 FULL_DISK_S = 30.0
-"""How long an end waits for a volume that has no room for its log."""
+"""How long an end waits for a volume that has no room for its log and its record."""
 
 MIB = 1 << 20
 DETACHED, DROPPED = ("work", "checkpoint", "outputs"), "dropped"
@@ -169,18 +172,23 @@ class JobVolume:
     def record_end(self, status: Mapping[str, Any], log: bytes | None) -> dict[str, Any]:
         """Keep the log and the record of a rank that ended; the record says whether it reported its work complete.
 
-        Raises OSError: nothing is kept, and it is to be called again.
+        Raises OSError: nothing is kept, and it is to be called again. A volume that stays full delays no end for long,
+        so that devices are freed; what of the end cannot be kept is lost.
         """
         paths = self.paths(status["job"], status["attempt"], status["rank"])
-        Path(paths.control).mkdir(mode=0o700, parents=True, exist_ok=True)
-        if log is not None and not segments(paths.log):
-            self._keep_log(paths, log, status)
         record = {
             **status,
             "completed": self._is_complete(paths),
             "saved_at": _newest_change(paths.checkpoint),
         }
-        write_record(paths.status, record)
+        try:
+            Path(paths.control).mkdir(mode=0o700, parents=True, exist_ok=True)
+            if log is not None and not segments(paths.log):
+                self._keep_log(paths, log, status)
+            write_record(paths.status, record)
+        except OSError as error:
+            if not _is_reported_without_record(status, error):
+                raise
         return record
 
     def _keep_log(self, paths: RankPaths, log: bytes, status: Mapping[str, Any]) -> None:
@@ -198,7 +206,7 @@ class JobVolume:
                 kept.write_notice(notice)
         finally:
             kept.close()
-        if kept.lost_bytes and time.time() - status["ended_at"] / 1000 < FULL_DISK_S:
+        if kept.lost_bytes and _is_recent(status):
             raise OSError(errno.ENOSPC, f"{kept.lost_bytes} bytes of the log cannot be written", str(partial))
         partial.rename(paths.log)
 
@@ -210,6 +218,20 @@ class JobVolume:
         """Move the files of a job to the trash."""
         with contextlib.suppress(FileNotFoundError):
             Path(job_directory(self.state_dir, job)).rename(Path(self.state_dir, "trash", f"{job}.{time.time_ns()}"))
+
+
+def _is_recent(status: Mapping[str, Any]) -> bool:
+    return time.time() - float(status["ended_at"]) / 1000 < FULL_DISK_S
+
+
+def _is_reported_without_record(status: Mapping[str, Any], error: OSError) -> bool:
+    """Whether an end waits no longer for room on the volume. An unconfirmed one does: the next attempt reads it."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not is_full or _is_recent(status) or status.get("unconfirmed"):
+        return False
+    rank = status["job"], status["attempt"], status["rank"]
+    logger.warning("the log or the record of job %s, attempt %d, rank %d is lost: %s", *rank, error)
+    return True
 
 
 def is_complete(progress: Mapping[str, Any]) -> bool:
