@@ -19,11 +19,7 @@ from jupyter_gpu_quota.core.scheduling.plan_builder import PlanBuilder
 from jupyter_gpu_quota.core.validate import UnknownDevice
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
-from jupyter_gpu_quota.store.records.commands import (
-    ChangeJob,
-    RequestNotebook,
-    ReturnNotebook,
-)
+from jupyter_gpu_quota.store.records.commands import ChangeJob, RequestNotebook, ReturnNotebook
 from tests.backends.fake_executor import FakeJobs, Script
 from tests.controllers.setups.scheduling import DEVICES, QUOTA, World
 
@@ -456,6 +452,35 @@ def test_a_rank_that_dies_ends_the_gang_which_is_retried_once() -> None:
     world.executor.end("g", -9, rank=2)
     world.turn(20)
     assert world.state("g") is JobState.FAILED and world.executor.running() == set()
+
+
+# R56
+@pytest.mark.parametrize(("retries", "state", "attempt"), [(0, JobState.FAILED, 1), (1, JobState.RUNNING, 2)])
+def test_a_gang_that_is_held_and_released_around_a_failure_ends(
+    monkeypatch: pytest.MonkeyPatch, retries: int, state: JobState, attempt: int
+) -> None:
+    """The leader observes the failure during the hold, and the release comes before it decides."""
+    world, decide = World(), SchedulingController._decide
+    world.submit("bob", "g", ranks=2, retries=retries)
+    world.turn(3)
+
+    def change(what: str) -> None:
+        request = ChangeJob(job="g", actor=world.users["bob"], change=what)  # type: ignore[arg-type]
+        world.store.record([request], now=world.now)
+
+    def released(*given: Any) -> bool:
+        change("release")
+        return decide(*given)
+
+    change("hold")
+    world.executor.end("g", 1, rank=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(SchedulingController, "_decide", released)
+        world.controller.run_once(world.now)
+    world.turn(20)
+    record = world.store.job("g")
+    assert record is not None and (record.job.state, record.job.attempt) == (state, attempt)
+    assert (world.executor.running() == set()) == (state is JobState.FAILED)
 
 
 def test_a_gang_that_is_cancelled_before_it_started_gives_back_all_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from ..records.activity import Note
 from ..records.commands import MAX_NUMBER, ChangeJob, OutputsExpired, Recorded, Refused, RemoveOutputs, SubmitJob
 from ..records.rows import JobRecord
 from .allocations import drop_reservation, put_job
+from .observe import evaluate_released
 
 NOT_STARTED = (JobState.QUEUED, JobState.PAUSED, JobState.HELD)
 
@@ -118,6 +119,8 @@ def change_job(work: UnitOfWork, request: ChangeJob) -> Recorded:
     if request.why is not None:
         payload["reason"] = request.why
     work.audit(request.actor, f"job.{request.change}", request.job, payload, record.job.project)
+    if request.change == "release":
+        evaluate_released(work, changed)
     return work.recorded(request.job)
 
 

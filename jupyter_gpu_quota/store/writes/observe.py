@@ -10,7 +10,7 @@ from ...core import transitions
 from ...core.facts import DeviceFact, Fact, NotebookFact, RankFact
 from ...core.frozen import with_changes
 from ...core.job_ends import CommandNotStarted, EndCause, JobEnd, job_end
-from ...core.lifecycle import CHECKPOINTED, FINAL, HOLDS_GPU, OBEYS_PAUSE, JobEvent, exit_event
+from ...core.lifecycle import CHECKPOINTED, FINAL, HOLDS_GPU, OBEYS_PAUSE, RUNS, JobEvent, exit_event
 from ...core.model import Job, JobState, JobTarget
 from ...core.reason_codes import ReasonCode
 from ...core.reasons import Reason
@@ -189,6 +189,19 @@ def _evaluate_attempt(work: UnitOfWork, record: JobRecord, counts: _RankCounts) 
         put_job(work, record, job=with_changes(job, target=JobTarget.FAILED))  # the others would wait for it forever
         payload = {"attempt": job.attempt, "reason": record.reason}
         work.audit(CONTROLLER, "job.rank_failed", job.id, payload, job.project)
+
+
+def evaluate_released(work: UnitOfWork, record: JobRecord) -> None:
+    """Evaluate a running attempt that is not to be held any more: a rank may have failed meanwhile.
+
+    That stopped no other rank, and no later fact of it has news. Rule R56.
+    """
+    if record.job.state not in RUNS:
+        return
+    rows = _ranks_of(work, record.job)
+    for row in rows:
+        record = _with_failure(work, record, row, None)
+    _evaluate_attempt(work, record, _RankCounts(record, rows))
 
 
 def _ranks_of(work: UnitOfWork, job: Job) -> list[RankRecord]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.core.facts import DeviceFact, Fact, RankFact
+from jupyter_gpu_quota.core.job_ends import CommandFailed
 from jupyter_gpu_quota.core.model import Amounts, Health, JobState, JobTarget
 from jupyter_gpu_quota.store import transactions
 from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
@@ -331,6 +332,18 @@ def test_one_failed_rank_fails_the_attempt_and_stops_the_others(world: World, re
     world.stop("j", JobTarget.FAILED)
     world.see(world.gone("j", -15, rank=0, asked=True))
     assert (world.state("j"), world.job("j").exit_status) == (expected, 3)
+
+
+# R56
+def test_a_rank_that_failed_while_its_job_was_held_stops_the_others_after_a_release(world: World) -> None:
+    world.submit("j", ranks=2)
+    world.run("j", "d0", "d1")
+    world.change("j", "hold")
+    world.see(world.gone("j", 3, rank=1))
+    assert world.state("j") == "running -> held"
+    world.change("j", "release")
+    reason = world.job("j").reason
+    assert world.state("j") == "running -> failed" and isinstance(reason, CommandFailed) and reason.rank == 1
 
 
 def test_a_rank_that_was_never_started_fails_the_attempt(world: World) -> None:
