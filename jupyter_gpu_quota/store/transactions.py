@@ -47,7 +47,7 @@ MAX_FACTS = MAX_SAMPLES = 500
 """Facts or samples in one transaction: less than a tenth of the time that other writers wait for the lock."""
 
 MAX_TRANSACTIONS = 5
-"""Transactions of retention in one call, so that scheduling waits about a second for it at most."""
+"""Transactions of retention in one call for jobs, and as many for samples: scheduling waits about a second for it."""
 
 
 class OwnTerm(Protocol):
@@ -266,8 +266,8 @@ class Store(StoreQueries):
     ) -> list[str]:  # fmt: skip
         """Remove old jobs with their rows, samples and hours of use; returns the ids of the jobs. Audit rows stay.
 
-        The jobs in ``kept`` stay, too. At most 1,000 jobs at a time, and none while allocations that ended before the
-        instant are left: call again.
+        The jobs in ``kept`` stay, too. At most 1,000 jobs and some 100,000 samples at a time, and no job while
+        allocations that ended before the instant are left: call again.
         """
         jobs = list[str]()
         for _ in range(MAX_TRANSACTIONS):
@@ -275,8 +275,9 @@ class Store(StoreQueries):
                 if not forget_allocations(work, jobs_ended_before):
                     jobs = forget_jobs(work, jobs_ended_before, kept)
                     break
-        while forget_samples(self._rows, self._writer, samples_before, usage_before):
-            pass
+        for _ in range(MAX_TRANSACTIONS):
+            if not forget_samples(self._rows, self._writer, samples_before, usage_before):
+                break
         self._unsettled |= not self._rows.settle()  # also for rows that a process deleted just before it was killed
         return jobs
 

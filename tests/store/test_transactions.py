@@ -16,7 +16,7 @@ from jupyter_gpu_quota.store.database.tables import Head
 from jupyter_gpu_quota.store.records.calls import AuditFilter, JobFilter, Page
 from jupyter_gpu_quota.store.records.commands import KeepBundle, ReturnNotebook
 from jupyter_gpu_quota.store.records.rows import AuditRow
-from jupyter_gpu_quota.store.transactions import Store
+from jupyter_gpu_quota.store.transactions import MAX_TRANSACTIONS, Store
 from jupyter_gpu_quota.store.writes.audit_chain import verify
 from tests.store.worlds import DEVICES, KINDS, NODE, T0, WITHIN, World, opened, placements, submit
 
@@ -202,6 +202,19 @@ def test_old_samples_go_and_the_newest_of_each_device_stays_known(store: Store) 
     assert store.latest_samples()["d0"].utilisation_percent == 2
     assert store.add_samples("n1", 0, [], now=T0), "its sequence number was forgotten with it"
     assert not store.add_samples("n1", 2, [], now=T0)
+
+
+def test_one_call_removes_old_samples_in_a_few_transactions_and_later_calls_the_rest(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.store.writes.retention.SAMPLES_AT_A_TIME", 2)
+    for number in range(3 * MAX_TRANSACTIONS):
+        store.add_samples("n1", number, [sample("d0", T0 + number, number)], now=T0 + number)
+    left = list[int]()
+    for _ in range(2):
+        store.forget(now=T0, jobs_ended_before=0, samples_before=T0 + 1000)
+        left.append(store.samples("d0", 0, T0 + 1000)[1])
+    assert left == [MAX_TRANSACTIONS, 0]
 
 
 # --- what changed ---------------------------------------------------------------------------------------------------
