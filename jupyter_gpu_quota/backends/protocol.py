@@ -146,7 +146,7 @@ class JobBackend(Protocol):
         """
 
     def remove_outputs(self, job: str) -> None:
-        """Remove the outputs of a job, unless it still runs; its log stays."""
+        """Remove the outputs of a job, unless it still runs; its log stays. Raises OSError where it cannot now."""
 
     def fence(self, fencing: int) -> None:
         """Refuse orders of older leaders from now on; returns when that is durable. A lower number changes nothing."""

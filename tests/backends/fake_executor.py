@@ -59,6 +59,8 @@ class FakeJobs:
     removed_outputs: list[str] = field(default_factory=list)
     removal_is_slow: bool = False
     unreadable_outputs: set[str] = field(default_factory=set)
+    unremovable_outputs: dict[str, str] = field(default_factory=dict)
+    """Why the outputs of a job cannot be removed now."""
     stops: list[StopOrder] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     fencing: int = 0
@@ -114,6 +116,8 @@ class FakeJobs:
         return {job: mib for job, mib in self.outputs_mib.items() if job in jobs} | unknown
 
     def remove_outputs(self, job: str) -> None:
+        if job in self.unremovable_outputs:
+            raise OSError(self.unremovable_outputs[job])
         self.removed_outputs.append(job)
         if not self.removal_is_slow:
             self.outputs_mib[job] = 0

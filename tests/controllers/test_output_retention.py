@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -173,6 +174,22 @@ def test_outputs_that_cannot_be_measured_are_unknown_and_tried_again_without_hur
     site.world.executor.outputs_mib["unreadable"] = 1
     site.run(after_ms=30_000)
     assert site.totals() == {"vision": 301}
+
+
+def test_outputs_that_cannot_be_removed_delay_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    site.end("bad", 5)
+    site.end("good", 7)
+    site.world.executor.unremovable_outputs["bad"] = "Permission denied"
+    for _ in range(2):
+        site.run(after_ms=2 * DAY_MS)
+    assert site.removed("good") == site.world.now - 2 * DAY_MS and site.removed("bad") is None
+    assert site.totals() == {"vision": 5} and site.run() == 30_000
+    (said,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said == "the outputs of 1 job cannot be removed now: Permission denied"
+    site.world.executor.unremovable_outputs.clear()
+    site.run(after_ms=1_000)
+    assert site.removed("bad") == site.world.now
 
 
 def test_a_removal_that_no_user_requested_is_audited_when_it_is_observed() -> None:

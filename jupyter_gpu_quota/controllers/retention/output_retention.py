@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...backends.protocol import JobBackend
+from ...core.amounts import counted
 from ...quotafile import QuotaFile
 from ...store.reads.quota_revision import InForce
 from ...store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note, NoteKind
@@ -14,6 +16,8 @@ from ...store.records.commands import OutputsExpired
 from ...store.records.rows import JobRecord
 from ...store.transactions import Store
 from ..leadership.lease import Leadership
+
+log = logging.getLogger(__name__)
 
 RETRY_MS = 1_000
 """How soon the next run is while a size or a removal is awaited."""
@@ -49,6 +53,7 @@ class OutputRetention:
         self._newest, self._turn = 0, 0
         self._limited, self._counted = frozenset[str](), frozenset[str]()
         self._removing: dict[str, RetainedOutputs] = {}
+        self._unremoved: dict[str, str] = {}
         self._totals: Mapping[str, object] | None = None
 
     def run_once(self, found: InForce | None, now: int) -> int | None:
@@ -66,7 +71,11 @@ class OutputRetention:
         self._retained = retained  # only now: what a database that fails here lacks is recorded by the next run
         for job in [job for job, mib in sizes.items() if mib == 0]:
             self._removing.pop(job, None)
-        is_soon = self._removing or self._limited != self._counted or any(job not in sizes for job in waiting)
+        is_soon = (
+            self._removing.keys() - self._unremoved.keys()
+            or self._limited != self._counted
+            or any(job not in sizes for job in waiting)
+        )
         return now + RETRY_MS if is_soon else None
 
     def forget(self, jobs: Iterable[str]) -> None:
@@ -113,8 +122,20 @@ class OutputRetention:
             keep = keep_s.get(retained.project)
             if retained.removed_at is None and keep is not None and retained.ended_at + keep * 1000 <= now:
                 self._removing.setdefault(job, retained)
+        self._unremoved = self._remove_all()
+
+    def _remove_all(self) -> dict[str, str]:
+        """Order every removal. Returns why those of some jobs cannot be carried out now."""
+        unremoved = dict[str, str]()
         for job in self._removing:
-            self._jobs.remove_outputs(job)
+            try:
+                self._jobs.remove_outputs(job)
+            except OSError as error:
+                unremoved[job] = str(error)
+        new = unremoved.keys() - self._unremoved.keys()
+        if new:
+            log.warning("the outputs of %s cannot be removed now: %s", counted(len(new), "job"), unremoved[min(new)])
+        return unremoved
 
     def _measured(self, job: str, mib: int | None, now: int) -> RetainedOutputs:
         retained = self._removing.get(job) or self._retained[job]
