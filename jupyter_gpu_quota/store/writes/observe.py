@@ -194,7 +194,7 @@ def _evaluate_attempt(work: UnitOfWork, record: JobRecord, counts: _RankCounts) 
 def evaluate_released(work: UnitOfWork, record: JobRecord) -> None:
     """Evaluate a running attempt that is not to be held any more: a rank may have failed meanwhile.
 
-    That stopped no other rank, and no later fact of it has news. Rule R56.
+    That stopped no other rank, and no later fact of it has news.
     """
     if record.job.state not in RUNS:
         return
