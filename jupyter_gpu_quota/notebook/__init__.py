@@ -26,14 +26,18 @@ def _load_jupyter_server_extension(server: Any) -> None:
         KernelProvisionerFactory.instance(parent=server).default_provisioner_name = PROVISIONER
         server.log.info("jupyter_gpu_quota: kernels get this notebook's GPU share")
     if getattr(server, "web_app", None) is not None:
+        from .open_requests import OpenRequests
         from .service import Service
         from .service.routes import add_routes
 
-        add_routes(server, Service(os.environ))
-        server.io_loop.add_callback(_watch_activity, server)
+        service, requests = Service(os.environ), OpenRequests(server.kernel_manager)
+        add_routes(server, service)
+        if service.has_slice:
+            requests.install()  # before the first kernel starts
+        server.io_loop.add_callback(_watch_activity, server, requests)
 
 
-async def _watch_activity(server: Any) -> None:
+async def _watch_activity(server: Any, requests: Any) -> None:
     """Report this server's activity. The imports run in a thread, so that the server's loop is not delayed."""
     import asyncio
     from importlib import import_module
@@ -43,7 +47,7 @@ async def _watch_activity(server: Any) -> None:
             await asyncio.to_thread(import_module, f"jupyter_gpu_quota.notebook.{name}")
             for name in ("activity", "routes")
         ]
-        reporting = activity.GPUQuotaActivity(server=server)
+        reporting = activity.GPUQuotaActivity(server=server, kernel_requests=requests)
         routes.add_routes(server, reporting)
         reporting.start()
     except Exception:  # the server continues after any error here

@@ -24,6 +24,7 @@ from ..wire import IdleView
 from ..wire.activity import ActivityAnswer, ActivityReport, FreeOrder
 from .delayed_messages import install
 from .kernel_watch import Watch, printable
+from .open_requests import OpenRequests
 from .service import Service, monotonic_ms
 from .slice_requests import SliceRequester, Waiting, requester
 from .suspension import Suspension
@@ -78,15 +79,17 @@ class GPUQuotaActivity(LoggingConfigurable):
         variables: Mapping[str, str] = os.environ,
         clock: Callable[[], int] = monotonic_ms,
         requests: SliceRequester | None = None,
+        kernel_requests: OpenRequests | None = None,
         **options: Any,
     ) -> None:
         super().__init__(parent=server, **options)
         self.server, self.clock, self.requests = server, clock, requests or requester()
         self.service = Service(variables)
-        self.watch = Watch(server, uuid.uuid4().hex, clock)
+        self.watch = Watch(server, uuid.uuid4().hex, clock, kernel_requests)
         self.suspension = Suspension(
-            server, self.requests, self.report_suspension, self.suspension_wait_s, self.suspension_step_s, clock=clock
-        )
+            server, self.requests, self.report_suspension, self.suspension_wait_s, self.suspension_step_s, clock=clock,
+            kernel_requests=self.watch.requests,
+        )  # fmt: skip
         self.idle: IdleView | None = None
         self.free_at: int | None = None
         self.shutdowns: dict[str, Shutdown] = {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..wire.activity import ActivityReport, KernelReport, ProgramReport
+from .open_requests import OpenRequests
 from .service import monotonic_ms
 
 STATES = {"idle": "idle", "busy": "busy", "starting": "busy", "restarting": "busy", "autorestarting": "busy"}
@@ -51,10 +52,16 @@ class Ages:
 
 
 class Watch:
-    """Observes one server. ``server`` is its ServerApp; ``instance`` identifies this start of it."""
+    """Observes one server. ``server`` is its ServerApp; ``instance`` identifies this start of it.
 
-    def __init__(self, server: Any, instance: str, clock: Callable[[], int] = monotonic_ms) -> None:
+    Kernels that ``requests`` does not have are as busy as the server has them.
+    """
+
+    def __init__(
+        self, server: Any, instance: str, clock: Callable[[], int] = monotonic_ms, requests: OpenRequests | None = None
+    ) -> None:
         self.server, self.instance, self.clock = server, instance, clock
+        self.requests = requests or OpenRequests(server.kernel_manager)
         self.began = clock()
         self.messages, self.starts = Ages(clock), Ages(clock)
 
@@ -82,14 +89,12 @@ class Watch:
     def _kernels(self) -> Iterator[KernelReport]:
         kernels = self.server.kernel_manager
         for name in kernels.list_kernel_ids():
-            kernel = kernels.get_kernel(name)
-            state = getattr(kernel, "execution_state", None)
-            if state != DEAD:
-                yield self._kernel(name, kernel, state, getattr(kernels, "_kernel_connections", {}).get(name, 0))
+            if getattr(kernel := kernels.get_kernel(name), "execution_state", None) != DEAD:
+                yield self._kernel(name, kernel, getattr(kernels, "_kernel_connections", {}).get(name, 0))
 
-    def _kernel(self, name: str, kernel: Any, state: str | None, connections: int) -> KernelReport:
-        last, provisioner = getattr(kernel, "last_activity", None), getattr(kernel, "provisioner", None)
-        pid = getattr(provisioner, "pid", None)
+    def _kernel(self, name: str, kernel: Any, connections: int) -> KernelReport:
+        last, state = self.requests.activity(name, kernel)
+        pid = getattr(getattr(kernel, "provisioner", None), "pid", None)
         spec = getattr(kernel, "kernel_spec", None)
         age = self.messages.of(name, (last, state))
         if state in STARTING and age >= STARTS_WITHIN_MS:

@@ -24,6 +24,7 @@ from typing import Any
 from .checkpointing import NOT_READY
 from .host_memory import available_mib
 from .kernel_watch import started_of
+from .open_requests import OpenRequests
 from .service import monotonic_ms
 from .slice_requests import NoGpuNow, SliceRequester
 from .suspension_selftest import HERE, LOCK_MS, PYTHON, SelfTest, self_test
@@ -93,6 +94,7 @@ class Suspension:
     clock: Callable[[], int] = monotonic_ms
     test: Callable[[], SelfTest] = self_test
     room: Callable[[], int | None] = available_mib
+    kernel_requests: OpenRequests = field(default_factory=lambda: OpenRequests(None))
     tested: SelfTest | None = None
     kernels: dict[str, SuspendedKernel] = field(default_factory=dict)
     testing: asyncio.Task[None] | None = None
@@ -328,8 +330,7 @@ class Suspension:
     def _activity_mark(self, kernel: str) -> tuple[object, object]:
         """A value that changes with each message of a user or a cell."""
         known = self.server.kernel_manager
-        found = known.get_kernel(kernel) if kernel in known else None
-        return getattr(found, "last_activity", None), getattr(found, "execution_state", None)
+        return self.kernel_requests.activity(kernel, known.get_kernel(kernel) if kernel in known else None)
 
 
 def device_of(pid: int) -> str | None:

@@ -15,7 +15,7 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from jupyter_gpu_quota.demo.users import Kernel
+from jupyter_gpu_quota.demo.users import Kernel, execute_request
 from jupyter_gpu_quota.notebook.activity import SCHEMA_ID
 from jupyter_gpu_quota.notebook.kernel_watch import command_of, cpu_ms_below, started_of
 from jupyter_gpu_quota.wire.activity import FreeOrder, ProgramReport
@@ -109,6 +109,26 @@ def test_a_silent_cell_is_busy_all_the_time(server: JupyterServer, service: Serv
         ended = service.next(lambda report: any(k.id == kernel and k.state == "idle" for k in report.kernels))
     quiet_ms = next(k.quiet_ms for k in ended.kernels if k.id == kernel)
     assert quiet_ms < 9_000 + watch.lost_s * 1000, "it counts from the end of the cell"
+
+
+async def create_subshell(server: JupyterServer, kernel: str) -> None:
+    """Send what a front end sends on the control channel, and wait for the end of its request."""
+    connection = await connected(server, kernel)
+    message = {**execute_request(""), "content": {}, "channel": "control"}
+    message["header"]["msg_type"] = "create_subshell_request"
+    await connection.socket.write_message(json.dumps(message))
+    await connection._output_of(message["header"]["msg_id"])
+    connection.close()
+
+
+def test_a_silent_cell_is_busy_after_a_request_of_the_front_end(server: JupyterServer, service: Service) -> None:
+    kernel = idle_kernel(server, service)
+    begin(server, kernel, "import time; time.sleep(600)")
+    service.next(lambda report: any(k.id == kernel and k.state == "busy" for k in report.kernels))
+    asyncio.run(create_subshell(server, kernel))
+    service.next()
+    service.next()
+    assert service.kernel(kernel).state == "busy"
 
 
 def test_a_reconnecting_browser_tab_is_not_a_message(server: JupyterServer, service: Service) -> None:
@@ -267,6 +287,7 @@ def test_a_server_without_a_share_reports_nothing(tmp_path: Path) -> None:
     service = Service(port=free_port())
     with service_at(service), jupyter_server(tmp_path, service.port, JUPYTER_GPU_QUOTA_SHARE="") as server:
         server.start_kernel()
+        until(lambda: server.send("GET", "/gpu-quota/idle").status == 200)
         time.sleep(2.5)
         assert server.call("GET", "/gpu-quota/idle") == (200, {"idle": None, "waiting": [], "shut_down": []})
     assert service.reports == []
