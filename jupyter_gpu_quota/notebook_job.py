@@ -258,7 +258,7 @@ class Run:
             return await self.kernel_died(cell, which)
         except CellExecutionError as error:
             return await self.pause(f"in {which}") if is_interrupted else self.cell_failed(cell, which, error)
-        return None
+        return await self.pause(f"in {which}") if is_interrupted else None
 
     @property
     def manager(self) -> AsyncKernelManager:

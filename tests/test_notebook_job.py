@@ -153,6 +153,7 @@ def test_huge_output_is_cut_in_the_notebook(world: LocalWorld, tmp_path: Path) -
 
 # --- a pause ----------------------------------------------------------------------------------------------------------
 WAIT = "import pathlib, time\nwhile not pathlib.Path({go!r}).exists(): time.sleep(0.01)"
+LONG = "import time; print('runs'); time.sleep(600)"
 HOOK = """\
 from jupyter_gpu_quota.job import checkpoint_path, on_pause, saving
 state = checkpoint_path("state.txt")
@@ -230,6 +231,23 @@ def test_a_long_cell_is_interrupted_before_the_grace_ends_and_a_function_saves(
     assert states(found) == ["skipped", "ended", "ended", "ended"]
     assert texts(found) == ["prepared\n", "", "from 7\n", "runs again\n"]
     assert "cell 1 of 4 is skipped" in world.log("J", 2) and "prepared" not in world.log("J", 2)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(f"try:\n    {LONG}\nexcept KeyboardInterrupt:\n    print('stopped')", id="handles the interrupt"),
+        pytest.param((LONG, "raises-exception"), id="may raise"),
+    ],
+)
+def test_an_interrupted_last_cell_did_not_end_the_notebook(world: LocalWorld, tmp_path: Path, last: Cell) -> None:
+    start(world, notebook(tmp_path, last))
+    in_cell(world, 1)
+    world.logged("runs")
+    paused(world, grace_s=5)
+    fact = ended(world)
+    assert (fact.exit_status, fact.completed, fact.done) == (75, False, 0), world.log("J")
+    assert states(executed(world)) == ["interrupted"]
 
 
 def test_a_function_that_fails_saves_no_checkpoint(world: LocalWorld, tmp_path: Path) -> None:
