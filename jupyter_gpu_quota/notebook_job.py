@@ -47,6 +47,7 @@ KEY = "gpu_quota"
 PARAMETERS, INJECTED, SKIPPED = "parameters", "injected-parameters", "skip-on-resume"
 """Tags of cells; the first two are those of papermill."""
 
+PARAMETER_OPTIONS = ("-p", "--parameter")
 MAX_OUTPUT_BYTES = 8 << 20
 MESSAGE_BYTES = 200
 """Each message of a cell counts at least this much, so that the number of small messages is limited, too."""
@@ -457,14 +458,24 @@ def parser_of_words() -> argparse.ArgumentParser:
         prog="python -m jupyter_gpu_quota.notebook_job", description="Run a notebook as a job.", allow_abbrev=False
     )
     parser.add_argument("notebook", type=Path)
-    parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    parser.add_argument(*PARAMETER_OPTIONS, nargs=2, action="append", metavar=("NAME", "VALUE"))
     parser.add_argument("--kernel", metavar="NAME", help="The kernel to use. Default: the notebook's own.")
     return parser
 
 
+def parameters_of(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The parameters and the other words. argparse would take a value such as ``-1e-3`` or ``-v`` for an option."""
+    at = next((at for at, word in enumerate(words[:-2]) if word in PARAMETER_OPTIONS), None)
+    if at is None:
+        return [], list(words)
+    found, others = parameters_of(words[at + 3 :])
+    return [(words[at + 1], words[at + 2]), *found], [*words[:at], *others]
+
+
 def options_of(words: Sequence[str]) -> argparse.Namespace:
     parser = parser_of_words()
-    options = parser.parse_args(words)
+    parameters, others = parameters_of(words)
+    options = parser.parse_args(others, argparse.Namespace(parameter=parameters))
     for name, _ in options.parameter:
         if not name.isidentifier() or keyword.iskeyword(name):
             parser.error(f"-p {name[:80]!r}: the name of a parameter must be a valid name of a Python variable")

@@ -365,6 +365,19 @@ def test_an_unknown_kernel_is_refused_with_the_known_ones(tmp_path: Path, capsys
     assert "There is no kernel 'my-conda' for the notebook" in said and "has: python3" in said
 
 
+@pytest.mark.parametrize("value", ["-0.1", "-1e-3", "-1.", "-v", "--kernel", "-p", ""])
+def test_a_parameter_may_have_any_value(value: str) -> None:
+    options = notebook_job.options_of(["-p", "rate", value, "train.ipynb", "--parameter", "x", value, "--kernel", "k"])
+    assert (str(options.notebook), options.kernel) == ("train.ipynb", "k")
+    assert options.parameter == [("rate", value), ("x", value)]
+
+
+def test_a_parameter_without_a_value_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        notebook_job.options_of(["train.ipynb", "-p", "rate"])
+    assert "argument -p/--parameter: expected 2 arguments" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["1st", "class", "a b", "x;import os"])
 def test_a_parameter_has_the_name_of_a_variable(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
