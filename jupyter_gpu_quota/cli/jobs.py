@@ -286,7 +286,13 @@ def wait(client: Client, ids: tuple[str, ...]) -> None:
     """
     code = DONE
     for job in [job_of(client, each) for each in ids]:
-        code = max(code, wait_for(client, job))
+        try:
+            code = max(code, wait_for(client, job))
+        except Refused as refusal:
+            if len(ids) == 1:
+                raise
+            code = FAILED
+            print_stderr(f"{job}: {refusal.message}")
         if code == INTERRUPTED:
             break
     sys.exit(code)

@@ -345,6 +345,19 @@ def test_wait_ends_when_the_last_job_has_ended(world: World, last: str, code: in
     assert f"{NEW} {last}" in done.stderr and f"{OLD} succeeded" in done.stderr
 
 
+def test_a_refused_job_does_not_end_the_wait_for_the_others(world: World) -> None:
+    world.jobs = two_jobs(state="running")
+    world.script[NEW] = [{"state": "running"}, {"state": "succeeded"}]
+    gone = NEW.replace("B", "G")
+    done = run("wait", gone, NEW)
+    assert (done.exit_code, f"{gone}: There is no job" in done.stderr, f"{NEW} succeeded" in done.stderr) == (
+        1,
+        True,
+        True,
+    )
+    assert run("wait", gone).stderr == f"There is no job '{gone}', or you may not see it.\n"
+
+
 def test_an_interrupt_ends_the_wait_for_all_jobs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
