@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 IGNORE_FILE, GIT_IGNORE_FILE = ".gpuquotaignore", ".gitignore"
@@ -28,16 +28,29 @@ DEFAULTS = (
 )
 
 
+TOKEN = re.compile(
+    r"(?P<folders>(?:^|(?<=/))\*\*+/)|(?P<rest>(?:^|(?<=/))\*\*+$)|(?P<star>\*+)|(?P<one>\?)"
+    r"|\[(?P<not>[!^]?+)(?P<set>(?:\\.|[^\\])(?:\\.|[^]\\])*)\]|\\(?P<escaped>.)|(?P<wrong>[\[\\])|(?P<literal>.)",
+    re.DOTALL,
+)
+"""The parts of a pattern of git."""
+RANGE = re.compile(r"\\?(.)(?:-\\?(.))?", re.DOTALL)
+"""A character of a set in brackets, or the first and the last one of a range."""
+
+
+SPACES_AT_END = re.compile(r"^((?:\\.|[^\\])*?) +$")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
     """One line of the ignore file in the folder ``below``, which ends in / or is empty for the packed folder itself.
 
-    ``anchored``: it has a slash and matches whole paths below that folder, by one of ``texts``, which begin with a
-    slash then; ``includes``: it begins with ``!``.
+    ``whole``: it has a slash and matches whole paths below that folder, otherwise names; ``includes``: it begins
+    with ``!``.
     """
 
-    texts: tuple[str, ...]
-    anchored: bool
+    regex: re.Pattern[str]
+    whole: bool
     only_folders: bool
     includes: bool
     below: str = ""
@@ -45,12 +58,10 @@ class Pattern:
     @classmethod
     def of(cls, line: str, below: str = "") -> Pattern:
         text = line.removeprefix("!")
-        whole = text.rstrip("/")
-        bare = whole.removeprefix("**/").removeprefix("\\")
-        rooted = f"/{'**/' if whole.startswith('**/') else ''}{bare.lstrip('/')}"
+        bare = text.removesuffix("/")
         return cls(
-            texts=_alternatives(rooted) if "/" in bare else (bare,),
-            anchored="/" in bare,
+            regex=re.compile("".join(map(_regex_of, TOKEN.finditer(bare.removeprefix("/")))), re.DOTALL),
+            whole="/" in bare,
             only_folders=text.endswith("/"),
             includes=line.startswith("!"),
             below=below,
@@ -59,25 +70,40 @@ class Pattern:
     def matches(self, path: str, *, is_folder: bool) -> bool:
         if not path.startswith(self.below) or (self.only_folders and not is_folder):
             return False
-        name = f"/{path.removeprefix(self.below)}" if self.anchored else path.rpartition("/")[2]
-        return any(fnmatchcase(name, text) for text in self.texts)
+        name = path.removeprefix(self.below) if self.whole else path.rpartition("/")[2]
+        return self.regex.fullmatch(name) is not None
 
 
-def _alternatives(text: str) -> tuple[str, ...]:
-    """The pattern, and those without a ``**`` between slashes, which also matches no folder."""
-    head, between, tail = text.partition("/**/")
-    if not between:
-        return (text,)
-    return tuple(f"{head}{slash}{rest[1:]}" for rest in _alternatives(f"/{tail}") for slash in ("/", "/*/"))
+def _regex_of(token: re.Match[str]) -> str:
+    """One part of a pattern as a regular expression; a wrong one matches nothing."""
+    match token.lastgroup:
+        case "folders":
+            return "(?:.*/)?"
+        case "rest":
+            return ".*"
+        case "star":
+            return "[^/]*"
+        case "one":
+            return "[^/]"
+        case "set":
+            return f"(?!/)[{'^' if token['not'] else ''}{''.join(map(_range_of, RANGE.finditer(token['set'])))}]"
+        case "wrong":
+            return "(?!)"
+        case _:
+            return re.escape(token["escaped"] or token["literal"])
+
+
+def _range_of(found: re.Match[str]) -> str:
+    first, last = found.groups()
+    return re.escape(first) + (f"-{re.escape(last)}" if last is not None and last >= first else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """The patterns for one folder, mostly as in git: the last matching line decides.
+    """The patterns for one folder, as in git: the last matching line decides.
 
     The lines of ``.gpuquotaignore`` (``own``) come after those of each ``.gitignore`` from the packed folder down to
-    this one, so that they can include what git leaves out. ``*`` and ``?`` also match a slash, and a file in an
-    excluded folder cannot be included again.
+    this one, so that they can include what git leaves out. A file in an excluded folder cannot be included again.
     """
 
     patterns: tuple[Pattern, ...]
@@ -110,5 +136,6 @@ class Ignored:
 
 def _patterns(file: Path, below: str = "") -> tuple[Pattern, ...]:
     """The lines of an ignore file; none where it does not exist."""
-    lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
-    return tuple(Pattern.of(line, below) for line in map(str.strip, lines) if line and not line.startswith("#"))
+    text = file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
+    lines = (SPACES_AT_END.sub(r"\1", line) for line in text.split("\n") if not line.startswith("#"))
+    return tuple(Pattern.of(line, below) for line in lines if line)

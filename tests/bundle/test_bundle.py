@@ -130,6 +130,7 @@ EVERYTHING = {"a.py", "data/x.bin", "data/keep.bin", "sub/data/y.bin"}
         pytest.param("data/", {"a.py"}, id="a folder's name leaves out every such folder"),
         pytest.param("/data/", {"a.py", "sub/data/y.bin"}, id="a leading slash means the top folder alone"),
         pytest.param("*.bin\n!keep.bin", {"a.py", "data/keep.bin"}, id="an exclamation mark takes back in"),
+        pytest.param("data/  \na.py\\ ", EVERYTHING - {"data/x.bin", "data/keep.bin", "sub/data/y.bin"}, id="spaces"),
         pytest.param("# note\n\ndata/x.bin", EVERYTHING - {"data/x.bin"}, id="a path is a path"),
         pytest.param("!__pycache__/", EVERYTHING | {"__pycache__/c.txt"}, id="a default can be taken back"),
     ],
@@ -165,6 +166,32 @@ def test_the_ignore_file_is_obeyed(tmp_path: Path, lines: str, left: set[str]) -
     ],
 )
 def test_two_stars_match_any_number_of_folders(line: str, path: str, matches: bool) -> None:
+    assert_matches(line, path, matches=matches)
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "matches"),
+    [
+        pytest.param("/*", "src/x.py", False, id="a star matches no slash"),
+        pytest.param("a/b?c", "a/b/c", False, id="a question mark matches no slash"),
+        pytest.param("a**b", "a/b", False, id="two stars inside a name match no slash"),
+        pytest.param("a[!b]c/d", "a/c/d", False, id="a set matches no slash"),
+        pytest.param("[^a-c]?.py", "dx.py", True, id="a set with a caret"),
+        pytest.param("[^a-c]?.py", "bx.py", False, id="a range"),
+        pytest.param("[]x]", "]", True, id="a bracket in a set"),
+        pytest.param("[c-a]", "b", False, id="an empty range"),
+        pytest.param(r"a\[1\].txt", "a[1].txt", True, id="escaped brackets"),
+        pytest.param(r"\!a", "!a", True, id="an escaped exclamation mark"),
+        pytest.param(r"a\*", "ab", False, id="an escaped star"),
+        pytest.param("a[", "a[", False, id="an open set matches nothing"),
+        pytest.param("a\\", "a\\", False, id="a backslash at the end matches nothing"),
+    ],
+)
+def test_a_pattern_matches_as_in_git(line: str, path: str, matches: bool) -> None:
+    assert_matches(line, path, matches=matches)
+
+
+def assert_matches(line: str, path: str, *, matches: bool) -> None:
     assert Pattern.of(line).matches(path, is_folder=False) is matches
     assert Pattern.of(line, "sub/").matches(f"sub/{path}", is_folder=False) is matches
 
@@ -193,6 +220,13 @@ def test_two_stars_match_any_number_of_folders(line: str, path: str, matches: bo
             id="a file in a folder is for that folder",
         ),
         pytest.param({".gitignore": "**/x.bin"}, EVERYTHING - {"data/x.bin"}, {"data/x.bin"}, id="at any depth"),
+        pytest.param(
+            {".gitignore": "/*\n!/.gitignore\n!/sub/"},
+            {"sub/data/y.bin"},
+            {"a.py", "data/"},
+            id="a list of what is included",
+        ),
+        pytest.param({".gitignore": "\ufeffdata/\r\n"}, {"a.py"}, None, id="a byte order mark"),
         pytest.param({".gitignore": "# all\n*.bin\n!keep.bin"}, {"a.py", "data/keep.bin"}, None, id="taken back in"),
     ],
 )
