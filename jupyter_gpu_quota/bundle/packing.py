@@ -7,9 +7,10 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -17,7 +18,9 @@ from .ignore import OUTPUTS_MARK, Ignored
 from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, name_fault
 
 MAX_NAMED = 3
-"""The largest files that a refusal names."""
+"""The largest files, or the folders with the most entries, that a refusal names."""
+MAX_COUNTED = 200_000
+"""Files and folders beyond the limit that are counted for a refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,14 @@ def _too_large(why: str, found: Sequence[_Found]) -> BundleRefused:
     )
 
 
+def _too_many(why: str, found: Iterable[_Found]) -> BundleRefused:
+    """The refusal of a folder, with the folders in it that have the most entries."""
+    entries = Counter(each.name.rpartition("/")[0] or "." for each in found)
+    most = sorted(entries.items(), key=lambda each: (-each[1], each[0]))[:MAX_NAMED]
+    named = ", ".join(f"{folder}/ ({number})" for folder, number in most)
+    return BundleRefused(f"{why}. The most are in {named}; list those that jobs do not need in .gpuquotaignore.")
+
+
 class _Limited:
     """A file that is written up to a size; a longer one raises the refusal."""
 
@@ -129,15 +140,15 @@ def _found_files(
 ) -> list[_Found]:
     """The files and folders to pack, without those that ``extra`` replaces. Raises BundleRefused."""
     try:
-        walked = _files_to_pack(root, "", Ignored.of(root), skipped, ignored_by_git)
-        found = list(islice((each for each in walked if each.name not in extra), limits.files + 1))
+        files = _files_to_pack(root, "", Ignored.of(root), skipped, ignored_by_git)
+        walked = (each for each in files if each.name not in extra)
+        found = list(islice(walked, limits.files + 1))
+        if len(found) + len(extra) > limits.files:
+            more = islice(walked, MAX_COUNTED)
+            raise _too_many(f"{root} has more than {limits.files} files and folders", chain(found, more))
     except OSError as error:
         advice = "make it readable, or list it in .gpuquotaignore."
         raise BundleRefused(f"{error.filename} cannot be read: {error.strerror}; {advice}") from error
-    if len(found) + len(extra) > limits.files:
-        raise BundleRefused(
-            f"{root} has more than {limits.files} files; list files that jobs do not need in .gpuquotaignore."
-        )
     if sum(each.size_bytes for each in found) > limits.unpacked_bytes:
         raise _too_large(f"{root} has files of more than {limits.unpacked_bytes // MIB} MiB", found)
     return found

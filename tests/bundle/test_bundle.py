@@ -259,7 +259,11 @@ def test_git_s_ignore_files_are_obeyed_and_noted(
             r"files of more than 1 MiB\. The largest are noise \(2\.0 MiB\), ",
             id="too large when unpacked",
         ),
-        pytest.param(BundleLimits(files=3), "more than 3 files", id="too many files"),
+        pytest.param(
+            BundleLimits(files=3),
+            r"more than 3 files and folders\. The most are in \./ \(6\), package/ \(1\), package/sub/ \(1\); ",
+            id="too many files",
+        ),
     ],
 )
 def test_a_folder_beyond_the_limits_is_not_packed(
