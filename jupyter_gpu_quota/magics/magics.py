@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from ..client import Client, GPUQuotaError, Job
 from ..client.job import Jobs
@@ -68,7 +69,7 @@ class GPUMagics(Magics):
     @line_magic
     def gpu_jobs(self, line: str) -> Jobs:
         """List the jobs of my projects, newest first."""
-        given = parse_argstring(self.gpu_jobs, line)
+        given = options_in(self.gpu_jobs, line)
         return Client().jobs(all=given.all, mine=given.mine, project=given.project, state=given.state)
 
     @as_sentence
@@ -91,7 +92,7 @@ class GPUMagics(Magics):
     @cell_magic
     def gpu_submit(self, line: str, cell: str) -> Job | DryRunView | None:
         """Submit the cell as a job: its text is a script in the packed folder, without the variables of this kernel."""
-        given = parse_argstring(self.gpu_submit, line)
+        given = options_in(self.gpu_submit, line)
         check_script(cell)
         if given.job is not None and not given.job.isidentifier():
             raise UsageError(f"--job {given.job[:80]!r} is not the name of a variable.")
@@ -136,6 +137,15 @@ def options_of(given: Namespace) -> dict[str, Any]:
             raise UsageError(f"--env {pair[:80]!r} is not NAME=VALUE.")
         variables[name] = value
     return {**{name: getattr(given, name) for name in OPTIONS}, "variables": variables}
+
+
+def options_in(magic: Any, line: str) -> Namespace:
+    """The options of a magic, split as in a shell; IPython's own split leaves quotes in the values."""
+    try:
+        found: Namespace = magic.parser.parse_args(shlex.split(line))
+    except ValueError as error:
+        raise UsageError(f"The options cannot be read: {error}; quote a value that has spaces or quotes.") from None
+    return found
 
 
 def is_kernel_python(environment: str | None) -> bool:

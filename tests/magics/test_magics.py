@@ -117,6 +117,17 @@ def test_a_cell_becomes_a_script_in_the_packed_folder(world: ServiceWorld, kerne
     assert (folder / "gpu_submit_cell.py").read_text() == "of the user\n", "the user's folder stays as it is"
 
 
+def test_quoted_values_are_read_as_in_a_shell(
+    world: ServiceWorld, kernel: Kernel, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("my folder")
+    kernel.run(f'%%gpu_submit --name \'my job\' --dir "{folder}" --env "A=b c" --job quoted\nprint(1)')
+    job = client(world).job(kernel.text("print(quoted.id, end='')"))
+    assert (job.name, job.variables) == ("my job", {"A": "b c"})
+    assert "my job" in kernel.text('%gpu_jobs --state "queued" --project "vision"')
+    kernel.run("quoted.cancel()")
+
+
 def test_a_named_environment_replaces_the_kernels_python(kernel: Kernel) -> None:
     said = kernel.text("%%gpu_submit --environment torch-2\nprint(1)")
     assert said.startswith("UsageError: ") and "torch-2" in said
@@ -144,6 +155,10 @@ def test_a_submitted_cell_has_notes_on_the_files_that_were_not_sent(kernel: Kern
         pytest.param("%%gpu_submit --job a-b\nx", "'a-b' is not the name of a variable", id="a bad variable"),
         pytest.param("%%gpu_submit --dir nowhere\nx", "nowhere is not a folder", id="no folder"),
         pytest.param("%%gpu_submit --gpus 2\nx", "unrecognized arguments: --gpus 2", id="an unknown option"),
+        pytest.param("%%gpu_submit --name 'a\nx", "No closing quotation; quote a value", id="an open quotation mark"),
+        pytest.param(
+            "%gpu_jobs --project 'a", "No closing quotation; quote a value", id="an open quotation mark in jobs"
+        ),
         pytest.param("%gpu now", "%gpu takes no arguments", id="an argument that there is not"),
         pytest.param(
             "%gpu_jobs --project speech", "no project 'speech', or you may not see it", id="a project of others"
