@@ -79,7 +79,7 @@ class GPUMagics(Magics):
     @argument("--pool", help="Default: the project's pool for training.")
     @argument("--gpu-model", help="Only devices of these models, such as H100.")
     @argument("--name", help="Default: the command.")
-    @argument("--environment", help="A named environment. Default: the Python of this kernel.")
+    @argument("--environment", help="A named environment. Default: the Python of this kernel; in pods, the project's.")
     @argument("--time-limit", help="Running time per attempt, such as 90m or 24h.")
     @argument("--priority", type=int, help="0 to 100. Default: 50.")
     @argument("--retries", type=int, help="New attempts after a failure.")
@@ -97,7 +97,7 @@ class GPUMagics(Magics):
         if given.job is not None and not given.job.isidentifier():
             raise UsageError(f"--job {given.job[:80]!r} is not the name of a variable.")
         client, options = Client(), options_of(given)
-        command = [sys.executable if is_kernel_python(given.environment) else "python", SCRIPT]
+        command = [interpreter(client, given.environment), SCRIPT]
         client.request(command, **options)  # checks the arguments before anything is packed
         if given.dry_run:
             return client.dry_run(command, **options)
@@ -148,6 +148,10 @@ def options_in(magic: Any, line: str) -> Namespace:
     return found
 
 
-def is_kernel_python(environment: str | None) -> bool:
-    """Whether the job runs the Python of this kernel: in a notebook of the hub, unless an environment is named."""
-    return environment is None and "JUPYTER_GPU_QUOTA_URL" in os.environ and "JUPYTERHUB_SERVICE_PREFIX" in os.environ
+def interpreter(client: Client, environment: str | None) -> str:
+    """The Python of this kernel in a notebook of the hub on whose machine jobs run, unless an environment is named.
+
+    Images of pods need not have it at its path.
+    """
+    in_notebook = "JUPYTER_GPU_QUOTA_URL" in os.environ and "JUPYTERHUB_SERVICE_PREFIX" in os.environ
+    return sys.executable if environment is None and in_notebook and client.me().job_python else "python"

@@ -47,7 +47,7 @@ class MeView(Wire):
 
     ``own_accounts``: whether jobs run under their submitters' accounts; null from an older service. ``deployment``: the
     service's settings, for admins. ``stopped``: recently stopped servers. ``job_python``: the interpreter of ``python``
-    in a job without an environment; null from an older service.
+    in a job without an environment; null where jobs run in pods, and from an older service.
     """
 
     name: str

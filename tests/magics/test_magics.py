@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -126,6 +127,17 @@ def test_quoted_values_are_read_as_in_a_shell(
     assert (job.name, job.variables) == ("my job", {"A": "b c"})
     assert "my job" in kernel.text('%gpu_jobs --state "queued" --project "vision"')
     kernel.run("quoted.cancel()")
+
+
+def test_where_jobs_run_in_pods_a_cell_runs_the_python_of_its_image(
+    world: ServiceWorld, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.services, "backend", replace(world.services.backend, in_pods=True))
+    kernel.run("%%gpu_submit --job in_pods\nprint(1)")
+    job = client(world).job(kernel.text("print(in_pods.id, end='')"))
+    kernel.run("in_pods.cancel()")
+    assert job.command == ["python", "gpu_submit_cell.py"]
+    assert client(world).me().job_python is None
 
 
 def test_a_named_environment_replaces_the_kernels_python(kernel: Kernel) -> None:

@@ -74,7 +74,7 @@ async def me(call: Call) -> MeView:
         notebook_choices=choices(services, person),
         hub_token=person.is_hub,
         own_accounts=services.settings.accounts,
-        job_python=JOB_PYTHON,
+        job_python=None if services.backend.in_pods else JOB_PYTHON,
         deployment=await _deployment(services) if person.admin else None,
         stopped=[
             StopView(
