@@ -14,7 +14,14 @@ from jupyter_gpu_quota.backends.clusters.backend import ClustersBackend
 from jupyter_gpu_quota.backends.clusters.members import Member, Members
 from jupyter_gpu_quota.backends.clusters.routes import JobRoutes
 from jupyter_gpu_quota.backends.local.backend import LocalBackend
-from jupyter_gpu_quota.backends.protocol import Backend, LogPart, StartOrder, StopNotebookOrder, StopOrder
+from jupyter_gpu_quota.backends.protocol import (
+    Backend,
+    LogPart,
+    LogUnavailable,
+    StartOrder,
+    StopNotebookOrder,
+    StopOrder,
+)
 from jupyter_gpu_quota.backends.simulated.backend import SimulatedBackend
 from jupyter_gpu_quota.backends.simulated.jobs import Behaviour, SimulatedJobs
 from jupyter_gpu_quota.core.facts import RankFact
@@ -135,8 +142,15 @@ class Controller:
         """Wait until a job started, and set its trap if it has one."""
         fact = self.until(lambda fact: fact.job == job and fact.started_at is not None)
         if acts in TRAPS:
-            self.world.until(lambda: self.backend.outputs.log(job, fact.attempt, 0).data.startswith(b"ready"))
+            self.world.until(lambda: self._log(job, fact.attempt).startswith(b"ready"))
         return fact
+
+    def _log(self, job: str, attempt: int) -> bytes:
+        """The log of a job, empty while it cannot be read."""
+        try:
+            return self.backend.outputs.log(job, attempt, 0).data
+        except LogUnavailable:
+            return b""
 
     def gone(self, job: str) -> RankFact:
         return self.until(lambda fact: fact.job == job and fact.tree_gone)
