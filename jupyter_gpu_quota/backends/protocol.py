@@ -304,6 +304,13 @@ class Provenance:
     image: str | None = None
 
 
+class OutputList(NamedTuple):
+    """Files of an outputs folder, by path; ``is_truncated``: there may be more."""
+
+    files: Sequence[Output]
+    is_truncated: bool = False
+
+
 MAX_OUTPUTS = 10_000
 """How many files of a job are listed at most."""
 
@@ -317,8 +324,8 @@ class OutputReader(Protocol):
         Returns an empty part at the end of the log, and for a rank without one. Raises LogUnavailable.
         """
 
-    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
-        """The files of a job's outputs folder, by path, ``limit`` at most."""
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> OutputList:
+        """The files of a job's outputs folder, ``limit`` at most, and fewer where it has very many other entries."""
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         """One output, open for reading. Raises OutputRefused with the reason."""

@@ -14,7 +14,7 @@ import pytest
 from jupyter_gpu_quota.api import events as events_module
 from jupyter_gpu_quota.api.access import people
 from jupyter_gpu_quota.api.access.permissions import Person
-from jupyter_gpu_quota.api.access.streams import MAX_PER_PERSON
+from jupyter_gpu_quota.api.access.work_in_progress import EVENT_STREAMS
 from jupyter_gpu_quota.api.events import MAX_UNSENT, _Inbox
 from jupyter_gpu_quota.api.handlers import logs as logs_module
 from jupyter_gpu_quota.api.state.store_view import Delta
@@ -270,7 +270,7 @@ def test_changes_of_others_work_wake_no_reader(world: ServiceWorld) -> None:
 
 def test_event_streams_per_user_are_limited(world: ServiceWorld) -> None:
     with ExitStack() as open_streams:
-        for _ in range(MAX_PER_PERSON):
+        for _ in range(EVENT_STREAMS.most):
             next(open_streams.enter_context(world.stream("events")))
         refused = world.get("events")
         assert (refused.status, refused.json["reason"]) == (429, "too_many_streams")
@@ -284,7 +284,7 @@ def test_a_closed_stream_is_forgotten(world: ServiceWorld) -> None:
 
     def forgotten() -> bool:
         world.submit()
-        return not world.services.store_view._listeners and not world.services.streams._open
+        return not world.services.store_view._listeners and not world.services.streams._counts
 
     until(forgotten)
 

@@ -21,7 +21,7 @@ from jupyter_gpu_quota.backends.protocol import (
     DeviceUsers,
     Inventory,
     LogPart,
-    Output,
+    OutputList,
     OutputRefused,
     StartOrder,
     StopNotebookOrder,
@@ -257,8 +257,8 @@ class RemoteOutputs:
         found = self.network.ask(lambda: self.there.log(job, attempt, rank, offset, limit))
         return found or LogPart(max(0, offset), b"", max(0, offset))
 
-    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
-        return self.network.ask(lambda: self.there.outputs(job, limit)) or ()
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> OutputList:
+        return self.network.ask(lambda: self.there.outputs(job, limit)) or OutputList(())
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         def content() -> bytes | OutputRefused:

@@ -305,13 +305,14 @@ def test_outputs_are_listed_and_read(whole: Controller) -> None:
     whole.start("J", "writes")
     whole.gone("J")
     outputs = whole.backend.outputs
-    assert [(each.path, each.size_bytes) for each in outputs.outputs("J")] == [("a/model", 7), ("notes", 1)]
-    assert len(outputs.outputs("J", 1)) == 1
+    assert [(each.path, each.size_bytes) for each in outputs.outputs("J").files] == [("a/model", 7), ("notes", 1)]
+    first = outputs.outputs("J", 1)
+    assert (len(first.files), first.is_truncated, outputs.outputs("J", 2).is_truncated) == (1, True, False)
     with outputs.open_output("J", "a/model") as file:
         assert file.read() == b"weights"
     with pytest.raises(OutputRefused, match="nowhere"):
         outputs.open_output("J", "nowhere")
-    assert list(outputs.outputs("K")) == []
+    assert outputs.outputs("K") == ([], False)
 
 
 # --- a node that cannot be reached ------------------------------------------------------------------------------------

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 from pydantic import BaseModel
 from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler
 
 from .permissions import Person
-from .refusals import Refused
+from .work_in_progress import EVENT_STREAMS, WorkInProgress
 
 HEARTBEAT_S = 5.0
 """The interval of heartbeats on a quiet stream."""
 
-MAX_PER_PERSON = 30
 
-
-class Streams:
+class Streams(WorkInProgress):
     """Counts the open streams of each person, which are limited."""
 
     def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+        super().__init__()
         self._closed = asyncio.Event()
 
     def close(self) -> None:
@@ -33,17 +30,6 @@ class Streams:
     def closed(self) -> bool:
         return self._closed.is_set()
 
-    def enter(self, person: Person) -> None:
-        if self._open[person.id] >= MAX_PER_PERSON:
-            sentence = f"{person.name} has {MAX_PER_PERSON} open event streams, the limit; close some pages."
-            raise Refused(429, "too_many_streams", sentence)
-        self._open[person.id] += 1
-
-    def leave(self, person: Person) -> None:
-        self._open[person.id] -= 1
-        if not self._open[person.id]:
-            del self._open[person.id]
-
 
 class EventStream:
     """The sending end of one stream, a context. ``send`` raises StreamClosedError when the reader is gone."""
@@ -52,14 +38,14 @@ class EventStream:
         self._resource, self._streams, self._person = resource, streams, person
 
     def __enter__(self) -> EventStream:
-        self._streams.enter(self._person)
+        self._streams.begin(self._person, EVENT_STREAMS)
         self._resource.set_header("Content-Type", "text/event-stream; charset=utf-8")
         self._resource.set_header("Cache-Control", "no-cache, no-transform")
         self._resource.set_header("X-Accel-Buffering", "no")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._streams.leave(self._person)
+        self._streams.end(self._person, EVENT_STREAMS)
 
     async def send(self, event: str, body: BaseModel | str, name: str | None = None) -> None:
         """Send one event; ``name`` is its id, with which a reader may resume."""

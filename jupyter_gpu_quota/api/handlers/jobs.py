@@ -26,6 +26,7 @@ from ..access.permissions import (
     may_submit_to,
 )
 from ..access.refusals import Refused, not_found
+from ..access.work_in_progress import OUTPUT_READS
 from ..requests.call import Answer, Call, listed
 from ..requests.resource import sentence_of
 from ..views.explanations import dry_run
@@ -190,7 +191,7 @@ async def provenance(call: Call) -> ProvenanceView:
     if attempt > record.job.attempt:
         sentence = f"Job {record.job.id} has no attempt {attempt}; it has had {record.job.attempt}."
         raise Refused(404, "no_such_attempt", sentence)
-    found = await call.store_view.read(call.services.backend.outputs.provenance, record.job.id, attempt)
+    found = await call.read_files(OUTPUT_READS, call.services.backend.outputs.provenance, record.job.id, attempt)
     return provenance_view(record, attempt, found)
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from tornado.iostream import StreamClosedError
 
-from ...backends.protocol import MAX_OUTPUTS, LogPart, LogUnavailable, Output, OutputRefused
+from ...backends.protocol import MAX_OUTPUTS, LogPart, LogUnavailable, Output, OutputList, OutputRefused
 from ...bundle import ArchivedFile, archive
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubUnavailable
@@ -27,6 +27,7 @@ from ..access.people import NotAllowed, Reader
 from ..access.permissions import may_see
 from ..access.refusals import Refused, not_found
 from ..access.streams import HEARTBEAT_S, EventStream
+from ..access.work_in_progress import LOG_READS, OUTPUT_READS, LimitReached
 from ..requests.call import Answer, Call, listed
 from ..views.records import instant
 from .jobs import changeable_job, record_of, seen_job
@@ -96,10 +97,9 @@ async def _check_exists(call: Call, record: JobRecord, attempt: int, rank: int, 
 async def part_of(
     call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = CHUNK_BYTES
 ) -> Part:
-    """A part from an offset; at the end of the log its text is empty. Raises LogUnavailable."""
-    store_view = call.store_view
-    most = max(limit, MAX_CHARACTER_BYTES)
-    part = await store_view.read(call.services.backend.outputs.log, record.job.id, attempt, rank, offset, most)
+    """A part from an offset; at the end of the log its text is empty. Raises LogUnavailable, LimitReached."""
+    most, read = max(limit, MAX_CHARACTER_BYTES), call.services.backend.outputs.log
+    part = await call.read_files(LOG_READS, read, record.job.id, attempt, rank, offset, most)
     found = whole_characters(part, limit, at_end=len(part.data) < most and not _runs(record, attempt))
     return replace(found, text=ANEW + found.text) if part.offset < offset else found
 
@@ -177,7 +177,7 @@ class _Follower:
             return False
         try:
             part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
-        except LogUnavailable:
+        except (LogUnavailable, LimitReached):
             return False  # it is read again
         if part.next_offset == self.offset or not part.text:
             return False
@@ -206,15 +206,13 @@ async def outputs(call: Call) -> Answer | None:
     return None
 
 
-async def _files(call: Call, record: JobRecord) -> Sequence[Output]:
-    """The files of the outputs folder, at most one more than a listing has."""
-    return await call.store_view.read(call.services.backend.outputs.outputs, record.job.id, MAX_OUTPUTS + 1)
+async def _files(call: Call, record: JobRecord) -> OutputList:
+    return await call.read_files(OUTPUT_READS, call.services.backend.outputs.outputs, record.job.id, MAX_OUTPUTS)
 
 
 async def listed_outputs(call: Call, record: JobRecord) -> Answer:
-    """The requested part of the list of files; ``truncated``: there are more than the limit of this list."""
-    some, page = await _files(call, record), call.page()
-    found = some[:MAX_OUTPUTS]
+    """The requested part of the list of files; ``truncated``: there may be more than this list has."""
+    (found, is_truncated), page = await _files(call, record), call.page()
     views = [
         OutputView(path=each.path, size_bytes=each.size_bytes, modified_at=instant(each.modified_at))
         for each in found[page.offset : page.offset + page.limit]
@@ -222,7 +220,7 @@ async def listed_outputs(call: Call, record: JobRecord) -> Answer:
     kept = await call.store_view.read(call.store_view.store.note, "outputs", record.job.id)
     removed_at = kept.document["removed_at"] if kept else None
     more = {} if removed_at is None else {"removed_at": f"{instant(int(str(removed_at))):%Y-%m-%dT%H:%M:%SZ}"}
-    return listed(views, len(found), page, truncated=len(some) > MAX_OUTPUTS, **more)
+    return listed(views, len(found), page, truncated=is_truncated, **more)
 
 
 async def remove_outputs(call: Call) -> Answer:
@@ -232,17 +230,17 @@ async def remove_outputs(call: Call) -> Answer:
     return Answer(status=204)
 
 
-async def _send_archive(call: Call, record: JobRecord, files: Sequence[Output]) -> None:
+async def _send_archive(call: Call, record: JobRecord, found: OutputList) -> None:
     """Send the outputs as one archive. A file that is removed meanwhile is left out; one that shrinks aborts it."""
     job = record.job.id
-    if len(files) > MAX_OUTPUTS:
+    if found.is_truncated:
         raise Refused(
             413,
             "too_many_files",
-            f"Job {job} has more than {MAX_OUTPUTS} outputs, the maximum of one archive. Download files by their"
-            " path, or let the job pack them.",
+            f"Job {job} has more than {MAX_OUTPUTS} outputs, or very many links and folders: more than one archive can"
+            " have. Download files by their path, or let the job pack them.",
         )
-    await _send(call, f"{job}.tar.gz", "application/gzip", archive(_opened(call, job, files)))
+    await _send(call, f"{job}.tar.gz", "application/gzip", archive(_opened(call, job, found.files)))
 
 
 def _opened(call: Call, job: str, files: Sequence[Output]) -> Iterator[ArchivedFile]:
@@ -257,7 +255,7 @@ async def output(call: Call) -> None:
     """One file."""
     record, path = await seen_job(call), call.names["path"]
     try:
-        file = await call.store_view.read(call.services.backend.outputs.open_output, record.job.id, path)
+        file = await call.store_view.read_files(call.services.backend.outputs.open_output, record.job.id, path)
     except OutputRefused as error:
         raise Refused(404, "not_found", str(error)) from None
     with file:
@@ -276,7 +274,7 @@ async def _send(call: Call, name: str, content_type: str, pieces: Iterator[bytes
     resource.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{quote(name, safe='')}")
     is_begun = False
     try:
-        while (piece := await call.store_view.read(next, pieces, None)) is not None:
+        while (piece := await call.store_view.read_files(next, pieces, None)) is not None:
             resource.write(piece)
             is_begun = True
             await resource.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 from tornado.web import RequestHandler
@@ -13,11 +13,13 @@ from tornado.web import RequestHandler
 from ...store.records.calls import Page
 from ..access.permissions import Person, Scope
 from ..access.refusals import Refused
+from ..access.work_in_progress import Limit
 
 if TYPE_CHECKING:
     from ..state.store_view import StoreView
     from .services import Services
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_PAGE = 1000
@@ -59,6 +61,11 @@ class Call:
     @property
     def store_view(self) -> StoreView:
         return self.services.store_view
+
+    async def read_files(self, limit: Limit, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Read files of a job, which may be slow; at most ``limit`` at a time for one person. Raises LimitReached."""
+        with self.services.in_progress.one(self.person, limit):
+            return await self.store_view.read_files(question, *args, **kwargs)
 
     def text(self, name: str) -> str | None:
         """A word of the query, None where it is missing or empty."""

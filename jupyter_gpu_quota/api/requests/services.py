@@ -20,6 +20,7 @@ from ..access.rate_limit import RateLimit
 from ..access.refusals import Refused, refused
 from ..access.slice_secrets import SliceSecrets
 from ..access.streams import Streams
+from ..access.work_in_progress import WorkInProgress
 from ..state.decision_cache import DecisionCache
 from ..state.offers import Offers
 from ..state.stop_reasons import StopReasons
@@ -109,6 +110,7 @@ class Services:
     new_id: Callable[[int], str]
     clock: Callable[[], int]
     arriving: Counter[str] = field(default_factory=Counter)
+    in_progress: WorkInProgress = field(default_factory=WorkInProgress)
     verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
     controller_alive: Callable[[], bool] = field(default=lambda: True)
 

@@ -8,9 +8,8 @@ import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from ...core.eviction.removal import removal_reason
 from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, Node, Notebook, NotebookState
@@ -30,19 +29,14 @@ from ...store.transactions import Store
 from .generations import Generations, differing
 from .rendered_job import RenderedJob
 from .simulated_use import Reported, with_reports
+from .threads import Threads
 from .utilisation import Utilised, memory_of_share, of_share, total_use
 
 log = logging.getLogger(__name__)
-P = ParamSpec("P")
 R = TypeVar("R")
 
 FRESH_S = 1.0
 SAMPLES_FRESH_S = 5.0
-READERS = 2
-LONG_READERS = 2
-"""Threads of reads that may take seconds, so that a lookup never waits for one."""
-SLOW_THREADS = 2
-"""An explanation of a huge pool takes half a minute; an edit is previewed at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +49,7 @@ class Delta:
     devices: tuple[str, ...] = ()
 
 
-class StoreView:
+class StoreView(Threads):
     """The store's state at most a second ago, without a query for each read; nothing is decided on it.
 
     ``listen`` registers a listener for every Delta. While there are listeners, the store is read once a second even
@@ -70,11 +64,8 @@ class StoreView:
         *,
         in_pods: bool = False,
     ) -> None:
+        super().__init__()
         self._store, self.now, self._clock, self._in_pods = store, now, clock, in_pods
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
-        self._long_readers = ThreadPoolExecutor(LONG_READERS, thread_name_prefix="store-long-reader")
-        self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
-        self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
         self.generations = Generations()
         self._forget_all()
         self.quota_fault = ""
@@ -109,7 +100,7 @@ class StoreView:
         self._quota_file: tuple[int, QuotaFile] | None = None
         self._usable: tuple[QuotaFile, QuotaFile] | None = None
         self._names: tuple[QuotaFile, frozenset[str], frozenset[str]] | None = None
-        self._closed = self._notified = False
+        self._notified = False
 
     def _forget_all(self) -> None:
         self.mirror = Mirror()
@@ -121,27 +112,6 @@ class StoreView:
         self.allocations: dict[str, Allocation] = {}
         self._held: dict[str, dict[str, Allocation]] = {}
         self._allocated: tuple[int, Counter[str]] = (-1, Counter())
-
-    async def read(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Read the store outside the event loop; may raise StoreUnavailable."""
-        return await self._read_in(self._readers, lambda: question(*args, **kwargs))
-
-    async def read_long(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same for a read of many rows, which has threads of its own."""
-        return await self._read_in(self._long_readers, lambda: question(*args, **kwargs))
-
-    async def _read_in(self, threads: ThreadPoolExecutor, question: Callable[[], R]) -> R:
-        if self._closed:
-            raise StoreUnavailable("The service is ending.")
-        return await asyncio.get_running_loop().run_in_executor(threads, question)
-
-    async def compute(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute what every page shows, one call after the other, in a thread of its own, so that reads never wait."""
-        return await asyncio.get_running_loop().run_in_executor(self._computer, lambda: question(*args, **kwargs))
-
-    async def compute_slow(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute for seconds for one request: a preview, or an explanation of one job."""
-        return await asyncio.get_running_loop().run_in_executor(self._slow, lambda: question(*args, **kwargs))
 
     @property
     def store(self) -> Store:
@@ -379,7 +349,7 @@ class StoreView:
 
     async def _watch(self) -> None:
         """Refresh once a second while there are listeners, because a wakeup may be lost."""
-        while self._listeners and not self._closed:
+        while self._listeners and not self._has_ended:
             await self._try(self.refresh_if_stale())
             await asyncio.sleep(FRESH_S)
 
@@ -433,13 +403,11 @@ class StoreView:
 
     async def close(self) -> None:
         """End every task and thread."""
-        self._closed = True
+        self.end()
         self._listeners.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for threads in (self._readers, self._long_readers, self._computer, self._slow):
-            threads.shutdown(wait=False, cancel_futures=True)
 
     # --- lookups ------------------------------------------------------------------------------------------------------
     def allocations_of(self, workload: str) -> Sequence[Allocation]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
 from ...core.model import OWN_CLUSTER
-from ..protocol import MAX_OUTPUTS, LogPart, Output, OutputReader, Provenance
+from ..protocol import MAX_OUTPUTS, LogPart, OutputList, OutputReader, Provenance
 
 
 class ClustersOutputs:
@@ -19,7 +19,7 @@ class ClustersOutputs:
         """At most ``limit`` bytes from ``offset``."""
         return self._of(job).log(job, attempt, rank, offset, limit)
 
-    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> OutputList:
         """The files of a job, by path."""
         return self._of(job).outputs(job, limit)
 

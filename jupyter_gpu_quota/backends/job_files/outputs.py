@@ -16,10 +16,13 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, BinaryIO
 
-from ..protocol import MAX_OUTPUTS, DataState, LogPart, Output, OutputRefused, Provenance
+from ..protocol import MAX_OUTPUTS, DataState, LogPart, Output, OutputList, OutputRefused, Provenance
 from .paths import rank_paths
 from .rank_log import end_offset, segments
 from .record_files import read_record
+
+MAX_VISITED = 50_000
+"""Entries of one outputs folder that a listing looks at: links and folders count, too."""
 
 
 class JobOutputs:
@@ -37,9 +40,11 @@ class JobOutputs:
         start = max(0, offset)
         return LogPart(start, b"", start)
 
-    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> list[Output]:
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> OutputList:
         """The job's regular files, by path, without links and pipes. Raises ValueError for an invalid job id."""
-        return sorted(islice(_files(self._outputs_of(job), None, "", 32, None), limit))
+        visits = _Visits(MAX_VISITED)
+        found = list(islice(_files(self._outputs_of(job), None, "", 32, None, visits), limit + 1))
+        return OutputList(sorted(found[:limit]), visits.has_stopped or len(found) > limit)
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         """One output, open for reading. Raises OutputRefused for links, and for files outside or of others."""
@@ -103,7 +108,25 @@ def _read_log(directory: str, offset: int, limit: int) -> LogPart:
     return LogPart(start, data, start + len(data), start - offset)
 
 
-def _files(name: str, parent: int | None, prefix: str, depth: int, owner: int | None) -> Iterator[Output]:
+class _Visits:
+    """The entries that a listing may still look at; ``has_stopped``: there were more."""
+
+    def __init__(self, left: int) -> None:
+        self.left, self.has_stopped = left, False
+
+    def names_in(self, fd: int) -> list[str]:
+        """The names in an open folder, in order, as many as may be looked at."""
+        with os.scandir(fd) as entries:
+            names = [entry.name for entry in islice(entries, self.left + 1)]
+        self.has_stopped |= len(names) > self.left
+        del names[self.left :]
+        self.left -= len(names)
+        return sorted(names)
+
+
+def _files(
+    name: str, parent: int | None, prefix: str, depth: int, owner: int | None, visits: _Visits
+) -> Iterator[Output]:
     """The files of a folder and below it; ``owner`` None: the owner of this folder."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -111,13 +134,13 @@ def _files(name: str, parent: int | None, prefix: str, depth: int, owner: int | 
         return
     try:
         owner = os.fstat(fd).st_uid if owner is None else owner
-        for entry in sorted(os.listdir(fd)):
+        for entry in visits.names_in(fd):
             if (status := _stat(entry, fd)) is None:
                 continue
             if stat.S_ISREG(status.st_mode) and status.st_uid == owner:
                 yield Output(prefix + entry, status.st_size, status.st_mtime_ns // 1_000_000)
             elif stat.S_ISDIR(status.st_mode) and depth:
-                yield from _files(entry, fd, f"{prefix}{entry}/", depth - 1, owner)
+                yield from _files(entry, fd, f"{prefix}{entry}/", depth - 1, owner, visits)
     finally:
         os.close(fd)
 

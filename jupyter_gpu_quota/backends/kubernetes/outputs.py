@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,7 +9,7 @@ from ..job_files.outputs import JobOutputs
 from ..job_files.paths import rank_paths
 from ..job_files.rank_log import end_offset
 from ..job_files.record_files import read_record
-from ..protocol import MAX_OUTPUTS, LogPart, LogUnavailable, Output, Provenance
+from ..protocol import MAX_OUTPUTS, LogPart, LogUnavailable, OutputList, Provenance
 from ..rendering.cluster_names import pod_name
 from ..rendering.pods import CONTAINER
 from .client.api_server import ApiServer, RequestFailed
@@ -48,7 +47,7 @@ class ClusterOutputs:
         part = text[start : start + limit]
         return LogPart(start, part, start + len(part))
 
-    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> OutputList:
         """The files of a job, by path."""
         return self._volume.outputs(job, limit)
 

@@ -18,6 +18,7 @@ from ..protocol import (
     DeviceUsers,
     LogPart,
     Output,
+    OutputList,
     OutputRefused,
     StopNotebookOrder,
 )
@@ -93,9 +94,10 @@ class SimulatedOutputs:
         part = whole[start : start + limit]
         return LogPart(start, part, start + len(part))
 
-    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> Sequence[Output]:
+    def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> OutputList:
         """The files of a job, by path."""
-        return [Output(path, len(content), 0) for path, content in sorted(self._files(job).items())][:limit]
+        found = [Output(path, len(content), 0) for path, content in sorted(self._files(job).items())]
+        return OutputList(found[:limit], len(found) > limit)
 
     def open_output(self, job: str, path: str) -> BinaryIO:
         """One output. Raises OutputRefused where there is none."""

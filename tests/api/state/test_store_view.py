@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota import quotafile
-from jupyter_gpu_quota.api.state.store_view import LONG_READERS, Delta
+from jupyter_gpu_quota.api.access.work_in_progress import LOG_READS
+from jupyter_gpu_quota.api.state.store_view import Delta
+from jupyter_gpu_quota.api.state.threads import LONG_READERS
+from jupyter_gpu_quota.backends.protocol import LogPart
 from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.calls import StoreUnavailable
@@ -121,3 +124,36 @@ def test_long_reads_delay_no_lookup_and_the_audit_is_checked_once_at_a_time(
         for thread in threads:
             thread.join()
     assert [reply.json["whole"] for reply in replies] == [True] * len(threads)
+
+
+def test_slow_reads_of_logs_delay_no_lookup_and_are_limited_per_person(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, replies = list[int](), threading.Event(), list[Reply]()
+
+    def hanging(*_: object) -> LogPart:
+        began.append(1)
+        may_end.wait()
+        return LogPart(0, b"", 0)
+
+    job = world.submit()["id"]
+    monkeypatch.setattr(world.services.backend.outputs, "log", hanging)
+    reads = [
+        threading.Thread(target=lambda: replies.append(world.get(f"jobs/{job}/logs"))) for _ in range(LOG_READS.most)
+    ]
+    try:
+        for read in reads:
+            read.start()
+        until(lambda: len(began) == len(reads))
+        assert world.get("me").status == world.get("usage").status == 200
+        refused = world.get(f"jobs/{job}/logs")
+        assert (refused.status, refused.json["reason"], refused.headers["retry-after"]) == (
+            429, "too_many_log_reads", "2",
+        )  # fmt: skip
+        assert world.get(f"jobs/{job}/outputs", "olga").status == 200
+    finally:
+        may_end.set()
+        for read in reads:
+            read.join()
+    assert [reply.status for reply in replies] == [200] * len(reads)
+    assert world.get(f"jobs/{job}/logs").status == 200

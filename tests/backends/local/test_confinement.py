@@ -220,7 +220,7 @@ def test_only_regular_files_are_outputs(world: LocalWorld, state_dir: Path) -> N
     )
     world.executor.start(shell("J", script))
     world.until(lambda fact: fact.tree_gone)
-    assert [(output.path, output.size_bytes) for output in JobOutputs(state_dir).outputs("J")] == [
+    assert [(output.path, output.size_bytes) for output in JobOutputs(state_dir).outputs("J").files] == [
         ("2", 3),
         ("a/b/1", 3),
     ]

@@ -158,7 +158,7 @@ def test_an_output_without_its_end_is_not_taken_for_a_whole_one(
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(os.urandom(3 * logs.CHUNK_BYTES))
     store_view, parts = world.services.store_view, 0
-    read = store_view.read
+    read = store_view.read_files
 
     async def failing(function: Any, *given: Any, **more: Any) -> Any:
         nonlocal parts
@@ -167,7 +167,7 @@ def test_an_output_without_its_end_is_not_taken_for_a_whole_one(
             raise StoreUnavailable("The service is ending.")
         return await read(function, *given, **more)
 
-    monkeypatch.setattr(store_view, "read", failing)
+    monkeypatch.setattr(store_view, "read_files", failing)
     with pytest.raises(http.client.IncompleteRead):
         world.get(f"jobs/{job}/outputs/weights")
 

@@ -1,0 +1,65 @@
+"""The threads of an API process: each kind of work has its own, so that no kind waits for a slower one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from ...store.records.calls import StoreUnavailable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+READERS = 2
+LONG_READERS = 2
+"""Threads of reads that may take seconds, so that a lookup never waits for one."""
+FILE_READERS = 16
+"""A node that does not answer holds a thread for 15 s."""
+SLOW_THREADS = 2
+"""An explanation of a huge pool takes half a minute; an edit is previewed at the same time."""
+
+
+class Threads:
+    """Runs functions outside the event loop. After ``end`` each call raises StoreUnavailable."""
+
+    def __init__(self) -> None:
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._long_readers = ThreadPoolExecutor(LONG_READERS, thread_name_prefix="store-long-reader")
+        self._file_readers = ThreadPoolExecutor(FILE_READERS, thread_name_prefix="file-reader")
+        self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
+        self._has_ended = False
+
+    async def read(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Read the store; may raise StoreUnavailable."""
+        return await self._run(self._readers, lambda: question(*args, **kwargs))
+
+    async def read_long(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same for a read of many rows."""
+        return await self._run(self._long_readers, lambda: question(*args, **kwargs))
+
+    async def read_files(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Read the logs or outputs of a job, which may wait for its node or for a disk."""
+        return await self._run(self._file_readers, lambda: question(*args, **kwargs))
+
+    async def compute(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Compute what every page shows, one call after the other."""
+        return await self._run(self._computer, lambda: question(*args, **kwargs))
+
+    async def compute_slow(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Compute for seconds for one request: a preview, or an explanation of one job."""
+        return await self._run(self._slow, lambda: question(*args, **kwargs))
+
+    async def _run(self, threads: ThreadPoolExecutor, question: Callable[[], R]) -> R:
+        if self._has_ended:
+            raise StoreUnavailable("The service is ending.")
+        return await asyncio.get_running_loop().run_in_executor(threads, question)
+
+    def end(self) -> None:
+        """Begin no more work; what runs goes on."""
+        self._has_ended = True
+        pools = self._readers, self._long_readers, self._file_readers, self._computer, self._slow
+        for threads in pools:
+            threads.shutdown(wait=False, cancel_futures=True)
