@@ -185,7 +185,8 @@ class GPUQuota(Configurable):
         50,
         min=1,
         help="Rate limit per user, admins included, in requests per second that submit, clone, rerun, hold, release or "
-        "cancel jobs or keep notebooks. Further requests get 429 with Retry-After, which the client obeys.",
+        "cancel jobs, remove outputs, send bundles or keep notebooks. Further requests get 429 with Retry-After, which "
+        "the client obeys.",
     ).tag(**SERVICE)
     changes_at_once = Int(
         500,

@@ -79,7 +79,7 @@ ROUTES: tuple[Route, ...] = (
           "Remove the outputs of a job that has ended; repeating changes nothing.", status=204, rate_limited=True),
     Route("GET", "jobs/{id}/outputs/{path...}", S.READ, logs.output, "One file of that folder.", media_type=BYTES),
     Route("PUT", "bundles/{digest}", S.SUBMIT, bundles.put, "Keep a code bundle by its SHA-256.",
-          gives=wire.BundleView, status=201),
+          gives=wire.BundleView, status=201, rate_limited=True),
     Route("HEAD", "bundles/{digest}", S.SUBMIT, bundles.is_kept, "Whether your own bundle is kept.",
           media_type="application/gzip"),
     # --- notebooks

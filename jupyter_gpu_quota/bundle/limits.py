@@ -10,6 +10,7 @@ RATIO_FREE_BYTES = 10 * MIB
 """Unpacked bytes without a limit of the ratio: short repetitive texts compress well."""
 MAX_PATH_LENGTH = 1024
 MAX_NAME_LENGTH = 255
+MAX_PATH_PARTS = 64
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that end or turn a line of a terminal; other marks and spaces occur in names that people give."""
@@ -57,6 +58,9 @@ def name_fault(name: str) -> str | None:
         return "is not UTF-8"
     if CONTROL.search(name):
         return "has control characters"
-    if len(name.encode()) > MAX_PATH_LENGTH or any(len(part.encode()) > MAX_NAME_LENGTH for part in name.split("/")):
+    parts = name.split("/")
+    if len(name.encode()) > MAX_PATH_LENGTH or any(len(part.encode()) > MAX_NAME_LENGTH for part in parts):
         return f"is longer than {MAX_PATH_LENGTH} bytes, or {MAX_NAME_LENGTH} in one part"
+    if sum(part not in ("", ".") for part in parts) > MAX_PATH_PARTS:
+        return f"has more than {MAX_PATH_PARTS} parts"
     return None

@@ -19,6 +19,8 @@ from .limits import DEFAULT_LIMITS, BundleLimits, BundleRefused, path_parts
 BLOCK = 512
 CHUNK = 1 << 20
 MAX_HEADER = 1 << 16
+SPARE_HEADERS = 2
+"""Headers of other tools that are no file or folder: that of ``./``, and one for the whole archive."""
 MAX_RECORDS = 100
 """Records of one extended header; other tools write a dozen, and very many short ones would take hours."""
 
@@ -88,7 +90,7 @@ def _checked_entries(file: IO[bytes], limits: BundleLimits) -> Iterator[_Entry]:
         raise BundleRefused(f"the bundle has {packed} bytes; the limit is {limits.packed_bytes}.")
     limit = limits.most_unpacked(packed)
     kinds: dict[tuple[str, ...], bool] = {}
-    for entry in _entries(_Stream(gzip.GzipFile(fileobj=file, mode="rb"), limit)):
+    for entry in _entries(_Stream(gzip.GzipFile(fileobj=file, mode="rb"), limit), limits):
         if not entry.parts:
             continue
         _check_name(entry, kinds, limits)
@@ -102,12 +104,20 @@ def _check_name(entry: _Entry, kinds: dict[tuple[str, ...], bool], limits: Bundl
     name = "/".join(entry.parts)
     if kinds.get(entry.parts, False) or (entry.is_file and entry.parts in kinds):
         raise BundleRefused(f"the bundle names {name!r} twice.")
-    for length in range(1, len(entry.parts)):
-        if kinds.setdefault(entry.parts[:length], False):
+    for length in range(len(entry.parts) - 1, 0, -1):
+        is_file = kinds.get(entry.parts[:length])
+        if is_file:
             raise BundleRefused(f"the bundle has {name!r} below a name that is a file.")
+        if is_file is False:  # and so are the folders above it
+            break
+        kinds[entry.parts[:length]] = False
     kinds[entry.parts] = entry.is_file
     if len(kinds) > limits.files:
-        raise BundleRefused(f"the bundle has more than {limits.files} files and folders, which is the limit.")
+        raise _too_many(limits)
+
+
+def _too_many(limits: BundleLimits) -> BundleRefused:
+    return BundleRefused(f"the bundle has more than {limits.files} files and folders, which is the limit.")
 
 
 class _Stream:
@@ -145,12 +155,20 @@ class _Stream:
         return data
 
 
-def _entries(stream: _Stream) -> Iterator[_Entry]:
-    """The members of a tar (ustar, pax, GNU), with the extended headers applied."""
+def _entries(stream: _Stream, limits: BundleLimits) -> Iterator[_Entry]:
+    """The members of a tar (ustar, pax, GNU), with the extended headers applied.
+
+    Each header counts, also of a repeated folder; ours has at most one extended header for each member.
+    """
     extended: dict[str, str] = {}
+    members = extensions = 0
     while (block := stream.read(BLOCK)) and block != bytes(BLOCK):
         kind, size = _kind_and_size(block)
-        if kind in b"xgL":
+        is_extension = kind in b"xgL"
+        members, extensions = members + (not is_extension), extensions + is_extension
+        if max(members, extensions) > limits.files + SPARE_HEADERS:
+            raise _too_many(limits)
+        if is_extension:
             text = _header_text(stream, size)
             extended |= {"path": _text(text.rstrip(b"\0"))} if kind == b"L" else _pax(text) if kind == b"x" else {}
             continue

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpu_quota.bundle import BundleLimits, BundleRefused, BundleStore, check, pack, unpack
 from jupyter_gpu_quota.bundle.ignore import Pattern
+from jupyter_gpu_quota.bundle.limits import MAX_PATH_PARTS
 
 DAY_S = 86_400
 
@@ -118,6 +119,22 @@ def test_a_name_that_is_not_packed_has_advice(project: Path, tmp_path: Path, nam
     assert f" {fault}: rename it, or list it in .gpuquotaignore." in str(refused.value)
     (project / ".gpuquotaignore").write_bytes(name.replace(b"\n", b"?").replace(b"\xe9", b"?") + b"\n")
     assert pack(project, tmp_path / "b").files
+
+
+def test_a_folder_with_as_many_levels_as_the_service_takes_is_packed(project: Path, tmp_path: Path) -> None:
+    deepest = project.joinpath(*"a" * MAX_PATH_PARTS)
+    deepest.mkdir(parents=True)
+    assert check(pack(project, tmp_path / "b").path) == 4
+    (deepest / "x").touch()
+    with pytest.raises(BundleRefused, match="has more than 64 parts: rename it, or list it in"):
+        pack(project, tmp_path / "b")
+
+
+def test_as_many_long_names_as_the_limit_of_files_are_read(project: Path, tmp_path: Path) -> None:
+    for number in range(50):
+        (project / f"{number:02}{'ü' * 60}").touch()
+    limits = BundleLimits(files=50 + 8)
+    assert check(pack(project, tmp_path / "b", limits).path, limits) == 54
 
 
 EVERYTHING = {"a.py", "data/x.bin", "data/keep.bin", "sub/data/y.bin"}
@@ -353,7 +370,13 @@ HOSTILE = [
     pytest.param(tar(("x" * 300, b"x")), "longer than", id="a name that is too long"),
     pytest.param(tar(("d/" * 800 + "x", b"x")), "longer than", id="a path that is too long"),
     pytest.param(tar(("a", bytes(40 << 20))), "unpacks to more than", id="a bomb"),
+    pytest.param(tar(("/".join("a" * 512), b"x")), "more than 64 parts", id="a path of very many folders"),
     pytest.param(tar(*[(str(n), b"") for n in range(200)]), "more than 100 files", id="too many files"),
+    pytest.param(tar(*[special("a", tarfile.DIRTYPE)] * 200), "more than 100 files", id="a folder again and again"),
+    pytest.param(tar(*[special("./", tarfile.DIRTYPE)] * 200), "more than 100 files", id="./ again and again"),
+    pytest.param(tar(*[special("g", b"g")] * 200), "more than 100 files", id="too many headers of the whole archive"),
+    pytest.param(tar(*[special("x", b"x")] * 200), "more than 100 files", id="too many headers of one file"),
+    pytest.param(tar(*[special("L", b"L")] * 200), "more than 100 files", id="too many long names of one file"),
     pytest.param(b"PK\x03\x04" + bytes(100), "not a whole gzip file", id="a zip file"),
     pytest.param(gzip.compress(b"x" * 2000), "not a tar file", id="a gzip of something else"),
     pytest.param(tar(("a", bytes(range(256)) * 4000))[:-3000], "not a whole gzip file", id="the first half of one"),

@@ -123,9 +123,11 @@ async def put(call: Call) -> Answer:
     upload = call.resource
     assert isinstance(upload, BundleUpload)
     digest = digest_of(call.names["digest"])
-    assert upload.incoming is not None
-    try:  # in a thread: a large bundle takes a while to check
-        size = await asyncio.to_thread(upload.incoming.finish)
+    try:
+        async with call.services.checking.setdefault(call.person.id, asyncio.Lock()):
+            if upload.incoming is None:
+                raise Refused(400, "closed", "The connection was closed before the bundle was checked.")
+            size = await call.store_view.check_bundle(upload.incoming.finish)
     except BundleRefused as fault:
         raise Refused(400, "bundle", str(fault)) from None
     except OSError as error:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from ...backends.protocol import BackendReaders
 from ...bundle import BundleStore
@@ -84,10 +85,10 @@ class ApiSettings:
 class Services:
     """The parts of the API.
 
-    ``arriving``: the bytes of incoming bundles, by person. ``change_limit``: the rate limit of each person's changes.
-    ``channels``: (name, destination) of each notification channel. ``reports``: the writer of notebook reports, which
-    wake no controller. ``verifying``: held by the one check of the audit. ``controller_alive``: whether the
-    controllers' process runs. ``new_id``: a ULID for an instant.
+    ``arriving``: the bytes of incoming bundles, by person. ``checking``: held by the one check of a person's bundles.
+    ``change_limit``: the rate limit of each person's changes. ``channels``: (name, destination) of each notification
+    channel. ``reports``: the writer of notebook reports, which wake no controller. ``verifying``: held by the one check
+    of the audit. ``controller_alive``: whether the controllers' process runs. ``new_id``: a ULID for an instant.
     """
 
     settings: ApiSettings
@@ -110,6 +111,7 @@ class Services:
     new_id: Callable[[int], str]
     clock: Callable[[], int]
     arriving: Counter[str] = field(default_factory=Counter)
+    checking: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     in_progress: WorkInProgress = field(default_factory=WorkInProgress)
     verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
     controller_alive: Callable[[], bool] = field(default=lambda: True)

@@ -17,6 +17,7 @@ LONG_READERS = 2
 """Threads of reads that may take seconds, so that a lookup never waits for one."""
 FILE_READERS = 16
 """A node that does not answer holds a thread for 15 s."""
+BUNDLE_CHECKERS = 2
 SLOW_THREADS = 2
 """An explanation of a huge pool takes half a minute; an edit is previewed at the same time."""
 
@@ -28,6 +29,7 @@ class Threads:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._long_readers = ThreadPoolExecutor(LONG_READERS, thread_name_prefix="store-long-reader")
         self._file_readers = ThreadPoolExecutor(FILE_READERS, thread_name_prefix="file-reader")
+        self._bundle_checkers = ThreadPoolExecutor(BUNDLE_CHECKERS, thread_name_prefix="bundle-checker")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
         self._has_ended = False
@@ -43,6 +45,10 @@ class Threads:
     async def read_files(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Read the logs or outputs of a job, which may wait for its node or for a disk."""
         return await self._run(self._file_readers, lambda: question(*args, **kwargs))
+
+    async def check_bundle(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Check a bundle that has arrived, which takes seconds for a large one."""
+        return await self._run(self._bundle_checkers, lambda: question(*args, **kwargs))
 
     async def compute(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute what every page shows, one call after the other."""
@@ -60,6 +66,6 @@ class Threads:
     def end(self) -> None:
         """Begin no more work; what runs goes on."""
         self._has_ended = True
-        pools = self._readers, self._long_readers, self._file_readers, self._computer, self._slow
+        pools = self._readers, self._long_readers, self._file_readers, self._bundle_checkers, self._computer, self._slow
         for threads in pools:
             threads.shutdown(wait=False, cancel_futures=True)

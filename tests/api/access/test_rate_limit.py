@@ -83,7 +83,7 @@ def test_every_change_of_a_job_counts(service: Slow, act: str) -> None:
 
 
 def test_changes_by_users_and_by_programs_have_separate_rate_limits() -> None:
-    own = {"notebooks/{id}/activity", "notebooks/{id}/actions/wake", "bundles/{digest}"}
+    own = {"notebooks/{id}/activity", "notebooks/{id}/actions/wake"}
     changing = {route.path for route in ROUTES if route.scope is Scope.SUBMIT} - own
     assert {route.path for route in ROUTES if route.rate_limited} == changing
     assert "notebooks/{id}/actions/keep" in changing

@@ -1,0 +1,48 @@
+"""Bundles that one user sends many of: their checks and their bytes are limited."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+import pytest
+
+from jupyter_gpu_quota.bundle.store import Incoming
+from tests.api.world import Reply, ServiceWorld
+from tests.bundle.test_bundle import tar
+from tests.patience import until
+
+
+def name_of(content: bytes) -> str:
+    return f"bundles/{hashlib.sha256(content).hexdigest()}"
+
+
+def test_the_bundles_of_one_user_are_checked_one_by_one_and_those_of_others_meanwhile(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, may_end, finish, replies = list[str](), threading.Event(), Incoming.finish, list[Reply]()
+
+    def held(incoming: Incoming) -> int:
+        checked.append(incoming._digest)
+        may_end.wait()
+        return finish(incoming)
+
+    contents = [tar((str(number), b"x")) for number in range(3)]
+
+    def send(content: bytes) -> None:
+        replies.append(world.call("PUT", name_of(content), raw=content))
+
+    senders = [threading.Thread(target=send, args=[content]) for content in contents]
+    monkeypatch.setattr(Incoming, "finish", held)
+    try:
+        for sender in senders:
+            sender.start()
+        until(lambda: checked and world.services.arriving.total() == sum(map(len, contents)))
+        monkeypatch.setattr(Incoming, "finish", finish)
+        assert world.call("PUT", name_of(tar(("o", b"x"))), "olga", raw=tar(("o", b"x"))).status == 201
+        assert len(checked) == 1
+    finally:
+        may_end.set()
+        for sender in senders:
+            sender.join()
+    assert [reply.status for reply in replies] == [201] * len(contents)
