@@ -26,6 +26,8 @@ class BundleUpload(Resource):
     """``bundles/{digest}``: a body that may be large and is never kept in memory."""
 
     incoming: Incoming | None = None
+    kept_bytes: int | None = None
+    """The size of the bundle, if this person has it already: the body is read and dropped."""
     arriving = 0
 
     async def prepare(self) -> None:
@@ -43,12 +45,15 @@ class BundleUpload(Resource):
             await self._begin(digest_of(self.path_kwargs["digest"]), self.largest_body)
 
     async def _begin(self, digest: str, limit: int) -> None:
-        """Store the body, unless it is refused already. A body without a size counts as the largest."""
+        """Store the body, unless it is refused or kept already. A body without a size counts as the largest."""
         size = int(self.request.headers.get("Content-Length") or limit)
         if size > limit:
             return
         assert self.person is not None
-        await refuse_over_limit(self.services, self.person, digest, size)
+        self.kept_bytes = await kept_size(self.services, self.person, digest)
+        if self.kept_bytes is not None:
+            return
+        await refuse_over_limit(self.services, self.person, size)
         self.arriving = size
         self.services.arriving[self.person.id] += size
         try:
@@ -123,6 +128,8 @@ async def put(call: Call) -> Answer:
     upload = call.resource
     assert isinstance(upload, BundleUpload)
     digest = digest_of(call.names["digest"])
+    if upload.kept_bytes is not None:
+        return Answer(body=BundleView(digest=digest, size_bytes=upload.kept_bytes, existed=True))
     try:
         async with call.services.checking.setdefault(call.person.id, asyncio.Lock()):
             if upload.incoming is None:
@@ -139,19 +146,24 @@ async def put(call: Call) -> Answer:
 
 async def is_kept(call: Call) -> Answer:
     """Whether this person's bundle is kept; says nothing about bundles of others."""
-    digest, store_view = digest_of(call.names["digest"]), call.store_view
-    if await store_view.read(store_view.store.bundle_owned, digest, call.person.id) and call.services.bundles.touch(
-        digest
-    ):
+    digest = digest_of(call.names["digest"])
+    if await kept_size(call.services, call.person, digest) is not None:
         return Answer(body=b"", content_type="application/gzip")
     raise not_found("bundle", digest)
 
 
-async def refuse_over_limit(services: Services, person: Person, digest: str, size: int) -> None:
-    """Raise Refused where one more bundle exceeds this person's limit; one that they have already costs nothing."""
+async def kept_size(services: Services, person: Person, digest: str) -> int | None:
+    """The size of a bundle that is kept for this person; None for any other. It delays the bundle's removal."""
+    store_view = services.store_view
+    is_owned = await store_view.read(store_view.store.bundle_owned, digest, person.id)
+    return bundle_size(services.bundles, digest) if is_owned else None
+
+
+async def refuse_over_limit(services: Services, person: Person, size: int) -> None:
+    """Raise Refused where one more bundle exceeds this person's limit."""
     kept = await services.store_view.read(kept_bytes, services.store_view.store, services.bundles, person.id)
-    used, limit = sum(kept.values()) + services.arriving[person.id], services.settings.bundles_limit_mib * MIB
-    if digest in kept or used + size <= limit:
+    used, limit = kept + services.arriving[person.id], services.settings.bundles_limit_mib * MIB
+    if used + size <= limit:
         return
     days = counted(services.settings.keep_jobs_days, "day")
     sentence = (
@@ -163,9 +175,9 @@ async def refuse_over_limit(services: Services, person: Person, digest: str, siz
     raise Refused(409, "bundles_full", sentence)
 
 
-def kept_bytes(store: Store, bundles: BundleStore, user: str) -> dict[str, int]:
-    """The sizes of a person's kept bundles in bytes, by digest. It does not delay their removal."""
-    return {digest: size for digest, size in store.bundles_of(user).items() if bundles.path(digest).exists()}
+def kept_bytes(store: Store, bundles: BundleStore, user: str) -> int:
+    """The total size of a person's kept bundles. It does not delay their removal."""
+    return sum(size for digest, size in store.bundles_of(user).items() if bundles.path(digest).exists())
 
 
 def bundle_size(bundles: BundleStore, digest: str) -> int | None:

@@ -35,7 +35,7 @@ from ..views.provenance import provenance_view
 from ..views.records import job_detail, job_view
 from ..views.rendered_jobs import rendered_job
 from ..views.series import metrics_view
-from .bundles import bundle_size, refuse_over_limit
+from .bundles import bundle_size, kept_size, refuse_over_limit
 from .submission import REQUESTED, data_of_job, quota_in_force, spec_of
 
 P = ParamSpec("P")
@@ -371,5 +371,7 @@ async def _own_bundle(call: Call, job: str, digest: str) -> None:
     size = await call.store_view.read(bundle_size, call.services.bundles, digest)
     if size is None:
         raise Refused(410, "bundle_gone", f"The code of job {job} was deleted; submit it again.")
-    await refuse_over_limit(call.services, call.person, digest, size)
+    if await kept_size(call.services, call.person, digest) is not None:
+        return
+    await refuse_over_limit(call.services, call.person, size)
     await call.services.record(KeepBundle(digest=digest, user=call.person.id, size_bytes=size))

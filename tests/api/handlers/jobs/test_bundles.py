@@ -46,3 +46,24 @@ def test_the_bundles_of_one_user_are_checked_one_by_one_and_those_of_others_mean
         for sender in senders:
             sender.join()
     assert [reply.status for reply in replies] == [201] * len(contents)
+
+
+def test_a_bundle_that_one_has_is_not_stored_again(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = tar(("a", b"x"))
+    assert world.call("PUT", name_of(content), raw=content).status == 201
+    began, begin, bundles = list[str](), world.services.bundles.begin, world.services.bundles
+
+    def begun(digest: str) -> Incoming:
+        began.append(digest)
+        return begin(digest)
+
+    monkeypatch.setattr(bundles, "begin", begun)
+    bob = world.run(world.services.store_view.user_id("bob"))
+    world.services.arriving[bob] = world.settings.bundles_limit_mib << 20
+    again = world.call("PUT", name_of(content), raw=content)
+    assert (again.status, again.json["existed"], again.json["size_bytes"], began) == (200, True, len(content), [])
+    other = tar(("b", b"x"))
+    assert world.call("PUT", name_of(other), raw=other).json["reason"] == "bundles_full"
+    bundles.path(name_of(content).removeprefix("bundles/")).unlink()
+    world.services.arriving[bob] = 0
+    assert world.call("PUT", name_of(content), raw=content).status == 200 and len(began) == 1
