@@ -355,7 +355,7 @@ class SubmissionChecks(Protocol):
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
 class TokenRefused(Exception):
-    """No agent of a node has this token; the message says why. ``is_valid``: it is a valid token of another account."""
+    """No agent of a node has this token; the message says why. ``is_valid``: unless it is a forged one, it is valid."""
 
     def __init__(self, message: str, *, is_valid: bool = True) -> None:
         super().__init__(message)
