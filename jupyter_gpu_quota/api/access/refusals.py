@@ -22,6 +22,11 @@ def refused(refusal: Refusal) -> Refused:
     return Refused(STATUS_OF_REFUSAL.get(refusal.code, 409), refusal.code, refusal.message)
 
 
+def closed() -> Refused:
+    """Nobody waits for the answer: the work was skipped."""
+    return Refused(400, "closed", "The connection was closed before the answer.")
+
+
 def not_found(what: str, name: str) -> Refused:
     """Unknown, and hidden from this person: the same answer."""
     return Refused(404, "not_found", f"There is no {what} {name[:80]!r}, or you may not see it.")

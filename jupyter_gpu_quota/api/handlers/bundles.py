@@ -13,7 +13,7 @@ from ...store.records.commands import KeepBundle
 from ...store.transactions import Store
 from ...wire import BundleView
 from ..access.permissions import Person
-from ..access.refusals import Refused, not_found
+from ..access.refusals import Refused, closed, not_found
 from ..requests.call import Answer, Call
 from ..requests.resource import Resource
 from ..requests.services import Services
@@ -133,7 +133,7 @@ async def put(call: Call) -> Answer:
     try:
         async with call.services.checking.setdefault(call.person.id, asyncio.Lock()):
             if upload.incoming is None:
-                raise Refused(400, "closed", "The connection was closed before the bundle was checked.")
+                raise closed()
             size = await call.store_view.check_bundle(upload.incoming.finish)
     except BundleRefused as fault:
         raise Refused(400, "bundle", str(fault)) from None

@@ -55,7 +55,7 @@ async def submit(call: Call) -> Answer:
             sentence = f"{call.person.name} has not uploaded a bundle {spec.bundle}; PUT bundles/{spec.bundle}"
             raise Refused(404, "no_such_bundle", f"{sentence} first.")
     if request.dry_run:
-        return Answer(body=await dry_run(call.services, call.person, spec))
+        return Answer(body=await dry_run(call, spec))
     resolved = RESOLVED if request.data is not None else RESOLVED | {"data"}
     return await _queue(call, spec, request.secrets, request.idempotency_key, clone_of=None, resolved=resolved)
 
@@ -330,7 +330,7 @@ async def repeat(call: Call) -> Answer:
     spec = await _checked_spec(call, _repeated_request(call.person, old, overrides))
     spec = replace(spec, name=overrides.name or old.name)
     if overrides.dry_run:
-        return Answer(body=await dry_run(call.services, call.person, spec))
+        return Answer(body=await dry_run(call, spec))
     if spec.bundle is not None:
         await _own_bundle(call, record.job.id, spec.bundle)
     return await _queue(

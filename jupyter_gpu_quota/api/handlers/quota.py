@@ -53,13 +53,12 @@ def _in_force(call: Call) -> QuotaRevision:
 
 async def amounts_now(call: Call) -> Sequence[str]:
     """The amounts that are in force now, pool by pool, and when the calendar next changes them."""
-    store_view = call.store_view
+    store_view, quota = call.store_view, call.store_view.quota
+    if quota is None:
+        return ()
     devices = tuple(store_view.mirror.devices.values())
-    return (
-        await store_view.compute_slow(amounts_in_force, store_view.quota.policy, devices, store_view.now())
-        if store_view.quota
-        else ()
-    )
+    with call.slow_work():
+        return await call.compute_slow(amounts_in_force, quota.policy, devices, store_view.now())
 
 
 async def _answer(
@@ -162,7 +161,7 @@ def _request(file: QuotaFile, text: str, revision: int) -> ApplyQuota:
 
 async def _parsed(call: Call, text: str) -> QuotaFile:
     """The parsed file; parsing a large one takes seconds. Raises Refused with its errors."""
-    parsed = await call.store_view.compute_slow(quotafile.parse, text)
+    parsed = await call.compute_slow(quotafile.parse, text)
     if isinstance(parsed, QuotaFile):
         return parsed
     errors = [f"line {error.line}: {error.message}" for error in parsed[:MAX_ERRORS]]
@@ -207,10 +206,11 @@ async def preview(call: Call) -> Answer:
     """The consequences of a file, without applying it, and every objection of ``apply``."""
     edit: QuotaEdit = call.body
     await call.store_view.refresh_if_stale()
-    file = await _parsed(call, edit.text)
-    stale = await _why_stale(call, file, edit.text)
-    found = await preview_of(call.services, Edit.of(call.services, file))
-    warnings = [*found.warnings, *await unknown_members(call.services, file, edit.text)]
+    with call.slow_work():
+        file = await _parsed(call, edit.text)
+        stale = await _why_stale(call, file, edit.text)
+        found = await preview_of(call.services, Edit.of(call.services, file))
+        warnings = [*found.warnings, *await unknown_members(call.services, file, edit.text)]
     return Answer(body=found.model_copy(update={"stale": stale, "warnings": warnings}))
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel
-from tornado.web import RequestHandler
 
 from ...store.records.calls import Page
 from ..access.permissions import Person, Scope
-from ..access.refusals import Refused
-from ..access.work_in_progress import Limit
+from ..access.refusals import Refused, closed
+from ..access.work_in_progress import SLOW_WORK, Limit
 
 if TYPE_CHECKING:
     from ..state.store_view import StoreView
+    from .resource import Resource
     from .services import Services
 
 P = ParamSpec("P")
@@ -47,7 +48,7 @@ class Call:
     """One request. ``body`` is the checked model of the route, None where it takes none; ``names`` are in the path."""
 
     services: Services
-    resource: RequestHandler
+    resource: Resource
     names: Mapping[str, str]
     body: Any = None
     maybe_person: Person | None = None
@@ -66,6 +67,20 @@ class Call:
         """Read files of a job, which may be slow; at most ``limit`` at a time for one person. Raises LimitReached."""
         with self.services.in_progress.one(self.person, limit):
             return await self.store_view.read_files(question, *args, **kwargs)
+
+    def slow_work(self) -> AbstractContextManager[None]:
+        """The computations of one request, of which a person has few at a time. Raises LimitReached."""
+        return self.services.in_progress.one(self.person, SLOW_WORK)
+
+    async def compute_slow(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Compute for seconds, unless the connection is closed before it begins. Raises Refused."""
+
+        def unless_closed() -> R:
+            if self.resource.is_closed:
+                raise closed()
+            return question(*args, **kwargs)
+
+        return await self.store_view.compute_slow(unless_closed)
 
     def text(self, name: str) -> str | None:
         """A word of the query, None where it is missing or empty."""

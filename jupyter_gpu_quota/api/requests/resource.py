@@ -74,7 +74,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.person: Person | None = None
         self.received, self.chunks = 0, list[bytes]()
         self.fault: Exception | None = None
-        self.body_is_read = False
+        self.body_is_read = self.is_closed = False
         self.etag: str | None = None
 
     def set_default_headers(self) -> None:
@@ -150,6 +150,10 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
     def _too_large(self) -> Refused:
         sentence = f"The body is larger than {self.largest_body} bytes, the limit."
         return Refused(413, "too_large", sentence)
+
+    def on_connection_close(self) -> None:
+        self.is_closed = True
+        super().on_connection_close()
 
     def data_received(self, chunk: bytes) -> None:
         self.received += len(chunk)

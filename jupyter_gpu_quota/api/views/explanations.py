@@ -20,25 +20,28 @@ from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import AffectedView, DryRunView, ExplainView, QuotaInForceView, ReasonView, UncheckedRankView, WouldStart
 from ..access.permissions import Person, may_see
+from ..access.work_in_progress import SLOW_WORK
+from ..requests.call import Call
 from ..requests.services import Services
 from ..state.store_view import StoreView
 from .records import MAY_HAVE_TROUBLE, job_reason, maybe_instant, notebook_reason, reason_view, with_trouble
 from .work_names import seen_by, with_work_names
 
 
-async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunView:
-    """The effects of a job, on itself and on others, if it were submitted now."""
-    store_view = services.store_view
+async def dry_run(call: Call, spec: JobSpec) -> DryRunView:
+    """The effects of a job, on itself and on others, if it were submitted now. Raises LimitReached."""
+    services, person, store_view = call.services, call.person, call.store_view
     quota = store_view.quota
     assert quota is not None, "a spec is only made under a quota file"
     job = spec.queued(services.new_id(now := services.clock()), person.id, now)
     await store_view.learn_names((person.id,))
     snapshot = services.decisions.snapshot()
-    found = await store_view.compute_slow(projection.dry_run, snapshot, quota.policy, job)
-    waiting = None
-    if not found.starts_now and not found.pauses and not found.restarts:
-        with_job = replace(snapshot, jobs=(*snapshot.jobs, job))
-        waiting = await store_view.compute_slow(explain, with_job, quota.policy, job.id)
+    with call.slow_work():
+        found = await call.compute_slow(projection.dry_run, snapshot, quota.policy, job)
+        waiting = None
+        if not found.starts_now and not found.pauses and not found.restarts:
+            with_job = replace(snapshot, jobs=(*snapshot.jobs, job))
+            waiting = await call.compute_slow(explain, with_job, quota.policy, job.id)
     reason = reason_view(found.reason, store_view, project=spec.project)
     if found.reason.code in projection.NOT_YET:  # the core knows people by their ids
         message = dry_run_sentence(found).replace(person.id, store_view.name_of(person.id))
@@ -109,7 +112,8 @@ async def _explanation(services: Services, person: Person, record: JobRecord | N
         reason = stay_reason(services.decisions.snapshot(), work.id)
     else:
         try:
-            found = await services.decisions.explain(work.id, store_view.quota.policy)
+            with services.in_progress.one(person, SLOW_WORK):
+                found = await services.decisions.explain(work.id, store_view.quota.policy)
         except KeyError:  # it ended after it was read
             pass
         else:
