@@ -16,6 +16,7 @@ from tornado.iostream import StreamClosedError
 
 from ...backends.protocol import MAX_OUTPUTS, LogPart, LogUnavailable, Output, OutputList, OutputRefused
 from ...bundle import ArchivedFile, archive
+from ...bundle.limits import MIB
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubUnavailable
 from ...store.records.calls import StoreUnavailable
@@ -27,7 +28,7 @@ from ..access.people import NotAllowed, Reader
 from ..access.permissions import may_see
 from ..access.refusals import Refused, not_found
 from ..access.streams import HEARTBEAT_S, EventStream
-from ..access.work_in_progress import LOG_READS, OUTPUT_READS, LimitReached
+from ..access.work_in_progress import DOWNLOADS, LOG_READS, OUTPUT_READS, LimitReached
 from ..requests.call import Answer, Call, listed
 from ..views.records import instant
 from .jobs import changeable_job, record_of, seen_job
@@ -231,7 +232,10 @@ async def remove_outputs(call: Call) -> Answer:
 
 
 async def _send_archive(call: Call, record: JobRecord, found: OutputList) -> None:
-    """Send the outputs as one archive. A file that is removed meanwhile is left out; one that shrinks aborts it."""
+    """Send the outputs as one archive. A file that is removed meanwhile is left out; one that shrinks aborts it.
+
+    The stated size of a sparse file may be far above its space on the disk, and all of it would be sent.
+    """
     job = record.job.id
     if found.is_truncated:
         raise Refused(
@@ -240,7 +244,15 @@ async def _send_archive(call: Call, record: JobRecord, found: OutputList) -> Non
             f"Job {job} has more than {MAX_OUTPUTS} outputs, or very many links and folders: more than one archive can"
             " have. Download files by their path, or let the job pack them.",
         )
-    await _send(call, f"{job}.tar.gz", "application/gzip", archive(_opened(call, job, found.files)))
+    limit, size = call.services.settings.outputs_limit_mib, sum(each.size_bytes for each in found.files)
+    if size > limit * MIB:
+        sentence = (
+            f"The outputs of job {job} have {size / MIB:.1f} MiB by the sizes of their files, and the maximum of one"
+            f" archive is {limit} MiB. Download files by their path."
+        )
+        raise Refused(413, "too_large", sentence)
+    with call.services.in_progress.one(call.person, DOWNLOADS):
+        await _send(call, f"{job}.tar.gz", "application/gzip", archive(_opened(call, job, found.files)))
 
 
 def _opened(call: Call, job: str, files: Sequence[Output]) -> Iterator[ArchivedFile]:
@@ -254,13 +266,14 @@ def _opened(call: Call, job: str, files: Sequence[Output]) -> Iterator[ArchivedF
 async def output(call: Call) -> None:
     """One file."""
     record, path = await seen_job(call), call.names["path"]
-    try:
-        file = await call.store_view.read_files(call.services.backend.outputs.open_output, record.job.id, path)
-    except OutputRefused as error:
-        raise Refused(404, "not_found", str(error)) from None
-    with file:
-        pieces = iter(partial(file.read, CHUNK_BYTES), b"")
-        await _send(call, path.rpartition("/")[2], "application/octet-stream", pieces)
+    with call.services.in_progress.one(call.person, DOWNLOADS):
+        try:
+            file = await call.store_view.read_files(call.services.backend.outputs.open_output, record.job.id, path)
+        except OutputRefused as error:
+            raise Refused(404, "not_found", str(error)) from None
+        with file:
+            pieces = iter(partial(file.read, CHUNK_BYTES), b"")
+            await _send(call, path.rpartition("/")[2], "application/octet-stream", pieces)
 
 
 async def _send(call: Call, name: str, content_type: str, pieces: Iterator[bytes]) -> None:

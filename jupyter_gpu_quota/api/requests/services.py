@@ -74,6 +74,7 @@ class ApiSettings:
     accounts: bool
     mps: Mapping[str, str]
     bundles_limit_mib: int
+    outputs_limit_mib: int
     waiting_jobs_limit: int
     keep_jobs_days: int
     keep_samples_hours: int

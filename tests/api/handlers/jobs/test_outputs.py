@@ -6,12 +6,15 @@ import http.client
 import io
 import os
 import tarfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.api.access.permissions import Person
+from jupyter_gpu_quota.api.access.work_in_progress import DOWNLOADS
 from jupyter_gpu_quota.api.handlers import logs
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
@@ -181,6 +184,37 @@ def test_an_archive_of_too_many_files_is_refused(world: ServiceWorld, monkeypatc
     monkeypatch.setattr(logs, "MAX_OUTPUTS", 2)
     refused = world.get(f"jobs/{job}/outputs?archive=1")
     assert (refused.status, refused.json["reason"]) == (413, "too_many_files")
+
+
+def test_an_archive_is_refused_by_the_stated_sizes_of_its_files(world: ServiceWorld) -> None:
+    """A sparse file takes no space, and its zeros would be sent for days."""
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    with (folder / "sparse").open("wb") as file:
+        file.truncate((world.settings.outputs_limit_mib << 20) + 1)
+    refused = world.get(f"jobs/{job}/outputs?archive=1")
+    assert (refused.status, refused.json["reason"]) == (413, "too_large")
+    assert (
+        "10240.0 MiB by the sizes of their files, and the maximum of one archive is 10240 MiB"
+        in (refused.json["message"])
+    )
+
+
+@pytest.mark.parametrize("path", ["outputs?archive=1", "outputs/a"])
+def test_downloads_of_one_user_are_limited(world: ServiceWorld, path: str) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    (folder / "a").write_bytes(b"a")
+    bob = Person(name="bob", id=world.run(world.services.store_view.user_id("bob")))
+    with ExitStack() as others:
+        for _ in range(DOWNLOADS.most):
+            others.enter_context(world.services.in_progress.one(bob, DOWNLOADS))
+        refused = world.get(f"jobs/{job}/{path}")
+        assert (refused.status, refused.json["reason"]) == (429, "too_many_downloads")
+        assert world.get(f"jobs/{job}/outputs").status == world.get(f"jobs/{job}/{path}", "olga").status == 200
+    assert world.get(f"jobs/{job}/{path}").status == 200
 
 
 def test_outputs_are_listed_and_given_as_downloads(world: ServiceWorld) -> None:
