@@ -30,7 +30,7 @@ EVENT_STREAMS = Limit(reason="too_many_streams", most=30, work="open event strea
 LOG_READS = Limit(reason="too_many_log_reads", most=4, work="reads of logs in progress")
 OUTPUT_READS = Limit(reason="too_many_output_reads", most=4, work="reads of outputs in progress")
 DOWNLOADS = Limit(reason="too_many_downloads", most=6, work="downloads in progress")
-SLOW_WORK = Limit(reason="too_many_computations", most=2, work="dry runs, explanations or previews in progress")
+SLOW_WORK = Limit(reason="too_many_computations", most=6, work="dry runs, explanations or previews in progress")
 
 
 class LimitReached(Refused):
