@@ -35,6 +35,12 @@ def wait_for_rest(hub: TemporaryHub, sent: Sequence[Sent], within_s: float) -> d
             time.sleep(0.5)
 
 
+def check_audit(api: str, token: str) -> None:
+    """The audit's hash chain is whole. ``api``: the address of the service's API; ``token``: of an admin."""
+    verified = request_until_answered("GET", f"{api}/audit/verify", token)
+    assert verified.status == 200 and verified.body["whole"] is True, verified.text
+
+
 def broken_promises(sent: Sequence[Sent], known: dict[str, dict[str, Any]], diary: Path) -> Iterator[str]:
     """A sentence for each promise that does not hold."""
     lines = diary_lines(diary)

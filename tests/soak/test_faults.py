@@ -17,7 +17,7 @@ import pytest
 from jupyter_gpu_quota.demo.observer import ProcessObserver
 from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.patience import stays, until
-from tests.soak.checks import broken_promises, wait_for_rest
+from tests.soak.checks import broken_promises, check_audit, wait_for_rest
 from tests.soak.killer import controller, supervisor
 from tests.soak.rest_calls import Answer, ask, request_until_answered
 from tests.soak.soak_hub import observed, soak_hub
@@ -65,10 +65,7 @@ class Hub:
         known = wait_for_rest(self.temporary_hub, self.sent, 60)
         assert list(broken_promises(self.sent, known, self.diary)) == []
         assert self.observer.violations == []
-        verified = request_until_answered(
-            "GET", f"{self.temporary_hub.service_api}/audit/verify", self.temporary_hub.admin_token
-        )
-        assert verified.status == 200, verified.text
+        check_audit(self.temporary_hub.service_api, self.temporary_hub.admin_token)
 
 
 @contextlib.contextmanager

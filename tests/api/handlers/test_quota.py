@@ -410,7 +410,7 @@ def test_only_a_bound_is_called_the_latest_start_in_the_same_words_everywhere(
     world.step()
     found = world.get(f"explain/{waiting}", "patty").json
     text = found["estimate_text"]
-    condition = " at the latest, by" if is_bound else "; other work may delay it."
+    condition = " at the latest, based on" if is_bound else "; other work may delay it."
     assert text.startswith("Planned start: ") and condition in text
     for path, where in (("jobs", ".jobs .jgq-start"), (f"jobs/{waiting}", "#now .jgq-start")):
         page = open_page(world, chromium, path, "patty")

@@ -105,7 +105,8 @@ def test_ended_processes_are_removed(gpu: Gpu) -> None:
     gpu.sample({device: ["J"]}, {"J": [pid]})
     gpu.end(pid)
     until(
-        lambda: gpu.sample({device: ["J"]}, {"J": []})[device.id].workload_memory_mib["J"] in (0, None) or None, "rest"
+        lambda: gpu.sample({device: ["J"]}, {"J": []})[device.id].workload_memory_mib["J"] in (0, None),
+        what="no memory",
     )
 
 
