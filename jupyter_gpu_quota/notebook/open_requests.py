@@ -27,7 +27,8 @@ class KernelMessages:
     """The messages of one kernel's iopub channel.
 
     ``open``: the subshell of each open request by the request's id; the main shell is None. ``counted``: the number of
-    messages that a user or a cell caused. Both are of the process ``pid``.
+    messages that a user or a cell caused. Both are of the process ``pid``. ``is_polled``: the newest status says that a
+    request of a front end by itself is being answered.
     """
 
     kernel: Any
@@ -35,6 +36,7 @@ class KernelMessages:
     stream: Any = None
     open: dict[str, str | None] = field(default_factory=dict)
     counted: int = 0
+    is_polled: bool = False
     pid: object = None
 
     def receive(self, frames: Sequence[bytes]) -> None:
@@ -51,7 +53,11 @@ class KernelMessages:
         if not request:
             if state == "starting":  # a new process, also where its id is not known
                 self.open.clear()
-        elif request["msg_type"] not in self.ignored:
+            return
+        is_ignored = request["msg_type"] in self.ignored
+        if state is not None:
+            self.is_polled = is_ignored and state == "busy"
+        if not is_ignored:
             self.counted += 1
             if state is not None:
                 self._take_status(request, state)
@@ -111,6 +117,6 @@ class OpenRequests:
         found.forget_ended_process()
         if found.open:
             state = "busy"
-        elif state == "busy":
+        elif state == "busy" and found.is_polled:  # else the server may have seen a request that was lost here
             state = "idle"
         return (found.counted, found.pid), state

@@ -119,8 +119,10 @@ def test_a_new_process_has_no_requests_of_the_ended_one() -> None:
     kernels = Kernels()
     kernels.says(CELL)
     kernels.kernel.provisioner.pid += 1
+    kernels.send(kernels.session.msg("status", {"execution_state": "starting"}, parent={}))
+    kernels.says("busy kernel_info_request 2, idle kernel_info_request 2")
     assert kernels.state == "idle"
-    kernels.says("busy execute_request 2")
+    kernels.says("busy execute_request 3")
     assert kernels.state == "busy"
 
 
@@ -139,6 +141,8 @@ def test_a_restart_with_other_ports_is_watched_on_these() -> None:
     kernels.kernel_manager.stop_watching_activity("k")
     kernels.start()
     assert [stream.socket.closed for stream in kernels.streams] == [True, True, False, False]
+    kernels.send(kernels.session.msg("status", {"execution_state": "starting"}, parent={}))
+    kernels.says("busy kernel_info_request 2, idle kernel_info_request 2")
     assert kernels.state == "idle"
 
 
@@ -152,4 +156,10 @@ def test_a_malformed_message_changes_nothing() -> None:
 def test_a_kernel_without_messages_is_as_busy_as_the_server_has_it() -> None:
     kernels = Kernels(watched=False)
     kernels.kernel.execution_state, kernels.kernel.last_activity = "busy", 1
+    assert kernels.state == "busy"
+
+
+def test_a_kernel_that_the_server_calls_busy_is_busy_although_its_request_was_not_seen() -> None:
+    kernels = Kernels()
+    kernels.kernel.execution_state = "busy"
     assert kernels.state == "busy"

@@ -44,7 +44,7 @@ class Lab:
         return status, found["reason"]
 
     def streams(self) -> int:
-        return sum(self.world.services.streams._open.values())
+        return sum(self.world.services.streams._counts.values())
 
     def submit(self, folder: str, **request: object) -> tuple[int, Any]:
         asked = {"command": ["python", "train.py"], "gpu": "1", **request}
