@@ -16,6 +16,7 @@ from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL, KeepNotes, N
 from jupyter_gpu_quota.store.records.commands import SetInventory
 from jupyter_gpu_quota.store.records.idle_state import IdleState
 from tests.api.world import QUOTA, Reply, ServiceWorld, service_world
+from tests.patience import until
 
 PATHS = ["me", "projects", "jobs", "jobs?state=running&sort=-priority", "notebooks?stopped=1"]
 
@@ -47,6 +48,12 @@ def refresh(world: ServiceWorld) -> None:
 
 def again(world: ServiceWorld, path: str, etag: str, who: str = "bob") -> Reply:
     return world.get(path, who, headers={"If-None-Match": etag})
+
+
+def unchanged(world: ServiceWorld, path: str) -> Reply | None:
+    """An answer that is still valid at the next request; None where something was read in between."""
+    found = world.get(path)
+    return found if again(world, path, found.headers["etag"]).status == 304 else None
 
 
 def renders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +166,7 @@ def test_the_idle_time_of_a_notebook_is_answered_in_full(world: ServiceWorld) ->
         asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
         notebook = world.post("notebooks", "hub", asked).json["id"]
     refresh(world)
-    first = world.get("notebooks")
-    assert again(world, "notebooks", first.headers["etag"]).status == 304
+    first = until(lambda: unchanged(world, "notebooks"), what="an answer that does not change")
     state = IdleState(
         notebook=notebook, at=world.clock(), used_at=world.clock(),
         classification=Unknown(reason=IdleReason.TOO_FEW_REPORTS),
