@@ -5,6 +5,7 @@ Amounts are thousandths of a GPU (milli) and MiB, instants are milliseconds sinc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
@@ -276,6 +277,14 @@ class State:
 def total(placements: Iterable[Placement]) -> int:
     """The sum of placements, in milli."""
     return sum(one.gpu_milli for one in placements)
+
+
+def by_device(placements: Iterable[Placement]) -> Counter[str]:
+    """The sum of placements of each device, in milli."""
+    found = Counter[str]()
+    for one in placements:
+        found[one.device] += one.gpu_milli
+    return found
 
 
 def ranks_of(placements: Iterable[Placement]) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
-from .model import WHOLE, Job, Notebook, Placement, State
+from .model import WHOLE, Job, Notebook, Placement, State, by_device
 
 Room = dict[str, int]
 """The free amount of each device, in milli."""
@@ -36,9 +35,7 @@ def free_now(state: State, pool: str) -> Room:
     for placements in state.held.values():
         take(room, placements)
     for one in state.reserved.values():
-        own = Counter[str]()
-        for part in state.held.get(one.workload, ()):
-            own[part.device] += part.gpu_milli
+        own = by_device(state.held.get(one.workload, ()))
         for part in one.placements:
             its = min(own[part.device], part.gpu_milli)  # where it still is, it takes no more
             own[part.device] -= its

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import combinations_with_replacement, islice, product
+from typing import Any, NamedTuple
 
 from .documents import placement_of
 from .force import InForce, in_force
-from .model import Job, Notebook, Placement, Reservation, State, total
+from .model import Job, Notebook, Placement, Reservation, State, by_device, total
 from .shares import Shares, shares_of
 
 Document = dict[str, Any]
@@ -18,6 +18,7 @@ Document = dict[str, Any]
 STARTS = ("start", "resume")
 RESIZES = ("shrunk", "grown")
 RETURNS = ("borrower_returns", "reservation_begins")
+MOST_DIVISIONS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,29 @@ class Action:
         return self.kind == "pause" and self.claimer != self.workload and self.code not in RETURNS
 
 
+class Rank(NamedTuple):
+    """One rank that an elastic job gives up."""
+
+    job: Job
+    parts: tuple[Placement, ...]
+
+    @property
+    def milli(self) -> int:
+        return total(self.parts)
+
+
+def by_rank(job: Job, placements: Iterable[Placement]) -> list[Rank]:
+    """The ranks of a job that have these parts."""
+    found: dict[int, list[Placement]] = {}
+    for one in placements:
+        found.setdefault(one.rank, []).append(one)
+    return [Rank(job, tuple(parts)) for parts in found.values()]
+
+
+Division = list[tuple[str, Rank]]
+"""The ranks that elastic jobs give up, each with the workload that it is for."""
+
+
 @dataclass(slots=True)
 class Claim:
     """A workload for which a plan stops or moves other work, with the books before that."""
@@ -59,16 +83,15 @@ class Claim:
     ledger: Ledger
     evicted: list[Job] = field(default_factory=list)
     moved: list[Job] = field(default_factory=list)
-    shrunk: list[tuple[Job, int]] = field(default_factory=list)
-    """Elastic jobs, and the milli that they give up."""
+    shrunk: list[Rank] = field(default_factory=list)
+    """What elastic jobs give up."""
     placements: tuple[Placement, ...] = ()
 
-    def without(self, victim: Job, milli: int) -> Claim:
-        """The same claim if a victim keeps this much."""
-        shrunk = [(job, given - milli if job is victim else given) for job, given in self.shrunk]
-        kept = [(job, given) for job, given in shrunk if given > 0]
-        evicted = [job for job in self.evicted if job is not victim]
-        return Claim(self.claimer, self.ledger, evicted, self.moved, kept, self.placements)
+    def without(self, victim: Job | Rank) -> Claim:
+        """The same claim without the pause of a job, or without a rank that an elastic one gives up."""
+        evicted = [one for one in self.evicted if one is not victim]
+        shrunk = [one for one in self.shrunk if one is not victim]
+        return Claim(self.claimer, self.ledger, evicted, self.moved, shrunk, self.placements)
 
     def beside(self, victim: Job, milli: int) -> Claim:
         """The same claim if an earlier one leaves this much to its victim."""
@@ -119,10 +142,11 @@ def _action(row: Document) -> Action:
 class Step:
     """What the checks read."""
 
-    def __init__(self, before: State, plan: Document) -> None:
+    def __init__(self, before: State, plan: Document, division: Division | None = None) -> None:
         self.before = before
         self.plan = plan
         self.actions = actions_of(plan)
+        self.division = next(self.divisions()) if division is None else division
         self._shares: dict[str, Shares] = {}
         self._in_force: dict[str, InForce] = {}
 
@@ -229,87 +253,66 @@ class Step:
         ledger = Ledger(self.before)
         claims: dict[str, Claim] = {}
         moments: dict[str, Ledger] = {}
-        for_others: dict[str, int] = {}
+        ranks: dict[str, list[Rank]] = {}
+        for name, rank in self.division:
+            ranks.setdefault(name, []).append(rank)
         for action in self.actions:
-            if action.is_for_claim:
-                claim = claims.get(action.claimer)
-                if claim is None:
-                    claim = claims[action.claimer] = Claim(action.claimer, ledger.copy())
+            name = action.claimer if action.is_for_claim else action.workload if action.gives_devices else ""
+            if action.is_for_claim or (name in ranks and name not in claims):
+                claim = claims.setdefault(name, Claim(name, ledger.copy()))
                 self._add_victim(claim, action)
+                claim.shrunk += (given := ranks.pop(name, []))
+                for rank in given:
+                    ledger.milli[rank.job.id] -= rank.milli
             if action.gives_devices:
                 moments[action.workload] = ledger.copy()
                 if action.workload in claims:
                     claims[action.workload].placements = action.placements
-            ledger.note(action, least=True)
-            self._note_for_others(ledger, action, for_others)
+            if action.workload not in self._shrinking:
+                ledger.note(action, least=True)
         for action in self.of_kind(*STARTS):
             ledger.note(action)
         return list(claims.values()), ledger, moments
 
     def _add_victim(self, claim: Claim, action: Action) -> None:
-        job = self.before.jobs[action.workload]
-        again = self.reserving.get(action.workload)
-        if again is None:
-            claim.evicted.append(job)
-        elif (given := self.before.held_milli(job.id) - total(again.placements)) > 0:
-            claim.shrunk.append((job, given - self._for_others(action, given)))
-        else:
-            claim.moved.append(job)
-
-    def _for_others(self, action: Action, given: int) -> int:
-        """What an elastic victim may give up for further jobs (R40, R51), in ranks; the plan names the first claim.
-
-        Such a job has those devices. Where the plan placed claims again, it may have the devices of another victim. For
-        a claim of the victim's own project nothing depends on it.
-        """
-        victim, claimer = self.before.jobs[action.workload], self.before.jobs.get(action.claimer)
-        if claimer is None or claimer.project == victim.project:
-            return 0
-        lacking = sum(self.lacking(one) for one in self.reserving.values() if one.workload != action.claimer)
-        own = self.reserving.get(action.claimer)
-        beyond = self._given_up_for[action.claimer] - (total(own.placements) if own is not None else 0)
-        least = min(lacking, max(0, beyond, self._of_victim(action)))
-        return min(given - victim.gpu_milli, -(-least // victim.gpu_milli) * victim.gpu_milli)
-
-    def _of_victim(self, action: Action) -> int:
-        """What jobs that no work is stopped for have reserved of the devices that an elastic victim gives up."""
-        kept = {one.device for one in self.reserving[action.workload].placements}
-        given = {one.device for one in self.before.held[action.workload]} - kept
-        others = [one for one in self.reserving.values() if one.workload != action.claimer]
-        return sum(
-            min(self.lacking(one), total(part for part in one.placements if part.device in given)) for one in others
-        )
-
-    def lacking(self, action: Action) -> int:
-        """What a job has reserved beyond what its own victims give up, by the plan's actions."""
-        if action.workload not in self.before.jobs or action.workload in self.before.held:
-            return 0
-        return max(0, total(action.placements) - self._given_up_for[action.workload])
+        if action.is_for_claim and action.workload not in self._shrinking:
+            touched = claim.moved if action.workload in self.reserving else claim.evicted
+            touched.append(self.before.jobs[action.workload])
 
     @cached_property
-    def _given_up_for(self) -> Counter[str]:
-        found = Counter[str]()
-        for one in self.actions:
-            if one.is_for_claim:
-                again = self.reserving.get(one.workload)
-                kept = total(again.placements) if again is not None else 0
-                found[one.claimer] += self.before.held_milli(one.workload) - kept
-        return found
+    def _shrinking(self) -> dict[str, str]:
+        """The elastic jobs that give up ranks, each with its first claim, which the plan names."""
+        again = self.reserving
+        return {
+            one.workload: one.claimer
+            for one in self.actions
+            if one.is_for_claim
+            and one.workload in again
+            and total(again[one.workload].placements) < self.before.held_milli(one.workload)
+        }
 
-    def _note_for_others(self, ledger: Ledger, action: Action, for_others: dict[str, int]) -> None:
-        """Count what an elastic victim gives up for later jobs as its own until they have it."""
-        job = self.before.jobs.get(action.workload)
-        if action.is_for_claim and job is not None and (again := self.reserving.get(job.id)) is not None:
-            given = max(job.gpu_milli, self.before.held_milli(job.id) - total(again.placements))
-            for_others[job.id] = self._for_others(action, given)
-        elif action.kind == "reserve" and action.workload in for_others:
-            ledger.milli[action.workload] += for_others[action.workload]
-        elif action.gives_devices and (lacking := self.lacking(action)):
-            for name, left in for_others.items():
-                taken = min(left, lacking, ledger.milli.get(name, 0))
-                for_others[name] -= taken
-                lacking -= taken
-                ledger.milli[name] = ledger.milli.get(name, 0) - taken
+    def divisions(self) -> Iterator[Division]:
+        """The ways to divide the ranks that elastic jobs give up among the claims; first all are for the named one."""
+        names = list(self.reserving)
+        ways = []
+        for name, named in self._shrinking.items():
+            behind = names[names.index(named) :] if named in names else []
+            claimers = [named, *(one for one in behind[1:] if one not in self.before.held)]
+            first, *more = self.ranks_given_up(name)
+            chosen = islice(combinations_with_replacement(claimers, len(more)), MOST_DIVISIONS)
+            ways.append([list(zip((named, *rest), (first, *more), strict=True)) for rest in chosen])
+        for rows in islice(product(*ways), MOST_DIVISIONS):
+            yield [row for some in rows for row in some]
+
+    def ranks_given_up(self, name: str) -> list[Rank]:
+        """Those that a job has, and has not after the plan."""
+        kept, found = by_device(self.reserving[name].placements), list[Rank]()
+        for rank in by_rank(self.before.jobs[name], self.before.held[name]):
+            if (parts := by_device(rank.parts)) <= kept:
+                kept -= parts
+            else:
+                found.append(rank)
+        return found
 
 
 class Ledger:

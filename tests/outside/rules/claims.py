@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import dropwhile, takewhile
 
 from ..model import Job, Owner, State, is_protected, total
 from ..places import fits_empty
@@ -159,28 +159,17 @@ def _by_project(step: Step, claim: Claim, *, with_borrowers: bool) -> dict[str, 
         if with_borrowers or not job.borrower or job.project == claimer.project:
             items.setdefault(job.project, []).append(state.held_milli(job.id))
             jobs.setdefault(job.project, []).append(job)
-    for job, given in claim.shrunk:
-        given -= min(given - job.gpu_milli, _given_to_later(step, claim, job))
-        items.setdefault(job.project, []).extend([job.gpu_milli] * (given // job.gpu_milli))
+    for rank in claim.shrunk:
+        items.setdefault(rank.job.project, []).append(rank.milli)
     return {
         name: Victims(state.policy.project(name), claim.use.get(name, 0), tuple(one), tuple(jobs.get(name, ())))
         for name, one in items.items()
     }
 
 
-def _given_to_later(step: Step, claim: Claim, victim: Job) -> int:
-    """What an elastic job gives up for later claims of its own project, in the same action as for this one (R40)."""
-    jobs, after = step.before.jobs, dropwhile(lambda one: one.claimer != claim.claimer, step.claims)
-    if jobs[claim.claimer].project != victim.project:
-        return 0  # that is not in what the claim takes
-    later = [one.claimer for one in after if one.claimer in jobs and jobs[one.claimer].project == victim.project]
-    lacking = sum(step.lacking(step.reserving[name]) for name in later[1:] if name in step.reserving)
-    return -(-lacking // victim.gpu_milli) * victim.gpu_milli
-
-
 # --- the rules --------------------------------------------------------------------------------------------------------
 def _preemptible(case: Case) -> Found:
-    for job in (*case.claim.evicted, *case.claim.moved, *(one for one, _ in case.claim.shrunk)):
+    for job in (*case.claim.evicted, *case.claim.moved, *(one.job for one in case.claim.shrunk)):
         if not job.preemptible:
             yield "R38", f"{case.job.id} takes devices of {job.id}, which may not be preempted"
 
@@ -201,7 +190,7 @@ def _entry(case: Case) -> Found:
     from its own project, which has no more afterwards, concerns no other project.
     """
     fair = max(case.entry_fair, case.quota) if case.job.preemptible or not case.victims else case.quota
-    grows = bool(case.claim.moved) or case.use_with > case.own.use + _given_further(case)
+    grows = bool(case.claim.moved) or case.use_with > case.own.use
     use = case.use_at_entry if case.victims else case.use_with if grows else 0
     if use > fair and case.certain:
         yield "R37", f"{case.job.id} takes from others; {case.project.name} comes to {use}, fair share {fair}"
@@ -209,14 +198,6 @@ def _entry(case: Case) -> Found:
         mine = case.claim.fixed.get(case.project.name, 0)
         if mine + case.job.milli > case.quota and case.job.id not in case.state.reserved:
             yield "R37", f"{case.job.id} may not be preempted; with it {mine + case.job.milli}, quota {case.quota}"
-
-
-def _given_further(case: Case) -> int:
-    """What elastic jobs of its project give up for this claim, too, that an earlier claim of the plan shrinks (R40)."""
-    earlier = takewhile(lambda one: one.claimer != case.job.id, case.step.claims)
-    jobs = [job for claim in earlier for job, _ in claim.shrunk if job.project == case.project.name]
-    reserved = case.step.reserving.get(case.job.id)
-    return case.step.lacking(reserved) if jobs and reserved is not None else 0
 
 
 def _own_victims(case: Case) -> Found:
@@ -313,12 +294,14 @@ def _no_reclaim(case: Case, victims: Victims) -> Found:
 def _elastic_surplus(case: Case, victims: Victims) -> int:
     """What the elastic jobs that stay have above their minimum."""
     gone = {job.id for job in victims.jobs}
-    given = {job.id: milli for job, milli in case.claim.shrunk}
+    given = Counter[str]()
+    for rank in case.claim.shrunk:
+        given[rank.job.id] += rank.milli
     stays = [job for job in case.state.in_pool(case.job.pool) if job.project == victims.project.name and job.runs]
     found = 0
     for job in stays:
         if job.id not in gone and job.min_ranks is not None and job.preemptible:
-            found += max(0, case.claim.ledger.milli.get(job.id, 0) - given.get(job.id, 0) - job.milli)
+            found += max(0, case.claim.ledger.milli.get(job.id, 0) - given[job.id] - job.milli)
     return found
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import NamedTuple
 
-from ..model import WHOLE, Job, Placement, State, is_protected
+from ..model import WHOLE, Job, Placement, State, is_protected, total
 from ..places import Room, fits_beside_notebooks, give, place, whole_devices
-from ..steps import Claim, Ledger, Step
+from ..steps import Claim, Ledger, Step, by_rank
 from .claims import Case, of_claim
 from .limits import admits
 from .reservation import within_guarantee
@@ -119,8 +119,8 @@ def legal_cost(step: Step, job: Job, parts: tuple[Part, ...], ledger: Ledger) ->
         elif one.kind == "move":
             claim.moved.append(one.job)
         else:
-            given = sum(part.gpu_milli for part in one.freed)
-            claim.shrunk.append((one.job, given))
+            claim.shrunk += by_rank(one.job, one.freed)
+            given = total(one.freed)
             after.milli[one.job.id] = after.milli.get(one.job.id, given) - given
     if not admits(job, step.before, after):
         return None

@@ -139,7 +139,7 @@ def _room_without(step: Step, claim: Claim) -> Room:
     """What would be free if the plan did all but this claim."""
     job = step.before.jobs[claim.claimer]
     room = free_later(step.after, job.pool, {job.id})
-    for victim in (*claim.evicted, *claim.moved, *(one for one, _ in claim.shrunk)):
+    for victim in (*claim.evicted, *claim.moved, *{one.job.id: one.job for one in claim.shrunk}.values()):
         if victim.id in step.after.reserved:
             give(room, step.after.reserved[victim.id].placements)
         take(room, step.before.held[victim.id])

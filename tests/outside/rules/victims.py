@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ..model import Job, Placement
 from ..places import Room, fits_beside_notebooks, free_later, give, take
-from ..steps import Action, Claim, Step
+from ..steps import Action, Claim, Rank, Step
 from .claims import Case, of_claim
 from .limits import admits
 from .reservation import entered_by_right, may_enter, own_order, was_within_fair, within_fair
@@ -47,7 +47,7 @@ def _fewest(step: Step, claim: Claim) -> Found:
     )
     for victim in claim.evicted:
         left = _minus(room, step.before.held[victim.id])
-        if fits(left) and _allowed(step, claim, victim, step.before.held_milli(victim.id)):
+        if fits(left) and _allowed(step, claim, victim):
             yield "P6", f"{victim.id} is paused for {job.id}, which fits without that: {_free(left)} free"
     for victim in claim.moved:
         left = dict(room)
@@ -55,10 +55,10 @@ def _fewest(step: Step, claim: Claim) -> Found:
         left = _minus(left, step.before.held[victim.id])
         if fits(left):
             yield "P6", f"{victim.id} is moved for {job.id}, which fits without that: {_free(left)} free"
-    for victim, _ in claim.shrunk:
-        given = _given(step, victim)
-        if any(fits(_minus(room, parts)) for parts in given) and _allowed(step, claim, victim, victim.gpu_milli):
-            yield "P6", f"{victim.id} gives up a rank for {job.id} more than it needs"
+    for rank in {one.job.id: one for one in claim.shrunk}.values():
+        given = step.ranks_given_up(rank.job.id)
+        if any(fits(_minus(room, one.parts)) for one in given) and _allowed(step, claim, rank):
+            yield "P6", f"{rank.job.id} gives up a rank for {job.id} more than it needs"
 
 
 def _moved_onto_victims(step: Step, claim: Claim) -> bool:
@@ -76,15 +76,6 @@ def _moved_onto_victims(step: Step, claim: Claim) -> bool:
     known = {one.device for one in was.placements} if was is not None else set()
     left = {part.device for one in claim.evicted for part in step.before.held[one.id]}
     return any(one.device in left - known for one in kept.placements)
-
-
-def _given(step: Step, victim: Job) -> list[list[Placement]]:
-    """The ranks that an elastic job gives up."""
-    kept = {one.device for one in step.after.reserved[victim.id].placements}
-    by_rank: dict[int, list[Placement]] = {}
-    for one in step.before.held[victim.id]:
-        by_rank.setdefault(one.rank, []).append(one)
-    return [parts for parts in by_rank.values() if all(one.device not in kept for one in parts)]
 
 
 def _fits(step: Step, claim: Claim, room: Room) -> bool:
@@ -149,15 +140,8 @@ def may_have_been_bound(step: Step, job: Job) -> bool:
 
 
 def _takes_the_rest(step: Step, action: Action) -> bool:
-    """Whether a job gets devices without a victim of its own, and does not continue on others.
-
-    A job of an elastic victim's project may have made that give up further ranks; the plan names the first claim.
-    """
-    if action.workload in step.before.held or step.claimed(action.workload):
-        return False
-    job, devices = step.before.jobs.get(action.workload), {one.device for one in action.placements}
-    own = [one for claim in step.claims for one, _ in claim.shrunk if job is not None and one.project == job.project]
-    return all(devices.isdisjoint(part.device for part in step.before.held[one.id]) for one in own)
+    """Whether a job gets devices without a victim of its own, and does not continue on others."""
+    return action.workload not in step.before.held and not step.claimed(action.workload)
 
 
 def _is_behind(step: Step, name: str, job: Job) -> bool:
@@ -172,21 +156,20 @@ def _is_behind(step: Step, name: str, job: Job) -> bool:
     return within_fair(step, job) and not within_fair(step, other) and not precedes
 
 
-def _allowed(step: Step, claim: Claim, victim: Job, milli: int) -> bool:
-    """Whether every claim of the plan is legal if a victim keeps this much; some cases are not judged."""
+def _allowed(step: Step, claim: Claim, lost: Job | Rank) -> bool:
+    """Whether every claim of the plan is legal if a victim stays, or a rank of it; some cases are not judged."""
     job = step.before.jobs[claim.claimer]
+    victim, milli = (lost.job, lost.milli) if isinstance(lost, Rank) else (lost, step.before.held_milli(lost.id))
     if victim.borrower and step.before.backfill.get(job.pool) is not None:
         return False
     if not admits_with(step, job, victim):
-        return False
-    if _gives_to_several(step, victim) and _use_after(step, victim) + milli > _most(step, claim, victim):
         return False
     policy = step.before.policy
     mine, other = policy.project(job.project), policy.project(victim.project)
     if mine.name != other.name and mine.department is not None and mine.department == other.department:
         return False  # R36: what siblings lose may be what entitles the claim
     behind = step.claims[step.claims.index(claim) + 1 :]
-    cases = [Case.of(step, claim.without(victim, milli)), *(Case.of(step, one.beside(victim, milli)) for one in behind)]
+    cases = [Case.of(step, claim.without(lost)), *(Case.of(step, one.beside(victim, milli)) for one in behind)]
     return all(_is_surely_legal(case) for case in cases if case.job.pool == job.pool)
 
 
@@ -194,29 +177,6 @@ def _is_surely_legal(case: Case) -> bool:
     """Whether a claim is legal; one above its guarantee is not surely, where fair shares are not known exactly."""
     known = case.certain or case.use_at_entry <= case.step.in_force(case.job.pool).least(case.project.name)
     return known and not any(True for _ in of_claim(case))
-
-
-def _gives_to_several(step: Step, victim: Job) -> bool:
-    """Whether jobs of an elastic job's own project get ranks that it gives up; the plan names the first claim only."""
-    if victim.id not in step.after.reserved:
-        return False
-    given = {one.device for parts in _given(step, victim) for one in parts}
-    jobs = step.before.jobs
-    return any(
-        not given.isdisjoint(part.device for part in one.placements)
-        for one in step.reserving.values()
-        if one.workload in jobs and one.workload != victim.id and jobs[one.workload].project == victim.project
-    )
-
-
-def _use_after(step: Step, victim: Job) -> int:
-    return step.ledger.use(victim.pool).get(victim.project, 0)
-
-
-def _most(step: Step, claim: Claim, victim: Job) -> int:
-    """The fair share of a victim's project, or its quota where that is more."""
-    case = Case.of(step, claim)
-    return max(case.fair(victim.project), step.in_force(victim.pool).least(victim.project))
 
 
 def admits_with(step: Step, job: Job, victim: Job) -> bool:
