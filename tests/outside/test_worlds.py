@@ -59,6 +59,7 @@ FIXED = (
     ("fragments", 736584849),
     ("fragments", 989773103),
     ("gangs", 78034932),
+    ("gangs", 380163019),
     ("gangs", 470667647),
     ("history", 154929646),
     ("lending", 93686886),

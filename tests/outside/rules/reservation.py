@@ -247,7 +247,8 @@ def _overtaken(step: Step, was: Reservation) -> bool:
 def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
     """R29, or R32: a job that is let in could not start for lack of devices.
 
-    It may pass several times in a plan, each time by one of these rules, between jobs that may have it.
+    It may pass several times in a plan, each time by one of these rules, between jobs that may have it. A job that then
+    finds devices leaves it to any.
     """
     jobs = step.after.jobs
     old, new = jobs[was.workload], jobs.get(kept.workload)
@@ -259,7 +260,8 @@ def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
     reached = [old]
     for holder in reached:  # grows meanwhile
         reached += [one for one in others if one not in reached and _passes_from(step, holder, one, idle=idle)]
-    return any(_passes_from(step, holder, new, idle=idle) for holder in reached)
+    reserved = step.after.reserved
+    return any(one.id in reserved or _passes_from(step, one, new, idle=idle) for one in reached)
 
 
 def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
