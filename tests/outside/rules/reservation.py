@@ -316,7 +316,7 @@ def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservatio
         return
     if _came_back(step, was, job, holder):
         return
-    if not _has_right(step, job, holder):
+    if not has_right(step, job, holder):
         yield "R32", f"{text}, without the better right"
 
 
@@ -376,7 +376,7 @@ def _moved_by_right(step: Step, was: Reservation, kept: Reservation, job: Job) -
         other = step.before.jobs.get(action.workload)
         if action.workload == job.id or reserved.isdisjoint(_taken_by(step, action)):
             continue
-        if other is None or _has_right(step, other, holder):
+        if other is None or has_right(step, other, holder):
             return True
     return False
 
@@ -400,7 +400,7 @@ def may_enter(step: Step, job: Job, kept: Reservation) -> bool:
     holder = step.before.jobs[kept.workload]
     if end_if_started(job, step.before) <= kept.planned_start:
         return True
-    return _has_right(step, job, holder, certain=True)
+    return has_right(step, job, holder, certain=True)
 
 
 def entered_by_right(step: Step, kept: Reservation) -> bool:
@@ -418,7 +418,7 @@ def entered_by_right(step: Step, kept: Reservation) -> bool:
     return any(end_if_started(job, step.before) >= last for job in there)
 
 
-def _has_right(step: Step, job: Job, holder: Job, *, certain: bool = False) -> bool:
+def has_right(step: Step, job: Job, holder: Job, *, certain: bool = False) -> bool:
     """R32: whether a job may start on reserved devices for as long as it runs."""
     if job.project == holder.project:
         return own_order(job) < own_order(holder)

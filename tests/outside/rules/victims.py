@@ -9,7 +9,7 @@ from ..places import Room, fits_beside_notebooks, free_later, give, take
 from ..steps import Action, Claim, Rank, Step
 from .claims import Case, of_claim
 from .limits import admits
-from .reservation import entered_by_right, may_enter, own_order, was_within_fair, within_fair
+from .reservation import entered_by_right, has_right, may_enter, own_order, was_within_fair, within_fair
 
 Found = Iterator[tuple[str, str]]
 
@@ -64,14 +64,16 @@ def _fewest(step: Step, claim: Claim) -> Found:
 def _moved_onto_victims(step: Step, claim: Claim) -> bool:
     """Whether the backfill reservation has moved to what the victims leave, where the claim may not enter it.
 
-    If one stays, the reservation needs other devices, on which the claim might be; this is not judged.
+    If one stays, the reservation needs other devices, on which the claim might be; this is not judged. By its time
+    limit alone a claim enters what is free or being left before its turn, and pauses no work there (R30, R40).
     """
     job = step.before.jobs[claim.claimer]
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
     if kept is None or kept.workload == job.id:
         return False
     planned_behind = {one.device for one in kept.placements} & {one.device for one in claim.placements}
-    if may_enter(step, job, kept) and not planned_behind:  # else it may have been too late for the claim at its turn
+    by_right = has_right(step, job, step.before.jobs[kept.workload], certain=True)
+    if by_right and not planned_behind:  # else it may have been too late for the claim at its turn
         return False
     known = {one.device for one in was.placements} if was is not None else set()
     left = {part.device for one in claim.evicted for part in step.before.held[one.id]}
