@@ -217,12 +217,15 @@ def _other_way(step: Step, loser: Job, devices: set[str]) -> Found:
 def _way_beside_others(step: Step, job: Job) -> Option | None:
     """A legal set for a job without a take-over, beside the backfill reservation and what others got before.
 
-    It touches no protected job: a take-over touches none, and that is compared first.
+    It touches no protected job: a take-over touches none, and that is compared first. The reservation may have been
+    where its job starts in the same plan.
     """
     ledger = step.before_start[job.id].copy()
     ledger.milli.pop(job.id, None)
     room = free_later(step.before, job.pool, {job.id})
-    for earlier in _earlier(step, job.id):
+    holders = {one.workload for one in step.before.backfill.values()}
+    started = [one for name, one in step.started.items() if name in holders]
+    for earlier in (*_earlier(step, job.id), *started):
         take(room, earlier.placements if earlier.workload not in step.before.held else ())
     _take_backfill(room, step, job)
     stopped = {one.workload for one in step.actions if one.kind == "pause"}
