@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel
+from tornado.web import RequestHandler
 
 from ...store.records.calls import Page
 from ..access.permissions import Person, Scope
@@ -17,7 +18,6 @@ from ..access.work_in_progress import SLOW_WORK, Limit
 
 if TYPE_CHECKING:
     from ..state.store_view import StoreView
-    from .resource import Resource
     from .services import Services
 
 P = ParamSpec("P")
@@ -45,13 +45,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. ``body`` is the checked model of the route, None where it takes none; ``names`` are in the path."""
+    """One request. ``body`` is the checked model of the route, None where it takes none; ``names`` are in the path.
+
+    ``is_closed``: whether its connection is closed, so that nobody waits for an answer.
+    """
 
     services: Services
-    resource: Resource
+    resource: RequestHandler
     names: Mapping[str, str]
     body: Any = None
     maybe_person: Person | None = None
+    is_closed: Callable[[], bool] = field(default=lambda: False)
 
     @property
     def person(self) -> Person:
@@ -76,7 +80,7 @@ class Call:
         """Compute for seconds, unless the connection is closed before it begins. Raises Refused."""
 
         def unless_closed() -> R:
-            if self.resource.is_closed:
+            if self.is_closed():
                 raise closed()
             return question(*args, **kwargs)
 

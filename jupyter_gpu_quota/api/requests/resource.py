@@ -172,7 +172,10 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         body = None
         if route.takes is not None:
             body = _body_of(route.takes, b"".join(self.chunks))
-        call = Call(services=self.services, resource=self, names=names, body=body, maybe_person=self.person)
+        call = Call(
+            services=self.services, resource=self, is_closed=lambda: self.is_closed, names=names, body=body,
+            maybe_person=self.person,
+        )  # fmt: skip
         if route.etag is not None and self._is_not_modified(await route.etag(call)):
             return
         answer = await route.handler(call)
