@@ -211,7 +211,7 @@ def size_of(node: Json) -> dict[str, int]:
 
 
 def _left(size: int, others: int) -> int:
-    """What others leave; at least 1, since 0 is an amount that is not stated."""
+    """The amount that others leave; at least 1, since 0 is an amount that is not stated."""
     return max(1, size - others) if size else 0
 
 

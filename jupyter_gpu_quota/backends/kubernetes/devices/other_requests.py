@@ -30,7 +30,7 @@ class Held(NamedTuple):
     needed_s: float = 0.0
 
     def after(self, amount: int, now_s: float) -> Held:
-        """What is held after a reading."""
+        """The amount that is held after a reading."""
         stays = amount < self.amount and now_s - self.needed_s < HELD_S
         return self if stays else Held(amount, now_s)
 

@@ -1,4 +1,4 @@
-"""What pods request of their nodes, as kube-scheduler counts it. Pure."""
+"""The requests of pods on their nodes, as kube-scheduler counts them. Pure."""
 
 from __future__ import annotations
 
