@@ -39,6 +39,7 @@ def test_no_plan_of_a_world_breaks_a_rule(kind: str, part: int) -> None:
 FIXED = (
     ("backfill", 554726603),
     ("dense", 16175709),
+    ("dense", 125345419),
     ("dense", 962426729),
     ("edits", 728692292),
     ("edits", 869716383),
@@ -78,6 +79,7 @@ FIXED = (
     ("mixed", 164078271),
     ("mixed", 249134506),
     ("mixed", 342675463),
+    ("mixed", 342675798),
     ("mixed", 348684445),
     ("mixed", 348684469),
     ("mixed", 445908101),

@@ -174,51 +174,72 @@ def _restore_all(pool: PoolState, preemptions: Sequence[Preemption], reserved: A
     """
     restored, is_changed = set[QuotaState](), True
     while is_changed:
-        any_stays = _restore_moves(pool, preemptions, reserved)
-        found = _restore_victims(pool, preemptions, reserved)
-        restored |= found
-        is_changed = any_stays or bool(found)
+        any_stays = _restore_moves(pool, preemptions, reserved, restored)
+        is_changed = _restore_victims(pool, preemptions, reserved, restored) or any_stays
     return restored
 
 
-def _restore_moves(pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts) -> bool:
+def _restore_moves(
+    pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts, restored: set[QuotaState]
+) -> bool:
     """Let work stay that moves and need not. Returns whether any stays."""
     any_stays = False
-    for preemption in preemptions:
+    for number, preemption in enumerate(preemptions):
         for move in list(preemption.moves):
-            if _fits_without(pool, preemptions, reserved, (move.victim,), move.pieces):
-                pool.room_came_back = any_stays = True  # on the pieces reserved for the move
-                preemption.moves.remove(move)
-                pool.stopped.discard(move.victim.key)
-                insert_victim(pool, move.victim)
+            for beside in _alone_or_with_taken_over(pool, preemption):
+                if not all(_may_stay(pool, preemptions, number, (one,)) for one in beside):
+                    continue
+                if _fits_without(pool, preemptions, reserved, (move.victim, *beside), move.pieces):
+                    pool.room_came_back = any_stays = True  # on the pieces reserved for the move
+                    preemption.moves.remove(move)
+                    pool.stopped.discard(move.victim.key)
+                    insert_victim(pool, move.victim)
+                    restored.update(_put_back(pool, preemptions, number, (one,)) for one in beside)
+                    break
     return any_stays
 
 
-def _restore_victims(pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts) -> set[QuotaState]:
-    """Restore the victims that need not stop. Returns their projects.
+def _restore_victims(
+    pool: PoolState, preemptions: Sequence[Preemption], reserved: Amounts, restored: set[QuotaState]
+) -> bool:
+    """Restore the victims that need not stop, and add their projects. Returns whether there are any.
 
     A victim stays out if a preemptor of its own project would lose its entitlement, or if a preemptor of its department
     depends on its loss. Work that moves uses as much before as after, so it may stay in any case. The victims of jobs
     above their fair share are last: without any such a job would have reserved what is left over.
     """
-    restored = set[QuotaState]()
+    any_stays = False
     if pool.ledger.all_after(borrowed=True) < _least_freed(preemptions):
-        return restored
+        return False
     several = {victim.id for preemption in preemptions for victim in preemption.shrunk_further}
     in_order = sorted(enumerate(preemptions), key=lambda row: row[1].preemptor.entitlement is Entitlement.SURPLUS)
     for number, preemption in in_order:
         for victims in _restorable(pool, preemption, several):
-            project, size = victims[0].project, sum(one.size for one in victims)
             if not _may_stay(pool, preemptions, number, victims):
                 continue
             if _fits_without(pool, preemptions, reserved, victims):
-                for victim in victims:
-                    preemption.victims.remove(victim)
-                restore(pool, victims)
-                pool.room_came_back = True  # where a claim was before it was placed again
-                restored.add(project)
-                _count_restored(project, size, preemptions, number)
-    return restored
+                restored.add(_put_back(pool, preemptions, number, victims))
+                any_stays = True
+    return any_stays
+
+
+def _alone_or_with_taken_over(pool: PoolState, preemption: Preemption) -> list[Victims]:
+    """What stays beside a move that is not needed: nothing, or all reservations that the claim has taken over.
+
+    A claim has to use devices that it takes over (R26): where these alone require the move, neither is needed.
+    """
+    taken_over = tuple(one for one in preemption.victims if one.reserved and _is_queued(pool, one))
+    return [(), taken_over] if taken_over else [()]
+
+
+def _put_back(pool: PoolState, preemptions: Sequence[Preemption], number: int, victims: Victims) -> QuotaState:
+    """Take victims out of a preemption; they keep their devices. Returns their project."""
+    for victim in victims:
+        preemptions[number].victims.remove(victim)
+    restore(pool, victims)
+    pool.room_came_back = True  # where a claim was before it was placed again
+    _count_restored(victims[0].project, sum(one.size for one in victims), preemptions, number)
+    return victims[0].project
 
 
 def _least_freed(preemptions: Sequence[Preemption]) -> int:

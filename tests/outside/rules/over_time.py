@@ -35,7 +35,8 @@ class Watch:
     """When each job that waited was last given devices."""
     given_reserved: dict[str, bool] = field(default_factory=dict)
     """Whether the backfill reservation had some of those devices until then."""
-
+    given_from: dict[str, set[str]] = field(default_factory=dict)
+    """The jobs that were paused for those devices."""
     devices: dict[str, Device] = field(default_factory=dict)
     policy: Policy | None = None
 
@@ -67,6 +68,7 @@ class Watch:
         for one in step.giving():
             if one.workload in new:
                 self.given_reserved[one.workload] = any(part.device in reserved for part in one.placements)
+        self.given_from |= {one.claimer: {job.id for job in one.evicted} for one in step.claims if one.claimer in new}
 
     # --- P7 ---------------------------------------------------------------------------------------------------------
     def _preemptors_start(self, step: Step) -> Found:
@@ -146,12 +148,12 @@ class Watch:
     def _is_new_since(self, claim: Claim, preemptor: Job, victim: Job) -> bool:
         """Whether a claim became possible after its victim was given devices.
 
-        Until then the preemptor was being stopped, the backfill reservation kept it from the devices, or a job that the
-        claim moves had only reserved devices.
+        Until then the preemptor was being stopped, the backfill reservation kept it from the devices, they were of the
+        job for which it was paused (R46), or a job that the claim moves had only reserved devices.
         """
         if (given_at := self.given_at.get(victim.id)) is None:
             return False
-        if self.given_reserved.get(victim.id):
+        if self.given_reserved.get(victim.id) or preemptor.paused_for in self.given_from.get(victim.id, ()):
             return True
         was_stopping = self.stopping_at.get(preemptor.id, 0) >= given_at
         return was_stopping or any((job.started_at or 0) >= given_at for job in claim.moved)
