@@ -276,11 +276,12 @@ def _keep_ranks_of(
 ) -> bool:
     """Keep ranks of the part that leaves for one claim. Returns whether all of them stay."""
     victims = preemptions[number].victims
+    further = [part for one in preemptions for part in one.victims if part.first_shrink is victim]
     for rank in sorted({piece.rank for piece in victim.pieces}):
         kept = _kept_rank(victim, rank)
         is_last = kept.size == victim.size
-        if is_last and victim.first_shrink is None:
-            continue
+        if is_last and victim.first_shrink is None and not further:
+            continue  # the job need not restart; that is tried with the other victims
         if not _may_stay(pool, preemptions, number, (kept,)):
             continue
         if _fits_without(pool, preemptions, reserved, (kept,)):
@@ -289,7 +290,17 @@ def _keep_ranks_of(
             _replace_part(preemptions, victim, fewer)
             _count_restored(victim.project, kept.size, preemptions, number)
             victim = fewer
+    if not victim.pieces and victim.first_shrink is None:
+        _restart_for_next(further)
     return not victim.pieces
+
+
+def _restart_for_next(further: Sequence[Victim]) -> None:
+    """Let an elastic job, of which the first claim takes nothing any more, restart for the next one."""
+    first, *others = further
+    first.restarting, first.first_shrink = False, None
+    for part in others:
+        part.first_shrink = first
 
 
 def _replace_part(preemptions: Sequence[Preemption], part: Victim, fewer: Victim) -> None:
