@@ -38,6 +38,7 @@ def test_no_plan_of_a_world_breaks_a_rule(kind: str, part: int) -> None:
 
 FIXED = (
     ("backfill", 554726603),
+    ("backfill", 816879443),
     ("dense", 16175709),
     ("dense", 125345419),
     ("dense", 962426729),
@@ -95,6 +96,7 @@ FIXED = (
     ("mixed", 933215106),
     ("nodes", 155652803),
     ("nodes", 315067231),
+    ("nodes", 362165114),
     ("nodes", 719636385),
     ("notebooks", 767665057),
     ("patience", 443743020),

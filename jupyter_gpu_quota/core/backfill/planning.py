@@ -114,10 +114,7 @@ def plan_backfill(
         found = _first_fit(pool, project, queue.job_class.request, work, borrows=True)
     if found is None:
         return None
-    entitlement = project.entitlement(queue.size)
-    return BackfillReservation(
-        job=job.id, project=project, queue=queue, entitlement=entitlement, pieces=found[1], starts_at=found[0]
-    )
+    return BackfillReservation(job=job.id, project=project, queue=queue, pieces=found[1], starts_at=found[0])
 
 
 def _could_free(pool: PoolState, work: Iterable[Running], milli: int) -> bool:

@@ -20,14 +20,18 @@ from ..quota.fit import pack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillReservation:
-    """Devices for one job, and the instant from which they are planned to be free. ``entitlement``: that of its job."""
+    """Devices for one job, and the instant from which they are planned to be free."""
 
     job: str
     project: QuotaState
     queue: ClassQueue
-    entitlement: Entitlement
     pieces: tuple[Piece, ...]
     starts_at: int
+
+    @property
+    def entitlement(self) -> Entitlement:
+        """That of its job, beside what its project uses at this point of the plan."""
+        return self.project.entitlement(self.queue.size)
 
     @property
     def takes_cpu_or_memory(self) -> bool:

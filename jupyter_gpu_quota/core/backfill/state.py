@@ -152,11 +152,9 @@ class BackfillState:
         if not self._may_keep(job, project, queue):
             return None
         pieces = self._pieces(recorded, job)
-        assert recorded.starts_at is not None, "a backfill reservation has a planned start"
-        return BackfillReservation(
-            job=job.id, project=project, queue=queue, entitlement=project.entitlement(queue.size),
-            pieces=pieces, starts_at=recorded.starts_at,
-        )  # fmt: skip
+        starts_at = recorded.starts_at
+        assert starts_at is not None, "a backfill reservation has a planned start"
+        return BackfillReservation(job=job.id, project=project, queue=queue, pieces=pieces, starts_at=starts_at)
 
     def _pieces(self, recorded: Reservation, job: Job) -> tuple[Piece, ...]:
         """The recorded pieces on devices that are schedulable now."""

@@ -75,7 +75,10 @@ def _better_class(step: Step, action: Action, job: Job) -> Found:
     kept = step.backfill.get(job.pool)
     if kept is not None:
         take(room, kept.placements)
+    at_its_turn, after = step.before_start.get(job.id, step.ledger).use(job.pool), step.ledger.use(job.pool)
     for other in _waiting(step, job):
+        if at_its_turn.get(other.project, 0) > after.get(other.project, 0):
+            continue  # only a later claim of the plan, for a job of that project, brought it below its share
         fair = surely_within_guarantee(step, other) or (other.preemptible and within_fair(step, other))
         fair = fair and (_quotas_fit(step, job.pool) or within_division(step, other))
         first = fair and _is_first(step, other)
