@@ -83,7 +83,8 @@ class SchedulingCycle:
             enqueue(self.pool, job)
 
     def _start_reserved(self, weakest: Entitlement) -> None:
-        for victim in sorted(self.pool.reserved, key=lambda one: one.id):
+        """Start the jobs with reserved devices that can, the oldest claim first: room under a limit goes to that."""
+        for victim in sorted(self.pool.reserved, key=lambda one: (one.started_at, one.id)):
             if self.claims.took_over and victim not in self.pool.reserved:
                 continue  # a job before it has lost reserved devices and has taken these over
             if victim.project.entitlement(0) <= weakest:
@@ -103,8 +104,8 @@ class SchedulingCycle:
             fit = place(self.ledger, request_of(job, job.ranks))
             pieces, borrowed = (fit.pieces, False) if isinstance(fit, Fit) else ((), False)
             self.started_elsewhere |= bool(pieces)
-        may_start = (victim.preemptible or project.fixed_fits(0)) and not project.at_limit(0)
-        if not pieces or not may_start:
+        may_start = victim.preemptible or project.fixed_fits(0)
+        if not pieces or not may_start or self._waits_for_limit(victim):
             self.ledger.undo(mark)
             if not is_whole and job.id not in self.kept and self._claim_again(victim, job):
                 return
@@ -115,6 +116,25 @@ class SchedulingCycle:
         self.pool.add_started(job, pieces, borrowed=borrowed)
         reason = reasons.started(project, victim.size, 0, project.entitlement(0), borrowed=borrowed)
         self.builder.start(job, pieces, borrowed=borrowed, reason=reason)
+
+    def _waits_for_limit(self, victim: Victim) -> bool:
+        """Whether a limit or a ceiling forbids a job with reserved devices to start while stopping work is still there.
+
+        Other claims do not count: their jobs have not started. Rule R12.
+        """
+        if not victim.project.at_limit(0) and not victim.project.has_user_ceiling:
+            return False
+        claims = [(one.project, one.user, one.size) for one in self.pool.reserved if one is not victim]
+        for claim in self.builder.preemptions:
+            claims.append((claim.preemptor.project, claim.preemptor.user, claim.preemptor.request.size))
+        for level in victim.project.levels:
+            there = [(user, size) for project, user, size in claims if level in project.levels]
+            if level.use + level.leaving - sum([size for _, size in there]) > level.ceiling:
+                return True
+            of_user = sum([size for user, size in there if user == victim.user])
+            if level.user_total(victim.user) - of_user > level.user_ceiling:
+                return True
+        return False
 
     def _claim_again(self, victim: Victim, job: Job) -> bool:
         """Plan a new claim for a job with quarantined reserved devices.

@@ -107,3 +107,14 @@ class TestClaimInProgress:
         assert [type(action) for action in plan.actions] == [Stop, Reserve]
         made.settle()
         assert made.picture() == "a 1 / b 1"
+
+
+# R12
+def test_a_claim_starts_beside_stopping_work_under_its_limit_whatever_other_claims_wait_for() -> None:
+    made = world("pool t 6\na 3 of t, limit 3\na runs 3 of 1 priority 30\na queues 1 priority 70")
+    made.drain_ticks = 3
+    made.tick()
+    made.submit("a", 1000, priority=70)
+    made.tick()
+    assert made.tick().actions == ()
+    assert [one.workload for one in made.tick().actions if isinstance(one, Start)] == ["a4"], "the oldest claim"
