@@ -120,7 +120,7 @@ class SchedulingCycle:
     def _waits_for_limit(self, victim: Victim) -> bool:
         """Whether a limit or a ceiling forbids a job with reserved devices to start while stopping work is still there.
 
-        Other claims do not count: their jobs have not started. Rule R12.
+        Other claims do not count: their jobs have not started.
         """
         if not victim.project.at_limit(0) and not victim.project.has_user_ceiling:
             return False
