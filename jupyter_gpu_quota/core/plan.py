@@ -43,10 +43,10 @@ class Resume:
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Stop a running job after a checkpoint, within ``grace_s``, and queue it again. ``claimer``: the preemptor."""
+    """Stop a running job after a checkpoint, within ``grace_s``, and queue it again, for the work ``preemptor``."""
 
     workload: str
-    claimer: str
+    preemptor: str
     grace_s: int
     reason: Reason
 

@@ -21,7 +21,15 @@ OLD_CODES: Mapping[str, ReasonCode] = {
 }
 """Codes of earlier development versions, by which stored rows are read; they are never written."""
 
-OLD_FIGURES: Mapping[str, str] = {"holder": "workload"}
+OLD_FIGURES: Mapping[str, str] = {
+    "holder": "workload",
+    "claimer": "preemptor",
+    "claimer_project": "preemptor_project",
+    "claimer_used_milli": "preemptor_used_milli",
+    "claimer_guarantee_milli": "preemptor_guarantee_milli",
+    "claimer_fair_milli": "preemptor_fair_milli",
+    "claimer_priority": "preemptor_priority",
+}
 """Names of figures in those rows."""
 
 

@@ -52,21 +52,21 @@ class WithinNotebookQuota:
 
 @record
 class Preempted:
-    """The preemptor (``claimer``), the victim's project, and the protection that the rule set aside, if any."""
+    """The preemptor, the victim's project, and the protection that the rule set aside, if any."""
 
     code: ClassVar[ReasonCode]
-    claimer: str
-    claimer_project: str
+    preemptor: str
+    preemptor_project: str
     asked_milli: int
-    claimer_used_milli: int
-    claimer_guarantee_milli: int
-    claimer_fair_milli: int
+    preemptor_used_milli: int
+    preemptor_guarantee_milli: int
+    preemptor_fair_milli: int
     project: str
     used_milli: int
     guarantee_milli: int
     fair_milli: int
     priority: int
-    claimer_priority: int
+    preemptor_priority: int
     grace_s: int
     ran_s: int | None = None
     min_runtime_s: int | None = None
@@ -86,8 +86,8 @@ class ReservationBegins(Preempted): __slots__ = ()
 @record
 class Moved:
     code: ClassVar[ReasonCode] = ReasonCode.MOVED
-    claimer: str
-    claimer_project: str
+    preemptor: str
+    preemptor_project: str
     asked_milli: int
     project: str
     grace_s: int
@@ -96,8 +96,8 @@ class Moved:
 @record
 class Shrunk:
     code: ClassVar[ReasonCode] = ReasonCode.SHRUNK
-    claimer: str
-    claimer_project: str
+    preemptor: str
+    preemptor_project: str
     asked_milli: int
     project: str
     given_milli: int
@@ -487,8 +487,8 @@ class ReservedDeviceLost:
 @record
 class DrainTakenOver:
     code: ClassVar[ReasonCode] = ReasonCode.DRAIN_TAKEN_OVER
-    claimer: str
-    claimer_project: str
+    preemptor: str
+    preemptor_project: str
 
 
 # --- stored rows of another release ---------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def paused(job: Job, action: Pause, *, per_s: int, now: int) -> Job:
         state=next_job_state(job.state, JobEvent.PAUSE),
         target=JobTarget.PAUSED,
         pausing_since_at=now,
-        paused_for=action.claimer,
+        paused_for=action.preemptor,
         paused_at=counted if action.reason.code in RESIZED else (*counted, now),
     )
 

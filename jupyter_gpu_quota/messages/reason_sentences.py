@@ -50,43 +50,43 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "It {starts}, within its project's notebook quota.",
     ),
     R.RECLAIMED: (
-        "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}, within its training quota "
-        "({claimer_guarantee_milli:gpu} in force); {project} used {used_milli:gpu}, above its own "
+        "{preemptor_project} asked for {asked_milli:gpu} GPU for {preemptor}, within its training quota "
+        "({preemptor_guarantee_milli:gpu} in force); {project} used {used_milli:gpu}, above its own "
         "({guarantee_milli:gpu} in force). The job saves within {grace_s:time} and is queued again at its old "
         "position.",
         "Another project reclaimed its training quota; the job is queued again at its old position.",
     ),
     R.FAIR_SHARE_RECLAIMED: (
-        "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}, within its fair share of "
-        "{claimer_fair_milli:gpu}; {project} used {used_milli:gpu}, above its fair share of {fair_milli:gpu}. "
+        "{preemptor_project} asked for {asked_milli:gpu} GPU for {preemptor}, within its fair share of "
+        "{preemptor_fair_milli:gpu}; {project} used {used_milli:gpu}, above its fair share of {fair_milli:gpu}. "
         "The job saves within {grace_s:time} and is queued again at its old position.",
         "Another project reclaimed its fair share; the job is queued again at its old position.",
     ),
     R.PREEMPTED_IN_PROJECT: (
-        "{claimer} of the same project {project} has job priority {claimer_priority}, this job {priority}, and no "
+        "{preemptor} of the same project {project} has job priority {preemptor_priority}, this job {priority}, and no "
         "other GPUs that fit were free. The job saves within {grace_s:time} and is queued again at its old position.",
         "A job of higher priority in the same project needs the GPU; this one is queued again at its old position.",
     ),
     R.BORROWER_RETURNS: (
-        "{claimer_project} asked for a notebook of {asked_milli:gpu} GPU within its notebook quota; the job borrowed "
+        "{preemptor_project} asked for a notebook of {asked_milli:gpu} GPU within its notebook quota; the job borrowed "
         "notebook quota that was not booked, or that an idle notebook had lent. It saves within {grace_s:time} and is "
         "queued again at its old position.",
         "A notebook needs the quota that the job borrowed; the job is queued again at its old position.",
     ),
     R.RESERVATION_BEGINS: (
-        "The job borrowed devices that are reserved for {claimer} of {claimer_project}, which asked for "
+        "The job borrowed devices that are reserved for {preemptor} of {preemptor_project}, which asked for "
         "{asked_milli:gpu} GPU; the planned start of that job is near. This one saves within {grace_s:time} and is "
         "queued again at its old position.",
         "The devices are reserved for another job, whose planned start is near; this one is queued again at its old "
         "position.",
     ),
     R.MOVED: (
-        "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}; enough is free, but spread over several "
+        "{preemptor_project} asked for {asked_milli:gpu} GPU for {preemptor}; enough is free, but spread over several "
         "devices. This job of {project} saves within {grace_s:time} and starts again at once on other devices.",
         "The free GPUs were spread over several devices; the job starts again at once on other devices.",
     ),
     R.SHRUNK: (
-        "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}; this elastic job of {project} gives up "
+        "{preemptor_project} asked for {asked_milli:gpu} GPU for {preemptor}; this elastic job of {project} gives up "
         "{given_milli:gpu} GPU above its minimum. It saves within {grace_s:time} and starts again at once with "
         "{kept_milli:gpu}.",
         "Another workload needs what the elastic job has above its minimum; it starts again at once, smaller.",
@@ -315,8 +315,8 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "A reserved device can no longer be allocated; other devices are chosen.",
     ),
     R.DRAIN_TAKEN_OVER: (
-        "{claimer_project} took over this reservation for {claimer}, within its training quota; the workload that had "
-        "it keeps its position in the queue.",
+        "{preemptor_project} took over this reservation for {preemptor}, within its training quota; the workload that "
+        "had it keeps its position in the queue.",
         "A claim within a training quota took over this reservation.",
     ),
 }

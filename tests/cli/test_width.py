@@ -17,7 +17,7 @@ from tests.cli.commands import NEW, run
 from tests.client.fake_service import World, job_view, reason
 from tests.simulate.worlds import NODES, QUOTA, job
 
-FIGURES = {"asked_milli": 1000, "claimer_guarantee_milli": 4000, "delayed_by": ", ".join(["a-project"] * 20)}
+FIGURES = {"asked_milli": 1000, "preemptor_guarantee_milli": 4000, "delayed_by": ", ".join(["a-project"] * 20)}
 QUOTA_TEXT = "version: 1 # no device, remove, overcommit, nights, raise"
 LINES = (
     "submit --dry-run -- true",

@@ -436,14 +436,14 @@ def is_backfill(action: Action, recorded: set[str], planned: set[str]) -> bool:
     if isinstance(action, Unreserve):
         return action.workload in recorded
     if isinstance(action, Pause):
-        return action.reason.code is ReasonCode.RESERVATION_BEGINS and action.claimer in planned
+        return action.reason.code is ReasonCode.RESERVATION_BEGINS and action.preemptor in planned
     return isinstance(action, Reserve) and action.starts_at is not None
 
 
 def _in_words(action: Action) -> str:
     text = f"{type(action).__name__} {action.workload} {action.reason.code}"
     if isinstance(action, Pause):
-        text += f" for {action.claimer}"
+        text += f" for {action.preemptor}"
     if isinstance(action, (Start, Resume, Reserve)):
         text += f" on {','.join(part.device for part in action.placements)}"
     return text

@@ -80,6 +80,6 @@ def spelled(plan: Plan) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for action in plan.actions:
         where = action.placements if isinstance(action, (Start, Resume, Reserve)) else ()
-        whom = action.claimer if isinstance(action, Pause) else ""
+        whom = action.preemptor if isinstance(action, Pause) else ""
         rows.append((type(action).__name__, action.workload, whom, where))
     return rows

@@ -94,17 +94,17 @@ class _Walk:
         self.victims: dict[str, list[Job]] = defaultdict(list)
         """The victims of each claim in this plan, in order."""
         for action in actions:
-            if isinstance(action, Pause) and action.workload in books.jobs and action.claimer != action.workload:
-                self.victims[action.claimer].append(books.jobs[action.workload])
+            if isinstance(action, Pause) and action.workload in books.jobs and action.preemptor != action.workload:
+                self.victims[action.preemptor].append(books.jobs[action.workload])
         self.dropped: dict[str, list[Job]] = defaultdict(list)
         """The reservations that each claim takes over, each a loss of its owner like a pause."""
         for action in actions:
-            if isinstance(action, Unreserve) and action.workload in books.jobs and _claimer_of(action):
-                self.dropped[_claimer_of(action)].append(books.jobs[action.workload])
+            if isinstance(action, Unreserve) and action.workload in books.jobs and _preemptor_of(action):
+                self.dropped[_preemptor_of(action)].append(books.jobs[action.workload])
         self.before: dict[str, Counter[str]] = {}
         """The use of each project before each claim took anything."""
         self.after: dict[str, Counter[str]] = {}
-        """By claimer: the same once its claim is counted."""
+        """By preemptor: the same once its claim is counted."""
 
     def run(self) -> Iterator[str]:
         dropped = {one.workload for one in self.actions if isinstance(one, Unreserve)}
@@ -113,16 +113,16 @@ class _Walk:
             self._claims_again(name)
         kept_again = self.books.kept & (again | (self.had & self.dropped.keys()))
         for action in self.actions:
-            for name in kept_again & self.had & {action.workload, _claimer_of(action)}:
+            for name in kept_again & self.had & {action.workload, _preemptor_of(action)}:
                 self._claims_again(name)  # R25: at its turn
             job = self.books.jobs.get(action.workload)
             if job is None:
                 continue
             match action:
                 case Unreserve() if job.id in self.had:
-                    if claimer := _claimer_of(action):
-                        self.before.setdefault(claimer, Counter(self.use))
-                        yield from self._check_take_over(claimer, job)
+                    if preemptor := _preemptor_of(action):
+                        self.before.setdefault(preemptor, Counter(self.use))
+                        yield from self._check_take_over(preemptor, job)
                     self._count(job, -1)
                 case Start() | Resume() if job.id not in self.had:
                     self._count(job)
@@ -132,12 +132,12 @@ class _Walk:
                     self._count(job)
                     self.after[job.id] = Counter(self.use)
                     yield from self._check_claim(job)
-                case Pause() if action.claimer == job.id:
+                case Pause() if action.preemptor == job.id:
                     if self._is_protected(job):
                         yield f"{job.id} restarts to grow, and is protected"
                     self._give_up(job)
                 case Pause():
-                    self.before.setdefault(action.claimer, Counter(self.use))
+                    self.before.setdefault(action.preemptor, Counter(self.use))
                     yield from self._check_pause(action, job)
                     self._give_up(job)
                 case _:
@@ -162,34 +162,34 @@ class _Walk:
     # -- one pause ---------------------------------------------------------------------------------------------
 
     def _check_pause(self, pause: Pause, victim: Job) -> Iterator[str]:
-        said = f"{pause.claimer} paused {pause.workload} ({pause.reason.code})"
+        said = f"{pause.preemptor} paused {pause.workload} ({pause.reason.code})"
         if not victim.preemptible or not self.books.stays(victim):
             yield f"{said}, which may not be paused"
         if victim.id in self.starts:
             yield f"{said}, which the same plan starts"
-        claimer = self.books.jobs.get(pause.claimer)
-        inside = claimer is not None and claimer.project == victim.project
-        if inside and claimer and victim.priority >= claimer.priority and victim.id not in self.again:
-            yield f"{said}: job priority {victim.priority} >= {claimer.priority}"
-        for own, other in [] if inside or not self._gives_up(victim) else self._compared(pause.claimer, victim):
-            if not self._may_take(claimer, own, other, victim):
+        preemptor = self.books.jobs.get(pause.preemptor)
+        inside = preemptor is not None and preemptor.project == victim.project
+        if inside and preemptor and victim.priority >= preemptor.priority and victim.id not in self.again:
+            yield f"{said}: job priority {victim.priority} >= {preemptor.priority}"
+        for own, other in [] if inside or not self._gives_up(victim) else self._compared(pause.preemptor, victim):
+            if not self._may_take(preemptor, own, other, victim):
                 yield f"{said}: {other} uses {self.use[other]} of {self._shares(other)}, {own} {self._shares(own)}"
-        back = claimer is not None and claimer.paused_for == victim.id and self._gives_up(victim)
-        if back and claimer and not self._is_within(claimer, claimer.project, self.rounded):
+        back = preemptor is not None and preemptor.paused_for == victim.id and self._gives_up(victim)
+        if back and preemptor and not self._is_within(preemptor, preemptor.project, self.rounded):
             yield f"{said}, for which it was paused itself"
-        if self._is_protected(victim) and claimer and not self._is_within(claimer, claimer.project, self.rounded):
+        if self._is_protected(victim) and preemptor and not self._is_within(preemptor, preemptor.project, self.rounded):
             yield f"{said}, which is protected, and the claim is not within the guarantee"
 
     def _check_take_over(self, name: str, loser: Job) -> Iterator[str]:
         """Only a claim within guarantee takes over a reservation of another project, at every level between."""
-        claimer = self.books.jobs.get(name)
-        for own, other in self._compared(name, loser) if claimer and claimer.project != loser.project else []:
-            if claimer and not self._is_within(claimer, own, slack=self._slack(own)):
+        preemptor = self.books.jobs.get(name)
+        for own, other in self._compared(name, loser) if preemptor and preemptor.project != loser.project else []:
+            if preemptor and not self._is_within(preemptor, own, slack=self._slack(own)):
                 yield f"{name} took the place of {loser.id} over from {other}: {own} {self._shares(own)}"
 
-    def _compared(self, claimer: str, victim: Job) -> list[tuple[str, str]]:
+    def _compared(self, preemptor: str, victim: Job) -> list[tuple[str, str]]:
         """Claimer and victim at every level below their common ancestor."""
-        work = self.books.jobs.get(claimer) or next(n for n in self.books.snapshot.notebooks if n.id == claimer)
+        work = self.books.jobs.get(preemptor) or next(n for n in self.books.snapshot.notebooks if n.id == preemptor)
         own, other = self.books.levels(work.project), self.books.levels(victim.project)
         if len(own) != len(other):  # a project that is gone has no department any more
             return [(own[-1], other[-1])]
@@ -201,27 +201,27 @@ class _Walk:
             return "nothing"
         return f"guarantee {float(self.guarantee[key]):.1f} fair {float(self.fair[key]):.1f}"
 
-    def _may_take(self, claimer: Job | None, own: str, other: str, victim: Job) -> bool:
+    def _may_take(self, preemptor: Job | None, own: str, other: str, victim: Job) -> bool:
         """At one level: within guarantee from projects above quota, else within fair share from above fair share."""
         bar, fair = self.guarantee.get(other, Fraction(0)), self.fair.get(other, Fraction(0))
         from_quota = victim.borrower or other not in self.guarantee or self.use[other] > bar - self._slack(other)
-        if claimer is None:
+        if preemptor is None:
             return from_quota
-        if self._is_within(claimer, own, slack=self._slack(own)) and from_quota:
+        if self._is_within(preemptor, own, slack=self._slack(own)) and from_quota:
             return True
-        within_fair = self._with_claim(claimer, own) <= self.fair[own] + self.rounded
+        within_fair = self._with_claim(preemptor, own) <= self.fair[own] + self.rounded
         return within_fair and bool(self.books.amounts[own].weight) and self.use[other] > fair - self.rounded
 
     def _slack(self, key: str) -> int:
         """A guarantee is rounded only where it is reduced."""
         return 0 if self.guarantee.get(key) == self.books.amounts[key].training_milli else self.rounded
 
-    def _with_claim(self, claimer: Job, key: str) -> int:
+    def _with_claim(self, preemptor: Job, key: str) -> int:
         """What an owner uses with the whole claim, all its victims counted out."""
-        had = self.books.size(claimer) if claimer.id in self.again else 0  # what grows has a part of it
-        before = self.before.get(claimer.id, self.use)[key] + self.sizes[claimer.id] - had
-        taken = sum(self._taken(job) for job in self.victims[claimer.id] if key in self.books.levels(job.project))
-        promised = [job for job in self.dropped[claimer.id] if key in self.books.levels(job.project)]
+        had = self.books.size(preemptor) if preemptor.id in self.again else 0  # what grows has a part of it
+        before = self.before.get(preemptor.id, self.use)[key] + self.sizes[preemptor.id] - had
+        taken = sum(self._taken(job) for job in self.victims[preemptor.id] if key in self.books.levels(job.project))
+        promised = [job for job in self.dropped[preemptor.id] if key in self.books.levels(job.project)]
         return before - taken - sum(map(self.books.counted, promised))
 
     def _gives_up(self, victim: Job) -> bool:
@@ -232,8 +232,8 @@ class _Walk:
         """What a victim gives up: all it has, or what an elastic job does not start again with."""
         return self.books.size(victim) - (self.sizes[victim.id] if victim.id in self.again else 0)
 
-    def _is_within(self, claimer: Job, key: str, slack: int = 0) -> bool:
-        return self._with_claim(claimer, key) <= self.guarantee[key] + slack
+    def _is_within(self, preemptor: Job, key: str, slack: int = 0) -> bool:
+        return self._with_claim(preemptor, key) <= self.guarantee[key] + slack
 
     def _is_protected(self, job: Job) -> bool:
         rules, now = self.books.policy.preemption, self.books.snapshot.now
@@ -243,21 +243,21 @@ class _Walk:
 
     # -- one claim ---------------------------------------------------------------------------------------------
 
-    def _check_claim(self, claimer: Job) -> Iterator[str]:
+    def _check_claim(self, preemptor: Job) -> Iterator[str]:
         """Claims above guarantee, afterwards: the imbalance is not reversed, and no victim could reclaim."""
         seen = set[tuple[str, str]]()
-        for victim in self.victims[claimer.id]:
-            if victim.project == claimer.project or not self._gives_up(victim):
+        for victim in self.victims[preemptor.id]:
+            if victim.project == preemptor.project or not self._gives_up(victim):
                 continue
-            pairs = self._compared(claimer.id, victim)
+            pairs = self._compared(preemptor.id, victim)
             for own, other in pairs:
-                if (own, other) in seen or other not in self.guarantee or self._is_within(claimer, own, self.rounded):
+                if (own, other) in seen or other not in self.guarantee or self._is_within(preemptor, own, self.rounded):
                     continue
                 seen.add((own, other))
                 if (own, other) == pairs[0] and not self._is_balanced(own, other):
-                    yield f"{claimer.id} leaves {own} further above its quota by weight than {other}"
-                if back := self._claims_back(other) or self._fits_the_quota(claimer, other):
-                    yield f"{claimer.id} brings {other} below its quota, and {back} could claim it back"
+                    yield f"{preemptor.id} leaves {own} further above its quota by weight than {other}"
+                if back := self._claims_back(other) or self._fits_the_quota(preemptor, other):
+                    yield f"{preemptor.id} brings {other} below its quota, and {back} could claim it back"
 
     def _is_balanced(self, own: str, other: str) -> bool:
         mine, theirs = self.books.amounts[own], self.books.amounts[other]
@@ -279,19 +279,19 @@ class _Walk:
                 return job.id
         return None
 
-    def _fits_the_quota(self, claimer: Job, key: str) -> str | None:
+    def _fits_the_quota(self, preemptor: Job, key: str) -> str | None:
         """Victims that fit their quota, though other work ran beside them on surplus and fills less of the quota."""
         bar = self.guarantee[key] - self._slack(key)
-        for job in self.victims[claimer.id]:
+        for job in self.victims[preemptor.id]:
             whole = job.id not in self.again and not job.borrower and key in self.books.levels(job.project)
             if whole and self.use[key] + self.rounded < least(job) <= bar:
                 return job.id
         return None
 
 
-def _claimer_of(action: Unreserve) -> str:
+def _preemptor_of(action: Unreserve) -> str:
     """Section 3: a claim within guarantee may take over another's drain, and the record says so."""
-    return str(figures_of(action.reason).get("claimer", ""))
+    return str(figures_of(action.reason).get("preemptor", ""))
 
 
 # -- fewest victims, and no project below its quota where that can be avoided -----------------------------------------
@@ -305,21 +305,23 @@ def check_minimal(books: Books, plan: Plan, kept: Sequence[BackfillPlacement] = 
     again = starting_again(plan.actions)
     reserves = [a.workload for a in plan.actions if isinstance(a, Reserve) and a.workload in books.jobs]
     claims = [name for name in reserves if name not in again]
-    pauses = [a for a in plan.actions if isinstance(a, Pause) and a.workload in books.jobs and a.claimer != a.workload]
+    pauses = [
+        a for a in plan.actions if isinstance(a, Pause) and a.workload in books.jobs and a.preemptor != a.workload
+    ]
     if not pauses or len(claims) > 4 or any(books.amounts[name].notebook_milli for name in books.projects):
         return
-    claimers = {books.jobs[name].project for name in claims}
+    preemptors = {books.jobs[name].project for name in claims}
     for pause in pauses:
         victim = books.jobs[pause.workload]
         without = dc.replace(plan, actions=tuple(one for one in plan.actions if not _is_of(one, pause)))
-        if victim.project in claimers or any(_Walk(books, without.actions, rounded=EXACTLY).run()):
+        if victim.project in preemptors or any(_Walk(books, without.actions, rounded=EXACTLY).run()):
             continue  # with it back, a claim of the same owner would have less right
         if _keeps_limits(books, without, claims) and _keeps_user_ceilings(books, without, victim):
             room = _room_for(books, without, claims, kept)
             is_free = min(room.values()) >= 0  # where it was, nobody is moved to
             fits = is_free and all_fit(books, room, [books.jobs[name] for name in claims])
             assert not fits, f"P6: {victim.id} need not leave"
-    if len(claims) == 1 and not again and len({pause.claimer for pause in pauses}) == 1:
+    if len(claims) == 1 and not again and len({pause.preemptor for pause in pauses}) == 1:
         _check_below_quota(books, plan, books.jobs[claims[0]], pauses, kept)
 
 
@@ -371,19 +373,19 @@ def _keeps_user_ceilings(books: Books, plan: Plan, victim: Job) -> bool:
 
 
 def _check_below_quota(
-    books: Books, plan: Plan, claimer: Job, pauses: Sequence[Pause], kept: Sequence[BackfillPlacement]
+    books: Books, plan: Plan, preemptor: Job, pauses: Sequence[Pause], kept: Sequence[BackfillPlacement]
 ) -> None:
     """A victim's owner ends below its quota only when no other legal set avoids it."""
     done = _Walk(books, plan.actions)
     list(done.run())
     taken = [books.jobs[pause.workload] for pause in pauses]
-    if not _below(done, taken) or claimer.project in {job.project for job in taken}:
+    if not _below(done, taken) or preemptor.project in {job.project for job in taken}:
         return
     young = any(done._is_protected(job) for job in taken)
     candidates = [
         job
         for job in books.jobs.values()
-        if books.stays(job) and job.preemptible and job.project != claimer.project and job.target is JobTarget.RUNNING
+        if books.stays(job) and job.preemptible and job.project != preemptor.project and job.target is JobTarget.RUNNING
         if young or not done._is_protected(job)
     ]
     if len(candidates) > CANDIDATES:
@@ -391,7 +393,7 @@ def _check_below_quota(
     others = tuple(action for action in plan.actions if not isinstance(action, Pause))
     for count in range(1, len(candidates) + 1):
         for chosen in itertools.combinations(candidates, count):
-            if _avoids(books, plan, others, claimer, chosen, kept):
+            if _avoids(books, plan, others, preemptor, chosen, kept):
                 names = [job.id for job in chosen]
                 raise AssertionError(f"section 4: {_below(done, taken)} end below quota, pausing {names} avoids it")
 
@@ -400,30 +402,31 @@ def _avoids(
     books: Books,
     plan: Plan,
     others: tuple[Action, ...],
-    claimer: Job,
+    preemptor: Job,
     chosen: Sequence[Job],
     kept: Sequence[BackfillPlacement],
 ) -> bool:
     """Whether these victims instead would be allowed and enough, with every project at its quota."""
     reason = next(action.reason for action in plan.actions if isinstance(action, Reserve))
     pauses = [
-        Pause(workload=job.id, claimer=claimer.id, grace_s=0, reason=reason) for job in sorted(chosen, key=books.size)
+        Pause(workload=job.id, preemptor=preemptor.id, grace_s=0, reason=reason)
+        for job in sorted(chosen, key=books.size)
     ]
-    at = next(at for at, one in enumerate(others) if isinstance(one, Reserve) and one.workload == claimer.id)
+    at = next(at for at, one in enumerate(others) if isinstance(one, Reserve) and one.workload == preemptor.id)
     instead = dc.replace(plan, actions=(*others[:at], *pauses, *others[at:]))
     walk = _Walk(books, instead.actions, rounded=EXACTLY)
-    if any(walk.run()) or _below(walk, chosen) or not _keeps_limits(books, instead, [claimer.id]):
+    if any(walk.run()) or _below(walk, chosen) or not _keeps_limits(books, instead, [preemptor.id]):
         return False
-    return all_fit(books, _room_for(books, instead, [claimer.id], kept), [claimer])
+    return all_fit(books, _room_for(books, instead, [preemptor.id], kept), [preemptor])
 
 
 def _below(walk: _Walk, victims: Iterable[Job]) -> list[str]:
     """The owners that end below their quota because of these victims."""
     found = []
     for victim in victims:
-        claimer = next(name for name, row in walk.victims.items() if victim in row)
-        for _, key in walk._compared(claimer, victim):
-            use = walk.after[claimer][key]
+        preemptor = next(name for name, row in walk.victims.items() if victim in row)
+        for _, key in walk._compared(preemptor, victim):
+            use = walk.after[preemptor][key]
             if key in walk.guarantee and use < walk.guarantee[key] - ROUNDED and not victim.borrower:
                 found.append(key)
     return found

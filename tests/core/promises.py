@@ -135,12 +135,12 @@ def check_lending(books: Books, plan: Plan) -> None:
             assert where == [one.device], f"P13: {name} is {one.activity} and has {where} in place of {one.device}"
     for action in plan.actions:
         notebook = mine.get(action.workload)
-        if isinstance(action, Pause) and action.claimer in mine:
-            returns = mine[action.claimer].state is NotebookState.LENT and _has_room_at_home(
-                books, mine[action.claimer]
+        if isinstance(action, Pause) and action.preemptor in mine:
+            returns = mine[action.preemptor].state is NotebookState.LENT and _has_room_at_home(
+                books, mine[action.preemptor]
             )
             assert books.jobs[action.workload].borrower or not returns, (
-                f"section 5: {action.claimer} wakes and takes {action.workload}, which borrows nothing"
+                f"section 5: {action.preemptor} wakes and takes {action.workload}, which borrows nothing"
             )
         if isinstance(action, (Lend, Release)) and notebook is not None:
             _check_idle(books, notebook, released=isinstance(action, Release))

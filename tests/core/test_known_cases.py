@@ -421,7 +421,7 @@ class TestBobAndPatty:
         made.submit("patty", 1000)
         actions = made.tick().actions
         assert [type(action) for action in actions] == [Pause, Reserve, Pause, Reserve]
-        assert {action.claimer for action in actions if isinstance(action, Pause)} == {"patty1", "patty2"}
+        assert {action.preemptor for action in actions if isinstance(action, Pause)} == {"patty1", "patty2"}
 
     def test_no_job_is_paused_again_while_bobs_jobs_stop(self) -> None:
         made = self.world()

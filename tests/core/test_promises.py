@@ -415,9 +415,9 @@ class Worlds(RuleBasedStateMachine):
                 case Pause():
                     if action.reason.code is not ReasonCode.PREEMPTED_IN_PROJECT:
                         self.taken[action.workload] += 1  # see the module's docstring
-                    assert (action.workload, action.claimer) not in self.paused_by, f"P9: {action}"
-                    self.paused_by.add((action.claimer, action.workload))
-                    self.owed.add(action.claimer)
+                    assert (action.workload, action.preemptor) not in self.paused_by, f"P9: {action}"
+                    self.paused_by.add((action.preemptor, action.workload))
+                    self.owed.add(action.preemptor)
                 case Start() | Resume() | Unreserve():
                     self.owed.discard(action.workload)
                 case _:

@@ -266,18 +266,18 @@ def _arrivals(random: Random, features: Features, world: World) -> Iterator[Arri
 def _dense(random: Random, features: Features, world: World) -> Iterator[Arrival]:
     """Small jobs of one or two projects on every device, then a rank of most of a node from another project."""
     names = sorted(world.state.policy.projects)
-    claimer = max(names, key=lambda name: world.state.policy.projects[name].of(POOL).training)
-    fill = random.sample([name for name in names if name != claimer], random.randint(1, len(names) - 1))
+    preemptor = max(names, key=lambda name: world.state.policy.projects[name].of(POOL).training)
+    fill = random.sample([name for name in names if name != preemptor], random.randint(1, len(names) - 1))
     left, at = WHOLE * len(world.state.devices), 0
     while left > 0:
         job, runs_s = _job(random, features, world.state, f"j{at:02d}", random.choice(fill))
         yield Arrival(at=BEGIN + random.choice((0, 0, 0, 1)) * 1000, job=job, runs_s=max(runs_s, 9))
         left, at = left - job.milli, at + 1
-    largest = max(1, world.state.policy.projects[claimer].of(POOL).training // WHOLE)
+    largest = max(1, world.state.policy.projects[preemptor].of(POOL).training // WHOLE)
     for at in range(random.randint(1, 3)):
         most = min(largest, max(_node_sizes(world.state)))
         size = random.randint(max(1, most // 2), most)
-        job = Job(id=f"k{at}", project=claimer, gpu_milli=WHOLE * size)
+        job = Job(id=f"k{at}", project=preemptor, gpu_milli=WHOLE * size)
         yield Arrival(at=BEGIN + random.randint(1, world.live_s) * 1000, job=job)
 
 

@@ -77,8 +77,8 @@ def plan_lines(step: Step) -> Iterator[str]:
 
 
 def _action(one: Action) -> str:
-    claimer = f" for {one.claimer}" if one.claimer else ""
-    return f"{one.kind} {one.workload}{claimer} ({one.code}) {_places(one.placements)}".rstrip()
+    preemptor = f" for {one.preemptor}" if one.preemptor else ""
+    return f"{one.kind} {one.workload}{preemptor} ({one.code}) {_places(one.placements)}".rstrip()
 
 
 def _backfill(kept: Reservation, state: State) -> str:

@@ -27,7 +27,7 @@ class Action:
 
     kind: str
     workload: str
-    claimer: str = ""
+    preemptor: str = ""
     code: str = ""
     placements: tuple[Placement, ...] = ()
     borrower: bool = False
@@ -49,7 +49,7 @@ class Action:
     @property
     def is_for_claim(self) -> bool:
         """Whether it pauses a job for another workload; a borrower that returns devices in time is not."""
-        return self.kind == "pause" and self.claimer != self.workload and self.code not in RETURNS
+        return self.kind == "pause" and self.preemptor != self.workload and self.code not in RETURNS
 
 
 class Rank(NamedTuple):
@@ -79,7 +79,7 @@ Division = list[tuple[str, Rank]]
 class Claim:
     """A workload for which a plan stops or moves other work, with the books before that."""
 
-    claimer: str
+    preemptor: str
     ledger: Ledger
     evicted: list[Job] = field(default_factory=list)
     moved: list[Job] = field(default_factory=list)
@@ -91,13 +91,13 @@ class Claim:
         """The same claim without the pause of a job, or without a rank that an elastic one gives up."""
         evicted = [one for one in self.evicted if one is not victim]
         shrunk = [one for one in self.shrunk if one is not victim]
-        return Claim(self.claimer, self.ledger, evicted, self.moved, shrunk, self.placements)
+        return Claim(self.preemptor, self.ledger, evicted, self.moved, shrunk, self.placements)
 
     def beside(self, victim: Job, milli: int) -> Claim:
         """The same claim if an earlier one leaves this much to its victim."""
         ledger = self.ledger.copy()
         ledger.milli[victim.id] = ledger.milli.get(victim.id, 0) + milli
-        return Claim(self.claimer, ledger, self.evicted, self.moved, self.shrunk, self.placements)
+        return Claim(self.preemptor, ledger, self.evicted, self.moved, self.shrunk, self.placements)
 
     @property
     def use(self) -> dict[str, int]:
@@ -117,7 +117,7 @@ class Claim:
     @property
     def pool(self) -> str:
         state = self.ledger.state
-        return (state.jobs.get(self.claimer) or state.notebooks[self.claimer]).pool
+        return (state.jobs.get(self.preemptor) or state.notebooks[self.preemptor]).pool
 
 
 def actions_of(plan: Document) -> list[Action]:
@@ -128,7 +128,7 @@ def _action(row: Document) -> Action:
     return Action(
         kind=row["action"],
         workload=row["workload"],
-        claimer=row.get("claimer") or "",
+        preemptor=row.get("preemptor") or "",
         code=row["reason"]["code"],
         placements=tuple(placement_of(one) for one in row.get("placements", ())),
         borrower=row.get("borrower", False),
@@ -241,7 +241,7 @@ class Step:
 
     def claimed(self, workload: str) -> bool:
         """Whether the plan stops or moves work for a workload."""
-        return any(one.claimer == workload for one in self.claims)
+        return any(one.preemptor == workload for one in self.claims)
 
     @cached_property
     def before_start(self) -> dict[str, Ledger]:
@@ -257,7 +257,7 @@ class Step:
         for name, rank in self.division:
             ranks.setdefault(name, []).append(rank)
         for action in self.actions:
-            name = action.claimer if action.is_for_claim else action.workload if action.gives_devices else ""
+            name = action.preemptor if action.is_for_claim else action.workload if action.gives_devices else ""
             if action.is_for_claim or (name in ranks and name not in claims):
                 claim = claims.setdefault(name, Claim(name, ledger.copy()))
                 self._add_victim(claim, action)
@@ -284,7 +284,7 @@ class Step:
         """The elastic jobs that give up ranks, each with its first claim, which the plan names."""
         again = self.reserving
         return {
-            one.workload: one.claimer
+            one.workload: one.preemptor
             for one in self.actions
             if one.is_for_claim
             and one.workload in again
@@ -297,9 +297,9 @@ class Step:
         ways = []
         for name, named in self._shrinking.items():
             behind = names[names.index(named) :] if named in names else []
-            claimers = [named, *(one for one in behind[1:] if one not in self.before.held)]
+            preemptors = [named, *(one for one in behind[1:] if one not in self.before.held)]
             first, *more = self.ranks_given_up(name)
-            chosen = islice(combinations_with_replacement(claimers, len(more)), MOST_DIVISIONS)
+            chosen = islice(combinations_with_replacement(preemptors, len(more)), MOST_DIVISIONS)
             ways.append([list(zip((named, *rest), (first, *more), strict=True)) for rest in chosen])
         for rows in islice(product(*ways), MOST_DIVISIONS):
             yield [row for some in rows for row in some]
@@ -411,7 +411,7 @@ def _booked(one: Notebook) -> Notebook:
 def _pause(state: State, action: Action) -> None:
     job = state.jobs[action.workload]
     job.state, job.target, job.pausing_since_at = "pausing", "paused", state.now
-    job.paused_for = action.claimer or None
+    job.paused_for = action.preemptor or None
     if action.code not in RESIZES:
         job.paused_at = (*job.paused_at, state.now)
 

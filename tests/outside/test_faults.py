@@ -58,7 +58,7 @@ def with_another_victim(function: Function) -> Function:
         actions = function(builder, preemption)
         touched = {one.workload for one in actions}
         others = [one.job for one in builder.pool.running if one.job.id not in touched and one.job.preemptible]
-        more = [replace(one, workload=others[0].id) for one in actions[:1] if hasattr(one, "claimer") and others]
+        more = [replace(one, workload=others[0].id) for one in actions[:1] if hasattr(one, "preemptor") and others]
         return [*more, *actions]
 
     return changed

@@ -73,15 +73,15 @@ class World:
         for action in step.of_kind("pause", "stop"):
             if action.workload in self.state.jobs:
                 self.leaves_at[action.workload] = self.random.randint(0, action.grace_s)
-                if self.late and self.random.random() < (1 if self._has_several(action.claimer) else 0.2):
+                if self.late and self.random.random() < (1 if self._has_several(action.preemptor) else 0.2):
                     self.leaves_at[action.workload] += self.random.choice((4, 12, NEVER_S, NEVER_S))
                     self.late_jobs.add(action.workload)
         for name in step.started:
             self.leaves_at.pop(name, None)
 
-    def _has_several(self, claimer: str) -> bool:
+    def _has_several(self, preemptor: str) -> bool:
         """Whether a claim has several devices reserved."""
-        kept = self.state.reserved.get(claimer)
+        kept = self.state.reserved.get(preemptor)
         return kept is not None and len(kept.placements) > 1
 
     # --- the clock --------------------------------------------------------------------------------------------------

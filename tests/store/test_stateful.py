@@ -124,7 +124,7 @@ def first_or_next(kind: type[Start] | type[Resume]) -> st.SearchStrategy[Start |
 actions: st.SearchStrategy[Action] = st.one_of(
     first_or_next(Start),
     first_or_next(Resume),
-    st.builds(Pause, workload=jobs, claimer=workloads, grace_s=st.just(60), reason=st.just(TAKEN)),
+    st.builds(Pause, workload=jobs, preemptor=workloads, grace_s=st.just(60), reason=st.just(TAKEN)),
     st.builds(Stop, workload=jobs, target=st.sampled_from(JobTarget), grace_s=st.just(60), reason=st.just(TAKEN)),
     st.builds(Refuse, workload=notebooks, reason=st.just(TAKEN)),
     st.builds(Lend, workload=notebooks, reason=st.just(TAKEN)),

@@ -73,7 +73,7 @@ def placements(*devices: str, milli: int = 1000, memory: int = 1000) -> tuple[Pl
 
 
 WITHIN = reason_from(ReasonCode.WITHIN_GUARANTEE, (("guarantee_milli", 2000),))
-TAKEN = reason_from(ReasonCode.RECLAIMED, (("claimer", "patty's job"),))
+TAKEN = reason_from(ReasonCode.RECLAIMED, (("preemptor", "patty's job"),))
 
 
 class World:
@@ -144,8 +144,8 @@ class World:
         self.start(job, *devices)
         self.see(*(self.fact(job, rank=rank) for rank in range(len(devices))))
 
-    def pause(self, job: str, claimer: str = "patty's job") -> None:
-        self.committed(Pause(workload=job, claimer=claimer, grace_s=60, reason=TAKEN))
+    def pause(self, job: str, preemptor: str = "patty's job") -> None:
+        self.committed(Pause(workload=job, preemptor=preemptor, grace_s=60, reason=TAKEN))
 
     def stop(self, job: str, target: JobTarget) -> None:
         self.committed(Stop(workload=job, target=target, grace_s=60, reason=reason_from(ReasonCode.TIME_LIMIT)))

@@ -49,7 +49,7 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
     for action in actions:
         if isinstance(action, (Start, Resume)) and action.workload == job.id:
             return DryRun(starts_now=True, borrower=action.borrower, reason=action.reason)
-    asked = [action for action in actions if isinstance(action, Pause) and action.claimer == job.id]
+    asked = [action for action in actions if isinstance(action, Pause) and action.preemptor == job.id]
     return DryRun(
         starts_now=False,
         borrower=False,

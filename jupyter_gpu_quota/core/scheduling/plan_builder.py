@@ -82,7 +82,7 @@ class PlanBuilder:
         """Pause a running job and reserve these pieces for its next start."""
         grace_s = self.pool.policy.preemption.grace_s
         self.restarts[workload] = pieces
-        self._steps.append(Pause(workload=workload, claimer=workload, grace_s=grace_s, reason=reason))
+        self._steps.append(Pause(workload=workload, preemptor=workload, grace_s=grace_s, reason=reason))
         where = placements(self.pool.ledger, numbered(pieces))
         self._steps.append(Reserve(workload=workload, placements=where, reason=reason))
 
@@ -200,7 +200,7 @@ class PlanBuilder:
     def _return_action(self, held: BackfillReservation, victim: Victim) -> Action:
         grace_s = self.pool.policy.preemption.grace_s
         reason = reasons.reservation_begins(held, victim, grace_s)
-        return Pause(workload=victim.id, claimer=held.job, grace_s=grace_s, reason=reason)
+        return Pause(workload=victim.id, preemptor=held.job, grace_s=grace_s, reason=reason)
 
     def _preemption_actions(self, preemption: Preemption) -> list[Action]:
         limits = self.pool.policy.preemption
@@ -228,7 +228,7 @@ class PlanBuilder:
         limits = self.pool.policy.preemption
         if victim.reserved:
             taken_over = DrainTakenOver(
-                claimer=preemption.preemptor.id, claimer_project=preemption.preemptor.project.name
+                preemptor=preemption.preemptor.id, preemptor_project=preemption.preemptor.project.name
             )
             return Unreserve(workload=victim.id, reason=taken_over)
         grace_s = limits.lent_grace_s if victim.borrower else limits.grace_s
@@ -236,14 +236,14 @@ class PlanBuilder:
             reason = reasons.shrunk(preemption, victim, grace_s)
         else:
             reason = reasons.paused(self.pool, preemption, victim, grace_s)
-        return Pause(workload=victim.id, claimer=preemption.preemptor.id, grace_s=grace_s, reason=reason)
+        return Pause(workload=victim.id, preemptor=preemption.preemptor.id, grace_s=grace_s, reason=reason)
 
     def _move_actions(self, preemption: Preemption, move: Move) -> list[Action]:
         grace_s = self.pool.policy.preemption.grace_s
         reason = reasons.moved(preemption, move.victim, grace_s)
         where = placements(self.pool.ledger, move.pieces)
         return [
-            Pause(workload=move.victim.id, claimer=preemption.preemptor.id, grace_s=grace_s, reason=reason),
+            Pause(workload=move.victim.id, preemptor=preemption.preemptor.id, grace_s=grace_s, reason=reason),
             Reserve(workload=move.victim.id, placements=where, reason=reason),
         ]
 

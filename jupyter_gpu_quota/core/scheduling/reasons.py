@@ -89,20 +89,20 @@ def slice_started(pool: PoolState, notebook: Notebook) -> Reason:
 def paused(pool: PoolState, preemption: Preemption, victim: Victim, grace_s: int) -> Reason:
     """Why a running job is paused: preemptor, rule and figures."""
     preemptor, owner = preemption.preemptor, victim.project
-    claimer, kind = preemptor.project, _pause_kind(preemptor, victim)
+    project, kind = preemptor.project, _pause_kind(preemptor, victim)
     reason = kind(
-        claimer=preemptor.id,
-        claimer_project=claimer.name,
+        preemptor=preemptor.id,
+        preemptor_project=project.name,
         asked_milli=preemptor.request.size,
-        claimer_used_milli=preemption.used[claimer.name],
-        claimer_guarantee_milli=claimer.guarantee,
-        claimer_fair_milli=claimer.entitled,
+        preemptor_used_milli=preemption.used[project.name],
+        preemptor_guarantee_milli=project.guarantee,
+        preemptor_fair_milli=project.entitled,
         project=owner.name,
         used_milli=preemption.used[owner.name],
         guarantee_milli=owner.guarantee,
         fair_milli=owner.entitled,
         priority=victim.priority,
-        claimer_priority=preemptor.priority,
+        preemptor_priority=preemptor.priority,
         grace_s=grace_s,
     )
     if not victim.protected or kind is BorrowerReturns:
@@ -125,8 +125,8 @@ def _pause_kind(preemptor: Preemptor, victim: Victim) -> type[_Pause]:
 def shrunk(preemption: Preemption, above: Victim, grace_s: int) -> Reason:
     preemptor, base = preemption.preemptor, above.base
     return Shrunk(
-        claimer=preemptor.id,
-        claimer_project=preemptor.project.name,
+        preemptor=preemptor.id,
+        preemptor_project=preemptor.project.name,
         asked_milli=preemptor.request.size,
         project=above.project.name,
         given_milli=above.size,
@@ -138,8 +138,8 @@ def shrunk(preemption: Preemption, above: Victim, grace_s: int) -> Reason:
 def moved(preemption: Preemption, victim: Victim, grace_s: int) -> Reason:
     preemptor = preemption.preemptor
     return Moved(
-        claimer=preemptor.id,
-        claimer_project=preemptor.project.name,
+        preemptor=preemptor.id,
+        preemptor_project=preemptor.project.name,
         asked_milli=preemptor.request.size,
         project=victim.project.name,
         grace_s=grace_s,
@@ -343,20 +343,20 @@ def patient(pool: PoolState, job: PatientJob, why: Reason) -> Reason:
 
 def reservation_begins(backfill: BackfillReservation, victim: Victim, grace_s: int) -> Reason:
     """Why a borrower of the backfill reservation stops: the planned start is one grace away."""
-    claimer, owner = backfill.project, victim.project
+    project, owner = backfill.project, victim.project
     return ReservationBegins(
-        claimer=backfill.job,
-        claimer_project=claimer.name,
+        preemptor=backfill.job,
+        preemptor_project=project.name,
         asked_milli=backfill.queue.size,
-        claimer_used_milli=claimer.use,
-        claimer_guarantee_milli=claimer.guarantee,
-        claimer_fair_milli=claimer.entitled,
+        preemptor_used_milli=project.use,
+        preemptor_guarantee_milli=project.guarantee,
+        preemptor_fair_milli=project.entitled,
         project=owner.name,
         used_milli=owner.use,
         guarantee_milli=owner.guarantee,
         fair_milli=owner.entitled,
         priority=victim.priority,
-        claimer_priority=backfill.queue.job_class.priority,
+        preemptor_priority=backfill.queue.job_class.priority,
         grace_s=grace_s,
     )
 

@@ -73,7 +73,7 @@ def _cuts(actions: tuple[Action, ...]) -> Iterator[int]:
 
 
 def _named(action: Action) -> tuple[str, ...]:
-    return (action.workload, action.claimer) if isinstance(action, Pause) else (action.workload,)
+    return (action.workload, action.preemptor) if isinstance(action, Pause) else (action.workload,)
 
 
 def _rows(action: Action) -> int:

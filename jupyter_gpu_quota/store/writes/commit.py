@@ -65,7 +65,7 @@ def commit_chunk(
 def _read_ahead(work: UnitOfWork, plan: Plan) -> list[str]:
     """Read every row that the plan names in a few queries; returns the ids of its jobs and notebooks."""
     named = [action.workload for action in plan.actions]
-    named += [action.claimer for action in plan.actions if isinstance(action, Pause)]
+    named += [action.preemptor for action in plan.actions if isinstance(action, Pause)]
     keys = [(id,) for id in named]
     work.fetch(JOBS, keys)
     work.fetch(NOTEBOOKS, [key for key in keys if work.get(JOBS, key) is None])

@@ -63,7 +63,7 @@ def test_a_row_names_actor_action_and_subject(world: ServiceWorld, said: str) ->
     assert said in rows(world)
 
 
-def test_a_pause_names_its_claimer(world: ServiceWorld) -> None:
+def test_a_pause_names_its_preemptor(world: ServiceWorld) -> None:
     [pause] = [row for row in rows(world) if row.startswith("the scheduler paused ")]
     assert pause.startswith('the scheduler paused bob\'s job "train 3". speech asked for 1 GPU for ')
 

@@ -14,7 +14,7 @@ from jupyter_gpu_quota.core.reasons import CancelledByUser, RankFailed, Reason, 
 from jupyter_gpu_quota.store.records.rows import JobRecord
 from tests.store.worlds import T0, spec
 
-PAUSED = reason_from("reclaimed", (("claimer", "another"),))
+PAUSED = reason_from("reclaimed", (("preemptor", "another"),))
 STARTED = reason_from("within_guarantee")
 LIMIT = TimeLimit(ran_s=60, time_limit_s=60, grace_s=5)
 

@@ -26,12 +26,12 @@ def run(world: ServiceWorld, who: str, name: str, **more: object) -> str:
 
 def test_a_pause_names_the_job_of_another_project_by_its_short_id_alone(world: ServiceWorld) -> None:
     paused = [run(world, "bob", f"mine {at}") for at in range(4)][-1]
-    claimer = str(world.submit("patty", name="secret", gpu="1")["id"])
+    preemptor = str(world.submit("patty", name="secret", gpu="1")["id"])
     world.step()
     reason = world.get(f"jobs/{paused}", "bob").json["reason"]
-    assert reason["figures"]["claimer"] == claimer
-    assert f"for {claimer[-8:]}, within" in reason["message"]
-    assert claimer not in reason["message"] and "secret" not in reason["message"]
+    assert reason["figures"]["preemptor"] == preemptor
+    assert f"for {preemptor[-8:]}, within" in reason["message"]
+    assert preemptor not in reason["message"] and "secret" not in reason["message"]
 
 
 def test_the_work_that_would_have_to_end_has_its_name_and_short_id(world: ServiceWorld) -> None:

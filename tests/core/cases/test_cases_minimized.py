@@ -72,4 +72,4 @@ def test_a_victim_continues_if_it_is_unneeded_in_the_whole_plan(name: str, victi
 def test_a_project_at_its_quota_gives_up_ranks_though_a_job_of_its_own_waits() -> None:
     """That job fits beside the minimum of the elastic job, but is above its guarantee while this has further ranks."""
     step = step_from("elastic_job_above_the_quota_of_its_project")
-    assert [(one.workload, one.claimer, one.code) for one in step.of_kind("pause")] == [("e", "j", "shrunk")]
+    assert [(one.workload, one.preemptor, one.code) for one in step.of_kind("pause")] == [("e", "j", "shrunk")]

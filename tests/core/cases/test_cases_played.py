@@ -31,7 +31,7 @@ def played_from(name: str, seed: int = 0) -> tuple[Play, list[Step]]:
 def pauses_in(steps: list[Step]) -> Counter[str]:
     """The pauses of each job for others."""
     return Counter(
-        one.workload for step in steps for one in step.of_kind("pause") if one.code not in RESTARTS and one.claimer
+        one.workload for step in steps for one in step.of_kind("pause") if one.code not in RESTARTS and one.preemptor
     )
 
 

@@ -52,7 +52,7 @@ def services_of(actions: Iterable[Action]) -> dict[str, Service]:
     victims: dict[str, list[Action]] = defaultdict(list)
     for one in rows:
         if one["action"] == "pause":
-            victims[one["claimer"] or one["workload"]].append(one)
+            victims[one["preemptor"] or one["workload"]].append(one)
     found = {}
     for one in rows:
         if one["action"] != "pause" and not (one["action"] == "reserve" and _code(one) in OF_VICTIMS):

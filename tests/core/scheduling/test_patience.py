@@ -117,7 +117,7 @@ def test_a_claim_within_guarantee_does_not_wait_for_a_patient_job_that_is_larger
     text = "pool t 1x4\na 1 of t\nb 0 of t\nc 2 of t\nb runs 4 of 1 minutes 120\n"
     text += "a queues 2\nc queues 2\na queues 1 minutes 600"
     plan = waited(world(text), "a1", 25).tick()
-    assert {one.claimer for one in plan.actions if isinstance(one, Pause)} == {"a2", "c1"}
+    assert {one.preemptor for one in plan.actions if isinstance(one, Pause)} == {"a2", "c1"}
 
 
 # R24

@@ -65,8 +65,8 @@ class TestClaimInProgress:
         made.reserved["a2"] = Reservation(workload="a2", placements=(lost,), reserved_at=made.now)
         made.health("n1g4", Health.UNHEALTHY)
         (for_a3, for_a2) = [one for one in made.decide().plan.actions if isinstance(one, Pause)]
-        assert for_a3.claimer == "a3" and for_a3.workload.startswith("b"), "a comes to its fair share of 2"
-        assert (for_a2.claimer, for_a2.workload) == ("a2", "a1"), "a is at its fair share"
+        assert for_a3.preemptor == "a3" and for_a3.workload.startswith("b"), "a comes to its fair share of 2"
+        assert (for_a2.preemptor, for_a2.workload) == ("a2", "a1"), "a is at its fair share"
 
     def test_a_reserved_job_starts_on_other_devices_that_are_free_sooner(self) -> None:
         made = self.made()

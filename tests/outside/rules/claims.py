@@ -17,9 +17,9 @@ Found = Iterator[tuple[str, str]]
 
 def check(step: Step) -> Found:
     for claim in step.claims:
-        if claim.claimer in step.before.notebooks:
+        if claim.preemptor in step.before.notebooks:
             yield from _notebook(step, claim)
-        elif claim.claimer in step.before.jobs:
+        elif claim.preemptor in step.before.jobs:
             yield from of_claim(Case.of(step, claim))
 
 
@@ -67,7 +67,7 @@ class Case:
 
     @classmethod
     def of(cls, step: Step, claim: Claim) -> Case:
-        job = step.before.jobs[claim.claimer]
+        job = step.before.jobs[claim.preemptor]
         project = step.before.policy.project(job.project)
         nothing = Victims(project, claim.use.get(project.name, 0), (), ())
         case = cls(step, claim, job, project, (), nothing)
@@ -81,7 +81,7 @@ class Case:
 
     @property
     def use_with(self) -> int:
-        """The use of the claimer's project with the job, its own victims gone."""
+        """The use of the preemptor's project with the job, its own victims gone."""
         return self.own.left + self.gain
 
     @property
@@ -102,7 +102,7 @@ class Case:
 
     @property
     def use_at_entry(self) -> int:
-        """The use of the claimer's project with the job, none of its own victims subtracted (R37)."""
+        """The use of the preemptor's project with the job, none of its own victims subtracted (R37)."""
         return self.use_with + sum(self.own.items)
 
     @property
@@ -115,7 +115,7 @@ class Case:
 
     @property
     def entry_fair(self) -> int:
-        """The same for the claimer's project, whichever is more."""
+        """The same for the preemptor's project, whichever is more."""
         return max(one.fair.get(self.project.name, 0) for one in self._divisions)
 
     def department_fair(self, department: str) -> int:
@@ -154,9 +154,9 @@ def _by_project(step: Step, claim: Claim, *, with_borrowers: bool) -> dict[str, 
     state = step.before
     items: dict[str, list[int]] = {}
     jobs: dict[str, list[Job]] = {}
-    claimer = step.before.jobs[claim.claimer]
+    preemptor = step.before.jobs[claim.preemptor]
     for job in claim.evicted:
-        if with_borrowers or not job.borrower or job.project == claimer.project:
+        if with_borrowers or not job.borrower or job.project == preemptor.project:
             items.setdefault(job.project, []).append(state.held_milli(job.id))
             jobs.setdefault(job.project, []).append(job)
     for rank in claim.shrunk:
@@ -328,4 +328,4 @@ def _notebook(step: Step, claim: Claim) -> Found:
     lost = any(not one.healthy for one in step.before.devices.values())
     for job in (*claim.evicted, *claim.moved):
         if not job.borrower and not lost:
-            yield "R61", f"{job.id} is paused for notebook {claim.claimer}, and is no borrower"
+            yield "R61", f"{job.id} is paused for notebook {claim.preemptor}, and is no borrower"

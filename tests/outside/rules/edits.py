@@ -46,7 +46,7 @@ def _moved(step: Step) -> Found:
     for claim in step.claims:
         for job in claim.moved:
             if step.before.policy.is_gone(job.project):
-                yield "R68", f"{job.id} is moved for {claim.claimer}; {job.project} is not in the quota file"
+                yield "R68", f"{job.id} is moved for {claim.preemptor}; {job.project} is not in the quota file"
     for action in step.reserving.values():
         job = step.before.jobs.get(action.workload)
         if job is not None and action.code == "grown" and step.before.policy.is_gone(job.project):

@@ -68,15 +68,16 @@ class Watch:
         for one in step.giving():
             if one.workload in new:
                 self.given_reserved[one.workload] = any(part.device in reserved for part in one.placements)
-        self.given_from |= {one.claimer: {job.id for job in one.evicted} for one in step.claims if one.claimer in new}
+        claims = [one for one in step.claims if one.preemptor in new]
+        self.given_from |= {one.preemptor: {job.id for job in one.evicted} for one in claims}
 
     # --- P7 ---------------------------------------------------------------------------------------------------------
     def _preemptors_start(self, step: Step) -> Found:
         for claim in step.claims:
-            victims, _ = self.evictions.get(claim.claimer, (set(), None))
+            victims, _ = self.evictions.get(claim.preemptor, (set(), None))
             victims |= {job.id for job in claim.evicted}
-            if victims and claim.claimer in step.before.jobs:
-                self.evictions[claim.claimer] = (victims, step.after.reserved.get(claim.claimer))
+            if victims and claim.preemptor in step.before.jobs:
+                self.evictions[claim.preemptor] = (victims, step.after.reserved.get(claim.preemptor))
         for name, (victims, kept) in list(self.evictions.items()):
             job = step.after.jobs.get(name)
             lost, kept = name not in step.after.reserved, step.before.reserved.get(name, kept)
@@ -127,7 +128,7 @@ class Watch:
     # --- P8 and P9 --------------------------------------------------------------------------------------------------
     def _frozen(self, step: Step) -> Found:
         for claim in step.claims:
-            if (preemptor := step.before.jobs.get(claim.claimer)) is not None:
+            if (preemptor := step.before.jobs.get(claim.preemptor)) is not None:
                 for victim in claim.evicted:
                     yield from self._pair(step, claim, preemptor, victim)
 
@@ -193,7 +194,7 @@ def _growth(step: Step) -> Found:
     """R49: an elastic job grows once it has run for ten graces."""
     for action in step.of_kind("pause"):
         job = step.before.jobs.get(action.workload)
-        if action.claimer != action.workload or job is None or job.started_at is None:
+        if action.preemptor != action.workload or job is None or job.started_at is None:
             continue
         ran = (step.before.now - job.started_at) / 1000
         if action.workload in step.reserving and ran < 10 * step.before.policy.grace_s:

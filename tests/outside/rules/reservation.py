@@ -383,7 +383,7 @@ def _moved_by_right(step: Step, was: Reservation, kept: Reservation, job: Job) -
 
 def _taken_by(step: Step, action: Action) -> set[str]:
     """The devices that a job gets, and those to which its claim moves work."""
-    moved = [job.id for claim in step.claims if claim.claimer == action.workload for job in claim.moved]
+    moved = [job.id for claim in step.claims if claim.preemptor == action.workload for job in claim.moved]
     pieces = [*action.placements, *(part for name in moved for part in step.after.reserved[name].placements)]
     return {one.device for one in pieces}
 
@@ -482,7 +482,7 @@ def _use_before_with(step: Step, job: Job) -> int:
 
 def _use_with(step: Step, job: Job) -> int:
     """The use of a job's project with it; what this plan started before it counts, not what a claim takes (R37)."""
-    claims = [one.ledger for one in step.claims if one.claimer == job.id]
+    claims = [one.ledger for one in step.claims if one.preemptor == job.id]
     ledger = claims[0] if claims else step.before_start.get(job.id, step.ledger)
     own = ledger.milli.get(job.id, 0)
     return ledger.use(job.pool).get(job.project, 0) - own + job.milli

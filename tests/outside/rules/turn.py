@@ -55,7 +55,7 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
 
 def _could_claim(step: Step, other: Job, job: Job) -> bool:
     """Whether a job could take what the claim of a started one takes, if that takes anything (R37, R46, R48)."""
-    victims = [one for claim in step.claims if claim.claimer == job.id for one in claim.evicted]
+    victims = [one for claim in step.claims if claim.preemptor == job.id for one in claim.evicted]
     if not step.claimed(job.id):
         return True
     if other.paused_for in {one.id for one in victims} or not (other.preemptible or within_guarantee(step, other)):

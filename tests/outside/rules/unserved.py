@@ -105,11 +105,11 @@ def _dear(step: Step) -> Found:
     if (
         len(step.claims) != 1
         or not all(step.is_certain(pool) for pool in step.pools)
-        or step.claims[0].claimer not in step.before.jobs
+        or step.claims[0].preemptor not in step.before.jobs
     ):
         return
     claim = step.claims[0]
-    if not claim.placements or claim.claimer in {*step.before.reserved, *step.plan["searches_ended_early"]}:
+    if not claim.placements or claim.preemptor in {*step.before.reserved, *step.plan["searches_ended_early"]}:
         return
     case = Case.of(step, claim)
     cost = cost_of(case)
@@ -123,7 +123,7 @@ def _dear(step: Step) -> Found:
     _take_backfill(room, step, case.job)
     for found in options(step, case.job, room, claim.ledger):
         if found.cost < cost:
-            yield "R40", f"the claim of {claim.claimer} costs {cost}; {found} would cost {found.cost}"
+            yield "R40", f"the claim of {claim.preemptor} costs {cost}; {found} would cost {found.cost}"
             return
 
 
@@ -137,7 +137,7 @@ def _take_backfill(room: Room, step: Step, job: Job) -> None:
 
 def _room_without(step: Step, claim: Claim) -> Room:
     """What would be free if the plan did all but this claim."""
-    job = step.before.jobs[claim.claimer]
+    job = step.before.jobs[claim.preemptor]
     room = free_later(step.after, job.pool, {job.id})
     for victim in (*claim.evicted, *claim.moved, *{one.job.id: one.job for one in claim.shrunk}.values()):
         if victim.id in step.after.reserved:

@@ -17,7 +17,7 @@ Found = Iterator[tuple[str, str]]
 def check(step: Step) -> Found:
     for claim in step.claims:
         yield from _starts(step, claim)
-        if claim.claimer in step.before.jobs and claim.placements:
+        if claim.preemptor in step.before.jobs and claim.placements:
             yield from _fewest(step, claim)
     yield from _own_starts(step)
 
@@ -25,11 +25,11 @@ def check(step: Step) -> Found:
 def _starts(step: Step, claim: Claim) -> Found:
     """P7, for one plan: the preemptor starts, or devices are reserved for it."""
     state = step.after
-    served = claim.claimer in state.reserved or claim.claimer in step.started
-    holder = any(one.workload == claim.claimer for one in step.backfill.values())
-    woken = claim.claimer in step.before.notebooks
+    served = claim.preemptor in state.reserved or claim.preemptor in step.started
+    holder = any(one.workload == claim.preemptor for one in step.backfill.values())
+    woken = claim.preemptor in step.before.notebooks
     if not served and not holder and not woken:
-        yield "P7", f"{[job.id for job in claim.evicted]} are paused for {claim.claimer}, which gets no devices"
+        yield "P7", f"{[job.id for job in claim.evicted]} are paused for {claim.preemptor}, which gets no devices"
 
 
 def _own_starts(step: Step) -> Found:
@@ -40,7 +40,7 @@ def _own_starts(step: Step) -> Found:
 
 
 def _fewest(step: Step, claim: Claim) -> Found:
-    job = step.before.jobs[claim.claimer]
+    job = step.before.jobs[claim.preemptor]
     room = _room(step, claim, job)
     fits: Callable[[Room], bool] = lambda left: (  # noqa: E731
         _stays(left) and not _moved_onto_victims(step, claim) and _fits(step, claim, left)
@@ -67,7 +67,7 @@ def _moved_onto_victims(step: Step, claim: Claim) -> bool:
     If one stays, the reservation needs other devices, on which the claim might be; this is not judged. By its time
     limit alone a claim enters what is free or being left before its turn, and pauses no work there (R30, R40).
     """
-    job = step.before.jobs[claim.claimer]
+    job = step.before.jobs[claim.preemptor]
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
     if kept is None or kept.workload == job.id:
         return False
@@ -82,7 +82,7 @@ def _moved_onto_victims(step: Step, claim: Claim) -> bool:
 
 def _fits(step: Step, claim: Claim, room: Room) -> bool:
     """Whether a claim fits beside the backfill reservation, unless it may enter that."""
-    job, left = step.before.jobs[claim.claimer], dict(room)
+    job, left = step.before.jobs[claim.preemptor], dict(room)
     ranks = len({one.rank for one in claim.placements})
     given = {one.device for one in claim.placements}
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
@@ -106,7 +106,7 @@ def _reserved_meanwhile(step: Step, claim: Claim) -> set[str]:
     Another job has entered it by right (R32), so it was planned on other devices. Claims behind have got those, and its
     planned start is later now.
     """
-    job = step.before.jobs[claim.claimer]
+    job = step.before.jobs[claim.preemptor]
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
     if was is None or kept is None or was.workload != kept.workload or may_enter(step, job, was):
         return set()
@@ -160,7 +160,7 @@ def _is_behind(step: Step, name: str, job: Job) -> bool:
 
 def _allowed(step: Step, claim: Claim, lost: Job | Rank) -> bool:
     """Whether every claim of the plan is legal if a victim stays, or a rank of it; some cases are not judged."""
-    job = step.before.jobs[claim.claimer]
+    job = step.before.jobs[claim.preemptor]
     victim, milli = (lost.job, lost.milli) if isinstance(lost, Rank) else (lost, step.before.held_milli(lost.id))
     if victim.borrower and step.before.backfill.get(job.pool) is not None:
         return False

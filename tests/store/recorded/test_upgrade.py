@@ -46,8 +46,19 @@ RENAMED_CODES: Mapping[str, str] = {
 }
 """Reason codes that are called otherwise now, by their names in release 0010."""
 
-RENAMED_FIGURES: Mapping[str, str] = {"holder": "workload"}
+RENAMED_FIGURES: Mapping[str, str] = {
+    "holder": "workload",
+    "claimer": "preemptor",
+    "claimer_project": "preemptor_project",
+    "claimer_used_milli": "preemptor_used_milli",
+    "claimer_guarantee_milli": "preemptor_guarantee_milli",
+    "claimer_fair_milli": "preemptor_fair_milli",
+    "claimer_priority": "preemptor_priority",
+}
 """The same of the figures behind a reason."""
+
+RENAMED_FIELDS: Mapping[str, str] = {"claimer": "preemptor"}
+"""The same of the fields of an action."""
 
 RENAMED_TABLES: Mapping[str, str] = {"notices": "notifications", "share_labels": "enforcement_labels"}
 """The same of the tables."""
@@ -240,7 +251,7 @@ def counts_of(database: Path, tables: Iterable[str]) -> dict[str, int]:
 
 # --- what was expected, by today's names ----------------------------------------------------------------------------
 def renamed(value: Any) -> Any:
-    """The same with the present names of each reason's code and figures."""
+    """The same with the present names of each reason's code and figures, and of an action's fields."""
     if isinstance(value, list):
         return [renamed(each) for each in value]
     if not isinstance(value, dict):
@@ -248,7 +259,7 @@ def renamed(value: Any) -> Any:
     if value.keys() == {"code", "figures"}:
         figures = [[RENAMED_FIGURES.get(name, name), figure] for name, figure in value["figures"]]
         return {"code": RENAMED_CODES.get(value["code"], value["code"]), "figures": figures}
-    return {name: renamed(each) for name, each in value.items()}
+    return {RENAMED_FIELDS.get(name, name): renamed(each) for name, each in value.items()}
 
 
 EXPECTS: dict[str, Any] = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}

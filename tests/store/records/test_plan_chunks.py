@@ -31,8 +31,8 @@ def start(job: str, *devices: str, milli: int = 1000) -> Start:
     return Start(workload=job, attempt=1, placements=where, borrower=False, reason=WITHIN)
 
 
-def pause(job: str, claimer: str) -> Pause:
-    return Pause(workload=job, claimer=claimer, grace_s=1, reason=RECLAIMED)
+def pause(job: str, preemptor: str) -> Pause:
+    return Pause(workload=job, preemptor=preemptor, grace_s=1, reason=RECLAIMED)
 
 
 def reserve(job: str) -> Reserve:
@@ -81,7 +81,7 @@ some_actions: st.SearchStrategy[list[Action]] = st.lists(
 
 
 def named(chunk: PlanChunk) -> set[str]:
-    claims = {action.claimer for action in chunk.plan.actions if isinstance(action, Pause)}
+    claims = {action.preemptor for action in chunk.plan.actions if isinstance(action, Pause)}
     return claims | {action.workload for action in chunk.plan.actions}
 
 

@@ -148,10 +148,10 @@ def test_every_action_and_the_plan_are_audited(world: World) -> None:
     world.submit("j2")
     world.run("j1", "d0")
     before = len(world.audited())
-    world.committed(Pause(workload="j1", claimer="patty's job", grace_s=60, reason=TAKEN), start("j2", "d1"))
+    world.committed(Pause(workload="j1", preemptor="patty's job", grace_s=60, reason=TAKEN), start("j2", "d1"))
     plan, started, paused = world.store.audit()[0][:3]
     assert world.audited()[before:] == ["pause j1", "start j2", f"plan {world.store.version()}"]
-    assert '"reason":{"code":"reclaimed","figures":[["claimer","patty\'s job"]]}' in paused.payload
+    assert '"reason":{"code":"reclaimed","figures":[["preemptor","patty\'s job"]]}' in paused.payload
     assert '"snapshot":"snapshot"' in plan.payload and plan.project is None
     assert started.project == "bob-lab" and started.actor == "system:controller"
 
@@ -184,7 +184,7 @@ def test_no_job_is_paused_for_a_claim_that_was_cancelled(world: World) -> None:
     world.run("j", "d0")
     seen = world.store.version()
     world.change("patty's job", "cancel")
-    pause = Pause(workload="j", claimer="patty's job", grace_s=60, reason=TAKEN)
+    pause = Pause(workload="j", preemptor="patty's job", grace_s=60, reason=TAKEN)
     assert "patty's job" in unchanged_after(world, pause, seen=seen)
 
 
@@ -288,7 +288,7 @@ def test_work_that_is_leaving_still_counts(world: World) -> None:
 def test_pausing_and_starting_on_the_same_device_in_one_plan_is_too_early(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
-    pause = Pause(workload="j", claimer="patty's job", grace_s=60, reason=TAKEN)
+    pause = Pause(workload="j", preemptor="patty's job", grace_s=60, reason=TAKEN)
     unchanged_after(world, pause, start("patty's job", "d0"), seen=world.store.version())
 
 
@@ -320,7 +320,7 @@ def test_a_pool_change_of_a_device_is_seen(world: World) -> None:
     "action",
     [
         pytest.param(start("running", "d1", attempt=2), id="starting a running job"),
-        pytest.param(Pause(workload="queued", claimer="running", grace_s=1, reason=TAKEN), id="pausing a queued job"),
+        pytest.param(Pause(workload="queued", preemptor="running", grace_s=1, reason=TAKEN), id="pausing a queued job"),
         pytest.param(
             Stop(workload="queued", target=JobTarget.CANCELLED, grace_s=1, reason=TAKEN), id="stopping a queued job"
         ),

@@ -48,7 +48,7 @@ def elastic(world: World, *devices: str) -> None:
 def resize(world: World, *devices: str, reason: Reason = SHRUNK) -> None:
     """Pause the job, and reserve these devices for its return."""
     world.committed(
-        Pause(workload="j", claimer="patty's job", grace_s=60, reason=reason),
+        Pause(workload="j", preemptor="patty's job", grace_s=60, reason=reason),
         Reserve(workload="j", placements=placements(*devices), reason=reason),
     )
 
