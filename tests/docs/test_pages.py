@@ -20,7 +20,7 @@ from jupyter_gpu_quota.backends.kubernetes.jobs.verdicts import CACHE_S
 from jupyter_gpu_quota.backends.rendering.variables import OUR_VARIABLES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Job
-from jupyter_gpu_quota.core.model import Device, JobState
+from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.hub.setup import CUSTOM_SCOPES, setup_gpu_quota
 from jupyter_gpu_quota.magics.magics import GPUMagics
@@ -267,13 +267,6 @@ def test_every_reason_is_documented() -> None:
 def test_every_variable_of_a_job_is_documented() -> None:
     page = (ROOT / "docs/reference/variables.md").read_text()
     assert {name for name in OUR_VARIABLES if f"`{name}`" not in page} == set()
-
-
-def test_states_in_the_pages_are_states() -> None:
-    contract = (ROOT / "docs/scheduling.md").read_text()
-    assert {state for state in ("paused", "held", "succeeded", "failed", "queued") if state in contract} <= set(
-        JobState
-    )
 
 
 def test_the_readme_has_at_most_1300_words() -> None:

@@ -85,6 +85,22 @@ def test_an_elastic_job_grows_into_idle_gpus_after_a_while() -> None:
     assert ranks(made, "a1") == 4
 
 
+# R50
+def test_growth_within_the_quota_shrinks_what_elastic_jobs_of_others_have_above_theirs() -> None:
+    made = world("pool t 4\na 3 of t\nb 1 of t\nb runs 1 of 1 ranks 1-3 held 3\na runs 1 of 1 ranks 1-4 held 1")
+    assert said(made.tick()) == [
+        ("pause", "b1", "shrunk"), ("reserve", "b1", "shrunk"), ("pause", "a1", "grown"), ("reserve", "a1", "grown"),
+    ]  # fmt: skip
+    made.settle()
+    assert (ranks(made, "a1"), ranks(made, "b1")) == (3, 1), "a has its quota, and not more of what is b's"
+
+
+# R50
+def test_growth_within_the_quota_pauses_no_job() -> None:
+    made = world("pool t 4\na 3 of t\nb 1 of t\nb runs 3 of 1\na runs 1 of 1 ranks 1-4 held 1")
+    assert said(made.tick()) == []
+
+
 # R49
 def test_an_elastic_job_does_not_grow_onto_idle_devices_of_the_backfill_reservation() -> None:
     """It would have to shrink again at the planned start."""
