@@ -77,6 +77,10 @@ class Deployment:
                 env=self._environment, stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=passed,
             )  # fmt: skip
 
+    def has_quota(self) -> bool:
+        """Whether both APIs know the quota file, which a controller puts in force."""
+        return all(ask("GET", f"{self.service_api}/quota", self.admin_token).status == 200 for _ in self.sockets)
+
     def logs(self) -> str:
         return "".join((self.folder / f"{name}.log").read_text() for name in PROCESSES)
 
@@ -123,7 +127,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
         stack.callback(made.close)
         for name in PROCESSES:
             made.start(name)
-        until(lambda: ask("GET", f"{made.service_api}/jobs", made.admin_token).status == 200, what=made.logs)
+        until(made.has_quota, what=made.logs)
         yield made
 
 

@@ -66,7 +66,7 @@ def compared(made: World, edit: Edit) -> tuple[Preview, set[str], World]:
     """The preview, the running jobs that ticks under the edit pause, and the world after them."""
     made.settle()
     old, snapshot = made.policy, made.snapshot()
-    runs = {job.id for job in snapshot.jobs if job.state in RUNS}
+    runs, made.frozen = {job.id for job in snapshot.jobs if job.state in RUNS}, True
     edit(made)
     found = preview(snapshot, old, made.policy, moved=made.snapshot())
     return found, runs & paused_until_at_rest(made), made
