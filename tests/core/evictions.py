@@ -126,6 +126,8 @@ class _Walk:
                     self._count(job, -1)
                 case Start() | Resume() if job.id not in self.had:
                     self._count(job)
+                case Start(placements=parts) | Resume(placements=parts):
+                    self._count_missing(job, sum(part.gpu_milli for part in parts))
                 case Reserve() if job.id in self.again:
                     pass  # counted with its pause
                 case Reserve():
@@ -153,6 +155,11 @@ class _Walk:
         milli = self.books.counted(job) if sign < 0 else self.sizes.get(job.id, self.books.size(job))
         for key in self.books.levels(job.project):
             self.use[key] += sign * milli
+
+    def _count_missing(self, job: Job, started_milli: int) -> None:
+        """Count out the ranks without which an elastic job starts, since their reserved devices are quarantined."""
+        for key in self.books.levels(job.project):
+            self.use[key] -= max(0, self.books.counted(job) - started_milli)
 
     def _give_up(self, job: Job) -> None:
         """Count out what a pause takes: of a job that starts again in the same plan only what it does not get back."""
