@@ -38,8 +38,6 @@ def divide_pool(pool: PoolState, amount_milli: int, firm_milli: int) -> None:
         inside = children[one.name]
         wants = [wanted_by_project(child) for child in inside]
         _divide(pool, inside, wants, max(one.fair, one.guarantee), one.guarantee)
-        for child in inside:
-            child.guarantee = min(child.guarantee, one.guarantee)
 
 
 def _demand_of(department: QuotaState, children_milli: int) -> int:

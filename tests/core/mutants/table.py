@@ -200,7 +200,11 @@ MUTANTS = (
     ),
     mutant(
         "a project is guaranteed more than its department",
-        edit("queue/division.py:divide_pool", "min(child.guarantee, one.guarantee)", "child.guarantee"),
+        edit(
+            "queue/division.py:divide_pool",
+            "_divide(pool, inside, wants, max(one.fair, one.guarantee), one.guarantee)",
+            "_divide(pool, inside, wants, max(one.fair, one.guarantee), max(one.fair, one.guarantee))",
+        ),
     ),
     mutant(
         "of equal jobs the order of the input decides which ends first",
