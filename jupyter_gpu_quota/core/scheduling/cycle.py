@@ -125,8 +125,9 @@ class SchedulingCycle:
         if not victim.project.at_limit(0) and not victim.project.has_user_ceiling:
             return False
         claims = [(one.project, one.user, one.size) for one in self.pool.reserved if one is not victim]
-        for claim in self.builder.preemptions:
-            claims.append((claim.preemptor.project, claim.preemptor.user, claim.preemptor.request.size))
+        for one in [claim.preemptor for claim in self.builder.preemptions]:
+            if one.entitlement is not Entitlement.NOTEBOOK:
+                claims.append((one.project, one.user, one.request.size))
         for level in victim.project.levels:
             there = [(user, size) for project, user, size in claims if level in project.levels]
             if level.use + level.leaving - sum([size for _, size in there]) > level.ceiling:
