@@ -119,8 +119,11 @@ def started_first(trials: Trials, ended: Ends, *, any_ends: bool, work: int) -> 
     first = found.pop() if len(found) == 1 else frozenset()
     if not first:
         return ()
+    snapshot = trials.what_if.snapshot
     rest = replace(
-        trials.what_if.snapshot, jobs=tuple(job for job in trials.what_if.snapshot.jobs if job.id not in first)
+        snapshot,
+        jobs=tuple(job for job in snapshot.jobs if job.id not in first),
+        notebooks=tuple(one for one in snapshot.notebooks if one.id not in first),
     )
     less = (ended[:at] + ended[at + 1 :] for at in range(len(ended)))
     return tuple(sorted(first)) if any(trials.starts(snapshot=without(rest, way)) for way in less) else ()

@@ -23,7 +23,7 @@ from jupyter_gpu_quota.core.plan import Resume, Start
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from tests.core.explain import brute_force
 from tests.core.preemption.test_exhaustive import put
-from tests.core.world import GENTLE, World
+from tests.core.world import GENTLE, World, world
 
 WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "0"))
 EXAMPLES = 5000 if WORLDS >= 10_000 else WORLDS or 40
@@ -156,6 +156,28 @@ def test_the_jobs_named_as_started_first_start_in_every_way_and_need_the_rest(sh
             less = brute_force.least_ends(alone, policy, job.id)
             assert brute_force.starts(alone, policy, job.id) or (less and less[0] < change.by_milli), made.dump()
             assert not started_now(snapshot, policy).intersection(first), made.dump()
+
+
+# R78
+def test_a_requested_slice_is_waiting_work_like_a_job() -> None:
+    """Without the jobs alone, its claim pauses the job that would have to end."""
+    made = world(
+        """
+        pool t 1
+        a 0 of t, notebooks 0.5
+        b 0 of t, notebooks 0.5
+        c 0.5 of t, notebooks 0.5
+        b runs 1 of 1
+        b queues 1 of 0.5
+        c queues 1 of 0.25 fixed
+        c queues 1 of 0.125
+        a notebook 0.25
+        """
+    )
+    (explained,) = [found for job, found in waiting(made) if job.id == "b2"]
+    (change,) = of_kind(explained, ChangeKind.FREED)
+    assert isinstance(change, Change)
+    assert (change.ends, change.started_first) == (("b1",), ()), "the same job has to end without them, too"
 
 
 def started_now(snapshot: Snapshot, policy: Policy) -> set[str]:
