@@ -195,7 +195,7 @@ class _Walk:
                 yield f"{name} took the place of {loser.id} over from {other}: {own} {self._shares(own)}"
 
     def _compared(self, preemptor: str, victim: Job) -> list[tuple[str, str]]:
-        """Claimer and victim at every level below their common ancestor."""
+        """Preemptor and victim at every level below their common ancestor."""
         work = self.books.jobs.get(preemptor) or next(n for n in self.books.snapshot.notebooks if n.id == preemptor)
         own, other = self.books.levels(work.project), self.books.levels(victim.project)
         if len(own) != len(other):  # a project that is gone has no department any more

@@ -24,7 +24,6 @@ from jupyter_gpu_quota.core.reason_figures import (
 )
 from jupyter_gpu_quota.core.reasons import (
     RECORDS,
-    DeviceQuarantined,
     EnforcementTooWeak,
     OtherReason,
     OverShare,
@@ -120,10 +119,13 @@ def test_no_code_and_no_figure_has_an_old_name() -> None:
     assert not OLD_FIGURES.keys() & {name for kind in RECORDS.values() for name in figure_types(kind)}
 
 
-def test_an_old_figure_is_read_by_its_new_name() -> None:
-    new = DeviceQuarantined(project="a", pool="t", asked_milli=1, device="d", devices=1, workload="w", attempt=2)
-    pairs = [({"workload": "holder"}.get(name, name), value) for name, value in figure_pairs(new)]
-    assert reason_from("device_quarantined", pairs) == new
+@pytest.mark.parametrize(("old", "new"), OLD_FIGURES.items())
+def test_an_old_figure_is_read_by_its_new_name(old: str, new: str) -> None:
+    with_it = [example(code) for code in EVERY if new in dict(figure_pairs(example(code)))]
+    for reason in with_it:
+        pairs = [(old if name == new else name, value) for name, value in figure_pairs(reason)]
+        assert reason_from(code_of(reason), pairs) == reason
+    assert with_it
 
 
 @pytest.mark.parametrize(

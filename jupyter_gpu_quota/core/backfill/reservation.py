@@ -30,7 +30,7 @@ class BackfillReservation:
 
     @property
     def entitlement(self) -> Entitlement:
-        """That of its job, beside what its project uses at this point of the plan."""
+        """The entitlement of its job at the present use of its project."""
         return self.project.entitlement(self.queue.size)
 
     @property

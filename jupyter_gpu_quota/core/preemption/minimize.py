@@ -186,15 +186,16 @@ def _restore_moves(
     any_stays = False
     for number, preemption in enumerate(preemptions):
         for move in list(preemption.moves):
-            for beside in _alone_or_with_taken_over(pool, preemption):
-                if not all(_may_stay(pool, preemptions, number, (one,)) for one in beside):
+            for taken_over in _restored_with_move(pool, preemption):
+                if taken_over and not _may_stay(pool, preemptions, number, taken_over):
                     continue
-                if _fits_without(pool, preemptions, reserved, (move.victim, *beside), move.pieces):
+                if _fits_without(pool, preemptions, reserved, (move.victim, *taken_over), move.pieces):
                     pool.room_came_back = any_stays = True  # on the pieces reserved for the move
                     preemption.moves.remove(move)
                     pool.stopped.discard(move.victim.key)
                     insert_victim(pool, move.victim)
-                    restored.update(_put_back(pool, preemptions, number, (one,)) for one in beside)
+                    if taken_over:
+                        restored.add(_restore_together(pool, preemptions, number, taken_over))
                     break
     return any_stays
 
@@ -218,22 +219,25 @@ def _restore_victims(
             if not _may_stay(pool, preemptions, number, victims):
                 continue
             if _fits_without(pool, preemptions, reserved, victims):
-                restored.add(_put_back(pool, preemptions, number, victims))
+                restored.add(_restore_together(pool, preemptions, number, victims))
                 any_stays = True
     return any_stays
 
 
-def _alone_or_with_taken_over(pool: PoolState, preemption: Preemption) -> list[Victims]:
-    """What stays beside a move that is not needed: nothing, or all reservations that the claim has taken over.
+def _restored_with_move(pool: PoolState, preemption: Preemption) -> list[Victims]:
+    """The reservations to restore with a move: none, one that the claim took over, or all that it took from a project.
 
-    A claim has to use devices that it takes over (R26): where these alone require the move, neither is needed.
+    A claim has to use devices that it takes over (R26). If only these require the move, neither is needed.
     """
-    taken_over = tuple(one for one in preemption.victims if one.reserved and _is_queued(pool, one))
-    return [(), taken_over] if taken_over else [()]
+    taken_over = [one for one in preemption.victims if one.reserved and _is_queued(pool, one)]
+    found: list[Victims] = [(), *((one,) for one in taken_over)]
+    if len(taken_over) > 1 and len({one.project for one in taken_over}) == 1:
+        found.append(tuple(taken_over))
+    return found
 
 
-def _put_back(pool: PoolState, preemptions: Sequence[Preemption], number: int, victims: Victims) -> QuotaState:
-    """Take victims out of a preemption; they keep their devices. Returns their project."""
+def _restore_together(pool: PoolState, preemptions: Sequence[Preemption], number: int, victims: Victims) -> QuotaState:
+    """Restore victims of one project. Returns the project."""
     for victim in victims:
         preemptions[number].victims.remove(victim)
     restore(pool, victims)
@@ -296,7 +300,7 @@ def _keep_ranks_of(
 
 
 def _restart_for_next(further: Sequence[Victim]) -> None:
-    """Let an elastic job, of which the first claim takes nothing any more, restart for the next one."""
+    """Let the next claim that shrinks an elastic job name its restart. The first claim takes no rank of it."""
     first, *others = further
     first.restarting, first.first_shrink = False, None
     for part in others:

@@ -83,7 +83,7 @@ class SchedulingCycle:
             enqueue(self.pool, job)
 
     def _start_reserved(self, weakest: Entitlement) -> None:
-        """Start the jobs with reserved devices that can, the oldest claim first: room under a limit goes to that."""
+        """Start the jobs with reserved devices that can start, the oldest reservation first."""
         for victim in sorted(self.pool.reserved, key=lambda one: (one.started_at, one.id)):
             if self.claims.took_over and victim not in self.pool.reserved:
                 continue  # a job before it has lost reserved devices and has taken these over
@@ -118,7 +118,7 @@ class SchedulingCycle:
         self.builder.start(job, pieces, borrowed=borrowed, reason=reason)
 
     def _waits_for_limit(self, victim: Victim) -> bool:
-        """Whether a limit or a ceiling forbids a job with reserved devices to start while stopping work is still there.
+        """Whether a limit or user ceiling has no room for a job beside running and stopping work.
 
         Other claims do not count: their jobs have not started.
         """
@@ -129,10 +129,10 @@ class SchedulingCycle:
             if one.entitlement is not Entitlement.NOTEBOOK:
                 claims.append((one.project, one.user, one.request.size))
         for level in victim.project.levels:
-            there = [(user, size) for project, user, size in claims if level in project.levels]
-            if level.use + level.leaving - sum([size for _, size in there]) > level.ceiling:
+            at_level = [(user, size) for project, user, size in claims if level in project.levels]
+            if level.use + level.leaving - sum([size for _, size in at_level]) > level.ceiling:
                 return True
-            of_user = sum([size for user, size in there if user == victim.user])
+            of_user = sum([size for user, size in at_level if user == victim.user])
             if level.user_total(victim.user) - of_user > level.user_ceiling:
                 return True
         return False

@@ -94,32 +94,36 @@ def _more(pool: PoolState, job: Job, pieces: Iterable[Piece], *, within_guarante
 def _more_from_others(pool: PoolState, builder: PlanBuilder, job: Job, pieces: Sequence[Piece]) -> list[Piece]:
     """Pieces for further ranks within the project's guarantee, from what elastic jobs of others run with above theirs.
 
-    As many ranks as one search finds: for each of several steps all of these jobs would restart.
     Rule R50.
     """
     ranks, project = {piece.rank for piece in pieces}, pool.project(job.project)
-    most = min(job.ranks - len(ranks), (project.guarantee - project.use) // job.gpu_milli)
-    for count in range(most, 0, -1):
-        if not _may_use_more(project, job, count):
-            continue
+    more: list[Piece] = []
+    while len(ranks) < job.ranks and project.use + job.gpu_milli <= project.guarantee and _may_use_more(project, job):
         preemptor = Preemptor(
             id=job.id,
             project=project,
             user=job.user,
-            request=request_of(job, count),
+            request=request_of(job, 1),
             entitlement=Entitlement.GUARANTEE,
             priority=job.priority,
             preemptible=job.preemptible,
         )
+        mark = pool.ledger.mark()
         found = find_shrinks(pool, preemptor)
-        if found is not None and found.victims:
-            builder.shrink(found)
-            return [piece._replace(rank=max(ranks) + 1 + piece.rank) for piece in found.pieces]
-    return []
+        if found is None:
+            break
+        if not found.victims:  # it would wait for devices that other work leaves
+            pool.ledger.undo(mark)
+            project.remove(job.gpu_milli, job.user, fixed=not job.preemptible)
+            break
+        builder.shrink(found)
+        rank = max(ranks) + 1
+        more += [piece._replace(rank=rank) for piece in found.pieces]
+        ranks.add(rank)
+    return more
 
 
-def _may_use_more(project: QuotaState, job: Job, ranks: int = 1) -> bool:
-    milli = ranks * job.gpu_milli
-    fits_user = project.ceiling_test(milli)
-    fixed = job.preemptible or project.fixed_fits(milli)
-    return fixed and not project.at_limit(milli) and (fits_user is None or fits_user(job.user))
+def _may_use_more(project: QuotaState, job: Job) -> bool:
+    fits_user = project.ceiling_test(job.gpu_milli)
+    fixed = job.preemptible or project.fixed_fits(job.gpu_milli)
+    return fixed and not project.at_limit(job.gpu_milli) and (fits_user is None or fits_user(job.user))

@@ -92,7 +92,32 @@ def test_growth_within_the_quota_shrinks_what_elastic_jobs_of_others_have_above_
         ("pause", "b1", "shrunk"), ("reserve", "b1", "shrunk"), ("pause", "a1", "grown"), ("reserve", "a1", "grown"),
     ]  # fmt: skip
     made.settle()
+    assert (ranks(made, "a1"), ranks(made, "b1")) == (2, 2)
+    made.now += 10 * GENTLE.grace_s * 1000
+    made.settle()
     assert (ranks(made, "a1"), ranks(made, "b1")) == (3, 1), "a has its quota, and not more of what is b's"
+
+
+# R50
+def test_growth_within_the_quota_takes_a_rank_of_each_elastic_job_of_others_at_once() -> None:
+    made = world(
+        "pool t 6\na 4 of t\nb 1 of t\nb runs 2 of 1 ranks 1-2 held 2\na runs 1 of 1 ranks 1-4 held 1\nb runs 1 of 1"
+    )
+    made.tick()
+    made.settle()
+    assert (ranks(made, "a1"), ranks(made, "b1"), ranks(made, "b2")) == (3, 1, 1)
+
+
+# R50
+def test_growth_takes_no_rank_where_devices_are_being_left() -> None:
+    made = world(
+        "pool t 5\na 3 of t\nb 1 of t\nc 1 of t\na runs 1 of 1 ranks 1-4 held 1\n"
+        "b runs 1 of 1 ranks 1-3 held 2\nc runs 1 of 2"
+    )
+    made.cancel("c1")
+    assert [one for one in said(made.tick()) if one[1] == "b1"] == []
+    made.settle()
+    assert (ranks(made, "a1"), ranks(made, "b1")) == (3, 2)
 
 
 # R50

@@ -110,11 +110,25 @@ class TestClaimInProgress:
 
 
 # R12
-def test_a_claim_starts_beside_stopping_work_under_its_limit_whatever_other_claims_wait_for() -> None:
-    made = world("pool t 6\na 3 of t, limit 3\na runs 3 of 1 priority 30\na queues 1 priority 70")
+def test_a_claim_starts_beside_stopping_work_whatever_other_claims_wait_for() -> None:
+    made = world("pool t 6\na 3 of t, limit 3\na runs 3 of 1 priority 30")
     made.drain_ticks = 3
+    made.submit("a", 1000, id="z", priority=70)
     made.tick()
-    made.submit("a", 1000, priority=70)
+    made.submit("a", 1000, id="b", priority=70)
     made.tick()
     assert made.tick().actions == ()
-    assert [one.workload for one in made.tick().actions if isinstance(one, Start)] == ["a4"], "the oldest claim"
+    assert [one.workload for one in made.tick().actions if isinstance(one, Start)] == ["z"], "the oldest claim"
+    assert [one.workload for one in made.tick().actions if isinstance(one, Start)] == ["b"]
+
+
+# R12
+def test_a_claim_waits_for_stopping_work_of_its_user_where_the_ceiling_was_lowered() -> None:
+    made = world("pool t 4\na 3 of t, limit per user 4\nb 1 of t\na runs 3 of 1 priority 30\nb runs 1 of 1")
+    made.drain_ticks = 3
+    made.submit("a", 1000, id="z", priority=70)
+    made.tick()
+    made.project("a", "t", training_milli=3000, user_jobs_milli=3000)
+    made.end("b1")
+    assert [made.tick().actions, made.tick().actions] == [(), ()], "a device is free"
+    assert [one.workload for one in made.tick().actions if isinstance(one, Start)] == ["z"]

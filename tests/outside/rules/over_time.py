@@ -68,8 +68,8 @@ class Watch:
         for one in step.giving():
             if one.workload in new:
                 self.given_reserved[one.workload] = any(part.device in reserved for part in one.placements)
-        claims = [one for one in step.claims if one.preemptor in new]
-        self.given_from |= {one.preemptor: {job.id for job in one.evicted} for one in claims}
+        evicted = {one.preemptor: {job.id for job in one.evicted} for one in step.claims}
+        self.given_from |= {name: evicted.get(name, set()) for name in new}
 
     # --- P7 ---------------------------------------------------------------------------------------------------------
     def _preemptors_start(self, step: Step) -> Found:

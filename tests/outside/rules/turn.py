@@ -46,11 +46,18 @@ def _own_order(step: Step, action: Action, job: Job) -> Found:
         at_once = action.kind in STARTS or not other.preemptible
         admitted = (admits_now if at_once else admits)(other, step.after, ledger)
         if same and ranked and admitted and fits_beside_notebooks(other, room, step.after):
+            if _has_lost_its_start(step, other):
+                continue
             yield (
                 "R23",
                 f"{job.id} ({job.priority}) gets devices before {other.id} ({other.priority}), which fits there",
             )
             return
+
+
+def _has_lost_its_start(step: Step, other: Job) -> bool:
+    """Whether a job fitted on free devices before the plan; a claim may have them now, so that a victim stays (R43)."""
+    return fits_beside_notebooks(other, free_now(step.before, other.pool), step.before)
 
 
 def _could_claim(step: Step, other: Job, job: Job) -> bool:
@@ -75,9 +82,10 @@ def _better_class(step: Step, action: Action, job: Job) -> Found:
     kept = step.backfill.get(job.pool)
     if kept is not None:
         take(room, kept.placements)
-    at_its_turn, after = step.before_start.get(job.id, step.ledger).use(job.pool), step.ledger.use(job.pool)
+    at_its_turn = step.before_start.get(job.id, step.ledger).use(job.pool)
     for other in _waiting(step, job):
-        if at_its_turn.get(other.project, 0) > after.get(other.project, 0):
+        share = max(step.in_force(job.pool).most(other.project), step.shares(job.pool).fair.get(other.project, 0))
+        if at_its_turn.get(other.project, 0) + other.milli > share:
             continue  # only a later claim of the plan, for a job of that project, brought it below its share
         fair = surely_within_guarantee(step, other) or (other.preemptible and within_fair(step, other))
         fair = fair and (_quotas_fit(step, job.pool) or within_division(step, other))
@@ -95,11 +103,10 @@ def _quotas_fit(step: Step, pool: str) -> bool:
 
 
 def _is_backfilled(step: Step, action: Action, job: Job) -> bool:
-    """Whether it starts on reserved devices, where R30 decides; without the record, whether it may."""
-    kept = step.backfill.get(job.pool) or step.before.backfill.get(job.pool)
-    return kept is not None and bool(
-        {one.device for one in kept.placements} & {one.device for one in action.placements}
-    )
+    """Whether it gets devices that are reserved, or were before the plan: R30 decides there."""
+    kept = step.backfill.get(job.pool), step.before.backfill.get(job.pool)
+    reserved = {part.device for one in kept if one is not None for part in one.placements}
+    return any(one.device in reserved for one in action.placements)
 
 
 def _waiting(step: Step, job: Job) -> list[Job]:

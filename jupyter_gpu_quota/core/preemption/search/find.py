@@ -81,7 +81,7 @@ def _scopes(pool: PoolState, preemptor: Preemptor) -> Iterator[Preemptor]:
 
 
 def find_shrinks(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
-    """Find room for ranks of an elastic job within its project's guarantee by shrinking elastic jobs of others alone.
+    """Find room for a rank of an elastic job within its project's guarantee by shrinking elastic jobs of others alone.
 
     If found, the pool is changed as by :func:`find_preemption`.
     """
