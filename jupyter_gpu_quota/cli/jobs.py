@@ -201,6 +201,9 @@ def _job_facts(job: JobDetail, start: str | None) -> list[tuple[str, object]]:
     ]
 
 
+WAITS_FOR_LOG = "has not started yet; logs -f waits for it"
+
+
 @click.command()
 @JOB
 @click.option("-f", "--follow", is_flag=True, help="Follow until the job ends; exit code 0 if it succeeded, else 1.")
@@ -216,8 +219,9 @@ def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int, 
     if not follow:
         text = _log_text(client, id, attempt, rank, tail)
         click.echo(text, nl=False)
-        if not text and not client.job(id).attempt:
-            print_stderr(f"Job {id} has not started yet; logs -f waits for it.")
+        if not text and not (job := client.job(id)).attempt:
+            has_ended = job.state in FINAL
+            print_stderr(f"Job {id} {'never started: it is ' + job.state if has_ended else WAITS_FOR_LOG}.")
         return
     try:
         for text in client.follow_logs(id, attempt=attempt, rank=rank, tail=tail):

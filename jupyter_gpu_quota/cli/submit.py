@@ -42,10 +42,16 @@ def parse_events(ctx: click.Context, parameter: click.Parameter, text: str | Non
 
 
 class Submission(click.Command):
-    """Names the separator where an option of the job's command was taken for one of ``submit``."""
+    """Names the separator where a word or an option was taken for one of the job's command, or the reverse."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
+        if "--" in given:
+            found, _, _ = self.make_parser(ctx).parse_args(given[: given.index("--")])
+            words = found.get("command")
+            if isinstance(words, tuple) and words:
+                advice = "the job's command stands after it, and an option with a space in quotes"
+                raise click.UsageError(f"{words[0]!r:.40} stands before --: {advice}.", ctx)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

@@ -101,10 +101,13 @@ def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
         return f"; the bracket that opens on line {opened.line + 1} is not closed, or a comma is missing"
     if any(words in problem for words in _MISALIGNED):
         indent = len(written) - len(written.lstrip())
+        if MAPPING_IN_LINE.search(written):
+            return "; a line has one key with ': '; put a second one below it, indented, or between { and }"
         return f"; look whether its indentation, {indent}, is right, here and just above, and for keys without ': '"
     return ""
 
 
+MAPPING_IN_LINE = re.compile(r"^\s*(?:- )?[\w.-]+: +[\w.-]+: ")
 _MISALIGNED = ("mapping values are not allowed", "did not find expected key", "did not find expected '-'")
 
 

@@ -283,10 +283,17 @@ def test_a_change_that_changes_nothing_is_reported(world: World) -> None:
     assert run("release", "J1").stderr == "nothing was changed: J1 queued\n"
 
 
-def test_the_empty_log_of_a_waiting_job_is_explained(world: World) -> None:
-    world.jobs = {"J1": job_view("J1", attempt=0)}
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("queued", "Job J1 has not started yet; logs -f waits for it.\n"),
+        ("cancelled", "Job J1 never started: it is cancelled.\n"),
+    ],
+)
+def test_the_empty_log_of_a_job_that_has_not_started_is_explained(world: World, state: str, expected: str) -> None:
+    world.jobs = {"J1": job_view("J1", attempt=0, state=state)}
     done = run("logs", "J1")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "Job J1 has not started yet; logs -f waits for it.\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", expected)
 
 
 def test_outputs_are_removed(world: World, tmp_path: Path) -> None:

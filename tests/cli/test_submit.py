@@ -361,3 +361,9 @@ def test_an_unknown_option_names_the_separator(world: World, words: list[str], i
     assert done.exit_code == 2
     assert "No such option" in done.stderr
     assert ("write -- before the job's command" in " ".join(done.stderr.split())) == is_advised
+
+
+def test_a_word_before_the_separator_is_refused(world: World) -> None:
+    done = run("submit", "--gpu", "2", "GiB", "--", "python", "train.py")
+    assert done.exit_code == 2 and not [path for method, path, _, _ in world.seen if method == "POST"]
+    assert "'GiB' stands before --" in " ".join(done.stderr.split())

@@ -162,6 +162,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param("a:\n\tb: 1", 2, "a tab indents this line", id="a tab"),
         pytest.param("a:\n  - b: 1\n   c: 2", 3, "look whether its indentation, 3, is right", id="one space too few"),
         pytest.param("a:\n  - b: 1\n     c: 2", 3, "look whether its indentation, 5, is right", id="one too many"),
+        pytest.param("pools: big: x", 1, "a line has one key with ': '", id="two keys on one line"),
         pytest.param("a: {b: [1, 2}\nc: 1", 1, "bracket that opens on line 1 is not closed", id="an open bracket"),
         pytest.param("a: b\n\x00", 2, "U+0000", id="a null character"),
         pytest.param("a: \ud800", 1, "U+D800", id="half a character"),

@@ -82,13 +82,13 @@ def _refuse_too_large_for_pool(
     if whole > most:
         sentence = (
             f"{text} GPU can never start in the pool {pool}: it needs {counted(whole, 'device')}{kind} on one node, "
-            f"and no node has more than {most}."
+            f"and no node has more than {most}. Ask for at most {most}, or for several nodes (--nodes)."
         )
         raise Refused(409, "never_fits", sentence)
     room = sum(count // whole * max(1, WHOLE_DEVICE // gang.gpu_milli) for count in on_nodes.values())
     if gang.least > room:
         sentence = (
             f"{counted(gang.least, 'rank')} of {gpu_text(gang.gpu_milli)} GPU can never start together in the pool"
-            f" {pool}: empty, it has room for {room} of them{kind}. Ask for less, or for fewer with min_nodes."
+            f" {pool}: empty, it has room for {room} of them{kind}. Ask for less, or for a lower minimum (--min-nodes)."
         )
         raise Refused(409, "never_fits", sentence)

@@ -98,7 +98,10 @@ def project_of(asked: str | None, person: Person) -> str:
 
 def _own_projects(person: Person) -> str:
     if not person.roles:
-        return "no project of the quota file has them as a member; ask an admin to add them to one."
+        return (
+            "no project of the quota file has them as a member. An admin adds them to the members of a project, or to "
+            "a group of the hub that a project names (page /hub/admin)."
+        )
     return f"name one of {', '.join(sorted(person.roles))}."
 
 

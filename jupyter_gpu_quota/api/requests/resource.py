@@ -111,7 +111,10 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         await self.services.store_view.refresh_if_stale()
         self.person = await self._slice_owner(route) or await self.services.people.identify(self)
         if self.person is None:
-            advice = "This needs a token (header Authorization: token ...), or a login with its _xsrf token."
+            advice = (
+                "This needs a token of the hub's page /hub/token (--token or JUPYTERHUB_API_TOKEN on the command line, "
+                "the header Authorization: token ... in REST), or a login with its _xsrf token."
+            )
             if self.hub_auth.get_token(self, in_cookie=False):
                 advice = "The hub does not know this token; get a new one from the hub's page /hub/token."
             raise Refused(401, "not_authenticated", advice, {"WWW-Authenticate": "Bearer"})
