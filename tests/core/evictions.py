@@ -261,17 +261,35 @@ class _Walk:
                 if (own, other) in seen or other not in self.guarantee or self._is_within(preemptor, own, self.rounded):
                     continue
                 seen.add((own, other))
-                if (own, other) == pairs[0] and not self._is_balanced(own, other):
+                if (own, other) == pairs[0] and not self._is_balanced(
+                    own, other, self._left_to_others(preemptor, other)
+                ):
                     yield f"{preemptor.id} leaves {own} further above its quota by weight than {other}"
                 if back := self._claims_back(other) or self._fits_the_quota(preemptor, other):
                     yield f"{preemptor.id} brings {other} below its quota, and {back} could claim it back"
 
-    def _is_balanced(self, own: str, other: str) -> bool:
+    def _left_to_others(self, preemptor: Job, key: str) -> int:
+        """The ranks of elastic victims that other claims have got: of these a plan names the first only (R43)."""
+        placed = {one.workload: one.placements for one in self.actions if isinstance(one, Reserve)}
+        mine = {part.device for part in placed.get(preemptor.id, ())}
+        others = {part.device for name in placed.keys() - self.again - {preemptor.id} for part in placed[name]}
+        milli = 0
+        for victim in self.victims[preemptor.id]:
+            if victim.id not in self.again or key not in self.books.levels(victim.project):
+                continue
+            kept = Counter(part.device for part in placed.get(victim.id, ()))
+            for part in self.books.snapshot.allocations:
+                if part.workload == victim.id:
+                    kept[part.device] -= 1
+                    milli += part.gpu_milli if kept[part.device] < 0 and part.device in others - mine else 0
+        return milli
+
+    def _is_balanced(self, own: str, other: str, left_milli: int) -> bool:
         mine, theirs = self.books.amounts[own], self.books.amounts[other]
         if self.books.priority[own] != self.books.priority[other] or not theirs.weight:
             return True
         above = (self.use[own] - self.guarantee[own]) / mine.weight if mine.weight else Fraction(1 << 60)
-        return above <= (self.use[other] - self.guarantee[other]) / theirs.weight + self.rounded
+        return above <= (self.use[other] + left_milli - self.guarantee[other]) / theirs.weight + self.rounded
 
     def _claims_back(self, key: str) -> str | None:
         if self.use[key] >= self.guarantee[key]:
