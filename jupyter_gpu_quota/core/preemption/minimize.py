@@ -339,8 +339,9 @@ def _without_rank(victim: Victim, rank: int) -> Victim:
 def _count_restored(project: QuotaState, size: int, preemptions: Sequence[Preemption], number: int) -> None:
     """Count what a victim of one preemption uses, for the claims behind that."""
     for other in preemptions[number + 1 :]:
-        if project.name in other.used:
-            other.used[project.name] += size
+        for level in project.levels:
+            if level.key in other.used:
+                other.used[level.key] += size
     for other in _depending_on(project, preemptions[number:]):
         other.slack_milli -= size
 
@@ -381,44 +382,49 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
     if preemptor.entitlement is Entitlement.GUARANTEE:
         if all(level.use + size <= level.guarantee for level in levels):
             return True
-        at_its_turn = preemption.used[preemptor.project.name] + preemptor.request.size + (size if turn > 0 else 0)
-        return preemptor.project.parent is None and at_its_turn <= preemptor.project.guarantee
+        more = preemptor.request.size + (size if turn > 0 else 0)
+        return all(preemption.used[level.key] + more <= level.guarantee for level in levels)
     if any(victim.project is not preemptor.project for victim in preemption.victims):
         return _keeps_fair_share(preemption, size, turn)
-    if not _would_enter(preemption, size, turn):
-        return False
-    departments = (level for level in levels if level.is_department)
-    return all(level.use + size <= max(level.use_before_plan, level.entitled) for level in departments)
+    return all(_would_enter(preemption, level, size, turn) for level in levels)
 
 
-def _would_enter(preemption: Preemption, size: int, turn: int) -> bool:
+def _would_enter(preemption: Preemption, level: QuotaState, size: int, turn: int) -> bool:
     """Whether a claim with victims in its own project only would be legal at its turn, whatever came behind it."""
-    project = preemption.preemptor.project
-    used = preemption.used[project.name] + (size if turn > 0 else 0)
+    used = preemption.used[level.key] + (size if turn > 0 else 0)
     lost = sum(victim.size for victim in preemption.victims) - (0 if turn else size)
     without_aside = used - preemption.set_aside_milli
     total = without_aside + preemption.preemptor.request.size - lost
     before = without_aside if lost else used  # without victims it gets what was set aside
-    return total <= max(0 if preemption.moves else before, project.entitled)
+    return total <= max(0 if preemption.moves else before, level.entitled)
 
 
 def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:
     """Whether a preemptor with victims in other projects stays within its fair share, and reverses no imbalance.
 
-    Without departments only. The use before its claim includes all work that left for it or for later claims.
+    The use before its claim includes all work that left for it or for later claims.
     """
     project, lost = preemption.preemptor.project, Counter[QuotaState]()
     for victim in preemption.victims:
-        lost[victim.project] += victim.size
-    total = preemption.used[project.name] + preemption.preemptor.request.size + (size if turn > 0 else 0)
-    if project.parent is not None or total > project.entitled:
-        return False
-    above = total - lost.pop(project, 0) + (0 if turn else size) - project.guarantee
+        for level in victim.project.levels:
+            lost[level] += victim.size
+    outside = any(victim.project.parent is not project.parent for victim in preemption.victims)
+    more = preemption.preemptor.request.size + (size if turn > 0 else 0)
+    for level in project.levels if outside else (project,):
+        if preemption.used[level.key] + more > level.entitled:
+            return False
+    kept = 0 if turn else size
     return all(
-        above * other.weight <= (preemption.used[other.name] - milli - other.guarantee) * project.weight
-        for other, milli in lost.items()
-        if other.weight and other.priority == project.priority
+        (preemption.used[own.key] + more - lost[own] + kept - own.guarantee) * other.weight
+        <= (preemption.used[other.key] - lost[other] - other.guarantee) * own.weight
+        for own, other in {_compared(project, victim.project) for victim in preemption.victims}
+        if own is not other and other.weight and other.priority == own.priority
     )
+
+
+def _compared(own: QuotaState, other: QuotaState) -> tuple[QuotaState, QuotaState]:
+    """The two levels just below the common ancestor of two projects (R35)."""
+    return (own, other) if own.parent is other.parent else (own.levels[-1], other.levels[-1])
 
 
 def _depending_on(project: QuotaState, preemptions: Sequence[Preemption]) -> list[Preemption]:

@@ -27,7 +27,7 @@ class Preemption:
     moves: list[Move] = field(default_factory=list)
     borrowed: bool = False
     used: dict[str, int] = field(default_factory=dict)
-    """The use of each project concerned before the preemption, by name."""
+    """The use of each project concerned, and of its department, before the preemption, by key."""
     set_aside_milli: int = 0
     """The milli-GPU that earlier jobs of its project, above the fair share, have lost while the plan is minimized."""
     slack_milli: int = NO_LIMIT

@@ -50,7 +50,7 @@ def _demand_of(department: QuotaState, children_milli: int) -> int:
 def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], amount: int, firm: int) -> None:
     claims = [
         Claim(
-            name=_key(one),
+            name=one.key,
             quota_milli=one.quota,
             wanted_milli=wants,
             weight=one.weight,
@@ -63,10 +63,5 @@ def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], 
     ]
     shares = divide(claims, amount, firm_milli=firm, history_milli=pool.policy.history.k_milli)
     for one in rows:
-        share = shares[_key(one)]
+        share = shares[one.key]
         one.guarantee, one.fair = share.guarantee_milli, share.fair_milli
-
-
-def _key(one: QuotaState) -> str:
-    """A key that differs between a project and a department of one name; remainders go by it."""
-    return f"{one.name}/" if one.is_department else one.name

@@ -194,6 +194,11 @@ class QuotaState:
         return self.fair if self.fair > self.guarantee else self.guarantee
 
     @property
+    def key(self) -> str:
+        """A key that differs between a project and a department of one name; remainders go by it."""
+        return f"{self.name}/" if self.is_department else self.name
+
+    @property
     def has_user_ceiling(self) -> bool:
         """Whether there is a ceiling for each user, here or above."""
         parent = self.parent

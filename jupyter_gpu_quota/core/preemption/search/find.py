@@ -133,7 +133,7 @@ class _Search:
             return None
         self.pool.room_came_back |= self.attempt.is_limited  # the limit kept free room from the preemptor
         concerned = (self.preemptor.project, *(victim.project for victim in found.victims))
-        found.used = {project.name: project.use for project in concerned}
+        found.used = {level.key: level.use for project in concerned for level in project.levels}
         self._apply_to_pool(found)
         return found
 
