@@ -106,7 +106,7 @@ def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: Kn
     placed = [replace(device, pool=file.pool_of(device)) for device in devices]
     refusals = arithmetic_of_file(file, placed, int(time.time() * 1000)).refusals
     if refusals:
-        advice = "lower a quota or add devices; or apply it with --accept-overcommit"
+        advice = "correct a selector, lower a quota or add devices; or apply it with --accept-overcommit"
         return fail("quota file", f"{path}: {' '.join(refusals)}", advice)
     if not placed:
         why = "" if known.whole else f"; {UNKNOWN}"
