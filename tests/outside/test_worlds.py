@@ -106,6 +106,7 @@ FIXED = (
     ("patience", 812308107),
     ("plain", 571001472),
     ("priorities", 14982849),
+    ("priorities", 268299130),
     ("priorities", 604039150),
     ("protected", 525281234),
     ("protected", 904528711),

@@ -26,13 +26,14 @@ def set_aside(pool: PoolState, preemption: Preemption) -> None:
 def take_place(pool: PoolState, lost: Preemption, claims: list[Preemption], reserved: Amounts) -> Preemption:
     """Let a job that has lost its devices have the claim, or the room, of a job of its project with lower priority.
 
-    A claim with victims is legal for an equal job; without any its room is for whatever fits. Returns the one that has
-    no devices then, which is no claim any more.
+    A claim with victims is legal for an equal job; without any its room is for whatever fits. The job that has the
+    backfill reservation keeps its room. Returns the one that has no devices then, which is no claim any more.
     """
     mine = lost.preemptor
     if lost.starts:
         return lost
-    of_project = (one for one in claims if one.preemptor.project is mine.project)
+    holder = "" if pool.backfill is None else pool.backfill.workload
+    of_project = (one for one in claims if one.preemptor.project is mine.project and one.preemptor.id != holder)
     behind = [one for one in of_project if one.preemptor.priority < mine.priority and _could_claim(mine, one)]
     for last in sorted(behind, key=lambda one: one.preemptor.priority):
         if last.preemptor.request == mine.request:

@@ -199,6 +199,22 @@ MUTANTS = (
         edit("scheduling/job_service.py:JobService._search", "not self.backfill.holds(one.queue)", "True"),
     ),
     mutant(
+        "other claims count as use where a claim starts",
+        edit("scheduling/cycle.py:SchedulingCycle._waits_for_limit", "one is not victim", "False"),
+    ),
+    mutant(
+        "the newest claim starts first",
+        edit(
+            "scheduling/cycle.py:SchedulingCycle._start_reserved",
+            "(one.started_at, one.id)",
+            "(-one.started_at, one.id)",
+        ),
+    ),
+    mutant(
+        "a move and the reservation that requires it are restored apart",
+        edit("preemption/minimize.py:_restored_with_move", "[(), *((one,) for one in taken_over)]", "[()]"),
+    ),
+    mutant(
         "a project is guaranteed more than its department",
         edit(
             "queue/division.py:divide_pool",
