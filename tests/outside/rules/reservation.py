@@ -429,9 +429,11 @@ def _better_right(step: Step, job: Job, holder: Job, *, certain: bool = False) -
     """R32: a reservation above fair share lets in a job within its fair share, of no more past use.
 
     ``certain``: it is above, whether a notebook that waits is counted as booked or not, and also after the plan.
+    Otherwise it is enough that the job was within its fair share at its turn, before other starts of its project.
     """
     above = not within_fair(step, holder) if certain else _may_be_above_fair(step, holder)
-    return above and within_fair(step, job) and past(step, job) <= past(step, holder)
+    within = within_fair(step, job) or (not certain and was_within_fair(step, job))
+    return above and within and past(step, job) <= past(step, holder)
 
 
 def within_guarantee(step: Step, job: Job) -> bool:

@@ -121,7 +121,7 @@ def _room(step: Step, claim: Claim, job: Job) -> Room:
     holders = {one.workload for one in step.before.backfill.values()}
     later = [name for name, one in {**step.reserving, **step.started}.items() if _takes_the_rest(step, one)]
     behind = {name for name in later if _is_behind(step, name, job)} - holders
-    if may_have_been_bound(step, job):
+    if may_have_been_bound(step, job) or job.runs:  # what runs grows after all other work was served (R49)
         behind -= step.started.keys()
     losing = {victim.project for victim in claim.evicted}  # their use with what starts is what makes the claim legal
     behind -= {name for name in step.started if name in step.before.jobs and step.before.jobs[name].project in losing}
