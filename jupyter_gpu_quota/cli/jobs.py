@@ -201,9 +201,6 @@ def _job_facts(job: JobDetail, start: str | None) -> list[tuple[str, object]]:
     ]
 
 
-WAITS_FOR_LOG = "has not started yet; logs -f waits for it"
-
-
 @click.command()
 @JOB
 @click.option("-f", "--follow", is_flag=True, help="Follow until the job ends; exit code 0 if it succeeded, else 1.")
@@ -220,8 +217,8 @@ def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int, 
         text = _log_text(client, id, attempt, rank, tail)
         click.echo(text, nl=False)
         if not text and not (job := client.job(id)).attempt:
-            has_ended = job.state in FINAL
-            print_stderr(f"Job {id} {'never started: it is ' + job.state if has_ended else WAITS_FOR_LOG}.")
+            why = f"never started ({job.state})" if job.state in FINAL else "has not started yet; logs -f waits for it"
+            print_stderr(f"Job {id} {why}.")
         return
     try:
         for text in client.follow_logs(id, attempt=attempt, rank=rank, tail=tail):

@@ -50,7 +50,7 @@ class Submission(click.Command):
             found, _, _ = self.make_parser(ctx).parse_args(given[: given.index("--")])
             words = found.get("command")
             if isinstance(words, tuple) and words:
-                advice = "the job's command stands after it, and an option with a space in quotes"
+                advice = "the job's command stands after it, and a value with a space in quotes"
                 raise click.UsageError(f"{words[0]!r:.40} stands before --: {advice}.", ctx)
         try:
             return super().parse_args(ctx, args)

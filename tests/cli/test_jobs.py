@@ -287,7 +287,7 @@ def test_a_change_that_changes_nothing_is_reported(world: World) -> None:
     ("state", "expected"),
     [
         ("queued", "Job J1 has not started yet; logs -f waits for it.\n"),
-        ("cancelled", "Job J1 never started: it is cancelled.\n"),
+        ("cancelled", "Job J1 never started (cancelled).\n"),
     ],
 )
 def test_the_empty_log_of_a_job_that_has_not_started_is_explained(world: World, state: str, expected: str) -> None:
