@@ -361,27 +361,27 @@ def divide_slowly(
 ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
     """Section 2, by repeated small steps. ``fixed``: what runs and may not be preempted.
 
-    Section 6: what of that is above a quota drains: until it has ended it is its owner's alone.
+    Section 6: what of that is above a quota drains: until it has ended it is the least that its owner gets of the rest.
     """
     quota = {name: Fraction(row.training_milli) for name, row in amounts.items()}
     kept = {name: Fraction((fixed or {}).get(name, 0)) for name in amounts}
     drains = {name: max(Fraction(0), kept[name] - quota[name]) for name in amounts}
-    wants = {name: max(Fraction(0), wanted[name] - drains[name]) for name in amounts}
-    amount, firm = (max(Fraction(0), part - sum(drains.values())) for part in (amount, firm))
-    first = {name: min(quota[name], wants[name]) for name in amounts}
+    firm = max(Fraction(0), firm - sum(drains.values()))
+    first = {name: min(quota[name], Fraction(wanted[name])) for name in amounts}
     guarantee = dict(quota)
     if sum(first.values()) > firm:
         floor = {name: min(first[name], kept[name]) for name in amounts}
         got = _in_proportion(first, floor, quota, priority, firm)
         first, guarantee = got, got
     weights = {name: row.weight for name, row in amounts.items()}
-    open_names = {name: wants[name] - first[name] for name in amounts}
-    rest = amount - sum(first.values())
-    extra = _levels({n: open_names[n] for n in amounts if weights[n]}, weights, priority, rest, past or {}, k)
-    rest -= sum(extra.values())
-    zero = dict.fromkeys(amounts, 0)
-    extra |= _levels({n: open_names[n] for n in amounts if not weights[n]}, dict.fromkeys(amounts, 1), zero, rest)
-    return guarantee, {name: first[name] + extra[name] + drains[name] for name in amounts}
+    more = {name: wanted[name] - first[name] for name in amounts}
+    rest = amount - sum(first.values()) - sum(drains.values())
+    weighted = {name: more[name] for name in amounts if weights[name]}
+    extra = _levels(weighted, weights, priority, rest, drains, past or {}, k)
+    rest -= sum(extra[name] - drains[name] for name in extra)
+    others = {name: more[name] for name in amounts if not weights[name]}
+    extra |= _levels(others, dict.fromkeys(amounts, 1), dict.fromkeys(amounts, 0), rest, drains)
+    return guarantee, {name: first[name] + extra[name] for name in amounts}
 
 
 def _in_proportion(
@@ -413,20 +413,28 @@ def _levels(
     weights: dict[str, int],
     priority: dict[str, int],
     amount: Fraction,
+    floors: Mapping[str, Fraction],
     past: Mapping[str, int] | None = None,
     k: Fraction = Fraction(0),
 ) -> dict[str, Fraction]:
+    """Divide the amount beside the floors. All rise by their parts; what somebody gets below its floor is its own."""
     given = dict.fromkeys(ceilings, Fraction(0))
     for level in sorted({priority[name] for name in ceilings}, reverse=True):
         names = [name for name in ceilings if priority[name] == level and weights[name]]
         while amount > 0 and (hungry := [name for name in names if given[name] < ceilings[name]]):
             parts = _parts({name: weights[name] for name in hungry}, past or {}, k)
-            steps = [(ceilings[name] - given[name]) / part for name, part in parts.items() if part]
-            step = min(amount / sum(parts.values()), *steps)
+            below = {name for name in hungry if given[name] < floors[name]}
+            steps = [
+                ((floors if name in below else ceilings)[name] - given[name]) / part
+                for name, part in parts.items()
+                if part
+            ]
+            cost = sum(part for name, part in parts.items() if name not in below)
+            step = min([amount / cost, *steps] if cost else steps)
             for name, part in parts.items():
                 given[name] += step * part
-            amount -= step * sum(parts.values())
-    return given
+            amount -= step * cost
+    return {name: max(floors[name], milli) for name, milli in given.items()}
 
 
 def _parts(weights: dict[str, int], past: Mapping[str, int], k: Fraction) -> dict[str, Fraction]:

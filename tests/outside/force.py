@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .model import WHOLE, Owner, State, total
-from .shares import notebooks_milli
+from .model import WHOLE, Owner, State
+from .shares import fixed_milli, notebooks_milli
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class InForce:
 
     @property
     def certain(self) -> bool:
-        """Whether they are known exactly, and fair shares, too: R14 does not say how such work counts."""
-        return self.least_of == self.most_of and not self.excess
+        """Whether they are known exactly, and fair shares, too."""
+        return self.least_of == self.most_of
 
     def least(self, project: str) -> int:
         return self.least_of.get(project, 0)
@@ -42,7 +42,8 @@ def in_force(state: State, pool: str) -> InForce:
     above = {name: one.of(pool).training for name, one in policy.departments.items()}
     for name, one in policy.projects.items():
         most[name] = min(most[name], above.get(one.department or "", most[name]))
-    fixed = _fixed(state, pool)
+    names = {*most, *(job.project for job in state.in_pool(pool))}
+    fixed = {name: fixed_milli(policy.project(name), state, pool) for name in names}
     excess = sum(max(0, milli - most.get(name, 0)) for name, milli in fixed.items())
     capacity = _whole_devices(state, pool) - excess
     fit = all(sum(most[one.name] for one in _members(state, name)) <= milli for name, milli in above.items())
@@ -55,16 +56,6 @@ def in_force(state: State, pool: str) -> InForce:
     below = {name: max(min(most[name], fixed.get(name, 0)), milli - lost) for name, milli in least.items()}
     least_above = {name: max(0, milli - lost) for name, milli in departments.items()}
     return InForce(below, most, least_above, excess)
-
-
-def _fixed(state: State, pool: str) -> dict[str, int]:
-    """What each project has of the capacity that may not be preempted."""
-    devices = {one.id for one in state.healthy(pool)}
-    found: dict[str, int] = {}
-    for job in (one for one in state.in_pool(pool) if not one.preemptible):
-        here = [one for one in state.held.get(job.id, ()) if one.device in devices]
-        found[job.project] = found.get(job.project, 0) + total(here)
-    return found
 
 
 def _whole_devices(state: State, pool: str) -> int:

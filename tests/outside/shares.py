@@ -20,6 +20,13 @@ class Wish(NamedTuple):
     weight: int
     priority: int
     past: int = 0
+    fixed: int = 0
+    """What it has of the capacity that may not be preempted."""
+
+    @property
+    def floor(self) -> int:
+        """The least that it gets beside its quota (R66)."""
+        return max(0, self.fixed - self.quota)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,20 @@ def _k(state: State) -> Fraction:
 
 def _wish(owner: Owner, wanted: int, state: State, pool: str) -> Wish:
     amounts = owner.of(pool)
-    return Wish(owner.name, amounts.training, wanted, amounts.weight, owner.priority, past_use(owner, state, pool))
+    past, fixed = past_use(owner, state, pool), fixed_milli(owner, state, pool)
+    return Wish(owner.name, amounts.training, wanted, amounts.weight, owner.priority, past, fixed)
+
+
+def fixed_milli(owner: Owner, state: State, pool: str) -> int:
+    """What a project, or all projects of a department, have of the capacity that may not be preempted."""
+    devices = {one.id for one in state.healthy(pool)}
+    jobs = [one for one in state.in_pool(pool) if not one.preemptible and _belongs(one.project, owner, state)]
+    return sum(part.gpu_milli for job in jobs for part in state.held.get(job.id, ()) if part.device in devices)
+
+
+def _belongs(project: str, owner: Owner, state: State) -> bool:
+    found = state.policy.projects.get(project)
+    return project == owner.name if found is None or found.department is None else owner.name in (project, found.department)
 
 
 def past_use(owner: Owner, state: State, pool: str) -> int:
@@ -176,10 +196,15 @@ def divide(capacity: int, wishes: list[Wish], k: Fraction = Fraction(0)) -> dict
 
     :returns: milli by name; they add up to the capacity, or to what is wanted if that is less.
     """
-    given = _guarantees(capacity, wishes)
-    rest = Fraction(capacity) - sum(given.values())
+    floors = {one.name: one.floor for one in wishes}
+    first = _guarantees(capacity - sum(floors.values()), wishes)
+    rest = Fraction(capacity) - sum(first.values()) - sum(floors.values())
+    most = {one.name: one.wanted - first[one.name] for one in wishes}
+    given = dict(first)
     for group in _groups(wishes):
-        rest -= _fill(rest, group, given, k)
+        got = _fill(rest, group, most, k)
+        given |= {name: first[name] + max(floors[name], milli) for name, milli in got.items()}
+        rest -= sum(max(0, milli - floors[name]) for name, milli in got.items())
     return _rounded(given, min(capacity, sum(one.wanted for one in wishes)))
 
 
@@ -206,20 +231,21 @@ def _group(one: Wish) -> tuple[bool, int]:
     return (False, -one.priority) if one.weight else (True, 0)
 
 
-def _fill(rest: Fraction, group: list[Wish], given: dict[str, Fraction], k: Fraction) -> Fraction:
-    """Give the rest to one group until nothing moves. Changes ``given``; returns the amount."""
-    spent = Fraction(0)
-    active = [one for one in group if given[one.name] < one.wanted]
-    while active and rest > spent:
+def _fill(rest: Fraction, group: list[Wish], most: Mapping[str, Fraction], k: Fraction) -> dict[str, Fraction]:
+    """Divide the rest among one group until nothing moves. What is given below a floor costs nothing: it is there."""
+    given = {one.name: Fraction(0) for one in group}
+    active = [one for one in group if most[one.name] > 0]
+    while active and rest > 0:
         weights = _weights(active, k)
-        every = sum(weights.values())
-        step = min((one.wanted - given[one.name]) / weights[one.name] for one in active if weights[one.name])
-        step = min(step, (rest - spent) / every)
+        cost = sum(weights[one.name] for one in active if given[one.name] >= one.floor)
+        ends = {one.name: one.floor if given[one.name] < one.floor else most[one.name] for one in active}
+        steps = [(ends[name] - given[name]) / weight for name, weight in weights.items() if weight]
+        step = min([*steps, rest / cost] if cost else steps)
         for one in active:
             given[one.name] += step * weights[one.name]
-        spent += step * every
-        active = [one for one in active if given[one.name] < one.wanted]
-    return spent
+        rest -= step * cost
+        active = [one for one in active if given[one.name] < most[one.name]]
+    return given
 
 
 def _weights(active: list[Wish], k: Fraction) -> dict[str, Fraction]:

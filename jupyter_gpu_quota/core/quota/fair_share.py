@@ -41,12 +41,13 @@ class Share(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One owner in :func:`pour`: gets at most ``ceiling``, in proportion to ``weight`` (above 0)."""
+    """One owner in :func:`pour`: gets ``floor`` to ``ceiling``, between them in proportion to ``weight`` (above 0)."""
 
     name: str
     ceiling: int
     weight: int
     used: int = 0
+    floor: int = 0
 
 
 def divide(
@@ -56,7 +57,8 @@ def divide(
 
     ``firm_milli``: the part of the amount that guarantees may use (default: all); notebook quota, which notebooks may
     request at any time, is not part of it. ``history_milli``: how much past use lowers a weight, in thousandths.
-    Work that drains counts for its owner until it is gone: a raised quota is in force as far as others have drained.
+    Work that drains is the least that its owner gets of the rest until it is gone: a raised quota is in force as far as
+    others have drained.
     Returns {name: Share}; the fair shares sum to min(amount, sum of wanted).
     Raises ValueError for an amount, quota, wanted or weight below 0, or a name that occurs twice.
     Source: weighted max-min fairness; docs/scheduling.md, section 2.
@@ -65,10 +67,7 @@ def divide(
     rows = sorted(claims, key=lambda claim: claim.name)
     _check(rows, amount_milli)
     firm = amount_milli if firm_milli is None else max(0, min(amount_milli, firm_milli))
-    drains = {row.name: row.drains_milli for row in rows}
-    if drained := sum(drains.values()):
-        rows = [row._replace(wanted_milli=max(0, row.wanted_milli - drains[row.name])) for row in rows]
-        amount_milli, firm = max(0, amount_milli - drained), max(0, firm - drained)
+    firm = max(0, firm - sum(row.drains_milli for row in rows))
     first = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
     if sum(first.values()) > firm:
         first = _reduced(rows, firm)
@@ -77,7 +76,7 @@ def divide(
     return {
         row.name: Share(
             guarantee_milli=guarantees[row.name],
-            fair_milli=first[row.name] + extra[row.name] + drains[row.name],
+            fair_milli=first[row.name] + extra[row.name],
         )
         for row in rows
     }
@@ -87,11 +86,12 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
     """Weighted max-min fairness: an owner that wants less than its part returns the difference.
 
     Exact: one level ``rest / weights`` is found in integers, shares are rounded once, and what rounding leaves
-    goes by largest fraction, then name. Returns {name: amount}; the sum is min(amount, sum of ceilings).
+    goes by largest fraction, then name. Returns {name: amount}; the sum is min(amount, sum of ceilings), or the sum of
+    floors if that is more.
     Rule R18.
     """
-    if history_milli and any(part.used for part in parts):
-        return _poured_by_history(parts, amount, history_milli)
+    if any(part.floor or (history_milli and part.used) for part in parts):
+        return _poured_in_steps(parts, amount, history_milli)
     scale = lcm(*(part.weight for part in parts))
     order = sorted(parts, key=lambda part: (part.ceiling * (scale // part.weight), part.name))
     rest, weights, given = amount, sum(part.weight for part in order), dict[str, int]()
@@ -105,30 +105,40 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
 
 
 EXACT, ROUND = 128, 64
-"""Binary places of amounts in a division by past use, and those in which they are compared: all errors are smaller."""
+"""Binary places of amounts in a division in steps, and those in which they are compared: all errors are smaller."""
 
 
-def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
-    """:func:`pour` with weights lowered by past use; they are computed again whenever owners have what they want.
+def _poured_in_steps(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
+    """:func:`pour` with floors, and with weights lowered by past use, which are computed again at every step.
 
-    An owner keeps each part that it was given, so that a larger amount gives no owner less. Amounts are integers in
-    parts of 1 / 2**EXACT milli: the denominators of exact fractions would grow with every step.
+    A step ends where an owner reaches its ceiling, or its floor: what it gets below that costs nothing. An owner keeps
+    each part that it was given, so that a larger amount gives no owner less. Amounts are integers in parts of
+    1 / 2**EXACT milli: the denominators of exact fractions would grow with every step.
     """
-    given, rest, error = {part.name: 0 for part in parts}, amount << EXACT, 1 << (EXACT - ROUND)
+    given, error = {part.name: 0 for part in parts}, 1 << (EXACT - ROUND)
+    rest = (amount - sum(part.floor for part in parts)) << EXACT
     left = sorted(parts, key=lambda part: part.name)
     while left and rest > error:
         weighed = _by_history(left, history_milli)
-        milli, weight = rest, sum(own for _, own in weighed)
+        bounds = {part.name: _next_bound(part, given[part.name], error) for part, _ in weighed}
+        costly = {part.name for part, _ in weighed if bounds[part.name] > part.floor << EXACT}
+        milli, weight = rest, sum(own for part, own in weighed if part.name in costly)
         for part, own in weighed:
-            more = (part.ceiling << EXACT) - given[part.name]
-            if more * weight < milli * own:
+            more = bounds[part.name] - given[part.name]
+            if not weight or more * weight < milli * own:
                 milli, weight = more, own
         for part, own in weighed:
             more = own * milli // weight
             given[part.name] += more
-            rest -= more
+            rest -= more if part.name in costly else 0
         left = [part for part in left if (part.ceiling << EXACT) - given[part.name] > error]
-    return _whole(given)
+    return _whole({part.name: max(part.floor << EXACT, given[part.name]) for part in parts})
+
+
+def _next_bound(part: Part, given: int, error: int) -> int:
+    """The floor of an owner that is below it, else its ceiling, in parts of 1 / 2**EXACT milli."""
+    floor = part.floor << EXACT
+    return floor if floor - given > error else part.ceiling << EXACT
 
 
 def _whole(exact: Mapping[str, int]) -> dict[str, int]:
@@ -169,24 +179,13 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
 
     Rule R5.
     """
-    given = {row.name: min(row.quota_milli, row.wanted_milli, row.fixed_milli) for row in rows}
-    for level in _by_priority(rows):
-        parts = [
-            Part(name=row.name, ceiling=min(row.quota_milli, row.wanted_milli), weight=row.quota_milli)
-            for row in level
-            if row.quota_milli and row.wanted_milli
-        ]
-        names = {part.name for part in parts}
-        left = max(0, amount - sum(milli for name, milli in given.items() if name not in names))
-        at_floor: dict[str, int] = {}
-        while True:  # until none of the others gets less than its floor
-            rest = [part for part in parts if part.name not in at_floor]
-            got = pour(rest, max(0, left - sum(at_floor.values())))
-            short = {name: given[name] for name, milli in got.items() if milli < given[name]}
-            if not short:
-                break
-            at_floor |= short
-        given |= at_floor | got
+    ceilings = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
+    floors = {row.name: min(ceilings[row.name], row.fixed_milli) for row in rows}
+    given = dict(floors)
+    for level in _by_priority([row for row in rows if ceilings[row.name]]):
+        names = {row.name for row in level}
+        left = amount - sum(milli for name, milli in given.items() if name not in names)
+        given |= pour([Part(n.name, ceilings[n.name], n.quota_milli, floor=floors[n.name]) for n in level], left)
     return given
 
 
@@ -212,25 +211,24 @@ def _guarantees(rows: Sequence[Claim], first: Mapping[str, int], amount: int) ->
     return given
 
 
-def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int, history_milli: int) -> dict[str, int]:
-    given = {row.name: 0 for row in rows}
-    if amount <= 0:
-        return given
+def _surplus(rows: Sequence[Claim], first: Mapping[str, int], amount: int, history_milli: int) -> dict[str, int]:
+    given = {row.name: row.drains_milli for row in rows}
     open_rows = [row for row in rows if row.wanted_milli > first[row.name]]
     levels = [*_by_priority([row for row in open_rows if row.weight]), [row for row in open_rows if not row.weight]]
-    for level in levels:
+    for level in levels if amount > 0 else ():
+        names = {row.name for row in level}
+        left = amount - sum(milli for name, milli in given.items() if name not in names)
         parts = [
             Part(
                 name=row.name,
                 ceiling=row.wanted_milli - first[row.name],
                 weight=row.weight or 1,
                 used=row.past_use_milli_s,
+                floor=row.drains_milli,
             )
             for row in level
         ]
-        got = pour(parts, amount, history_milli if any(row.weight for row in level) else 0)
-        given |= got
-        amount -= sum(got.values())
+        given |= pour(parts, left, history_milli if any(row.weight for row in level) else 0)
     return given
 
 

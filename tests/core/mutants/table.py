@@ -288,7 +288,11 @@ MUTANTS = (
     ),
     mutant(
         "reduced guarantees count on non-preemptible work",
-        edit("quota/fair_share.py:_reduced", "min(row.quota_milli, row.wanted_milli, row.fixed_milli)", "0"),
+        edit("quota/fair_share.py:_reduced", "min(ceilings[row.name], row.fixed_milli)", "0"),
+    ),
+    mutant(
+        "what an owner gets below its floor costs the others",
+        edit("quota/fair_share.py:_poured_in_steps", "bounds[part.name] > part.floor << EXACT", "True"),
     ),
     mutant(
         "a drain deadline comes early",

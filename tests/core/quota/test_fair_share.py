@@ -111,6 +111,20 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
             6000, ["ann q1000 f3000 <=3000", "bob q3000"], {"ann": 3000, "bob": 3000},
             id="draining work takes nothing from others where there is room for both",
         ),
+        pytest.param(
+            2000, ["ann f1000", "bob q500"], {"ann": 1000, "bob": 1000},
+            id="draining work is its owner's part of the rest, and not on top of it",
+        ),
+        # R66
+        pytest.param(
+            3000, ["ann f500", "bob"], {"ann": 1500, "bob": 1500}, id="draining work that is within its part",
+        ),
+        pytest.param(
+            3000, ["ann f1000 p40", "bob p60"], {"ann": 1000, "bob": 2000}, id="a higher priority does not get draining work",
+        ),
+        pytest.param(
+            3000, ["ann w0 f1000", "bob"], {"ann": 1000, "bob": 2000}, id="a weight does not get draining work",
+        ),
         pytest.param(0, ["ann q2000"], {"ann": 0}, id="no capacity"),
         pytest.param(1000, [], {}, id="no demand"),
     ],

@@ -10,7 +10,7 @@ from ..places import empty_room, fits, fits_empty, free_later, free_now, take
 from ..shares import notebooks_milli
 from ..steps import STARTS, Action, Ledger, Step
 from ..world import TICK_MS
-from .limits import admits
+from .limits import admits, admits_now
 
 Found = Iterator[tuple[str, str]]
 
@@ -214,7 +214,7 @@ def _stays(step: Step, was: Reservation, kept: Reservation | None) -> Found:
         excused = _overtaken(step, was) or _has_failed(step, job) or _has_begun(step, was, kept)
         if late > 0 and was.planned_start > step.before.now and not excused:
             yield "R33", f"the planned start of {was.workload} moves {late:g} s later"
-    elif not packs_beside(step, job) or not admits(job, step.after, step.ledger):
+    elif not packs_beside(step, job) or not admits_now(job, step.after, step.ledger):
         return
     elif kept is None:
         yield "R28", f"the backfill reservation of {was.workload} ends, and it waits on"
