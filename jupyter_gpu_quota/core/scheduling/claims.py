@@ -62,6 +62,14 @@ class Claims:
             self.offers_again = bool(frees_reserved or self.ledger.draining)
         self.backfill.give_up_new(preemption)
         self._reorder_users(preemption)
+        self._reopen_within_guarantee(preemption)
+
+    def _reopen_within_guarantee(self, preemption: Preemption) -> None:
+        """Serve the project's jobs again that come within its guarantee, since it loses more than the claim gets."""
+        preemptor, project = preemption.preemptor, preemption.preemptor.project
+        lost = sum(victim.size for victim in preemption.victims if victim.project is project)
+        if lost > preemptor.request.size and project.use < project.guarantee:
+            project.queue.reopen()
 
     def _queue_again(self, preemption: Preemption) -> None:
         """Queue the jobs again whose reservations the claim takes over."""

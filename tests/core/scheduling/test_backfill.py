@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 
+from jupyter_gpu_quota.core.plan import Pause
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from tests.core.promises import check_order_is_irrelevant
 from tests.core.world import GENTLE, World, world
@@ -241,3 +242,26 @@ def test_a_claim_within_guarantee_enters_the_reservation_of_another_project(
     assert [one.workload for one in made.backfill] == ["d4"]
     made.submit("c", 2000, preemptible=False, time_limit_s=86_400)
     assert sorted(f"{one.workload} {type(one).__name__}" for one in made.tick().actions) == expected
+
+
+# R42
+def test_what_a_project_frees_beside_its_own_claim_goes_to_its_jobs_within_guarantee_first() -> None:
+    """Without the job of two GPUs, the project of a is below its quota; the reservation is above that of b."""
+    made = world(
+        """
+        pool t 1x3
+        a 2 of t
+        b 0 of t
+        c 0 of t
+        a used 40 of t
+        c runs 1 of 1 minutes 9000
+        a runs 1 of 2 minutes 900
+        a queues 1 of 1 by bob
+        b queues 1 of 1
+        """
+    )
+    made.tick()
+    assert [one.workload for one in made.backfill] == ["b1"]
+    made.submit("a", 250, user="ann", priority=70)
+    paused = [one.workload for one in made.tick().actions if isinstance(one, Pause)]
+    assert (paused, [one.workload for one in made.backfill]) == (["a1"], ["b1"])
