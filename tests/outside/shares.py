@@ -180,7 +180,7 @@ def fixed_milli(owner: Owner, state: State, pool: str) -> int:
 
 def _belongs(project: str, owner: Owner, state: State) -> bool:
     found = state.policy.projects.get(project)
-    return project == owner.name if found is None or found.department is None else owner.name in (project, found.department)
+    return owner.name in (project, None if found is None else found.department)
 
 
 def past_use(owner: Owner, state: State, pool: str) -> int:

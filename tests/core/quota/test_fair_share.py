@@ -120,7 +120,8 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
             3000, ["ann f500", "bob"], {"ann": 1500, "bob": 1500}, id="draining work that is within its part",
         ),
         pytest.param(
-            3000, ["ann f1000 p40", "bob p60"], {"ann": 1000, "bob": 2000}, id="a higher priority does not get draining work",
+            3000, ["ann f1000 p40", "bob p60"], {"ann": 1000, "bob": 2000},
+            id="a higher priority does not get draining work",
         ),
         pytest.param(
             3000, ["ann w0 f1000", "bob"], {"ann": 1000, "bob": 2000}, id="a weight does not get draining work",
