@@ -50,7 +50,7 @@ class ReasonCode(StrEnum):
     WAITS_FOR_DRAIN = "waits_for_drain"
     BEHIND_OTHERS = "behind_others"
     BEHIND_HIGHER_PRIORITY = "behind_higher_priority"
-    BEHIND_PATIENT_JOB = "behind_patient_job"
+    BEHIND_OVERDUE_JOB = "behind_overdue_job"
     BACKFILL_RESERVED = "backfill_reserved"
     ABOVE_FAIR_SHARE = "above_fair_share"
     ABOVE_LIMIT = "above_limit"

@@ -18,6 +18,7 @@ OLD_CODES: Mapping[str, ReasonCode] = {
     "over_its_share": ReasonCode.OVER_SHARE,
     "held_by_person": ReasonCode.HELD_BY_USER,
     "cancelled_by_person": ReasonCode.CANCELLED_BY_USER,
+    "behind_patient_job": ReasonCode.BEHIND_OVERDUE_JOB,
 }
 """Codes of earlier development versions, by which stored rows are read; they are never written."""
 

@@ -269,7 +269,7 @@ class Waiting:
 
     ``within_s``: the planned start of a backfill reservation; ``delaying``: the number of projects whose jobs may start
     there first, some of them in ``delayed_by``, 0 for a bound. ``others_milli``: the quotas of others, beside which it
-    does not fit into ``capacity_milli``. ``waited_s``: the wait of a patient job, planned to start in ``planned_s``.
+    does not fit into ``capacity_milli``. ``waited_s``: the wait of an overdue job, planned to start in ``planned_s``.
     ``cpu_milli``, ``memory_mib``: what each rank needs and no node has beside free GPUs. ``ahead``: the number of jobs
     of its project with a higher priority that wait, too, some of them in ``workloads``.
     """
@@ -307,10 +307,10 @@ class VictimsProtected(Waiting): __slots__ = ()
 
 
 @record
-class BehindPatientJob:
-    """``workload`` is the patient job, planned to start in ``planned_s``; a time limit of ``most_s`` ends before."""
+class BehindOverdueJob:
+    """``workload`` is the overdue job, planned to start in ``planned_s``; a time limit of ``most_s`` ends before."""
 
-    code: ClassVar[ReasonCode] = ReasonCode.BEHIND_PATIENT_JOB
+    code: ClassVar[ReasonCode] = ReasonCode.BEHIND_OVERDUE_JOB
     project: str
     asked_milli: int
     workload: str
@@ -507,7 +507,7 @@ Reason = (
     | OverShare | StoppedOverShare | EnforcementTooWeak | EnforcementUnavailable | StoppedTooWeak | StoppedIdle
     | DataUnavailable
     | DeviceUnhealthy | NodeDrained | DrainDeadline | ProjectGone | PoolGone | LentWhileIdle | SliceReleased
-    | NoFreeGpu | WaitsForDrain | BehindOthers | BehindHigherPriority | BehindPatientJob | BackfillReserved
+    | NoFreeGpu | WaitsForDrain | BehindOthers | BehindHigherPriority | BehindOverdueJob | BackfillReserved
     | AboveFairShare | AboveLimit | AboveTrainingQuota | AboveNotebookQuota | AboveUserCeiling | VictimsProtected
     | PausesUsedUp | DeviceQuarantined | DeviceUnavailable | NeverFits | NoSuchProject | NoSuchPool | NoDevice
     | ClaimEnded | ReservedDeviceLost | DrainTakenOver | OtherReason

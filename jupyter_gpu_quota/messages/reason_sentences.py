@@ -213,7 +213,7 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         + ". It starts when enough is freed for them and for it, or earlier on GPUs that do not fit them.",
         "Jobs of its project with a higher priority come first.",
     ),
-    R.BEHIND_PATIENT_JOB: (
+    R.BEHIND_OVERDUE_JOB: (
         "{project} asked for {asked_milli:gpu} GPU. Job {workload} of the same project has waited for {waited_s:time} "
         "without ever starting, longer than policy.patience of the quota file; based on the time limits of the "
         "running work, it starts in about {planned_s:time}. Younger jobs start only if they end before, so this one "

@@ -14,7 +14,7 @@ from ..core.reasons import (
     AboveTrainingQuota,
     AboveUserCeiling,
     BackfillReserved,
-    BehindPatientJob,
+    BehindOverdueJob,
     ByUser,
     DeviceUnavailable,
     EnforcementTooWeak,
@@ -52,11 +52,11 @@ _BEYOND_GUARANTEES = (
     "{others_milli:gpu} of the pool's {capacity_milli:gpu} GPU, and it does not fit beside them. It starts when more "
     "of that is idle; ask for less, or for more quota."
 )
-_PATIENT = (
+_OVERDUE = (
     " It has waited for {waited_s:time} without ever starting, longer than policy.patience of the quota file: younger "
     "jobs of {project} start only if they end before its planned start, in about {planned_s:time}."
 )
-_OF_PATIENT_JOB = " A job with a time limit of at most {most_s:time} would start before."
+_OF_OVERDUE_JOB = " A job with a time limit of at most {most_s:time} would start before."
 _NEVER_UNDER = "It cannot start until that changes, however many GPUs are free"
 _ADVICE: Mapping[R, str] = {
     R.ABOVE_LIMIT: ": ask for less, or for a higher limit",
@@ -177,13 +177,13 @@ def _addition(reason: Reason, figures: Mapping[str, Figure]) -> str:
             words = " It had run {ran_s:time} of its minimum run time of {min_runtime_s:time}" + _PROTECTION_IGNORED
         case Preempted(max_pauses=int()):
             words = " It had {max_pauses:pause} within {per_s:time}, its limit" + _PROTECTION_IGNORED
-        case BehindPatientJob(most_s=int()):
-            words = _OF_PATIENT_JOB
+        case BehindOverdueJob(most_s=int()):
+            words = _OF_OVERDUE_JOB
         case DeviceUnavailable(cluster=str(), unread_since_at=int(since)):
             words = f" Cluster {{cluster}} cannot be read since {instant_text(since)}; work that runs there is kept."
         case Waiting():
             words = _BEYOND_GUARANTEES if "others_milli" in figures else ""
-            words += _PATIENT if "waited_s" in figures else ""
+            words += _OVERDUE if "waited_s" in figures else ""
     if "memory_mib" in figures:
         words += " GPUs that fit are free, but no node has {cpu_milli:gpu} CPU and {memory_mib} MiB for each rank."
     return rendered(words, figures)

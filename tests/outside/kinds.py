@@ -100,7 +100,7 @@ def world_of(seed: int, kind: str | None = None) -> World:
     world = World(state=state, seed=seed, kind=name, random=random, live_s=_live_s(random, features))
     world.late = features.faults and seed % 3 != 2
     arriving = _dense(random, features, world) if features.dense else _arrivals(random, features, world)
-    arriving = [*arriving, *_patient(random, features, world)] if features.patience else arriving
+    arriving = [*arriving, *_overdue(random, features, world)] if features.patience else arriving
     changes = _changes(random, features, world) if features.edits or features.faults else ()
     world.arrivals = sorted([*arriving, *changes], key=lambda one: one.at)
     return world
@@ -281,7 +281,7 @@ def _dense(random: Random, features: Features, world: World) -> Iterator[Arrival
         yield Arrival(at=BEGIN + random.randint(1, world.live_s) * 1000, job=job)
 
 
-def _patient(random: Random, features: Features, world: World) -> Iterator[Arrival]:
+def _overdue(random: Random, features: Features, world: World) -> Iterator[Arrival]:
     """An early job of most of a node, and younger small ones of its project."""
     project = random.choice(sorted(world.state.policy.projects))
     large = max(_node_sizes(world.state))

@@ -178,10 +178,10 @@ FAULTS = {
         {"preemption.search.find.has_protected": always(False)}, {"P10"}, ("shielded",)
     ),
     "a job does not wait for an older one that has lost its patience": Fault(
-        {"scheduling.job_service.JobService._waits_for_patient_job": always(False)}, {"R24"}, ("patience",)
+        {"scheduling.job_service.JobService._waits_for_overdue_job": always(False)}, {"R24"}, ("patience",)
     ),
     "a job waits for an older one that has not lost its patience": Fault(
-        {"backfill.patience.PatientJobs.__init__": without_patience}, {"P10", "P11", "R23"}, ("patience", "finite")
+        {"backfill.patience.OverdueJobs.__init__": without_patience}, {"P10", "P11", "R23"}, ("patience", "finite")
     ),
     "jobs of a project start that was taken out": Fault(
         {"scheduling.read_pool._project_without_amounts": then(as_if_in_the_file)}, {"R68"}, ("edits",)

@@ -6,24 +6,24 @@ from ..model import MS_PER_S, Job
 from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState
-from .planned_start import PatientJob
+from .planned_start import OverdueJob
 from .reservation import may_have_precedence
 from .state import BackfillState
 
 
-class PatientJobs:
-    """The first patient job of each project, found when it is first asked for. Rule R24."""
+class OverdueJobs:
+    """The first overdue job of each project, found when it is first asked for. Rule R24."""
 
     def __init__(self, pool: PoolState, backfill: BackfillState) -> None:
         self.pool, self.backfill = pool, backfill
         self._since = pool.now - pool.policy.patience_s * MS_PER_S
         queues = (queue for project in pool.projects.values() for queue in project.queue.classes.values())
         self.any_waited = any(queue.oldest_at <= self._since for queue in queues)
-        """Whether any job has waited long enough; if not, there is no patient job."""
-        self._known: dict[tuple[QuotaState, str], PatientJob | None] = {}
+        """Whether any job has waited long enough; if not, there is no overdue job."""
+        self._known: dict[tuple[QuotaState, str], OverdueJob | None] = {}
 
-    def of(self, project: QuotaState) -> PatientJob | None:
-        """The project's patient job that still waits; never the one with the backfill reservation."""
+    def of(self, project: QuotaState) -> OverdueJob | None:
+        """The project's overdue job that still waits; never the one with the backfill reservation."""
         if not self.any_waited:
             return None
         holder = self.backfill.current.job if self.backfill.current else ""
@@ -40,22 +40,22 @@ class PatientJobs:
             queue.count and queue.oldest_at <= self._since for queue in project.queue.classes.values()
         )
 
-    def that_holds_back(self, project: QuotaState, queue: ClassQueue, job: Job) -> PatientJob | None:
-        """The patient job of the project, if a job of this class would overtake it and end after its planned start."""
-        patient = self.that_precedes(project, queue, job)
-        return patient if patient is not None and job.time_limit_s > patient.ends_in_time(self.pool) else None
+    def that_holds_back(self, project: QuotaState, queue: ClassQueue, job: Job) -> OverdueJob | None:
+        """The overdue job of the project, if a job of this class would overtake it and end after its planned start."""
+        overdue = self.that_precedes(project, queue, job)
+        return overdue if overdue is not None and job.time_limit_s > overdue.ends_in_time(self.pool) else None
 
-    def that_precedes(self, project: QuotaState, queue: ClassQueue, job: Job) -> PatientJob | None:
-        """The patient job of the project, if a job of this class has to leave the backfill reservation to it."""
-        patient, held = self.of(project), self.backfill.current
-        if patient is None or not patient.is_overtaken_by(job) or (held is not None and held.job == job.id):
+    def that_precedes(self, project: QuotaState, queue: ClassQueue, job: Job) -> OverdueJob | None:
+        """The overdue job of the project, if a job of this class has to leave the backfill reservation to it."""
+        overdue, held = self.of(project), self.backfill.current
+        if overdue is None or not overdue.is_overtaken_by(job) or (held is not None and held.job == job.id):
             return None
-        if project.entitlement(queue.size) is Entitlement.GUARANTEE and patient.size > project.guarantee:
+        if project.entitlement(queue.size) is Entitlement.GUARANTEE and overdue.size > project.guarantee:
             return None
-        return patient
+        return overdue
 
-    def found(self) -> dict[str, PatientJob]:
-        """The patient jobs that were asked for, by id."""
+    def found(self) -> dict[str, OverdueJob]:
+        """The overdue jobs that were asked for, by id."""
         return {one.job.id: one for one in self._known.values() if one is not None}
 
     def forget_served(self, project: QuotaState) -> bool:
@@ -75,7 +75,7 @@ class PatientJobs:
         """Find them again: jobs have returned to the queue."""
         self._known.clear()
 
-    def _find(self, project: QuotaState, holder: str) -> PatientJob | None:
+    def _find(self, project: QuotaState, holder: str) -> OverdueJob | None:
         """The first in the project's order of those that fit beside the guarantees and have a planned start."""
         rows = list[tuple[int, int, str, Job, ClassQueue]]()
         for queue in project.queue.classes.values():
@@ -85,5 +85,5 @@ class PatientJobs:
         for *_, job, queue in sorted(rows):
             planned = self.backfill.plan(project, queue, job)
             if planned is not None:
-                return PatientJob(job, queue, planned.starts_at)
+                return OverdueJob(job, queue, planned.starts_at)
         return None

@@ -1,4 +1,4 @@
-"""Planned starts: that of a patient job, and whether that of a backfill reservation is a bound or an estimate.
+"""Planned starts: that of an overdue job, and whether that of a backfill reservation is a bound or an estimate.
 
 Source: docs/scheduling.md, section 3.
 """
@@ -19,7 +19,7 @@ from ..quota.node_packing import Guarantee, hold_any_ranks
 from .reservation import BackfillReservation
 
 
-class PatientJob(NamedTuple):
+class OverdueJob(NamedTuple):
     """The job, and the instant at which it starts if all running work runs to its time limit."""
 
     job: Job

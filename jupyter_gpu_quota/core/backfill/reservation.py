@@ -66,7 +66,7 @@ def may_hold(pool: PoolState, project: QuotaState, queue: ClassQueue) -> bool:
 
 
 def may_have_precedence(pool: PoolState, project: QuotaState, queue: ClassQueue) -> bool:
-    """Whether a patient job of a class precedes its project: it waits for devices or for the limit of its project.
+    """Whether an overdue job of a class precedes its project: it waits for devices or for the limit of its project.
 
     At the limit of its department it does not: other projects may take what its own leaves there.
     """

@@ -149,9 +149,9 @@ class ClassQueue:
         self.blocked: MakeReason | None = None
         self._chosen: Job | None = None
         self.is_overtaking = False
-        """It is blocked because its jobs would overtake a patient job."""
+        """It is blocked because its jobs would overtake an overdue job."""
         self.is_preceded = False
-        """A patient job has precedence over its first job, which gets no backfill reservation."""
+        """An overdue job has precedence over its first job, which gets no backfill reservation."""
         self._waiting = waiting_jobs
         self._use_by_user = use_by_user
         self._fits_user = fits_user
@@ -219,10 +219,10 @@ class ClassQueue:
             return None
         return self._first_where(lambda job: job.time_limit_s <= time_limit_s)
 
-    def first_beside(self, patient: Job, time_limit_s: int) -> Job | None:
-        """The first job, in order, that is within its user's ceiling, and short, or submitted before a patient job."""
+    def first_beside(self, overdue: Job, time_limit_s: int) -> Job | None:
+        """The first job, in order, that is within its user's ceiling, and short, or submitted before an overdue job."""
         fronts = (front[2] for user in self._waiting.users if (front := self._front(user)) is not None)
-        older = [one for one in fronts if (one.submitted_at, one.id) < (patient.submitted_at, patient.id)]
+        older = [one for one in fronts if (one.submitted_at, one.id) < (overdue.submitted_at, overdue.id)]
         short = self.first_within(time_limit_s)
         return self._first_of(older if short is None else [*older, short])
 

@@ -65,7 +65,7 @@ class SchedulingCycle:
         if self.builder.preemptions or self.builder.restarts or self.started_elsewhere or self.claims.took_over:
             self._verify_backfill()
         self.builder.backfill, self.builder.returning_borrowers = self.backfill.current, self.backfill.leaving
-        self.builder.patient_jobs = self.jobs.patient_jobs
+        self.builder.overdue_jobs = self.jobs.overdue_jobs
         return self.builder
 
     def _divide(self) -> None:
@@ -239,7 +239,7 @@ class SchedulingCycle:
         for queue in project.queue.open_classes():
             if project.entitlement(queue.size) is not Entitlement.SURPLUS or self._may_preempt(project, queue):
                 continue
-            if self.jobs.fits_nowhere(queue) and not self.jobs.is_behind_patient_job(project, queue):
+            if self.jobs.fits_nowhere(queue) and not self.jobs.is_behind_overdue_job(project, queue):
                 at_limit = project.at_limit(queue.size)
                 code = ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
                 forbidden = reasons.why_forbidden(self.pool, project, queue, Entitlement.SURPLUS)
@@ -269,7 +269,7 @@ class SchedulingCycle:
             self.jobs.whole_nodes = None
             self.claims.return_to_queue(one)
             self.backfill.return_to(one.preemptor.id)
-        self.jobs.patient_jobs.forget()
+        self.jobs.overdue_jobs.forget()
 
     def _verify_backfill(self) -> None:
         """Plan the backfill reservation again where it must be; what it no longer needs is free for others."""

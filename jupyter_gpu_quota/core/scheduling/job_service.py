@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from ..backfill.patience import PatientJobs
+from ..backfill.patience import OverdueJobs
 from ..backfill.state import BackfillState
 from ..model import Job
 from ..placement.place import Fit, Piece, Refusal, occupy, place
@@ -58,7 +58,7 @@ class JobService:
 
     def __init__(self, pool: PoolState, builder: PlanBuilder, backfill: BackfillState, claims: Claims) -> None:
         self.pool, self.ledger, self.builder = pool, pool.ledger, builder
-        self.backfill, self.claims, self.patient_jobs = backfill, claims, PatientJobs(pool, backfill)
+        self.backfill, self.claims, self.overdue_jobs = backfill, claims, OverdueJobs(pool, backfill)
         self.may_claim = True
         self.whole_nodes: WholeNodes | None = None
 
@@ -67,11 +67,11 @@ class JobService:
         one = Candidate.of(project, queue)
         if (forbidden := reasons.why_forbidden(self.pool, project, queue, one.entitlement)) is not None:
             queue.blocked = forbidden
-        elif self._waits_for_patient_job(one):
+        elif self._waits_for_overdue_job(one):
             pass
         elif not project.at_limit(one.size):
             if self._start(one) or self._claim(one) or self._start_later(one) or self._claim_for_another(one):
-                self._reopen_behind_patient_job(project)
+                self._reopen_behind_overdue_job(project)
             else:
                 queue.blocked = self._why_blocked(one)
                 self.backfill.reserve_for(project, queue)
@@ -82,11 +82,11 @@ class JobService:
         """Reserve devices that work is leaving for the first job of a class that could not start."""
         one = Candidate.of(project, queue)
         forbidden = reasons.why_forbidden(self.pool, project, queue, one.entitlement)
-        if forbidden is not None or self._waits_for_patient_job(one) or project.at_limit(one.size):
+        if forbidden is not None or self._waits_for_overdue_job(one) or project.at_limit(one.size):
             return False
         is_taken = self._add(self._search(find_drain, one), one)
         if is_taken:
-            self._reopen_behind_patient_job(project)
+            self._reopen_behind_overdue_job(project)
         return is_taken
 
     def claim_again(self, project: QuotaState, queue: ClassQueue, job: Job) -> bool:
@@ -114,11 +114,11 @@ class JobService:
         with self.backfill.lifted(plans_again=False):
             return isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
 
-    def is_behind_patient_job(self, project: QuotaState, queue: ClassQueue) -> bool:
-        """Whether a class is closed because its jobs would overtake a patient job; it gets no reservation either."""
-        if not self.patient_jobs.may_have_one(project):
+    def is_behind_overdue_job(self, project: QuotaState, queue: ClassQueue) -> bool:
+        """Whether a class is closed because its jobs would overtake an overdue job; it gets no reservation either."""
+        if not self.overdue_jobs.may_have_one(project):
             return False
-        return queue.first_key() is not None and self._waits_for_patient_job(Candidate.of(project, queue))
+        return queue.first_key() is not None and self._waits_for_overdue_job(Candidate.of(project, queue))
 
     def start_backfilled(self) -> None:
         """Start the job that has the backfill reservation, as soon as its devices, or others, are free."""
@@ -137,29 +137,29 @@ class JobService:
         if started:
             self.backfill.drop()
 
-    def _waits_for_patient_job(self, one: Candidate) -> bool:
+    def _waits_for_overdue_job(self, one: Candidate) -> bool:
         """Whether the class has only jobs that would overtake an older job of the project; else its first does not."""
         queue = one.queue
-        if not self.patient_jobs.any_waited:
+        if not self.overdue_jobs.any_waited:
             queue.is_preceded = False
             return False
         job = queue.first()
-        patient = self.patient_jobs.that_precedes(one.project, queue, job)
-        queue.is_preceded = patient is not None
-        if patient is None or job.time_limit_s <= (in_time := patient.ends_in_time(self.pool)):
+        overdue = self.overdue_jobs.that_precedes(one.project, queue, job)
+        queue.is_preceded = overdue is not None
+        if overdue is None or job.time_limit_s <= (in_time := overdue.ends_in_time(self.pool)):
             return False
-        other = patient.job if patient.queue is queue else queue.first_beside(patient.job, in_time)
+        other = overdue.job if overdue.queue is queue else queue.first_beside(overdue.job, in_time)
         if other is not None and queue.has_room_for(other.user):
             queue.choose(other)
-            queue.is_preceded = patient.is_overtaken_by(other)
+            queue.is_preceded = overdue.is_overtaken_by(other)
             return False
         queue.is_overtaking = True
-        queue.blocked = partial(reasons.behind_patient_job, self.pool, one.project, one.size, patient)
+        queue.blocked = partial(reasons.behind_overdue_job, self.pool, one.project, one.size, overdue)
         return True
 
-    def _reopen_behind_patient_job(self, project: QuotaState) -> None:
-        """Open the classes that wait for a patient job again once that is served."""
-        if self.patient_jobs.forget_served(project):
+    def _reopen_behind_overdue_job(self, project: QuotaState) -> None:
+        """Open the classes that wait for an overdue job again once that is served."""
+        if self.overdue_jobs.forget_served(project):
             for queue in project.queue.classes.values():
                 if queue.is_overtaking:
                     queue.reopen()
@@ -178,7 +178,7 @@ class JobService:
         if not self.backfill.could_make_room(request.size) or self.backfill.is_refused(request, borrowed=can_borrow):
             return False
         short = one.queue.first_within(held.ends_in_time(self.pool))
-        if short is not None and self.patient_jobs.that_holds_back(one.project, one.queue, short) is None:
+        if short is not None and self.overdue_jobs.that_holds_back(one.project, one.queue, short) is None:
             with self.backfill.lifted(plans_again=False):
                 if self._start_free(one, can_borrow=can_borrow, job=short):
                     return True
@@ -311,7 +311,7 @@ class JobService:
         if not any(running.job.id == paused_for for running in self.pool.running):
             return False
         other = one.queue.first_not_paused_for(paused_for)
-        if other is None or self.patient_jobs.that_holds_back(one.project, one.queue, other) is not None:
+        if other is None or self.overdue_jobs.that_holds_back(one.project, one.queue, other) is not None:
             return False
         found = find_preemption(self.pool, preemptor_of(one.project, one.queue, one.entitlement, one.scope, other))
         return self._add(found, one, other)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
-from ..backfill.patience import PatientJobs
+from ..backfill.patience import OverdueJobs
 from ..backfill.planning import future_work
 from ..backfill.reservation import BackfillReservation
 from ..model import Job, JobState, Notebook
@@ -36,8 +36,8 @@ class PlanBuilder:
         """The backfill reservation after this plan."""
         self.returning_borrowers: list[tuple[BackfillReservation, Victim]] = []
         """The borrowers of the backfill reservation that stop now, each with that reservation."""
-        self.patient_jobs: PatientJobs | None = None
-        """The patient jobs that their projects do not overtake."""
+        self.overdue_jobs: OverdueJobs | None = None
+        """The overdue jobs that their projects do not overtake."""
         self.restarts: dict[str, tuple[Piece, ...]] = {}
         """The pieces of the jobs that grow."""
         self._steps: list[Action | Preemption] = []
@@ -258,9 +258,9 @@ class PlanBuilder:
         for project in self.pool.projects.values():
             for queue in project.queue.classes.values():
                 waits |= self._waits_of_class(project, queue)
-        patient = {} if self.patient_jobs is None else self.patient_jobs.found()
-        for name in patient.keys() & waits.keys():
-            waits[name] = reasons.patient(self.pool, patient[name], waits[name])
+        overdue = {} if self.overdue_jobs is None else self.overdue_jobs.found()
+        for name in overdue.keys() & waits.keys():
+            waits[name] = reasons.overdue(self.pool, overdue[name], waits[name])
         if self.backfill is not None:
             name = self.backfill.job
             waits[name] = reasons.backfill_reserved(self.pool, self.backfill, waits[name])
@@ -270,25 +270,25 @@ class PlanBuilder:
         return waits
 
     def _waits_of_class(self, project: QuotaState, queue: ClassQueue) -> dict[str, Reason]:
-        """Why the queued jobs of a class wait: for their user's ceiling, a patient job, or as the class does."""
+        """Why the queued jobs of a class wait: for their user's ceiling, an overdue job, or as the class does."""
         why = queue.blocked() if queue.blocked else reasons.behind_others(project, queue.size)
         why = reasons.beyond_guarantees(self.pool, project, queue, why)
-        patient_jobs = self.patient_jobs if reasons.may_wait_for_patient_job(why) else None
-        if patient_jobs is not None and not patient_jobs.may_have_one(project):
-            patient_jobs = None
+        overdue_jobs = self.overdue_jobs if reasons.may_wait_for_overdue_job(why) else None
+        if overdue_jobs is not None and not overdue_jobs.may_have_one(project):
+            overdue_jobs = None
         found = dict[str, Reason]()
         for job in queue.jobs():
             if not queue.has_room_for(job.user):
                 found[job.id] = reasons.above_user_ceiling(project, queue.size, job.user)
                 continue
-            patient = None if patient_jobs is None else patient_jobs.that_holds_back(project, queue, job)
-            behind = patient and reasons.behind_patient_job(self.pool, project, queue.size, patient)
+            overdue = None if overdue_jobs is None else overdue_jobs.that_holds_back(project, queue, job)
+            behind = overdue and reasons.behind_overdue_job(self.pool, project, queue.size, overdue)
             found[job.id] = behind or why
         return found
 
     def release_references(self) -> None:
         """Drop references that form cycles."""
-        self.patient_jobs = None
+        self.overdue_jobs = None
         self.pool.release_references()
 
     def _find_protected(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ..backfill.planned_start import PatientJob, delaying_projects
+from ..backfill.planned_start import OverdueJob, delaying_projects
 from ..backfill.reservation import BackfillReservation, fits_beside_guarantees
 from ..frozen import with_changes
 from ..model import MS_PER_S, Job, Notebook, NotebookState, Policy
@@ -23,7 +23,7 @@ from ..reasons import (
     AboveUserCeiling,
     BackfillReserved,
     BehindOthers,
-    BehindPatientJob,
+    BehindOverdueJob,
     BorrowerReturns,
     BorrowsNotebookQuota,
     BorrowsReservedDevices,
@@ -313,28 +313,28 @@ def beyond_guarantees(pool: PoolState, project: QuotaState, queue: ClassQueue, w
     return with_changes(why, others_milli=training + notebooks, capacity_milli=sum(pool.ledger.capacity))
 
 
-def may_wait_for_patient_job(why: Reason) -> bool:
-    """Whether a job that waits for this reason may be kept from the next devices by a patient job."""
+def may_wait_for_overdue_job(why: Reason) -> bool:
+    """Whether a job that waits for this reason may be kept from the next devices by an overdue job."""
     has_no_room = isinstance(why, NoFreeGpu | AboveFairShare) and why.others_milli is None
-    return has_no_room or isinstance(why, BehindPatientJob)
+    return has_no_room or isinstance(why, BehindOverdueJob)
 
 
-def behind_patient_job(pool: PoolState, project: QuotaState, size: int, patient: PatientJob) -> Reason:
+def behind_overdue_job(pool: PoolState, project: QuotaState, size: int, overdue: OverdueJob) -> Reason:
     """An older job of the project waited long without ever starting: only jobs that end before it starts are served."""
-    planned_s = _until(patient.starts_at, pool.now)
-    most_s = (patient.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
-    return BehindPatientJob(
+    planned_s = _until(overdue.starts_at, pool.now)
+    most_s = (overdue.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
+    return BehindOverdueJob(
         project=project.name,
         asked_milli=size,
-        workload=patient.job.id,
-        waited_s=(pool.now - patient.job.submitted_at) // MS_PER_S,
+        workload=overdue.job.id,
+        waited_s=(pool.now - overdue.job.submitted_at) // MS_PER_S,
         planned_s=planned_s,
         most_s=most_s if most_s > 0 else None,
     )
 
 
-def patient(pool: PoolState, job: PatientJob, why: Reason) -> Reason:
-    """The reason of a patient job, with its wait and its planned start."""
+def overdue(pool: PoolState, job: OverdueJob, why: Reason) -> Reason:
+    """The reason of an overdue job, with its wait and its planned start."""
     if not isinstance(why, Waiting):
         return why
     waited_s = (pool.now - job.job.submitted_at) // MS_PER_S

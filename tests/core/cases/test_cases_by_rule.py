@@ -89,17 +89,17 @@ HERE = Path(__file__).parent
         ),
         # R24
         pytest.param(
-            "job_behind_a_patient_job_that_starts",
-            id="a job that waits for a patient job has its turn in the plan that starts that one",
+            "job_behind_an_overdue_job_that_starts",
+            id="a job that waits for an overdue job has its turn in the plan that starts that one",
         ),
         # R24
         pytest.param(
-            "room_beside_a_patient_job_of_the_same_class",
-            id="what a claim frees goes to no job of a class once that would overtake a patient job",
+            "room_beside_an_overdue_job_of_the_same_class",
+            id="what a claim frees goes to no job of a class once that would overtake an overdue job",
         ),
         # R24
         pytest.param(
-            "patient_job_that_had_the_reservation",
+            "overdue_job_that_had_the_reservation",
             id="a job whose reservation passed precedes the others of its project that lost their patience",
         ),
         # R28

@@ -140,7 +140,7 @@ def test_a_longer_patience_lists_the_jobs_that_overtake_again() -> None:
     made.jobs["a2"] = dc.replace(made.jobs["a2"], submitted_at=made.now - 25 * 3_600_000)
     found = preview(made.snapshot(), made.policy, dc.replace(made.policy, patience_s=48 * 3600))
     [one] = [one for one in found.affected if one.effect is Effect.STARTS]
-    assert (one.work.id, one.before and one.before.code, one.after) == ("a3", "behind_patient_job", None)
+    assert (one.work.id, one.before and one.before.code, one.after) == ("a3", "behind_overdue_job", None)
 
 
 @pytest.mark.parametrize(("removed", "code"), [("a", "no_such_project"), ("t", "no_such_pool")])

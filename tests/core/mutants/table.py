@@ -149,8 +149,8 @@ MUTANTS = (
         ),
     ),
     mutant(
-        "a patient job is overtaken",
-        edit("scheduling/job_service.py:JobService.serve", "self._waits_for_patient_job(one)", "False"),
+        "an overdue job is overtaken",
+        edit("scheduling/job_service.py:JobService.serve", "self._waits_for_overdue_job(one)", "False"),
     ),
     mutant(
         "what a claim frees beyond its need is not offered again",

@@ -37,7 +37,7 @@ BINDS = Kind("A job waits for the backfill reservation, or for devices that a jo
 LATER = Kind("A claim that only a start of the same plan makes legal is decided one tick later", "introduction, R38")
 OWN_ORDER = Kind("A job above its fair share, or behind the first of its project, preempts none in it", "R21, R23, R37")
 CEILING = Kind("A job waits until work below the same ceiling or limit has left its devices", "R12")
-PATIENT = Kind("A job waits for an older one of its project, which has waited for its patience", "R24")
+OVERDUE = Kind("A job waits for an older one of its project, which has waited for its patience", "R24")
 BEFORE_IT = Kind("A job that was started pauses, moves or shrinks others now, or the reverse", "R22, R26")
 SURPLUS = Kind("A job counts as running on surplus where it was a borrower, or the reverse", "R6, R76")
 OTHER = Kind("No rule", "")
@@ -50,7 +50,7 @@ TAKES = {
     frozenset({"grows", "shrinks"}): GROWS,
     frozenset({"grows"}): GROWS,
 }
-WAITS = {"above_user_ceiling": CEILING, "above_limit": CEILING, "behind_patient_job": PATIENT}
+WAITS = {"above_user_ceiling": CEILING, "above_limit": CEILING, "behind_overdue_job": OVERDUE}
 RESERVED_CODE = "borrows_reserved_devices"
 
 

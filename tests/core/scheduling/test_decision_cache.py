@@ -54,7 +54,7 @@ def test_plans_are_equal_with_and_without_the_cache(part: int) -> None:
 
 
 def test_a_pool_is_decided_again_when_a_job_has_waited_for_the_patience() -> None:
-    """a2 has the reservation. u uses less than v and is first; once v's older job is patient, it comes before u's."""
+    """a2 has the reservation. u uses less than v and is first; once v's older job is overdue, it comes before u's."""
     made = world("pool t 2\na 2 of t\na runs 1 by v fixed\na queues 2 by u")
     made.policy = dc.replace(made.policy, patience_s=100)
     made.tick()

@@ -37,7 +37,7 @@ def other(project: str, minutes: int) -> str:
         pytest.param(2, HOUR_S, 120, False, id="a shorter one, too"),
     ],
 )
-def test_younger_jobs_of_its_project_do_not_overtake_a_patient_job(
+def test_younger_jobs_of_its_project_do_not_overtake_an_overdue_job(
     hours: int, patience_s: int, minutes: int, starts: bool
 ) -> None:
     made = waited(world(_behind_holder(minutes)), "a2", hours, patience_s)
@@ -60,7 +60,7 @@ def test_the_reason_of_the_younger_job_names_the_job_that_it_waits_for_and_its_s
     made = waited(world(_behind_holder(120)), "a2", 25)
     reason = made.decide().waits["a3"]
     figures = figures_of(reason)
-    assert reason.code == "behind_patient_job"
+    assert reason.code == "behind_overdue_job"
     assert (figures["workload"], figures["waited_s"]) == ("a2", 25 * HOUR_S)
     assert figures["most_s"] == figures["planned_s"] - made.policy.preemption.grace_s  # type: ignore[operator]
     said = explanation_sentence(explain(made.snapshot(), made.policy, "a3"))
@@ -71,7 +71,7 @@ def test_the_reason_of_the_younger_job_names_the_job_that_it_waits_for_and_its_s
 
 
 # R24
-def test_the_reason_of_the_patient_job_says_that_it_is_not_overtaken() -> None:
+def test_the_reason_of_the_overdue_job_says_that_it_is_not_overtaken() -> None:
     made = waited(world(_behind_holder(120)), "a2", 25)
     figures = figures_of(made.decide().waits["a2"])
     assert figures["waited_s"] == 25 * HOUR_S and int(figures["planned_s"]) > 0
@@ -81,7 +81,7 @@ def test_the_reason_of_the_patient_job_says_that_it_is_not_overtaken() -> None:
 
 
 # R24
-def test_a_job_that_waits_for_a_patient_job_has_no_reservation() -> None:
+def test_a_job_that_waits_for_an_overdue_job_has_no_reservation() -> None:
     made = waited(world(_behind_holder(120)), "a2", 25)
     assert all(kept.workload != "a3" for kept in made.decide().backfill)
     assert not any("a3" in started(made) for _ in range(5))
@@ -94,26 +94,26 @@ def test_a_job_that_has_started_before_has_no_patience() -> None:
 
 
 # R24
-def test_a_patient_job_does_not_wait_behind_a_younger_one_of_its_class() -> None:
+def test_an_overdue_job_does_not_wait_behind_a_younger_one_of_its_class() -> None:
     made = world("pool t 2\na 2 of t\na runs 1 by u minutes 600\na queues 1 by u\na queues 1 by v")
     assert started(waited(made, "a2", 25)) == ["a2"]
 
 
 # R24
 # R24
-def test_a_job_that_was_submitted_before_a_patient_one_starts_though_it_is_behind_a_younger_one_of_its_class() -> None:
+def test_a_job_that_was_submitted_before_an_overdue_one_starts_though_it_is_behind_a_younger_one_of_its_class() -> None:
     made = waited(world(f"{_behind_holder(120)}\na queues 1 minutes 120 fixed"), "a2", 25)
     made.jobs["a4"] = dc.replace(made.jobs["a4"], attempt=1, submitted_at=made.now - 26 * HOUR_S * 1000)
     assert started(made) == ["a4"], "the turn of a3's user is first, and a3 waits for a2"
 
 
-def test_a_job_of_higher_priority_starts_before_a_patient_one() -> None:
+def test_a_job_of_higher_priority_starts_before_an_overdue_one() -> None:
     made = waited(world(_behind_holder(120).replace("minutes 120 fixed", "minutes 120 priority 60 fixed")), "a2", 25)
     assert "a3" in started(made)
 
 
 # R24, P10
-def test_a_claim_within_guarantee_does_not_wait_for_a_patient_job_that_is_larger_than_the_guarantee() -> None:
+def test_a_claim_within_guarantee_does_not_wait_for_an_overdue_job_that_is_larger_than_the_guarantee() -> None:
     text = "pool t 1x4\na 1 of t\nb 0 of t\nc 2 of t\nb runs 4 of 1 minutes 120\n"
     text += "a queues 2\nc queues 2\na queues 1 minutes 600"
     plan = waited(world(text), "a1", 25).tick()
@@ -121,7 +121,7 @@ def test_a_claim_within_guarantee_does_not_wait_for_a_patient_job_that_is_larger
 
 
 # R24
-def test_jobs_that_follow_a_patient_job_start_in_the_same_plan() -> None:
+def test_jobs_that_follow_an_overdue_job_start_in_the_same_plan() -> None:
     made = waited(world("pool t 4\na 0 of t\na runs 1 minutes 1\na queues 1\na queues 2 of 1 minutes 600"), "a2", 25)
     assert started(made) == ["a2", "a3", "a4"]
 
@@ -134,7 +134,7 @@ def behind_reservation(minutes: int) -> str:
 
 # R24
 @pytest.mark.parametrize(("minutes", "starts"), [(600, False), (105, True)])
-def test_a_patient_job_is_planned_to_start_when_the_job_with_the_reservation_has_ended(
+def test_an_overdue_job_is_planned_to_start_when_the_job_with_the_reservation_has_ended(
     minutes: int, starts: bool
 ) -> None:
     made = waited(waited(world(behind_reservation(minutes)), "a3", 26), "a4", 25)
@@ -144,7 +144,7 @@ def test_a_patient_job_is_planned_to_start_when_the_job_with_the_reservation_has
 
 
 # R24, R12
-def test_small_jobs_do_not_keep_a_patient_job_at_the_limit_of_its_project() -> None:
+def test_small_jobs_do_not_keep_an_overdue_job_at_the_limit_of_its_project() -> None:
     made = World(preemption=dc.replace(GENTLE, grace_s=1))
     made.pool("t", 1, 4)
     made.project("a", "t", training_milli=0, weight=1, limit_milli=2000)
@@ -161,17 +161,17 @@ def test_small_jobs_do_not_keep_a_patient_job_at_the_limit_of_its_project() -> N
 
 
 # R24, R77
-def test_the_reason_names_the_patient_job_where_no_devices_are_free_either() -> None:
+def test_the_reason_names_the_overdue_job_where_no_devices_are_free_either() -> None:
     text = "pool t 2\na 0 of t\na runs 2 minutes 60 ran 600\na queues 2 minutes 60\na queues 2 minutes 60\n"
     made = waited(waited(world(f"{text}{other('a', 600)}\n{other('a', 1)}"), "a2", 26), "a3", 25)
     waits = made.decide().waits
     codes = [waits[name].code for name in ("a2", "a4", "a5")]
-    assert codes == ["above_fair_share", "behind_patient_job", "above_fair_share"]
+    assert codes == ["above_fair_share", "behind_overdue_job", "above_fair_share"]
     assert figures_of(waits["a4"])["workload"] == "a3"
     assert figures_of(waits["a4"])["planned_s"] == figures_of(waits["a3"])["planned_s"]
 
 
 # R24, R27
-def test_the_job_of_a_user_whose_turn_it_is_gets_no_reservation_before_a_patient_job() -> None:
+def test_the_job_of_a_user_whose_turn_it_is_gets_no_reservation_before_an_overdue_job() -> None:
     made = waited(world(f"pool t 2\na 0 of t\na runs 2 minutes 60 ran 600\na queues 2\n{other('a', 600)}"), "a2", 25)
     assert [one.workload for one in made.decide().backfill] == ["a2"]

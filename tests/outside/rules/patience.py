@@ -43,20 +43,20 @@ def held_back(step: Step, job: Job) -> bool:
 
 
 def _firsts(step: Step, job: Job, started_later: set[str]) -> list[Job]:
-    """The first of its project's patient jobs, when the plan served a job; the others hold nobody back.
+    """The first of its project's overdue jobs, when the plan served a job; the others hold nobody back.
 
     One beside the backfill reservation before the plan, and one beside that after it; empty if either has none.
     """
     served_later = [step.before.jobs[name] for name in sorted(started_later) if name in step.before.jobs]
     waiting = [one for one in step.after.waiting(job.pool) if one.id not in step.after.reserved]
     waiting += [one for one in served_later if one.waits]
-    patient = sorted((one for one in waiting if one.project == job.project and _is_patient(step, one)), key=own_order)
+    overdue = sorted((one for one in waiting if one.project == job.project and _is_overdue(step, one)), key=own_order)
     held = [{one.workload for one in state.backfill.values()} for state in (step.before, step.after)]
-    firsts = [next((one for one in patient if one.id not in holders), None) for holders in held]
+    firsts = [next((one for one in overdue if one.id not in holders), None) for holders in held]
     return [] if None in firsts else [one for one in firsts if one is not None]
 
 
-def _is_patient(step: Step, job: Job) -> bool:
+def _is_overdue(step: Step, job: Job) -> bool:
     """Whether a job may be one; the certain part is left to the caller."""
     waits = job.attempt == 0 and job.id not in step.before.reserved
     may_start = fits_empty(job, step.after) and fits_beside(step, job)

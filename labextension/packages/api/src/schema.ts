@@ -3407,7 +3407,7 @@ export interface components {
             message: string;
         } | {
             /** @constant */
-            code: "behind_patient_job";
+            code: "behind_overdue_job";
             figures: {
                 asked_milli: number;
                 most_s?: number;
