@@ -100,7 +100,8 @@ def _dear(step: Step) -> Found:
     """R40, for plans with one claim, whose devices serve no other work: no legal set costs less.
 
     A claim for which the bound on the work ended the comparison is not judged, nor one that the backfill reservation
-    may have kept from other devices than those that it has after the plan.
+    may have kept from other devices than those that it has after the plan, nor one beside a reservation that another
+    job takes over: until then its devices are in use.
     """
     if (
         len(step.claims) != 1
@@ -113,7 +114,7 @@ def _dear(step: Step) -> Found:
         return
     case = Case.of(step, claim)
     cost = cost_of(case)
-    if may_have_been_bound(step, case.job):
+    if may_have_been_bound(step, case.job) or any(one.code == "drain_taken_over" for one in step.of_kind("unreserve")):
         return
     if cost <= (0, 0, 0, 1) or len({one.rank for one in claim.placements}) != case.job.least:
         return
