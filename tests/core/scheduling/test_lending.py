@@ -409,3 +409,27 @@ def test_the_sentences_of_lending_say_that_the_slice_stays_booked() -> None:
     )
     assert isinstance(start.reason, WithinNotebookQuota)
     assert "booked" not in sentence(dc.replace(start.reason, was=None))
+
+
+# R76
+def test_a_new_slice_is_placed_on_its_own_reserved_room_and_not_on_that_of_a_lent_slice() -> None:
+    """Beside the lent slice, 0.25 is reserved for notebook quota, and 0.875 on the next device."""
+    made = world(
+        """
+        pool t 3
+        p 0 of t, notebooks 0.5
+        q 0 of t, notebooks 0.875
+        r 1.375 of t
+        r runs 1 of 1 on n1g2 fixed
+        p notebook 0.25
+        """
+    )
+    made.lend_for(3600)
+    made.settle()
+    made.idle("nb-p1")
+    made.settle()
+    assert (made.notebooks["nb-p1"].state, made.notebooks["nb-p1"].device) == (NotebookState.LENT, "n1g0")
+    made.ask("q", 500)
+    made.submit("r", 375)
+    starts = [(one.workload, one.placements[0].device) for one in made.tick().actions if isinstance(one, Start)]
+    assert starts == [("nb-q1", "n1g1"), ("r2", "n1g0")]
