@@ -28,6 +28,10 @@ class Unexpected(RuntimeError):
     """An unexpected answer, or none; the message says which, in one sentence."""
 
 
+class NoKernelAnswer(Unexpected):
+    """A kernel was started, and did not answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """A user who is logged in: name, token, and the hub's public address."""
@@ -117,14 +121,27 @@ class Kernel:
 
     @staticmethod
     async def start(user: User, name: str = "python3") -> Kernel:
-        """Start a kernel, as soon as it has its GPU, and connect to it."""
+        """Start a kernel, as soon as it has its GPU, and connect to it.
+
+        A kernel that does not answer is replaced once: ipykernel 7 may not read the first request, with which its
+        server opens the socket. Source: ipython/ipykernel, issue 1554.
+        """
+        try:
+            return await Kernel._start(user, name)
+        except NoKernelAnswer:
+            return await Kernel._start(user, name)
+
+    @staticmethod
+    async def _start(user: User, name: str) -> Kernel:
         kernel = await call("POST", f"{user.server_url}/api/kernels", user.token, {"name": name})
-        address = f"{user.server_url}/api/kernels/{kernel['id']}/channels".replace("http", "ws", 1)
+        url = f"{user.server_url}/api/kernels/{kernel['id']}"
+        address = f"{url}/channels".replace("http", "ws", 1)
         request = HTTPRequest(address, headers={"Authorization": f"token {user.token}"}, request_timeout=CALL_TIMEOUT_S)
         try:
             return Kernel(await websocket_connect(request), str(kernel["id"]))
         except (HTTPClientError, OSError) as error:
-            raise Unexpected(f"the socket to a kernel of {user.name} was not opened: {error}") from error
+            await call("DELETE", url, user.token)
+            raise NoKernelAnswer(f"the socket to a kernel of {user.name} was not opened: {error}") from error
 
     async def run(self, code: str, timeout_s: float = CODE_TIMEOUT_S) -> str:
         """Run one cell. Returns what it printed. Raises Unexpected with the traceback where it failed."""
