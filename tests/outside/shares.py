@@ -174,13 +174,11 @@ def _wish(owner: Owner, wanted: int, state: State, pool: str) -> Wish:
 def fixed_milli(owner: Owner, state: State, pool: str) -> int:
     """What a project, or all projects of a department, have of the capacity that may not be preempted."""
     devices = {one.id for one in state.healthy(pool)}
-    jobs = [one for one in state.in_pool(pool) if not one.preemptible and _belongs(one.project, owner, state)]
+    projects = state.policy.projects.values()
+    is_department = state.policy.departments.get(owner.name) is owner
+    names = {one.name for one in projects if one.department == owner.name} if is_department else {owner.name}
+    jobs = [one for one in state.in_pool(pool) if not one.preemptible and one.project in names]
     return sum(part.gpu_milli for job in jobs for part in state.held.get(job.id, ()) if part.device in devices)
-
-
-def _belongs(project: str, owner: Owner, state: State) -> bool:
-    found = state.policy.projects.get(project)
-    return owner.name in (project, None if found is None else found.department)
 
 
 def past_use(owner: Owner, state: State, pool: str) -> int:
@@ -194,7 +192,8 @@ def past_use(owner: Owner, state: State, pool: str) -> int:
 def divide(capacity: int, wishes: list[Wish], k: Fraction = Fraction(0)) -> dict[str, int]:
     """R16 and R18: the quota first, then the rest by priority and weight, rounded once.
 
-    :returns: milli by name; they add up to the capacity, or to what is wanted if that is less.
+    :returns: milli by name; they add up to the capacity, or to what is wanted if that is less, or to the floors if
+        those are more.
     """
     floors = {one.name: one.floor for one in wishes}
     first = _guarantees(capacity - sum(floors.values()), wishes)

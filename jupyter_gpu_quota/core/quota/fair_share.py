@@ -41,7 +41,10 @@ class Share(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One owner in :func:`pour`: gets ``floor`` to ``ceiling``, between them in proportion to ``weight`` (above 0)."""
+    """One owner in :func:`pour`: gets ``floor`` to ``ceiling``, between them in proportion to ``weight`` (above 0).
+
+    A ceiling is at least the floor.
+    """
 
     name: str
     ceiling: int
@@ -59,7 +62,8 @@ def divide(
     request at any time, is not part of it. ``history_milli``: how much past use lowers a weight, in thousandths.
     Work that drains is the least that its owner gets of the rest until it is gone: a raised quota is in force as far as
     others have drained.
-    Returns {name: Share}; the fair shares sum to min(amount, sum of wanted).
+    Returns {name: Share}; the fair shares sum to min(amount, sum of wanted), or to the sum of non-preemptible work if
+    that is more.
     Raises ValueError for an amount, quota, wanted or weight below 0, or a name that occurs twice.
     Source: weighted max-min fairness; docs/scheduling.md, section 2.
     Rule R16.
@@ -85,13 +89,28 @@ def divide(
 def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[str, int]:
     """Weighted max-min fairness: an owner that wants less than its part returns the difference.
 
-    Exact: one level ``rest / weights`` is found in integers, shares are rounded once, and what rounding leaves
-    goes by largest fraction, then name. Returns {name: amount}; the sum is min(amount, sum of ceilings), or the sum of
-    floors if that is more.
+    An owner whose part is below its floor gets the floor, and the others divide what is left.
+    Returns {name: amount}; the sum is min(amount, sum of ceilings), or the sum of floors if that is more.
     Rule R18.
     """
-    if any(part.floor or (history_milli and part.used) for part in parts):
+    if history_milli and any(part.used for part in parts):
         return _poured_in_steps(parts, amount, history_milli)
+    at_floor = dict[str, int]()
+    while True:
+        others = [part for part in parts if part.name not in at_floor]
+        given = _poured(others, max(0, amount - sum(at_floor.values())))
+        below = {part.name: part.floor for part in others if given[part.name] < part.floor}
+        if not below:
+            return at_floor | given
+        at_floor |= below
+
+
+def _poured(parts: Collection[Part], amount: int) -> dict[str, int]:
+    """:func:`pour` without floors and history.
+
+    One level ``rest / weights`` is found in integers. Shares are rounded once, and what rounding leaves goes by largest
+    fraction, then name.
+    """
     scale = lcm(*(part.weight for part in parts))
     order = sorted(parts, key=lambda part: (part.ceiling * (scale // part.weight), part.name))
     rest, weights, given = amount, sum(part.weight for part in order), dict[str, int]()
@@ -105,15 +124,15 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
 
 
 EXACT, ROUND = 128, 64
-"""Binary places of amounts in a division in steps, and those in which they are compared: all errors are smaller."""
+"""Binary places of amounts in a division in steps; differences of less than 2**-ROUND milli count as none."""
 
 
 def _poured_in_steps(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
-    """:func:`pour` with floors, and with weights lowered by past use, which are computed again at every step.
+    """:func:`pour` with weights lowered by past use, which are computed again at every step.
 
-    A step ends where an owner reaches its ceiling, or its floor: what it gets below that costs nothing. An owner keeps
-    each part that it was given, so that a larger amount gives no owner less. Amounts are integers in parts of
-    1 / 2**EXACT milli: the denominators of exact fractions would grow with every step.
+    A step ends where an owner reaches its ceiling, or its floor: what it gets below that costs the others nothing. An
+    owner keeps each part that it was given, so that a larger amount gives no owner less. Amounts are integers in parts
+    of 1 / 2**EXACT milli: the denominators of exact fractions would grow with every step.
     """
     given, error = {part.name: 0 for part in parts}, 1 << (EXACT - ROUND)
     rest = (amount - sum(part.floor for part in parts)) << EXACT
@@ -121,8 +140,8 @@ def _poured_in_steps(parts: Collection[Part], amount: int, history_milli: int) -
     while left and rest > error:
         weighed = _by_history(left, history_milli)
         bounds = {part.name: _next_bound(part, given[part.name], error) for part, _ in weighed}
-        costly = {part.name for part, _ in weighed if bounds[part.name] > part.floor << EXACT}
-        milli, weight = rest, sum(own for part, own in weighed if part.name in costly)
+        paying = {part.name for part, _ in weighed if bounds[part.name] > part.floor << EXACT}
+        milli, weight = rest, sum(own for part, own in weighed if part.name in paying)
         for part, own in weighed:
             more = bounds[part.name] - given[part.name]
             if not weight or more * weight < milli * own:
@@ -130,7 +149,7 @@ def _poured_in_steps(parts: Collection[Part], amount: int, history_milli: int) -
         for part, own in weighed:
             more = own * milli // weight
             given[part.name] += more
-            rest -= more if part.name in costly else 0
+            rest -= more if part.name in paying else 0
         left = [part for part in left if (part.ceiling << EXACT) - given[part.name] > error]
     return _whole({part.name: max(part.floor << EXACT, given[part.name]) for part in parts})
 

@@ -117,14 +117,22 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         ),
         # R66
         pytest.param(
-            3000, ["ann f500", "bob"], {"ann": 1500, "bob": 1500}, id="draining work that is within its part",
+            3000, ["ann f500", "bob"], {"ann": 1500, "bob": 1500},
+            id="draining work below its owner's part changes nothing",
         ),
         pytest.param(
             3000, ["ann f1000 p40", "bob p60"], {"ann": 1000, "bob": 2000},
             id="a higher priority does not get draining work",
         ),
         pytest.param(
-            3000, ["ann w0 f1000", "bob"], {"ann": 1000, "bob": 2000}, id="a weight does not get draining work",
+            3000, ["ann w0 f1000", "bob"], {"ann": 1000, "bob": 2000}, id="draining work of weight 0 stays its owner's",
+        ),
+        pytest.param(
+            3500, ["ann f2000", "bob f500", "eve"], {"ann": 2000, "bob": 750, "eve": 750},
+            id="one owner drains more than its part, and one less",
+        ),
+        pytest.param(
+            1500, ["ann f2000 p40", "bob p60"], {"ann": 2000, "bob": 0}, id="less capacity than draining work",
         ),
         pytest.param(0, ["ann q2000"], {"ann": 0}, id="no capacity"),
         pytest.param(1000, [], {}, id="no demand"),
@@ -143,6 +151,17 @@ def test_guarantees_do_not_count_room_that_notebooks_may_request() -> None:
 def test_the_guarantee_is_the_whole_quota_while_quotas_fit() -> None:
     shares = divide([claim("ann q2000 <=500"), claim("bob q1000")], 4000)
     assert (shares["ann"].guarantee_milli, shares["ann"].fair_milli) == (2000, 500)
+
+
+def test_no_guarantee_is_below_0_where_less_is_healthy_than_runs() -> None:
+    shares = divide([claim("ann q1000 f1000"), claim("bob q1000 f1000"), claim("eve q1000 p60")], 1500)
+    assert {name: share.guarantee_milli for name, share in shares.items()} == {"ann": 1000, "bob": 1000, "eve": 0}
+
+
+# R66
+def test_a_raised_quota_is_in_force_as_far_as_others_have_drained() -> None:
+    shares = divide([claim("ann q1000 f3000 <=3000"), claim("bob q3000")], 4000)
+    assert {name: share.guarantee_milli for name, share in shares.items()} == {"ann": 1000, "bob": 1000}
 
 
 @pytest.mark.parametrize(("firm", "in_force"), [(0, 0), (1500, 1500), (2000, 2000), (4000, 2000)])
@@ -207,7 +226,8 @@ def test_the_division_by_past_use_among_hundreds_of_owners_is_exact_to_a_milli()
     assert process_time() - began_s < 1
     assert sum(share.fair_milli for share in shares.values()) == 2_000_000
     few = claims[:60]
-    check_by_slow_division(few, Fraction(300_000), divide(few, 300_000, history_milli=1000), history_milli=1000, most=1)
+    shares = divide(few, 300_000, history_milli=1000)
+    check_by_slow_division(few, 300_000, shares, firm=300_000, history_milli=1000, most=1)
 
 
 CLAIMS = st.lists(
@@ -247,26 +267,31 @@ def test_p4_the_division_keeps_its_promises(claims: list[Claim], amount: int, rn
 
 
 @settings(max_examples=300, deadline=None)
-@given(CLAIMS, ROOMY, st.sampled_from([0, 500, 1000, 1500]))
+@given(CLAIMS, st.integers(0, 30_000), st.integers(0, 6000), st.sampled_from([0, 500, 1000, 1500]))
 def test_the_division_is_within_one_milli_of_the_exact_fractions(
-    claims: list[Claim], amount: int, history_milli: int
+    claims: list[Claim], amount: int, spare: int, history_milli: int
 ) -> None:
-    amount += sum(row.fixed_milli for row in claims)
-    shares = divide(claims, amount, history_milli=history_milli)
-    levels = 4  # each priority level, and the one of weight 0, rounds once
-    check_by_slow_division(claims, Fraction(amount), shares, history_milli=history_milli, most=levels)
+    """``spare``: what of the amount guarantees may not use. The amount may be less than what runs."""
+    firm = max(0, amount - spare)
+    shares = divide(claims, amount, firm_milli=firm, history_milli=history_milli)
+    assert all(share.guarantee_milli >= 0 and share.fair_milli >= 0 for share in shares.values())
+    check_by_slow_division(claims, amount, shares, firm=firm, history_milli=history_milli, most=LEVELS)
+
+
+LEVELS = 4
+"""Each priority level, and the one of weight 0, rounds once."""
 
 
 def check_by_slow_division(
-    claims: list[Claim], amount: Fraction, shares: dict[str, Share], *, history_milli: int, most: int
+    claims: list[Claim], amount: int, shares: dict[str, Share], *, firm: int, history_milli: int, most: int
 ) -> None:
     """The slow division pours a little and looks again."""
     _, exact = divide_slowly(
         {row.name: Amounts(training_milli=row.quota_milli, weight=row.weight) for row in claims},
         {row.name: row.priority for row in claims},
         Counter({row.name: row.wanted_milli for row in claims}),
-        amount,
-        amount,
+        Fraction(amount),
+        Fraction(firm),
         past={row.name: row.past_use_milli_s for row in claims},
         k=Fraction(history_milli, 1000),
         fixed={row.name: row.fixed_milli for row in claims},
