@@ -28,8 +28,8 @@ class Unexpected(RuntimeError):
     """An unexpected answer, or none; the message says which, in one sentence."""
 
 
-class NoKernelAnswer(Unexpected):
-    """A kernel was started, and did not answer."""
+class KernelNotReached(Unexpected):
+    """A kernel was started, and the socket to it was not opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class Kernel:
         """
         try:
             return await Kernel._start(user, name)
-        except NoKernelAnswer:
+        except KernelNotReached:
             return await Kernel._start(user, name)
 
     @staticmethod
@@ -140,8 +140,9 @@ class Kernel:
         try:
             return Kernel(await websocket_connect(request), str(kernel["id"]))
         except (HTTPClientError, OSError) as error:
-            await call("DELETE", url, user.token)
-            raise NoKernelAnswer(f"the socket to a kernel of {user.name} was not opened: {error}") from error
+            with contextlib.suppress(Unexpected):
+                await call("DELETE", url, user.token)
+            raise KernelNotReached(f"the socket to a kernel of {user.name} was not opened: {error}") from error
 
     async def run(self, code: str, timeout_s: float = CODE_TIMEOUT_S) -> str:
         """Run one cell. Returns what it printed. Raises Unexpected with the traceback where it failed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.demo import users
-from jupyter_gpu_quota.demo.users import Kernel, NoKernelAnswer, User
+from jupyter_gpu_quota.demo.users import Kernel, KernelNotReached, User
 from tests.notebook.jupyter_world import SERVER_TOKEN, JupyterServer, free_port, jupyter_server
 
 STARTER = """
@@ -58,6 +58,6 @@ def test_a_kernel_that_does_not_answer_is_replaced_once(
             assert started_on(server).strip() == "2"
             assert len(server.kernels()) == 1
         else:
-            with pytest.raises(NoKernelAnswer, match="the socket to a kernel of ann was not opened"):
+            with pytest.raises(KernelNotReached, match="the socket to a kernel of ann was not opened"):
                 started_on(server)
             assert server.kernels() == set()

@@ -83,7 +83,7 @@ def as_if_in_the_file(project: Any) -> Any:
 
 
 def without_patience(function: Function) -> Function:
-    """The jobs of a pool that have lost their patience: all that never started."""
+    """Any job that has never started is overdue."""
 
     def changed(jobs: Any, pool: Any, backfill: Any) -> None:
         function(jobs, pool, backfill)
@@ -177,10 +177,10 @@ FAULTS = {
     "protected work is never paused": Fault(
         {"preemption.search.find.has_protected": always(False)}, {"P10"}, ("shielded",)
     ),
-    "a job does not wait for an older one that has lost its patience": Fault(
+    "a job does not wait for an older one that is overdue": Fault(
         {"scheduling.job_service.JobService._waits_for_overdue_job": always(False)}, {"R24"}, ("patience",)
     ),
-    "a job waits for an older one that has not lost its patience": Fault(
+    "a job waits for an older one that is not overdue": Fault(
         {"backfill.patience.OverdueJobs.__init__": without_patience}, {"P10", "P11", "R23"}, ("patience", "finite")
     ),
     "jobs of a project start that was taken out": Fault(

@@ -72,11 +72,11 @@ class OverdueJobs:
         return bool(served)
 
     def forget(self) -> None:
-        """Find them again: jobs have returned to the queue."""
+        """Forget them all: jobs have returned to the queue."""
         self._known.clear()
 
     def _find(self, project: QuotaState, holder: str) -> OverdueJob | None:
-        """The first in the project's order of those that fit beside the guarantees and have a planned start."""
+        """The first by job priority and submit time of those that fit beside the guarantees and have a planned start."""
         rows = list[tuple[int, int, str, Job, ClassQueue]]()
         for queue in project.queue.classes.values():
             job = queue.oldest(self._since, besides=holder)

@@ -48,8 +48,8 @@ def quarantine_changes(
 
 def _occupied(snapshot: Snapshot, due: Mapping[str, int]) -> set[str]:
     """The devices of the work that should be gone."""
-    overdue = {workload for workload, at in due.items() if snapshot.now >= at}
-    return {part.device for part in snapshot.allocations if part.workload in overdue} if overdue else set()
+    late = {workload for workload, at in due.items() if snapshot.now >= at}
+    return {part.device for part in snapshot.allocations if part.workload in late} if late else set()
 
 
 def _slow_pools(snapshot: Snapshot, occupied: Container[str]) -> set[str | None]:

@@ -62,8 +62,8 @@ def _eviction_reason(
     if drained is None:
         return None
     device, node = drained
-    overdue = node.drain_by_at is not None and now >= node.drain_by_at
-    return _drained(device, node, "job", now) if job.preemptible or overdue else None
+    is_past_deadline = node.drain_by_at is not None and now >= node.drain_by_at
+    return _drained(device, node, "job", now) if job.preemptible or is_past_deadline else None
 
 
 def as_leaving(snapshot: Snapshot, stops: Collection[Stop]) -> Snapshot:

@@ -28,7 +28,7 @@ class Claim(NamedTuple):
     above_minimum_milli: int = 0
 
     @property
-    def drains_milli(self) -> int:
+    def above_quota_milli(self) -> int:
         """Non-preemptible work above the quota, after the quota was lowered. Rule R66."""
         return max(0, self.fixed_milli - self.quota_milli)
 
@@ -71,7 +71,7 @@ def divide(
     rows = sorted(claims, key=lambda claim: claim.name)
     _check(rows, amount_milli)
     firm = amount_milli if firm_milli is None else max(0, min(amount_milli, firm_milli))
-    firm = max(0, firm - sum(row.drains_milli for row in rows))
+    firm = max(0, firm - sum(row.above_quota_milli for row in rows))
     first = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
     if sum(first.values()) > firm:
         first = _reduced(rows, firm)
@@ -231,7 +231,7 @@ def _guarantees(rows: Sequence[Claim], first: Mapping[str, int], amount: int) ->
 
 
 def _surplus(rows: Sequence[Claim], first: Mapping[str, int], amount: int, history_milli: int) -> dict[str, int]:
-    given = {row.name: row.drains_milli for row in rows}
+    given = {row.name: row.above_quota_milli for row in rows}
     open_rows = [row for row in rows if row.wanted_milli > first[row.name]]
     levels = [*_by_priority([row for row in open_rows if row.weight]), [row for row in open_rows if not row.weight]]
     for level in levels if amount > 0 else ():
@@ -243,7 +243,7 @@ def _surplus(rows: Sequence[Claim], first: Mapping[str, int], amount: int, histo
                 ceiling=row.wanted_milli - first[row.name],
                 weight=row.weight or 1,
                 used=row.past_use_milli_s,
-                floor=row.drains_milli,
+                floor=row.above_quota_milli,
             )
             for row in level
         ]

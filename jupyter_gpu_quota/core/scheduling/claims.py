@@ -65,7 +65,7 @@ class Claims:
         self._reopen_within_guarantee(preemption)
 
     def _reopen_within_guarantee(self, preemption: Preemption) -> None:
-        """Serve the project's jobs again that come within its guarantee, since it loses more than the claim gets."""
+        """Open the project's classes again if its claim frees more than it needs, and leaves it below its guarantee."""
         preemptor, project = preemption.preemptor, preemption.preemptor.project
         lost = sum(victim.size for victim in preemption.victims if victim.project is project)
         if lost > preemptor.request.size and project.use < project.guarantee:

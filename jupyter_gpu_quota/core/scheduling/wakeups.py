@@ -52,6 +52,6 @@ def _of_job(job: Job, policy: Policy) -> list[int]:
         found += [job.ends_at(started_at), started_at + times.min_runtime_s * MS_PER_S]
         if job.min_ranks is not None and (grows := may_grow_at(job, policy)) is not None:
             found.append(grows)
-    elif (overdue := quarantine_at(job, policy)) is not None:
-        found.append(overdue)
+    elif (quarantined_at := quarantine_at(job, policy)) is not None:
+        found.append(quarantined_at)
     return found

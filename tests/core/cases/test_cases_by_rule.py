@@ -100,7 +100,7 @@ HERE = Path(__file__).parent
         # R24
         pytest.param(
             "overdue_job_that_had_the_reservation",
-            id="a job whose reservation passed precedes the others of its project that lost their patience",
+            id="a job whose reservation passed precedes the other overdue ones of its project",
         ),
         # R28
         pytest.param(

@@ -284,7 +284,7 @@ MUTANTS = (
     ),
     mutant(
         "draining work is divided",
-        edit("quota/fair_share.py:Claim.drains_milli", "max(0, self.fixed_milli - self.quota_milli)", "0"),
+        edit("quota/fair_share.py:Claim.above_quota_milli", "max(0, self.fixed_milli - self.quota_milli)", "0"),
     ),
     mutant(
         "reduced guarantees count on non-preemptible work",

@@ -87,7 +87,7 @@ def test_a_job_that_waits_for_an_overdue_job_has_no_reservation() -> None:
     assert not any("a3" in started(made) for _ in range(5))
 
 
-def test_a_job_that_has_started_before_has_no_patience() -> None:
+def test_a_job_that_has_started_before_is_never_overdue() -> None:
     made = waited(world(_behind_holder(120)), "a2", 25)
     made.jobs["a2"] = dc.replace(made.jobs["a2"], attempt=1)
     assert "a3" in started(made)
