@@ -76,7 +76,7 @@ class OverdueJobs:
         self._known.clear()
 
     def _find(self, project: QuotaState, holder: str) -> OverdueJob | None:
-        """The first by job priority and submit time of those that fit beside the guarantees and have a planned start."""
+        """By priority and submit time the first of those that fit beside the guarantees and have a planned start."""
         rows = list[tuple[int, int, str, Job, ClassQueue]]()
         for queue in project.queue.classes.values():
             job = queue.oldest(self._since, besides=holder)

@@ -276,11 +276,15 @@ MUTANTS = (
     ),
     mutant(
         "a drained node keeps its work",
-        edit("eviction/unavailable_devices.py:_eviction_reason", "job.preemptible or overdue", "overdue"),
+        edit(
+            "eviction/unavailable_devices.py:_eviction_reason",
+            "job.preemptible or is_past_deadline",
+            "is_past_deadline",
+        ),
     ),
     mutant(
         "a drain evicts non-preemptible work",
-        edit("eviction/unavailable_devices.py:_eviction_reason", "job.preemptible or overdue", "True"),
+        edit("eviction/unavailable_devices.py:_eviction_reason", "job.preemptible or is_past_deadline", "True"),
     ),
     mutant(
         "draining work is divided",

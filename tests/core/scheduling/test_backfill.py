@@ -246,7 +246,7 @@ def test_a_claim_within_guarantee_enters_the_reservation_of_another_project(
 
 # R42
 def test_what_a_project_frees_beside_its_own_claim_goes_to_its_jobs_within_guarantee_first() -> None:
-    """Without the job of two GPUs, the project of a is below its quota; the reservation is for a job above the quota of b."""
+    """Without the job of two GPUs a is below its quota; the reservation is for a job above the quota of b."""
     made = world(
         """
         pool t 1x3
