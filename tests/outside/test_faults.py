@@ -160,7 +160,7 @@ FAULTS = {
         ("backfill", "gangs", "nodes"),
     ),
     "every job ends before the planned start": Fault(
-        {"backfill.reservation.BackfillReservation.ends_in_time": always(10**9)}, {"R32"}, ("backfill",)
+        {"backfill.reservation.BackfillReservation.longest_time_limit_s": always(10**9)}, {"R32"}, ("backfill",)
     ),
     "jobs that do not fit beside the guarantees have the reservation": Fault(
         {"backfill.reservation.fits_beside_guarantees": always(True)}, {"R27"}, ("plain", "gangs", "nodes")

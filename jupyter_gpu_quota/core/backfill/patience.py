@@ -7,7 +7,7 @@ from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState
 from .planned_start import OverdueJob
-from .reservation import may_have_precedence
+from .reservation import waits_for_devices_or_own_limit
 from .state import BackfillState
 
 
@@ -43,7 +43,7 @@ class OverdueJobs:
     def that_holds_back(self, project: QuotaState, queue: ClassQueue, job: Job) -> OverdueJob | None:
         """The overdue job of the project, if a job of this class would overtake it and end after its planned start."""
         overdue = self.that_precedes(project, queue, job)
-        return overdue if overdue is not None and job.time_limit_s > overdue.ends_in_time(self.pool) else None
+        return overdue if overdue is not None and job.time_limit_s > overdue.longest_time_limit_s(self.pool) else None
 
     def that_precedes(self, project: QuotaState, queue: ClassQueue, job: Job) -> OverdueJob | None:
         """The overdue job of the project, if a job of this class has to leave the backfill reservation to it."""
@@ -80,7 +80,7 @@ class OverdueJobs:
         rows = list[tuple[int, int, str, Job, ClassQueue]]()
         for queue in project.queue.classes.values():
             job = queue.oldest(self._since, besides=holder)
-            if job is not None and may_have_precedence(self.pool, project, queue):
+            if job is not None and waits_for_devices_or_own_limit(self.pool, project, queue):
                 rows.append((-job.priority, job.submitted_at, job.id, job, queue))
         for *_, job, queue in sorted(rows):
             planned = self.backfill.plan(project, queue, job)

@@ -16,7 +16,7 @@ from ..queue.order import turn_of
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Entitlement, QuotaState, Running
 from ..quota.node_packing import Guarantee, hold_any_ranks
-from .reservation import BackfillReservation
+from .reservation import BackfillReservation, longest_time_limit_s
 
 
 class OverdueJob(NamedTuple):
@@ -31,9 +31,9 @@ class OverdueJob(NamedTuple):
         """The GPU of all its ranks, in milli-GPU."""
         return self.queue.size
 
-    def ends_in_time(self, pool: PoolState) -> int:
-        """The longest time limit, in seconds, with which a job started now ends, grace included, before its start."""
-        return (self.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
+    def longest_time_limit_s(self, pool: PoolState) -> int:
+        """That of a job that is started now and ends before the planned start."""
+        return longest_time_limit_s(pool, self.starts_at)
 
     def is_overtaken_by(self, job: Job) -> bool:
         """Whether a job was submitted later, and has no higher priority."""

@@ -39,9 +39,9 @@ class BackfillReservation:
         request = self.queue.job_class.request
         return bool(request.cpu_milli or request.memory_mib)
 
-    def ends_in_time(self, pool: PoolState) -> int:
-        """The longest time limit, in seconds, with which a job started now ends before the planned start."""
-        return (self.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
+    def longest_time_limit_s(self, pool: PoolState) -> int:
+        """That of a job that is started now and ends before the planned start."""
+        return longest_time_limit_s(pool, self.starts_at)
 
     def is_preceded_by(self, pool: PoolState, queue: ClassQueue) -> bool:
         """Whether the first job of a class of its own project has precedence over its job."""
@@ -60,15 +60,20 @@ class BackfillReservation:
         return is_above and entitlement is Entitlement.FAIR and turn_of(project) <= turn_of(self.project)
 
 
+def longest_time_limit_s(pool: PoolState, ends_at: int) -> int:
+    """The longest time limit, in seconds, with which a job that is started now ends, grace included, by an instant."""
+    return (ends_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
+
+
 def may_hold(pool: PoolState, project: QuotaState, queue: ClassQueue) -> bool:
     """Whether a class may have the reservation: its jobs wait for devices only, and fit beside the guarantees."""
-    return not project.over_limit(queue.size) and may_have_precedence(pool, project, queue)
+    return not project.over_limit(queue.size) and waits_for_devices_or_own_limit(pool, project, queue)
 
 
-def may_have_precedence(pool: PoolState, project: QuotaState, queue: ClassQueue) -> bool:
-    """Whether an overdue job of a class precedes its project: it waits for devices or for the limit of its project.
+def waits_for_devices_or_own_limit(pool: PoolState, project: QuotaState, queue: ClassQueue) -> bool:
+    """Whether nothing but devices or the limit of their project keeps the jobs of a class waiting.
 
-    At the limit of its department it does not: other projects may take what its own leaves there.
+    At the limit of a department other projects may take what this one leaves there.
     """
     job_class, department = queue.job_class, project.parent
     return (

@@ -333,7 +333,12 @@ class BackfillState:
     def lends_to(self, project: QuotaState, job_class: JobClass) -> bool:
         """Whether jobs of a class may borrow the reserved devices: none that its job could pause at once."""
         held = self.current
-        if held is None or not job_class.preemptible or job_class.exhausted or held.ends_in_time(self.pool) <= 0:
+        if (
+            held is None
+            or not job_class.preemptible
+            or job_class.exhausted
+            or held.longest_time_limit_s(self.pool) <= 0
+        ):
             return False
         return project is not held.project or job_class.priority >= held.queue.job_class.priority
 

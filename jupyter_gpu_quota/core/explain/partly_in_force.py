@@ -6,8 +6,8 @@ Source: docs/scheduling.md, section 6.
 from __future__ import annotations
 
 from ..scheduling.cycle import SchedulingCycle
+from ..scheduling.early_stop import EarlyStop
 from ..scheduling.read_pool import read_pools
-from ..scheduling.watch import Watch
 from .counterfactual import WhatIf
 from .explanation import QuotaInForce
 
@@ -17,7 +17,7 @@ def quotas_in_force(what_if: WhatIf) -> tuple[QuotaInForce, ...]:
     if what_if.is_notebook or not what_if.amounts.training_milli:
         return ()
     pool = next(one for one in read_pools(what_if.snapshot, what_if.policy) if one.name == what_if.pool)
-    SchedulingCycle(pool, Watch(workload=what_if.id, most_work=-1)).run()  # it ends before the queue is served
+    SchedulingCycle(pool, EarlyStop(workload=what_if.id, most_work=-1)).run()  # it ends before the queue is served
     project = pool.project(what_if.project)
     return tuple(
         QuotaInForce(

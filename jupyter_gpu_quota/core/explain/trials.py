@@ -10,7 +10,7 @@ from ..model import Policy, Snapshot
 from ..plan import Plan
 from ..scheduling.cache.decision_cache import DecisionCache
 from ..scheduling.decide import decide_about
-from ..scheduling.watch import Watch
+from ..scheduling.early_stop import EarlyStop
 from .counterfactual import WhatIf
 
 SMALL = 20
@@ -54,8 +54,8 @@ class Trials:
         same_devices = snapshot.devices is self.what_if.snapshot.devices
         rows = len(snapshot.jobs) + len(snapshot.devices) + len(snapshot.notebooks)
         most = None if self.is_small else self._left // WORK_OF_TEST
-        watch = Watch(workload=self.what_if.id, most_work=most)
-        plan = decide_about(snapshot, policy or self.what_if.policy, self._cache if same_devices else None, watch)
-        self.ended_early |= watch.gave_up
-        self._left -= WORK_OF_TRIAL + rows + WORK_OF_ACTION * len(plan.actions) + WORK_OF_TEST * watch.work
-        return None if watch.gave_up or self.what_if.placed_by(plan) is None else plan
+        early_stop = EarlyStop(workload=self.what_if.id, most_work=most)
+        plan = decide_about(snapshot, policy or self.what_if.policy, self._cache if same_devices else None, early_stop)
+        self.ended_early |= early_stop.gave_up
+        self._left -= WORK_OF_TRIAL + rows + WORK_OF_ACTION * len(plan.actions) + WORK_OF_TEST * early_stop.work
+        return None if early_stop.gave_up or self.what_if.placed_by(plan) is None else plan

@@ -17,23 +17,23 @@ from ..reasons import ClaimEnded, ReservedDeviceLost
 from . import reasons
 from .claims import Claims
 from .drain_offers import DrainOffers
+from .early_stop import EarlyStop
 from .elastic import grow
 from .job_service import JobService, no_room
 from .notebook_placement import NotebookPlacement
 from .plan_builder import PlanBuilder
 from .read_pool import enqueue
 from .reservations import mark_borrowers, read_reservations
-from .watch import Watch
 
 
 class SchedulingCycle:
     """Makes the plan of one pool. It changes the pool state, so a cycle runs once.
 
-    ``watch`` may end the queue's service early; then the plan is a part of the whole one.
+    ``early_stop`` may end the queue's service early; then the plan is a part of the whole one.
     """
 
-    def __init__(self, pool: PoolState, watch: Watch | None = None) -> None:
-        self.pool, self.ledger, self.watch = pool, pool.ledger, watch
+    def __init__(self, pool: PoolState, early_stop: EarlyStop | None = None) -> None:
+        self.pool, self.ledger, self.early_stop = pool, pool.ledger, early_stop
         self.builder = PlanBuilder(pool)
         self.backfill = BackfillState(pool, self.builder.future_work)
         self.claims = Claims(pool, self.builder, self.backfill)
@@ -171,16 +171,16 @@ class SchedulingCycle:
             self._serve_the_rest()
 
     def _serve_the_rest(self) -> None:
-        self._reopen_classes()
+        self._begin_round()
         is_settled = self.backfill.pass_on()
         if self.backfill.dropped:
-            self._reopen_classes()
-        self._serve_in_order(Entitlement.SURPLUS, blocked=self._first_without_reservation())
+            self._begin_round()
+        self._serve_in_order(Entitlement.SURPLUS, reserve_next=self._next_for_reservation())
         if not is_settled:
             self.backfill.pass_on()
-        self._reserve_for(self._first_without_reservation())
+        self._reserve_for(self._next_for_reservation())
 
-    def _reopen_classes(self) -> None:
+    def _begin_round(self) -> None:
         """Open all classes if the backfill reservation was dropped; close those without room."""
         for project in self.pool.projects.values():
             if self.backfill.dropped:
@@ -188,17 +188,19 @@ class SchedulingCycle:
             self._close_classes_without_room(project)
         self.backfill.dropped = False
 
-    def _first_without_reservation(self) -> tuple[QuotaState, ClassQueue] | None:
+    def _next_for_reservation(self) -> tuple[QuotaState, ClassQueue] | None:
         """The job that is to get the backfill reservation; None while another one has it."""
         return self.backfill.first_blocked() if self.backfill.current is None else None
 
-    def _serve_in_order(self, weakest: Entitlement, *, blocked: tuple[QuotaState, ClassQueue] | None = None) -> None:
+    def _serve_in_order(
+        self, weakest: Entitlement, *, reserve_next: tuple[QuotaState, ClassQueue] | None = None
+    ) -> None:
         """Serve the first job of all projects, down to this entitlement, until no job class is open.
 
-        ``blocked``: the first of the jobs that are known not to start; its turn is to get the backfill reservation.
+        ``reserve_next``: the first of the jobs that are known not to start, whose turn is to get the reservation.
         """
         order, offers = QueueOrder(self.pool.projects.values(), weakest), DrainOffers(self.pool, self.backfill, weakest)
-        while self.watch is None or not self.watch.is_over(self.builder):
+        while self.early_stop is None or not self.early_stop.is_over(self.builder):
             found = order.first()
             if offers.first is not None and (found is None or not comes_before(*found, *offers.first)):
                 if offers.offer_to(self.jobs.take_drain):
@@ -207,9 +209,9 @@ class SchedulingCycle:
                 continue
             if found is None:
                 break
-            if blocked is not None and precedes(*blocked, *found):
-                self._reserve_for(blocked)
-                blocked = None
+            if reserve_next is not None and precedes(*reserve_next, *found):
+                self._reserve_for(reserve_next)
+                reserve_next = None
             self.jobs.serve(*found)
             self._drop_served_reservation()
             self.claims.changed[found[0]] = None
@@ -246,7 +248,7 @@ class SchedulingCycle:
                 queue.blocked = forbidden or no_room(project, queue.size, code)
 
     def _may_preempt(self, project: QuotaState, queue: ClassQueue) -> bool:
-        if not self.jobs.may_claim:
+        if self.jobs.claims_ended:
             return False
         if project.preemptible_use.lowest_priority < queue.job_class.priority or project.preemptible_use.has_elastic:
             return True
@@ -255,7 +257,7 @@ class SchedulingCycle:
     def _reserve_for(self, blocked: tuple[QuotaState, ClassQueue] | None) -> None:
         while self.backfill.current is None and blocked is not None and self.backfill.tries_left:
             self.backfill.reserve_for(*blocked)
-            refused, blocked = blocked, self._first_without_reservation()
+            refused, blocked = blocked, self._next_for_reservation()
             if blocked == refused:
                 break
 
@@ -281,7 +283,7 @@ class SchedulingCycle:
 
     def _serve_freed(self) -> None:
         """Serve jobs on free devices that are no longer reserved, or that victims free beside what a claim needs."""
-        self.jobs.may_claim = False
+        self.jobs.claims_ended = True
         for project in self.pool.projects.values():
             project.queue.reopen()
             self._close_classes_without_room(project)

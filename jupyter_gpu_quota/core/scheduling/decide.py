@@ -34,10 +34,10 @@ from ..reasons import (
 from .cache.decision_cache import DecisionCache
 from .cache.snapshot_index import PoolSnapshot
 from .cycle import SchedulingCycle
+from .early_stop import EarlyStop
 from .plan_builder import PlanBuilder
 from .read_pool import read_pool
 from .wakeups import next_wakeup
-from .watch import Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +82,12 @@ def decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None = Non
     return plan
 
 
-def decide_about(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None, watch: Watch) -> Plan:
+def decide_about(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None, early_stop: EarlyStop) -> Plan:
     """The plan of :func:`decide` up to where it is known whether the watched workload starts.
 
-    Where ``watch.gave_up`` is set, it may start although the plan does not say so.
+    Where ``early_stop.gave_up`` is set, it may start although the plan does not say so.
     """
-    plan, builders = _decide(snapshot, policy, cache, watch)
+    plan, builders = _decide(snapshot, policy, cache, early_stop)
     for builder in builders:
         builder.release_references()
     return plan
@@ -117,7 +117,7 @@ def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
 
 
 def _decide(
-    snapshot: Snapshot, policy: Policy, cache: DecisionCache | None, watch: Watch | None = None
+    snapshot: Snapshot, policy: Policy, cache: DecisionCache | None, early_stop: EarlyStop | None = None
 ) -> tuple[Plan, list[PlanBuilder]]:
     read = cache or DecisionCache(enabled=False)
     policy = read.follow(snapshot, policy)
@@ -133,7 +133,9 @@ def _decide(
     of_pools = list[list[Action]]()
     for pool in pools:
         try:
-            builder = SchedulingCycle(read_pool(pool, read.index, snapshot, policy, stopping, leaving), watch).run()
+            builder = SchedulingCycle(
+                read_pool(pool, read.index, snapshot, policy, stopping, leaving), early_stop
+            ).run()
             of_pools.append(builder.actions())
             builders[pool] = builder
         except Exception as error:  # noqa: BLE001 - a defect must not keep stops and other pools from being decided

@@ -59,7 +59,8 @@ class JobService:
     def __init__(self, pool: PoolState, builder: PlanBuilder, backfill: BackfillState, claims: Claims) -> None:
         self.pool, self.ledger, self.builder = pool, pool.ledger, builder
         self.backfill, self.claims, self.overdue_jobs = backfill, claims, OverdueJobs(pool, backfill)
-        self.may_claim = True
+        self.claims_ended = False
+        """No job of this plan pauses or moves work any more."""
         self.whole_nodes: WholeNodes | None = None
 
     def serve(self, project: QuotaState, queue: ClassQueue) -> None:
@@ -70,7 +71,7 @@ class JobService:
         elif self._waits_for_overdue_job(one):
             pass
         elif not project.at_limit(one.size):
-            if self._start(one) or self._claim(one) or self._start_later(one) or self._claim_for_another(one):
+            if self._start(one) or self._claim(one) or self._try_last_resorts(one) or self._claim_for_another(one):
                 self._reopen_behind_overdue_job(project)
             else:
                 queue.blocked = self._why_blocked(one)
@@ -146,7 +147,7 @@ class JobService:
         job = queue.first()
         overdue = self.overdue_jobs.that_precedes(one.project, queue, job)
         queue.is_preceded = overdue is not None
-        if overdue is None or job.time_limit_s <= (in_time := overdue.ends_in_time(self.pool)):
+        if overdue is None or job.time_limit_s <= (in_time := overdue.longest_time_limit_s(self.pool)):
             return False
         other = overdue.job if overdue.queue is queue else queue.first_beside(overdue.job, in_time)
         if other is not None and queue.has_room_for(other.user):
@@ -177,12 +178,12 @@ class JobService:
             return False
         if not self.backfill.could_make_room(request.size) or self.backfill.is_refused(request, borrowed=can_borrow):
             return False
-        short = one.queue.first_within(held.ends_in_time(self.pool))
+        short = one.queue.first_within(held.longest_time_limit_s(self.pool))
         if short is not None and self.overdue_jobs.that_holds_back(one.project, one.queue, short) is None:
             with self.backfill.lifted(plans_again=False):
                 if self._start_free(one, can_borrow=can_borrow, job=short):
                     return True
-        if not self._is_last_resort(one) and self._start_by_right(one, can_borrow=can_borrow):
+        if not self._must_preempt_first(one) and self._start_by_right(one, can_borrow=can_borrow):
             return True
         if not self.backfill.lends_to(one.project, one.queue.job_class):
             return False
@@ -200,7 +201,7 @@ class JobService:
         held = self.backfill.current
         return held is not None and held.has_better_right(self.pool, one.project, one.queue, one.entitlement)
 
-    def _is_last_resort(self, one: Candidate) -> bool:
+    def _must_preempt_first(self, one: Candidate) -> bool:
         """Whether a job starts on the reserved devices only if no move and no preemption serves it."""
         held = self.backfill.current
         return held is not None and one.entitlement is held.entitlement is Entitlement.GUARANTEE
@@ -254,7 +255,7 @@ class JobService:
         """Plan a preemption beside the backfill reservation, or on its devices if the job has the right to them."""
         if not self._may_claim(one):
             return False
-        if self._has_better_right(one) and not self._is_last_resort(one):
+        if self._has_better_right(one) and not self._must_preempt_first(one):
             return self._claim_by_right(one)
         return self._drain_in_time(one) or self._add(self._search(find_preemption, one), one)
 
@@ -263,7 +264,7 @@ class JobService:
         held = self.backfill.current
         if held is None or not any(self.ledger.leaving[piece.device] for piece in held.pieces):
             return False
-        if one.queue.first().time_limit_s + self.pool.policy.preemption.grace_s > held.ends_in_time(self.pool):
+        if one.queue.first().time_limit_s + self.pool.policy.preemption.grace_s > held.longest_time_limit_s(self.pool):
             return False
         if self._add(find_drain(self.pool, one.preemptor), one):
             return True
@@ -279,12 +280,12 @@ class JobService:
             return search(self.pool, one.preemptor)
 
     def _may_claim(self, one: Candidate) -> bool:
-        if not self.may_claim:
+        if self.claims_ended:
             return False
         priority = one.queue.job_class.priority
         return one.scope is not one.project or own_project_suffices(self.pool, one.project, priority, one.size)
 
-    def _start_later(self, one: Candidate) -> bool:
+    def _try_last_resorts(self, one: Candidate) -> bool:
         """The last resorts: unbooked notebook quota, the devices of the reservation by right, what drains already."""
         job_class = one.queue.job_class
         may_borrow = job_class.preemptible and not job_class.exhausted

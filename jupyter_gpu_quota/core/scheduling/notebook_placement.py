@@ -54,13 +54,11 @@ class NotebookPlacement:
 
     def reserve_quota(self) -> None:
         """Reserve room for lent slices, and for the notebook quota that no slice occupies."""
-        booked = [(project, project.booked) for project in self.pool.projects.values()]
         waking = [one for one in self.slices if one.state is NotebookState.LENT]
         released = {one.workload for one in self.builder.lent_or_released if isinstance(one, Release)}
         unplaced = reserve_lent(self.pool, [*self.lent, *waking], released)
         requested = [one for one in self.slices if one.state is not NotebookState.LENT]
-        waiting = [(self.pool.project(notebook.project), -notebook.gpu_milli) for notebook in (*requested, *unplaced)]
-        reserve_unbooked(self.pool, [*booked, *waiting])
+        reserve_unbooked(self.pool, [*requested, *unplaced])
 
     @property
     def requested_milli(self) -> int:

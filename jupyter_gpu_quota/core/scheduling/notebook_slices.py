@@ -91,17 +91,17 @@ def end_loan(ledger: Ledger, at: int, notebook: Notebook) -> None:
     ledger.shift(ledger.lent, at, left - ledger.lent[at])
 
 
-def reserve_unbooked(pool: PoolState, placed: Iterable[tuple[QuotaState, int]]) -> None:
+def reserve_unbooked(pool: PoolState, waiting_slices: Iterable[Notebook]) -> None:
     """Reserve room for all notebook quota that no slice occupies yet, on as few devices as packing needs.
 
-    ``placed``: the booked slices, and by their negative amounts those that wait for a device.
+    ``waiting_slices``: those of the booked slices that wait for a device.
     Rule R6.
     """
-    amounts = {project.name: project.notebook_quota for project in pool.projects.values()}
-    waiting = 0
-    for project, milli in placed:
-        amounts[project.name] -= milli
-        waiting += max(0, -milli)
+    unplaced_of = [(pool.project(one.project), one.gpu_milli) for one in waiting_slices]
+    waiting = sum(milli for _, milli in unplaced_of)
+    amounts = {project.name: project.notebook_quota - project.booked for project in pool.projects.values()}
+    for project, milli in unplaced_of:
+        amounts[project.name] += milli
     left = [milli for milli in amounts.values() if milli > 0]
     if not left:
         return

@@ -260,7 +260,7 @@ class PlanBuilder:
                 waits |= self._waits_of_class(project, queue)
         overdue = {} if self.overdue_jobs is None else self.overdue_jobs.found()
         for name in overdue.keys() & waits.keys():
-            waits[name] = reasons.overdue(self.pool, overdue[name], waits[name])
+            waits[name] = reasons.with_overdue_wait(self.pool, overdue[name], waits[name])
         if self.backfill is not None:
             name = self.backfill.job
             waits[name] = reasons.backfill_reserved(self.pool, self.backfill, waits[name])

@@ -322,7 +322,7 @@ def may_wait_for_overdue_job(why: Reason) -> bool:
 def behind_overdue_job(pool: PoolState, project: QuotaState, size: int, overdue: OverdueJob) -> Reason:
     """An older job of the project waited long without ever starting: only jobs that end before it starts are served."""
     planned_s = _until(overdue.starts_at, pool.now)
-    most_s = (overdue.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s
+    most_s = overdue.longest_time_limit_s(pool)
     return BehindOverdueJob(
         project=project.name,
         asked_milli=size,
@@ -333,12 +333,12 @@ def behind_overdue_job(pool: PoolState, project: QuotaState, size: int, overdue:
     )
 
 
-def overdue(pool: PoolState, job: OverdueJob, why: Reason) -> Reason:
+def with_overdue_wait(pool: PoolState, overdue: OverdueJob, why: Reason) -> Reason:
     """The reason of an overdue job, with its wait and its planned start."""
     if not isinstance(why, Waiting):
         return why
-    waited_s = (pool.now - job.job.submitted_at) // MS_PER_S
-    return with_changes(why, waited_s=waited_s, planned_s=_until(job.starts_at, pool.now))
+    waited_s = (pool.now - overdue.job.submitted_at) // MS_PER_S
+    return with_changes(why, waited_s=waited_s, planned_s=_until(overdue.starts_at, pool.now))
 
 
 def reservation_begins(backfill: BackfillReservation, victim: Victim, grace_s: int) -> Reason:

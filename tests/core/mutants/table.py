@@ -70,8 +70,8 @@ MUTANTS = (
     mutant(
         "any job overtakes a backfill reservation",
         edit(
-            "backfill/reservation.py:BackfillReservation.ends_in_time",
-            "(self.starts_at - pool.now) // MS_PER_S - pool.policy.preemption.grace_s",
+            "backfill/reservation.py:BackfillReservation.longest_time_limit_s",
+            "longest_time_limit_s(pool, self.starts_at)",
             "1 << 40",
         ),
     ),
@@ -123,7 +123,7 @@ MUTANTS = (
     mutant(
         "a backfill reservation does not count the guarantees of others",
         edit(
-            "backfill/reservation.py:may_have_precedence",
+            "backfill/reservation.py:waits_for_devices_or_own_limit",
             "fits_beside_guarantees(pool, project, job_class.request)",
             "True",
         ),

@@ -9,7 +9,7 @@ from .plan_builder import PlanBuilder
 
 
 @dataclass(slots=True, kw_only=True)
-class Watch:
+class EarlyStop:
     """The workload whose start ends the cycle. ``most_work``: so does this much work of searches for victims.
 
     ``gave_up``: the cycle ended for its work, so that the workload's part of the plan is not known. ``work``: that of
