@@ -381,4 +381,8 @@ PREEMPTION_MUTANTS = (
             "True",
         ),
     ),
+    mutant(
+        "a part of an elastic job that left for one rank leaves again for the next",
+        edit("preemption/search/slot_sets.py:SlotSets.may_apply", "all(map(self._is_open, operations))", "True"),
+    ),
 )

@@ -214,7 +214,7 @@ class _RankByRank:
             return True
         if self.changed_at.get(slot, 0) > known.changes or known.may_move or self.sets.may_move():
             return False
-        return self._only_gets_dearer() and (known.found is None or self.sets.is_legal(known.found.operations))
+        return self._only_gets_dearer() and (known.found is None or self.sets.may_apply(known.found.operations))
 
 
 def _for_rank(rank: int, chosen: LegalSet) -> LegalSet:

@@ -85,6 +85,10 @@ class SlotSets:
             found = self._on_whole_devices(slot, seen, room)
         return found
 
+    def may_apply(self, operations: Sequence[Operation]) -> bool:
+        """Whether nothing of these operations was chosen for another rank meanwhile, and they are legal."""
+        return all(map(self._is_open, operations)) and self.is_legal(operations)
+
     def is_legal(self, operations: Sequence[Operation]) -> bool:
         """Whether the rules and the limits allow these operations beside those chosen."""
         leaving = [one.victim for one in operations]
