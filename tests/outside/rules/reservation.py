@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -172,11 +173,24 @@ def _claim_ends_later(job: Job, kept: Reservation, state: State) -> bool:
 
 
 def may_borrow(job: Job, state: State) -> bool:
-    """Whether a claim may have unbooked notebook quota reserved: less than that is free beside all claims (R6)."""
+    """Whether a claim may have notebook quota reserved: of a lent slice, or as less is free beside all claims (R6)."""
+    if _has_lent_room(job, state):
+        return True
     free = sum(max(0, milli) for milli in free_later(state, job.pool).values())
     projects = state.policy.projects.items()
     unbooked = sum(max(0, one.of(job.pool).notebook - notebooks_milli(name, state, job.pool)) for name, one in projects)
     return job.preemptible and free < unbooked
+
+
+def _has_lent_room(job: Job, state: State) -> bool:
+    """Whether a claim has room of a lent slice reserved (R59)."""
+    mine, lent = Counter[str](), Counter[str]()
+    for part in state.reserved[job.id].placements if job.id in state.reserved else ():
+        mine[part.device] += part.gpu_milli
+    for one in state.slices(job.pool):
+        if one.state == "lent" and one.device is not None:
+            lent[one.device] += one.gpu_milli
+    return any(lent[device] and milli + lent[device] > WHOLE for device, milli in mine.items())
 
 
 def end_if_started(job: Job, state: State) -> int:

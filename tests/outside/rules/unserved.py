@@ -14,7 +14,7 @@ from .limits import admits
 from .patience import held_back
 from .reservation import is_taken_over, may_borrow, within_guarantee
 from .search import Option, cost_of, options
-from .victims import may_have_been_bound
+from .victims import may_have_been_bound, reserved_meanwhile
 
 Found = Iterator[tuple[str, str]]
 
@@ -122,6 +122,7 @@ def _dear(step: Step) -> Found:
     if any(milli < 0 for milli in room.values()):
         return
     _take_backfill(room, step, case.job)
+    room.update(dict.fromkeys(reserved_meanwhile(step, claim) - {one.device for one in claim.placements}, 0))
     for found in options(step, case.job, room, claim.ledger):
         if found.cost < cost:
             yield "R40", f"the claim of {claim.preemptor} costs {cost}; {found} would cost {found.cost}"

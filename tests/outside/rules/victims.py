@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..model import Job, Placement
-from ..places import Room, fits_beside_notebooks, free_later, give, take
+from ..places import Room, fits_beside_notebooks, free_later, free_now, give, take
+from ..places import fits as fits_on
 from ..steps import Action, Claim, Rank, Step
 from .claims import Case, of_claim
 from .limits import admits
@@ -96,20 +97,23 @@ def _fits(step: Step, claim: Claim, room: Room) -> bool:
     if kept is not None and kept.workload != job.id and not enters:
         known = {one.device for one in was.placements} if was is not None and was.workload != job.id else set()
         take(left, (one for one in kept.placements if one.device not in given | known))
-    left.update(dict.fromkeys(_reserved_meanwhile(step, claim) - given, 0))
+    left.update(dict.fromkeys(reserved_meanwhile(step, claim) - given, 0))
     return fits_beside_notebooks(job, left, step.after, ranks)
 
 
-def _reserved_meanwhile(step: Step, claim: Claim) -> set[str]:
+def reserved_meanwhile(step: Step, claim: Claim) -> set[str]:
     """The devices that the backfill reservation may have kept from a claim at its turn, and has left since (R43).
 
     Another job has entered it by right (R32), so it was planned on other devices. Claims behind have got those, and its
-    planned start is later now.
+    planned start is later now. Or its job fitted on what was free, and had that reserved until its own turn.
     """
     job = step.before.jobs[claim.preemptor]
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
     if was is None or kept is None or was.workload != kept.workload or may_enter(step, job, was):
         return set()
+    free = free_now(step.before, job.pool)
+    if was.workload != job.id and fits_on(step.before.jobs[was.workload], free, step.before):
+        return {device for device, milli in free.items() if milli > 0}
     if kept.planned_start <= was.planned_start or not entered_by_right(step, kept):
         return set()
     behind = step.claims[step.claims.index(claim) + 1 :]
