@@ -379,13 +379,14 @@ def _has_lost_device(step: Step, was: Reservation) -> bool:
 def _moved_by_right(step: Step, was: Reservation, kept: Reservation, job: Job) -> bool:
     """Whether a notebook or another job of this plan has the right to move the planned start (R32, R33).
 
-    The reservation may have moved to devices where its job starts earlier before that, such as those that are free.
+    Before that the reservation may have moved to others of the devices that are free by then, to start earlier there.
     """
     holder = step.before.jobs[was.workload]
     reserved = {one.device for one in (*was.placements, *kept.placements)}
-    free = free_now(step.before, job.pool)
-    if fits(holder, free, step.before):
-        reserved |= {name for name, milli in free.items() if milli >= min(WHOLE, holder.gpu_milli)}
+    room = empty_room(step.before, job.pool)
+    for parts in _later(step.before, was).values():
+        take(room, parts)
+    reserved |= {name for name, milli in room.items() if milli >= min(WHOLE, holder.gpu_milli)}
     for action in step.giving():
         other = step.before.jobs.get(action.workload)
         if action.workload == job.id or reserved.isdisjoint(_taken_by(step, action)):
