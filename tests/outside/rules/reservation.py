@@ -268,14 +268,20 @@ def _passes(step: Step, was: Reservation, kept: Reservation) -> bool:
     old, new = jobs[was.workload], jobs.get(kept.workload)
     if new is None:
         return False
-    idle = _is_idle(step, was)
-    idle &= not _overtaken(step, was)  # else it was planned again, perhaps on devices that are not idle
-    others = [] if idle else [one for one in step.after.waiting(old.pool) if fits_beside(step, one)]
-    reached = [old]
-    for holder in reached:  # grows meanwhile
-        reached += [one for one in others if one not in reached and _passes_from(step, holder, one, idle=idle)]
+    idle, reached = _reached(step, was, old)
     reserved = step.after.reserved
     return any(one.id in reserved or _passes_from(step, one, new, idle=idle) for one in reached)
+
+
+def _reached(step: Step, was: Reservation, holder: Job) -> tuple[bool, list[Job]]:
+    """Whether a reserved device stays idle, and the jobs that may have had the reservation in this plan, by R29."""
+    idle = _is_idle(step, was)
+    idle &= not _overtaken(step, was)  # else it was planned again, perhaps on devices that are not idle
+    others = [] if idle else [one for one in step.after.waiting(holder.pool) if fits_beside(step, one)]
+    reached = [holder]
+    for one in reached:  # grows meanwhile
+        reached += [other for other in others if other not in reached and _passes_from(step, one, other, idle=idle)]
+    return idle, reached
 
 
 def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
@@ -330,7 +336,7 @@ def _entry(step: Step, action: Action, was: Reservation | None, kept: Reservatio
         return
     if _came_back(step, was, job, holder):
         return
-    if not has_right(step, job, holder):
+    if not any(has_right(step, job, one) for one in _reached(step, was, holder)[1]):
         yield "R32", f"{text}, without the better right"
 
 
