@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.quota import checked_ranks as ranks_module
@@ -281,12 +281,10 @@ def test_the_checked_rank_fits_beside_all_that_the_check_of_the_quotas_allows_an
     nodes: list[int], quotas: list[tuple[int, int]]
 ) -> None:
     """Parts of devices and notebooks included: quotas below one device are slices, larger ones take whole devices."""
-    made = World()
-    for size in nodes:
-        made.pool("t", 1, size)
-    for at, (training, notebook) in enumerate(quotas):
-        made.project(f"p{at}", "t", training_milli=training, notebook_milli=notebook)
-    assume(not check_quotas(made.policy, made.devices.values()))
+    made = _world(nodes, quotas)
+    while check_quotas(made.policy, made.devices.values()):
+        quotas = quotas[1:]
+        made = _world(nodes, quotas)
     slices = [notebook for _, notebook in quotas] + [training for training, _ in quotas if training < 1000]
     left = beside_slices(nodes, slices)
     for at, (training, _) in enumerate(quotas):
@@ -302,35 +300,68 @@ def test_the_checked_rank_fits_beside_all_that_the_check_of_the_quotas_allows_an
         assert checked(made).projects[f"p{at}"] == expected
 
 
+def _world(nodes: list[int], quotas: list[tuple[int, int]]) -> World:
+    made = World()
+    for size in nodes:
+        made.pool("t", 1, size)
+    for at, (training, notebook) in enumerate(quotas):
+        made.project(f"p{at}", "t", training_milli=training, notebook_milli=notebook)
+    return made
+
+
 # R3, P10
 @settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_a_claim_of_a_checked_shape_starts_within_the_grace_and_two_ticks(data: st.DataObject) -> None:
-    """Others run preemptible jobs of any size anywhere, within and above their quotas; a runs single devices."""
+    """Others run preemptible jobs of any size anywhere, within and above their quotas; a runs single devices.
+
+    Each claim that others make at the same time may delay it once more.
+    """
     draw, made = data.draw, World()
     for size in draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)):
         made.pool("t", 1, size)
-    notebook, left = draw(st.sampled_from([0, 250, 500])), len(made.devices)
+    notebook = draw(st.sampled_from([0, 250, 500])) if len(made.devices) > 1 else 0
+    left = len(made.devices) - bool(notebook)
     for name in "abc":
-        quota = draw(st.integers(0, left))
+        quota = draw(st.integers(name == "a", left))
         left -= quota
         amounts = {"notebook_milli": notebook} if name == "b" else {}
         made.project(name, "t", training_milli=quota * 1000, weight=draw(st.integers(0, 2)), **amounts)
-    assume(not check_quotas(made.policy, made.devices.values()))
-    rank = checked(made).projects.get("a", 0)
-    assume(rank)
+    rank, most = checked(made).projects["a"], made.policy.projects[0].amounts["t"].training_milli
     if notebook:
         made.ask("b", notebook)
         made.tick()
     for name, size in draw(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4)), max_size=8)):
-        _run_somewhere(made, data, name, 1 if name == "a" else size)
-    assume(made.holding("a", "t") + rank * 1000 <= made.policy.projects[0].amounts["t"].training_milli)
+        if name != "a" or made.holding("a", "t") + (rank + 1) * 1000 <= most:
+            _run_somewhere(made, data, name, 1 if name == "a" else size)
     claim = made.submit("a", rank * 1000)
-    for name, size in draw(st.lists(st.tuples(st.sampled_from("bc"), st.integers(1, 3)), max_size=3)):
+    others = draw(st.lists(st.tuples(st.sampled_from("bc"), st.integers(1, 3)), max_size=3))
+    for name, size in others:
         made.submit(name, size * 1000)
-    for _ in range(made.drain_ticks + 2):
+    for _ in range((1 + len(others)) * (made.drain_ticks + 2)):
         made.tick()
     assert claim.id in made.owned, f"{made.picture()}: {made.owned}"
+
+
+# P10, R52
+def test_a_claim_that_another_one_precedes_on_its_node_starts_when_that_one_has_moved() -> None:
+    """Of two victims the first claim takes the larger, whose node the second claim needs whole."""
+    made = World()
+    for size in (1, 4, 2):
+        made.pool("t", 1, size)
+    made.project("large", "t", training_milli=4000, weight=0)
+    made.project("small", "t", training_milli=1000, weight=0)
+    made.project("other", "t", notebook_milli=250, weight=0)
+    made.book(made.ask("other", 250), "n1g0")
+    for names in (["n3g0", "n3g1"], ["n2g0", "n2g1", "n2g2", "n2g3"]):
+        made.put(made.submit("other", len(names) * 1000), names)
+    second, first = made.submit("large", 4000), made.submit("small", 1000)
+    made.submit("small", 1000)
+    made.tick()
+    assert [one.device for one in made.reserved[first.id].placements] == ["n2g0"]
+    for _ in range(2 * made.drain_ticks + 3):
+        made.tick()
+    assert second.id in made.owned and first.id in made.owned
 
 
 def _run_somewhere(made: World, data: st.DataObject, project: str, size: int) -> None:
