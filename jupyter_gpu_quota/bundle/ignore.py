@@ -1,8 +1,9 @@
-"""Files that a bundle excludes: a few defaults, and the lines of ``.gitignore`` and ``.gpuquotaignore``."""
+"""Files that a bundle excludes: a few defaults, private files, and what ``.gitignore`` and ``.gpuquotaignore`` name."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +26,29 @@ DEFAULTS = (
     ".ruff_cache/",
     ".pytest_cache/",
     ".DS_Store",
+    ".cache/",
+    ".~*",
 )
-
+PRIVATE = (
+    "/.config/",
+    "/.ipython/",
+    "/.jupyter/",
+    "/.local/",
+    ".aws/",
+    ".azure/",
+    ".docker/",
+    ".gnupg/",
+    ".kube/",
+    ".ssh/",
+    ".*_history",
+    ".env",
+    ".env.*",
+    ".git-credentials",
+    ".netrc",
+    ".pgpass",
+    ".pypirc",
+)
+"""Files that often have passwords, keys or tokens: left out with a notice, unless ``.gpuquotaignore`` includes them."""
 
 TOKEN = re.compile(
     r"(?P<folders>(?:^|(?<=/))\*\*+/)|(?P<rest>(?:^|(?<=/))\*\*+$)|(?P<star>\*+)|(?P<one>\?)"
@@ -45,6 +67,7 @@ SPACES_AT_END = re.compile(r"^((?:\\.|[^\\])*?) +$")
 class Pattern:
     """One line of the ignore file in the folder ``below``, which ends in / or is empty for the packed folder itself.
 
+    ``above``: the path of the packed folder in the folder of the ignore file, which ends in / or is empty.
     ``whole``: it has a slash and matches whole paths below that folder, otherwise names; ``includes``: it begins
     with ``!``.
     """
@@ -54,9 +77,10 @@ class Pattern:
     only_folders: bool
     includes: bool
     below: str = ""
+    above: str = ""
 
     @classmethod
-    def of(cls, line: str, below: str = "") -> Pattern:
+    def of(cls, line: str, below: str = "", above: str = "") -> Pattern:
         text = line.removeprefix("!")
         bare = text.removesuffix("/")
         return cls(
@@ -65,12 +89,13 @@ class Pattern:
             only_folders=text.endswith("/"),
             includes=line.startswith("!"),
             below=below,
+            above=above,
         )
 
     def matches(self, path: str, *, is_folder: bool) -> bool:
         if not path.startswith(self.below) or (self.only_folders and not is_folder):
             return False
-        name = path.removeprefix(self.below) if self.whole else path.rpartition("/")[2]
+        name = self.above + path.removeprefix(self.below) if self.whole else path.rpartition("/")[2]
         return self.regex.fullmatch(name) is not None
 
 
@@ -98,44 +123,63 @@ def _range_of(found: re.Match[str]) -> str:
     return re.escape(first) + (f"-{re.escape(last)}" if last is not None and last >= first else "")
 
 
+DEFAULT_PATTERNS, PRIVATE_PATTERNS = tuple(map(Pattern.of, DEFAULTS)), tuple(map(Pattern.of, PRIVATE))
+
+
 @dataclass(frozen=True, slots=True)
 class Ignored:
     """The patterns for one folder, as in git: the last matching line decides.
 
-    The lines of ``.gpuquotaignore`` (``own``) come after those of each ``.gitignore`` from the packed folder down to
-    this one, so that they can include what git leaves out. A file in an excluded folder cannot be included again.
+    The defaults come first, then the lines of each ``.gitignore`` (``git``) from the top of the repository down to
+    this folder, then those of ``.gpuquotaignore`` (``own``), which can include what the others leave out. A file in an
+    excluded folder cannot be included again.
     """
 
-    patterns: tuple[Pattern, ...]
+    git: tuple[Pattern, ...]
     own: tuple[Pattern, ...]
 
     @classmethod
     def of(cls, root: Path) -> Ignored:
-        """The defaults and the lines of the packed folder's ignore files."""
-        defaults = tuple(map(Pattern.of, DEFAULTS))
-        return cls(defaults, _patterns(root / IGNORE_FILE)).inside(root)
+        """The lines of the packed folder's ignore files, and of those above it in its git repository."""
+        return cls(tuple(_patterns_above(root)), tuple(_patterns(root / IGNORE_FILE))).inside(root)
 
     def inside(self, folder: Path, below: str = "") -> Ignored:
         """The patterns for a folder, with the lines of its own ``.gitignore``."""
-        found = _patterns(folder / GIT_IGNORE_FILE, below)
-        return Ignored((*self.patterns, *found), self.own) if found else self
+        found = tuple(_patterns(folder / GIT_IGNORE_FILE, below))
+        return Ignored((*self.git, *found), self.own) if found else self
 
     def __call__(self, path: str, *, is_folder: bool) -> bool:
         """Whether this path (relative to the packed folder, with /) is excluded."""
-        verdict = False
-        for pattern in (*self.patterns, *self.own):
-            if pattern.matches(path, is_folder=is_folder):
-                verdict = not pattern.includes
-        return verdict
+        return _excludes((*DEFAULT_PATTERNS, *PRIVATE_PATTERNS, *self.git, *self.own), path, is_folder=is_folder)
 
     def only_by_git(self, path: str, *, is_folder: bool) -> bool:
         """Whether only ``.gitignore`` files exclude an excluded path."""
-        rest = Ignored(self.patterns[: len(DEFAULTS)], self.own)
-        return not rest(path, is_folder=is_folder)
+        return not Ignored((), self.own)(path, is_folder=is_folder)
+
+    def only_as_private(self, path: str, *, is_folder: bool) -> bool:
+        """Whether an excluded path would be packed if it was not :data:`PRIVATE`, or not in a ``.gitignore`` either."""
+        return not _excludes((*DEFAULT_PATTERNS, *self.own), path, is_folder=is_folder)
 
 
-def _patterns(file: Path, below: str = "") -> tuple[Pattern, ...]:
+def _excludes(patterns: Iterable[Pattern], path: str, *, is_folder: bool) -> bool:
+    verdict = False
+    for pattern in patterns:
+        if pattern.matches(path, is_folder=is_folder):
+            verdict = not pattern.includes
+    return verdict
+
+
+def _patterns_above(root: Path) -> Iterator[Pattern]:
+    """The lines of the ``.gitignore`` files above a folder, if it is in a git repository: the highest first."""
+    root = root.resolve()
+    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+    for folder in reversed(root.parents):
+        if folder.is_relative_to(top):
+            yield from _patterns(folder / GIT_IGNORE_FILE, above=f"{root.relative_to(folder).as_posix()}/")
+
+
+def _patterns(file: Path, below: str = "", above: str = "") -> Iterator[Pattern]:
     """The lines of an ignore file; none where it does not exist."""
     text = file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
     lines = (SPACES_AT_END.sub(r"\1", line) for line in text.split("\n") if not line.startswith("#"))
-    return tuple(Pattern.of(line, below) for line in lines if line)
+    return (Pattern.of(line, below, above) for line in lines if line)

@@ -21,6 +21,8 @@ MAX_NAMED = 3
 """The largest files, or the folders with the most entries, that a refusal names."""
 MAX_COUNTED = 200_000
 """Files and folders beyond the limit that are counted for a refusal."""
+MAY_BE_PRIVATE = "may have passwords or keys, and was left out; to send it, write !{name} in .gpuquotaignore"
+REMOVED = "was removed while the folder was packed, and was left out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ def pack(
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
     It leaves out the files that ``.gitignore`` and ``.gpuquotaignore`` name (:mod:`.ignore`), and links, sockets,
-    pipes, unreadable folders, virtual environments and downloaded outputs, which ``skipped`` lists. ``on_file`` is
+    pipes, unreadable folders, virtual environments, downloaded outputs, files that may be private, and files that are
+    removed meanwhile, which ``skipped`` lists. ``on_file`` is
     called with each name before it is packed. ``extra`` are more files by name, which replace those of the folder.
     Raises BundleRefused for a missing folder, a size or a number of files above the limit, and a name or a file that
     cannot be packed; ``into`` is never larger than the limit.
@@ -58,7 +61,7 @@ def pack(
     more = sorted((extra or {}).items())
     found = _found_files(root, limits, dict(more), skipped, ignored_by_git)
     too_large = _too_large(f"{root} is larger than {limits.packed_bytes // MIB} MiB when packed", found)
-    unpacked = _write(Path(into), found, more, limits.packed_bytes, too_large, on_file)
+    unpacked, removed = _write(Path(into), found, more, limits.packed_bytes, too_large, on_file)
     size = Path(into).stat().st_size
     if unpacked > limits.most_unpacked(size):
         most = f"more than {limits.most_unpacked(size) // MIB} MiB, the most of a bundle of {size} bytes"
@@ -67,8 +70,8 @@ def pack(
         path=Path(into),
         digest=digest_of(into),
         size_bytes=size,
-        files=len(found) + len(more),
-        skipped=tuple(skipped),
+        files=len(found) - len(removed) + len(more),
+        skipped=(*skipped, *(f"{name} {REMOVED}" for name in removed)),
         ignored_by_git=tuple(ignored_by_git),
     )
 
@@ -117,8 +120,9 @@ class _Limited:
 def _write(
     into: Path, found: Sequence[_Found], more: Sequence[tuple[str, bytes]], most_bytes: int, refusal: BundleRefused,
     on_file: Callable[[str], object] | None,
-) -> int:  # fmt: skip
-    """Write the packed file, of at most ``most_bytes``. Returns the unpacked size in bytes."""
+) -> tuple[int, list[str]]:  # fmt: skip
+    """Write the packed file, of at most ``most_bytes``. Returns the unpacked size in bytes, and what was not there."""
+    removed = []
     with (
         into.open("wb") as raw,
         gzip.GzipFile("", "wb", 6, _Limited(raw, most_bytes, refusal), mtime=0) as packed,
@@ -127,12 +131,13 @@ def _write(
         for each in found:
             if on_file is not None:
                 on_file(each.name)
-            _add_entry(archive, each.path, each.name)
+            if not _add_entry(archive, each.path, each.name):
+                removed.append(each.name)
         for name, content in more:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
-        return archive.offset + tarfile.BLOCKSIZE
+        return archive.offset + tarfile.BLOCKSIZE, removed
 
 
 def _found_files(
@@ -164,6 +169,8 @@ def _files_to_pack(
         if ignored(name, is_folder=is_folder):
             if ignored.only_by_git(name, is_folder=is_folder):
                 ignored_by_git.append(f"{name}/" if is_folder else name)
+            elif ignored.only_as_private(name, is_folder=is_folder):
+                skipped.append(f"{name} {MAY_BE_PRIVATE.format(name=name)}")
         elif reason := _reason_to_skip(path, name, is_folder=is_folder):
             skipped.append(f"{name} {reason}")
         elif fault := name_fault(name):
@@ -172,8 +179,17 @@ def _files_to_pack(
             yield _Found(path, name, 0)
             below = f"{name}/"
             yield from _files_to_pack(path, below, ignored.inside(path, below), skipped, ignored_by_git)
+        elif (status := _status_of(path)) is None:
+            skipped.append(f"{name} {REMOVED}")
         else:
-            yield _Found(path, name, path.stat().st_size)
+            yield _Found(path, name, status.st_size)
+
+
+def _status_of(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _reason_to_skip(path: Path, name: str, *, is_folder: bool) -> str | None:
@@ -190,20 +206,24 @@ def _reason_to_skip(path: Path, name: str, *, is_folder: bool) -> str | None:
     return None
 
 
-def _add_entry(archive: tarfile.TarFile, path: Path, name: str) -> None:
+def _add_entry(archive: tarfile.TarFile, path: Path, name: str) -> bool:
+    """Add a file or folder. Returns False for one that has been removed."""
     entry = tarfile.TarInfo(name)
     try:
         if path.is_dir():
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)
-            return
+            return True
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             entry.size, entry.mode = status.st_size, 0o755 if status.st_mode & 0o111 else 0o644
             archive.addfile(entry, file)
+    except FileNotFoundError:
+        return False
     except OSError as error:
         why = error.strerror or "it changed while it was read"
         raise BundleRefused(f"{name} cannot be packed: {why}; .gpuquotaignore names files to leave out.") from error
+    return True
 
 
 def digest_of(path: str | os.PathLike[str]) -> str:

@@ -263,6 +263,49 @@ def test_git_s_ignore_files_are_obeyed_and_noted(
     assert by_git is None or set(bundle.ignored_by_git) == by_git
 
 
+def test_the_ignore_files_of_the_repository_above_the_folder_are_obeyed(tmp_path: Path) -> None:
+    root = tmp_path / "repository" / "notebooks"
+    for name in (".env.local", "data/x.bin", "data/keep.bin", "train.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("*.py\n")  # not in the repository
+    (root.parent / ".git").mkdir()
+    (root.parent / ".gitignore").write_text("/notebooks/data/*\n/data/\n")
+    (root / ".gitignore").write_text("!keep.bin\n")
+    bundle = pack(root, tmp_path / "b")
+    with bundle.path.open("rb") as file:
+        unpack(file, tmp_path / "out")
+    assert tree(tmp_path / "out").keys() == {".gitignore", "data/keep.bin", "train.py"}
+    assert bundle.ignored_by_git == ("data/x.bin",)
+
+
+def test_private_files_are_skipped_with_a_notice(project: Path, tmp_path: Path) -> None:
+    for name in (".ssh/id_ed25519", "package/.env", ".bash_history", ".local/share/x", "package/.local/y", ".cache/z"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("secret")
+    skipped = [one.split(" may have passwords or keys, ")[0] for one in pack(project, tmp_path / "b").skipped]
+    assert skipped == [".bash_history", ".local", ".ssh", "package/.env"]
+    (project / ".gitignore").write_text(".env\n")  # the notice does not depend on git
+    (project / ".gpuquotaignore").write_text("!.bash_history\n.ssh/\n")
+    bundle = pack(project, tmp_path / "b")
+    assert [one.split(" ")[0] for one in bundle.skipped] == [".local", "package/.env"]
+    with bundle.path.open("rb") as file:
+        unpack(file, tmp_path / "out")
+    assert {".bash_history", "package/.local/y"} <= tree(tmp_path / "out").keys()
+
+
+def test_a_file_that_is_removed_while_the_folder_is_packed_is_skipped_with_a_notice(
+    project: Path, tmp_path: Path
+) -> None:
+    def remove(name: str) -> None:
+        if name == "run.sh":
+            (project / name).unlink()
+
+    bundle = pack(project, tmp_path / "b", on_file=remove)
+    assert bundle.skipped == ("run.sh was removed while the folder was packed, and was left out",)
+    assert check(bundle.path) == 3
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
