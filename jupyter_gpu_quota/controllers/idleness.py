@@ -105,12 +105,14 @@ class Idleness:
         waiting = self.pools_with_waiting_work() if booked else set()
         states = []
         for record in booked:
-            name = record.notebook.id
+            name, stopping = record.notebook.id, isinstance(machine_state_of(record), Stopping)
             if self._take_samples(record) or name in changed or self._is_due(record, now):
-                state = self._classify(record, now, waiting=record.notebook.pool in waiting)
-                if state is not None:
-                    states.append(state)
-            self._stop_if_due(record, now)
+                machine = self._classify(record, now, waiting=record.notebook.pool in waiting)
+                stopping &= isinstance(machine, Stopping)
+                if machine is not None:
+                    states.append(self.states[name])
+            if stopping:
+                self._request_stop(record, now)
         self._note(states, now)
 
     def _restore(self) -> None:
@@ -198,7 +200,7 @@ class Idleness:
         return due is not None and known.at < due <= now
 
     # --- classification -------------------------------------------------------------------------------------------
-    def _classify(self, record: NotebookRecord, now: int, *, waiting: bool) -> IdleState | None:
+    def _classify(self, record: NotebookRecord, now: int, *, waiting: bool) -> MachineState | None:
         """Classify one notebook and store its next state; None where the store refused it as out of date."""
         name, machine = record.notebook.id, machine_state_of(record)
         policy = self._policy_of(name)
@@ -218,7 +220,7 @@ class Idleness:
         if not self._record(record, taken, state):
             return None
         self.states[name] = state
-        return state
+        return taken.state
 
     def _state(
         self,
@@ -305,11 +307,9 @@ class Idleness:
         elif notes:
             self.store.record(KeepNotes(notes=notes))
 
-    def _stop_if_due(self, record: NotebookRecord, now: int) -> None:
+    def _request_stop(self, record: NotebookRecord, now: int) -> None:
         """Stop the server of a notebook in state Stopping; its slice is returned as that of any server that stops."""
         name = record.notebook.id
-        if not isinstance(machine_state_of(record), Stopping):
-            return
         if now - self._stopped_at.get(name, -STOP_AGAIN_MS) >= STOP_AGAIN_MS:
             self.store.check()
             self._stopped_at[name] = now

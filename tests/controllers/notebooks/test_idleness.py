@@ -209,6 +209,21 @@ def test_the_request_to_stop_a_server_is_repeated_once_a_minute(notebook: Watche
     assert asked == [notebook.id] * 2
 
 
+def test_a_server_that_is_used_again_in_the_second_before_its_stop_is_not_stopped(notebook: Watched) -> None:
+    asked: list[NotebookRecord] = []
+    notebook.idleness.stop = asked.append
+    notebook.kernels = []
+    notebook.pass_(29)
+    while notebook.shown()["idle"]["state"] != "stopping":
+        notebook.now += 10 * SECOND
+        notebook.read()
+        notebook.send()
+    assert asked == []
+    notebook.kernels, notebook.used_at = [notebook.kernel("k1", state="busy", asks_gpu=False)], notebook.now
+    notebook.report()
+    assert (notebook.shown()["idle"]["state"], asked) == ("freed", [])
+
+
 def test_the_reason_of_an_idle_stop_stays_with_the_slice(notebook: Watched) -> None:
     def stop(record: NotebookRecord) -> None:
         return None
