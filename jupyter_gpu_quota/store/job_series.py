@@ -22,6 +22,8 @@ SLOTS = 120
 WIDTH_MS = 10_000
 """The width of a slot of a new series."""
 WRITE_EVERY_MS = 10_000
+SERIES_AT_A_TIME = 50
+"""Jobs whose points one transaction writes: each costs about 2 ms."""
 MAX_METRICS = 32
 """The number of metrics of one job that have a series, the first by name."""
 MAX_NAME = 100

@@ -87,6 +87,12 @@ class _MemoryScope:
         rows.sort(key=lambda row: [table.fields[column](row) for column in table.order], reverse=True)
         return rows[page.offset : page.offset + page.limit], len(rows)
 
+    def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
+        ended_of = table.fields[table.ended or ""]
+        rows = [(ended_of(row), key, row) for key, row in self._tables[table.name].rows.items()]
+        rows = sorted(one for one in rows if one[0] is not None and one[0] < before)
+        return [row for _, _, row in rows[:limit]]
+
     def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:
         values_of = [table.fields[column] for column in columns]
         rows = (row for row in self._tables[table.name].rows.values() if _matches(table, where, row))

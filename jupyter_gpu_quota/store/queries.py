@@ -150,8 +150,8 @@ class StoreQueries:
 
     def ended_jobs(self, before: int) -> list[str]:
         """The ids of at most 1,000 jobs that ended before an instant: those that the next ``forget`` removes."""
-        ended = Where(below={tables.JOBS.ended or "": before})
-        return [record.job.id for record in self._list(tables.JOBS, Page(limit=JOBS_AT_A_TIME), ended)[0]]
+        with self._rows.reading() as scope:
+            return [record.job.id for record in scope.ended(tables.JOBS, before, JOBS_AT_A_TIME)]
 
     def ended_of(self, projects: Sequence[str], since: int, page: Page = ALL) -> list[JobRecord]:
         """The jobs of these projects that ended at an instant or later."""

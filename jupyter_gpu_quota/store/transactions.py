@@ -28,7 +28,7 @@ from .database.tables import (
     UserRow,
 )
 from .database.unit_of_work import UnitOfWork
-from .job_series import Points, write_points
+from .job_series import SERIES_AT_A_TIME, Points, write_points
 from .queries import StoreQueries
 from .records.activity import KeepNotes, RecordReport
 from .records.calls import Committed, Lease, LeaseLost, Stale
@@ -255,10 +255,10 @@ class Store(StoreQueries):
         The write is not synchronised with the disk: after a power loss, or while the database is not available, these
         points are missing.
         """
-        due = self._points.take_due(now)
-        if due:
+        due = list(self._points.take_due(now).items())
+        for first in range(0, len(due), SERIES_AT_A_TIME):
             with self._writing(now, repeatable=True) as work:
-                write_points(work, due)
+                write_points(work, dict(due[first : first + SERIES_AT_A_TIME]))
 
     def forget(
         self, *, now: int, jobs_ended_before: int, samples_before: int, usage_before: int = 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.samples import DeviceSample
-from jupyter_gpu_quota.store.job_series import SLOTS, WIDTH_MS, with_points
+from jupyter_gpu_quota.store import transactions
+from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
+from jupyter_gpu_quota.store.job_series import SLOTS, WIDTH_MS, Point, with_points, write_points
+from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from jupyter_gpu_quota.store.records.rows import JobSeries, Slot
 from tests.store.worlds import KINDS, T0, World, opened
 
@@ -99,6 +102,26 @@ def test_the_use_of_its_devices_is_stored_and_unknown_use_is_left_out(world: Wor
     flush(world, 60)
     assert slots(world, "use d0") == [(0, 1, 400.0, 400.0, 400.0), (3, 1, 600.0, 600.0, 600.0)]
     assert [slot[0] for slot in slots(world, "memory d0")] == [0, 1, 3]
+
+
+def test_points_of_many_jobs_are_written_in_several_transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ended transaction keeps its points although the next one fails."""
+    monkeypatch.setattr(transactions, "SERIES_AT_A_TIME", 1)
+    started(world)
+    sampled(world, 5, 50)
+    sampled(world, 6, 50, workload="j0")
+    written = list[str]()
+
+    def write(work: UnitOfWork, due: Mapping[str, Sequence[Point]]) -> None:
+        written.extend(due)
+        if len(written) > 1:
+            raise StoreUnavailable("the database has gone")
+        write_points(work, due)
+
+    monkeypatch.setattr(transactions, "write_points", write)
+    with pytest.raises(StoreUnavailable):
+        flush(world, 20)
+    assert written == ["j1", "j0"] and slots(world, "use d0")
 
 
 def test_a_notebook_has_no_series(world: World) -> None:

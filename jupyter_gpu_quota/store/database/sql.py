@@ -134,6 +134,10 @@ class SqlScope:
         count = select(func.count()).select_from(_sql(table)).where(*conditions)
         return self._rows(table, query), self._connection.execute(count).scalar_one()
 
+    def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
+        ended, *keys = [_sql(table).c[name] for name in (table.ended or "", *table.keys)]
+        return self._rows(table, SELECTS[table.name].where(ended < before).order_by(ended, *keys).limit(limit))
+
     def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:
         names = [_sql(table).c[column] for column in columns]
         return [tuple(row) for row in self._connection.execute(select(*names).where(*_conditions(table, where)))]

@@ -376,6 +376,9 @@ class Scope(Protocol):
     def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
         """One page, newest first, and how many there are in all."""
 
+    def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
+        """Rows that ended before an instant, at most ``limit`` of them, those that ended first."""
+
     def distinct(self, table: Table[R], column: str) -> set[Value]: ...
 
     def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:

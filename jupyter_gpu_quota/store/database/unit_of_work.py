@@ -102,6 +102,13 @@ class UnitOfWork:
             read.setdefault(table.key(row), row)
         return [row for row in (read | written).values() if row is not None]
 
+    def live(self, table: Table[R]) -> list[R]:
+        """The rows of a versioned table that have not ended, as this transaction would leave them."""
+        read, ended = self._read[table.name], table.fields[table.ended or ""]
+        for row in self.scope.changed(table, -1, live=True):
+            read.setdefault(table.key(row), row)
+        return [row for row in (read | self._written[table.name]).values() if row is not None and ended(row) is None]
+
     def count(self, table: Table[R], where: Where, matches: Callable[[R], bool]) -> int:
         """How many rows match, as this transaction would leave them; both arguments are the same condition."""
         condition = (table.name, str(where))
@@ -114,8 +121,8 @@ class UnitOfWork:
         return count
 
     def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
-        """Rows that ended before an instant, at most ``limit`` of them, the latest first."""
-        rows, _ = self.scope.listing(table, Where(below={table.ended or "": before}), Page(limit=limit))
+        """Rows that ended before an instant, at most ``limit`` of them, those that ended first."""
+        rows = self.scope.ended(table, before, limit)
         self._read[table.name].update((table.key(row), row) for row in rows)
         return rows
 

@@ -84,6 +84,7 @@ def return_notebook(work: UnitOfWork, request: ReturnNotebook) -> Recorded:
     elif _may_request_again(record):
         ended = replace(record.notebook, state=NotebookState.RETURNED)
         work.put(NOTEBOOKS, replace(record, notebook=ended, reason=None, changed=work.stamp()))
+        _audit_return(work, record, request.actor, request.why)
     else:
         return work.recorded(request.notebook, existed=True)
     return work.recorded(request.notebook)
@@ -96,6 +97,11 @@ def _end_notebook(work: UnitOfWork, record: NotebookRecord, actor: str, why: str
     release_devices(work, notebook.id)
     drop_reservation(work, notebook.id)
     forget_activity(work, notebook.id)
+    _audit_return(work, record, actor, why)
+
+
+def _audit_return(work: UnitOfWork, record: NotebookRecord, actor: str, why: str) -> None:
+    notebook = record.notebook
     work.audit(actor, "notebook.return", notebook.id, {"was": notebook.state, "why": why}, notebook.project)
 
 

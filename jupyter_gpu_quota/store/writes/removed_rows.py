@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ...core.lifecycle import NOTEBOOK_FINAL
@@ -55,7 +54,7 @@ def forget_gone(work: UnitOfWork, request: ForgetGone) -> Recorded:
     _delete_removed(work, request.gone_before)
     due = [each for each in _listed_devices(work) if each.gone_at is not None and each.gone_at < request.gone_before]
     if due:
-        held = {device for each in due for device, _ in _holders(work, each)}
+        held = _holders(work)
         for each in due:
             if each.device.id not in held:
                 _remove_device(work, each, CONTROLLER)
@@ -104,24 +103,19 @@ def _check_removable(work: UnitOfWork, devices: list[DeviceRow], what: str, *, r
     if reported:
         advice = "only what is gone can be removed; cordon its node to keep new work from it"
         raise Refused("in_use", f"{what} is not gone, so it was not removed: {advice}.")
-    for each in devices:
-        for device, workload in _holders(work, each):
-            advice = "stop that work, or wait until it has ended"
-            raise Refused("in_use", f"{what} was not removed: {workload} holds device {device}; {advice}.")
+    held = _holders(work)
+    for device in [each.device.id for each in devices if each.device.id in held]:
+        advice = "stop that work, or wait until it has ended"
+        raise Refused("in_use", f"{what} was not removed: {held[device]} holds device {device}; {advice}.")
 
 
-def _holders(work: UnitOfWork, row: DeviceRow) -> Iterator[tuple[str, str]]:
-    """(device, workload) of the live allocations, reservations and notebooks of a device."""
-    id = row.device.id
-    for allocation in work.find(ALLOCATIONS, "device", [id]):
-        if allocation.released_at is None:
-            yield id, allocation.allocation.workload
-    for kept in work.every(RESERVATIONS):
-        if kept.dropped_at is None and any(place.device == id for place in kept.reservation.placements):
-            yield id, kept.reservation.workload
-    for record in work.every(NOTEBOOKS):
-        if record.notebook.device == id and record.notebook.state not in NOTEBOOK_FINAL:
-            yield id, record.notebook.id
+def _holders(work: UnitOfWork) -> dict[str, str]:
+    """{device: a workload that has a live allocation, a reservation or a booked slice on it}."""
+    found = [(one.allocation.device, one.allocation.workload) for one in work.live(ALLOCATIONS)]
+    for one in work.live(RESERVATIONS):
+        found += [(place.device, one.reservation.workload) for place in one.reservation.placements]
+    booked = [row.notebook for row in work.live(NOTEBOOKS) if row.notebook.device is not None]
+    return dict(found) | {one.device or "": one.id for one in booked if one.state not in NOTEBOOK_FINAL}
 
 
 def _remove_device(work: UnitOfWork, row: DeviceRow, actor: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health, Node, Snapshot
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.database.tables import DEVICES as DEVICE_ROWS
-from jupyter_gpu_quota.store.database.tables import NODES
+from jupyter_gpu_quota.store.database.tables import NODES, Table
+from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.commands import ChangeNode, ForgetGone, Refusal, RemoveGone, SetInventory
 from tests.store.worlds import DEVICES, KINDS, NODE, World, opened
@@ -139,6 +141,25 @@ def test_nodes_and_devices_gone_for_long_are_removed_unless_work_holds_them(worl
     version = world.store.version()
     world.record(ForgetGone(gone_before=since + 1))
     assert world.store.version() == version
+
+
+def test_work_is_read_once_for_all_devices_that_are_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large node with many ended notebooks is removed within the time of one transaction."""
+    report(world, (*DEVICES, D9), (NODE, OTHER))
+    report(world, ())
+    read, every, live = list[str](), UnitOfWork.every, UnitOfWork.live
+
+    def noted(reads: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        def note(work: UnitOfWork, table: Table[Any]) -> list[Any]:
+            read.append(table.name)
+            return reads(work, table)
+
+        return note
+
+    monkeypatch.setattr(UnitOfWork, "every", noted(every))
+    monkeypatch.setattr(UnitOfWork, "live", noted(live))
+    world.record(ForgetGone(gone_before=world.now + 1))
+    assert [name for name in read if name not in ("nodes", "devices")] == ["allocations", "reservations", "notebooks"]
 
 
 def test_the_rows_of_hardware_that_was_removed_long_ago_are_deleted(world: World) -> None:

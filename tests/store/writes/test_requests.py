@@ -586,7 +586,9 @@ def test_a_released_slice_is_over_and_its_server_may_ask_for_another(world: Worl
     world.committed(Release(workload="n", reason=reason_from(ReasonCode.SLICE_RELEASED)))
     assert (world.notebook("n").notebook.state, world.notebook("n").ended_at) == (NotebookState.RETURNED, T0)
     assert not world.ask_notebook("n2").existed
-    assert [row for row in world.audited() if row.endswith(" n")][-3:] == ["start n", "lend n", "release n"]
+    world.record(ReturnNotebook(notebook="n", actor="hub", why="its server ended"))
+    kinds = [row for row in world.audited() if row.endswith(" n")]
+    assert kinds[-4:] == ["start n", "lend n", "release n", "notebook.return n"]
 
 
 def test_repeated_facts_and_facts_of_ended_notebooks_change_nothing(world: World) -> None:
