@@ -24,8 +24,8 @@ MAX_ANSWER = 64 << 10
 WIDTH = 4
 """Concurrent requests."""
 
-TRY_AGAIN = frozenset({408, 425, 429})
-"""4xx answers after which a new attempt makes sense."""
+FINAL = frozenset({400, 410, 413, 422})
+"""4xx answers after which a new attempt makes no sense: about the message, or an address that is gone for good."""
 
 
 def signature(key: bytes, id: str, timestamp: int, content: bytes) -> str:
@@ -114,8 +114,7 @@ class Webhook:
         if 300 <= code < 400:
             why = f"{self.where} answered {code}; redirects are not followed, so configure the target address"
             return Failed(why=why, final=True)
-        final = 400 <= code < 500 and code not in TRY_AGAIN
-        return Failed(why=f"{self.where} answered {code}", final=final)
+        return Failed(why=f"{self.where} answered {code}", final=code in FINAL)
 
     def close(self) -> None:
         self._client.close()

@@ -234,7 +234,8 @@ def test_without_a_secret_nothing_is_signed() -> None:
         pytest.param(429, False, id="it was asked too often"),
         pytest.param(408, False, id="it was too slow itself"),
         pytest.param(400, True, id="it does not like this body"),
-        pytest.param(404, True, id="there is nothing"),
+        pytest.param(401, False, id="its secret is being changed"),
+        pytest.param(404, False, id="it is being deployed"),
         pytest.param(410, True, id="it is gone for good"),
     ],
 )
