@@ -148,9 +148,10 @@ class RestHub:
         for _ in range(MAX_PAGES):
             query = urlencode({**only, "offset": len(users), "limit": PAGE_SIZE})
             page = await self._get(f"users?{query}", paged=True)
-            items = page["items"] if page else []
-            users += items
-            if not items or page is None or page.get("_pagination", {}).get("next") is None:
+            if page is None:  # not the hub's API: this is no list without users
+                raise HubUnavailable(f"the hub answered 404 to GET users; its API should be at {self._api_url}")
+            users += page["items"]
+            if not page["items"] or page.get("_pagination", {}).get("next") is None:
                 return users
         raise HubUnavailable(f"the hub has more than {MAX_PAGES * PAGE_SIZE} users, which is more than the limit")
 

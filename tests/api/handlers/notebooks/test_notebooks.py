@@ -258,13 +258,15 @@ def test_a_server_seen_again_restarts_the_count(booked: Any) -> None:
     assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "booked"
 
 
-@pytest.mark.parametrize("fault", ["away", "silent about servers"])
+@pytest.mark.parametrize("fault", ["away", "silent about servers", "at another address"])
 def test_missing_fields_of_the_hub_lead_to_no_conclusion(
     booked: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, notebook, later = booked
     if fault == "away":
         world.hub.away = True
+    elif fault == "at another address":
+        monkeypatch.setattr("tests.api.world._HubApi._users", lambda handler: handler.set_status(404))
     else:
         monkeypatch.setattr("tests.api.world._model", lambda name, account: {"name": name})
     reconciler = world.controllers.factory.reconciliation()
