@@ -134,8 +134,8 @@ class Store(StoreQueries):
     def observe(self, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
         """Record facts: they update jobs and ranks and release the devices of ended attempts. Returns the version.
 
-        The facts are on disk with the next plan or lease. A loss of power before that undoes the last ones, and the
-        backend reports them again. So nothing that shows them may be removed before. Many facts are several
+        In SQLite, the facts are on disk with the next plan or lease. A loss of power before that undoes the last ones,
+        and the backend reports them again. So nothing that shows them may be removed before. Many facts are several
         transactions, between which the lease is renewed and others write.
         """
         known = self._observed if self._observed_fencing == lease.fencing else {}

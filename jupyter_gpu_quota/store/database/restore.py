@@ -11,6 +11,8 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,7 +24,7 @@ from .schema import metadata
 
 LOCK_TIMEOUT_S = 30.0
 BEFORE, RESTORING = "before-restore", "restoring"
-"""Suffixes of the copy that is kept, and of the backup while it is read."""
+"""Suffixes of a copy that is kept, before its instant, and of the backup while it is read."""
 
 
 def check_backup(file: Path) -> None:
@@ -60,22 +62,28 @@ def _remove(copy: Path) -> None:
             path.unlink()
 
 
-def replace_rows(target: Path, copy: Path, *, file: str, now: int) -> Path:
-    """Replace all rows of a database by those of a copy with the same schema. Returns the kept copy of its old rows.
+def new_name(target: Path, now: int) -> Path:
+    """The name of a copy of the database as it is now, beside it; no file has this name."""
+    stem = f"{target.name}.{BEFORE}-{datetime.fromtimestamp(now / 1000, UTC):%Y%m%dT%H%M%SZ}"
+    names = (target.with_name(f"{stem}-{number}" if number > 1 else stem) for number in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def replace_rows(target: Path, copy: Path, *, before: Path | None, file: str, now: int) -> None:
+    """Replace all rows of a database by those of a copy with the same schema, and keep the old rows in ``before``.
 
     ``file`` is the name of the backup. Raises StoreUnavailable if the database stays locked for too long.
     """
-    before = target.with_name(f"{target.name}.{BEFORE}")
     try:
         with closing(_connection(target)) as connection:
             connection.execute("ATTACH DATABASE ? AS backup", (str(copy),))
             connection.execute("BEGIN IMMEDIATE")
-            copy_database(target, before)  # the transaction has the write lock, so these are the rows it replaces
+            if before is not None:
+                copy_database(target, before)  # the transaction has the write lock, so these are the rows it replaces
             _replace(connection, Hold(since=now, why=(BackupRestored(file=file, at=now),)), now)
             connection.execute("COMMIT")
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
-    return before
 
 
 def _connection(target: Path) -> sqlite3.Connection:

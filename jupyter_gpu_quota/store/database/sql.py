@@ -250,7 +250,7 @@ class SqlRows:
         """A connection that has the write lock until it is left."""
         with self._connected() as connection:
             if not self._is_sqlite:
-                lock_head(connection, wait_for_disk=not repeatable)
+                lock_head(connection)
                 yield connection
                 return
             with relaxed_sync(connection) if repeatable else nullcontext(), self._write_lock.of(connection):

@@ -403,7 +403,10 @@ class Rows(Protocol):
     def reading(self) -> AbstractContextManager[Scope]: ...
 
     def writing(self, *, repeatable: bool = False) -> AbstractContextManager[WriteScope]:
-        """``repeatable``: lost writes would be made again, so the transaction need not wait for the disk."""
+        """``repeatable``: lost writes would be made again, so the transaction need not wait for this machine's disk.
+
+        A database server may lose them while this process continues, so there each transaction waits.
+        """
 
     def settle(self) -> bool:
         """Remove deleted rows from the files, without waiting; False: try again later."""

@@ -96,14 +96,11 @@ def relaxed_sync(connection: Connection) -> Iterator[None]:
         driver.execute("PRAGMA synchronous=FULL")
 
 
-def lock_head(connection: Connection, *, wait_for_disk: bool) -> None:
+def lock_head(connection: Connection) -> None:
     """PostgreSQL's write lock: the row that every writer changes, until the transaction ends.
 
-    Raises OperationalError after ``lock_timeout``. A transaction that does not wait for the disk is lost as a whole if
-    the server crashes before the next one that waits.
+    Raises OperationalError after ``lock_timeout``.
     """
-    if not wait_for_disk:
-        connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
     connection.exec_driver_sql("SELECT id FROM head FOR UPDATE")
 
 

@@ -14,6 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
 from jupyter_gpu_quota.store.database.schema import metadata
+from jupyter_gpu_quota.store.database.sql import SqlScope
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.calls import JobFilter, Page, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import Recorded
@@ -81,6 +82,13 @@ def test_a_held_lock_refuses_writers_and_readers_continue(world: World, url: str
         assert world.store.job("before") is not None
     world.submit("j")
     assert isinstance(world.store.audit_verify(), int)
+
+
+def test_every_write_waits_for_the_disk_of_the_server(world: World) -> None:
+    """The server may lose what it wrote last, and this process, which would write it again after its own start, not."""
+    with world.store._rows.writing(repeatable=True) as scope:
+        assert isinstance(scope, SqlScope)
+        assert scope._connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
 
 def test_two_writers_are_serialized(world: World, url: str) -> None:
