@@ -113,26 +113,28 @@ def withdraw_unfounded(
 
 
 def _is_founded(pool: PoolState, claim: Preemption, lost: Sequence[Preemption]) -> bool:
-    """Whether each victim is allowed at the claim's turn without the use of the jobs that have lost their devices.
-
-    Without departments only.
-    """
+    """Whether each victim is allowed at the claim's turn without the use of the jobs that have lost their devices."""
     own, taken, gone = claim.preemptor.project, defaultdict[QuotaState, list[Victim]](list), Counter[QuotaState]()
     for victim in claim.victims:
-        taken[victim.project].append(victim)
+        is_sibling = victim.project.parent is own.parent
+        for level in (victim.project,) if is_sibling else victim.project.levels:
+            taken[level].append(victim)
     for other in lost:
-        gone[other.preemptor.project] += other.preemptor.request.size
-    concerned = [project for project in taken if gone[project] and project is not own and project.parent is None]
-    return all(_may_lose(pool, one, claim.used[one.name] - gone[one], taken[one]) for one in concerned)
+        gone.update(dict.fromkeys(other.preemptor.project.levels, other.preemptor.request.size))
+    concerned = [level for level in taken if gone[level] and level is not own]
+    return all(_may_lose(pool, one, claim.used[one.key] - gone[one], taken[one]) for one in concerned)
 
 
-def _may_lose(pool: PoolState, project: QuotaState, used: int, victims: Sequence[Victim]) -> bool:
-    """Whether a project that uses so much may lose these to a claim within its fair share, the largest last."""
-    most = threshold(project, Entitlement.FAIR)
+def _may_lose(pool: PoolState, level: QuotaState, used: int, victims: Sequence[Victim]) -> bool:
+    """Whether a project or department that uses so much may lose these to a claim within its fair share.
+
+    The largest is the last.
+    """
+    most = threshold(level, Entitlement.FAIR)
     sizes, firm = [one.size for one in victims], [one.size for one in victims if not one.borrower]
     if used - sum(sizes) + max(sizes) <= most:
         return False
-    beside = used - sum([one.size for one in pool.borrowers if one.project is project])
+    beside = used - sum([one.size for one in pool.borrowers if level in one.project.levels])
     return not firm or beside - sum(firm) + max(firm) > most
 
 

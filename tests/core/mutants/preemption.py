@@ -255,7 +255,11 @@ PREEMPTION_MUTANTS = (
     ),
     mutant(
         "a claim stays that only a withdrawn offer made legal",
-        edit("preemption/withdrawal.py:_is_founded", "gone[project]", "False"),
+        edit("preemption/withdrawal.py:_is_founded", "gone[level]", "False"),
+    ),
+    mutant(
+        "an offer that a claim on another department needed is withdrawn alone",
+        edit("preemption/withdrawal.py:_is_founded", "victim.project.levels", "()"),
     ),
     mutant(
         "the reservation that moved still keeps a claim from devices",
