@@ -199,7 +199,7 @@ def _unavailable(request: str, error: HTTPClientError | OSError) -> HubUnavailab
     """The error for a refused request, or for one without an answer."""
     if isinstance(error, HTTPClientError) and error.code != NO_ANSWER:
         return HubUnavailable(f"the hub answered {error.code} to {request}")
-    return HubUnavailable(f"the hub does not answer to {request}: {error}")
+    return HubUnavailable(f"the hub did not answer {request}: {error}")
 
 
 def _account_of(user: Mapping[str, Any]) -> Account:

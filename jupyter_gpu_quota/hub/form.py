@@ -119,7 +119,7 @@ def render(choices: Sequence[ChoiceView], *, default: str = "", notice: str = ""
     rows = [_radio_button(0, CPU, "No GPU", description, checked=preselected is None, enabled=True)]
     rows += [_size_button(number, *each, checked=each is preselected) for number, each in enumerate(sizes_of, start=1)]
     shown = f'<p id="gpu-quota-notice" role="status">{escape(notice)}</p>' if notice else ""
-    return f'<fieldset class="form-group"><legend>GPU of this notebook</legend>{shown}{"".join(rows)}</fieldset>'
+    return f'<fieldset class="form-group"><legend>GPU of this server</legend>{shown}{"".join(rows)}</fieldset>'
 
 
 def sizes(choice: ChoiceView) -> list[tuple[str, int]]:

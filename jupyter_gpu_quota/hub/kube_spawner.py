@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyterhub.utils import maybe_future
-from kubernetes_asyncio.client import ApiClient
+from kubernetes_asyncio.client import ApiClient, V1ResourceRequirements
 from kubespawner import KubeSpawner
 from kubespawner.clients import shared_client
+from kubespawner.utils import get_k8s_model
 
 from ..backends.rendering.notebooks import CLAIM, NotebookPod, SliceNotSupported, notebook_pod, variables_of_pod
 from ..backends.rendering.pods import PodSettings, pinned
@@ -120,6 +121,8 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
 def _add_devices(pod: Any, added: NotebookPod) -> None:
     """Add the devices of a slice to a pod, beside the site's own claims and gates. Raises SiteFieldClash."""
     spec, container = pod.spec, pod.spec.containers[0]
+    if added.claim is not None or added.limits:  # a site's extra_container_config leaves a dict
+        container.resources = get_k8s_model(V1ResourceRequirements, container.resources or {})
     if added.claim is not None:
         ours = [{"name": CLAIM, "resourceClaimName": added.claim["metadata"]["name"]}]
         spec.resource_claims = both(ours, spec.resource_claims or (), "resourceClaims", SITE_POD)

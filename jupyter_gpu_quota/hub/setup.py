@@ -53,6 +53,10 @@ CUSTOM_SCOPES: Mapping[str, Mapping[str, object]] = {
     },
 }
 USER_SCOPES = (ACCESS_SCOPE, READ_SCOPE, SUBMIT_SCOPE)
+TOKEN_SCOPES = (*USER_SCOPES, AUDIT_SCOPE)
+"""Our scopes of a notebook's token; the hub leaves out those that its user lacks."""
+
+TOKEN_SETTING = "server_token_scopes"  # noqa: S105
 
 SERVICE_ROLE = f"{SERVICE_NAME}-service"
 SERVICE_SCOPES = ("list:users", "read:users:name", "read:users:groups", "read:servers", "delete:servers")
@@ -71,8 +75,8 @@ def setup_gpu_quota(c: Config) -> None:
     """Add the GPU quota service, its spawner, scopes and roles to a hub's configuration.
 
     Takes the ``c`` of ``jupyterhub_config.py``, as the last line of that file; settings are ``c.GPUQuota``'s.
-    Raises SetupError if a setting is unknown, another service has the name, or the spawner does not run local
-    processes.
+    Raises SetupError if a setting is unknown or not supported, another service has the name, or the spawner runs
+    servers neither as processes of this machine nor as pods.
     """
     known = GPUQuota.class_trait_names(config=True)
     for name in c.GPUQuota if "GPUQuota" in c else ():
@@ -82,6 +86,7 @@ def setup_gpu_quota(c: Config) -> None:
             raise SetupError(f"c.GPUQuota.{name} is not a setting of jupyter_gpu_quota.{advice}")
     c.JupyterHub.spawner_class = wrapped_spawner(c.JupyterHub.get("spawner_class", LocalProcessSpawner))
     settings = _complete_settings(c)
+    _refuse_unsupported(c, settings)
     _add_service(c, settings)
     c.JupyterHub.custom_scopes = {
         **_resolved_value(c.JupyterHub.get("custom_scopes", {}), {}),
@@ -118,6 +123,19 @@ def _complete_settings(c: Config) -> GPUQuota:
     if len(settings.api_token) < 32:
         raise SetupError("c.GPUQuota.api_token must have at least 32 characters; leave it empty for a new one.")
     return settings
+
+
+def _refuse_unsupported(c: Config, settings: GPUQuota) -> None:
+    """Raises SetupError for settings of the hub with which the service or its notebooks get no answer."""
+    if c.JupyterHub.get("internal_ssl"):
+        raise SetupError("c.JupyterHub.internal_ssl is True, which jupyter_gpu_quota does not support yet: remove it.")
+    is_local = issubclass(c.JupyterHub.spawner_class, LocalProcessSpawner)
+    if is_local and c.JupyterHub.get("subdomain_host") and not settings.notebook_service_url:
+        raise SetupError(
+            "c.JupyterHub.subdomain_host is set, and the hub's proxy then routes no request of a notebook on the "
+            "loopback: set c.GPUQuota.notebook_service_url to the address of the service, such as "
+            f"'https://{SERVICE_NAME}--service.hub.example.org/services/{SERVICE_NAME}/'."
+        )
 
 
 def _external_service(c: Config, settings: GPUQuota) -> tuple[str, str]:
@@ -279,11 +297,21 @@ def _put_role(roles: list[dict[str, Any]], role: dict[str, Any]) -> None:
 
 def _add_server_token_scopes(c: Config) -> None:
     """Grant a notebook's token access to the service: add our scopes to a list, or to a callable's result."""
-    given = _resolved_value(c.Spawner.get("server_token_scopes", []), [])
-    if callable(given):
-        c.Spawner.server_token_scopes = given if isinstance(given, _ScopesAdded) else _ScopesAdded(given)
-    else:
-        c.Spawner.server_token_scopes = _merge_scopes(given or _server_role_scopes(c), USER_SCOPES)
+    for section, given in {"Spawner": [], **_configured_token_scopes(c, c.JupyterHub.spawner_class)}.items():
+        if not callable(given):
+            c[section][TOKEN_SETTING] = _merge_scopes(given or _server_role_scopes(c), TOKEN_SCOPES)
+        elif not isinstance(given, _ScopesAdded):
+            c[section][TOKEN_SETTING] = _ScopesAdded(given)
+
+
+def _configured_token_scopes(c: Config, spawner: type[Spawner]) -> dict[str, Any]:
+    """The configured scopes of servers' tokens in each section of a spawner class; the last one is in force."""
+    found: dict[str, Any] = {}
+    given: Any = []
+    for section in spawner.section_names():
+        if TOKEN_SETTING in c.get(section, {}):
+            found[section] = given = _resolved_value(c[section][TOKEN_SETTING], given)
+    return found
 
 
 class _ScopesAdded:
@@ -294,7 +322,7 @@ class _ScopesAdded:
 
     async def __call__(self, spawner: Spawner) -> list[str]:
         scopes = self.given(spawner)
-        return _merge_scopes(await scopes if isawaitable(scopes) else scopes, USER_SCOPES)
+        return _merge_scopes(await scopes if isawaitable(scopes) else scopes, TOKEN_SCOPES)
 
 
 def _server_role_scopes(c: Config) -> list[str]:
@@ -356,9 +384,9 @@ def missing_entries(hub: JupyterHub) -> list[str]:
     roles = [role["scopes"] for role in hub.load_roles if role.get("name") == "user" and "scopes" in role]
     if not set(USER_SCOPES) <= set(roles[0] if roles else getattr(hub, "extra_user_scopes", ())):
         found.append("users are no longer granted the GPU quota scopes.")
-    scopes = hub.config.Spawner.get("server_token_scopes", ())
-    if not isinstance(scopes, _ScopesAdded) and not set(USER_SCOPES) <= set(scopes):
-        found.append("notebooks' tokens no longer reach the service: see c.Spawner.server_token_scopes.")
+    section, scopes = list({"Spawner": (), **_configured_token_scopes(hub.config, hub.spawner_class)}.items())[-1]
+    if not (isinstance(scopes, _ScopesAdded) or (not callable(scopes) and set(USER_SCOPES) <= set(scopes))):
+        found.append(f"notebooks' tokens no longer reach the service: see c.{section}.{TOKEN_SETTING}.")
     if late := ", ".join(f"c.GPUQuota.{name}" for name in _set_too_late(hub)):
         found.append(f"{late} was set below setup_gpu_quota(c) and has no effect: make the call the last line.")
     return found

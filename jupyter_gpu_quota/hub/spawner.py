@@ -33,6 +33,9 @@ RETURN_TASKS: set[asyncio.Task[None]] = set()
 """Tasks that return slices later; the event loop itself has only weak references to them."""
 
 ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104
+PAUSE_S = 1.0
+"""Time between two polls of a service that does not answer."""
+
 POST_WAIT_S = 10
 """Time that the hub's own time limit gets beyond the waits for a slice and for the server, to return the slice."""
 
@@ -54,6 +57,9 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
     _options: Options = Options()
     _wait_is_over = False
     """Whether the start has its slice, or needs none."""
+
+    _server_starts = False
+    """Whether the spawner's own ``start`` runs; KubeSpawner's calls ``stop`` to delete an earlier pod of its name."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -82,12 +88,15 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
                 self._slice = await self._book_slice(self._options)
                 await self._enforcement.prepare(self._slice)
             self._end_wait()
+            self._server_starts = True
             return await maybe_future(super().start())
         except BaseException as error:
             self._end_wait()
             exclude_from_failures(error, self.handler)
             await self._return_slice()
             raise
+        finally:
+            self._server_starts = False
 
     def process_started(self) -> None:
         """Record the server's process before it can use a GPU."""
@@ -97,9 +106,10 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
             self.log.warning("%s: the server's process is not recorded: %s", self._log_name, why)
 
     async def stop(self, now: bool = False) -> None:
-        """Stop the server, then return its slice; a repeated call has no effect."""
+        """Stop the server, then return its slice, unless its start goes on; a repeated call has no effect."""
         await maybe_future(super().stop(now=now))
-        await self._return_slice()
+        if not self._server_starts:
+            await self._return_slice()
 
     async def poll(self) -> int | None:
         """The spawner's own result; JupyterHub requires that a subclass of Spawner defines it."""
@@ -204,16 +214,23 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
                     "Try again later, or start the server without a GPU.",
                     reason="waited_too_long",
                 )
-            answer = await self.slices.wait(view, left_s)
-            if isinstance(answer, Refusal):
-                raise self._spawn_error_of(answer)
-            view = answer if isinstance(answer, NotebookView) else view
+            view = await self._poll_slice(view, left_s)
         if view.state == "booked":
             return view
         code, message = view.state, f"The GPU slice was {view.state} before the server started."
         if view.reason is not None:
             code, message = view.reason.code, view.reason.message
         raise spawn_error(message, reason=code)
+
+    async def _poll_slice(self, view: NotebookView, left_s: float) -> NotebookView:
+        """The notebook after one long poll; without an answer the same one, after a pause."""
+        answer = await self.slices.wait(view, left_s)
+        if isinstance(answer, Refusal):
+            raise self._spawn_error_of(answer)
+        if isinstance(answer, Unavailable):
+            await asyncio.sleep(min(PAUSE_S, left_s))
+            return view
+        return answer
 
     async def _return_slice(self) -> None:
         """Return the slice if there is one; if the service does not answer, a task repeats it later."""
@@ -241,11 +258,15 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         self.log.debug("%s: slice %s returned in %.4f s", self._log_name, notebook, self.slice_times_s["give_back"])
 
     async def _slices_after_lost_answer(self) -> list[str] | Unavailable:
-        """Slices that the service booked although its answer was lost; none if this server starts again."""
+        """Slices that the service booked although its answer was lost.
+
+        They are none if this server starts again with a GPU: the service ends its other slices at that request.
+        """
+        found = await self.slices.slices_of(self.user.name, self.name)
         present = self.user.spawners.get(self.name)
-        if present is not None and present is not self and present.active:
-            return []
-        return await self.slices.slices_of(self.user.name, self.name)
+        if isinstance(found, Unavailable) or present is None or present is self or not present.active:
+            return found
+        return [] if present._options.size is not None else [each for each in found if each != present._notebook]
 
     def _return_later(self, find_slices: Callable[[], Awaitable[list[str] | Unavailable]]) -> None:
         task = asyncio.ensure_future(self.slices.return_slices_later(find_slices))

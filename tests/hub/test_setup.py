@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jupyterhub.app import JupyterHub
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner, Spawner
-from traitlets.config import Config
+from traitlets.config import Config, LazyConfigValue
 
 import jupyter_gpu_quota.hub.setup as setup_room
 from jupyter_gpu_quota import setup_gpu_quota
@@ -21,6 +21,7 @@ from jupyter_gpu_quota.hub.setup import (
     ADMIN_ROLE,
     CUSTOM_SCOPES,
     SERVICE_ROLE,
+    TOKEN_SCOPES,
     USER_SCOPES,
     SetupError,
     missing_entries,
@@ -99,9 +100,10 @@ def test_the_service_gets_its_settings_and_no_other_variables(tmp_path: Path, mo
     assert c.JupyterHub.services[0]["api_token"] == c.GPUQuota.api_token
 
 
-def test_a_notebooks_token_reads_and_submits_and_keeps_its_own_scopes() -> None:
+def test_a_notebooks_token_reads_submits_and_audits_and_keeps_its_own_scopes() -> None:
     scopes = ready().Spawner.server_token_scopes
-    assert scopes == ["users:activity!user", "access:servers!server", *USER_SCOPES]
+    ours = [*USER_SCOPES, "custom:gpu-quota:audit"]
+    assert scopes == ["users:activity!user", "access:servers!server", *ours], "an admin's token cannot administer"
 
 
 def test_a_repeated_call_of_setup_changes_nothing() -> None:
@@ -152,7 +154,7 @@ def test_a_setting_that_was_only_appended_to_stays() -> None:
     assert [service["name"] for service in hub.services] == ["culler", "gpu-quota"]
     assert {"culler", SERVICE_ROLE, ADMIN_ROLE} <= {role["name"] for role in hub.load_roles}
     assert "custom:mine" in hub.custom_scopes
-    assert c.Spawner.server_token_scopes == ["read:hub", *USER_SCOPES]
+    assert c.Spawner.server_token_scopes == ["read:hub", *TOKEN_SCOPES]
 
 
 @pytest.mark.parametrize(
@@ -187,12 +189,40 @@ async def test_our_scopes_are_added_to_the_result_of_a_scopes_callable() -> None
 
     c = ready(Spawner={"server_token_scopes": own})
     setup_gpu_quota(c)
-    assert await c.Spawner.server_token_scopes(None) == ["read:hub", *USER_SCOPES]
+    assert await c.Spawner.server_token_scopes(None) == ["read:hub", *TOKEN_SCOPES]
 
 
 def test_token_scopes_extend_the_configured_server_role() -> None:
     c = ready(JupyterHub={"load_roles": [{"name": "server", "scopes": ["users:activity!user"]}]})
-    assert c.Spawner.server_token_scopes == ["users:activity!user", *USER_SCOPES]
+    assert c.Spawner.server_token_scopes == ["users:activity!user", *TOKEN_SCOPES]
+
+
+def appended(scope: str) -> LazyConfigValue:
+    """What ``c.Section.setting.append(scope)`` leaves."""
+    found = LazyConfigValue()
+    found.append(scope)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scopes_of", "expected"),
+    [
+        pytest.param({"LocalProcessSpawner": ["a"]}, ["a"], id="of a base class alone"),
+        pytest.param(
+            {"Spawner": ["a"], "OwnLocalSpawner": ["b"]}, ["b"], id="of the class rather than of all spawners"
+        ),
+        pytest.param(
+            {"Spawner": ["a"], "OwnLocalSpawner": appended("b")}, ["a", "b"], id="of the class beside those of all"
+        ),
+    ],
+)
+def test_our_scopes_are_added_to_the_section_in_force(scopes_of: dict[str, Any], expected: list[str]) -> None:
+    sections = {section: {"server_token_scopes": scopes} for section, scopes in scopes_of.items()}
+    c = ready(JupyterHub={"spawner_class": OwnLocalSpawner}, **sections)
+    setup_gpu_quota(c)
+    hub = taken_by_hub(c)
+    assert hub.spawner_class(config=c).server_token_scopes == [*expected, *TOKEN_SCOPES]
+    assert missing_entries(hub) == []
 
 
 @pytest.mark.parametrize(
@@ -289,6 +319,22 @@ def test_a_short_token_is_refused() -> None:
         ready(GPUQuota={"api_token": "short"})
 
 
+def test_internal_ssl_is_refused() -> None:
+    with pytest.raises(SetupError, match=r"c\.JupyterHub\.internal_ssl is True, .* not support yet: remove it"):
+        ready(JupyterHub={"internal_ssl": True})
+    ready(JupyterHub={"internal_ssl": False})
+
+
+def test_a_hub_with_subdomains_needs_the_address_of_the_service_for_notebooks() -> None:
+    from kubespawner import KubeSpawner
+
+    host = {"subdomain_host": "https://hub.example.org"}
+    with pytest.raises(SetupError, match=r"subdomain_host is set, .* set c\.GPUQuota\.notebook_service_url"):
+        ready(JupyterHub=host)
+    ready(JupyterHub=host, GPUQuota={"notebook_service_url": "https://gpu-quota--service.hub.example.org/"})
+    ready(JupyterHub={"spawner_class": KubeSpawner, **host})
+
+
 def test_a_foreign_service_with_our_name_is_not_replaced() -> None:
     with pytest.raises(SetupError, match="already has a service named 'gpu-quota'"):
         ready(JupyterHub={"services": [{"name": "gpu-quota", "command": ["other"]}]})
@@ -313,6 +359,14 @@ def test_an_entry_removed_by_a_later_line_is_reported(name: str, value: object, 
     c = ready()
     setattr(c["Spawner" if name == "server_token_scopes" else "JupyterHub"], name, value)
     assert said in " ".join(missing_entries(taken_by_hub(c)))
+
+
+@pytest.mark.parametrize("scopes", [["read:hub"], lambda spawner: []], ids=["a list", "a callable"])
+def test_token_scopes_that_a_later_line_sets_for_one_spawner_are_reported(scopes: Any) -> None:
+    c = ready()
+    c.LocalProcessSpawner.server_token_scopes = scopes
+    (sentence,) = missing_entries(taken_by_hub(c))
+    assert sentence.endswith("no longer reach the service: see c.LocalProcessSpawner.server_token_scopes.")
 
 
 def test_a_setting_below_the_call_is_named_for_it_does_not_count() -> None:

@@ -181,7 +181,7 @@ def test_a_hub_that_exceeds_the_time_limit_is_unavailable(world: ServiceWorld, m
 
 def test_a_request_without_an_answer_is_not_reported_as_an_answer_with_code_599() -> None:
     timeout = hub_module._unavailable("GET users", HTTPClientError(599, "Timeout while connecting"))
-    assert "does not answer to GET users" in str(timeout) and "answered 599" not in str(timeout)
+    assert "did not answer GET users" in str(timeout) and "answered 599" not in str(timeout)
     assert str(hub_module._unavailable("GET users", HTTPClientError(500))) == "the hub answered 500 to GET users"
 
 

@@ -172,6 +172,7 @@ def test_every_choice_is_labelled_and_described() -> None:
     assert len(set(form.ids)) == len(form.ids)
     assert set(form.labels) | set(form.described) == set(form.ids)
     assert form.tags[:2] == ["fieldset", "legend"]
+    assert "<legend>GPU of this server</legend>" in render(()), "a server may be no notebook"
 
 
 def test_the_memory_of_a_share_and_the_rest_for_data_are_shown() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kubespawner.objects import make_pod
 from traitlets.config import Config
 
 from jupyter_gpu_quota.backends.rendering.notebooks import NotebookPod, notebook_pod
-from jupyter_gpu_quota.hub.kube_spawner import GPUQuotaPodMixin
+from jupyter_gpu_quota.hub.kube_spawner import GPUQuotaPodMixin, _add_devices
 from jupyter_gpu_quota.wire import PodDevicesView
 from tests.hub.fake_service import served
 from tests.hub.spawner.test_spawner import CHOSEN, TOKEN, Desk
@@ -57,3 +59,22 @@ async def test_a_pod_is_as_the_service_expects_it(
     (request,) = found.claim["spec"]["devices"]["requests"]
     assert request["exactly"]["deviceClassName"] == device_class
     assert driver in request["exactly"]["selectors"][0]["cel"]["expression"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "claims", "limits"),
+    [
+        pytest.param({"limits": {"cpu": "2"}}, [], {"cpu": "2"}, id="a limit"),
+        pytest.param({"claims": [{"name": "nic"}]}, [{"name": "nic"}], {}, id="a claim"),
+        pytest.param(None, [], {}, id="null"),
+    ],
+)
+def test_resources_of_extra_container_config_stay_beside_those_of_the_slice(
+    resources: Any, claims: list[dict[str, str]], limits: dict[str, str]
+) -> None:
+    site = {"extra_container_config": {"resources": resources}}
+    pod = make_pod(name="ann", cmd=["jupyterhub-singleuser"], port=8888, image="image", image_pull_policy="", **site)
+    _add_devices(pod, NotebookPod(claim={"metadata": {"name": "gq-n"}}, limits={"gpu.example.org/mem": "8"}))
+    found = pod.spec.containers[0].resources
+    assert found.claims == [{"name": "gpu"}, *claims]
+    assert found.limits == {**limits, "gpu.example.org/mem": "8"}

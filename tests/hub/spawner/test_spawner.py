@@ -18,6 +18,7 @@ from jupyter_gpu_quota.backends.rendering.variables import SECRET_VARIABLE, SHAR
 from jupyter_gpu_quota.hub import refusal as refusal_room
 from jupyter_gpu_quota.hub import spawner as mixin_room
 from jupyter_gpu_quota.hub.local_spawner import GPUQuotaMixin
+from jupyter_gpu_quota.hub.slices import Unavailable
 from jupyter_gpu_quota.wire import ReasonView
 from tests.hub.fake_service import Books, served
 from tests.patience import PATIENCE_S, until_in_loop
@@ -35,9 +36,13 @@ class Desk(Spawner):
     fails = False
     hangs = False
     sticks = False
+    replaces = False
+    """Whether its start first stops an earlier server, as KubeSpawner's does where a pod of its name exists."""
 
     async def start(self) -> str:
         self.variables = self.get_env()
+        if self.replaces:
+            await self.stop(True)
         if self.fails:
             raise OSError("no such program")
         if self.hangs:
@@ -246,6 +251,22 @@ async def test_a_slice_that_is_never_free_is_refused_with_its_reason_and_returne
     assert books.live == []
 
 
+async def test_a_service_that_answers_no_poll_is_asked_about_once_a_second(
+    make: Make, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books.hold = True
+    polls: list[float] = []
+
+    async def unanswered(self: object, seen: object, wait_s: float) -> Unavailable:
+        polls.append(wait_s)
+        return Unavailable(message="The name of the service has no address.", may_be_processed=True)
+
+    monkeypatch.setattr(mixin_room.SliceClient, "wait", unanswered)
+    assert "was not free within 1 s" in said(await refusal(make(spawn_timeout_s=1)))
+    assert 1 <= len(polls) <= 3
+    assert books.live == []
+
+
 async def test_the_hubs_own_time_out_is_extended_by_the_wait_once(make: Make) -> None:
     ann = make(spawn_timeout_s=300)
     ann.start_timeout = 60
@@ -323,10 +344,24 @@ async def test_a_slice_whose_booking_was_never_answered_is_returned(make: Make, 
 async def test_a_late_return_does_not_take_the_slice_of_a_new_start(make: Make, books: Books) -> None:
     first, second = make(), make()
     await second.start()
-    first.user.spawners = {"": SimpleNamespace(active=True)}
+    second._spawn_pending = True
+    first.user.spawners = {"": second}
     assert await first._slices_after_lost_answer() == []
+    second._notebook = None
+    assert await first._slices_after_lost_answer() == [], "the answer to its request is under way"
     first.user.spawners = {"": first}
     assert await first._slices_after_lost_answer() == [books.live[0].id]
+
+
+async def test_a_lost_slice_is_returned_although_its_server_runs_again_without_a_gpu(make: Make, books: Books) -> None:
+    first, again = make(), make(options={"gpu_size": "cpu"})
+    await make().start()
+    await again.start()
+    again._spawn_pending = True
+    first.user.spawners = {"": again}
+    assert await first._slices_after_lost_answer() == [books.live[0].id]
+    again._notebook = books.live[0].id
+    assert await first._slices_after_lost_answer() == [], "its own slice, of an earlier start"
 
 
 async def test_the_start_form_shows_the_sentence_of_a_refusal_alone() -> None:
@@ -384,6 +419,23 @@ async def test_a_server_that_does_not_start_gives_back(make: Make, books: Books)
     ann.fails = True
     with pytest.raises(OSError, match="no such program"):
         await ann.start()
+    assert len(books.notebooks) == 1
+    assert books.live == []
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["it starts", "it does not start"])
+async def test_a_start_that_stops_an_earlier_server_keeps_its_slice_until_it_ends(
+    make: Make, books: Books, fails: bool
+) -> None:
+    ann = make()
+    ann.replaces, ann.fails = True, fails
+    if fails:
+        with pytest.raises(OSError, match="no such program"):
+            await ann.start()
+    else:
+        await ann.start()
+        assert len(books.live) == 1
+        await ann.stop()
     assert len(books.notebooks) == 1
     assert books.live == []
 
