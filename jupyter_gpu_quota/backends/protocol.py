@@ -63,7 +63,8 @@ class StartOrder:
     ``devices`` are the records that the placements name. ``run_as`` is the name of the job's user; None: the service's
     own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder. ``image`` and ``python``
     are those of its environment, None where that names none. ``cpu_milli`` and ``memory_mib`` are what each rank needs
-    of its node, 0 where that is not stated.
+    of its node, 0 where that is not stated. ``grace_s`` is the time to save if others than the service end it, such as
+    a drain of its node; None: the default of its cluster.
     """
 
     job: str
@@ -86,6 +87,7 @@ class StartOrder:
     python: str | None = None
     cpu_milli: int = 0
     memory_mib: int = 0
+    grace_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

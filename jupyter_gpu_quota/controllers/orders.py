@@ -18,7 +18,7 @@ from ..store.records.rows import JobRecord
 
 def start_order(
     record: JobRecord, held: Sequence[Allocation], lease: Lease, file: QuotaFile | None, *,
-    devices: tuple[Device, ...], secrets: Mapping[str, str], outputs_limit_mib: int | None,
+    devices: tuple[Device, ...], secrets: Mapping[str, str], outputs_limit_mib: int | None, grace_s: int | None,
 ) -> StartOrder:  # fmt: skip
     """Start the present attempt of a job on what it holds. ``devices`` are those of its allocations."""
     spec = record.spec
@@ -44,6 +44,7 @@ def start_order(
         python=environment.python if environment else None,
         cpu_milli=record.job.cpu_milli,
         memory_mib=record.job.memory_mib,
+        grace_s=grace_s,
     )
 
 

@@ -459,6 +459,7 @@ class SchedulingController:
             devices=tuple(self.mirror.devices[name] for name in sorted({a.device for a in held})),
             secrets=self.store.secrets(record.job.id) if record.spec.secret_names else {},
             outputs_limit_mib=self._outputs_limit_mib(record.spec.project),
+            grace_s=self.policy.preemption.grace_s if self.policy else None,
         )  # fmt: skip
 
     def _outputs_limit_mib(self, project: str) -> int | None:

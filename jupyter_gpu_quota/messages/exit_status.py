@@ -125,6 +125,11 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (r"^(InvalidImageName|ErrImageNeverPull)\b", "Correct the image of its environment."),
     (
+        r"^NotCreated\b",
+        "The cluster does not permit its pod now: free or raise the quota of the namespace, or restore the Role of the "
+        "service; jupyter gpu-quota doctor lists missing permissions.",
+    ),
+    (
         r"^VolumeClaimNotFound\b",
         "Create the claim, or correct its name in the quota file or in c.GPUQuota.kubernetes_volume_claim.",
     ),

@@ -183,6 +183,13 @@ def test_a_held_job_stops_and_starts_again_when_released() -> None:
     assert world.executor.running() == {"b1"}
 
 
+def test_a_start_order_has_the_grace_of_the_quota_file() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    assert [order.grace_s for order in world.executor.starts] == [10]
+
+
 def test_a_job_that_ignores_the_pause_is_killed_after_its_grace_and_resumes() -> None:
     world = World(script=lambda order: Script(on_stop=None))
     world.submit("bob", "b1", "b2", "b3", "b4")

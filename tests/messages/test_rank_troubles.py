@@ -28,6 +28,7 @@ def rank(number: int = 0, attempt: int = 1, ended_at: int | None = None, trouble
             'ImagePullBackOff: Back-off pulling image "x"', "Correct the image of its environment, or give", id="image"
         ),
         pytest.param("InvalidImageName: couldn't parse", "Correct the image of its environment.", id="its name"),
+        pytest.param("NotCreated: exceeded quota: none", "The cluster does not permit its pod now", id="a full quota"),
         pytest.param(
             'VolumeClaimNotFound: 0/2 nodes are available: persistentvolumeclaim "x" not found.',
             "Create the claim, or correct its name in the quota file",

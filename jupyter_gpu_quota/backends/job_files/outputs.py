@@ -3,7 +3,8 @@
 A file that belongs to another account than the folder is left out. The service may read files that the job may not:
 where the kernel allows hard links to files of others (``fs.protected_hardlinks=0``), such a link would publish them.
 A hard link to a job's own file is listed, because jobs link checkpoints into outputs. Where all jobs run under one
-account they can also copy each file that they can link.
+account they can also copy each file that they can link. A pod mounts its own job's folders alone, and no link leads out
+of a mount, so that files of all accounts may be listed there: containers run under any.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ MAX_VISITED = 50_000
 
 
 class JobOutputs:
-    """The logs and outputs of a state folder; the only code that opens such files for readers."""
+    """The logs and outputs of a state folder; the only code that opens such files for readers.
 
-    def __init__(self, state_dir: str | os.PathLike[str]) -> None:
-        self._state_dir = os.fspath(state_dir)
+    ``any_owner``: jobs reach no files but their own, so that the account of a file does not matter.
+    """
+
+    def __init__(self, state_dir: str | os.PathLike[str], *, any_owner: bool = False) -> None:
+        self._state_dir, self._any_owner = os.fspath(state_dir), any_owner
 
     def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
         """At most ``limit`` bytes from ``offset``. Raises ValueError for an invalid job id."""
@@ -42,7 +46,7 @@ class JobOutputs:
 
     def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> OutputList:
         """The job's regular files, by path, without links and pipes. Raises ValueError for an invalid job id."""
-        visits = _Visits(MAX_VISITED)
+        visits = _Visits(MAX_VISITED, self._any_owner)
         found = list(islice(_files(self._outputs_of(job), None, "", 32, None, visits), limit + 1))
         return OutputList(sorted(found[:limit]), visits.has_stopped or len(found) > limit)
 
@@ -53,7 +57,7 @@ class JobOutputs:
             raise OutputRefused(f"{path!r} is not a path inside the outputs folder: name a file as `outputs` lists it.")
         fd, owner = _open_below(self._outputs_of(job), parts, path)
         status = os.fstat(fd)
-        if stat.S_ISREG(status.st_mode) and status.st_uid == owner:
+        if stat.S_ISREG(status.st_mode) and (self._any_owner or status.st_uid == owner):
             return os.fdopen(fd, "rb")
         os.close(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -109,10 +113,13 @@ def _read_log(directory: str, offset: int, limit: int) -> LogPart:
 
 
 class _Visits:
-    """The entries that a listing may still look at; ``has_stopped``: there were more."""
+    """The entries that a listing may still look at; ``has_stopped``: there were more.
 
-    def __init__(self, left: int) -> None:
-        self.left, self.has_stopped = left, False
+    ``any_owner``: files of all accounts are listed.
+    """
+
+    def __init__(self, left: int, any_owner: bool) -> None:
+        self.left, self.any_owner, self.has_stopped = left, any_owner, False
 
     def names_in(self, fd: int) -> list[str]:
         """The names in an open folder, in order, as many as may be looked at."""
@@ -137,7 +144,7 @@ def _files(
         for entry in visits.names_in(fd):
             if (status := _stat(entry, fd)) is None:
                 continue
-            if stat.S_ISREG(status.st_mode) and status.st_uid == owner:
+            if stat.S_ISREG(status.st_mode) and (visits.any_owner or status.st_uid == owner):
                 yield Output(prefix + entry, status.st_size, status.st_mtime_ns // 1_000_000)
             elif stat.S_ISDIR(status.st_mode) and depth:
                 yield from _files(entry, fd, f"{prefix}{entry}/", depth - 1, owner, visits)

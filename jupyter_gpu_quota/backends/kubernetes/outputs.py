@@ -30,7 +30,7 @@ class ClusterOutputs:
 
     def __init__(self, server: ApiServer, thread: LoopThread, namespace: str, state_dir: str) -> None:
         self._server, self._thread, self._namespace = server, thread, namespace
-        self._state_dir, self._volume = state_dir, JobOutputs(state_dir)
+        self._state_dir, self._volume = state_dir, JobOutputs(state_dir, any_owner=True)
 
     def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
         """At most ``limit`` bytes from ``offset``. Raises LogUnavailable."""

@@ -25,6 +25,9 @@ CONTAINER = "job"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MOUNT = "/gpu-quota"
 SERVICE_PORT = 29_500
+MIN_GRACE_S = 1
+"""A grace of 0 would remove a pod whose processes may still run."""
+
 CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CHOSEN_BY_RUNTIME = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 """Variables that the device plugin or the DRA driver sets; a value in the pod would replace theirs."""
@@ -90,7 +93,8 @@ class RankOfJob:
     """One rank to start; ``devices`` are those of the whole attempt, ``claim`` is its resource claim, if it has one.
 
     ``secrets`` are the names of its secret variables. ``image`` and ``python`` are those of its environment, None where
-    that names none.
+    that names none. ``grace_s`` is the time to save if others than the service delete the pod; None: the default of
+    Kubernetes.
     """
 
     job: str
@@ -112,6 +116,7 @@ class RankOfJob:
     image: str | None = None
     python: str | None = None
     data: Sequence[DataMount] = ()
+    grace_s: int | None = None
 
 
 def attempt_record(job: str, attempt: int, fencing: int, settings: PodSettings, data: Mapping[str, str]) -> Json:
@@ -164,6 +169,7 @@ def rank_pod(one: RankOfJob, settings: PodSettings, owner: Json) -> Json:
         "volumes": [_volume("jobs", settings.volume_claim), *(_volume(n, d.claim) for n, d in _data(one).items())],
         **({"hostname": name, "subdomain": attempt_name(one.job, one.attempt)} if one.ranks > 1 else {}),
         **({"resourceClaims": [{"name": "gpu", "resourceClaimName": one.claim}]} if one.claim else {}),
+        **({} if one.grace_s is None else {"terminationGracePeriodSeconds": max(MIN_GRACE_S, one.grace_s)}),
     }
     spec = merged(spec, settings.pod, SITE_POD)
     spec["affinity"] = pinned(spec.get("affinity") or {}, _node_of(one))

@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from jupyter_gpu_quota.backends.kubernetes.client import api_server
 from jupyter_gpu_quota.backends.kubernetes.client.api_server import (
     AT_ONCE,
     LATER_AT_ONCE,
     ApiServer,
+    Forbidden,
+    LogTimedOut,
+    Refused,
+    RequestFailed,
     Unavailable,
+    failure,
 )
 from tests.backends.kubernetes.test_proxy import kubeconfig
 
@@ -30,12 +36,29 @@ async def _log(request: web.Request) -> web.Response:
     return web.Response(body=b"0123456789")
 
 
+async def _slow_log(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    for _ in range(5):
+        await answer.write(b"ab")
+        await asyncio.sleep(0.3)
+    return answer
+
+
+async def _log_that_stops(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    await answer.write(b"ab")
+    await asyncio.sleep(60)
+    return answer
+
+
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     app = web.Application()
-    app.add_routes([web.get("/log", _log)])
+    app.add_routes([web.get("/log", _log), web.get("/slow", _slow_log), web.get("/stops", _log_that_stops)])
     app.add_routes([web.get("/well", _well), web.get("/ill", _ill), web.patch("/{any}", _well)])
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -75,7 +98,48 @@ async def test_a_log_that_its_kubelet_does_not_give_delays_no_request(server: Ap
     assert await server.get("/well") == {"kind": "Pod"}
 
 
+async def test_a_log_times_out_when_nothing_comes_and_not_because_it_is_long(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_server, "REQUEST_TIMEOUT_S", 1.0)
+    assert await server.read_log("/slow", 100) == b"ab" * 5
+    with pytest.raises(LogTimedOut):
+        await server.read_log("/stops", 100)
+
+
 async def test_the_first_or_the_newest_bytes_of_a_log_are_read(server: ApiServer) -> None:
     assert await server.read_log("/log", 4) == b"0123"
     assert await server.read_log("/log", 4, newest=True) == b"6789"
     assert await server.read_log("/log", 20, newest=True) == b"0123456789"
+
+
+POD = 'pods "gq-j-1-0" is forbidden: '
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        pytest.param(400, "json: cannot unmarshal number", Refused, id="a field of another type"),
+        pytest.param(413, "Request entity too large", Refused, id="too large an object"),
+        pytest.param(422, "spec.containers[0].env: Invalid value", Refused, id="an invalid value"),
+        pytest.param(
+            403, POD + 'violates PodSecurity "restricted:latest": runAsNonRoot != true', Refused, id="Pod Security"
+        ),
+        pytest.param(
+            403, 'admission webhook "images.example.org" denied the request: no such registry', Refused, id="a webhook"
+        ),
+        pytest.param(
+            403, POD + "ValidatingAdmissionPolicy 'images' with binding 'all' denied request: no digest", Refused,
+            id="a policy",
+        ),
+        pytest.param(
+            403, POD + 'User "system:serviceaccount:hub:gq" cannot create resource "pods" in API group ""', Forbidden,
+            id="a missing permission",
+        ),
+        pytest.param(403, POD + "exceeded quota: all, requested: pods=1, used: pods=9", Forbidden, id="a full quota"),
+        pytest.param(403, POD + "not yet ready to handle request", Forbidden, id="a server that has just started"),
+        pytest.param(429, "too many requests", Unavailable, id="a server with too much to do"),
+    ],
+)  # fmt: skip
+def test_only_a_verdict_on_the_object_itself_is_a_refusal(status: int, message: str, kind: type[RequestFailed]) -> None:
+    assert type(failure(status, message)) is kind

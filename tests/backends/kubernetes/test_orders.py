@@ -11,10 +11,17 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.kubernetes.client.api_server import LOGS_AT_ONCE, AlreadyExists, NotFound, Unavailable
+from jupyter_gpu_quota.backends.kubernetes.client.api_server import (
+    LOGS_AT_ONCE,
+    AlreadyExists,
+    NotFound,
+    RequestFailed,
+    Unavailable,
+    failure,
+)
 from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
 from jupyter_gpu_quota.backends.kubernetes.jobs.jobs import STARTS_AT_ONCE, KubernetesJobs
-from jupyter_gpu_quota.backends.kubernetes.jobs.records import STARTED, STOP, data_of
+from jupyter_gpu_quota.backends.kubernetes.jobs.records import REFUSED, STARTED, STOP, data_of
 from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
 from tests.backends.worlds import order, stop
@@ -28,7 +35,8 @@ class MemoryServer:
     """The objects of an API server. Requests that nothing waits for wait for ``later``, creations of pods for ``pods``.
 
     ``broken``: parts of the paths of objects that cannot be created or changed, or of logs; ``failed`` are the paths of
-    such requests. A log is sent by each node but ``hung``; ``logs`` are the containers whose logs were read.
+    such requests, and ``why`` is the answer. A log is sent by each node but ``hung``; ``logs`` are the containers whose
+    logs were read.
     """
 
     newest_leader = 0
@@ -37,6 +45,7 @@ class MemoryServer:
         self.objects = dict[str, Json]()
         self.created, self.broken, self._version = list[str](), set[str](), 0
         self.failed, self.logs = list[str](), list[str | None]()
+        self.why: RequestFailed = Unavailable(0, "away")
         self._logs_at_once = asyncio.Semaphore(LOGS_AT_ONCE)
         self.later, self.pods = asyncio.Event(), asyncio.Event()
         self.pods.set()
@@ -50,7 +59,7 @@ class MemoryServer:
     def _fail(self, path: str) -> None:
         if any(part in path for part in self.broken):
             self.failed.append(path)
-            raise Unavailable(0, "away")
+            raise self.why
 
     async def create(self, path: str, body: Json) -> Json:
         name = f"{path}/{body['metadata']['name']}"
@@ -143,6 +152,14 @@ class OrdersWorld:
         seen = self.server.objects[path] | {"spec": {"nodeName": node}, "status": status}
         self.jobs.objects.pods.note(self.server._stored(path, seen))
 
+    def remove(self, name: str) -> None:
+        """A pod is removed by force."""
+        self.thread.call(self._remove(name), 5.0)
+
+    async def _remove(self, name: str) -> None:
+        self.server.objects = {path: each for path, each in self.server.objects.items() if f"/pods/{name}" not in path}
+        self.jobs.objects.pods._remove(name)
+
     def ended(self, *task: object) -> bool:
         return task not in self.thread._busy
 
@@ -171,6 +188,12 @@ def test_a_stop_does_not_wait_until_the_start_of_its_job_is_recorded(world: Orde
     assert world.record("gq-j-1")[STOP] == "reclaimed", "the later request changes no other field"
 
 
+def test_a_pod_has_the_grace_of_its_start_order(world: OrdersWorld) -> None:
+    world.jobs.start(order("J", "runs on", grace_s=600))
+    until(lambda: world.server.of("pods"))
+    assert world.server.of("pods")["gq-j-1-0"]["spec"]["terminationGracePeriodSeconds"] == 600
+
+
 def test_an_order_that_is_repeated_before_its_start_is_recorded_creates_nothing(world: OrdersWorld) -> None:
     world.jobs.start(order("J", "runs on"))
     until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
@@ -187,6 +210,95 @@ def test_a_gang_of_which_one_rank_began_is_created_whole_by_the_repeated_order(w
     world.server.broken.clear()
     world.jobs.start(order("J", "runs on", ranks=2))
     until(lambda: len(world.server.of("pods")) == 2, what=lambda: world.server.created)
+
+
+FORBIDDEN = 'pods "gq-j-1-1" is forbidden: '
+
+
+def test_a_rank_whose_pod_is_forbidden_now_has_that_trouble_and_is_created_by_the_repeated_order(
+    world: OrdersWorld,
+) -> None:
+    full = FORBIDDEN + "exceeded quota: all, requested: pods=1, used: pods=9, limited: pods=9"
+    world.server.why = failure(403, full)
+    world.server.broken.add("/pods/gq-j-1-1")
+    world.jobs.start(order("J", "runs on", ranks=2))
+    (fact,) = until(world.jobs.observe)
+    assert (fact.rank, fact.trouble) == (1, f"NotCreated: {full}")
+    assert (fact.refused, fact.ended_at, fact.tree_gone) == (None, None, False)
+    until(lambda: world.ended("start", "J", 1))
+    assert not {REFUSED, STARTED} & world.record("gq-j-1").keys()
+    world.server.broken.clear()
+    world.jobs.start(order("J", "runs on", ranks=2))
+    until(lambda: len(world.server.of("pods")) == 2)
+    until(lambda: [fact.trouble for fact in world.jobs.facts.newest.values()] == [None])
+
+
+def test_a_rank_that_began_gets_no_second_pod_while_another_one_is_forbidden(world: OrdersWorld) -> None:
+    world.server.why = failure(403, FORBIDDEN + "not yet ready to handle request")
+    world.server.broken.add("/pods/gq-j-1-1")
+    world.jobs.start(order("J", "runs on", ranks=2))
+    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
+    world.see("gq-j-1-0", "Running", {"running": {"startedAt": "2026-11-24T10:00:01Z"}})
+    until(lambda: any(fact.started_at for fact in world.jobs.observe()))
+    world.remove("gq-j-1-0")
+    world.server.broken.clear()
+    world.jobs.start(order("J", "runs on", ranks=2))
+    until(lambda: "gq-j-1-1" in world.server.of("pods") and world.ended("start", "J", 1))
+    assert world.server.of("pods").keys() == {"gq-j-1-1"}, "its container may still run"
+
+
+def test_a_job_that_is_stopped_before_its_pod_is_allowed_ends_without_one(world: OrdersWorld) -> None:
+    world.server.why = failure(403, FORBIDDEN + "not yet ready to handle request")
+    world.server.broken.add("/pods/gq-j-1-0")
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: [fact for fact in world.jobs.observe() if fact.trouble])
+    world.jobs.stop(stop("J"))
+    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert (fact.started_at, fact.pause_requested, fact.refused) == (None, True, None)
+
+
+def test_a_pod_that_a_policy_refuses_is_the_end_of_its_rank(world: OrdersWorld) -> None:
+    world.server.why = failure(403, FORBIDDEN + 'violates PodSecurity "restricted:latest": runAsNonRoot != true')
+    world.server.broken.add("/pods/gq-j-1-0")
+    world.jobs.start(order("J", "runs on"))
+    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert fact.refused == f"the cluster does not accept its pod: {world.server.why}"
+
+
+NO_IMAGE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image"}}
+
+
+def test_a_refused_rank_ends_when_its_pod_is_over_and_the_deletion_of_that_is_repeated(
+    world: OrdersWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.PUBLISH_EVERY_S", 0.01)
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
+    world.server.broken.add("/pods/gq-j-1-0")
+    world.see("gq-j-1-0", "Pending", NO_IMAGE)
+    until(lambda: REFUSED in world.record("gq-j-1") and world.server.failed and world.ended("end", "J", 1, 0))
+    until(lambda: [fact.trouble for fact in world.jobs.observe()] == ["InvalidImageName: couldn't parse image"])
+    world.server.broken.clear()
+    world.thread.run(("progress",), world.jobs.publish_forever)
+    until(lambda: "deletionTimestamp" in world.server.of("pods")["gq-j-1-0"]["metadata"])
+    assert not [fact for fact in world.jobs.observe() if fact.refused or fact.tree_gone]
+    world.see("gq-j-1-0", "Failed", {})
+    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert (fact.refused, fact.ended_at) == ("InvalidImageName: couldn't parse image", None)
+
+
+def test_a_rank_that_begins_while_it_is_refused_ends_as_its_container_does(world: OrdersWorld) -> None:
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
+    world.server.broken.add("/pods/gq-j-1-0")
+    world.see("gq-j-1-0", "Pending", NO_IMAGE)
+    until(lambda: REFUSED in world.record("gq-j-1") and world.ended("end", "J", 1, 0))
+    world.see("gq-j-1-0", "Running", {"running": {"startedAt": "2026-11-24T10:00:01Z"}})
+    until(lambda: [fact for fact in world.jobs.observe() if fact.started_at])
+    world.server.broken.clear()
+    world.see("gq-j-1-0", "Succeeded", {"terminated": ENDED})
+    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert (fact.exit_status, fact.refused) == (0, None)
 
 
 def test_the_next_leader_records_the_starts_that_the_one_before_did_not(
@@ -227,11 +339,7 @@ def test_a_pod_that_is_removed_by_force_before_its_start_is_recorded_is_lost(wor
     world.see("gq-j-1-0", "Running", {"running": {"startedAt": "2026-11-24T10:00:01Z"}})
     until(lambda: any(fact.started_at for fact in world.jobs.observe()))
 
-    async def remove() -> None:
-        world.server.objects = {path: each for path, each in world.server.objects.items() if "/pods/" not in path}
-        world.jobs.objects.pods._remove("gq-j-1-0")
-
-    world.thread.call(remove(), 5.0)
+    world.remove("gq-j-1-0")
     facts = until(lambda: [fact for fact in world.jobs.observe() if fact.ended_at is not None])
     assert [(fact.rank, fact.exit_status) for fact in facts] == [(0, None)]
     world.jobs.start(order("J", "runs on"))
@@ -418,6 +526,13 @@ def test_a_process_with_a_lower_number_than_the_one_in_the_cluster_does_not_lead
         world.fence(fence, 5)
     standby.fence(fence, 5)
     assert (world.jobs.fencing, standby.jobs.fencing) == (0, 7), "a lower number than its own changes nothing"
+
+
+def test_a_new_term_begins_the_patience_for_logs_anew(world: OrdersWorld) -> None:
+    failing = world.jobs.facts.logs._failing_since
+    failing["J", 1, 0] = 0.0
+    world.fence(MemoryFence(), 2)
+    assert not failing
 
 
 def test_every_rank_of_a_gang_that_is_stopped_before_it_started_ends(world: OrdersWorld) -> None:

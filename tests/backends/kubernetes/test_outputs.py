@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from jupyter_gpu_quota.backends.kubernetes.client.api_server import (
 )
 from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
 from jupyter_gpu_quota.backends.kubernetes.outputs import ClusterOutputs
-from jupyter_gpu_quota.backends.protocol import LogPart, LogUnavailable
+from jupyter_gpu_quota.backends.protocol import LogPart, LogUnavailable, OutputRefused
+from tests.backends.worlds import is_root
 
 
 class Kubelet:
@@ -40,10 +42,10 @@ class Logs:
 
     def __init__(self, folder: Path) -> None:
         self.kubelet, self.thread, self._folder = Kubelet(), LoopThread(), folder
-        self._outputs = ClusterOutputs(self.kubelet, self.thread, "jobs", str(folder))  # type: ignore[arg-type]
+        self.outputs = ClusterOutputs(self.kubelet, self.thread, "jobs", str(folder))  # type: ignore[arg-type]
 
     def at(self, offset: int, limit: int = 100) -> LogPart:
-        return self._outputs.log("J", 1, 0, offset, limit)
+        return self.outputs.log("J", 1, 0, offset, limit)
 
     def keep(self, text: bytes) -> None:
         log = RotatingLog(rank_paths(str(self._folder), "J", 1, 0).log, 1 << 20)
@@ -100,3 +102,23 @@ def test_a_log_that_cannot_be_read_is_not_an_empty_one(logs: Logs, error: Reques
     logs.kubelet.error = error
     with pytest.raises(LogUnavailable, match=str(error)):
         logs.at(0)
+
+
+@pytest.mark.skipif(not is_root(), reason="only root can give a file to another account")
+def test_outputs_of_a_container_of_another_account_are_listed_and_read_without_links(
+    logs: Logs, tmp_path: Path
+) -> None:
+    folder = Path(rank_paths(str(tmp_path), "J", 0, 0).outputs)
+    (folder / "a").mkdir(parents=True)
+    for path in (folder / "a" / "model", tmp_path / "database"):
+        path.write_text("weights")
+    (folder / "link").symlink_to(tmp_path / "database")
+    os.mkfifo(folder / "pipe")
+    for path in (folder / "a", folder / "a" / "model", folder / "link", folder / "pipe"):
+        os.chown(path, 12_345, 12_345, follow_symlinks=False)
+    assert [(each.path, each.size_bytes) for each in logs.outputs.outputs("J").files] == [("a/model", 7)]
+    with logs.outputs.open_output("J", "a/model") as file:
+        assert file.read() == b"weights"
+    for name in ("link", "pipe"):
+        with pytest.raises(OutputRefused):
+            logs.outputs.open_output("J", name)

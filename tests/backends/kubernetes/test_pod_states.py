@@ -218,6 +218,23 @@ def test_a_start_is_rounded_down_and_an_end_is_rounded_up() -> None:
     assert (status["started_at"], status["ended_at"]) == (AT_10_00 + 5_000, AT_10_00 + 51_000)
 
 
+CRASHES = (
+    "CrashLoopBackOff",
+    "init container proxy: it ends before it has started, again and again; its log says why",
+    "cluster",
+)
+INITIALIZED_NEXT = (
+    "PodInitializing",
+    "its node prepares it or pulls its image; the pod's events say which",
+    "pull",
+)
+
+
+def initializing(state: dict[str, Any], **more: object) -> dict[str, Any]:
+    """A pod whose job waits for a container of the site in this state."""
+    return pod("Pending", INITIALIZING, initContainerStatuses=[{"name": "proxy", "state": state, **more}])
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -250,6 +267,31 @@ def test_a_start_is_rounded_down_and_an_end_is_rounded_up() -> None:
             id="its device is not reserved yet",
         ),
         pytest.param(pod("Pending", node=None), None, id="kube-scheduler has not seen it"),
+        pytest.param(
+            initializing({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}),
+            ("ErrImagePull", "init container proxy: no such image", "cluster"),
+            id="the image of an init container cannot be pulled",
+        ),
+        pytest.param(
+            initializing({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}, restartCount=1),
+            CRASHES, id="a sidecar ends before the job starts",
+        ),
+        pytest.param(
+            initializing(RUNNING, restartCount=3, started=False), CRASHES,
+            id="it runs again before its next end",
+        ),
+        pytest.param(
+            initializing(ended(0), restartCount=3, started=False), CRASHES,
+            id="it has ended before its next back-off",
+        ),
+        pytest.param(
+            initializing(RUNNING, restartCount=3, started=True), INITIALIZED_NEXT,
+            id="it runs at last, and the next container is prepared",
+        ),
+        pytest.param(
+            initializing(ended(0), restartCount=3, started=False, ready=True), INITIALIZED_NEXT,
+            id="an init container is done at last",
+        ),
     ],
 )  # fmt: skip
 def test_why_a_pod_waits(found: dict[str, Any], expected: tuple[str, str, str] | None) -> None:

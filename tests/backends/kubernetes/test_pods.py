@@ -144,6 +144,22 @@ def test_the_chosen_node_stays_with_a_site_s_node_affinity(site: dict[str, Any],
     assert affinity == {**site, REQUIRED: {"nodeSelectorTerms": terms}}
 
 
+@pytest.mark.parametrize(
+    ("grace_s", "site", "expected"),
+    [
+        pytest.param(600, {}, 600, id="a drain gives the grace of the quota file"),
+        pytest.param(0, {}, 1, id="a pod without a grace has the least"),
+        pytest.param(600, {"terminationGracePeriodSeconds": 30}, 30, id="a site may set another one"),
+        pytest.param(None, {}, None, id="without a grace it is that of Kubernetes"),
+    ],
+)
+def test_the_time_to_save_if_others_delete_the_pod(
+    grace_s: int | None, site: dict[str, Any], expected: int | None
+) -> None:
+    spec = rank_pod(one_rank(grace_s=grace_s), replace(SETTINGS, pod=site), OWNER)["spec"]
+    assert spec.get("terminationGracePeriodSeconds") == expected
+
+
 def values_of(spec: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["value"] for each in spec["containers"][0]["env"]}
 

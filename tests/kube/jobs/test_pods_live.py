@@ -441,11 +441,12 @@ def test_a_job_that_pods_cannot_run_is_refused_with_the_reason(
     assert world.pods() == []
 
 
-def test_the_cluster_s_refusal_of_a_pod_is_the_job_s_reason(world: KubernetesWorld, controller: Controller) -> None:
+def test_a_full_quota_of_the_cluster_is_a_trouble_of_the_job(world: KubernetesWorld, controller: Controller) -> None:
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     world.plane.make(f"/api/v1/namespaces/{world.namespace}/resourcequotas", quota)
     path = f"/api/v1/namespaces/{world.namespace}/resourcequotas/none/status"
     world.plane.patch(path, {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
     controller.give(order("J", "runs on"))
-    fact = controller.until(lambda fact: fact.refused is not None)
-    assert "the cluster does not accept its pod" in str(fact.refused) and "exceeded quota" in str(fact.refused)
+    fact = controller.until(lambda fact: fact.trouble is not None)
+    assert str(fact.trouble).startswith("NotCreated: ") and "exceeded quota" in str(fact.trouble)
+    assert fact.refused is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import nullcontext
@@ -61,7 +62,11 @@ class Expired(RequestFailed):
 
 
 class Refused(RequestFailed):
-    """Authorization, admission or validation refused the request, or it could not be decoded."""
+    """Admission or validation refused the object, or it could not be decoded: the same object is refused again."""
+
+
+class Forbidden(RequestFailed):
+    """A permission is missing, a quota is full, or the server cannot judge yet: it may accept the same object later."""
 
 
 class Replaced(RequestFailed):
@@ -73,12 +78,18 @@ class Unavailable(RequestFailed):
 
 
 class LogTimedOut(Unavailable):
-    """A log was not read in time: its kubelet does not answer, or sends too slowly, or the API server is away."""
+    """Nothing of a log came for a while: its kubelet does not answer, or stopped sending, or the API server is away."""
 
 
 _BY_STATUS: Mapping[int, type[RequestFailed]] = {
-    400: Refused, 403: Refused, 404: NotFound, 409: Conflict, 410: Expired, 413: Refused, 422: Refused,
+    400: Refused, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Expired, 413: Refused, 422: Refused,
 }  # fmt: skip
+
+FORBIDDEN = 403
+JUDGED = re.compile(
+    r'violates PodSecurity|admission webhook ".*?" denied the request|ValidatingAdmissionPolicy .*? denied request'
+)
+"""In the message of a 403 by which Pod Security, a webhook or a policy refuses the object itself."""
 
 
 class ApiServer:
@@ -135,9 +146,11 @@ class ApiServer:
     async def read_log(self, path: str, limit: int, *, newest: bool = False, **query: str | int) -> bytes:
         """The first, or the ``newest``, ``limit`` bytes of a log.
 
-        Its kubelet may not answer, which delays no request of the API server.
+        Its kubelet may not answer, which delays no request of the API server. A long log may take its time: the request
+        times out when nothing comes for REQUEST_TIMEOUT_S.
         """
-        request = _Answer(self, "GET", path, list(query.items()), None, "text/plain", REQUEST_TIMEOUT_S, is_log=True)
+        silence = aiohttp.ClientTimeout(connect=REQUEST_TIMEOUT_S, sock_read=REQUEST_TIMEOUT_S)
+        request = _Answer(self, "GET", path, list(query.items()), None, "text/plain", silence, is_log=True)
         async with self._logs_at_once, request as answer:
             found = bytearray()
             async for part in answer.content.iter_any():
@@ -180,11 +193,12 @@ class ApiServer:
         self, method: str, path: str, query: Mapping[str, str | int], body: Json | None, content_type: str,
         timeout_s: float,
     ) -> _Answer:  # fmt: skip
-        return _Answer(self, method, path, list(query.items()), body, content_type, timeout_s)
+        limit = aiohttp.ClientTimeout(total=timeout_s, connect=REQUEST_TIMEOUT_S)
+        return _Answer(self, method, path, list(query.items()), body, content_type, limit)
 
     async def send(
         self, method: str, path: str, query: list[tuple[str, str | int]], body: Json | None, content_type: str,
-        timeout_s: float,
+        limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:  # fmt: skip
         """Send one request within the rate, and return its answer; the caller closes it."""
         session, known = self._session, self._credentials
@@ -202,8 +216,7 @@ class ApiServer:
         return await session.request(
             method, f"{known.host}{path}?{urlencode(query)}" if query else known.host + path,
             data=None if body is None else json.dumps(body), headers=headers, proxy=self._proxy,
-            server_hostname=known.server_hostname,
-            timeout=aiohttp.ClientTimeout(total=timeout_s, connect=REQUEST_TIMEOUT_S),
+            server_hostname=known.server_hostname, timeout=limit,
         )  # fmt: skip
 
     def note(self, trouble: Unavailable | None) -> None:
@@ -279,6 +292,8 @@ def failure(status: int, message: str, reason: str = "") -> RequestFailed:
     """The error of an HTTP status, and the reason that the server gives for it."""
     if reason == "AlreadyExists":
         return AlreadyExists(status, message)
+    if status == FORBIDDEN and JUDGED.search(message):
+        return Refused(status, message)
     retried = status == 429 or status >= 500
     return _BY_STATUS.get(status, Unavailable if retried else RequestFailed)(status, message)
 

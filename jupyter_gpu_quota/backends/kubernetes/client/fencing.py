@@ -7,7 +7,7 @@ import time
 
 from ...rendering.admission import FENCE, number_of, refusal_of, with_number
 from ...rendering.cluster_names import FENCING
-from .api_server import ApiServer, Conflict, Json, NotFound, Refused
+from .api_server import ApiServer, Conflict, Forbidden, Json, NotFound, Refused
 
 IN_FORCE_WITHIN_S, PROBE_AGAIN_S = 10.0, 0.05
 
@@ -76,7 +76,7 @@ class ClusterFence:
         probe: Json = {"metadata": {"name": f"{FENCE}-probe", "annotations": {FENCING: str(older)}}}
         try:
             await self.server.create(self._maps, probe, dryRun="All")
-        except Refused as error:
+        except (Refused, Forbidden) as error:
             if refusal_of(older) in str(error):
                 return ""
             return f"leader {older} is refused in namespace {self._namespace}, but not by the policy: {error}"

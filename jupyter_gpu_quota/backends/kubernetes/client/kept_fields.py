@@ -23,7 +23,7 @@ OF_METADATA = (
 OF_VERSION = ("name", "namespace", "resourceVersion")
 OF_STATUS = ("phase", "reason", "message")
 OF_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
-OF_CONTAINER = ("name", "state", "imageID")
+OF_CONTAINER = ("name", "state", "imageID", "restartCount", "started", "ready")
 STOPPED_BY = (STOP_REASON, OVER_LIMIT, GIVEN_UP)
 OF_RANK = (JOB, ATTEMPT, RANK)
 

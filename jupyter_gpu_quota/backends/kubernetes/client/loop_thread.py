@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from .api_server import Refused, Replaced, RequestFailed
+from .api_server import Forbidden, Refused, Replaced, RequestFailed
 
 log = logging.getLogger(__name__)
 DISK_THREADS = 16
@@ -94,6 +94,8 @@ class LoopThread:
             log.debug("%s was dropped: %s", key, error)
         except Refused as error:
             log.warning("%s was refused by the API server: %s", key, error)
+        except Forbidden as error:
+            log.warning("%s is forbidden now and will be tried again: %s", key, error)
         except RequestFailed as error:
             log.info("%s failed and will be tried again: %s", key, error)
         except Exception:

@@ -44,16 +44,19 @@ class AttemptFacts:
     """``newest`` has the newest fact of each rank.
 
     ``on_waiting`` is called with each pod whose rank has not begun, and returns its trouble, if it has one.
-    ``node`` returns the newest state of a node; None: it is not known. ``later`` runs a call that keeps the end of a
-    rank; where that returns true, the attempt is read again. ``leads``: whether this process is the leader.
+    ``on_refused`` is called with each pod of a refused rank that is not over. ``node`` returns the newest state of a
+    node; None: it is not known. ``later`` runs a call that keeps the end of a rank; where that returns true, the
+    attempt is read again. ``leads``: whether this process is the leader.
     """
 
     def __init__(
         self, objects: AttemptObjects, volume: JobVolume, on_waiting: Callable[[Json], str | None],
-        node: Callable[[str], Json | None], later: Callable[[Rank, Keep], None], leads: Callable[[], bool],
+        on_refused: Callable[[Json], None], node: Callable[[str], Json | None], later: Callable[[Rank, Keep], None],
+        leads: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._objects, self._volume, self._on_waiting, self._node = objects, volume, on_waiting, node
-        self._later, self._leads, self._logs = later, leads, EndLogs(objects, volume.log_limit_mib << 20)
+        self._on_refused, self._later, self._leads = on_refused, later, leads
+        self.logs, self._not_created = EndLogs(objects, volume.log_limit_mib << 20), dict[Rank, str]()
         self._keeping, self._asked = set[Rank](), dict[Rank, Status]()
         self.newest: dict[Rank, RankFact] = {}
         self._ranks: dict[Attempt, dict[Rank, None]] = {}
@@ -72,8 +75,19 @@ class AttemptFacts:
         """The newest facts of one attempt."""
         return {rank: self.newest[rank] for rank in self._ranks.get((job, attempt), ())}
 
+    def note_not_created(self, job: str, attempt: int, ranks: Iterable[int], why: str) -> None:
+        """Take why ranks have no pod yet: it is their trouble until they have one."""
+        created = {rank_of(pod) for pod in self._objects.pods_of(job, attempt)} | self.created(job, attempt)
+        self._not_created |= {rank: why for each in ranks if (rank := (job, attempt, each)) not in created}
+
+    def created(self, job: str, attempt: int) -> set[Rank]:
+        """The ranks of an attempt that were observed, except those that had no pod yet."""
+        return set(self._ranks.get((job, attempt), ())) - self._not_created.keys()
+
     def forget(self, job: str, attempt: int) -> None:
         """Drop an attempt that is settled."""
+        for rank in [each for each in self._not_created if each[:2] == (job, attempt)]:
+            del self._not_created[rank]
         for rank in self._ranks.pop((job, attempt), ()):
             del self.newest[rank]
         self._ends.pop((job, attempt), None)
@@ -111,26 +125,43 @@ class AttemptFacts:
         record = self._objects.record_of(job, attempt)
         if record is None or SETTLED in (data := data_of(record)):
             return []
-        pods = {rank_of(pod)[2]: pod for pod in self._objects.pods_of(job, attempt)}
-        refused = refused_of(data)
-        found = []
-        for rank in range(ranks_of(data)):
-            if (job, attempt, rank) in self._keeping:
+        pods = {rank_of(pod): pod for pod in self._objects.pods_of(job, attempt)}
+        refused, found = refused_of(data), list[Status | None]()
+        for rank in [(job, attempt, number) for number in range(ranks_of(data))]:
+            if rank in self._keeping:
                 continue
-            about: Status = {"job": job, "attempt": attempt, "rank": rank}
-            status: Status | None = None
-            if str(rank) in refused:
-                status = {**about, "refused": refused[str(rank)], "tree_gone": True}
-            elif rank in pods or {STOP, STARTED} & data.keys() or (job, attempt, rank) in self.newest:
-                pod = pods.get(rank)
-                if pod is None and (job, attempt, rank) not in self._ends_of(
-                    (job, attempt)
-                ):  # a record may be known before its pods
-                    pod = await self._objects.read_pod(job, attempt, rank)
-                status = self._status_of(pod, data) if pod else await self._status_without_pod(about, data)
-            if status is not None:
-                found.append(status)
-        return found
+            if (why := refused.get(str(rank[2]))) is not None and not self._has_begun(rank, pods.get(rank)):
+                found.append(await self._status_of_refused(rank, pods.get(rank), why))
+            else:
+                found.append(await self._status(rank, pods.get(rank), data))
+        return [status for status in found if status is not None]
+
+    async def _status(self, rank: Rank, pod: Json | None, data: dict[str, str]) -> Status | None:
+        """The status of a rank that is not refused; None: nothing is known of it yet."""
+        about = _about(rank)
+        if pod is not None:
+            self._not_created.pop(rank, None)
+        elif (why := self._not_created.get(rank)) is not None and STOP not in data:
+            return {**about, "trouble": why}
+        elif not {STOP, STARTED} & data.keys() and rank not in self.newest:
+            return None
+        elif rank not in self._ends_of(rank[:2]):  # a record may be known before its pods
+            pod = await self._objects.read_pod(*rank)
+        return self._status_of(pod, data) if pod else await self._status_without_pod(about, data)
+
+    def _has_begun(self, rank: Rank, pod: Json | None) -> bool:
+        """Whether the container of a rank ran: it may begin while its rank is refused."""
+        seen = self.newest.get(rank)
+        return (seen is not None and seen.handle is not None) or (pod is not None and "pid" in rank_status(pod))
+
+    async def _status_of_refused(self, rank: Rank, pod: Json | None, why: str) -> Status:
+        """The status of a refused rank: until its pod is over it may begin, so it has not ended."""
+        if pod is None and rank not in self.newest:  # a record may be known before its pods
+            pod = await self._objects.read_pod(*rank)
+        if pod is None or is_over(pod) or self.why_abandoned(pod):
+            return {**_about(rank), "refused": why, "tree_gone": True}
+        self._on_refused(pod)
+        return {**_about(rank), "trouble": why}
 
     def _status_of(self, pod: Json, data: dict[str, str]) -> Status | None:
         """The status of a rank with a pod. The end of one is kept before it is reported.
@@ -216,7 +247,7 @@ class AttemptFacts:
         if known is not None:
             return known
         status = await asyncio.to_thread(self._refused_if_lasting, pod, status)
-        kept = await self._logs.read(pod) if is_over(pod) else LOG_LOST.format(status["why_lost"]).encode()
+        kept = await self.logs.read(pod) if is_over(pod) else LOG_LOST.format(status["why_lost"]).encode()
         return await asyncio.to_thread(self._volume.record_end, status | kept_order(data), kept)
 
     def _refused_if_lasting(self, pod: Json, status: Status) -> Status:
@@ -230,3 +261,7 @@ class AttemptFacts:
         if since is None or status["ended_at"] - since < CACHE_S * 1000:
             return status
         return {name: value for name, value in status.items() if name != "why_lost"} | refusal(status["why_lost"])
+
+
+def _about(rank: Rank) -> Status:
+    return {"job": rank[0], "attempt": rank[1], "rank": rank[2]}

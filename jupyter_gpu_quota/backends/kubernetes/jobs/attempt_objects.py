@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ...rendering.cluster_names import FENCING, FINALIZER, HUB, JOB, attempt_name, pod_name
-from ...rendering.pods import CONTAINER, PodSettings, attempt_record
+from ...rendering.pods import CONTAINER, MIN_GRACE_S, PodSettings, attempt_record
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound
 from ..client.informer import Informer
 from ..client.kept_fields import kept_of_rank, kept_of_record
@@ -20,9 +20,6 @@ from .records import data_of, ranks_of
 log = logging.getLogger(__name__)
 
 KNOWN_AGAIN_S = 0.2
-
-MIN_GRACE_S = 1
-"""A grace of 0 would remove a pod whose processes may still run."""
 
 
 class AttemptObjects:

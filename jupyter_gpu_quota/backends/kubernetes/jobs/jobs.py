@@ -26,16 +26,25 @@ from ...job_files.trash import empty_trash
 from ...protocol import Inventory, StartOrder, StopOrder
 from ...rendering.claims import rank_claim
 from ...rendering.cluster_names import FENCING, GIVEN_UP, JOB, STOP_REASON, attempt_name, pod_name
-from ...rendering.pods import PodSettings, RankOfJob, can_reserve, owner_of, rank_pod, rendezvous_service, secret
+from ...rendering.pods import (
+    MIN_GRACE_S,
+    PodSettings,
+    RankOfJob,
+    can_reserve,
+    owner_of,
+    rank_pod,
+    rendezvous_service,
+    secret,
+)
 from ...rendering.site_fields import SiteFieldClash
 from ...rendering.variables import without_ours
-from ..client.api_server import ApiServer, Json, NotFound, Refused, RequestFailed, Unavailable
+from ..client.api_server import ApiServer, Forbidden, Json, NotFound, Refused, RequestFailed, Unavailable
 from ..client.fencing import ClusterFence
 from ..client.loop_thread import LoopThread, all_of
 from ..devices.inventory import PublishedDevice
 from ..devices.shares import NotClaimable, claimed_parts
 from .attempt_facts import AttemptFacts, Keep, Rank
-from .attempt_objects import MIN_GRACE_S, AttemptObjects
+from .attempt_objects import AttemptObjects
 from .pod_states import OTHER_NODE, MayChange, Verdict, is_confirmed, is_over, rank_of, why_waiting
 from .records import (
     REFUSED,
@@ -64,6 +73,8 @@ STARTS_AT_ONCE = 64
 """The requests of a stop wait behind those of so many starts, and not behind those of thousands."""
 
 TRASH_AGAIN_S = 600.0
+NOT_CREATED = "NotCreated"
+"""The word of the trouble of a rank whose objects the API server forbids now."""
 
 
 class KubernetesJobs:
@@ -85,8 +96,9 @@ class KubernetesJobs:
         self._verdicts = Verdicts(patience | {MayChange.CLUSTER: patience_s, MayChange.NODE: patience_s})
         self.objects = AttemptObjects(server, settings, self._changed)
         self.facts = AttemptFacts(
-            self.objects, volume, self._look_why_waiting, node, self._keep_end_later, lambda: self._fencing > 0
-        )
+            self.objects, volume, self._look_why_waiting, self._remove_refused, node, self._keep_end_later,
+            lambda: self._fencing > 0,
+        )  # fmt: skip
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
@@ -180,7 +192,7 @@ class KubernetesJobs:
                 return
             record = known or await self.objects.make_record(*key, order.fencing, order_field(order))
             if not self._has_started(record):
-                await self._create_ranks(order, record)
+                await self._create_ranks_or_note(order, record)
 
     def _has_started(self, record: Json) -> bool:
         """Whether nothing is to be created for an attempt any more."""
@@ -188,16 +200,27 @@ class KubernetesJobs:
 
     def _was_created(self, record: Json) -> bool:
         """Whether every rank has a pod, or had one that was observed; that may not be recorded yet."""
-        key = attempt_of(record)
-        ranks = {rank_of(pod) for pod in self.objects.pods_of(*key)} | self.facts.of_attempt(*key).keys()
-        return len(ranks) == ranks_of(data_of(record))
+        return len(self._created(attempt_of(record))) == ranks_of(data_of(record))
+
+    def _created(self, key: Attempt) -> set[Rank]:
+        return {rank_of(pod) for pod in self.objects.pods_of(*key)} | self.facts.created(*key)
+
+    async def _create_ranks_or_note(self, order: StartOrder, record: Json) -> None:
+        """Create the ranks; what forbids that now is their trouble, and the repeated order tries again."""
+        try:
+            await self._create_ranks(order, record)
+        except Forbidden as error:
+            self.facts.note_not_created(order.job, order.attempt, range(order.ranks), f"{NOT_CREATED}: {error}")
+            self._publish_later(attempt_of(record))
+            raise
 
     async def _create_ranks(self, order: StartOrder, record: Json) -> None:
         """Create what an attempt needs and its pods, and record that; a rank that cannot be created is refused."""
         owner = owner_of(record)
         why_none = await asyncio.to_thread(self._prepare, order) or await self._create_shared(order, owner)
         refused = {str(rank): why_none for rank in range(order.ranks)} if why_none else {}
-        ranks = [rank for rank in range(order.ranks) if str(rank) not in refused]
+        created = {rank for _, _, rank in self._created((order.job, order.attempt))}
+        ranks = [rank for rank in range(order.ranks) if str(rank) not in refused and rank not in created]
         found = await all_of([self._create_rank(order, rank, owner) for rank in ranks])
         refused |= {str(rank): why for rank, why in zip(ranks, found, strict=True) if why is not None}
         if refused:
@@ -272,7 +295,7 @@ class KubernetesJobs:
             has_code=order.bundle is not None, user=order.run_as, cpu_milli=order.cpu_milli,
             memory_mib=order.memory_mib,
             claim=pod_name(order.job, order.attempt, rank) if has_claim else None, image=order.image,
-            python=order.python, data=order.data,
+            python=order.python, data=order.data, grace_s=order.grace_s,
         )  # fmt: skip
 
     # --- stopping -------------------------------------------------------------------------------------------------
@@ -325,6 +348,12 @@ class KubernetesJobs:
                 refused = refused_of(data_of(record)) | {str(rank): why}
                 await self.objects.patch_record(job, attempt, self._fencing, {REFUSED: json.dumps(refused)})
                 await self.objects.delete(pod, self._fencing, {}, MIN_GRACE_S)
+
+    def _remove_refused(self, pod: Json) -> None:
+        """Repeat the deletion of the pod of a refused rank: the first one may have failed."""
+        if self._fencing:
+            delete = partial(self.objects.delete, pod, self._fencing, {}, MIN_GRACE_S)
+            self._thread.run(("end", *rank_of(pod)), delete)
 
     async def _return_to_queue(self, pod: Json, why: str) -> None:
         """Remove a pod that its node cannot take: the job is queued again, and may be placed elsewhere."""
@@ -416,6 +445,7 @@ class KubernetesJobs:
         if not self._fencing:
             raise OSError(f"leader {own} was replaced: the newest in the cluster is {newest}")
         await self.objects.read_all(self._fence.server)
+        self.facts.logs.begin_term()
         self._thread.run(("trash",), self._empty_trash)
         for record in self.objects.records.objects.values():
             if SETTLED in data_of(record):
@@ -430,8 +460,7 @@ class KubernetesJobs:
         if self._fencing and int(found["metadata"].get("annotations", {}).get(FENCING, 0)) > self._fencing:
             log.info("another process leads: leader %d of this one was replaced", self._fencing)
             self._fencing = 0
-        self._dirty.setdefault(attempt_of(found))
-        self._thread.run(("publish",), self._publish)
+        self._publish_later(attempt_of(found))
 
     def _keep_end_later(self, rank: Rank, keep: Keep) -> None:
         self._thread.run(("keep end", *rank), partial(self._keep_end, rank, keep))
@@ -439,8 +468,11 @@ class KubernetesJobs:
     async def _keep_end(self, rank: Rank, keep: Keep) -> None:
         """Keep the end of a rank, and publish it."""
         if await keep():
-            self._dirty.setdefault(rank[:2])
-            self._thread.run(("publish",), self._publish)
+            self._publish_later(rank[:2])
+
+    def _publish_later(self, attempt: Attempt) -> None:
+        self._dirty.setdefault(attempt)
+        self._thread.run(("publish",), self._publish)
 
     async def publish_forever(self) -> None:
         """Publish attempts that have not ended every few seconds: their progress and checkpoints, and failed reads."""

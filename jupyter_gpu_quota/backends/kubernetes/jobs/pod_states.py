@@ -90,8 +90,14 @@ BY_KUBELET: Mapping[str, MayChange] = {
     "ImagePullBackOff": MayChange.CLUSTER,
     "RegistryUnavailable": MayChange.CLUSTER,
     "SignatureValidationFailed": MayChange.CLUSTER,
+    "CrashLoopBackOff": MayChange.CLUSTER,
 }
 """Reasons of a container that waits. The rank is refused when its verdict is final."""
+
+CRASH_LOOP = "CrashLoopBackOff"
+CRASHES = 3
+"""A sidecar that was restarted so often, and has not started, loops: between the back-offs it runs, or has ended."""
+CRASHED = "it ends before it has started, again and again; its log says why"
 
 UNSCHEDULABLE = "Unschedulable"
 """No node takes the pod: its own is full, or has a taint."""
@@ -234,16 +240,32 @@ def _is_stopped_for(why: str, pod: Json, ended_at: int | None) -> bool:
 
 
 def why_waiting(pod: Json, node: Json | None = None) -> Verdict | None:
-    """The verdict on a container that waits, or on a pod that no node takes; None: nothing is wrong.
+    """The verdict on a container or an init container that waits, or on a pod that no node takes; None: all is well.
 
     ``node`` is the pod's; None: it is not known. A verdict on a node that prepares a pod needs the time that it lasts.
     """
     waiting = _container_state(pod).get("waiting", {})
     if (may_change := BY_KUBELET.get(waiting.get("reason"))) is not None:
         return Verdict(waiting["reason"], waiting.get("message", ""), may_change)
+    if (verdict := _of_init_containers(pod)) is not None:
+        return verdict
     if (verdict := _of_scheduler(_condition(pod, "PodScheduled"))) is not None or not pod["spec"].get("nodeName"):
         return verdict
     return _of_node(pod, waiting.get("reason") or "ContainerCreating", node)
+
+
+def _of_init_containers(pod: Json) -> Verdict | None:
+    """The verdict on the first init container, or sidecar among them, that cannot start, so that the job waits."""
+    for each in pod.get("status", {}).get("initContainerStatuses", ()):
+        waiting = each.get("state", {}).get("waiting", {})
+        reason, message = waiting.get("reason"), waiting.get("message", "")
+        if not (each.get("started") or each.get("ready")) and (
+            reason == CRASH_LOOP or each.get("restartCount", 0) >= CRASHES
+        ):
+            reason, message = CRASH_LOOP, CRASHED
+        if (may_change := BY_KUBELET.get(reason)) is not None:
+            return Verdict(reason, f"init container {each['name']}: {message}", may_change)
+    return None
 
 
 def _of_scheduler(scheduled: Json) -> Verdict | None:
