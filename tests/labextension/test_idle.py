@@ -61,7 +61,7 @@ def test_a_warning_is_shown_and_postponed_and_a_shutdown_is_explained(hub: RealH
         page.screenshot(path=f"{folder}/stopped light.png")
         without_events.screenshot(path=f"{folder}/stopped dark.png")
     assert axe.run(page, context=".jgq-stopped").violations_count == 0
-    banners[0].get_by_role("button", name="Restart Kernel").focus()
+    banners[0].get_by_role("button", name="Start New Kernel").focus()
     page.keyboard.press("Enter")
     banners[0].wait_for(state="detached")
     message.wait_for(state="detached")
@@ -116,11 +116,11 @@ def test_a_notebook_whose_kernel_lives_is_not_restarted_because_an_earlier_one_w
         until(lambda: page.title() and len(sockets) > opened)
         sockets[-1].send(json.dumps(FREED))
         page.locator(".Toastify__toast", has_text="It is freed.").wait_for()
-        assert page.get_by_role("button", name="Restart kernel", exact=True).count() == 0
+        assert page.get_by_role("button", name="Start New Kernel").count() == 0
         gone.append(newest)
         sockets[-1].send(json.dumps(FREED))
         page.locator(".Toastify__toast", has_text="The kernel of Untitled.ipynb was shut down").wait_for()
-        banner.get_by_role("button", name="Restart Kernel").wait_for()
+        banner.get_by_role("button", name="Start New Kernel").wait_for()
         context.close()
 
 

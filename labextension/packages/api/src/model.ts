@@ -1,11 +1,11 @@
 /** The state of one front end: read once, then changed by the event stream. */
 
 import type { StreamEvent } from './events';
-import type { Change, Changed, Job, JobRequest, Repeat } from './service';
+import type { Change, Changed, Idle, Job, JobRequest, Repeat } from './service';
 import { isRefusal, newKey, ServiceError } from './service';
 import { whenSeen } from './seen';
 import { followShared } from './shared';
-import { applyChange, applyJob, countdownOf, INITIAL_STATE, MAX_JOBS, notificationsOf, withUse } from './state';
+import { applyChange, applyJob, countdownOf, INITIAL_STATE, MAX_JOBS, notificationsOf, withReading } from './state';
 import type { JobNotification, State, WaitingKernel } from './state';
 import type { ServerStatus, Transport } from './transport';
 
@@ -22,6 +22,8 @@ export class Model {
   /** Stops the read of the projects that is due. */
   private stopProjects: (() => void) | undefined;
   private refreshing: Promise<void> | null = null;
+  /** The stream began, or lost events, during the present read: what changed after an answer of that read is in neither. */
+  private readAgain = false;
   /** Changes that arrived while the listings were read. */
   private arrived: Changed[] = [];
   private following = false;
@@ -79,6 +81,10 @@ export class Model {
       .catch(error => this.unavailable(error))
       .finally(() => {
         this.refreshing = null;
+        if (this.readAgain && !this.ending.signal.aborted) {
+          this.readAgain = false;
+          void this.refresh();
+        }
       });
     return this.refreshing;
   }
@@ -120,9 +126,18 @@ export class Model {
     return this.withJob(job);
   }
 
-  async keep(): Promise<void> {
+  async keep(): Promise<Idle> {
     const idle = await this.transport.keep();
     this.set({ ...this.current, countdown: countdownOf(idle, Date.now()) });
+    return idle;
+  }
+
+  /** Read the idle state that the Jupyter server has just got from the service. */
+  async readIdle(): Promise<void> {
+    const { idle } = await this.transport.idle();
+    if (idle !== null) {
+      this.set({ ...this.current, countdown: countdownOf(idle, Date.now()) });
+    }
   }
 
   async cancelWait(kernel: string): Promise<void> {
@@ -160,7 +175,7 @@ export class Model {
       jobsTotal: listed.total,
       notebookId: status.notebook,
       notebook,
-      countdown: countdownOf(kernels.idle ?? notebook?.idle, Date.now()),
+      countdown: countdownOf(notebook?.idle ?? kernels.idle, Date.now()), // The Jupyter server has an older copy.
       waiting: kernels.waiting,
       releases: version && { server: status.version, service: version.version },
     };
@@ -197,8 +212,8 @@ export class Model {
   }
 
   private take(event: StreamEvent): void {
-    const isRead = this.current.me !== null && this.refreshing === null;
-    if (event.name === 'reset' || (event.name === 'begin' && isRead)) {
+    if (event.name === 'reset' || event.name === 'begin') {
+      this.readAgain = this.refreshing !== null;
       void this.refresh();
       this.changeListeners.forEach(listener => listener(null));
       return;
@@ -224,10 +239,11 @@ export class Model {
     this.stopProjects = undefined;
     try {
       const { service } = this.transport;
-      const id = this.current.notebookId;
+      const before = this.current;
+      const id = before.notebookId;
       const [projects, read] = await Promise.all([service.projects(), id === null ? null : service.notebook(id)]);
-      const { notebook } = this.current;
-      this.set({ ...this.current, projects, notebook: notebook && read ? withUse(notebook, read) : notebook });
+      const state = { ...this.current, projects };
+      this.set(read ? withReading(state, before, read, Date.now()) : state);
     } catch (error) {
       console.warn('jupyter-gpu-quota: the projects cannot be read:', error);
     }

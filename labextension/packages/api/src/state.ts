@@ -101,10 +101,21 @@ export function limited(jobs: Map<string, Job>, most: number): Map<string, Job> 
   return jobs;
 }
 
-/** The notebook with the use that a later reading has; its state comes with the stream. */
-export function withUse(notebook: Notebook, read: Notebook): Notebook {
-  const { utilised_milli, utilised_unknown, memory_used_mib } = read;
-  return { ...notebook, utilised_milli, utilised_unknown, memory_used_mib };
+/**
+ * The state with what a later reading of its notebook has and what changes without an event; its other facts come with the
+ * stream. `before` is the state when the reading began: what arrived since then is newer than the reading.
+ */
+export function withReading(state: State, before: State, read: Notebook, now: number): State {
+  const { notebook, countdown } = state;
+  if (notebook === null || notebook !== before.notebook || countdown !== before.countdown) {
+    return state;
+  }
+  const { utilised_milli, utilised_unknown, memory_used_mib, warning, enforcement, idle } = read;
+  return {
+    ...state,
+    notebook: { ...notebook, utilised_milli, utilised_unknown, memory_used_mib, warning, enforcement, idle },
+    countdown: idle ? countdownOf(idle, now) : countdown,
+  };
 }
 
 export interface JobNotification {

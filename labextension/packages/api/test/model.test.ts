@@ -4,7 +4,10 @@ import { Model } from '../src/model';
 import { ServiceError } from '../src/service';
 import type { Transport } from '../src/transport';
 
-afterEach(() => void vi.unstubAllGlobals());
+afterEach(() => {
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
 
 test('after a refused change the job has the state that another browser gave it', async () => {
   const refusal = new ServiceError(409, 'ended', 'It has ended.');
@@ -49,8 +52,15 @@ class Page extends EventTarget {
   }
 }
 
-/** A model in a page of this browser, which has read the service once. Its job is `running`, until the service changes that. */
-async function readOnce(page: Page, since?: string): Promise<{ model: Model; server: { state: string }; opened: unknown[]; reads: () => number }> {
+interface Read {
+  readonly model: Model;
+  readonly server: { state: string };
+  readonly opened: unknown[];
+  reads(): number;
+}
+
+/** A model in a page of this browser. Its job is `running`, until the service changes that. */
+function unread(page: Page, since?: string, more: Record<string, () => Promise<unknown>> = {}): Read {
   vi.stubGlobal('navigator', {});
   vi.stubGlobal('document', page);
   const server = { state: 'running' };
@@ -59,15 +69,21 @@ async function readOnce(page: Page, since?: string): Promise<{ model: Model; ser
   const start = (sender: ReadableStreamDefaultController<Uint8Array>): void => sender.enqueue(new TextEncoder().encode(first));
   const jobs = vi.fn(() => Promise.resolve({ jobs: [{ id: 'a', ...server }], total: 1 }));
   const nothing = (): Promise<null> => Promise.resolve(null);
+  const me = (): Promise<unknown> => Promise.resolve({ name: 'bob' });
   const model = new Model({
-    service: { base: `http://${Math.random()}`, me: () => Promise.resolve({ name: 'bob' }), projects: () => Promise.resolve([]), jobs, version: nothing },
+    service: { base: `http://${Math.random()}`, me, projects: () => Promise.resolve([]), jobs, version: nothing, ...more },
     since,
     status: () => Promise.resolve({ configured: true, notebook: null, version: '', project: null }),
     idle: () => Promise.resolve({ idle: null, waiting: [], shut_down: [] }),
     openEvents: (id: string | undefined) => (opened.push(id), Promise.resolve(new Response(new ReadableStream({ start })))),
   } as unknown as Transport);
-  await model.start();
   return { model, server, opened, reads: () => jobs.mock.calls.length };
+}
+
+async function readOnce(page: Page, since?: string): Promise<Read> {
+  const read = unread(page, since);
+  await read.model.start();
+  return read;
 }
 
 test('a page that was read while it was hidden shows what changed before it was seen', async () => {
@@ -89,5 +105,47 @@ test('a stream that begins at a known event needs no second read', async () => {
   page.show();
   await vi.waitFor(() => expect(seen).toHaveBeenCalled());
   expect([opened, reads()]).toEqual([['7'], 1]);
+  model.dispose();
+});
+
+test('what changes after the answer of a listing and before the stream begins is shown', async () => {
+  const page = new Page();
+  page.hidden = false;
+  let answer = (): void => undefined;
+  const version = (): Promise<null> => new Promise(resolve => (answer = () => resolve(null)));
+  const { model, server, reads } = unread(page, undefined, { version });
+  const seen = vi.fn();
+  model.subscribeToChanges(seen);
+  void model.start();
+  await vi.waitFor(() => expect(seen).toHaveBeenCalledTimes(2)); // It has begun, and an event that changes no job has come.
+  server.state = 'succeeded';
+  answer();
+  await vi.waitFor(() => expect(reads()).toBe(2));
+  answer();
+  await vi.waitFor(() => expect(model.state.jobs.get('a')?.state).toBe('succeeded'));
+  model.dispose();
+});
+
+test('a page shows the countdown of the service, after an event of the Jupyter server its own, and again that of a later reading', async () => {
+  vi.useFakeTimers();
+  const page = new Page();
+  vi.stubGlobal('document', page);
+  const idle = (state: string): object => ({ state, free_in_ms: state === 'warned' ? 60_000 : null });
+  const nothing = (): Promise<null> => Promise.resolve(null);
+  const listed = (): Promise<object> => Promise.resolve({ jobs: [], total: 0 });
+  const notebook = (): Promise<object> => Promise.resolve({ id: 'n', idle: idle('in_use') });
+  const model = new Model({
+    service: { base: `http://${Math.random()}`, me: nothing, projects: () => Promise.resolve([]), jobs: listed, version: nothing, notebook },
+    status: () => Promise.resolve({ configured: true, notebook: 'n', version: '', project: null }),
+    idle: () => Promise.resolve({ idle: idle('warned'), waiting: [], shut_down: [] }),
+  } as unknown as Transport);
+  void model.start();
+  await vi.advanceTimersByTimeAsync(1);
+  expect(model.state.countdown).toEqual({ idle: idle('in_use'), freeAt: null });
+  await model.readIdle();
+  expect(model.state.countdown).toEqual({ idle: idle('warned'), freeAt: expect.any(Number) });
+  page.hidden = false;
+  await vi.advanceTimersByTimeAsync(20_000);
+  expect(model.state.countdown).toEqual({ idle: idle('in_use'), freeAt: null });
   model.dispose();
 });

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 
-import type { Changed, Job, Me } from '../src/service';
-import { applyChange, MY_JOBS, filterJobs, INITIAL_STATE, notificationsOf, type State } from '../src/state';
+import type { Changed, Idle, Job, Me, Notebook } from '../src/service';
+import { applyChange, countdownOf, MY_JOBS, filterJobs, INITIAL_STATE, notificationsOf, withReading, type State } from '../src/state';
 
 function job(id: string, changes: Partial<Job> = {}): Job {
   const some = { id, name: `job ${id}`, user: 'ann', project: 'p', state: 'queued', attempt: 0, priority: 50 };
@@ -32,6 +32,29 @@ test('a change makes a state live again, but not before the user is known', () =
   const away = { ...world(), connection: 'unavailable', message: 'It cannot be reached.' } as const;
   expect(applyChange(away, change(), 0)).toMatchObject({ connection: 'live', message: '' });
   expect(applyChange({ ...away, me: null }, change(), 0)).toMatchObject({ connection: 'unavailable', message: away.message });
+});
+
+const WARNED = { state: 'warned', message: 'In 4 minutes it is freed.', free_in_ms: 240_000 } as Idle;
+const SLICE = { id: 'n', state: 'booked', warning: null, enforcement: null, idle: null, utilised_milli: 0 } as unknown as Notebook;
+
+test('a later reading of the notebook has its warning, enforcement and countdown, but not its state', () => {
+  const before = { ...world(), notebookId: 'n', notebook: SLICE };
+  const enforcement = { memory: 'driver' };
+  const read = { ...SLICE, state: 'returned', warning: 'It is stopped.', enforcement, idle: WARNED, utilised_milli: 9 } as unknown as Notebook;
+  const after = withReading(before, before, read, 1_000);
+  expect(after.notebook).toEqual({ ...read, state: 'booked' });
+  expect(after.countdown).toEqual({ idle: WARNED, freeAt: 241_000 });
+  expect(withReading(after, after, SLICE, 2_000).notebook?.warning).toBeNull();
+});
+
+test('a reading of the notebook is older than what arrived since it began', () => {
+  const before = { ...world(), notebookId: 'n', notebook: SLICE, countdown: countdownOf(WARNED, 0) };
+  const read = { ...SLICE, idle: WARNED };
+  const changed = applyChange(before, { ...change(), notebooks: [{ ...SLICE, state: 'lent' }] }, 0);
+  const kept = { ...before, countdown: countdownOf({ ...WARNED, state: 'in_use', free_in_ms: null }, 0) };
+  for (const state of [changed, kept]) {
+    expect(withReading(state, before, read, 1_000)).toBe(state);
+  }
 });
 
 test.each([

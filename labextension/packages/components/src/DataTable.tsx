@@ -182,6 +182,7 @@ interface TableRowProps {
   onFocus(key: string | null): void;
 }
 
+/** A selected row has no aria-selected, which rows of a table may not have: its checkbox says it. */
 const TableRow = memo(
   function TableRow({ row, isSelected, at, rowId, className, measure, onFocus }: TableRowProps): JSX.Element {
     const blur = useCallback(() => onFocus(null), [onFocus]);
@@ -193,7 +194,7 @@ const TableRow = memo(
         ref={measure}
         data-index={at}
         aria-rowindex={at + 2}
-        aria-selected={isSelected || undefined}
+        data-selected={isSelected || undefined}
         onFocus={() => onFocus(row.id)}
         onBlur={blur}
       >

@@ -110,7 +110,7 @@ function Section({ name, title, opened = 0, children }: SectionProps): JSX.Eleme
   }, [key, open]);
   return (
     <details className="jgq-section" open={open} onToggle={event => setOpen(event.currentTarget.open)}>
-      <summary>
+      <summary id={`jgq-heading-${name}`}>
         <h3>{title}</h3>
       </summary>
       {children}

@@ -18,6 +18,9 @@ export const RUN_FILE = 'jupyter-gpu-quota:run-file';
 export const RUN_NOTEBOOK = 'jupyter-gpu-quota:run-notebook';
 export const KEEP = 'jupyter-gpu-quota:keep';
 
+/** Drives whose files are in the user's home: the default one, and that of older releases of jupyter-collaboration. */
+const HOME_DRIVES: ReadonlySet<string> = new Set(['', 'RTC']);
+
 const PROGRAMS: Record<string, string> = { '.py': 'python ', '.sh': 'bash ', '.ipynb': '' };
 
 /** The command line that runs a file in its folder; null for other files. */
@@ -64,10 +67,11 @@ export function addCommands(
   const { commands } = app;
   const open = (): void => app.shell.activateById(panel.id);
   const { contents } = app.serviceManager;
+  const isInHome = (drivePath: string): boolean => HOME_DRIVES.has(contents.driveName(drivePath));
   const prepare = async (drivePath: string): Promise<void> => {
     const path = contents.localPath(drivePath);
     const command = commandOf(PathExt.basename(path));
-    if (command !== null) {
+    if (command !== null && isInHome(drivePath)) {
       const parameters = PathExt.extname(path) === '.ipynb' ? await notebookParameters(contents, drivePath) : [];
       panel.drafts.change({ command, folder: PathExt.dirname(path), name: '', parameters });
       open();
@@ -79,14 +83,14 @@ export function addCommands(
   commands.addCommand(RUN_FILE, {
     label: trans.__('Run as GPU Job…'),
     icon: gpuIcon,
-    isVisible: () => commandOf(selected() ?? '') !== null,
+    isVisible: () => commandOf(selected() ?? '') !== null && isInHome(selected() ?? ''),
     execute: () => prepare(selected() ?? ''),
   });
   commands.addCommand(RUN_NOTEBOOK, {
     label: args => (args.toolbar ? '' : trans.__('Run Notebook as GPU Job…')),
     caption: trans.__('Run this notebook as a GPU job'),
     icon: gpuIcon,
-    isEnabled: () => targets.notebooks?.currentWidget != null,
+    isEnabled: () => targets.notebooks?.currentWidget != null && isInHome(targets.notebooks.currentWidget.context.path),
     execute: async () => {
       const notebook = targets.notebooks?.currentWidget;
       if (notebook) {

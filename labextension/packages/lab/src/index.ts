@@ -15,7 +15,7 @@ import { addCommands, OPEN } from './commands';
 import { KernelMemory } from './kernel-memory';
 import { Notifications } from './notifications';
 import { GpuPanel } from './panel';
-import { GpuStatus } from './status';
+import { GpuStatus, statusItem } from './status';
 import { StoppedNotebooks } from './stopped';
 import { labTransport } from './transport';
 
@@ -60,9 +60,10 @@ function activate(
   const model = new Model(labTransport(app.serviceManager.serverSettings), onNotification);
   const panel = new GpuPanel(model, trans);
   const keep = (): Promise<void> =>
-    model.keep().catch((error: Error) => {
-      Notification.error(error.message);
-    });
+    model.keep().then(
+      () => undefined,
+      (error: Error) => void Notification.error(error.message),
+    );
   const openJob = (id: string): void => {
     panel.showJob(id);
     void app.commands.execute(OPEN);
@@ -76,6 +77,7 @@ function activate(
     openJob,
     stopped: async () => (await stopped?.check()) ?? [],
     restart: async () => stopped?.restartAll(),
+    onIdle: () => model.readIdle(),
     onWaiting: event => {
       const others = model.state.waiting.filter(one => one.kernel !== event.kernel);
       model.setWaiting(event.state === 'waiting' ? [...others, event] : others);
@@ -87,19 +89,27 @@ function activate(
   restorer?.add(panel, panel.id);
   addCommands(app, panel, keep, trans, { files, notebooks, palette, launcher });
   const status = new GpuStatus(model, trans, () => void app.commands.execute(OPEN));
-  statusBar?.registerStatusItem(PLUGIN_ID, { item: status, align: 'right', rank: 30 });
-  settings?.load(PLUGIN_ID).then(
-    found => {
-      const apply = (): void => {
-        shownEvents = found.get('notifications').composite as string[];
-        status.setHidden(found.get('statusBar').composite !== true);
-      };
+  const apply = (found: ISettingRegistry.ISettings): void => {
+    shownEvents = found.get('notifications').composite as string[];
+  };
+  void readSettings(settings).then(found => {
+    statusBar?.registerStatusItem(PLUGIN_ID, statusItem(status, found));
+    if (found !== null) {
       found.changed.connect(apply);
-      apply();
-    },
-    reason => console.warn(`jupyter-gpu-quota: the settings cannot be read: ${reason}`),
-  );
+      apply(found);
+    }
+  });
   void model.start();
+}
+
+/** The settings of this extension; null where there are none. */
+async function readSettings(registry: ISettingRegistry | null): Promise<ISettingRegistry.ISettings | null> {
+  try {
+    return (await registry?.load(PLUGIN_ID)) ?? null;
+  } catch (error) {
+    console.warn('jupyter-gpu-quota: the settings cannot be read:', error);
+    return null;
+  }
 }
 
 export default plugin;

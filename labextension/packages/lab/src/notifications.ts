@@ -31,6 +31,8 @@ export interface NotificationActions {
   stopped(): Promise<string[]>;
   /** Start the kernels of these notebooks. */
   restart(): Promise<void>;
+  /** The idle state of this server has changed. */
+  onIdle(): Promise<void>;
   onWaiting(event: WaitingEvent): void;
 }
 
@@ -46,6 +48,7 @@ export class Notifications {
   take(event: Event.Emission): void {
     if (event.schema_id === `${EVENTS}idle/v1`) {
       void this.idle(event as unknown as IdleEvent).catch(showError);
+      this.actions.onIdle().catch(error => console.warn('jupyter-gpu-quota: the idle state cannot be read:', error));
     } else if (event.schema_id === `${EVENTS}kernel_waiting/v1`) {
       this.waiting(event as unknown as WaitingEvent);
     }
@@ -70,7 +73,7 @@ export class Notifications {
       this.show(message, keeps_left ? [keep] : []);
     } else {
       const names = state === 'freed' ? await actions.stopped() : [];
-      const restart = { label: trans.__('Restart kernel'), callback: () => void actions.restart().catch(showError) };
+      const restart = { label: trans.__('Start New Kernel'), callback: () => void actions.restart().catch(showError) };
       // Lab cuts a notification at 140 characters.
       const why = trans.__('The kernel of %1 was shut down, because it did not use its GPU. Its variables are lost.', names.join(', '));
       this.show(names.length > 0 ? why : message, names.length > 0 ? [restart] : []);

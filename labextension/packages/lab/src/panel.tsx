@@ -12,10 +12,15 @@ import icon from '../style/icon.svg';
 
 export const gpuIcon = new LabIcon({ name: 'jupyter-gpu-quota:icon', svgstr: icon });
 
+const SAID_MS = 6_000;
+
 export class GpuPanel extends ReactWidget {
   readonly drafts: DraftStore;
   private job: string | null = null;
   private formFocused = 0;
+  /** What screen readers announce; it is removed after a while, so that the same words are announced again. */
+  private said = '';
+  private silence: ReturnType<typeof setTimeout> | undefined;
   private readonly context: PanelContext;
 
   constructor(model: Model, trans: TranslationBundle) {
@@ -28,6 +33,7 @@ export class GpuPanel extends ReactWidget {
       onSubmitted: job => this.showSubmitted(job),
       download: (job, path) => openOutput(model.transport.service.base, job, path),
       confirm: (title, body, action) => confirmed(trans, title, body, action),
+      say: message => this.say(message),
     };
     this.id = 'jupyter-gpu-quota';
     this.title.icon = gpuIcon;
@@ -40,6 +46,16 @@ export class GpuPanel extends ReactWidget {
   showJob(id: string | null): void {
     this.job = id;
     this.update();
+  }
+
+  private say(message: string): void {
+    const set = (said: string): void => {
+      this.said = said;
+      this.update();
+    };
+    set(message);
+    clearTimeout(this.silence);
+    this.silence = setTimeout(() => set(''), SAID_MS);
   }
 
   private showSubmitted(job: Job): void {
@@ -61,6 +77,9 @@ export class GpuPanel extends ReactWidget {
   protected override render(): JSX.Element {
     return (
       <PanelContextProvider value={this.context}>
+        <p className="jgq-unseen" role="status">
+          {this.said}
+        </p>
         <Sidebar drafts={this.drafts} job={this.job} formFocused={this.formFocused} onBack={() => this.showJob(null)} />
       </PanelContextProvider>
     );

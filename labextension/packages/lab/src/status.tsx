@@ -1,6 +1,8 @@
 /** The item in the status bar: the notebook's GPU, and the countdown of an idle warning. */
 
 import { ReactWidget } from '@jupyterlab/apputils';
+import type { ISettingRegistry } from '@jupyterlab/settingregistry';
+import type { IStatusBar } from '@jupyterlab/statusbar';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { useSyncExternalStore } from 'react';
 
@@ -20,6 +22,12 @@ export class GpuStatus extends ReactWidget {
   protected override render(): JSX.Element {
     return <Item model={this.model} trans={this.trans} open={this.open} />;
   }
+}
+
+/** How the item is registered. The status bar shows and hides its items itself, and asks for this setting each time. */
+export function statusItem(item: GpuStatus, settings: ISettingRegistry.ISettings | null): IStatusBar.IItem {
+  const isActive = (): boolean => settings?.get('statusBar').composite !== false;
+  return { item, align: 'right', rank: 30, isActive, activeStateChanged: settings?.changed };
 }
 
 function Item({ model, trans, open }: { model: Model; trans: TranslationBundle; open: () => void }): JSX.Element | null {

@@ -1,5 +1,5 @@
 /**
- * In a notebook whose kernel was shut down to free its GPU: what happened, and a restart, until a kernel runs again. After a
+ * In a notebook whose kernel was shut down to free its GPU: what happened, and a button that starts one, until a kernel runs again. After a
  * reload of the page, where JupyterLab starts a new kernel or asks for one, it is shown until it is closed.
  */
 
@@ -37,7 +37,7 @@ export class StoppedNotebooks {
     const shutDown = await this.shutDown();
     for (const [panel, found] of shutDown) {
       if (this.banners.get(panel)?.kernel !== found.kernel) {
-        const restart = { label: this.trans.__('Restart Kernel'), run: () => this.restart(panel.sessionContext) };
+        const restart = { label: this.trans.__('Start New Kernel'), run: () => this.restart(panel.sessionContext) };
         this.forget(panel);
         this.show(panel, new StoppedBanner(found, restart, this.trans));
       }

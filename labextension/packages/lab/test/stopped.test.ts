@@ -66,5 +66,5 @@ test('a banner about an earlier kernel is replaced when the newest one is shut d
   shutDown.push('a');
   expect(await stopped.check()).toEqual(['nb']);
   expect(await stopped.check()).toEqual(['nb']);
-  expect(buttons('nb')).toEqual(['Restart Kernel']);
+  expect(buttons('nb')).toEqual(['Start New Kernel']);
 });

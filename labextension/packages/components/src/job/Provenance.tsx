@@ -4,6 +4,7 @@ import { useEffect, useState } from 'react';
 
 import type { Job, Provenance } from '@jupyter-gpu-quota/api';
 
+import { ActionButton } from '../ActionButton';
 import { bytes, localTime } from '../amounts';
 import { useAction, useClock, usePanelContext, useTrans, type Translations } from '../context';
 import { ErrorText } from '../ErrorText';
@@ -19,7 +20,7 @@ export function ProvenanceDetails({ job }: { job: Job }): JSX.Element {
   );
 }
 
-function Attempt({ job }: { job: Job }): JSX.Element {
+export function Attempt({ job }: { job: Job }): JSX.Element {
   const { model, trans } = usePanelContext();
   const [attempt, setAttempt] = useState(job.attempt);
   const [found, setFound] = useState<Provenance | null>(null);
@@ -40,9 +41,9 @@ function Attempt({ job }: { job: Job }): JSX.Element {
       )}
       <ErrorText error={error} />
       {(error || found?.python === null) && (
-        <button className="jgq-button" type="button" disabled={busy} onClick={read}>
+        <ActionButton busy={busy} after={() => document.querySelector<HTMLElement>('.jgq-provenance > summary')} onClick={read}>
           {error ? trans.__('Try again') : trans.__('Read again')}
-        </button>
+        </ActionButton>
       )}
       {found?.attempt === attempt && !error ? <Facts of={found} /> : busy && <p className="jgq-quiet">{trans.__('Loading…')}</p>}
     </>

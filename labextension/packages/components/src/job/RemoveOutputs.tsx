@@ -4,6 +4,7 @@ import { useEffect, useState } from 'react';
 
 import { ENDED, mayChange, type Job } from '@jupyter-gpu-quota/api';
 
+import { ActionButton } from '../ActionButton';
 import { useAction, useGpuState, usePanelContext } from '../context';
 import { ErrorText } from '../ErrorText';
 
@@ -29,9 +30,9 @@ export function RemoveOutputs({ job, again }: { job: Job; again(): void }): JSX.
   };
   return (
     <div className="jgq-row">
-      <button className="jgq-button jgq-danger" id="jgq-remove-outputs" type="button" disabled={busy || removing} onClick={() => void run(remove)}>
+      <ActionButton id="jgq-remove-outputs" className="jgq-danger" busy={busy || removing} onClick={() => void run(remove)}>
         {removing ? trans.__('Removing…') : trans.__('Remove outputs')}
-      </button>
+      </ActionButton>
       <ErrorText error={error} />
     </div>
   );

@@ -2,6 +2,7 @@
 
 import type { Countdown, Notebook, WaitingKernel } from '@jupyter-gpu-quota/api';
 
+import { ActionButton } from '../ActionButton';
 import { duration, gpus, mebibytes } from '../amounts';
 import { useAction, useGpuState, useNow, usePanelContext, useTrans, type Translations } from '../context';
 import { ErrorText } from '../ErrorText';
@@ -14,7 +15,11 @@ export function ShareCard(): JSX.Element {
     return <p className="jgq-quiet">{trans.__('Loading…')}</p>;
   }
   if (state.notebookId === null) {
-    return <p className="jgq-quiet">{trans.__('This server was started without a GPU. Restart it from the hub to choose one.')}</p>;
+    return (
+      <p className="jgq-quiet">
+        {trans.__('This server was started without a GPU. To choose a GPU, stop the server in File > Hub Control Panel, then start it again.')}
+      </p>
+    );
   }
   return (
     <>
@@ -99,29 +104,33 @@ function limitText(level: string, trans: Translations): string {
   return texts[level] ?? level;
 }
 
+/** The heading of the card, which gets the focus when a button of the card is removed. */
+function heading(): HTMLElement | null {
+  return document.getElementById('jgq-heading-share');
+}
+
 function IdleWarning({ countdown }: { countdown: Countdown }): JSX.Element | null {
-  const { model } = usePanelContext();
-  const trans = useTrans();
+  const { model, say, trans } = usePanelContext();
   const now = useNow(1_000);
   const { busy, error, run } = useAction();
   const { idle, freeAt } = countdown;
   if (idle.state === 'in_use') {
     return null;
   }
-  const warned = idle.state === 'warned' && freeAt !== null;
-  const text = warned
-    ? trans.__('Your GPU is not used. When the countdown ends, the kernels that use it are shut down, and their variables are lost. Run a cell, or keep it.')
-    : idle.message;
+  const keep = async (): Promise<void> => {
+    const { message } = await model.keep();
+    say?.(message);
+  };
   return (
-    <div className={warned ? 'jgq-note jgq-warn' : 'jgq-note'}>
-      <p role="status">{text}</p>
+    <div className={freeAt === null ? 'jgq-note' : 'jgq-note jgq-warn'}>
+      <p role="status">{idle.message}</p>
       {freeAt !== null && (
         <p>
           <b className="jgq-countdown" role="timer">{duration(freeAt - now)}</b>{' '}
           {idle.keeps_left > 0 && (
-            <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.keep())}>
+            <ActionButton busy={busy} after={heading} onClick={() => void run(keep)}>
               {trans.__('Keep my GPU')}
-            </button>
+            </ActionButton>
           )}
         </p>
       )}
@@ -131,15 +140,18 @@ function IdleWarning({ countdown }: { countdown: Countdown }): JSX.Element | nul
 }
 
 function Waiting({ waiting }: { waiting: WaitingKernel }): JSX.Element {
-  const { model } = usePanelContext();
-  const trans = useTrans();
+  const { model, say, trans } = usePanelContext();
   const { busy, error, run } = useAction();
+  const cancel = async (): Promise<void> => {
+    await model.cancelWait(waiting.kernel);
+    say?.(trans.__('The kernel start is cancelled.'));
+  };
   return (
     <div className="jgq-note" role="status">
       <p>{waiting.message}</p>
-      <button className="jgq-button" disabled={busy} onClick={() => void run(() => model.cancelWait(waiting.kernel))}>
+      <ActionButton busy={busy} after={heading} onClick={() => void run(cancel)}>
         {trans.__('Cancel the kernel start')}
-      </button>
+      </ActionButton>
       <ErrorText error={error} />
     </div>
   );

@@ -111,10 +111,10 @@ export function AdvancedFields({ draft, drafts }: Fields): JSX.Element {
         )}
       </Field>
       <DataChoices {...fields} possible={choices?.data ?? []} />
-      <Field label={trans.__('Message to me')}>
+      <Field label={trans.__('Notify me')}>
         {id => (
           <select id={id} className="jgq-input" value={draft.notify} onChange={event => drafts.change({ notify: event.target.value })}>
-            <option value="">{trans.__('default of the site')}</option>
+            <option value="">{trans.__('Site default')}</option>
             <option value="never">{trans.__('never')}</option>
             <option value="failed">{trans.__('when it fails')}</option>
             <option value="ended">{trans.__('when it ends or fails')}</option>
@@ -145,13 +145,19 @@ export function AdvancedFields({ draft, drafts }: Fields): JSX.Element {
 
 type TextOf = { [K in keyof Draft]: Draft[K] extends string ? K : never }[keyof Draft];
 
-export function Field(props: { label: string; hint?: string; children: (id: string) => ReactNode }): JSX.Element {
+/** A label, an input that `children` makes with its id and that of its hint, and the hint. */
+export function Field(props: { label: string; hint?: string; children: (id: string, hintId?: string) => ReactNode }): JSX.Element {
   const id = useId();
+  const hintId = props.hint && `${id}hint`;
   return (
     <div className="jgq-field">
       <label htmlFor={id}>{props.label}</label>
-      {props.children(id)}
-      {props.hint && <small className="jgq-quiet">{props.hint}</small>}
+      {props.children(id, hintId)}
+      {props.hint && (
+        <small id={hintId} className="jgq-quiet">
+          {props.hint}
+        </small>
+      )}
     </div>
   );
 }

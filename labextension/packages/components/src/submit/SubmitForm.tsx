@@ -4,12 +4,13 @@ import { useEffect, useRef, useState, useSyncExternalStore, type RefObject } fro
 
 import { isRefusal, type JobRequest } from '@jupyter-gpu-quota/api';
 
+import { ActionButton } from '../ActionButton';
 import { gpus } from '../amounts';
 import { bundleOf, commandOf } from './bundle';
 import { useGpuState, usePanelContext, useTrans } from '../context';
 import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
 import { followNotes } from './notes';
-import { amountsOf, followPreview, type Outcome } from './preview';
+import { amountsOf, followPreview, isRefused, type Outcome, type Preview } from './preview';
 import { ErrorText } from '../ErrorText';
 import { Start } from '../Start';
 import { AdvancedFields, Field, MainFields, ParameterFields, useChoices, usePossible } from './SubmitFields';
@@ -22,15 +23,18 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   const draft = usePossible(useSyncExternalStore(drafts.subscribe, drafts.snapshot));
   const { preset = '' } = useChoices(draft);
   const request = (inPlace ? inPlaceRequestOf : requestOf)({ ...draft, project: draft.project || preset });
+  const asked = request === null ? '' : JSON.stringify({ ...request, idempotency_key: undefined });
   const isAway = state.connection === 'unavailable';
   const form = useRef<HTMLFormElement>(null);
-  const outcome = useDryRun(request, draft.key, isAway, form);
+  const preview = useDryRun(asked, draft.key, isAway, form);
+  const mayNotSubmit = request === null || isRefused(preview, asked);
   const notes = useNotes(request, draft.folder, form);
   const [sending, setSending] = useState<AbortController | null>(null);
   const [error, setError] = useState('');
   const [file, setFile] = useState<File | null>(null);
 
   const command = useRef<HTMLInputElement>(null);
+  const submit = useRef<HTMLButtonElement>(null);
 
   useEffect(() => setError(''), [draft]);
   useEffect(() => {
@@ -40,7 +44,7 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   }, [focused]);
 
   const send = async (): Promise<void> => {
-    if (request === null || sending !== null) {
+    if (request === null || mayNotSubmit || sending !== null) {
       return;
     }
     const stop = new AbortController();
@@ -69,9 +73,10 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
       }}
     >
       <Field label={trans.__('Command')} hint={inPlace ? undefined : trans.__('Runs in a copy of the folder; variables of the notebook are not available.')}>
-        {id => (
+        {(id, hintId) => (
           <input
             id={id}
+            aria-describedby={hintId}
             ref={command}
             className="jgq-input jgq-code"
             value={draft.command}
@@ -84,9 +89,10 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
       </Field>
       {inPlace && (
         <Field label={trans.__('File')} hint={trans.__('A script, or a .tar.gz of a folder: the job gets a copy. Without a file it runs in the folder.')}>
-          {id => (
+          {(id, hintId) => (
             <input
               id={id}
+              aria-describedby={hintId}
               type="file"
               className="jgq-input"
               onChange={event => {
@@ -109,16 +115,17 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
         <summary>{trans.__('Advanced options')}</summary>
         <AdvancedFields draft={draft} drafts={drafts} />
       </details>
-      <DryRunResult outcome={outcome} unavailable={isAway} notes={notes.filter(note => note !== error)} />
+      <DryRunResult preview={preview} asked={asked} unavailable={isAway} notes={notes.filter(note => note !== error)} />
       <div className="jgq-row jgq-send">
         <ErrorText error={error} />
-        <button className="jgq-button jgq-primary" type="submit" disabled={request === null || sending !== null || outcome?.of === 'refusal'}>
+        {/* A disabled button would lose the focus. */}
+        <button ref={submit} className="jgq-button jgq-primary" type="submit" aria-disabled={mayNotSubmit || sending !== null || undefined}>
           {sending ? (inPlace ? trans.__('Submitting…') : trans.__('Uploading the folder…')) : trans.__('Submit')}
         </button>
         {sending && (
-          <button className="jgq-button" type="button" onClick={() => sending.abort()}>
+          <ActionButton busy={false} after={() => submit.current} onClick={() => sending.abort()}>
             {trans.__('Cancel')}
-          </button>
+          </ActionButton>
         )}
       </div>
     </form>
@@ -130,15 +137,15 @@ function isShown(form: RefObject<HTMLFormElement>): boolean {
   return !document.hidden && form.current?.checkVisibility() === true;
 }
 
-/** The outcome of a dry run of this request, shortly after its last change, after its submission, and when the service is back;
- * later when its projects have changed. `key` is that of the draft. Only a refusal says that the job is not possible. */
-function useDryRun(request: JobRequest | null, key: string, isAway: boolean, form: RefObject<HTMLFormElement>): Outcome | null {
+/** The outcome of a dry run of the request `asked`, shortly after its last change, after its submission, and when the service is
+ * back; later when its projects have changed. Until the first one of a changed request it is that of the earlier one. `key` is
+ * that of the draft. Only a refusal says that the job is not possible. */
+function useDryRun(asked: string, key: string, isAway: boolean, form: RefObject<HTMLFormElement>): Preview | null {
   const { model } = usePanelContext();
-  const [outcome, setOutcome] = useState<Outcome | null>(null);
-  const asked = request === null ? '' : JSON.stringify({ ...request, idempotency_key: undefined });
+  const [preview, setPreview] = useState<Preview | null>(null);
   useEffect(() => {
     if (asked === '') {
-      setOutcome(null);
+      setPreview(null);
       return;
     }
     const stop = new AbortController();
@@ -147,10 +154,11 @@ function useDryRun(request: JobRequest | null, key: string, isAway: boolean, for
         (found): Outcome => ({ of: 'dry run', found }),
         (failure): Outcome => ({ of: isRefusal(failure) ? 'refusal' : 'no answer', message: (failure as Error).message }),
       );
-    followPreview(ask, () => amountsOf(model.state.projects), () => isShown(form), setOutcome, stop.signal);
+    const show = (outcome: Outcome): void => setPreview({ asked, outcome });
+    followPreview(ask, () => amountsOf(model.state.projects), () => isShown(form), show, stop.signal);
     return () => stop.abort();
   }, [asked, key, form, model, isAway]);
-  return outcome;
+  return preview;
 }
 
 /** Notes on the files of this request. They are read while the form is seen. */
@@ -172,10 +180,21 @@ function useNotes(request: JobRequest | null, folder: string, form: RefObject<HT
   return notes;
 }
 
-function DryRunResult({ outcome, unavailable, notes }: { outcome: Outcome | null; unavailable: boolean; notes: readonly string[] }): JSX.Element {
+interface DryRunResultProps {
+  preview: Preview | null;
+  /** The present request; the preview may be that of an earlier one. */
+  asked: string;
+  unavailable: boolean;
+  notes: readonly string[];
+}
+
+export function DryRunResult({ preview, asked, unavailable, notes }: DryRunResultProps): JSX.Element {
   const trans = useTrans();
+  const outcome = preview?.outcome;
+  const isOld = preview !== null && preview.asked !== asked;
   return (
-    <div className="jgq-outcome" aria-live="polite">
+    <div className="jgq-outcome" aria-live="polite" aria-busy={isOld}>
+      {isOld && !unavailable && <p className="jgq-checking">{trans.__('Checking…')}</p>}
       {outcome?.of === 'refusal' && !unavailable && <p className="jgq-error">{outcome.message}</p>}
       {outcome?.of === 'no answer' && !unavailable && (
         <p className="jgq-quiet">

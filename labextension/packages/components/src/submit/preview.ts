@@ -4,6 +4,17 @@ import type { DryRun, Project } from '@jupyter-gpu-quota/api';
 
 export type Outcome = { of: 'dry run'; found: DryRun } | { of: 'refusal' | 'no answer'; message: string };
 
+/** An outcome, and the request that it was asked for as JSON. */
+export interface Preview {
+  readonly asked: string;
+  readonly outcome: Outcome;
+}
+
+/** Whether the form, whose request is `asked`, may not be submitted. A refusal of an earlier request says nothing about it. */
+export function isRefused(preview: Preview | null, asked: string): boolean {
+  return preview !== null && preview.asked === asked && preview.outcome.of === 'refusal';
+}
+
 const FIRST_AFTER_MS = 500;
 const LOOK_EVERY_MS = 1_000;
 const AGAIN_AFTER_MS = 10_000;
