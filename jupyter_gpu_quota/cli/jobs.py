@@ -19,7 +19,7 @@ from ..wire import DataStateView, JobDetail, JobView, ReasonView
 from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_since, parse_time_limit
 from .dry_runs import print_dry_run
 from .prose import print_prose
-from .selection import JOB, JOBS, job_of, short_ids, workload_of
+from .selection import JOB, JOBS, job_of, job_to_change, short_ids, workload_of
 from .session import DONE, FAILED, as_json, calls_service, fail, print_stderr
 from .submit import secret_value
 from .tables import (
@@ -245,7 +245,7 @@ def _change_command(name: str, about: str, change: Callable[[Client, str], JobVi
     @calls_service
     def command(client: Client, ids: tuple[str, ...], json_: bool) -> None:
         views, refusals = list[JobDetail](), list[Refused]()
-        for job_id in [job_of(client, id, live=True) for id in ids]:
+        for job_id in [job_to_change(client, id, live=True) for id in ids]:
             try:
                 views.append(_changed(client, job_id, change, json_=json_))
             except Refused as refusal:
@@ -353,9 +353,9 @@ def rerun(client: Client, id: str, secrets: tuple[str, ...]) -> None:
 @calls_service
 def outputs(client: Client, id: str, download: Path | None, remove: bool, wide: bool, json_: bool) -> None:
     """List, download or remove a job's outputs."""
-    id = job_of(client, id)
     if remove and download is not None:
         raise click.UsageError("--download and --remove were given; download first, then remove.")
+    id = job_to_change(client, id) if remove else job_of(client, id)
     if remove:
         client.remove_outputs(id)
         print_stderr(f"The outputs of job {id} are being removed.")

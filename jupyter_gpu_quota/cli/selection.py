@@ -11,6 +11,7 @@ from ..client import FINAL, Client
 from ..core.model import JobState
 from ..wire import JobView, NotebookView
 from .session import USAGE, fail
+from .tables import plain_text
 
 WHOLE_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 MIN_ID_PART = 4
@@ -19,25 +20,60 @@ MAX_LISTED = 10
 LIVE = ",".join(state for state in JobState if state not in FINAL)
 
 
-def job_of(client: Client, name_or_id: str, *, live: bool = False) -> str:
-    """The id of a job; ``live`` prefers jobs that have not ended.
+def job_of(client: Client, name_or_id: str) -> str:
+    """The id of a job that a command reads.
 
     A word that matches no job is returned unchanged, and the service refuses it. One that matches several ends the
     command with 2 and a list of them.
     """
-    if WHOLE_ID.fullmatch(name_or_id) or not name_or_id.strip():
+    if _is_sent_unchanged(name_or_id):
         return name_or_id
-    found = _matching(name_or_id, client.jobs(search=name_or_id, state=LIVE, limit=None)) if live else []
-    return _single_id(name_or_id, found or _matching(name_or_id, client.jobs(search=name_or_id, limit=None)))
+    return _single_id(name_or_id, _matching(name_or_id, client.jobs(search=name_or_id, limit=None)))
+
+
+def job_to_change(client: Client, name_or_id: str, *, live: bool = False) -> str:
+    """The same for a command that changes the job: a name is that of one of the user's own jobs.
+
+    ``live`` prefers jobs that have not ended. The name of another user's job ends the command with 2 and its id.
+    """
+    if _is_sent_unchanged(name_or_id):
+        return name_or_id
+    states = (LIVE, None) if live else (None,)
+    for state in states:
+        if own := _named(name_or_id, client.jobs(search=name_or_id, mine=True, state=state, limit=None)):
+            return _single_id(name_or_id, own)
+    for state in states:
+        if found := _matching(name_or_id, client.jobs(search=name_or_id, state=state, limit=None)):
+            _refuse_name(name_or_id, _named(name_or_id, found))
+            return _single_id(name_or_id, found)
+    return name_or_id
+
+
+def _refuse_name(name: str, others: Sequence[JobView]) -> None:
+    """End the command if jobs of other users have this name."""
+    if not others:
+        return
+    owned = ", ".join(plain_text(f"job {job.id} of {job.user}") for job in others[:MAX_LISTED])
+    more = f" and {len(others) - MAX_LISTED} more" if len(others) > MAX_LISTED else ""
+    fail(f"{name!r} is the name of {owned}{more}, not of yours; to change another user's job, give its id.", USAGE)
 
 
 def workload_of(client: Client, name_or_id: str) -> str:
     """The id of a job or notebook."""
-    if WHOLE_ID.fullmatch(name_or_id) or not name_or_id.strip():
+    if _is_sent_unchanged(name_or_id):
         return name_or_id
     slices = [each for each in client.notebooks() if name_or_id == each.id or _is_part(name_or_id, each.id)]
     jobs = client.jobs(search=name_or_id, limit=None)
     return _single_id(name_or_id, [*_matching(name_or_id, jobs), *slices])
+
+
+def _is_sent_unchanged(name_or_id: str) -> bool:
+    """Whether it is a whole id, or blank."""
+    return bool(WHOLE_ID.fullmatch(name_or_id)) or not name_or_id.strip()
+
+
+def _named(name: str, jobs: Sequence[JobView]) -> list[JobView]:
+    return [job for job in jobs if job.name == name]
 
 
 def _matching(name_or_id: str, jobs: Sequence[JobView]) -> list[JobView]:
@@ -60,8 +96,6 @@ def _single_id(name_or_id: str, found: Sequence[JobView | NotebookView]) -> str:
 
 
 def _description(each: JobView | NotebookView) -> str:
-    from .tables import plain_text
-
     if isinstance(each, NotebookView):
         return plain_text(f"{each.id}  notebook of {each.user}  {each.project}  {each.state}")
     when = plain_text(each.submitted_at)

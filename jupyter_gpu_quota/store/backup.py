@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
 from .database.copies import copy_database
 from .database.db_errors import openable
-from .database.restore import check_backup, copy_of_backup, replace_rows
+from .database.restore import check_backup, copy_of_backup, new_name, replace_rows
 from .open import open_store
 from .records.calls import StoreUnavailable
 
@@ -28,11 +29,18 @@ def backup(url: str, file: Path) -> None:
         raise StoreUnavailable(f"The backup cannot be written to {file}: {error}.") from error
 
 
-def restore(url: str, file: Path, *, now: int) -> Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """``before``: the copy of the previous database; None if there was none, and ``database`` was created."""
+
+    database: Path
+    before: Path | None
+
+
+def restore(url: str, file: Path, *, now: int) -> Restored:
     """Put a backup in place of the database; decisions are held until an admin accepts the differences.
 
-    A backup of an older release is migrated. Returns the copy of the previous database. Raises StoreUnavailable, and
-    leaves the database unchanged.
+    A backup of an older release is migrated. Raises StoreUnavailable, and leaves the database unchanged.
     """
     target, file = _file_of(url, "pg_restore, into an empty database and with the hub stopped"), file.absolute()
     if not file.exists():
@@ -40,13 +48,15 @@ def restore(url: str, file: Path, *, now: int) -> Path:
     if target.exists() and target.samefile(file):
         raise StoreUnavailable(f"{file} is the database itself; nothing was restored.")
     check_backup(file)
+    before = new_name(target, now) if target.exists() else None
     try:
         with copy_of_backup(file, target) as copy:
             _migrate(copy, file)
             open_store(url).close()
-            return replace_rows(target, copy, file=file.name, now=now)
+            replace_rows(target, copy, before=before, file=file.name, now=now)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
+    return Restored(database=target, before=before)
 
 
 def _migrate(copy: Path, file: Path) -> None:

@@ -25,11 +25,24 @@ def test_a_backup_is_written_and_restored(tmp_path: Path) -> None:
     assert (again.exit_code, again.stderr) == (1, f"{file} exists already; give another name.\n")
     store.user_id("patty", now=2)
     done = run("restore", *options, file)
-    assert done.exit_code == 0 and "gpu-quota.sqlite.before-restore" in done.stdout
+    (before,) = tmp_path.glob("gpu-quota.sqlite.before-restore-*")
+    assert done.exit_code == 0 and f"; the database as it was is {before}. " in done.stdout
     with closing(sqlite3.connect(tmp_path / "gpu-quota.sqlite")) as connection:
         assert connection.execute("SELECT name FROM users").fetchall() == [("bob",)]
     assert store.hold() is not None
     store.close()
+
+
+def test_a_restore_without_a_database_says_that_there_was_none(tmp_path: Path) -> None:
+    for name in ("state", "other"):
+        (tmp_path / name).mkdir()
+    open_store(f"sqlite:///{tmp_path}/state/gpu-quota.sqlite").close()
+    file = str(tmp_path / "b.sqlite")
+    run("backup", "--state-dir", str(tmp_path / "state"), file)
+    done = run("restore", "--state-dir", str(tmp_path / "other"), file)
+    assert done.exit_code == 0 and "the database as it was" not in done.stdout
+    created = f"There was no database {tmp_path}/other/gpu-quota.sqlite, so it was created"
+    assert created in done.stdout and not list((tmp_path / "other").glob("*before-restore*"))
 
 
 def test_without_a_database_the_state_folder_is_asked_for(tmp_path: Path) -> None:

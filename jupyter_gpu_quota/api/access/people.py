@@ -37,6 +37,8 @@ A quiet stream sends a heartbeat every 5 s, so a stream without access ends with
 SERVER_TOKEN_S = 1_200.0
 """The token of a server with a slice is verified at the hub after half of this time to all of it, spread by user."""
 
+UNVERIFIED = "the hub did not answer or refused this service's token; see the log of the gpu-quota service"
+
 HUB_PERSON = Person(name="hub", id="system:hub", is_hub=True)
 """The hub's spawner."""
 
@@ -53,6 +55,18 @@ class LoginUnverified(HubUnavailable):
 class _CachedAccount:
     account: Account
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedUsers:
+    """A request for all users, and the time at which it was sent."""
+
+    answer: asyncio.Future[HubUsers]
+    at: float
+
+    def is_fresh(self, now: float) -> bool:
+        failed = self.answer.done() and (self.answer.cancelled() or self.answer.exception() is not None)
+        return not failed and now - self.at < FRESH_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,7 @@ class Accounts:
         self._wanted: set[str] = set()
         self._pages = 1
         self._listing: asyncio.Future[None] | None = None
+        self._asked_users: _AskedUsers | None = None
         self._known: dict[str, _CachedAccount] = {}
         self._pending: dict[str, asyncio.Future[Account | None]] = {}
 
@@ -95,6 +110,13 @@ class Accounts:
     async def hub_users(self) -> HubUsers:
         """All users of the hub and their groups, never cached. Raises HubUnavailable."""
         return await self._hub.hub_users()
+
+    async def recent_hub_users(self) -> HubUsers:
+        """All users and their groups, at most 10 s old; concurrent callers share one request. Raises HubUnavailable."""
+        now, asked = self._clock(), self._asked_users
+        if asked is None or not asked.is_fresh(now):
+            asked = self._asked_users = _AskedUsers(asyncio.ensure_future(self.hub_users()), now)
+        return await asyncio.shield(asked.answer)
 
     def _fresh(self, name: str) -> Account | None:
         known = self._known.get(name)
@@ -201,7 +223,7 @@ class People:
             async with asyncio.timeout(HUB_TIMEOUT_S):
                 return await question
         except (HTTPError, OSError, TimeoutError) as error:
-            raise LoginUnverified("the hub does not answer, or refuses the service; its log has the cause") from error
+            raise LoginUnverified(UNVERIFIED) from error
 
     async def _person(self, model: Mapping[str, Any]) -> Person:
         if not self.auth.check_scopes(self.auth.access_scopes, dict(model)):

@@ -30,7 +30,11 @@ EVENT_STREAMS = Limit(reason="too_many_streams", most=30, work="open event strea
 LOG_READS = Limit(reason="too_many_log_reads", most=4, work="reads of logs in progress")
 OUTPUT_READS = Limit(reason="too_many_output_reads", most=4, work="reads of outputs in progress")
 DOWNLOADS = Limit(reason="too_many_downloads", most=6, work="downloads in progress")
-SLOW_WORK = Limit(reason="too_many_computations", most=6, work="dry runs, explanations or previews in progress")
+DIRECTORY_CHECKS = Limit(reason="too_many_directory_checks", most=4, work="checks of directories in progress")
+ACCOUNT_CHECKS = Limit(reason="too_many_account_checks", most=20, work="checks of accounts in progress")
+SLOW_WORK = Limit(
+    reason="too_many_computations", most=6, work="dry runs, explanations, previews or sums of usage in progress"
+)
 
 
 class LimitReached(Refused):

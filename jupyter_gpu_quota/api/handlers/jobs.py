@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence, Set
-from dataclasses import fields, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, get_args
 
 from pydantic import ValidationError
@@ -26,7 +28,7 @@ from ..access.permissions import (
     may_submit_to,
 )
 from ..access.refusals import Refused, not_found
-from ..access.work_in_progress import OUTPUT_READS
+from ..access.work_in_progress import ACCOUNT_CHECKS, DIRECTORY_CHECKS, OUTPUT_READS, Limit
 from ..requests.call import Answer, Call, listed
 from ..requests.resource import sentence_of
 from ..views.explanations import dry_run
@@ -42,6 +44,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_KEY_LENGTH = 200
+CHECK_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    """One kind of check, with threads of its own. ``asked``: what answers it."""
+
+    asked: str
+    limit: Limit
+    threads: ThreadPoolExecutor
+
+
+DIRECTORY = _Check(
+    asked="The file system of the directory",
+    limit=DIRECTORY_CHECKS,
+    threads=ThreadPoolExecutor(8, thread_name_prefix="directory-check"),
+)
+ACCOUNT = _Check(
+    asked="The account database of this machine",
+    limit=ACCOUNT_CHECKS,
+    threads=ThreadPoolExecutor(8, thread_name_prefix="account-check"),
+)
 
 
 # --- submit -----------------------------------------------------------------------------------------------------------
@@ -66,7 +90,7 @@ async def _checked_spec(call: Call, request: JobRequest) -> JobSpec:
     spec = spec_of(request, call.person, store_view)
     if spec.live:
         live_directory = services.backend.submissions.live_directory
-        spec = replace(spec, directory=await _checked(live_directory, _run_as(call), spec.directory))
+        spec = replace(spec, directory=await _checked(call, DIRECTORY, live_directory, _run_as(call), spec.directory))
     file = quota_in_force(store_view.usable_quota_file)
     data, groups = data_of_job(request.data, call.person, file, services.clock())
     spec = replace(spec, data=data, data_groups=groups)
@@ -88,10 +112,21 @@ def _run_as(call: Call) -> str | None:
     return call.person.name if call.services.settings.accounts else None
 
 
-async def _checked(check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a check of the backend, which may wait. Raises Refused."""
+async def _checked(call: Call, kind: _Check, check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a check of the backend, which may wait. Raises Refused.
+
+    A check without an answer counts for its sender until it ends, because it holds its thread.
+    """
+    in_progress, person = call.services.in_progress, call.person
+    in_progress.begin(person, kind.limit)
+    work = asyncio.get_running_loop().run_in_executor(kind.threads, partial(check, *args, **kwargs))
+    work.add_done_callback(lambda _: in_progress.end(person, kind.limit))
     try:
-        return await asyncio.to_thread(check, *args, **kwargs)
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            return await asyncio.shield(work)
+    except TimeoutError:
+        sentence = f"{kind.asked} did not answer within {CHECK_TIMEOUT_S:.0f} s, so no job was stored for {person.name}"
+        raise Refused(503, "not_checked", f"{sentence}. Try again later; an admin can see whether it works.") from None
     except JobRefused as error:
         raise Refused(400 if error.code == "path" else 409, error.code, str(error)) from None
 
@@ -107,7 +142,7 @@ async def _queue(
 ) -> Answer:
     services, run_as = call.services, _run_as(call)
     if run_as is not None:
-        await _checked(services.backend.submissions.check_user, run_as)
+        await _checked(call, ACCOUNT, services.backend.submissions.check_user, run_as)
     if key is None:
         key = call.resource.request.headers.get("Idempotency-Key")
         if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -106,29 +106,58 @@ class _Sum:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SeenHours:
+    """The hours that a person sees, the ids of their workloads in order, and their owners."""
+
+    rows: Sequence[UsageHour]
+    workloads: Sequence[str]
+    users: Set[str]
+
+
 async def show(call: Call) -> Answer:
     """Sums of the hours that begin in a period, by default the last day; at most 31 days. ``csv=1``: all, as a file."""
-    store_view, now = call.store_view, call.services.clock()
     by = call.text("by") or "project"
     if by not in KEYS:
         raise Refused(400, "invalid", f"by was {by[:40]!r}; it is one of {', '.join(KEYS)}.")
+    now = call.services.clock()
     period = _period(call, now)
-    found = await store_view.read_long(store_view.store.usage, period.begin, period.end, now=now)
-    rows = [row for row in found if _is_seen(call.person, row, by)]
-    starts = await store_view.read_long(store_view.store.job_starts, sorted({row.workload for row in rows}))
-    simulated = frozenset(device.id for device in store_view.mirror.devices.values() if device.simulated)
-    prices = store_view.quota_file.prices if store_view.quota_file else {}
-    sums = summed(rows, await _names_by(call, by, rows, starts), starts, simulated, prices)
+    with call.slow_work():
+        return await _answer(call, by, period, now)
+
+
+async def _answer(call: Call, by: str, period: Period, now: int) -> Answer:
+    store_view, sums = call.store_view, await _sums(call, by, period, now)
     if by == "user":
         await store_view.learn_names(sums)
         sums = {store_view.name_of(user): each for user, each in sums.items()}
     names = sorted(sums)
-    job_names = await store_view.read(store_view.store.job_names, names) if by in WITH_JOBS else {}
+    job_names = await store_view.read_long(store_view.store.job_names, names) if by in WITH_JOBS else {}
 
     def view(name: str) -> UsageView:
         return sums[name].view(name, period).model_copy(update={"job_name": job_names.get(name)})
 
-    return _csv_file(by, period, map(view, names)) if call.flag("csv") else call.listing(names, view)
+    if call.flag("csv"):
+        return await call.compute_slow(lambda: _csv_file(by, period, map(view, names)))
+    return call.listing(names, view)
+
+
+async def _sums(call: Call, by: str, period: Period, now: int) -> dict[str, _Sum]:
+    """The sums by name; rows are read and summed in threads, since there may be millions."""
+    store_view = call.store_view
+    found = await store_view.read_long(store_view.store.usage, period.begin, period.end, now=now)
+    seen = await call.compute_slow(_seen_hours, call.person, found, by)
+    starts = await store_view.read_long(store_view.store.job_starts, seen.workloads)
+    simulated = frozenset(device.id for device in store_view.mirror.devices.values() if device.simulated)
+    prices = store_view.quota_file.prices if store_view.quota_file else {}
+    names_of = await _names_by(call, by, seen.users, starts)
+    return await call.compute_slow(summed, seen.rows, names_of, starts, simulated, prices)
+
+
+def _seen_hours(person: Person, found: Iterable[UsageHour], by: str) -> _SeenHours:
+    rows = [row for row in found if _is_seen(person, row, by)]
+    workloads = sorted({row.workload for row in rows})
+    return _SeenHours(rows=rows, workloads=workloads, users={row.user for row in rows})
 
 
 def _csv_file(by: str, period: Period, rows: Iterable[UsageView]) -> Answer:
@@ -153,11 +182,11 @@ def summed(
     return sums
 
 
-async def _names_by(call: Call, by: str, rows: Iterable[UsageHour], starts: Mapping[str, JobStart]) -> Names:
+async def _names_by(call: Call, by: str, users: Set[str], starts: Mapping[str, JobStart]) -> Names:
     """The names of a key. Raises HubUnavailable where the groups of users cannot be read."""
     match by:
         case "group":
-            return await _groups(call, {row.user for row in rows})
+            return await _groups(call, users)
         case "department":
             quota = call.store_view.quota
             departments = {each.name: each.department or "" for each in (quota.policy.projects if quota else ())}
@@ -169,8 +198,8 @@ async def _names_by(call: Call, by: str, rows: Iterable[UsageHour], starts: Mapp
 
 
 async def _groups(call: Call, users: Set[str]) -> Names:
-    """The groups that the users have in the hub now."""
-    groups_of = (await call.services.people.accounts.hub_users()).groups_of
+    """The groups that the users had in the hub at most 10 s ago."""
+    groups_of = (await call.services.people.accounts.recent_hub_users()).groups_of
     if groups_of is None:
         raise ScopeMissing("groups", "read:users:groups")
     await call.store_view.learn_names(users)

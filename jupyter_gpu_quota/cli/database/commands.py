@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from ..doctor import hub_settings
 from ..prose import wrapped
 from ..session import as_json, calls_service, fail, service_address
 from ..tables import plain_text, print_json
+
+if TYPE_CHECKING:
+    from ...store.backup import Restored
 
 SETTINGS_UNKNOWN = "the hub's settings are unknown here; give --config jupyterhub_config.py, or --state-dir"
 
@@ -83,16 +86,24 @@ def restore(config: GPUQuota, file: Path) -> None:
     """Put the backup FILE in place of the database.
 
     The service may run; it then makes no decision until `recover --accept`. Running jobs continue. Run it on the hub's
-    machine, under the service's account. The previous database is kept beside it, with the suffix before-restore.
+    machine, under the service's account. The previous database is kept beside it, with the suffix before-restore and
+    the time of the restore.
     """
     from ...store import wakeup
     from ...store.backup import restore as restore_backup
 
-    before = restore_backup(database_url(config), file, now=time.time_ns() // 1_000_000)
+    restored = restore_backup(database_url(config), file, now=time.time_ns() // 1_000_000)
     for name in ("controller.sock", "web.sock"):
         wakeup.notify(Path(config.state_dir) / name)
     then = "When the service runs, see the differences with `jupyter gpu-quota recover`."
-    click.echo(wrapped(f"{file} is restored; the database as it was is {before}. {then}"))
+    click.echo(wrapped(f"{file} is restored{_previous_text(restored)}. {then}"))
+
+
+def _previous_text(restored: Restored) -> str:
+    if restored.before is not None:
+        return f"; the database as it was is {restored.before}"
+    how = "with --config or --state-dir, and restore again"
+    return f". There was no database {restored.database}, so it was created; if the service has another, name it {how}"
 
 
 @click.command()

@@ -122,7 +122,7 @@ def _backend_results(known: KnownSettings) -> Iterator[Result]:
         yield probes.hub()
         yield from clusters(known.config)
     else:
-        yield from probes.machine(device_probes.gpus(known), known.own_accounts)
+        yield from probes.machine(device_probes.gpus(known), known)
 
 
 def _quota_results(file: Path, known: KnownSettings) -> Iterator[Result]:

@@ -18,10 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from ...backends.local.enforcement.cgroup import Cgroups
+from ...backends.local.enforcement.cgroup import Cgroups, own_group
 from ...client import Client, GPUQuotaError
 from ...notebook.suspension_selftest import self_test
-from .hub_settings import UNKNOWN
+from .hub_settings import UNKNOWN, KnownSettings
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -31,6 +31,7 @@ PROBE_TIMEOUT_S = 10
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
+OF_SHELL = ", the group of this shell, which need not be the hub's"
 OWN_ACCOUNTS = "jobs run under the account that the hub's spawner uses for their submitter"
 WANTED_SCOPES = ("custom:gpu-quota:read", "custom:gpu-quota:submit")
 
@@ -77,15 +78,15 @@ def skip(what: str, found: str) -> Result:
     return Result(what=what, verdict="skip", found=found)
 
 
-def machine(gpus: Result, own_accounts: bool | None) -> Iterator[Result]:
+def machine(gpus: Result, known: KnownSettings) -> Iterator[Result]:
     """The checks of the hub's machine and account."""
     yield hub()
     yield proxy()
     yield gpus
     yield enforcement(gpus.abilities)
     yield suspension(gpus.abilities)
-    yield accounts(os.geteuid(), own_accounts)
-    yield cgroups(Cgroups("."))
+    yield accounts(os.geteuid(), known.own_accounts)
+    yield cgroups(Cgroups(known.config.state_dir, within=known.config.cgroup), known.config.cgroup)
     yield subreaper()
 
 
@@ -178,14 +179,17 @@ def accounts(euid: int, own: bool | None) -> Result:
     return warn("accounts", found, f"{advice}; see docs/how-to/accounts.md")
 
 
-def cgroups(found: Cgroups) -> Result:
-    """Whether each rank and each notebook server can have its own cgroup, which is optional."""
+def cgroups(found: Cgroups, within: str) -> Result:
+    """Whether each rank and each notebook server can have its own cgroup, which is optional.
+
+    ``within``: the parent cgroup of the settings; empty where these name none, and the tested one is that of the shell.
+    """
+    tested = f"tested in {within or own_group()}{'' if within else OF_SHELL}"
     if found.why_not:
-        return ok("cgroups", f"{found.why_not}; not needed: its supervisor tracks each job's processes")
+        return ok("cgroups", f"{found.why_not} ({tested}); not needed: its supervisor tracks each job's processes")
     limits = f" ({found.why_no_limits}, so it cannot limit their device memory)" if found.why_no_limits else ""
-    return ok(
-        "cgroups", f"cgroup v2 at {found.root}: each rank and each notebook server can have its own cgroup{limits}"
-    )
+    can = f"cgroup v2 at {found.root}: each rank and each notebook server can have its own cgroup"
+    return ok("cgroups", f"{can}{limits}; {tested}")
 
 
 def subreaper() -> Result:

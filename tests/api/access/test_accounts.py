@@ -38,7 +38,13 @@ class Hub:
             raise HubUnavailable("away")
         return found
 
-    async def hub_users(self) -> HubUsers: ...  # type: ignore[empty-body]
+    async def hub_users(self) -> HubUsers:
+        self.asked.append("all users")
+        await asyncio.sleep(0)
+        if self.away:
+            raise HubUnavailable("away")
+        return HubUsers(users=frozenset(self.users), groups_of={name: frozenset({"team"}) for name in self.users})
+
     async def servers(self) -> Sequence[Server]: ...  # type: ignore[empty-body]
     async def stop(self, user: str, server: str) -> None: ...
 
@@ -120,6 +126,24 @@ async def test_known_accounts_stay_for_ten_minutes_while_the_hub_is_away() -> No
         await readers.read(1, later_s=MAX_STALE_S)
 
 
+async def test_all_users_are_requested_once_in_ten_seconds() -> None:
+    readers = Readers(hub_of(2))
+    first = await asyncio.gather(*(readers.accounts.recent_hub_users() for _ in range(MANY)))
+    assert set(first[0].users) == {"user-0", "user-1"} and readers.hub.asked == ["all users"]
+    readers.now += FRESH_S
+    await readers.accounts.recent_hub_users()
+    assert readers.hub.asked == ["all users"] * 2
+
+
+async def test_all_users_are_requested_again_after_a_failure() -> None:
+    readers = Readers(hub_of(2))
+    readers.hub.away = True
+    with pytest.raises(HubUnavailable):
+        await readers.accounts.recent_hub_users()
+    readers.hub.away = False
+    assert (await readers.accounts.recent_hub_users()).users == {"user-0", "user-1"}
+
+
 # --- the real API ---------------------------------------------------------------------------------------------------
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[ServiceWorld]:
@@ -140,3 +164,11 @@ def test_people_who_read_through_the_service_are_listed_at_once(world: ServiceWo
             assert world.get("me", name).json["projects"] == {"vision": "member"}
         later += FRESH_S
     assert [path for path in world.hub.asked if path != "user"] == ["users"]
+
+
+def test_a_token_that_the_hub_does_not_verify_is_answered_with_the_log_that_has_the_cause(world: ServiceWorld) -> None:
+    world.hub.away = True
+    refused = world.get("me")
+    assert (refused.status, refused.json["reason"]) == (503, "hub_away")
+    why = "the hub did not answer or refused this service's token; see the log of the gpu-quota service."
+    assert why in refused.json["message"]

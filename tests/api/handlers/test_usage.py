@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from jupyter_gpu_quota.api.access.work_in_progress import SLOW_WORK
 from jupyter_gpu_quota.api.handlers import usage
 from jupyter_gpu_quota.cli import listings, main
 from jupyter_gpu_quota.core.samples import DeviceSample
@@ -188,6 +191,37 @@ def test_work_is_counted_in_each_group_of_its_owner(metered: Metered) -> None:
     metered.world.hub.users["bob"].groups[:] = ["vision-team", "night-shift"]
     rows = metered.usage(by="group")
     assert [(row["name"], row["allocated_milli_h"]) for row in rows] == [("night-shift", 2_000), ("vision-team", 2_000)]
+
+
+def test_the_groups_are_requested_once_for_several_reports(metered: Metered) -> None:
+    metered.world.services.people.accounts._clock = lambda: 0.0
+    metered.world.hub.asked.clear()
+    assert metered.usage(by="group") == metered.usage(by="group")
+    assert metered.world.hub.asked.count("users") == 1
+
+
+def test_many_hours_are_summed_in_threads(metered: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, names = dict[str, str](), ("_seen_hours", "summed", "_csv_file")
+
+    def noted(name: str, compute: Callable[..., Any], *given: Any) -> Any:
+        threads[name] = threading.current_thread().name.rpartition("_")[0]
+        return compute(*given)
+
+    for name in names:
+        monkeypatch.setattr(usage, name, partial(noted, name, getattr(usage, name)))
+    assert metered.world.get("usage?csv=1").status == 200
+    assert threads == dict.fromkeys(names, "compute-slow")
+
+
+def test_one_user_has_few_sums_of_usage_in_progress(metered: Metered) -> None:
+    user = metered.world.store.user_id("bob", now=metered.now)
+    counts = metered.world.services.in_progress._counts
+    counts[SLOW_WORK.reason, user] = SLOW_WORK.most
+    refused = metered.world.get("usage")
+    assert (refused.status, refused.json["reason"]) == (429, "too_many_computations")
+    assert "bob has 6 dry runs, explanations, previews or sums of usage in progress" in refused.json["message"]
+    counts[SLOW_WORK.reason, user] -= 1
+    assert metered.usage() and counts[SLOW_WORK.reason, user] == SLOW_WORK.most - 1
 
 
 def test_without_the_hub_s_groups_no_sum_by_group_is_shown(metered: Metered, monkeypatch: pytest.MonkeyPatch) -> None:

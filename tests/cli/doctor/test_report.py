@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups
+from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, own_group
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.cli.doctor import data as data_probes
@@ -102,10 +102,24 @@ def test_the_account_of_jobs() -> None:
 
 
 def test_cgroups_are_reported_and_optional(tmp_path: Path) -> None:
-    assert "can have its own cgroup" in probes.cgroups(Cgroups("s", tmp_path)).found
-    assert "the driver expects it at /sys/fs/cgroup, so it cannot" in probes.cgroups(Cgroups("s", tmp_path)).found
-    missing = probes.cgroups(Cgroups("s", tmp_path / "none"))
+    (tmp_path / "hub.slice").mkdir()
+    found = probes.cgroups(Cgroups("s", tmp_path, "hub.slice"), "hub.slice").found
+    assert "can have its own cgroup" in found and found.endswith("; tested in hub.slice")
+    assert "the driver expects it at /sys/fs/cgroup, so it cannot" in found
+    missing = probes.cgroups(Cgroups("s", tmp_path, "none"), "none")
     assert (missing.verdict, "not needed" in missing.found) == ("ok", True)
+
+
+def cgroups_result(settings: GPUQuota) -> probes.Result:
+    known = KnownSettings(config=settings, whole=True, own_accounts=False)
+    (found,) = [each for each in probes.machine(probes.skip("gpus", "none"), known) if each.what == "cgroups"]
+    return found
+
+
+def test_the_cgroup_of_the_settings_is_tested() -> None:
+    assert "tested in /hub.slice/none" in cgroups_result(GPUQuota(cgroup="/hub.slice/none")).found
+    shell = cgroups_result(GPUQuota()).found
+    assert f"tested in {own_group()}, the group of this shell, which need not be the hub's" in shell
 
 
 def test_the_subreaper_is_asked_for_and_given_back() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.store.backup import backup, restore
+from jupyter_gpu_quota.store.backup import Restored, backup, restore
 from jupyter_gpu_quota.store.database import restore as steps
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
@@ -48,8 +48,8 @@ def test_a_backup_comes_back_while_connections_are_open(world: World, path: Path
     mirror.update(reader)
     version, fencing = world.store.version(), world.lease.fencing
     before = dump(path)
-    kept = restore(f"sqlite:///{path}", file, now=T0)
-    assert dump(kept) == before, "the rows that were replaced are kept"
+    kept = restore(f"sqlite:///{path}", file, now=T0).before
+    assert kept is not None and dump(kept) == before, "the rows that were replaced are kept"
     for store in (reader, world.store):
         assert store.job("lost") is None and store.job("kept") is not None
     while reader.version() <= version:  # a reader that was away for long does not compare the versions alone
@@ -62,6 +62,31 @@ def test_a_backup_comes_back_while_connections_are_open(world: World, path: Path
     assert lease is not None and lease.fencing > fencing + 1
     assert isinstance(reader.audit_verify(), int)
     assert not [each for each in tmp_path.iterdir() if "restoring" in each.name]
+
+
+@pytest.mark.parametrize("later_ms", [0, 1_000])
+def test_each_restore_keeps_its_own_copy_of_the_rows_before_it(
+    world: World, path: Path, tmp_path: Path, later_ms: int
+) -> None:
+    file, kept = tmp_path / "b.sqlite", dict[Path, list[str]]()
+    backup(f"sqlite:///{path}", file)
+    for number in range(3):
+        world.submit(f"lost-{number}")
+        before = dump(path)
+        copy = restore(f"sqlite:///{path}", file, now=T0 + number * later_ms).before
+        assert copy is not None
+        kept[copy] = before
+    assert min(each.name for each in kept) == "store.sqlite.before-restore-20270115T080000Z"
+    assert len(kept) == 3 and all(dump(copy) == rows for copy, rows in kept.items())
+
+
+def test_without_a_database_one_is_created_and_no_copy_is_kept(world: World, path: Path, tmp_path: Path) -> None:
+    world.submit("kept")
+    file, other = tmp_path / "b.sqlite", tmp_path / "other.sqlite"
+    backup(f"sqlite:///{path}", file)
+    assert restore(f"sqlite:///{other}", file, now=T0) == Restored(database=other, before=None)
+    assert open_store(f"sqlite:///{other}").job("kept") is not None
+    assert not [each for each in tmp_path.iterdir() if "before-restore" in each.name]
 
 
 def test_a_leader_that_decided_on_the_rows_before_cannot_commit(world: World, path: Path, tmp_path: Path) -> None:

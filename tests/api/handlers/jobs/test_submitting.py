@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.api.access.work_in_progress import DIRECTORY_CHECKS
+from jupyter_gpu_quota.api.handlers import jobs
 from jupyter_gpu_quota.api.handlers.submission import name_of
+from jupyter_gpu_quota.backends.local.readers import LocalSubmissionChecks
 from jupyter_gpu_quota.bundle import pack
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.patience import until
@@ -228,6 +232,42 @@ def test_a_time_limit_above_the_maximum_is_refused_with_the_maximum(tmp_path: Pa
         assert (refused.status, refused.json["reason"]) == (400, "too_large")
         assert refused.json["message"] == "time_limit was '900d'; the maximum of pool train is 7d. Nothing was stored."
         assert world.post("jobs", "bob", {"command": ["x"], "time_limit": "7d"}).status == 201
+
+
+# --- a file system that does not answer -------------------------------------------------------------------------------
+LIVE = {"command": ["x"], "live": True, "directory": "on-nfs"}
+
+
+@pytest.fixture
+def answers(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Until this is set, no check of a directory ends."""
+    made = threading.Event()
+
+    def held(checks: LocalSubmissionChecks, user: str | None, directory: str) -> str:
+        made.wait()
+        return f"/home/{directory}"
+
+    monkeypatch.setattr(LocalSubmissionChecks, "live_directory", held)
+    monkeypatch.setattr(jobs, "CHECK_TIMEOUT_S", 0.01)
+    yield made
+    made.set()
+
+
+def test_a_directory_without_an_answer_is_refused_and_other_jobs_are_queued(
+    world: ServiceWorld, answers: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(DIRECTORY_CHECKS.most):
+        refused = world.post("jobs", "bob", LIVE)
+        assert (refused.status, refused.json["reason"]) == (503, "not_checked")
+        assert "The file system of the directory did not answer within 0 s" in refused.json["message"]
+    refused = world.post("jobs", "bob", LIVE)
+    assert (refused.status, refused.json["reason"]) == (429, "too_many_directory_checks")
+    assert world.post("jobs", "olga", LIVE).json["reason"] == "not_checked"
+    assert world.submit("bob")["state"] == "queued"
+    answers.set()
+    until(lambda: not world.services.in_progress._counts)
+    monkeypatch.setattr(jobs, "CHECK_TIMEOUT_S", 60.0)
+    assert world.submit("bob", **LIVE)["directory"] == "/home/on-nfs"
 
 
 # --- bundles ----------------------------------------------------------------------------------------------------------
