@@ -260,6 +260,11 @@ class StoreView(Threads):
         notes = await self.read(self.store.notes, "enforcement")
         self.warnings = {note.subject: _warnings_of(note) for note in notes}
         self.view_changes += before != (self.idle, self.warnings)
+        warned = before[1].keys() | self.warnings.keys()
+        changed = {name for name in warned if before[1].get(name) != self.warnings.get(name)}
+        notebooks = tuple(live[name] for name in sorted(changed & live.keys()))
+        if notebooks:  # no row of them has changed
+            self._notify_listeners(Delta(version=self.mirror.version, notebooks=notebooks))
 
     async def _follow_retention(self) -> None:
         """Read whether retention removed ended jobs, which no change of a row shows."""

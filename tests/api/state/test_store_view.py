@@ -14,8 +14,10 @@ from jupyter_gpu_quota.api.access.work_in_progress import LOG_READS
 from jupyter_gpu_quota.api.state.store_view import Delta
 from jupyter_gpu_quota.api.state.threads import LONG_READERS
 from jupyter_gpu_quota.backends.protocol import LogPart
+from jupyter_gpu_quota.core.reasons import OverShare
 from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.records.activity import KeepNotes, Note
 from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import ApplyQuota
 from tests.api.world import QUOTA, Reply, ServiceWorld, service_world
@@ -93,6 +95,35 @@ def test_after_a_restore_the_users_are_those_of_the_restored_database(world: Ser
     assert record is not None and restored.user_names([record.job.user]) == {record.job.user: "bob"}
     assert job["user"] == "bob"
     world.run(world.services.store_view.wait_for_version(version + 1000))
+
+
+# --- notes of the controllers --------------------------------------------------------------------------------------
+def test_listeners_are_notified_of_notebooks_whose_warnings_begin_and_end(world: ServiceWorld) -> None:
+    """No row of the notebook changes by a warning."""
+    view, heard, now = world.services.store_view, list[Delta](), world.clock()
+    with world.stepping():
+        asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
+        id = world.post("notebooks", "hub", asked).json["id"]
+    figures = {"device": "build-0", "used_mib": 900, "share_mib": 512, "stop_at": now}
+    warned = Note(
+        kind="enforcement", subject=id, at=now, document={"warnings": [{"code": "over_share", "figures": figures}]}
+    )
+
+    def heard_after(request: KeepNotes) -> list[str]:
+        heard.clear()
+        world.store.record([request], now=now)
+        world.run(view.refresh())
+        world.run(view.refresh())
+        return [record.notebook.id for delta in heard for record in delta.notebooks]
+
+    async def follow() -> None:
+        view.listen(heard.append)
+
+    world.run(view.refresh())
+    world.run(follow())
+    assert heard_after(KeepNotes(notes=(warned,))) == [id]
+    assert [type(one) for one in view.warnings[id]] == [OverShare]
+    assert heard_after(KeepNotes(over=(("enforcement", id),))) == [id]
 
 
 # --- long reads ---------------------------------------------------------------------------------------------------
