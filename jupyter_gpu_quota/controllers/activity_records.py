@@ -191,6 +191,7 @@ def report_of(row: NotebookReport) -> Report:
         },
         roots=roots_of(body),
         asks_first=body["asks_first"],
+        server_used_at=None if (quiet_ms := body.get("server_quiet_ms")) is None else row.at - quiet_ms,
         suspends=body["suspension"] == "ready",
         why_not=body["suspension_why"] or WHY_NOT.get(body["suspension"], ""),
         suspended=sum(kernel["suspended"] for kernel in kernels),

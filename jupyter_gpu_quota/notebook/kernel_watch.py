@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Watch:
         self.server, self.instance, self.clock = server, instance, clock
         self.requests = requests or OpenRequests(server.kernel_manager)
         self.began = clock()
-        self.messages, self.starts = Ages(clock), Ages(clock)
+        self.messages, self.starts, self.uses = Ages(clock), Ages(clock), Ages(clock)
 
     def observe(self, sequence: int = 0) -> ActivityReport:
         """The present activity."""
@@ -80,11 +81,17 @@ class Watch:
             ticks=ticks,
             kernels=kernels[:200],
             programs=list(self._programs({kernel.pid for kernel in kernels}))[:200],
+            server_quiet_ms=self.uses.of("server", self._server_used_at()),
         )
 
     def quiet_ms(self, kernel: str) -> int | None:
         """How long a kernel has been idle without a message; None if it is not idle, or gone."""
         return next((k.quiet_ms for k in self.observe().kernels if k.id == kernel and k.state == "idle"), None)
+
+    def _server_used_at(self) -> datetime | None:
+        """When the server last had a request of a user, or traffic of a terminal or a proxied program."""
+        settings = self.server.web_app.settings
+        return max((at for key, at in settings.items() if key.endswith("_last_activity")), default=None)
 
     def _kernels(self) -> Iterator[KernelReport]:
         kernels = self.server.kernel_manager

@@ -423,6 +423,7 @@ def _report(server: _Server, at: int) -> NotebookReport:
             "kernels": [_kernel(server, at)] if has_kernel else [],
             "programs": [],
             "asks_first": True,
+            "server_quiet_ms": at - server.started_at,
             "suspension": "off",
             "suspension_why": "",
             "namespace": None,

@@ -57,8 +57,9 @@ class ActivityReport(Wire):
     ``instance`` is new with each start of the server, and ``sequence`` grows within it; a late older report is
     ignored. ``running_ms``: since the server started. ``namespace`` is that of the pids, and ``ticks`` the time of this
     report on the clock of ``started``. ``asks_first``: the server requests its slice, which may be lent, before it
-    starts a kernel. ``suspension``: the result of its self-test, which runs once the policy has ``suspend``;
-    ``suspension_why``: the cause of a failure.
+    starts a kernel. ``server_quiet_ms``: since the last request of a user to the server, a terminal or a proxied
+    program, as the hub's culler counts it. ``suspension``: the result of its self-test, which runs once the policy has
+    ``suspend``; ``suspension_why``: the cause of a failure.
     """
 
     instance: Word
@@ -69,6 +70,7 @@ class ActivityReport(Wire):
     kernels: Annotated[list[KernelReport], Field(max_length=200)]
     programs: Annotated[list[ProgramReport], Field(max_length=200)]
     asks_first: bool = False
+    server_quiet_ms: Age | None = None
     suspension: Literal["off", "testing", "ready", "unavailable"] = "off"
     suspension_why: Annotated[str, StringConstraints(max_length=300, pattern=Printable)] = ""
 

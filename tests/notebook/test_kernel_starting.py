@@ -53,6 +53,20 @@ def test_the_reported_state_of_a_silent_kernel(
     assert (found.state, found.quiet_ms) == expected
 
 
+def test_requests_and_terminals_are_use_of_the_server_and_what_extensions_note_of_kernels_is_not() -> None:
+    server, now = SilentKernel("idle", 0), [0]
+    server.web_app = SimpleNamespace(settings={"api_last_activity": 1})
+    watch = Watch(server, "one", lambda: now[0])
+    watch.observe()
+    now[0] = MINUTE
+    server.web_app.settings["last_activity_times"] = {"jupyter_gpu_quota": 2}
+    assert watch.observe().server_quiet_ms == MINUTE
+    server.web_app.settings["terminal_last_activity"] = 2
+    assert watch.observe().server_quiet_ms == 0
+    now[0] = 3 * MINUTE
+    assert watch.observe().server_quiet_ms == 2 * MINUTE
+
+
 def test_a_late_first_client_counts_as_use_of_the_kernel() -> None:
     server, now = SilentKernel("starting", 0), [0]
     watch = Watch(server, "one", lambda: now[0])

@@ -80,7 +80,7 @@ class NotebookActivity:
     ``samples`` and ``reports`` (the instants at which the server's reports arrived) are in the order of arrival.
     ``kernels`` None: the server never reported, so they are not known; they and ``programs`` are of the
     newest report. ``kept_at``: when a person last postponed the warning; ``asked_at``: when a starting kernel last
-    requested the GPU.
+    requested the GPU. ``server_used_at``: when the server itself was last used, None where that is not known.
     """
 
     notebook: str
@@ -91,6 +91,7 @@ class NotebookActivity:
     programs: tuple[ProgramRecord, ...] = ()
     kept_at: int | None = None
     asked_at: int | None = None
+    server_used_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

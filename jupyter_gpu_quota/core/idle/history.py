@@ -29,6 +29,7 @@ class Report:
     ``cpu_ms`` is the CPU time of each kernel that may use the GPU and each program, None where it is not known.
     ``roots`` are the processes that identify those on the GPU.
     ``asks_first``: the server requests its slice before it starts a kernel, so that the slice may be lent meanwhile.
+    ``server_used_at``: when a user last sent it a request, or used a terminal or a proxied program of it.
     ``suspends``: it can suspend a kernel; ``why_not``: why it cannot though it should. ``suspended``: how many are.
     """
 
@@ -40,6 +41,7 @@ class Report:
     programs: tuple[ProgramRecord, ...]
     cpu_ms: Mapping[str, int | None] = field(default_factory=dict)
     asks_first: bool = False
+    server_used_at: int | None = None
     suspends: bool = False
     why_not: str = ""
     suspended: int = 0
@@ -146,6 +148,7 @@ class ActivityHistories:
             programs=programs if process_owners is None else tuple(_with_use(programs, process_owners, history.used)),
             kept_at=kept_at,
             asked_at=asked_at,
+            server_used_at=None if newest is None else newest.server_used_at,
         )
 
     def newest(self, notebook: str) -> Report | None:

@@ -108,12 +108,14 @@ class IdleEvent(StrEnum):
 class Observation:
     """One observation of a notebook. ``holds``: whether a kernel has memory on the GPU, None where that is not known.
 
-    ``reported_at``: the arrival of the newest report.
+    ``reported_at``: the arrival of the newest report. ``server_used_at``: when the server itself was last used, None
+    where that is not known.
     """
 
     classification: Classification
     holds: bool | None
     reported_at: int | None
+    server_used_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,9 @@ def observe(activity: NotebookActivity, classification: Classification) -> Obser
     known = activity.kernels is not None and None not in holds
     newest = activity.reports[-1] if activity.reports else None
     any_holds = any(holds) if known or any(holds) else None
-    return Observation(classification=classification, holds=any_holds, reported_at=newest)
+    return Observation(
+        classification=classification, holds=any_holds, reported_at=newest, server_used_at=activity.server_used_at
+    )
 
 
 def transition(state: MachineState, observed: Observation, policy: IdlePolicy, now: int) -> Transition:
@@ -214,9 +218,11 @@ def _idle(state: MachineState, classification: Idle, observed: Observation, poli
         case Freeing():
             return Transition(replace(state, kernels=kernels))
         case Freed():
-            return _maybe_stopped(state, classification, policy, now)
+            return _maybe_stopped(state, classification, observed, policy, now)
         case Stopping():
-            return Transition(state)
+            used_at, for_ms = observed.server_used_at, policy.stop_server_after_s * 1000
+            was_used = used_at is None or state.at - used_at < for_ms  # else it is as when the stop was decided
+            return _withdrawn(state, kept) if was_used else Transition(state)
         case _:
             assert_never(state)
 
@@ -233,11 +239,15 @@ def _only_reported(state: MachineState, classification: Idle, now: int) -> Trans
             return Transition(reported, IdleEvent.REPORTED)
 
 
-def _maybe_stopped(state: Freed, classification: Idle, policy: IdlePolicy, now: int) -> Transition:
+def _maybe_stopped(
+    state: Freed, classification: Idle, observed: Observation, policy: IdlePolicy, now: int
+) -> Transition:
+    """Stop a server without use of a kernel, and none of itself, for so long; not where the latter is not known."""
     if classification.kernels:  # a kernel that is classified as idle has the GPU again: it was used
         return Transition(InUse(kept=state.kept), IdleEvent.WOKEN)
     since = classification.since if state.idle_since is None else min(state.idle_since, classification.since)
-    if now - since >= policy.stop_server_after_s * 1000:
+    used_at = observed.server_used_at
+    if used_at is not None and now - max(since, used_at) >= policy.stop_server_after_s * 1000:
         return Transition(Stopping(at=now, freed_at=state.at, kept=state.kept), IdleEvent.STOPPING)
     return Transition(replace(state, idle_since=since))
 

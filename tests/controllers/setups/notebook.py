@@ -62,7 +62,7 @@ class Watched:
         kernels = [{"quiet_ms": age, "running_ms": self.now - NOW, **_state_only(kernel)} for kernel in self.kernels]
         body = {"instance": "i", "sequence": self.sequence, "running_ms": self.now - NOW, "kernels": kernels}
         self.sequence += 1
-        body |= {"programs": [], "asks_first": True}
+        body |= {"programs": [], "asks_first": True, "server_quiet_ms": max(0, age)}
         self.last = {**body, **other}
         return self.world.post(f"notebooks/{self.id}/activity", who, self.last)
 

@@ -50,8 +50,11 @@ STOPPING = Stopping(at=NOW - MINUTE, freed_at=NOW - 60 * MINUTE)
 REPORTED = Reported(at=NOW - MINUTE, kernels=("k1",))
 
 
-def look(found: Classification, *, holds: bool | None = True, reported_at: int | None = NOW) -> Observation:
-    return Observation(classification=found, holds=holds, reported_at=reported_at)
+def look(
+    found: Classification, *, holds: bool | None = True, reported_at: int | None = NOW,
+    server_used_at: int | None = NOW - 20 * MINUTE,
+) -> Observation:  # fmt: skip
+    return Observation(classification=found, holds=holds, reported_at=reported_at, server_used_at=server_used_at)
 
 
 STEPS = [
@@ -233,6 +236,27 @@ def test_nothing_is_freed_before_a_whole_countdown_in_mode_reclaim(
         if mode is IdleMode.REPORT:
             assert not isinstance(taken.state, Warned | Freeing | Stopping)
         state = taken.state
+
+
+HOURS_12 = 12 * 60 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("used_at", "stops"),
+    [
+        pytest.param(NOW, True, id="long ago"),
+        pytest.param(NOW + 1, False, id="less long ago than a stop takes"),
+        pytest.param(None, False, id="not known"),
+    ],
+)
+def test_a_server_in_whose_terminals_someone_works_is_not_stopped(used_at: int | None, stops: bool) -> None:
+    now = NOW + HOURS_12
+    seen = look(EMPTY, holds=False, server_used_at=used_at)
+    taken = transition(FREED, seen, RECLAIM, now)
+    assert isinstance(taken.state, Stopping) is stops
+    state = Stopping(at=now, freed_at=NOW)
+    taken = transition(state, seen, RECLAIM, now + 1000)
+    assert taken == (Transition(state) if stops else Transition(Freed(at=NOW, idle_since=None), IdleEvent.WITHDRAWN))
 
 
 @pytest.mark.parametrize("state", [BEGINNING, REPORTED, WARNED, FREEING], ids=lambda state: type(state).__name__)
