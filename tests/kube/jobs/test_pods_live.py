@@ -167,9 +167,12 @@ def test_a_rank_that_never_starts_is_refused_with_the_reason(
     waiting = {"name": "job", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
                "state": {"waiting": {"reason": reason, "message": message}}}  # fmt: skip
     write_status(world, "J", {"phase": "Pending", "containerStatuses": [waiting]})
+    until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in world.pods()))
+    fact = controller.until(lambda fact: fact.trouble is not None)
+    assert (fact.trouble, fact.refused) == (f"{reason}: {message}", None), "until its pod is over it may begin"
+    write_status(world, "J", {"phase": "Failed"})
     fact = controller.until(lambda fact: fact.refused is not None)
     assert (fact.refused, fact.handle, fact.tree_gone) == (f"{reason}: {message}", None, True)
-    until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in world.pods()))
 
 
 def test_a_job_whose_node_does_not_prepare_its_pod_is_queued_again(
