@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState, Placement
+from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState, Placement, Reservation
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from jupyter_gpu_quota.core.scheduling.decide import BackfillPlacement
@@ -322,10 +322,12 @@ def _preemptor_of(action: Unreserve) -> str:
 # -- fewest victims, and no project below its quota where that can be avoided -----------------------------------------
 
 
-def check_minimal(books: Books, plan: Plan, kept: Sequence[BackfillPlacement] = ()) -> None:
+def check_minimal(
+    books: Books, plan: Plan, kept: Sequence[BackfillPlacement] = (), recorded: Sequence[Reservation] = ()
+) -> None:
     """P6: with any one victim restored, not all claims of the plan are legal and have room.
 
-    A place that is kept for the first job that cannot start is no room for others.
+    A place that is kept for the first job that cannot start is no room for others. ``recorded``: those before the plan.
     """
     again = starting_again(plan.actions)
     reserves = [a.workload for a in plan.actions if isinstance(a, Reserve) and a.workload in books.jobs]
@@ -347,7 +349,7 @@ def check_minimal(books: Books, plan: Plan, kept: Sequence[BackfillPlacement] = 
             fits = is_free and all_fit(books, room, [books.jobs[name] for name in claims])
             assert not fits, f"P6: {victim.id} need not leave"
     if len(claims) == 1 and not again and len({pause.preemptor for pause in pauses}) == 1:
-        _check_below_quota(books, plan, books.jobs[claims[0]], pauses, kept)
+        _check_below_quota(books, plan, books.jobs[claims[0]], pauses, (kept, recorded))
 
 
 def _is_of(action: Action, pause: Pause) -> bool:
@@ -355,7 +357,9 @@ def _is_of(action: Action, pause: Pause) -> bool:
     return action is pause or (isinstance(action, Reserve) and action.workload == pause.workload)
 
 
-def _room_for(books: Books, plan: Plan, claims: Collection[str], kept: Sequence[BackfillPlacement]) -> dict[str, int]:
+def _room_for(
+    books: Books, plan: Plan, claims: Collection[str], kept: Sequence[BackfillPlacement | Reservation]
+) -> dict[str, int]:
     """The free devices for these claims after all drains, beside the reservations of others."""
     taken, _ = stays_and_leaves(books, plan)
     for name, where in reserved_after(books, plan).items():
@@ -398,9 +402,13 @@ def _keeps_user_ceilings(books: Books, plan: Plan, victim: Job) -> bool:
 
 
 def _check_below_quota(
-    books: Books, plan: Plan, preemptor: Job, pauses: Sequence[Pause], kept: Sequence[BackfillPlacement]
-) -> None:
-    """A victim's owner ends below its quota only when no other legal set avoids it."""
+    books: Books, plan: Plan, preemptor: Job, pauses: Sequence[Pause],
+    kept: Sequence[Sequence[BackfillPlacement | Reservation]],
+) -> None:  # fmt: skip
+    """A victim's owner ends below its quota only when no other legal set avoids it.
+
+    Devices of the backfill reservation are in use for the claim: of the one before the plan and of that after it (R43).
+    """
     done = _Walk(books, plan.actions)
     list(done.run())
     taken = [books.jobs[pause.workload] for pause in pauses]
@@ -429,7 +437,7 @@ def _avoids(
     others: tuple[Action, ...],
     preemptor: Job,
     chosen: Sequence[Job],
-    kept: Sequence[BackfillPlacement],
+    kept: Sequence[Sequence[BackfillPlacement | Reservation]],
 ) -> bool:
     """Whether these victims instead would be allowed and enough, with every project at its quota."""
     reason = next(action.reason for action in plan.actions if isinstance(action, Reserve))
@@ -442,7 +450,7 @@ def _avoids(
     walk = _Walk(books, instead.actions, rounded=EXACTLY)
     if any(walk.run()) or _below(walk, chosen) or not _keeps_limits(books, instead, [preemptor.id]):
         return False
-    return all_fit(books, _room_for(books, instead, [preemptor.id], kept), [preemptor])
+    return all(all_fit(books, _room_for(books, instead, [preemptor.id], one), [preemptor]) for one in kept)
 
 
 def _below(walk: _Walk, victims: Iterable[Job]) -> list[str]:

@@ -77,7 +77,8 @@ def check_plan(snapshot: Snapshot, policy: Policy, decision: Decision) -> None:
     Records of backfill reservations are left out: no device changes hands by them. Their borrowers that leave now have
     left, for what else is decided.
     """
-    recorded = {one.workload for one in snapshot.reservations if one.starts_at is not None}
+    backfills = [one for one in snapshot.reservations if one.starts_at is not None]
+    recorded = {one.workload for one in backfills}
     planned = recorded | {one.workload for one in decision.backfill}
     claims = tuple(one for one in snapshot.reservations if one.starts_at is None)
     actions = tuple(one for one in decision.plan.actions if not is_backfill(one, recorded, planned))
@@ -98,7 +99,7 @@ def check_plan(snapshot: Snapshot, policy: Policy, decision: Decision) -> None:
         check_limits(books, plan)
         check_users(books, plan)
         check_evictions(books, plan)
-        check_minimal(books, plan, [place for place in decision.backfill if place.pool == pool])
+        check_minimal(books, plan, [place for place in decision.backfill if place.pool == pool], backfills)
         check_work_conserving(books, decision)
         check_reasons(books, plan, decision.waits)
 

@@ -121,8 +121,23 @@ def _is_founded(pool: PoolState, claim: Preemption, lost: Sequence[Preemption]) 
             taken[level].append(victim)
     for other in lost:
         gone.update(dict.fromkeys(other.preemptor.project.levels, other.preemptor.request.size))
-    concerned = [level for level in taken if gone[level] and level is not own]
-    return all(_may_lose(pool, one, claim.used[one.key] - gone[one], taken[one]) for one in concerned)
+    concerned = {level: claim.used[level.key] - gone[level] for level in taken if gone[level] and level is not own}
+    return all(
+        _may_lose(pool, level, used, taken[level])
+        and _is_balanced(claim, level, used - sum([one.size for one in taken[level]]))
+        for level, used in concerned.items()
+    )
+
+
+def _is_balanced(claim: Preemption, level: QuotaState, after: int) -> bool:
+    """Whether a claim ends no further above its guarantee, by weight, than a victims' owner that then uses so much."""
+    preemptor, same = claim.preemptor, (level.parent, level.is_department, level.priority)
+    own = next((one for one in preemptor.project.levels if (one.parent, one.is_department, one.priority) == same), None)
+    if own is None or not level.weight:
+        return True
+    lost = sum([one.size for one in claim.victims if own in one.project.levels])
+    above = claim.used[own.key] + preemptor.request.size - lost - own.guarantee
+    return above * level.weight <= (after - level.guarantee) * own.weight
 
 
 def _may_lose(pool: PoolState, level: QuotaState, used: int, victims: Sequence[Victim]) -> bool:

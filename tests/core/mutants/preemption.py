@@ -255,7 +255,11 @@ PREEMPTION_MUTANTS = (
     ),
     mutant(
         "a claim stays that only a withdrawn offer made legal",
-        edit("preemption/withdrawal.py:_is_founded", "gone[level]", "False"),
+        edit("preemption/withdrawal.py:_is_founded", "gone[level] and level is not own", "False"),
+    ),
+    mutant(
+        "an offer that balanced a claim is withdrawn alone",
+        edit("preemption/withdrawal.py:_is_balanced", "above * level.weight", "0"),
     ),
     mutant(
         "an offer that a claim on another department needed is withdrawn alone",

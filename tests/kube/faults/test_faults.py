@@ -78,7 +78,8 @@ def test_random_errors_lose_and_double_nothing(control_plane: ControlPlane, tmp_
         controller.start("S", "saves and stops")
         controller.start("G", "runs on", ranks=2)
         controller.began("S", "saves and stops")
-        controller.until(lambda fact: (fact.job, fact.rank) == ("G", 1) and fact.started_at)
+        for rank in range(2):
+            controller.until(lambda fact, rank=rank: (fact.job, fact.rank) == ("G", rank) and fact.started_at)  # type: ignore[misc]
         controller.stop("S")
         controller.stop("G")
         assert [controller.gone(f"E{number}").exit_status for number in range(4)] == [3] * 4
