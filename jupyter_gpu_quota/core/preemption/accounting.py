@@ -20,7 +20,8 @@ def mark_leaving(pool: PoolState, victim: Victim, *, sign: int = 1) -> None:
 
 def subtract_use(pool: PoolState, victim: Victim) -> None:
     project = victim.project
-    pool.stopped.add(victim.key)
+    if not victim.reserved:  # a claim that ends may start elsewhere in the same plan, and runs on then
+        pool.stopped.add(victim.key)
     remove_victim(pool, victim)
     if victim.base is not None:
         project.shrink(victim.size, victim.user)

@@ -266,6 +266,10 @@ PREEMPTION_MUTANTS = (
         edit("preemption/withdrawal.py:_is_founded", "victim.project.levels", "()"),
     ),
     mutant(
+        "a job whose claim ended does not run on when the plan starts it",
+        edit("preemption/accounting.py:subtract_use", "not victim.reserved", "True"),
+    ),
+    mutant(
         "the reservation that moved still keeps a claim from devices",
         edit(
             "preemption/minimize.py:_still_kept_from",
