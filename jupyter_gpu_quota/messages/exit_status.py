@@ -126,8 +126,8 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     (r"^(InvalidImageName|ErrImageNeverPull)\b", "Correct the image of its environment."),
     (
         r"^NotCreated\b",
-        "The cluster does not permit its pod now: free or raise the quota of the namespace, or restore the Role of the "
-        "service; jupyter gpu-quota doctor lists missing permissions.",
+        "The cluster does not permit its pod now: free or raise the quota of the namespace, restore the Role of the "
+        "service (jupyter gpu-quota doctor lists missing permissions), or repair the admission webhook.",
     ),
     (
         r"^VolumeClaimNotFound\b",

@@ -138,6 +138,11 @@ POD = 'pods "gq-j-1-0" is forbidden: '
         ),
         pytest.param(403, POD + "exceeded quota: all, requested: pods=1, used: pods=9", Forbidden, id="a full quota"),
         pytest.param(403, POD + "not yet ready to handle request", Forbidden, id="a server that has just started"),
+        pytest.param(
+            500, 'Internal error occurred: failed calling webhook "images.example.org": failed to call webhook: Post '
+            '"https://images.hub.svc:443/?timeout=10s": connection refused', Forbidden, id="a webhook that is away",
+        ),
+        pytest.param(500, "etcdserver: request timed out", Unavailable, id="a server without its database"),
         pytest.param(429, "too many requests", Unavailable, id="a server with too much to do"),
     ],
 )  # fmt: skip

@@ -66,7 +66,7 @@ class Refused(RequestFailed):
 
 
 class Forbidden(RequestFailed):
-    """A permission is missing, a quota is full, or the server cannot judge yet: it may accept the same object later."""
+    """A permission is missing, a quota is full, or the object cannot be judged now: it may be accepted later."""
 
 
 class Replaced(RequestFailed):
@@ -85,11 +85,13 @@ _BY_STATUS: Mapping[int, type[RequestFailed]] = {
     400: Refused, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Expired, 413: Refused, 422: Refused,
 }  # fmt: skip
 
-FORBIDDEN = 403
+FORBIDDEN, INTERNAL_ERROR = 403, 500
 JUDGED = re.compile(
     r'violates PodSecurity|admission webhook ".*?" denied the request|ValidatingAdmissionPolicy .*? denied request'
 )
 """In the message of a 403 by which Pod Security, a webhook or a policy refuses the object itself."""
+WEBHOOK_FAILED = "failed calling webhook"
+"""In the message of a 500 where a webhook does not answer: other objects may be accepted."""
 
 
 class ApiServer:
@@ -294,6 +296,8 @@ def failure(status: int, message: str, reason: str = "") -> RequestFailed:
         return AlreadyExists(status, message)
     if status == FORBIDDEN and JUDGED.search(message):
         return Refused(status, message)
+    if status == INTERNAL_ERROR and WEBHOOK_FAILED in message:
+        return Forbidden(status, message)
     retried = status == 429 or status >= 500
     return _BY_STATUS.get(status, Unavailable if retried else RequestFailed)(status, message)
 
