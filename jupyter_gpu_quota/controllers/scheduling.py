@@ -308,7 +308,7 @@ class SchedulingController:
     ) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         """A reading, and the healthy devices in use that it does not list, until a later one confirms that."""
         named = {device.id for device in devices}
-        used = {held.device for held in self.mirror.allocations()} - named
+        used = {held.device for held in self.mirror.allocations()} - named - self.mirror.gone_devices.keys()
         lacking = [self.mirror.devices[id] for id in sorted(used) if self.mirror.devices[id].health is Health.HEALTHY]
         self.missed = {device.id: self.missed.get(device.id, now) for device in lacking}
         kept = [device for device in lacking if now - self.missed[device.id] < CONFIRM_MS]

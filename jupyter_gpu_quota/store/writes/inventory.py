@@ -17,8 +17,9 @@ def set_inventory(work: UnitOfWork, request: SetInventory) -> Recorded:
     """Replace the nodes and devices by those of the request.
 
     A node that the request does not name becomes unschedulable, such a device unhealthy; both are gone from then on,
-    until a reading reports them again. Known nodes keep the orders
-    of an admin. Known devices keep quarantine, foreign use and UUID: only a DeviceFact changes those.
+    until a reading reports them again. The devices of such a node keep their health for the first KEEPS_WORK_MS.
+    Known nodes keep the orders of an admin. Known devices keep quarantine, foreign use and UUID: only a DeviceFact
+    changes those.
     """
     _check_names(request)
     nodes = {row.node.id: row for row in work.every(NODES)}
@@ -26,7 +27,12 @@ def set_inventory(work: UnitOfWork, request: SetInventory) -> Recorded:
     wanted_nodes = {node.id: _reported_node(node, nodes.get(node.id)) for node in request.nodes}
     wanted_nodes |= {id: _gone_node(row, work.now) for id, row in nodes.items() if id not in wanted_nodes}
     wanted = {device.id: _reported_device(device, devices.get(device.id)) for device in request.devices}
-    wanted |= {id: _gone_device(row, work.now) for id, row in devices.items() if id not in wanted}
+    reported = {node.id for node in request.nodes}
+    wanted |= {
+        id: _gone_device(row, work.now, on_reported_node=row.device.node in reported)
+        for id, row in devices.items()
+        if id not in wanted
+    }
     if nodes == wanted_nodes and devices == wanted:
         return work.recorded("inventory", existed=True)
     for id, node in wanted_nodes.items():
@@ -74,6 +80,11 @@ def _gone_node(row: NodeRow, now: int) -> NodeRow:
 
 
 GONE = "no longer reported by its node"
+KEEPS_WORK_MS = 300_000
+"""How long work keeps devices of a node of which nothing is reported: a driver that restarts may take minutes.
+
+Kubernetes waits as long before it evicts the pods of a node that is not ready.
+"""
 
 
 def _reported_device(device: Device, row: DeviceRow | None) -> DeviceRow:
@@ -82,15 +93,19 @@ def _reported_device(device: Device, row: DeviceRow | None) -> DeviceRow:
     return replace(row, device=_with_known_state(device, row), gone_at=None, removed_at=None)
 
 
-def _gone_device(row: DeviceRow, now: int) -> DeviceRow:
+def _gone_device(row: DeviceRow, now: int, *, on_reported_node: bool) -> DeviceRow:
     if row.removed_at is not None:
         return row
-    return replace(row, device=_without_report(row.device), gone_at=row.gone_at or now)
+    gone_at = row.gone_at or now
+    keeps_work = not on_reported_node and now - gone_at < KEEPS_WORK_MS
+    return replace(row, device=_without_report(row.device, keeps_work=keeps_work), gone_at=gone_at)
 
 
-def _without_report(device: Device) -> Device:
-    quarantined = device.health is Health.QUARANTINED
-    return device if quarantined else replace(device, health=Health.UNHEALTHY, trouble=GONE)
+def _without_report(device: Device, *, keeps_work: bool) -> Device:
+    """The health with which work on the device stays or is evicted; nothing new starts on its node (rule R69)."""
+    if device.health is not Health.HEALTHY:
+        return device if device.health is Health.QUARANTINED else replace(device, trouble=GONE)
+    return replace(device, health=Health.HEALTHY if keeps_work else Health.UNHEALTHY, trouble=GONE)
 
 
 def _with_known_state(device: Device, row: DeviceRow) -> Device:
