@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from ..model import WHOLE, Device, Job, Policy, Reservation, State
 from ..places import empty_room, take
 from ..steps import Claim, Step
-from .reservation import is_taken_over, surely_within_guarantee, within_guarantee
+from .entitlement import surely_within_guarantee, within_guarantee
+from .reservation import is_taken_over
 
 Found = Iterator[tuple[str, str]]
 

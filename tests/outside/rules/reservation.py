@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from fractions import Fraction
 
 from ..model import WHOLE, Job, Placement, Reservation, State, ranks_of, total, used_up
 from ..places import empty_room, fits, fits_empty, free_later, free_now, take
 from ..shares import notebooks_milli
 from ..steps import STARTS, Action, Ledger, Step
 from ..world import TICK_MS
+from .entitlement import (
+    may_be_above_fair,
+    past,
+    surely_within_fair,
+    was_within_fair,
+    was_within_guarantee,
+    within_fair,
+    within_guarantee,
+)
 from .limits import admits, admits_now
 
 Found = Iterator[tuple[str, str]]
@@ -287,9 +295,9 @@ def _reached(step: Step, was: Reservation, holder: Job) -> tuple[bool, list[Job]
 def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
     if old.project == new.project:
         return own_order(new) < own_order(old)
-    better = within_guarantee(step, new) or _was_within_guarantee(step, new) or _better_right(step, new, old)
+    better = within_guarantee(step, new) or was_within_guarantee(step, new) or _better_right(step, new, old)
     certain = step.is_certain(old.pool)
-    above = not certain or (_may_be_above_fair(step, old) and not _surely_within_fair(step, new))
+    above = not certain or (may_be_above_fair(step, old) and not surely_within_fair(step, new))
     return better or (above and past(step, new) < past(step, old) and not idle)
 
 
@@ -452,63 +460,9 @@ def _better_right(step: Step, job: Job, holder: Job, *, certain: bool = False) -
     ``certain``: it is above, whether a notebook that waits is counted as booked or not, and also after the plan.
     Otherwise it is enough that the job was within its fair share at its turn, before other starts of its project.
     """
-    above = not within_fair(step, holder) if certain else _may_be_above_fair(step, holder)
+    above = not within_fair(step, holder) if certain else may_be_above_fair(step, holder)
     within = within_fair(step, job) or (not certain and was_within_fair(step, job))
     return above and within and past(step, job) <= past(step, holder)
-
-
-def within_guarantee(step: Step, job: Job) -> bool:
-    """Within the quota in force; where that is not certain, within the most that it may be."""
-    return _use_with(step, job) <= step.in_force(job.pool).most(job.project)
-
-
-def surely_within_guarantee(step: Step, job: Job) -> bool:
-    return _use_with(step, job) <= step.in_force(job.pool).least(job.project)
-
-
-def within_fair(step: Step, job: Job) -> bool:
-    quota = step.in_force(job.pool).most(job.project)
-    return _use_with(step, job) <= max(quota, step.shares(job.pool).fair.get(job.project, 0))
-
-
-def within_division(step: Step, job: Job) -> bool:
-    """Whether a job is within what its project got by the division, whatever its quota (R5)."""
-    return _use_with(step, job) <= step.shares(job.pool).fair[job.project]
-
-
-def _surely_within_fair(step: Step, job: Job) -> bool:
-    """The same whether a notebook that waits is counted as booked, or as not yet."""
-    quota = step.in_force(job.pool).least(job.project)
-    fair = min(one.fair.get(job.project, 0) for one in (step.shares(job.pool), step.shares_with_requests(job.pool)))
-    return _use_with(step, job) <= max(quota, fair)
-
-
-def _may_be_above_fair(step: Step, holder: Job) -> bool:
-    """Whether a reservation's job may be above its fair share, before or after what the claims of the plan take."""
-    return not (_surely_within_fair(step, holder) and was_within_fair(step, holder))
-
-
-def was_within_fair(step: Step, job: Job) -> bool:
-    """The same before the plan."""
-    fair = step.shares(job.pool).fair.get(job.project, 0)
-    return _was_within_guarantee(step, job) or _use_before_with(step, job) <= fair
-
-
-def _was_within_guarantee(step: Step, job: Job) -> bool:
-    return _use_before_with(step, job) <= step.in_force(job.pool).most(job.project)
-
-
-def _use_before_with(step: Step, job: Job) -> int:
-    """The use of a job's project with it, before the plan."""
-    return Ledger(step.before).use(job.pool).get(job.project, 0) + job.milli
-
-
-def _use_with(step: Step, job: Job) -> int:
-    """The use of a job's project with it; what this plan started before it counts, not what a claim takes (R37)."""
-    claims = [one.ledger for one in step.claims if one.preemptor == job.id]
-    ledger = claims[0] if claims else step.before_start.get(job.id, step.ledger)
-    own = ledger.milli.get(job.id, 0)
-    return ledger.use(job.pool).get(job.project, 0) - own + job.milli
 
 
 def is_taken_over(step: Step, kept: Reservation, loser: Job) -> bool:
@@ -533,13 +487,6 @@ def _share_limit(step: Step, job: Job, other: Job) -> bool:
     names = {step.before.policy.project(one.project).department for one in (job, other)}
     department = step.before.policy.departments.get(names.pop() or "") if len(names) == 1 else None
     return department is not None and job.project != other.project and department.of(job.pool).limit is not None
-
-
-def past(step: Step, job: Job) -> tuple[bool, Fraction]:
-    """The past use per weight of a job's project; with weight 0 it is more than any with a weight."""
-    weight = step.before.policy.project(job.project).of(job.pool).weight
-    used = step.before.usage.get((job.project, job.pool), 0)
-    return (not weight, Fraction(used, weight or 1))
 
 
 def _borrowers_leave(step: Step, kept: Reservation | None) -> Found:

@@ -10,8 +10,8 @@ from ..model import WHOLE, Job, Placement, State, is_protected, total
 from ..places import Room, fits_beside_notebooks, give, place, whole_devices
 from ..steps import Claim, Ledger, Step, by_rank
 from .claims import Case, of_claim
+from .entitlement import within_guarantee
 from .limits import admits
-from .reservation import within_guarantee
 
 MOST_CANDIDATES = 9
 MOST_VICTIMS = 3

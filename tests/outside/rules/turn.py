@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ..model import Job, used_up
 from ..places import fits_beside_notebooks, free_later, free_now, give, take
 from ..steps import STARTS, Action, Ledger, Step
+from .entitlement import surely_within_guarantee, within_division, within_fair, within_guarantee
 from .limits import admits, admits_now, has_room_for_user
 from .patience import held_back
-from .reservation import surely_within_guarantee, within_division, within_fair, within_guarantee
 
 Found = Iterator[tuple[str, str]]
 

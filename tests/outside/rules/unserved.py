@@ -9,10 +9,11 @@ from ..model import Job, Reservation, State, total, used_up
 from ..places import Room, fits, free_later, give, take
 from ..steps import Action, Claim, Ledger, Step
 from .claims import Case
+from .entitlement import within_guarantee
 from .large import set_on_a_node
 from .limits import admits
 from .patience import held_back
-from .reservation import is_taken_over, may_borrow, within_guarantee
+from .reservation import is_taken_over, may_borrow
 from .search import Option, cost_of, options
 from .victims import may_have_been_bound, reserved_meanwhile
 

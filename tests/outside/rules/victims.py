@@ -9,8 +9,9 @@ from ..places import Room, fits_beside_notebooks, free_later, free_now, give, ta
 from ..places import fits as fits_on
 from ..steps import Action, Claim, Rank, Step
 from .claims import Case, of_claim
+from .entitlement import was_within_fair, within_fair
 from .limits import admits
-from .reservation import entered_by_right, has_right, may_enter, own_order, was_within_fair, within_fair
+from .reservation import entered_by_right, has_right, may_enter, own_order
 
 Found = Iterator[tuple[str, str]]
 
