@@ -29,7 +29,7 @@ from typing import Any
 
 from . import job
 
-INSTALL = "python -m pip install 'jupyter-gpu-quota[notebook-job]'"
+INSTALL = "install jupyter-gpu-quota with its extra notebook-job"
 try:
     import nbformat
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel

@@ -48,9 +48,11 @@ class GPUQuota(Configurable):
         help="Folder of the service's pid file and of the sockets by which its processes wake each other; empty: "
         "state_dir. Services on several machines that share state_dir need one each.",
     ).tag(**SERVICE)
-    database_url = Unicode("", help="SQLAlchemy address of the database; empty: an SQLite file in state_dir.").tag(
-        **SERVICE
-    )
+    database_url = Unicode(
+        "",
+        help="SQLAlchemy address of the database; empty: an SQLite file in state_dir. The variable"
+        " JUPYTER_GPU_QUOTA_DATABASE_URL replaces it, for an address with a password.",
+    ).tag(**SERVICE)
     service_url = Unicode(
         "",
         help="Address on which the service listens, http://127.0.0.1:PORT; empty: a free loopback port, usually the "
@@ -171,7 +173,10 @@ class GPUQuota(Configurable):
         3000, min=200, max=3000, help="Duration of the controller's lease, in milliseconds, unless it is renewed."
     ).tag(**SERVICE)
     bundle_limit_mib = Int(
-        256, min=1, help="Largest code bundle, packed, in MiB; unpacked it may be four times as large."
+        256,
+        min=1,
+        help="Largest code bundle, packed, in MiB; unpacked it may be four times as large. The commands and JupyterLab"
+        " pack at most 256 MiB, whatever this is.",
     ).tag(**SERVICE)
     bundles_limit_mib = Int(
         10_240,

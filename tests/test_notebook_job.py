@@ -407,4 +407,4 @@ def test_a_missing_library_is_a_sentence_with_the_command_that_installs_it(tmp_p
     code = "import sys, runpy; sys.modules['nbclient'] = None; runpy.run_module('jupyter_gpu_quota.notebook_job')"
     done = run_here(tmp_path, python=[sys.executable, "-c", code])
     assert done.returncode == 1
-    assert done.stderr.startswith("A notebook needs nbclient") and "'jupyter-gpu-quota[notebook-job]'" in done.stderr
+    assert done.stderr.startswith("A notebook needs nbclient") and "install jupyter-gpu-quota with its extra notebook-job" in done.stderr

@@ -47,7 +47,7 @@ SORTED_BY = get_args(JobColumn)
 @click.option("--mine", is_flag=True, help="Only your jobs.")
 @click.option("--user", metavar="U", help="Only jobs of this user.")
 @click.option("--state", metavar="S", help="Only jobs in these states, such as running or failed,cancelled.")
-@click.option("--since", callback=parse_since, metavar="T", help="Only jobs submitted since T: 2h ago, or an instant.")
+@click.option("--since", callback=parse_since, metavar="T", help="Only jobs submitted within a time such as 2h, or since an instant.")
 @click.option("--search", metavar="TEXT", help="Only jobs with this text in the name or the command.")
 @click.option("--sort", metavar="COLUMN", help=f"One of {', '.join(SORTED_BY)}; descending: -COLUMN.")
 @all_columns

@@ -37,6 +37,7 @@ USAGE_KEYS = ("user", "group", "project", "department", "pool", "job", "device",
 NARROW_PROJECT_COLUMNS = 5
 NARROW_NOTEBOOK_COLUMNS = ("ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY")
 NARROW_DEVICE_COLUMNS = ("DEVICE", "POOL", "HEALTH", "FREE", "USED")
+NARROW_NODE_COLUMNS = ("NODE", "DEVICES", "STATE")
 
 
 @click.command()
@@ -139,7 +140,8 @@ def notebooks(client: Client, wide: bool, json_: bool) -> None:
     found = client.notebooks(stopped=True)
     empty = "No notebook of your projects has a slice; one that is started with a GPU is listed here."
     if is_narrow(wide=wide):
-        show(found, NARROW_NOTEBOOK_COLUMNS, map(_narrow_notebook_row, found), empty=empty, json_=json_)
+        rows, notes = map(_narrow_notebook_row, found), [_notebook_note(each) for each in found]
+        show(found, NARROW_NOTEBOOK_COLUMNS, rows, empty=empty, json_=json_, notes=notes)
         return
     show(
         found,
@@ -157,10 +159,19 @@ def _narrow_notebook_row(each: NotebookView) -> tuple[object, ...]:
     return each.id, each.user, each.project, share, state, activity
 
 
-def _notebook_row(each: NotebookView) -> tuple[object, ...]:
+def _notebook_note(each: NotebookView) -> str:
+    """What a narrow table says below a notebook: why it has that state, and the next step of idle detection."""
+    idle = each.idle.message if each.idle and each.idle.state != "in_use" else ""
+    return " ".join(filter(None, (_notebook_detail(each), idle)))
+
+
+def _notebook_detail(each: NotebookView) -> str:
     usual = each.state == "booked" and each.reason and each.reason.code == "within_notebook_quota"
-    state = "stopped" if each.ended_at else each.shown_state
-    detail = each.warning or (each.reason.message if each.reason and not usual else "")
+    return each.warning or (each.reason.message if each.reason and not usual else "")
+
+
+def _notebook_row(each: NotebookView) -> tuple[object, ...]:
+    state, detail = "stopped" if each.ended_at else each.shown_state, _notebook_detail(each)
     return (
         each.id,
         each.user,
@@ -225,7 +236,8 @@ def _list_devices(client: Client, why: bool, gone: bool, wide: bool, json_: bool
     columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "ALLOCATIONS")
     empty = "No node has reported a device; each is listed here with its allocations and use."
     if is_narrow(wide=wide):
-        show(found, NARROW_DEVICE_COLUMNS, map(_narrow_device_row, found), empty=empty, json_=json_)
+        rows, notes = map(_narrow_device_row, found), [_device_note(each) for each in found]
+        show(found, NARROW_DEVICE_COLUMNS, rows, empty=empty, json_=json_, notes=notes)
     else:
         show(found, columns, map(_device_row, found), empty=empty, json_=json_, wide=wide)
     if why and not json_:
@@ -241,6 +253,11 @@ def _narrow_device_row(each: DeviceView) -> tuple[object, ...]:
     health = "gone" if each.gone_at else each.health
     health += "" if each.upkeep == "none" else f", node {each.upkeep}"
     return each.id, each.pool, health, gpu_or_none(each.free_milli), _percent_used(each)
+
+
+def _device_note(each: DeviceView) -> str:
+    """What a narrow table says below a device: why it is unavailable, and its allocations."""
+    return "; ".join(filter(None, (each.trouble, *map(_allocation_text, each.holders))))
 
 
 def _percent_used(each: DeviceView) -> str:
@@ -287,7 +304,11 @@ def _list_nodes(client: Client, wide: bool, json_: bool) -> None:
     found = client.nodes()
     columns = ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE")
     empty = "No node has reported its devices; each is listed here with its state."
-    show(found, columns, map(_node_row, found), empty=empty, json_=json_, wide=wide)
+    if is_narrow(wide=wide):
+        rows = [(each.id, each.devices, _node_state(each)) for each in found]
+        show(found, NARROW_NODE_COLUMNS, rows, empty=empty, json_=json_)
+    else:
+        show(found, columns, map(_node_row, found), empty=empty, json_=json_, wide=wide)
 
 
 def _node_row(each: NodeView) -> tuple[object, ...]:

@@ -203,7 +203,7 @@ def _page_writer() -> Callable[[Mapping[str, Any]], str]:
     try:
         from ..simulate.html_report import page
     except ImportError as error:
-        fail(f"the page needs a missing library ({error}): pip install 'jupyter-gpu-quota[simulate]'")
+        fail(f"the page needs a missing library ({error}): install jupyter-gpu-quota with its extra simulate")
     return page
 
 

@@ -11,6 +11,7 @@ from jupyter_gpu_quota.cli.listings import left_texts, storage_text
 from jupyter_gpu_quota.client import Client, Jobs, Outputs
 from jupyter_gpu_quota.client.listing import Listing
 from jupyter_gpu_quota.wire.cluster import ProjectPoolView, ProjectView, StorageView, SubmitPoolView, SubmitView
+from jupyter_gpu_quota.wire.notebooks import IdleView
 from tests.cli.commands import NEW, run
 from tests.client.fake_service import World, device_view, job_view, reason
 
@@ -23,6 +24,7 @@ LONG_REASON = reason(message="fraud asked for 1 GPU, and no device of pool big h
         ("jobs", ["ID", "NAME", "USER", "GPU", "STATE"]),
         ("notebooks", ["ID", "USER", "PROJECT", "GPU", "STATE", "ACTIVITY"]),
         ("devices", ["DEVICE", "POOL", "HEALTH", "FREE", "USED"]),
+        ("nodes", ["NODE", "DEVICES", "STATE"]),
     ],
 )
 def test_a_narrow_terminal_has_the_important_columns(
@@ -45,6 +47,29 @@ def test_a_narrow_table_has_the_short_form_of_a_reason(world: World, monkeypatch
     assert NEW[-8:] in table and "asked for 1 GPU" not in table
     world.jobs = {NEW: job_view(NEW, reason=reason(code="of_a_later_release", message="Why it waits."))}
     assert "Why it" in run("jobs").stdout, "there is no short form here"
+
+
+def test_a_narrow_table_has_the_allocations_and_the_trouble_below_a_device(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [device] = Client().devices()
+    monkeypatch.setattr(Client, "devices", lambda _: [device.model_copy(update={"trouble": "XID 79"})])
+    monkeypatch.setattr(tables, "terminal_width", lambda: 80)
+    below = " ".join(run("devices").stdout.splitlines()[2:]).split()
+    assert " ".join(below).startswith("XID 79; train (J1) 0.5 of ann") and "another project 0.25" in " ".join(below)
+
+
+def test_a_narrow_table_has_the_next_step_of_idle_detection_below_a_notebook(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [notebook] = Client().notebooks()
+    next_step = "In 9 min its kernels are shut down."
+    idle = IdleView(verdict="idle", reason="unused", message=next_step, state="warned", mode="reclaim")
+    monkeypatch.setattr(
+        Client, "notebooks", lambda *_, **__: [notebook.model_copy(update={"idle": idle, "warning": "It uses more."})]
+    )
+    monkeypatch.setattr(tables, "terminal_width", lambda: 80)
+    assert "It uses more. In 9 min its kernels are shut down." in run("notebooks").stdout
 
 
 @pytest.mark.parametrize(

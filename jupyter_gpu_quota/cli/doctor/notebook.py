@@ -49,7 +49,10 @@ def extensions() -> Result:
     }
     missing = [name for name, places in wanted.items() if not any(place.exists() for place in places)]
     if missing:
-        advice = "install jupyter-gpu-quota[lab] in the environment of the notebook server, and restart the server"
+        advice = (
+            "install jupyter-gpu-quota with its extra lab in the environment of the notebook server, and restart the"
+            " server"
+        )
         return warn("sidebar", f"not installed here: {' and '.join(missing)}", advice)
     return ok("sidebar", "the server extension and the sidebar of JupyterLab are installed")
 

@@ -101,7 +101,7 @@ def hub() -> Result:
     try:
         version = metadata.version("jupyterhub")
     except metadata.PackageNotFoundError:
-        advice = "on the hub's machine, pip install 'jupyter-gpu-quota[hub]'; elsewhere it is not needed"
+        advice = "on the hub's machine, install jupyter-gpu-quota with its extra hub; elsewhere it is not needed"
         return warn("hub", "JupyterHub is not installed in this environment", advice)
     parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
     if [5, 3] <= parts < [7]:

@@ -85,7 +85,7 @@ def openable(address: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:  # once the driver is installed the next attempt succeeds
-        extra = "; install it with: pip install 'jupyter-gpu-quota[postgresql]'" if "postgres" in kind else ""
+        extra = "; install jupyter-gpu-quota with its extra postgresql" if "postgres" in kind else ""
         message = f"The driver for a database_url that begins with {kind}: is not installed{extra}."
         raise StoreUnavailable(message, str(error)) from error
     except ArgumentError as error:

@@ -33,7 +33,7 @@ def test_an_address_that_cannot_be_opened_is_refused_with_a_sentence(url: str, s
 
 def test_a_missing_driver_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    assert "pip install 'jupyter-gpu-quota[postgresql]'" in str(error_at(NOBODY))
+    assert "install jupyter-gpu-quota with its extra postgresql" in str(error_at(NOBODY))
 
 
 def test_host_and_port_of_a_server_are_in_the_log_only() -> None:
