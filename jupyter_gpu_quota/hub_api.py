@@ -106,10 +106,7 @@ class RestHub:
         return None if found is None else _account_of(found)
 
     async def accounts(self) -> list[Account]:
-        users = await self._users()
-        if any("groups" not in user for user in users):
-            raise ScopeMissing("groups", "read:users:groups")
-        return [_account_of(user) for user in users if "name" in user]
+        return [_account_of(user) for user in await self._users()]
 
     async def hub_users(self) -> HubUsers:
         users = await self._users()
@@ -203,8 +200,11 @@ def _unavailable(request: str, error: HTTPClientError | OSError) -> HubUnavailab
 
 
 def _account_of(user: Mapping[str, Any]) -> Account:
-    groups = tuple(map(str, user.get("groups", [])))
-    return Account(name=str(user["name"]), groups=groups, admin=bool(user.get("admin")))
+    """Raises ScopeMissing if the token may not read the name or the groups: no groups are another answer."""
+    for key in ("name", "groups"):
+        if key not in user:
+            raise ScopeMissing(key, f"read:users:{key}")
+    return Account(name=str(user["name"]), groups=tuple(map(str, user["groups"])), admin=bool(user.get("admin")))
 
 
 def _servers_of(user: Mapping[str, Any]) -> list[Mapping[str, Any]]:

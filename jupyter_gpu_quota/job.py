@@ -146,7 +146,7 @@ def ranks() -> int:
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
-def report_progress(done: int, total: int, **metrics: float) -> None:
+def report_progress(done: int, total: int, /, **metrics: float) -> None:
     """Report the progress and metrics of the job; ``done`` = ``total`` also means that it is complete.
 
     Metrics that are not finite are left out, since JSON cannot have them.

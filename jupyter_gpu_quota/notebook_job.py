@@ -106,11 +106,16 @@ def has_tag(cell: NotebookNode, tag: str) -> bool:
 
 
 def value_of(text: str) -> object:
-    """The value of a parameter: a Python literal such as 3, 0.1, True or [1, 2]; otherwise the text itself."""
+    """The value of a parameter: a Python literal such as 3, 0.1, True or [1, 2]; otherwise the text itself.
+
+    A number that is too large for a float, such as 1e999, is text: it cannot be written into a cell.
+    """
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        found = ast.literal_eval(text)
+        ast.literal_eval(repr(found))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return text
+    return found
 
 
 def inject(notebook: NotebookNode, parameters: Mapping[str, object]) -> None:

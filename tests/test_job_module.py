@@ -55,8 +55,8 @@ def test_every_function_works_outside_a_job(tmp_path: Path) -> None:
 def test_progress_and_completion_are_reported(tmp_path: Path) -> None:
     said(script("job.report_progress(3, 10, loss=0.25, bad=float('nan'))", tmp_path, inside=True))
     assert json.loads((tmp_path / "progress.json").read_text()) == {"done": 3, "total": 10, "metrics": {"loss": 0.25}}
-    said(script("job.report_progress(3, 10); job.complete()", tmp_path, inside=True))
-    progress = {"done": 3, "total": 10, "metrics": {}, "completed": True}
+    said(script("job.report_progress(3, 10, **{'total': 0.5}); job.complete()", tmp_path, inside=True))
+    progress = {"done": 3, "total": 10, "metrics": {"total": 0.5}, "completed": True}
     assert json.loads((tmp_path / "progress.json").read_text()) == progress
     assert [path.name for path in tmp_path.glob("*.tmp")] == []
 

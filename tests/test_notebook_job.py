@@ -389,7 +389,8 @@ def test_a_parameter_has_the_name_of_a_variable(name: str, capsys: pytest.Captur
     ("text", "value"),
     [
         ("3", 3), ("1e-3", 0.001), ("True", True), ("None", None), ("[1, 2]", [1, 2]), ("resnet", "resnet"),
-        ("007", "007"), ("__import__('os').system('x')", "__import__('os').system('x')"), ("'''", "'''"),
+        ("007", "007"), ("{{}}", "{{}}"), ("1e999", "1e999"), ("[1e999]", "[1e999]"),
+        ("__import__('os').system('x')", "__import__('os').system('x')"), ("'''", "'''"),
     ],
 )  # fmt: skip
 def test_the_value_of_a_parameter_is_a_literal_or_text(text: str, value: object) -> None:
@@ -407,4 +408,7 @@ def test_a_missing_library_is_a_sentence_with_the_command_that_installs_it(tmp_p
     code = "import sys, runpy; sys.modules['nbclient'] = None; runpy.run_module('jupyter_gpu_quota.notebook_job')"
     done = run_here(tmp_path, python=[sys.executable, "-c", code])
     assert done.returncode == 1
-    assert done.stderr.startswith("A notebook needs nbclient") and "install jupyter-gpu-quota with its extra notebook-job" in done.stderr
+    assert (
+        done.stderr.startswith("A notebook needs nbclient")
+        and "install jupyter-gpu-quota with its extra notebook-job" in done.stderr
+    )

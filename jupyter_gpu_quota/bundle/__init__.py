@@ -5,7 +5,7 @@ the standard library: a rank's process imports them before it drops its privileg
 """
 
 from .archive import ArchivedFile, FileShrank, archive
-from .ignore import OUTPUTS_MARK
+from .ignore import OUTPUTS_MARK, pattern_of
 from .limits import DEFAULT_LIMITS, BundleLimits, BundleRefused
 from .packing import Bundle, digest_of, pack
 from .reading import check, unpack, unpack_whole
@@ -25,6 +25,7 @@ __all__ = [
     "check",
     "digest_of",
     "pack",
+    "pattern_of",
     "unpack",
     "unpack_whole",
 ]

@@ -99,6 +99,11 @@ class Pattern:
         return self.regex.fullmatch(name) is not None
 
 
+def pattern_of(path: str) -> str:
+    """A line that matches this path alone: characters with a meaning in patterns have a backslash before them."""
+    return re.sub(r"[\\*?\[]| +$", lambda found: "".join(f"\\{each}" for each in found[0]), path)
+
+
 def _regex_of(token: re.Match[str]) -> str:
     """One part of a pattern as a regular expression; a wrong one matches nothing."""
     match token.lastgroup:

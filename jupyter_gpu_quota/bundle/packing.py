@@ -14,14 +14,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .ignore import OUTPUTS_MARK, Ignored
+from .ignore import OUTPUTS_MARK, Ignored, pattern_of
 from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, name_fault
 
 MAX_NAMED = 3
 """The largest files, or the folders with the most entries, that a refusal names."""
 MAX_COUNTED = 200_000
 """Files and folders beyond the limit that are counted for a refusal."""
-MAY_BE_PRIVATE = "may have passwords or keys, and was left out; to send it, write !{name} in .gpuquotaignore"
+MAY_BE_PRIVATE = "may have passwords or keys, and was left out; to send it, write !{pattern} in .gpuquotaignore"
 REMOVED = "was removed while the folder was packed, and was left out"
 
 
@@ -170,7 +170,7 @@ def _files_to_pack(
             if ignored.only_by_git(name, is_folder=is_folder):
                 ignored_by_git.append(f"{name}/" if is_folder else name)
             elif ignored.only_as_private(name, is_folder=is_folder):
-                skipped.append(f"{name} {MAY_BE_PRIVATE.format(name=name)}")
+                skipped.append(f"{name} {MAY_BE_PRIVATE.format(pattern=pattern_of(name))}")
         elif reason := _reason_to_skip(path, name, is_folder=is_folder):
             skipped.append(f"{name} {reason}")
         elif fault := name_fault(name):

@@ -47,7 +47,12 @@ SORTED_BY = get_args(JobColumn)
 @click.option("--mine", is_flag=True, help="Only your jobs.")
 @click.option("--user", metavar="U", help="Only jobs of this user.")
 @click.option("--state", metavar="S", help="Only jobs in these states, such as running or failed,cancelled.")
-@click.option("--since", callback=parse_since, metavar="T", help="Only jobs submitted within a time such as 2h, or since an instant.")
+@click.option(
+    "--since",
+    callback=parse_since,
+    metavar="T",
+    help="Only jobs submitted within a time such as 2h, or since an instant.",
+)
 @click.option("--search", metavar="TEXT", help="Only jobs with this text in the name or the command.")
 @click.option("--sort", metavar="COLUMN", help=f"One of {', '.join(SORTED_BY)}; descending: -COLUMN.")
 @all_columns
@@ -227,6 +232,9 @@ def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int, 
         last = client.job(id)
     except KeyboardInterrupt:
         sys.exit(interrupted(id))
+    if attempt is not None and attempt < last.attempt:
+        print_stderr(f"Attempt {attempt} of {id} has ended; the job's newest attempt is {last.attempt} ({last.state}).")
+        sys.exit(FAILED)
     sys.exit(exit_code(last) if last.state in FINAL else DONE)
 
 
@@ -347,11 +355,14 @@ def rerun(client: Client, id: str, secrets: tuple[str, ...]) -> None:
 @click.command()
 @JOB
 @click.option("--download", type=click.Path(file_okay=False, path_type=Path), metavar="D", help="Copy them into D.")
+@click.option("--overwrite", is_flag=True, help="With --download: replace files of the same names.")
 @click.option("--remove", is_flag=True, help="Remove the outputs of an ended job.")
 @all_columns
 @as_json
 @calls_service
-def outputs(client: Client, id: str, download: Path | None, remove: bool, wide: bool, json_: bool) -> None:
+def outputs(
+    client: Client, id: str, download: Path | None, overwrite: bool, remove: bool, wide: bool, json_: bool
+) -> None:
     """List, download or remove a job's outputs."""
     if remove and download is not None:
         raise click.UsageError("--download and --remove were given; download first, then remove.")
@@ -366,7 +377,9 @@ def outputs(client: Client, id: str, download: Path | None, remove: bool, wide: 
         empty = f"The outputs of job {id} were removed at {found.removed_at}; its log stays."
     if download is not None and found:
         try:
-            written = client.download(id, download, found)
+            written = client.download(id, download, found, overwrite=overwrite)
+        except FileExistsError as error:
+            fail(f"{error.filename} is there already, and nothing was written; give a new folder, or --overwrite")
         except OSError as error:
             fail(f"{error.filename2 or error.filename or download} cannot be written: {error.strerror}")
         for path in written:

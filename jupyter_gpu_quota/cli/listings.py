@@ -232,7 +232,8 @@ def _list_devices(client: Client, why: bool, gone: bool, wide: bool, json_: bool
     every = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
     found = [each for each in every if gone or json_ or each.gone_at is None or each.holders]
     if len(found) < len(every):
-        print_stderr(f"not listed: {counted(len(every) - len(found), 'device')} that are gone; --gone lists them")
+        left_out = counted(len(every) - len(found), "device that is", "devices that are")
+        print_stderr(f"not listed: {left_out} gone; --gone lists them")
     columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "ALLOCATIONS")
     empty = "No node has reported a device; each is listed here with its allocations and use."
     if is_narrow(wide=wide):

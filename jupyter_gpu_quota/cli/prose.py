@@ -10,6 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import TextIO
 
 import click
 
@@ -17,9 +18,14 @@ COLUMNS = 80
 """Columns of a line in a file or a pipe."""
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream of this process is a terminal; None: it was closed before the start."""
+    return stream is not None and stream.isatty()
+
+
 def terminal_width() -> int | None:
     """The width of the terminal; None for a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def wrapped(text: str, *, indent: int = 0) -> str:
@@ -44,6 +50,12 @@ def _wrapped_line(line: str, indent: int, columns: int) -> str:
 
 def print_prose(text: str) -> None:
     click.echo(wrapped(text))
+
+
+def own_command(*words: str) -> str:
+    """A command of this program in a sentence, for the service of the present call."""
+    url = click.get_current_context().params.get("url")
+    return f"`{shlex.join(['jupyter', 'gpu-quota', *words, *([] if url is None else ['--url', url])])}`"
 
 
 def shell_command(words: Sequence[str], *, indent: int = 0) -> str:

@@ -19,6 +19,7 @@ from ..core.amounts import counted
 from ..wire.jobs import NotifiedEvent
 from .amounts import data_option, parse_cpu, parse_gpu, parse_memory, parse_time_limit
 from .dry_runs import print_dry_run
+from .prose import is_terminal
 from .session import as_json, calls_service, print_stderr
 from .tables import print_json
 from .waiting import wait_for
@@ -155,7 +156,7 @@ def _progress() -> Iterator[OnProgress | None]:
 
     A command of a notebook's cell has a terminal, too, but the cell would keep each state of the line in its output.
     """
-    if not sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ:
+    if not is_terminal(sys.stderr) or "JPY_PARENT_PID" in os.environ:
         yield None
         return
     from rich.console import Console
@@ -198,7 +199,7 @@ def secret_value(name: str) -> str:
         )
     if name in os.environ:
         return os.environ[name]
-    if not sys.stdin.isatty():
+    if not is_terminal(sys.stdin):
         raise click.UsageError(f"--secret {name}: there is no variable {name}, and no terminal for a prompt")
     value: str = click.prompt(f"Value of {name}", hide_input=True, err=True)
     return value

@@ -9,6 +9,7 @@ import click
 
 from ..client import FINAL, Client, Refused, Unreachable, describe, watch
 from ..wire import JobDetail
+from .prose import is_terminal, own_command
 from .session import DONE, FAILED, print_stderr
 from .tables import plain_text
 
@@ -35,7 +36,7 @@ def wait_for(client: Client, job: str) -> int:
 def _print_log(client: Client, view: JobDetail) -> None:
     """Print the last lines of a failed job's log, and the command that prints all of it."""
     rank = view.reason.figures.get("rank", 0) if view.reason else 0
-    of_rank, lines = f" --rank {rank}" if rank else "", list[str]()
+    of_rank, lines = ["--rank", str(rank)] if rank else [], list[str]()
     if view.state == "failed":
         with contextlib.suppress(Refused, Unreachable):  # the exit code is the job's
             lines = client.log_tail(view.id, lines=LAST_LINES, attempt=view.attempt, rank=int(rank))
@@ -46,14 +47,13 @@ def _print_log(client: Client, view: JobDetail) -> None:
         text = plain_text(click.unstyle(shown).expandtabs()) if shown else ""
         short = text if len(text) <= BEGINNING + END else f"{text[:BEGINNING]} ... {text[-END:]}"
         click.echo(f"  {short}", err=True)
-    print_stderr(f"`jupyter gpu-quota logs{of_rank} {view.id}` prints {'all of it' if lines else 'its log'}.")
+    print_stderr(f"{own_command('logs', *of_rank, view.id)} prints {'all of it' if lines else 'its log'}.")
 
 
 def interrupted(job: str) -> int:
     """The exit code after an interrupt, which does not end the job."""
-    print_stderr(
-        f"{job} continues; `jupyter gpu-quota logs -f {job}` follows it, `jupyter gpu-quota cancel {job}` ends it."
-    )
+    follow, cancel = own_command("logs", "-f", job), own_command("cancel", job)
+    print_stderr(f"{job} continues; {follow} follows it, {cancel} ends it.")
     return INTERRUPTED
 
 
@@ -71,7 +71,7 @@ def _state_line(view: JobDetail) -> str:
 
 def _watch_and_print(client: Client, job: str) -> JobDetail:
     """The job at its end; each new line goes to stderr, on a terminal each new state."""
-    if sys.stderr.isatty():
+    if is_terminal(sys.stderr):
         return _watch_on_terminal(client, job)
     shown = ""
     for view in watch(client, job):

@@ -6,6 +6,7 @@ Unreachable, or WrongArgument: a ValueError before anything is sent. A notebook 
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ from .connection import (
 )
 from .job import Job, Jobs, describe, watch
 from .listing import Listing, pages
-from .sending import OnProgress, left_out_notes, mark_outputs, notes_of, output_target, send_folder
+from .sending import OnProgress, is_marked, left_out_notes, mark_outputs, notes_of, output_target, send_folder
 from .streams import FINAL, follow_events, follow_log
 from .trackers import tracker_variables, with_tracker_variables
 
@@ -261,24 +262,24 @@ class Client:
     def clone(self, job: str, **changes: Any) -> Job:
         """Queue the job again. ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
         body = arguments.with_changes(arguments.clone_request(changes), idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._repeat(job, "clone", body))
+        return Job(self, self._repeat(JobView, job, "clone", body))
 
     def dry_clone(self, job: str, **changes: Any) -> DryRunView:
         """Whether such a clone would start now, which jobs it would pause, or why it would wait; nothing is stored."""
         body = arguments.with_changes(arguments.clone_request(changes), dry_run=True)
-        return self._post(DryRunView, f"{_job_path(job)}/actions/clone", body)
+        return self._repeat(DryRunView, job, "clone", body)
 
     def rerun(self, job: str, *, secrets: Mapping[str, str] | None = None) -> Job:
         """Queue the same code, command, environment and data again; ``secrets`` are not kept, and are given again."""
         changes = {} if secrets is None else {"secrets": secrets}
         body = arguments.with_changes(arguments.clone_request(changes), idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._repeat(job, "rerun", body))
+        return Job(self, self._repeat(JobView, job, "rerun", body))
 
-    def _repeat(self, job: str, action: str, body: CloneRequest) -> JobView:
+    def _repeat(self, model: type[WireModel], job: str, action: str, body: CloneRequest) -> WireModel:
         """Send a clone or rerun; again with the secrets of trackers, if the job had no others that are not given."""
         path = f"{_job_path(job)}/actions/{action}"
         try:
-            return self._post(JobView, path, body)
+            return self._post(model, path, body)
         except Refused as refusal:
             if refusal.reason != "had_secrets":
                 raise
@@ -286,7 +287,7 @@ class Client:
             own = {name: value for name, value in tracker_variables(self._environment)[1].items() if name in names}
             if not own or not own.keys() | body.secrets.keys() >= set(names):
                 raise
-            return self._post(JobView, path, arguments.with_changes(body, secrets={**own, **body.secrets}))
+            return self._post(model, path, arguments.with_changes(body, secrets={**own, **body.secrets}))
 
     def _post_action(self, job: str, action: str) -> JobView:
         return self._connection.ask(JobView, Call(method="POST", path=f"{_job_path(job)}/actions/{action}"))
@@ -298,20 +299,23 @@ class Client:
     # --- logs and outputs -------------------------------------------------------------------------------------------
     def logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> str:
         """The log of one attempt as it is now; None means the newest."""
-        offset, parts, of = 0, [], arguments.log_query(attempt, rank)
-        while True:
+        _, newest, end = self._log_tail(job, 1, attempt, rank)  # a job that resumes meanwhile has a newer one
+        of, offset, parts = arguments.log_query(attempt or newest or None, rank), 0, list[bytes]()
+        while offset < end:
             query: Query = {**of, "offset": offset}
             part, headers = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
             following = int(headers.get("X-Next-Offset", offset))
             parts.append(part)
             if not part or following <= offset:
-                return b"".join(parts).decode(errors="replace")
+                break
             offset = following
+        return b"".join(parts).decode(errors="replace")
 
     def log_tail(self, job: str, *, lines: int = 10, attempt: int | None = None, rank: int = 0) -> list[str]:
         """The last lines of the log of one attempt; None means the newest.
 
-        It reads 1 KiB for each line, at least 16 KiB and at most 1 MiB, so it returns fewer lines if they are long.
+        It reads 1 KiB for each line, at least 16 KiB and at most 1 MiB, so it returns fewer lines if they are long; the
+        first is whole, unless it is the only one.
         """
         text, _, _ = self._log_tail(job, lines, attempt, rank)
         return text.removesuffix("\n").split("\n") if text else []
@@ -325,6 +329,8 @@ class Client:
             part, headers = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
             is_whole = len(part) + MAX_CHARACTER_BYTES <= size  # the service drops a cut character at the beginning
             if is_whole or part.count(b"\n") > wanted or size >= most:
+                if not is_whole and b"\n" in part[:-1]:
+                    part = part[part.index(b"\n") + 1 :]  # the first line may have begun before it
                 text = _last_lines(part.decode(errors="replace"), wanted)
                 return text, int(headers.get("X-Attempt", 0)), int(headers.get("X-Next-Offset", 0))
             size *= 4
@@ -360,16 +366,23 @@ class Client:
         """Remove the outputs of a job that has ended, which frees space of its project; its log stays."""
         self._connection.bytes_of(Call(method="DELETE", path=f"{_job_path(job)}/outputs"))
 
-    def download(self, job: str, into: str | Path, files: Sequence[OutputView] | None = None) -> list[Path]:
+    def download(
+        self, job: str, into: str | Path, files: Sequence[OutputView] | None = None, *, overwrite: bool = False
+    ) -> list[Path]:
         """Copy all outputs, or those given, below a folder. One that this creates is not sent with a later job.
 
-        Returns the files; each is written completely or not at all. Raises OSError where that cannot be done.
+        ``overwrite``: also over files of the same names in a folder that no download has created.
+        Returns the files; each is written completely or not at all. Raises OSError where that cannot be done, and
+        FileExistsError before anything is written.
         """
         folder = arguments.checked_path(into, "into")
         wanted = self.outputs(job) if files is None else arguments.checked_files(files)
+        targets = {output_target(folder, each.path): each for each in wanted}
+        if not (overwrite or is_marked(folder)) and (present := next(filter(os.path.lexists, targets), None)):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(present))
         mark_outputs(folder, job)
         path = f"{_job_path(job)}/outputs"
-        return [self._download_file(f"{path}/{quote(each.path)}", output_target(folder, each.path)) for each in wanted]
+        return [self._download_file(f"{path}/{quote(each.path)}", target) for target, each in targets.items()]
 
     def _download_file(self, path: str, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)

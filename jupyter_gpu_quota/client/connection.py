@@ -289,8 +289,9 @@ def service_root(url: str) -> str:
     if re.match(r"[^/]*//[^/]*@", url):  # an address is repeated in messages, a password must not be
         raise Unreachable("The address has a user or a password; give the address alone, and a token beside it.")
     parts = None
-    with contextlib.suppress(ValueError):  # of unclosed brackets, or a port that is not a number
+    with contextlib.suppress(ValueError):  # of unclosed brackets, a port that is no number, or an empty part of a name
         if re.fullmatch(r"[!-~]+", url) and urlsplit(url).port != 0:
+            (urlsplit(url).hostname or "").encode("idna")
             parts = urlsplit(url)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise Unreachable(f"{url[:200]!a} is not an address; write the hub's, such as https://hub.example.org.")

@@ -112,9 +112,9 @@ class Job:
         """The files in its outputs folder; ``truncated``: the folder has more than the service lists."""
         return self._client.outputs(self.id)
 
-    def download(self, into: str | Path) -> list[Path]:
-        """Copy every output below a folder; returns the files written."""
-        return self._client.download(self.id, into)
+    def download(self, into: str | Path, *, overwrite: bool = False) -> list[Path]:
+        """Copy every output below a folder; returns the files written. See :meth:`Client.download`."""
+        return self._client.download(self.id, into, overwrite=overwrite)
 
     def remove_outputs(self) -> None:
         """Remove its outputs when it has ended, which frees space of its project; its log stays."""
@@ -162,10 +162,11 @@ def watch(
     began = seen = clock()
     state = "unseen"
     while state not in FINAL:
-        if timeout_s is not None and clock() - began >= timeout_s:
-            raise TimeoutError(f"job {job} is still {state} after {timeout_s} s")
         if state != "unseen":
-            sleep(every_s)
+            left_s = every_s if timeout_s is None else began + timeout_s - clock()
+            if left_s <= 0:
+                raise TimeoutError(f"job {job} is still {state} after {timeout_s} s")
+            sleep(min(every_s, left_s))
         try:
             view = client.job(job)
         except Unreachable:

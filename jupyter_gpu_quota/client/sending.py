@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from ..bundle import OUTPUTS_MARK, Bundle, BundleRefused, pack
+from ..bundle import OUTPUTS_MARK, Bundle, BundleRefused, pack, pattern_of
 from ..wire.fields import NOTEBOOK_COMMAND
 from .arguments import checked_path
 from .connection import Call, Connection, Refused
@@ -45,6 +45,11 @@ def send_folder(
             on_sent = None if on_progress is None else partial(on_progress, "sent")
             connection.bytes_of(Call(method="PUT", path=path, body=bundle.path, on_sent=on_sent))
         return bundle
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether a download has created the folder."""
+    return (folder / OUTPUTS_MARK).is_file()
 
 
 def mark_outputs(folder: Path, job: str) -> None:
@@ -97,7 +102,7 @@ def left_out_notes(bundle: Bundle) -> tuple[str, ...]:
     named = ", ".join(left_out[:MAX_NAMED_FILES])
     more = f" and {len(left_out) - MAX_NAMED_FILES} more" if len(left_out) > MAX_NAMED_FILES else ""
     note = (
-        f"Not sent, because .gitignore names them: {named}{more}. A line !{left_out[0]} in .gpuquotaignore includes the"
-        " first."
+        f"Not sent, because .gitignore names them: {named}{more}. A line !{pattern_of(left_out[0])} in .gpuquotaignore"
+        " includes the first."
     )
     return (*bundle.skipped, note)

@@ -51,8 +51,8 @@ PATTERNS = {
     r"^[^\x00]*$": "{given} has the character NUL, which no program can be given; leave it out",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "{given} is not a variable name: letters, digits and _, and no digit first",
     r"^[0-9a-f]{64}$": "{given} is not the digest of a bundle, which is 64 of the characters 0-9 and a-f",
-    r"^[A-Za-z0-9]([A-Za-z0-9._ @+-]*[A-Za-z0-9._@+-])?$": "{given} is not a name: letters, digits and . _ @ + - or a"
-    " space within, and a letter or digit first",
+    r"^[A-Za-z0-9]([A-Za-z0-9._ @+-]*[A-Za-z0-9._@+-])?$": "{given} is not a name: the letters A-Z and a-z, digits and"
+    " . _ @ + - or a space within, and a letter or digit first",
     r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$": "{given} is not a list of models: letters, digits and . _ @ + - or a space"
     " within, and commas between several",
     r"^[^\x00-\x1f\x7f]*$": "{given} has a control character; leave it out",

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_gpu_quota.bundle import BundleLimits, BundleRefused, BundleStore, check, pack, unpack
+from jupyter_gpu_quota.bundle import BundleLimits, BundleRefused, BundleStore, check, pack, pattern_of, unpack
 from jupyter_gpu_quota.bundle.ignore import Pattern
 from jupyter_gpu_quota.bundle.limits import MAX_PATH_PARTS
 
@@ -62,6 +62,17 @@ def test_the_same_content_gives_the_same_bytes(project: Path, tmp_path: Path) ->
     os.umask(os.umask(0o077))
     (project / "train.py").chmod(0o600)
     assert pack(project, tmp_path / "second").digest == first.digest
+
+
+@pytest.mark.parametrize("name", ["run[1].csv", "a*b?.csv", "back\\slash", "ends with  ", "plain.csv"])
+def test_the_advised_line_includes_the_file_that_was_left_out(tmp_path: Path, name: str) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / name).write_text("x")
+    (project / ".gitignore").write_text("*\n")
+    assert pack(project, tmp_path / "b").ignored_by_git == (".gitignore", name)
+    (project / ".gpuquotaignore").write_text(f"!{pattern_of(name)}\n")
+    assert name not in pack(project, tmp_path / "b").ignored_by_git
 
 
 def test_a_virtual_environment_of_any_name_is_skipped_with_a_notice(project: Path, tmp_path: Path) -> None:

@@ -314,7 +314,7 @@ def test_a_download_that_cannot_be_written_ends_with_1_and_its_place(
     world.outputs["J1"] = {"model.bin": b"12345"}
     (tmp_path / "file").write_text("")
     (tmp_path / "taken/model.bin").mkdir(parents=True)
-    done = run("outputs", "J1", "--download", str(tmp_path / into))
+    done = run("outputs", "J1", "--download", str(tmp_path / into), "--overwrite")
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"{tmp_path / name} cannot be written: " in done.stderr.replace("\n", " ")
 
@@ -324,6 +324,11 @@ def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None
     world.outputs["J1"] = {"a/model.bin": b"12345"}
     assert "a/model.bin  5" in run("outputs", "J1").stdout
     assert run("outputs", "J1", "--download", str(tmp_path / "o")).stdout == f"{tmp_path}/o/a/model.bin\n"
+    (tmp_path / "o/.gpu-quota-outputs").unlink()
+    refused = run("outputs", "J1", "--download", str(tmp_path / "o"))
+    assert refused.exit_code == 1 and "model.bin is there already, and nothing was written" in " ".join(
+        refused.stderr.split()
+    )
     assert (tmp_path / "o/a/model.bin").read_bytes() == b"12345"
 
 

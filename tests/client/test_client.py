@@ -284,12 +284,44 @@ def test_waiting_ends_in_time(world: World, client: Client) -> None:
         list(watch(client, job.id, timeout_s=3, clock=lambda: float(next(ticks)), sleep=lambda s: None))
 
 
+def test_waiting_for_no_time_looks_once(world: World, client: Client) -> None:
+    job = client.submit("true", dir=None)
+    with pytest.raises(TimeoutError, match="still queued after 0 s"):
+        job.wait(timeout_s=0)
+    world.jobs["J1"] = job_view("J1", state="succeeded")
+    assert job.wait(timeout_s=0).state == "succeeded"
+
+
 # --- logs and outputs ---------------------------------------------------------------------------------------------
 def test_a_log_is_read_to_its_end(world: World, client: Client) -> None:
     world.jobs["J1"] = job_view("J1", attempt=1)
     world.logs["J1", 1] = "step 1 ä\nstep 2 €\n"
     assert client.logs("J1") == "step 1 ä\nstep 2 €\n"
     assert client.logs("J1", attempt=2) == ""
+
+
+def test_a_log_is_read_as_it_is_now_while_it_grows_and_the_job_resumes(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.jobs["J1"] = job_view("J1", attempt=1)
+    world.logs["J1", 1] = "0123456789\n"
+    read = client._connection.bytes_of
+
+    def bytes_of(call: Call) -> object:
+        found = read(call)
+        world.logs["J1", 1] += "another line\n"
+        world.jobs["J1"], world.logs["J1", 2] = job_view("J1", attempt=2), "the second attempt\n"
+        return found
+
+    monkeypatch.setattr(client._connection, "bytes_of", bytes_of)
+    assert client.logs("J1").startswith("0123456789\n") and "second" not in client.logs("J1", attempt=1)
+
+
+def test_the_first_of_the_last_lines_is_whole_if_fewer_are_read(world: World, client: Client) -> None:
+    world.jobs["J1"] = job_view("J1", attempt=1)
+    world.logs["J1", 1] = "".join(f"{number:04}{'x' * 395}\n" for number in range(5_000))
+    lines = client.log_tail("J1", lines=4_000)
+    assert 2_000 < len(lines) < 4_000 and {len(line) for line in lines} == {399}
 
 
 def test_a_log_is_followed_through_every_attempt(world: World, client: Client) -> None:
@@ -339,6 +371,21 @@ def test_outputs_are_downloaded_below_the_folder(world: World, client: Client, t
     assert [path.relative_to(tmp_path).as_posix() for path in written] == ["out/model.bin", "out/a b/ü#?.txt"]
     assert [path.read_bytes() for path in written] == [b"\x00\x01", b"text"]
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [".gpu-quota-outputs", "a b", "model.bin"]
+
+
+def test_a_download_replaces_files_only_in_a_folder_that_a_download_created(
+    world: World, client: Client, tmp_path: Path
+) -> None:
+    world.jobs["J1"] = job_view("J1")
+    world.outputs["J1"] = {"new.txt": b"1", "train.ipynb": b"executed"}
+    (tmp_path / "train.ipynb").write_bytes(b"edited")
+    with pytest.raises(FileExistsError, match=r"train\.ipynb"):
+        client.download("J1", tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"train.ipynb": b"edited"}
+    client.download("J1", tmp_path, overwrite=True)
+    assert (tmp_path / "train.ipynb").read_bytes() == b"executed"
+    for _ in range(2):
+        client.download("J1", tmp_path / "out")
 
 
 def test_an_output_with_the_longest_name_is_downloaded(world: World, client: Client, tmp_path: Path) -> None:

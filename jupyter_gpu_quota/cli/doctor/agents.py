@@ -37,7 +37,8 @@ def agents(client: Client | None, account: str, now: datetime | None = None) -> 
         for rows in silent[:MAX_NODES]:
             yield _silent(client, rows)
         if len(silent) > MAX_NODES:
-            yield warn("agents", f"{len(silent) - MAX_NODES} more nodes are silent", "see GET samples")
+            more = counted(len(silent) - MAX_NODES, "more node is", "more nodes are")
+            yield warn("agents", f"{more} silent", "see GET samples")
     except GPUQuotaError as error:
         yield skip("agents", f"the samples cannot be read: {error.message}")
 
@@ -60,12 +61,13 @@ def _age_s(rows: Sequence[SampleView], now: datetime) -> int | None:
 def _reporting(ages: Mapping[str, int], nodes: int) -> Result:
     if not nodes:
         return skip("agents", "there is no sample of a device yet")
+    all_of_them = counted(nodes, "node reports", "nodes report")
     shown = ", ".join(f"{node} {age} s ago" for node, age in list(ages.items())[:MAX_NODES])
     more = f" and {len(ages) - MAX_NODES} more" if len(ages) > MAX_NODES else ""
     if len(ages) < nodes:
         advice = "the others are listed below"
-        return warn("agents", f"{len(ages)} of {counted(nodes, 'node')} report: {shown or 'none'}{more}", advice)
-    return ok("agents", f"{counted(nodes, 'node')} report: {shown}{more}")
+        return warn("agents", f"{len(ages)} of {all_of_them}: {shown or 'none'}{more}", advice)
+    return ok("agents", f"{all_of_them}: {shown}{more}")
 
 
 def _silent(client: Client, rows: Sequence[SampleView]) -> Result:

@@ -138,7 +138,8 @@ def _weak_devices_text(file: QuotaFile, devices: Sequence[Device], config: GPUQu
     if not short:
         return ""
     needed = f"memory {file.least.memory} and compute {file.least.compute}"
-    return f"but policy.enforcement requires {needed}, and {short} of them have weaker enforcement for a fraction"
+    have = counted(short, "of them has", "of them have")
+    return f"but policy.enforcement requires {needed}, and {have} weaker enforcement for a fraction"
 
 
 # --- systemd ------------------------------------------------------------------------------------------------------

@@ -250,8 +250,9 @@ def fsync(path: Path) -> Result:
     folder = _nearest_folder(path)
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
-            file.write(b"x" * 4096)
             began = time.perf_counter()
+            file.write(b"x" * 4096)
+            file.flush()
             os.fsync(file.fileno())
             took_s = time.perf_counter() - began
     except OSError as error:

@@ -73,7 +73,7 @@ def test_a_silent_node_is_named_with_its_last_sample_and_the_reason(world: Servi
 def test_the_sample_of_an_agent_that_stopped_meanwhile_is_old(world: ServiceWorld) -> None:
     sent(world, "a", age_s=61)
     (summary, silent) = report(world)
-    assert summary == ("warn", "0 of 1 node report: none")
+    assert summary == ("warn", "0 of 1 node reports: none")
     assert silent[1].startswith("a: its last sample is old; its last sample is of")
 
 
