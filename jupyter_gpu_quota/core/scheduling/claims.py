@@ -84,14 +84,19 @@ class Claims:
         preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
         if (queue := queue_of(self.pool, job)) is not None:
             queue.put_back(job)
+        self._reorder_user(preemptor.project, preemptor.user)
 
     def _reorder_users(self, preemption: Preemption) -> None:
         """Reorder the users of the victims in their queues; they may have room under a ceiling again."""
         self.changed[preemption.preemptor.project] = None
         for victim in preemption.victims:
             self.changed[victim.project] = None
-            department = victim.project.parent
-            shared = department is not None and department.user_ceiling != NO_LIMIT
-            for project in self.pool.projects.values() if shared else (victim.project,):
-                if project is victim.project or project.parent is department:
-                    project.queue.reorder(victim.user)
+            self._reorder_user(victim.project, victim.user)
+
+    def _reorder_user(self, owner: QuotaState, user: str) -> None:
+        """Reorder a user whose use of a project fell, in the queues of all projects whose ceilings count it."""
+        department = owner.parent
+        is_shared = department is not None and department.user_ceiling != NO_LIMIT
+        for project in self.pool.projects.values() if is_shared else (owner,):
+            if project is owner or project.parent is department:
+                project.queue.reorder(user)

@@ -270,6 +270,14 @@ PREEMPTION_MUTANTS = (
         edit("preemption/accounting.py:subtract_use", "not victim.reserved", "True"),
     ),
     mutant(
+        "a claim that ends gives no room under a ceiling for each user",
+        edit(
+            "scheduling/claims.py:Claims.return_to_queue",
+            "self._reorder_user(preemptor.project, preemptor.user)",
+            "None",
+        ),
+    ),
+    mutant(
         "the reservation that moved still keeps a claim from devices",
         edit(
             "preemption/minimize.py:_still_kept_from",
