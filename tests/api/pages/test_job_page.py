@@ -201,7 +201,9 @@ def test_outputs_of_an_ended_job_are_removed_after_a_question(world: ServiceWorl
     (row,) = [row for row in world.store.audit()[0] if row.kind == "job.remove_outputs"]
     assert row.subject == job
     (outputs / "model.bin").unlink()  # as the controller does
+    said(page, "The outputs are removed.")
     seen(page, "None: the job left no files, or they were removed.", "#outputs-section")
+    gets_focus(page, "outputs-title")
     page.context.close()
     page = open_page(world, chromium, f"jobs/{job}", "olga")
     assert page.locator("#jgq-remove-outputs").count() == 0, "another member may not"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.api.pages.browser import FITS, WITHIN_MS, has_value, open_page, said, seen
+from tests.api.pages.browser import FITS, WITHIN_MS, gets_focus, has_value, open_page, said, seen
 from tests.api.world import QUOTA, service_world
 from tests.patience import until
 
@@ -52,7 +52,7 @@ def test_the_applied_file_stays_in_the_editor_and_so_does_what_is_typed_next(tmp
         text = page.locator("#quota-text")
         text.fill(text.input_value().replace("training: 2", "training: 1", 1))
         page.locator("#quota-preview").click()
-        page.locator("#quota-apply:enabled").wait_for(timeout=WITHIN_MS)
+        page.locator("#quota-apply:not([aria-disabled])").wait_for(timeout=WITHIN_MS)
         page.route(
             "**/api/v1/quota",
             lambda route: held.append(route) if route.request.method == "GET" else route.continue_(),
@@ -146,4 +146,19 @@ def test_a_lead_reads_the_file_and_an_edit_survives_another_revision(tmp_path: P
         page.locator("#quota-preview").click()
         page.get_by_role("heading", name="Based on another revision").wait_for(timeout=WITHIN_MS)
         assert page.locator("#quota-apply").is_disabled()
+        page.get_by_role("button", name="Load revision 2").click()
+        said(page, "Revision 2 is loaded. Your edit of revision 1 is kept below it.")
+        gets_focus(page, "quota-text")
+        has_value(page, "#quota-text", re.compile("notebook: 0.25"))
+        assert page.locator("#quota-kept-1 textarea").input_value() == mine
+        text.fill(text.input_value().replace("training: 2", "training: 1", 1))
+        page.locator("#quota-preview").click()
+        page.locator("#quota-apply:not([aria-disabled])").wait_for(timeout=WITHIN_MS)
+        page.locator("#quota-apply").click()
+        seen(page, "Revision 3 is in force.", ".lead")
+        assert "notebook: 0.25" in text.input_value() and "training: 1" in text.input_value()
+        questions = list[str]()
+        page.on("dialog", lambda dialog: (questions.append(dialog.type), dialog.accept()))
+        page.reload()
+        assert questions == ["beforeunload"], "the kept edit would be lost"
         page.context.close()

@@ -3,7 +3,7 @@
 import { changeableOf, type Change, type Job } from '@jupyter-gpu-quota/api';
 
 import { ActionButton } from './ActionButton';
-import { useAction, useGpuState, usePanelContext } from './context';
+import { useAction, useGpuState, usePanelContext, type Translations } from './context';
 import { ErrorText } from './ErrorText';
 import { changeJob } from './job/outcomes';
 
@@ -33,7 +33,7 @@ export function BulkActions({ chosen, onDone, after }: BulkActionsProps): JSX.El
       const reasons = [...new Set(failed)].join(' ');
       throw new Error(trans._n('%1 job was not changed: %2', '%1 jobs were not changed: %2', failed.length, reasons));
     }
-    say?.(trans._n('%1 job: %2 requested.', '%1 jobs: %2 requested.', jobs.length, trans.__(verb)));
+    say?.(requestedText(verb, jobs.length, trans));
     onDone();
   };
   return (
@@ -61,4 +61,13 @@ export function BulkActions({ chosen, onDone, after }: BulkActionsProps): JSX.El
       <ErrorText error={error} />
     </div>
   );
+}
+
+function requestedText(verb: Change, count: number, trans: Translations): string {
+  const texts: Record<Change, string> = {
+    hold: trans._n('%1 job: hold requested.', '%1 jobs: hold requested.', count),
+    release: trans._n('%1 job: release requested.', '%1 jobs: release requested.', count),
+    cancel: trans._n('%1 job: cancel requested.', '%1 jobs: cancel requested.', count),
+  };
+  return texts[verb];
 }

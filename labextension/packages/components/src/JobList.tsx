@@ -9,6 +9,7 @@ import { age, duration, gpus } from './amounts';
 import { BulkActions } from './BulkActions';
 import { useGpuState, useClock, usePanelContext, useTrans, type Translations } from './context';
 import { DataTable } from './DataTable';
+import { stateText } from './job/states';
 import { Sparkline, shownMetric } from './Sparkline';
 
 /** States whose reason is shown in the list. */
@@ -145,7 +146,7 @@ function JobCell({ job }: { job: Job }): JSX.Element {
     <div className="jgq-job-cell">
       <button className="jgq-job-open" onClick={() => openJob(job.id)}>
         <span className="jgq-job-name">{job.name}</span>
-        <span className={`jgq-state jgq-state-${job.state}`}>{trans.__(job.state)}</span>
+        <span className={`jgq-state jgq-state-${job.state}`}>{stateText(job.state, trans)}</span>
         <span className="jgq-quiet jgq-job-more">
           {gpus(job.gpu_milli * (job.held_ranks ?? job.ranks))} GPU · {job.project} · {timeOf(job, now)}
           {done !== null && ` · ${done} %`}

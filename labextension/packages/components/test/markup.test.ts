@@ -57,7 +57,7 @@ test('the text beside the countdown is that of the service, which knows whether 
 test.each([
   ['Keep my GPU', WARNED, createElement(ShareCard)],
   ['Cancel the kernel start', WARNED, createElement(ShareCard)],
-  ['Remove outputs', ADMIN, createElement(RemoveOutputs, { job: ENDED, again: () => undefined })],
+  ['Remove outputs', ADMIN, createElement(RemoveOutputs, { job: ENDED, left: 1, again: () => undefined, after: () => null })],
   ['Try again', ADMIN, createElement(Attempt, { job: ENDED })],
   ['Submit', ADMIN, createElement(SubmitForm, { drafts: new DraftStore('draft', { getItem: () => null } as unknown as Storage) })],
 ])('the button "%s" keeps the focus while it does nothing', (words, state, shown) => {

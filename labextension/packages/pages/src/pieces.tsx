@@ -22,13 +22,25 @@ export function StateTag({ state }: { state: string }): JSX.Element {
   );
 }
 
-export const Quiet = ({ children, title }: { children: ReactNode; title?: string }): JSX.Element => (
-  <span className="muted" title={title}>
-    {children}
-  </span>
-);
+export const Quiet = ({ children }: { children: ReactNode }): JSX.Element => <span className="muted">{children}</span>;
 
-export const Under = ({ children }: { children: ReactNode }): JSX.Element => <span className="under">{children}</span>;
+export const Under = ({ children }: { children: ReactNode }): JSX.Element => <div className="under">{children}</div>;
+
+interface ExplainedProps {
+  why: string | null | undefined;
+  children: ReactNode;
+}
+
+/** Words whose explanation unfolds below them: only a mouse would find a tooltip. */
+export const Explained = ({ why, children }: ExplainedProps): JSX.Element =>
+  why ? (
+    <details className="explained">
+      <summary>{children}</summary>
+      {why}
+    </details>
+  ) : (
+    <Quiet>{children}</Quiet>
+  );
 
 export const Simulated = (): JSX.Element => <span className="tag">simulated</span>;
 
@@ -56,7 +68,7 @@ export function Utilised({ of }: { of: Used }): JSX.Element {
   if (of.utilised_milli != null) {
     return <>{gpus(of.utilised_milli)}</>;
   }
-  return of.utilised_unknown ? <Quiet title={of.utilised_unknown}>unknown</Quiet> : <Quiet>–</Quiet>;
+  return of.utilised_unknown ? <Explained why={of.utilised_unknown}>unknown</Explained> : <Quiet>–</Quiet>;
 }
 
 interface Enforced {
@@ -65,9 +77,11 @@ interface Enforced {
 
 export function Enforcement({ of }: { of: Enforced }): JSX.Element | null {
   const found = of.enforcement;
-  return found ? (
-    <span title={`memory ${found.memory}, compute ${found.compute}${found.why ? ` (${found.why})` : ''}`}>memory {found.memory}</span>
-  ) : null;
+  if (!found) {
+    return null;
+  }
+  const text = `memory ${found.memory}, compute ${found.compute}`;
+  return found.why ? <Explained why={found.why}>{text}</Explained> : <>{text}</>;
 }
 
 const COLOURS = 8;

@@ -11,6 +11,7 @@ import { ProvenanceDetails } from './Provenance';
 import { JobActions } from './JobActions';
 import { LogView } from './LogView';
 import { MetricCharts } from './MetricCharts';
+import { stateText } from './states';
 import { Start } from '../Start';
 
 export function JobPanel({ id, onBack }: { id: string; onBack(): void }): JSX.Element {
@@ -30,8 +31,8 @@ function JobBody({ job }: { job: Job }): JSX.Element {
   const { model, trans } = usePanelContext();
   return (
     <>
-      <h3 className="jgq-job-title">
-        {job.name} <span className={`jgq-state jgq-state-${job.state}`}>{trans.__(job.state)}</span>
+      <h3 className="jgq-job-title" id="jgq-job-title" tabIndex={-1}>
+        {job.name} <span className={`jgq-state jgq-state-${job.state}`}>{stateText(job.state, trans)}</span>
       </h3>
       <StateReason job={job} />
       {model.notes.get(job.id)?.map(note => (

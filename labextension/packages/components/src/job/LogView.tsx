@@ -5,12 +5,11 @@ import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'rea
 import { EMPTY_LOG, followLog, RUNNING, type LogState } from '@jupyter-gpu-quota/api';
 
 import { usePanelContext, useTrans } from '../context';
+import { logText, stateText } from './states';
 import { TerminalBlocks } from './terminal';
 
 const NEAR_END_PX = 40;
 const DRAW_EVERY_MS = 200;
-/** The states of the log itself; any other status is the state of its job. */
-const OF_A_LOG: ReadonlySet<string> = new Set(['connecting', 'live', 'lost', 'refused']);
 
 export interface LogViewProps {
   id: string;
@@ -46,11 +45,12 @@ export function LogView({ id, state, rank = 0, attempt = 0, whereCut }: LogViewP
     };
   }, [model, id, rank, attempt]);
   const shown = RUNNING.has(state) || log.status !== 'live' ? log.status : state;
+  const reading = logText(shown, trans);
   return (
     <>
       <p className="jgq-quiet" role="status">
-        {OF_A_LOG.has(shown) ? `${trans.__('Log')}: ${trans.__(shown)}` : trans.__('Log (job %1)', trans.__(shown))}
-        {log.blocks.length === 0 && !OF_A_LOG.has(shown) && ` · ${trans.__('empty')}`}
+        {reading ?? trans.__('Log (job %1)', stateText(shown, trans))}
+        {log.blocks.length === 0 && reading === null && ` · ${trans.__('empty')}`}
         {log.cut && ` · ${trans.__('the beginning is not shown')}`}
         {log.cut && whereCut && `; ${whereCut}`}
       </p>

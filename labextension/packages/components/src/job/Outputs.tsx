@@ -37,20 +37,18 @@ export function useOutputs(job: Job): { found: FoundOutputs | null; error: strin
   return { found, error, again };
 }
 
-export function Outputs({ job }: { job: Job }): JSX.Element | null {
+export function Outputs({ job }: { job: Job }): JSX.Element {
   const { download } = usePanelContext();
   const trans = useTrans();
   const { found, error, again } = useOutputs(job);
-  if (error === '' && (found === null || found.files.length === 0)) {
-    return null;
-  }
+  const files = found?.files ?? [];
   return (
     <>
-      <h4>{trans.__('Outputs')}</h4>
+      {(error !== '' || files.length > 0) && <h4>{trans.__('Outputs')}</h4>}
       <OutputsError error={error} again={again} />
-      {found && found.files.length > 0 && (
+      {files.length > 0 && (
         <ul className="jgq-outputs">
-          {found.files.map(file => (
+          {files.map(file => (
             <li key={file.path}>
               <button className="jgq-link" onClick={() => download(job.id, file.path)}>
                 {file.path}
@@ -60,9 +58,9 @@ export function Outputs({ job }: { job: Job }): JSX.Element | null {
           ))}
         </ul>
       )}
-      {found && found.files.length > 0 && <RemoveOutputs job={job} again={again} />}
-      {found && found.total > found.files.length && (
-        <p className="jgq-quiet">{trans.__('Showing the first %1 of %2 files.', found.files.length, found.total)}</p>
+      <RemoveOutputs job={job} left={files.length} again={again} after={() => document.getElementById('jgq-job-title')} />
+      {found && found.total > files.length && (
+        <p className="jgq-quiet">{trans.__('Showing the first %1 of %2 files.', files.length, found.total)}</p>
       )}
     </>
   );

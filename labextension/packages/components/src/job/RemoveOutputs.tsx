@@ -10,8 +10,18 @@ import { ErrorText } from '../ErrorText';
 
 const READ_AGAIN_MS = 1_000;
 
-export function RemoveOutputs({ job, again }: { job: Job; again(): void }): JSX.Element | null {
-  const { model, trans, confirm } = usePanelContext();
+export interface RemoveOutputsProps {
+  job: Job;
+  /** How many are left. */
+  left: number;
+  /** Read them again. */
+  again(): void;
+  /** The element that gets the focus when they are gone. */
+  after(): HTMLElement | null;
+}
+
+export function RemoveOutputs({ job, left, again, after }: RemoveOutputsProps): JSX.Element | null {
+  const { model, trans, confirm, say } = usePanelContext();
   const { me } = useGpuState();
   const { busy, error, run } = useAction();
   const [removing, setRemoving] = useState(false);
@@ -19,7 +29,13 @@ export function RemoveOutputs({ job, again }: { job: Job; again(): void }): JSX.
     const timer = removing ? setInterval(() => document.hidden || again(), READ_AGAIN_MS) : undefined;
     return () => clearInterval(timer);
   }, [removing, again]);
-  if (!ENDED.has(job.state) || !mayChange(me, job)) {
+  useEffect(() => {
+    if (removing && left === 0) {
+      setRemoving(false);
+      say?.(trans.__('The outputs are removed.'));
+    }
+  }, [removing, left, say, trans]);
+  if (left === 0 || !ENDED.has(job.state) || !mayChange(me, job)) {
     return null;
   }
   const remove = async (): Promise<void> => {
@@ -30,7 +46,7 @@ export function RemoveOutputs({ job, again }: { job: Job; again(): void }): JSX.
   };
   return (
     <div className="jgq-row">
-      <ActionButton id="jgq-remove-outputs" className="jgq-danger" busy={busy || removing} onClick={() => void run(remove)}>
+      <ActionButton id="jgq-remove-outputs" className="jgq-danger" busy={busy || removing} after={after} onClick={() => void run(remove)}>
         {removing ? trans.__('Removing…') : trans.__('Remove outputs')}
       </ActionButton>
       <ErrorText error={error} />

@@ -2,7 +2,8 @@
 
 import type { Change, Job } from '@jupyter-gpu-quota/api';
 
-import type { PanelContext } from '../context';
+import type { PanelContext, Translations } from '../context';
+import { stateText } from './states';
 
 const REQUESTED: Record<Change, string> = { hold: 'held', cancel: 'cancelled', release: '' };
 const PASSING: ReadonlySet<string> = new Set(['queued', 'starting', 'running', 'pausing', 'paused']);
@@ -17,14 +18,14 @@ export async function changeJob({ model, say, trans }: PanelContext, job: Job, c
   if (say === undefined) {
     return;
   }
-  const reached = (now: Job): void =>
-    say(['succeeded', 'failed'].includes(now.state) ? trans.__('%1 %2.', now.name, trans.__(now.state)) : trans.__('%1 is %2.', now.name, trans.__(now.state)));
+  const reached = (now: Job): void => say(reachedText(now, trans));
   if (change === 'release') {
-    say(trans.__('%1 is released: it is %2.', changed.name, trans.__(changed.state)));
+    say(trans.__('%1 is released: it is %2.', changed.name, stateText(changed.state, trans)));
   } else if (changed.state === REQUESTED[change]) {
     reached(changed);
   } else {
-    say(trans.__('%1 saves and stops; then it is %2.', changed.name, trans.__(REQUESTED[change])));
+    const held = trans.__('%1 saves and stops; then it is held.', changed.name);
+    say(change === 'hold' ? held : trans.__('%1 saves and stops; then it is cancelled.', changed.name));
     const unsubscribe = model.subscribeToChanges(changes => {
       const now = changes?.jobs.find(one => one.id === job.id);
       if (now && !PASSING.has(now.state)) {
@@ -37,4 +38,15 @@ export async function changeJob({ model, say, trans }: PanelContext, job: Job, c
       observed.delete(job.id);
     });
   }
+}
+
+/** Where a job is that has stopped. */
+function reachedText({ name, state }: Job, trans: Translations): string {
+  const texts: Record<string, string> = {
+    held: trans.__('%1 is held.', name),
+    cancelled: trans.__('%1 is cancelled.', name),
+    succeeded: trans.__('%1 succeeded.', name),
+    failed: trans.__('%1 failed.', name),
+  };
+  return texts[state] ?? trans.__('%1 is %2.', name, stateText(state, trans));
 }

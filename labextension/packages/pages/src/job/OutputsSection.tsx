@@ -35,7 +35,7 @@ export function OutputsSection({ job, frame }: { job: JobDetail; frame: Frame })
   const cut = truncated || files.length < total ? `: the first ${files.length} of ${more}${total.toLocaleString('en')}` : '';
   return (
     <section aria-labelledby="outputs-title" id="outputs-section">
-      <h2 id="outputs-title">Outputs</h2>
+      <h2 id="outputs-title" tabIndex={-1}>Outputs</h2>
       <OutputsError error={error} again={again} />
       {files.length > 0 ? (
         <>
@@ -52,7 +52,6 @@ export function OutputsSection({ job, frame }: { job: JobDetail; frame: Frame })
             )}
             .
           </p>
-          <RemoveOutputs job={job} again={again} />
         </>
       ) : found === null ? (
         error === '' && <p className="muted">Loading…</p>
@@ -63,6 +62,7 @@ export function OutputsSection({ job, frame }: { job: JobDetail; frame: Frame })
           None yet. Files that the job writes to the folder <code>$GPU_QUOTA_OUTPUT_DIR</code> are kept and listed here.
         </p>
       )}
+      <RemoveOutputs job={job} left={files.length} again={again} after={() => document.getElementById('outputs-title')} />
     </section>
   );
 }

@@ -6,7 +6,7 @@ import type { Device, Holder } from '@jupyter-gpu-quota/api';
 import { gpus } from '@jupyter-gpu-quota/components';
 
 import { DeviceHistory } from './DeviceHistory';
-import { Enforcement, Meter, Quiet, Swatch, Under, useColours, Utilised } from '../pieces';
+import { Enforcement, Explained, Meter, Quiet, Swatch, Under, useColours, Utilised } from '../pieces';
 
 const BAR = 1000;
 const GAP = 6;
@@ -58,10 +58,10 @@ export const DeviceTile = memo(function DeviceTile({ device, prefix }: { device:
         {device.foreign_milli > 0 && (
           <li>
             <Swatch project={null} />
-            <span className="muted">
+            <div className="muted">
               foreign process
               {device.foreign_why && <Under>{device.foreign_why}</Under>}
-            </span>
+            </div>
             <b>{gpus(device.foreign_milli)}</b>
           </li>
         )}
@@ -72,7 +72,7 @@ export const DeviceTile = memo(function DeviceTile({ device, prefix }: { device:
 
 function Facts({ device }: { device: Device }): JSX.Element {
   return (
-    <p className="tile-facts">
+    <div className="tile-facts">
       {device.health !== 'healthy' && (
         <>
           <span className="state s-failed">{device.health}</span> {device.trouble} ·{' '}
@@ -82,11 +82,11 @@ function Facts({ device }: { device: Device }): JSX.Element {
       {device.upkeep !== 'none' && <span className="s-held">, node {device.upkeep}: no work starts here</span>}
       {device.gone_at && <span className="s-failed">, gone</span>} ·{' '}
       {device.utilisation_percent === null ? (
-        <span title={device.utilisation_unknown ?? ''}>use unknown</span>
+        <Explained why={device.utilisation_unknown}>use unknown</Explained>
       ) : (
         `${device.utilisation_percent} % in use when last read`
       )}
-    </p>
+    </div>
   );
 }
 
@@ -95,7 +95,9 @@ function HolderItem({ holder, device, prefix }: { holder: Holder; device: Device
     return (
       <li>
         <Swatch project={null} />
-        <Quiet title="Work of a project that you are not a member of is not named.">another project</Quiet>
+        <div>
+          <Explained why="Work of a project that you are not a member of is not named.">another project</Explained>
+        </div>
         <b>{gpus(holder.gpu_milli)}</b>
       </li>
     );
@@ -103,7 +105,7 @@ function HolderItem({ holder, device, prefix }: { holder: Holder; device: Device
   return (
     <li>
       <Swatch project={holder.project} />
-      <span>
+      <div>
         {holder.kind === 'job' ? <a href={`${prefix}jobs/${holder.workload}`}>{holder.name ?? holder.workload}</a> : 'notebook'} of {holder.user} ·{' '}
         {holder.project}
         {holder.kind === 'job' && holder.state !== 'running' && ` · ${holder.state}`}
@@ -116,7 +118,7 @@ function HolderItem({ holder, device, prefix }: { holder: Holder; device: Device
             </>
           )}
         </Under>
-      </span>
+      </div>
       <b>{gpus(holder.gpu_milli)}</b>
     </li>
   );

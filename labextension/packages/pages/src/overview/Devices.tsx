@@ -140,7 +140,7 @@ function PoolHead({ pool }: { pool: Pool }): JSX.Element {
   return (
     <div className="pool-head" id={`pool-${pool.name}`}>
       <h3>{pool.name}</h3> {pool.simulated && <Simulated />}
-      <p>
+      <div>
         {plural(pool.devices, 'device', 'devices')} · <b>{gpus(pool.free_milli)}</b> of {gpus(pool.capacity_milli)} GPU free ·{' '}
         {pool.utilised_milli == null ? (
           <>
@@ -150,7 +150,7 @@ function PoolHead({ pool }: { pool: Pool }): JSX.Element {
           <>{gpus(pool.utilised_milli)} GPU in use when last read</>
         )}
         {pool.waiting_jobs ? ` · ${plural(pool.waiting_jobs, 'job waits', 'jobs wait')}` : ''}
-      </p>
+      </div>
     </div>
   );
 }

@@ -6,7 +6,7 @@ import { useMemo, useRef } from 'react';
 import { mayChange, type Job, type Notebook } from '@jupyter-gpu-quota/api';
 import { ActionButton, DataTable, ErrorText, gpus, useAction, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
-import { Enforcement, Quiet, StateTag, Swatch, Utilised, When } from '../pieces';
+import { Enforcement, Quiet, StateTag, Swatch, Under, Utilised, When } from '../pieces';
 
 interface NotebooksProps {
   notebooks: readonly Notebook[];
@@ -110,12 +110,12 @@ function State({ notebook }: { notebook: Notebook }): JSX.Element {
     <>
       <StateTag state={notebook.ended_at ? 'stopped' : shownState(notebook)} />
       {isExplained ? (
-        <span className="under">{reason.message}</span>
+        <Under>{reason.message}</Under>
       ) : (
         !notebook.simulated && (
-          <span className="under">
+          <Under>
             <Enforcement of={notebook} />
-          </span>
+          </Under>
         )
       )}
       {notebook.warning && <b className="s-failed">{notebook.warning}</b>}
@@ -134,7 +134,7 @@ function Activity({ notebook }: { notebook: Notebook }): JSX.Element {
   return (
     <>
       {notebook.activity}
-      {idle && <span className="under">{idle.message}</span>}
+      {idle && <Under>{idle.message}</Under>}
       {isWarned && mayChange(me, { user, project } as Job) && <Keep notebook={notebook} />}
     </>
   );

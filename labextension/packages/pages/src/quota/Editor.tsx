@@ -1,17 +1,18 @@
 /** The editor of an admin: preview an edit, then apply exactly that edit. */
 
-import { useState } from 'react';
+import { useEffect, useState } from 'react';
 
 import type { QuotaEdit, Revision } from '@jupyter-gpu-quota/api';
-import { ErrorText, useAction, usePanelContext } from '@jupyter-gpu-quota/components';
+import { ActionButton, ErrorText, useAction, usePanelContext } from '@jupyter-gpu-quota/components';
 
-import { partsOf, whyNot, type Accepted, type Previewed } from './edit';
+import { keptEdit, otherRevision, partsOf, whyNot, type Accepted, type KeptEdit, type Previewed } from './edit';
 
 interface EditorProps {
   current: Revision | null;
   accepted: Accepted;
   onAccept(accepted: Accepted): void;
-  onApplied(): Promise<void>;
+  /** Read again which revision is in force. */
+  reread(): Promise<void>;
 }
 
 const ACCEPTANCES: readonly (readonly [keyof Accepted, string])[] = [
@@ -20,7 +21,7 @@ const ACCEPTANCES: readonly (readonly [keyof Accepted, string])[] = [
   ['stops', 'Stop work whose enforcement is weaker than required'],
 ];
 
-export function Editor({ current, accepted, onAccept, onApplied }: EditorProps): JSX.Element {
+export function Editor({ current, accepted, onAccept, reread }: EditorProps): JSX.Element {
   const { model, say } = usePanelContext();
   const { service } = model.transport;
   const { busy, error, run } = useAction();
@@ -30,6 +31,8 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
   const [text, setText] = useState(base.text);
   const [comment, setComment] = useState('');
   const [previewed, setPreviewed] = useState<Previewed | null>(null);
+  const [kept, setKept] = useState<readonly KeptEdit[]>([]);
+  useLeaveQuestion(text !== base.text || kept.length > 0);
   const show = (text: string, revision: number): void => {
     setBase({ text, revision });
     setText(text);
@@ -38,6 +41,12 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
   if (current && current.revision > base.revision && text === base.text) {
     show(current.text, current.revision);
   }
+  const other = text === base.text || isApplying ? null : otherRevision(current, base.revision, previewed);
+  const load = (newer: Revision): void => {
+    setKept([keptEdit(base, text), ...kept]);
+    show(newer.text, newer.revision);
+    say?.(`Revision ${newer.revision} is loaded. Your edit of revision ${base.revision} is kept below it.`);
+  };
   const edit = (): QuotaEdit => ({
     text,
     comment,
@@ -46,23 +55,32 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
     accept_stops: accepted.stops,
   });
   const preview = async (): Promise<void> => {
-    setPreviewed(
-      await service.previewQuota(edit(), base.revision).then(
-        found => ({ text, found }),
-        (failure: Error) => ({ text, fault: failure.message }),
-      ),
+    const answer = await service.previewQuota(edit(), base.revision).then(
+      (found): Previewed => ({ text, found }),
+      (failure: Error): Previewed => ({ text, fault: failure.message }),
     );
+    setPreviewed(answer);
+    if ('found' in answer && answer.found.stale) {
+      await reread();
+    }
   };
   const apply = async (): Promise<void> => {
     setApplying(true);
-    const applied = await service.applyQuota(edit(), base.revision).finally(() => setApplying(false));
+    const applied = await service
+      .applyQuota(edit(), base.revision)
+      .catch(async (failure: Error) => {
+        await reread(); // Another revision may be in force.
+        throw failure;
+      })
+      .finally(() => setApplying(false));
     say?.([`Revision ${applied.revision} is in force.`, ...(applied.warnings ?? [])].join(' '));
     show(applied.text, applied.revision);
     setComment('');
     onAccept({ overcommit: false, removal: false, stops: false });
-    await onApplied();
+    await reread();
   };
-  const reason = whyNot(text, previewed, accepted);
+  const reason = whyNot(text, previewed, accepted, other !== null);
+  const mayApply = reason === '' && !busy;
   return (
     <>
       <form
@@ -86,6 +104,9 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
         <p className="muted" id="quota-help">
           Preview shows the arithmetic and the affected work, from the scheduler&apos;s own decision. Nothing changes before Apply.
         </p>
+        {kept.map((one, at) => (
+          <Kept key={kept.length - at} edit={one} onDiscard={() => setKept(kept.filter(each => each !== one))} />
+        ))}
         <label htmlFor="quota-comment">Comment</label>
         <input id="quota-comment" maxLength={1000} autoComplete="off" readOnly={isApplying} value={comment} onChange={event => setComment(event.target.value)} />
         {ACCEPTANCES.map(([name, label]) => (
@@ -105,9 +126,24 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
           <button type="submit" id="quota-preview" aria-disabled={busy || undefined}>
             Preview
           </button>{' '}
-          <button type="button" className="primary" id="quota-apply" aria-describedby="quota-why" disabled={reason !== '' || busy} onClick={() => void run(apply)}>
+          {/* A disabled button would lose the focus. */}
+          <button
+            type="button"
+            className="primary"
+            id="quota-apply"
+            aria-describedby="quota-why"
+            aria-disabled={!mayApply || undefined}
+            onClick={() => mayApply && void run(apply)}
+          >
             Apply
           </button>{' '}
+          {other && (
+            <>
+              <ActionButton id="quota-load" busy={busy} after={editor} onClick={() => load(other)}>
+                Load revision {other.revision}
+              </ActionButton>{' '}
+            </>
+          )}
           <span className="muted" id="quota-why" role="status">
             {reason}
           </span>
@@ -118,6 +154,42 @@ export function Editor({ current, accepted, onAccept, onApplied }: EditorProps):
         {previewed && <Preview of={previewed} />}
       </section>
     </>
+  );
+}
+
+/** The field of the file, which gets the focus when a button is removed. */
+function editor(): HTMLElement | null {
+  return document.getElementById('quota-text');
+}
+
+/** The browser asks before the page is left, while something in it is not applied. */
+function useLeaveQuestion(isEdited: boolean): void {
+  useEffect(() => {
+    const ask = (event: Event): void => event.preventDefault();
+    if (isEdited) {
+      window.addEventListener('beforeunload', ask);
+    }
+    return () => window.removeEventListener('beforeunload', ask);
+  }, [isEdited]);
+}
+
+/** An edit of an earlier revision, from which its author copies what is still wanted. */
+function Kept({ edit: { revision, text, lines }, onDiscard }: { edit: KeptEdit; onDiscard(): void }): JSX.Element {
+  const [first, last] = lines;
+  const where = first === last ? `line ${first}` : `lines ${first} to ${last}`;
+  return (
+    <details id={`quota-kept-${revision}`} open>
+      <summary>
+        Your edit of revision {revision}, in {where}
+      </summary>
+      <textarea rows={12} readOnly spellCheck={false} aria-label={`Your edit of revision ${revision}`} value={text} />
+      <p>
+        <ActionButton busy={false} after={editor} onClick={onDiscard}>
+          Discard<span className="unseen"> your edit of revision {revision}</span>
+        </ActionButton>{' '}
+        <span className="muted">Copy what you still want into the file above.</span>
+      </p>
+    </details>
   );
 }
 

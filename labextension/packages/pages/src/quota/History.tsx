@@ -3,14 +3,18 @@
 import type { ColumnDef } from '@tanstack/react-table';
 import { useMemo } from 'react';
 
-import type { Revision } from '@jupyter-gpu-quota/api';
+import type { Page, Revision } from '@jupyter-gpu-quota/api';
 import { ActionButton, DataTable, ErrorText, useAction, usePanelContext } from '@jupyter-gpu-quota/components';
 
 import { When } from '../pieces';
 import type { Accepted } from './edit';
 
+/** So many the command line lists. */
+const LISTED = 1_000;
+
 interface HistoryProps {
-  history: readonly Revision[];
+  /** The newest ones. */
+  history: Page<Revision>;
   current: number;
   mayApply: boolean;
   accepted: Accepted;
@@ -71,11 +75,18 @@ export function History({ history, current, mayApply, accepted, onReverted }: Hi
   return (
     <>
       <ErrorText error={error} />
+      {history.items.length < history.total && (
+        <p className="muted" id="history-cut">
+          The newest {history.items.length} of {history.total.toLocaleString('en')}; <code>jupyter gpu-quota quota history</code> lists{' '}
+          {history.total > LISTED ? `the newest ${LISTED.toLocaleString('en')}` : 'all'}.
+        </p>
+      )}
       <DataTable
         id="history-list"
         className="audit"
         caption="Revisions, newest first"
-        items={history}
+        items={history.items}
+        total={history.total}
         columns={columns}
         keyOf={one => String(one.revision)}
         rowIdOf={one => `revision-${one.revision}`}

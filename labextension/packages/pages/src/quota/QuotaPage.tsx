@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useState } from 'react';
 
-import { mayApplyQuota, ServiceError, type Revision } from '@jupyter-gpu-quota/api';
+import { mayApplyQuota, ServiceError, type Page, type Revision } from '@jupyter-gpu-quota/api';
 import { ErrorText, useGpuState, usePanelContext } from '@jupyter-gpu-quota/components';
 
 import { When } from '../pieces';
@@ -14,7 +14,7 @@ const REREAD_EVERY_MS = 15_000;
 
 interface Quota {
   readonly current: Revision | null;
-  readonly history: readonly Revision[];
+  readonly history: Page<Revision>;
 }
 
 export function QuotaPage(): JSX.Element {
@@ -46,7 +46,7 @@ export function QuotaPage(): JSX.Element {
         </section>
       )}
       {mayApply ? (
-        <Editor current={current} accepted={accepted} onAccept={setAccepted} onApplied={reread} />
+        <Editor current={current} accepted={accepted} onAccept={setAccepted} reread={reread} />
       ) : (
         current && (
           <pre className="file" tabIndex={0} role="region" aria-label="The quota file in force">
@@ -71,7 +71,7 @@ function useQuota(): { quota: Quota | null; error: string; reread: () => Promise
     const { service } = model.transport;
     try {
       const [current, history] = await Promise.all([service.quota().catch(noneOf), service.revisions()]);
-      setQuota({ current, history: history.items });
+      setQuota({ current, history });
       setError('');
     } catch (failure) {
       setError((failure as Error).message);

@@ -1,6 +1,6 @@
 /** An edit of the quota file: whether it may be applied, after which preview. */
 
-import type { Preview } from '@jupyter-gpu-quota/api';
+import type { Preview, Revision } from '@jupyter-gpu-quota/api';
 
 export interface Accepted {
   readonly overcommit: boolean;
@@ -8,10 +8,23 @@ export interface Accepted {
   readonly stops: boolean;
 }
 
+/** An edit of an earlier revision, which is kept when a newer one is loaded. */
+export interface KeptEdit {
+  readonly revision: number;
+  readonly text: string;
+  /** The first and the last changed line, from 1. */
+  readonly lines: readonly [number, number];
+}
+
 export type Previewed = { readonly text: string; readonly found: Preview } | { readonly text: string; readonly fault: string };
 
-/** Why the edit cannot be applied now; empty if it can. */
-export function whyNot(text: string, previewed: Previewed | null, accepted: Accepted): string {
+const STALE = 'Another revision is in force by now: load it and make the edit there. Your text is kept.';
+
+/** Why the edit cannot be applied now; empty if it can. `isOld`: a revision after that of the edit is known. */
+export function whyNot(text: string, previewed: Previewed | null, accepted: Accepted, isOld: boolean): string {
+  if (isOld) {
+    return STALE;
+  }
   if (previewed === null) {
     return 'Preview it first.';
   }
@@ -23,7 +36,7 @@ export function whyNot(text: string, previewed: Previewed | null, accepted: Acce
   }
   const { stale, acceptable, refusals, removals, stops } = previewed.found;
   if (stale) {
-    return 'Another revision is in force by now: reload the page and edit that one.';
+    return STALE;
   }
   if (!acceptable) {
     return 'Its quotas contradict each other; see below.';
@@ -56,4 +69,26 @@ export function partsOf(previewed: Previewed): [string, readonly string[]][] {
     ['Affected work', affected.length > 0 ? affected : ['none']],
   ];
   return parts.filter(([, lines]) => lines.length > 0);
+}
+
+/** The revision in force, if that is not the one of the edit. One that is older is what was read before this edit was applied,
+ * unless a preview found that the edit is based on another revision. */
+export function otherRevision(current: Revision | null, base: number, previewed: Previewed | null): Revision | null {
+  const isStale = previewed !== null && 'found' in previewed && Boolean(previewed.found.stale);
+  return current && (current.revision > base || (isStale && current.revision < base)) ? current : null;
+}
+
+/** An edit of the text of a revision, to be kept. */
+export function keptEdit(base: { readonly text: string; readonly revision: number }, text: string): KeptEdit {
+  const [before, after] = [base.text.split('\n'), text.split('\n')];
+  const shorter = Math.min(before.length, after.length);
+  let start = 0;
+  while (start < shorter && before[start] === after[start]) {
+    start += 1;
+  }
+  let end = 0;
+  while (end < shorter - start && before[before.length - 1 - end] === after[after.length - 1 - end]) {
+    end += 1;
+  }
+  return { revision: base.revision, text, lines: [start + 1, Math.max(start + 1, after.length - end)] };
 }

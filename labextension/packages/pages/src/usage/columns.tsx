@@ -5,7 +5,7 @@ import type { ColumnDef } from '@tanstack/react-table';
 import type { Usage } from '@jupyter-gpu-quota/api';
 import { duration, gpuHours, gpuMilliSeconds, percentage } from '@jupyter-gpu-quota/components';
 
-import { Quiet, Simulated } from '../pieces';
+import { Explained, Quiet, Simulated } from '../pieces';
 
 function figure(id: string, header: string, of: (row: Usage) => number | null | undefined, cell: (row: Usage) => JSX.Element | string): ColumnDef<Usage> {
   return {
@@ -18,7 +18,7 @@ function figure(id: string, header: string, of: (row: Usage) => number | null | 
   };
 }
 
-const unknown = (row: Usage): JSX.Element => <Quiet title={row.used_unknown ?? ''}>unknown</Quiet>;
+const unknown = (row: Usage): JSX.Element => <Explained why={row.used_unknown}>unknown</Explained>;
 
 function waited(seconds: number | null | undefined): JSX.Element | string {
   return seconds == null ? <Quiet>–</Quiet> : duration(seconds * 1000);
