@@ -115,6 +115,7 @@ FIXED = (
     ("nodes", 719636385),
     ("notebooks", 767665057),
     ("patience", 443743020),
+    ("patience", 582311818),
     ("patience", 812308107),
     ("plain", 571001472),
     ("priorities", 14982849),

@@ -15,7 +15,7 @@ from .limits import admits
 from .patience import held_back
 from .reservation import is_taken_over, may_borrow
 from .search import Option, cost_of, options
-from .victims import may_have_been_bound, reserved_meanwhile
+from .victims import may_have_been_bound, moved_onto_victims, reserved_meanwhile
 
 Found = Iterator[tuple[str, str]]
 
@@ -116,6 +116,8 @@ def _dear(step: Step) -> Found:
     case = Case.of(step, claim)
     cost = cost_of(case)
     if may_have_been_bound(step, case.job) or any(one.code == "drain_taken_over" for one in step.of_kind("unreserve")):
+        return
+    if moved_onto_victims(step, claim):
         return
     if cost <= (0, 0, 0, 1) or len({one.rank for one in claim.placements}) != case.job.least:
         return

@@ -45,7 +45,7 @@ def _fewest(step: Step, claim: Claim) -> Found:
     job = step.before.jobs[claim.preemptor]
     room = _room(step, claim, job)
     fits: Callable[[Room], bool] = lambda left: (  # noqa: E731
-        _stays(left) and not _moved_onto_victims(step, claim) and _fits(step, claim, left)
+        _stays(left) and not moved_onto_victims(step, claim) and _fits(step, claim, left)
     )
     for victim in claim.evicted:
         left = _minus(room, step.before.held[victim.id])
@@ -63,7 +63,7 @@ def _fewest(step: Step, claim: Claim) -> Found:
             yield "P6", f"{rank.job.id} gives up a rank for {job.id} more than it needs"
 
 
-def _moved_onto_victims(step: Step, claim: Claim) -> bool:
+def moved_onto_victims(step: Step, claim: Claim) -> bool:
     """Whether the backfill reservation has moved to what the victims leave, where the claim may not enter it.
 
     If one stays, the reservation needs other devices, on which the claim might be; this is not judged. By its time
