@@ -39,7 +39,6 @@ from ..wire import (
     UsageView,
     VerifiedView,
 )
-from ..wire.fields import MAX_CHARACTER_BYTES
 from ..wire.quota import PreviewView, QuotaEdit, QuotaView
 from ..wire.samples import SampleView
 from ..wire.status import MeView, ReadyView, RecoveryEdit, RecoveryView, VersionView
@@ -59,6 +58,7 @@ from .connection import (
 )
 from .job import Job, Jobs, describe, watch
 from .listing import Listing, pages
+from .logs import Log
 from .sending import OnProgress, is_marked, left_out_notes, mark_outputs, notes_of, output_target, send_folder
 from .streams import FINAL, follow_events, follow_log
 from .trackers import tracker_variables, with_tracker_variables
@@ -78,16 +78,8 @@ __all__ = [
     "watch",
 ]
 
-TAIL_BYTES, LINE_BYTES, MAX_TAIL_BYTES = 16_384, 1_024, 1 << 20
-"""The end of a log in which its last lines are looked for: at first, for each line, and at most."""
-
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 """Variables of a notebook with the service's address: the service's own, else the hub's public one."""
-
-
-def _last_lines(text: str, count: int) -> str:
-    """The last lines with their line feeds. No other character ends a line of a log."""
-    return "\n".join(text.removesuffix("\n").split("\n")[-count:]) + ("\n" if text.endswith("\n") else "")
 
 
 class Outputs(list[OutputView]):
@@ -299,17 +291,7 @@ class Client:
     # --- logs and outputs -------------------------------------------------------------------------------------------
     def logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> str:
         """The log of one attempt as it is now; None means the newest."""
-        _, newest, end = self._log_tail(job, 1, attempt, rank)  # a job that resumes meanwhile has a newer one
-        of, offset, parts = arguments.log_query(attempt or newest or None, rank), 0, list[bytes]()
-        while offset < end:
-            query: Query = {**of, "offset": offset}
-            part, headers = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
-            following = int(headers.get("X-Next-Offset", offset))
-            parts.append(part)
-            if not part or following <= offset:
-                break
-            offset = following
-        return b"".join(parts).decode(errors="replace")
+        return self._log(job, attempt, rank).text()
 
     def log_tail(self, job: str, *, lines: int = 10, attempt: int | None = None, rank: int = 0) -> list[str]:
         """The last lines of the log of one attempt; None means the newest.
@@ -317,23 +299,11 @@ class Client:
         It reads 1 KiB for each line, at least 16 KiB and at most 1 MiB, so it returns fewer lines if they are long; the
         first is whole, unless it is the only one.
         """
-        text, _, _ = self._log_tail(job, lines, attempt, rank)
+        text = self._log(job, attempt, rank).tail(arguments.whole_number(lines, "lines", least=1)).text
         return text.removesuffix("\n").split("\n") if text else []
 
-    def _log_tail(self, job: str, lines: int, attempt: int | None, rank: int) -> tuple[str, int, int]:
-        """The last lines, their attempt (0: unknown), and the offset at which the log goes on."""
-        wanted, size = arguments.whole_number(lines, "lines", least=1), TAIL_BYTES
-        most = min(MAX_TAIL_BYTES, wanted * LINE_BYTES)
-        while True:
-            query: Query = {**arguments.log_query(attempt, rank), "offset": -size}
-            part, headers = self._connection.bytes_of(Call(path=f"{_job_path(job)}/logs", query=query))
-            is_whole = len(part) + MAX_CHARACTER_BYTES <= size  # the service drops a cut character at the beginning
-            if is_whole or part.count(b"\n") > wanted or size >= most:
-                if not is_whole and b"\n" in part[:-1]:
-                    part = part[part.index(b"\n") + 1 :]  # the first line may have begun before it
-                text = _last_lines(part.decode(errors="replace"), wanted)
-                return text, int(headers.get("X-Attempt", 0)), int(headers.get("X-Next-Offset", 0))
-            size *= 4
+    def _log(self, job: str, attempt: int | None, rank: int) -> Log:
+        return Log(self._connection, f"{_job_path(job)}/logs", arguments.log_query(attempt, rank))
 
     def follow_logs(
         self, job: str, *, attempt: int | None = None, rank: int = 0, tail: int | None = None
@@ -345,10 +315,10 @@ class Client:
         path, _ = f"{_job_path(job)}/logs", arguments.log_query(attempt, rank)
         after = None
         if tail is not None:
-            text, of_attempt, offset = self._log_tail(job, tail, attempt, rank)
-            after = (of_attempt, offset) if of_attempt else None
-            if after is not None and text:
-                yield text
+            end = self._log(job, attempt, rank).tail(arguments.whole_number(tail, "tail", least=1))
+            after = (end.attempt, end.offset) if end.attempt else None
+            if after is not None and end.text:
+                yield end.text
         yield from follow_log(
             self._connection, path, attempt=attempt, rank=rank, newest=lambda: self.job(job).attempt, after=after
         )

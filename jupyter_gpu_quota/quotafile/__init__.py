@@ -45,13 +45,21 @@ def export(text: str, revision: int) -> str:
     present = entry_of(root, "revision")
     begins = (present[1] if present else root).start_mark
     row, column = lines[begins.line], begins.column
-    if present:
-        lines[begins.line] = f"{row[:column]}{revision}{row[present[1].end_mark.column :]}"
+    if present and _is_empty(present[1]) and present[0].end_mark.line == begins.line:
+        lines[begins.line] = f"{row[: present[0].end_mark.column]}: {revision}{row[column:]}"
+    elif present:
+        space = " " if _is_empty(present[1]) else ""
+        lines[begins.line] = f"{row[:column]}{space}{revision}{row[present[1].end_mark.column :]}"
     elif root.flow_style:
         lines[begins.line] = f"{row[: column + 1]}revision: {revision}, {row[column + 1 :]}"
     else:
         lines.insert(begins.line, f"{row[:column]}revision: {revision}\n")
     return "".join(lines)
+
+
+def _is_empty(value: yaml.Node) -> bool:
+    """Whether nothing is written there, which is null."""
+    return bool(value.start_mark.index == value.end_mark.index)
 
 
 def lines(text: str, places: Iterable[Path]) -> list[int]:

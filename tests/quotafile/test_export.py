@@ -74,6 +74,16 @@ def test_a_binary_float_is_no_amount() -> None:
             id="added to a file from Windows",
         ),
         pytest.param(
+            "version: 1\nrevision: # none yet\npools: []\nprojects: []\n",
+            ("version: 1\nrevision: 9 # none yet\npools: []\nprojects: []\n"),
+            id="an empty key is filled",
+        ),
+        pytest.param(
+            "{revision, version: 1, pools: [], projects: []}",
+            ("{revision: 9, version: 1, pools: [], projects: []}"),
+            id="so is one in braces without a colon",
+        ),
+        pytest.param(
             "\ufeffversion: 1\npools: []\nprojects: []\n",
             ("revision: 9\nversion: 1\npools: []\nprojects: []\n"),
             id="a byte order mark goes",

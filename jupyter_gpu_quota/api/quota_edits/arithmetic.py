@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import chain
 
-from ...core.model import Device, Node, Policy, Window
+from ...core.model import OWN_CLUSTER, Device, Node, Policy, Window
 from ...core.quota.calendar_fit import check_calendar
 from ...core.quota.checked_ranks import CheckedRanks, checked_ranks, pool_shape
 from ...core.quota.fit import ACCEPTABLE, quota_rows
 from ...core.quota.in_force import in_force
-from ...messages.quota.sums import pool_sentences, refusal_sentence
+from ...messages.quota.sums import listed_amounts, pool_sentences, refusal_sentence
 from ...messages.rendering import instant_text
 from ...quotafile import QuotaFile
 from ...quotafile.document import PoolSection
@@ -96,8 +96,11 @@ def amounts_by_pool(policy: Policy, devices: Sequence[Device], now: int) -> dict
 
 
 def _checked(present: Policy, devices: Iterable[Device]) -> dict[str, CheckedRanks]:
-    """The checked shapes of each pool on all its devices, healthy or not."""
+    """The checked shapes of each pool on all its devices, healthy or not; of no owner before the first device."""
     by_pool: dict[str, list[Device]] = {pool: [] for pool in present.pools}
+    devices = tuple(devices)
+    if not devices:
+        return {pool: CheckedRanks(projects={}, departments={}) for pool in by_pool}
     for device in devices:
         if device.pool in by_pool:
             by_pool[device.pool].append(device)
@@ -128,12 +131,15 @@ def _pool(
     windows = tuple(one for one in policy.windows if any(change.pool == pool for change in one.changes))
     policy = replace(policy, windows=windows)
     names = list(dict.fromkeys(one.name for one in windows if one.begins_at <= now < one.ends_at))
-    rows, count = quota_rows(present, pool), sum(device.pool == pool for device in devices)
+    rows, count = quota_rows(present, pool), sum(device.pool == pool for device in devices) if devices else None
     found = pool_sentences(pool, count, rows, quota_rows(policy, pool), names, checked)
     boundaries = nsmallest(MAX_BOUNDARIES, {at for one in windows for at in (one.begins_at, one.ends_at) if at > now})
     if not boundaries:
         return found
-    changes_at = next((at for at in boundaries if quota_rows(in_force(policy, at), pool) != rows), None)
+    listed = listed_amounts(rows)
+    changes_at = next(
+        (at for at in boundaries if listed_amounts(quota_rows(in_force(policy, at), pool)) != listed), None
+    )
     until = f"stay until {instant_text(boundaries[-1])} at least"
     if changes_at is not None:
         until = f"change at {instant_text(changes_at)}"
@@ -151,14 +157,34 @@ def _why_empty(pool: PoolSection, devices: Sequence[Device], nodes: Mapping[str,
     if taken:
         before = " and ".join(sorted(name for name in taken if name))
         return f"Pool {pool.name} has no device: the devices that match it are in {before}, which is listed before it."
+    clusters = {_cluster(device, nodes) for device in devices}
+    if pool.selector.cluster is None and OWN_CLUSTER not in clusters:
+        return _none_in_own_cluster(pool, clusters)
     models = Counter(device.model for device in devices)
     here = ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
     on = ""
     if pool.selector.node is not None:
         names = {nodes[one.node].name if one.node in nodes else one.node for one in devices}
         on = f", on the nodes {', '.join(sorted(names))}"
-    if pool.selector.cluster is not None:
+    if pool.selector.cluster is not None or clusters != {OWN_CLUSTER}:
         on += f", in the clusters {', '.join(sorted({node.cluster for node in nodes.values()}))}"
     return (
         f"No device matches the selector of pool {pool.name}, {pool.selector.text()}; the devices here are {here}{on}."
+    )
+
+
+def _cluster(device: Device, nodes: Mapping[str, Node]) -> str:
+    return nodes[device.node].cluster if device.node in nodes else OWN_CLUSTER
+
+
+def _none_in_own_cluster(pool: PoolSection, clusters: Collection[str]) -> str:
+    """A pool whose selector names no cluster, where all devices are in other clusters than the hub's own."""
+    first, *more = sorted(clusters)
+    there = f"clusters {', '.join([first, *more])}" if more else f"cluster {first}"
+    advice = f"add `cluster: {first}` to its selector"
+    if not pool.selector.text():
+        advice = f"add `selector: {{cluster: {first}}}`"
+    return (
+        f"Pool {pool.name} takes devices of the hub's own cluster, and none is there; those here are in {there}: "
+        f"{advice}{', or another of them' if more else ''}."
     )

@@ -28,7 +28,7 @@ OwnerInPool = tuple[bool, str, str]
 class Effect(StrEnum):
     """The effect of another policy on one job or notebook."""
 
-    PAUSED = "paused"  # runs, and is paused for a claim
+    PAUSED = "paused"  # runs, and is paused for a claim, or stopped by the drain deadline and queued again
     OVER_QUOTA = "over_quota"  # continues, and may be paused for a later claim
     DRAINS = "drains"  # continues until it ends
     RUNS_ON = "runs_on"  # continues, and would be paused under the old policy
@@ -45,7 +45,8 @@ class Affected:
     None where it does not. ``anyway``: the old policy pauses it too. ``used_milli`` and ``quota_milli``: what made its
     project over quota, None where something else did; of work that may not be preempted only such use counts.
     ``had_milli``: how much of the old quota was used. ``department``: the quota is this one's, and not the project's.
-    ``loses_device``: a device that it has is in another pool, or in none.
+    ``loses_device``: a device that it has is in another pool, or in none. ``deadline_at``: the drain deadline of the
+    new policy, where it stops the job, or can stop it later.
     """
 
     work: Job | Notebook
@@ -58,6 +59,7 @@ class Affected:
     had_milli: int | None = None
     department: str | None = None
     loses_device: bool = False
+    deadline_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ class _PolicyState:
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self.policy, self.projection = policy, project(snapshot, policy)
+        self.leaves = {*self.projection.paused, *self.projection.stopped}
         now = in_force(policy, snapshot.now)
         self.pools, self.departments = frozenset(policy.pools), {row.name: row.department for row in now.projects}
         owners: list[tuple[bool, Project | Department]] = [(False, row) for row in now.projects]
@@ -131,6 +134,7 @@ class _Comparison:
         self.notebooks_use = self._use((notebook, notebook.gpu_milli) for notebook in slices)
         self.over_quota = self._put_over_quota(_in_victim_order(runs, self.new, snapshot.now))
         self.device_lost = _with_moved_device(snapshot, moved)
+        self.is_past_deadline = new.drain_by_at is not None and new.drain_by_at <= snapshot.now
 
     def _use(self, rows: Iterable[tuple[Job | Notebook, int]]) -> Counter[OwnerInPool]:
         """The use of each project and department in each pool."""
@@ -166,9 +170,11 @@ class _Comparison:
         return self._of_waiting(job)
 
     def _of_running(self, job: Job) -> Affected | None:
-        anyway = job.id in self.old.projection.paused
-        if job.id in self.new.projection.paused:
-            return Affected(work=job, effect=Effect.PAUSED, after=self.new.projection.waits.get(job.id), anyway=anyway)
+        anyway = job.id in self.old.leaves
+        if job.id in self.new.leaves:
+            by = self.new.policy.drain_by_at if job.id in self.new.projection.stopped else None
+            after = self.new.projection.waits.get(job.id)
+            return Affected(work=job, effect=Effect.PAUSED, after=after, anyway=anyway, deadline_at=by)
         if (gone := self._gone(job)) is not None:
             claimed = job.preemptible and gone.code is ReasonCode.PROJECT_GONE
             return Affected(work=job, effect=Effect.OVER_QUOTA if claimed else Effect.DRAINS, after=gone)
@@ -176,7 +182,8 @@ class _Comparison:
             return lost
         over = None
         if not job.preemptible:  # such a job drains where non-preemptible work alone is above the quota
-            over = None if job.borrower else self._over(job, self.fixed_use, Effect.DRAINS)
+            is_over = not job.borrower and not self.is_past_deadline  # what a past deadline leaves is within quota
+            over = self._over(job, self.fixed_use, Effect.DRAINS) if is_over else None
         elif not job.borrower and (owner := self.over_quota.get(job.id)) is not None:
             over = self._over_at(owner, job, self.jobs_use, Effect.OVER_QUOTA)
         return over or (Affected(work=job, effect=Effect.RUNS_ON) if anyway else None)
@@ -203,7 +210,17 @@ class _Comparison:
         return self.new.removal_reason(work) if self.old.removal_reason(work) is None else None
 
     def _lost(self, work: Job | Notebook) -> Affected | None:
-        return Affected(work=work, effect=Effect.DRAINS, loses_device=True) if work.id in self.device_lost else None
+        if work.id not in self.device_lost:
+            return None
+        return Affected(work=work, effect=Effect.DRAINS, loses_device=True, deadline_at=self._deadline_at(work))
+
+    def _deadline_at(self, work: Job | Notebook) -> int | None:
+        """The drain deadline, where it can stop a job: one that may not be preempted, of an owner above its quota."""
+        if isinstance(work, Notebook) or work.preemptible or self.is_past_deadline:
+            return None
+        owners = self.new.owners(work)
+        is_above = any(self.fixed_use[owner] > self.new.quota_milli(owner, notebooks=False) for owner in owners)
+        return self.new.policy.drain_by_at if is_above else None
 
     def _over(self, work: Job | Notebook, use: Mapping[OwnerInPool, int], effect: Effect) -> Affected | None:
         """The effect on its project's use above quota, or its department's; None where neither is above it."""
@@ -222,7 +239,13 @@ class _Comparison:
         department = owner[1] if owner[0] else None
         had = min(had, used)
         return Affected(
-            work=work, effect=effect, used_milli=used, quota_milli=quota, had_milli=had, department=department
+            work=work,
+            effect=effect,
+            used_milli=used,
+            quota_milli=quota,
+            had_milli=had,
+            department=department,
+            deadline_at=self._deadline_at(work),
         )
 
 

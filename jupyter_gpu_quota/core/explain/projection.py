@@ -33,9 +33,13 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """The state in which plans are empty: what was paused, started and refused on the way, and why the rest waits."""
+    """The state in which plans are empty: what was paused, started and refused on the way, and why the rest waits.
+
+    ``stopped``: by the drain deadline of the quota file.
+    """
 
     paused: tuple[str, ...]
+    stopped: tuple[str, ...]
     started: tuple[str, ...]
     refused: Mapping[str, Reason]
     waits: Mapping[str, Reason]
@@ -70,18 +74,27 @@ def project(snapshot: Snapshot, policy: Policy) -> Projection:
     Raises RuntimeError if that takes more plans than the workloads can need, which the contract excludes.
     """
     paused, started, refused = dict[str, None](), dict[str, None](), dict[str, Reason]()
+    stopped = dict[str, None]()
     rounds = 10 + 2 * (len(snapshot.jobs) + len(snapshot.notebooks))
     for _ in range(rounds):
         decision = decide_and_explain(snapshot, policy)
         plan = decision.plan
         asked = [action for action in plan.actions if isinstance(action, Pause)]
         paused |= {action.workload: None for action in asked if action.reason.code not in CONTINUES}
+        stops = [action for action in plan.actions if isinstance(action, Stop)]
+        stopped |= {action.workload: None for action in stops if action.reason.code is ReasonCode.DRAIN_DEADLINE}
         started |= {action.workload: None for action in plan.actions if isinstance(action, (Start, Resume))}
         refused |= {action.workload: action.reason for action in plan.actions if isinstance(action, Refuse)}
         if not plan.actions and not any(job.state is JobState.PAUSING for job in snapshot.jobs):
-            names = tuple(sorted(paused)), tuple(sorted(started))
             waits = binding_reasons(snapshot, policy, decision)
-            return Projection(paused=names[0], started=names[1], refused=refused, waits=waits, snapshot=snapshot)
+            return Projection(
+                paused=tuple(sorted(paused)),
+                stopped=tuple(sorted(stopped)),
+                started=tuple(sorted(started)),
+                refused=refused,
+                waits=waits,
+                snapshot=snapshot,
+            )
         snapshot = advance(snapshot, plan, policy)
     raise RuntimeError(f"plans do not become empty within {rounds} rounds")
 

@@ -47,11 +47,12 @@ class Packing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerQuota:
-    """One term of a sum of quotas, in milli-GPU."""
+    """One term of a sum of quotas, in milli-GPU. ``projects``: those in a department; None for a project."""
 
     name: str
     notebook_milli: int
     training_milli: int
+    projects: tuple[OwnerQuota, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ class Unpackable:
 
     packing: Packing
     quotas_milli: int
+    quotas: tuple[OwnerQuota, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,34 +230,38 @@ def _check_pool(policy: Policy, pool: str, devices: int, members: Members) -> It
     rows, available = _quota_rows(policy, pool, members), devices * WHOLE_DEVICE
     needed = sum(row.notebook_milli + row.training_milli for row in rows.values())
     if needed > available:
-        finding = QuotaSum(quotas=_owner_quotas(_with_departments(policy, pool, rows, members)))
+        finding = QuotaSum(quotas=_by_owner(policy, pool, rows, members))
         yield QuotaRefusal(code="sum", pool=pool, finding=finding, needed_milli=needed, available_milli=available)
     elif (packing := pack(rows)).devices > devices:
         yield QuotaRefusal(
             code="shape",
             pool=pool,
-            finding=Unpackable(packing=packing, quotas_milli=needed),
+            finding=Unpackable(packing=packing, quotas_milli=needed, quotas=_by_owner(policy, pool, rows, members)),
             needed_milli=packing.devices * WHOLE_DEVICE,
             available_milli=available,
         )
 
 
-def _with_departments(policy: Policy, pool: str, rows: dict[str, Amounts], members: Members) -> dict[str, Amounts]:
+def _by_owner(policy: Policy, pool: str, rows: Mapping[str, Amounts], members: Members) -> tuple[OwnerQuota, ...]:
     """The quotas with those of each department as one: its own, or the sum of its projects where that is more."""
-    found = dict(rows)
+    left, found = dict(rows), list[OwnerQuota]()
     for department in policy.departments:
-        names = [*_rows(members, department.name, pool), BEYOND.format(department.name)]
-        parts = [found.pop(name) for name in names if name in found]
+        inside = {name: left.pop(name) for name in _rows(members, department.name, pool)}
+        beyond = left.pop(BEYOND.format(department.name), None)
+        parts = [*inside.values(), *([beyond] if beyond else [])]
         if parts:
-            found[f"{department.name} (department)"] = Amounts(
+            total = OwnerQuota(
+                name=department.name,
                 notebook_milli=sum(part.notebook_milli for part in parts),
                 training_milli=sum(part.training_milli for part in parts),
+                projects=_owner_quotas(inside),
             )
-    return found
+            found.append(total)
+    return tuple(sorted([*_owner_quotas(left), *found], key=lambda one: (one.name, one.projects is not None)))
 
 
-def pack(rows: dict[str, Amounts]) -> Packing:
-    """Pack quotas on the fewest devices that are found."""
+def pack(rows: dict[str, Amounts], *, max_exact: int = MAX_EXACT) -> Packing:
+    """Pack quotas on the fewest devices that are found; every packing of up to ``max_exact`` slices is tried."""
     whole, fractions = list[tuple[int, str]](), list[tuple[int, str]]()
     for name, row in sorted(rows.items()):
         devices, rest = divmod(row.notebook_milli, WHOLE_DEVICE)
@@ -267,12 +273,13 @@ def pack(rows: dict[str, Amounts]) -> Packing:
             whole.append((-(-row.training_milli // WHOLE_DEVICE), f"training of {name}"))
     slices = [Slice(milli=milli, label=label) for milli, label in fractions if milli]
     slices.sort(key=lambda part: (-part.milli, part.label))
-    return Packing(shared=tuple(map(tuple, _pack_slices(slices))), whole=tuple(each for each in whole if each[0] > 0))
+    shared = tuple(map(tuple, _pack_slices(slices, max_exact)))
+    return Packing(shared=shared, whole=tuple(each for each in whole if each[0] > 0))
 
 
-def _pack_slices(slices: Sequence[Slice]) -> list[list[Slice]]:
+def _pack_slices(slices: Sequence[Slice], max_exact: int) -> list[list[Slice]]:
     found = _largest_first(slices)
-    if len(slices) <= MAX_EXACT:
+    if len(slices) <= max_exact:
         least = -(-sum(part.milli for part in slices) // WHOLE_DEVICE)
         for count in range(least, len(found)):
             if (exact := _exactly(slices, [[] for _ in range(count)])) is not None:

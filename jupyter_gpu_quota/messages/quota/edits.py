@@ -56,9 +56,10 @@ SENTENCES = {
     ),
     "mode": (
         "policy.idle.mode becomes reclaim: until now GPUs of idle notebooks were only reported, from now on they are "
-        "freed. Notebooks with a slice now: {notebooks}. Each whose GPU is unused for {gpu_idle_after_s} s while work "
-        "waits for it is warned, and its kernels are shut down {warn_for_s} s later, with their variables where they "
-        "are not suspended. `jupyter gpu-quota notebooks` shows which are idle."
+        "freed. Notebooks with a slice now: {notebooks}. Each whose GPU is unused for {gpu_waited_for_s} s and whose "
+        "kernels are idle for {kernel_waited_for_s} s while work waits in its pool, or for {gpu_s} s and {kernel_s} s "
+        "while none waits, is warned, and its kernels are shut down {warn_for_s} s later, with their variables where "
+        "they are not suspended. `jupyter gpu-quota notebooks` shows which are idle."
     ),
     "suspend": (
         "policy.idle.suspend works only where a notebook's server can suspend: each server tests that itself, `jupyter "
@@ -71,6 +72,11 @@ SENTENCES = {
     "keep": (
         "Outputs of project {project} are removed {keep} after the end of their job, those of jobs that ended earlier "
         "at once. Until now they were kept {was}."
+    ),
+    "keep jobs": (
+        "Ended jobs of all projects, with their logs and outputs, are removed {kept} after their end, those that ended "
+        "earlier at once. Until now they were kept for {was}: for the longest of `storage.keep`, the past use that "
+        "counts, and `c.GPUQuota.keep_jobs_days`."
     ),
     "suspend without reclaim": (
         "policy.idle.suspend has no effect in mode report: nothing is freed, so nothing is suspended."
@@ -243,7 +249,7 @@ def _amount_text(amounts: Amounts | None, key: str, words: str = "") -> str:
 
 # --- affected work --------------------------------------------------------------------------------------------------
 EFFECTS: Mapping[Effect, str] = {
-    Effect.PAUSED: "runs now and is paused and queued again at its old position{then}{anyway}",
+    Effect.PAUSED: "runs now and is {paused} and queued again at its old position{then}{anyway}",
     Effect.OVER_QUOTA: "continues for now, and is paused when others claim its GPUs. {after}",
     Effect.DRAINS: "keeps its GPUs. {after}",
     Effect.RUNS_ON: "continues; without this file it is paused.",
@@ -258,9 +264,11 @@ def affected_sentence(affected: Affected, subject: str, *, before: str, after: s
     """The effect on one workload. ``before`` and ``after``: its reasons under both files as sentences, or empty."""
     if affected.effect is Effect.WAITS and affected.work.state is JobState.HELD:
         return f"{subject} is held, and waits if it is released: {after}"
+    by = affected.deadline_at
     figures = {
         "before": before,
         "after": after or (_leaves_pool_text(affected) if affected.loses_device else _over_quota_text(affected)),
+        "paused": "paused" if by is None else f"stopped by the drain deadline {instant_text(by)}",
         "then": f"; then it waits: {after}" if after else ", and starts again when others have started.",
         "anyway": " Without this file it is paused, too." if affected.anyway else "",
         "without": _without_file_text(affected, before),
@@ -299,4 +307,7 @@ def _over_quota_text(affected: Affected) -> str:
 
 
 def _end_text(affected: Affected) -> str:
-    return "it ends" if isinstance(affected.work, Job) else "its server stops"
+    if not isinstance(affected.work, Job):
+        return "its server stops"
+    by = affected.deadline_at
+    return "it ends" if by is None else f"it ends, or the drain deadline {instant_text(by)} stops it"

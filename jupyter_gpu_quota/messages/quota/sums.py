@@ -8,7 +8,17 @@ from typing import assert_never
 from ...core.amounts import counted, gpu_text
 from ...core.model import WHOLE_DEVICE, Amounts
 from ...core.quota.checked_ranks import CheckedRanks
-from ...core.quota.fit import Contradiction, Packing, QuotaRefusal, QuotaSum, TooManyCombinations, Unpackable, pack
+from ...core.quota.fit import (
+    Contradiction,
+    OwnerQuota,
+    Packing,
+    QuotaRefusal,
+    QuotaSum,
+    TooManyCombinations,
+    Unpackable,
+    pack,
+)
+from ...core.quota.lower_quota import least_lowered
 from ..rendering import instant_text
 
 MAX_LISTED = 40
@@ -45,7 +55,7 @@ def open_text(windows: Sequence[str]) -> str:
 
 def pool_sentences(
     pool: str,
-    devices: int,
+    devices: int | None,
     rows: Mapping[str, Amounts],
     base: Mapping[str, Amounts],
     windows: Sequence[str],
@@ -53,18 +63,32 @@ def pool_sentences(
 ) -> list[str]:
     """The quotas of a pool in force now, those without an open window if they differ, the packing and checked shapes.
 
-    ``rows`` are the amounts now, while ``windows`` are open; ``base`` those while no window is open.
+    ``rows`` are the amounts now, while ``windows`` are open; ``base`` those while no window is open. ``devices`` is
+    None before any node has reported one.
     """
-    when = f"now, while {open_text(windows)}: " if windows else ""
-    usual = [f"Pool {pool}, while no window is open: {_quotas_text(base, devices)}."] if rows != base else []
+    differs = listed_amounts(rows) != listed_amounts(base)
+    when = f"now, while {open_text(windows)}: " if windows and differs else ""
+    usual = [f"Pool {pool}, while no window is open: {_quotas_text(base, devices)}."] if differs else []
+    has = "no node has reported a device yet, so whether this fits is not known"
+    if devices is not None:
+        has = counted(devices, "device")
     packing = pack(dict(rows))
     needed = f"{counted(packing.devices, 'device')} needed: {joined(packing_rows(packing), '; ')}"
     return [
-        f"Pool {pool}: {counted(devices, 'device')}; {when}{_quotas_text(rows, devices)}.",
+        f"Pool {pool}: {has}; {when}{_quotas_text(rows, devices)}.",
         *usual,
         f"Pool {pool}, packed: {needed if packing.devices else 'no quota needs a device'}.",
         *_checked_sentences(pool, checked),
     ]
+
+
+def listed_amounts(rows: Mapping[str, Amounts]) -> dict[str, tuple[int, int]]:
+    """The amounts that the sentences of a pool have: notebook and training quota of each owner that has one."""
+    return {
+        name: (row.notebook_milli, row.training_milli)
+        for name, row in rows.items()
+        if row.notebook_milli or row.training_milli
+    }
 
 
 def _checked_sentences(pool: str, checked: CheckedRanks) -> list[str]:
@@ -76,14 +100,17 @@ def _checked_sentences(pool: str, checked: CheckedRanks) -> list[str]:
     return [f"Pool {pool}, largest rank on one node that always fits: {each}. Larger ones rely on moves."]
 
 
-def _quotas_text(rows: Mapping[str, Amounts], devices: int) -> str:
+def _quotas_text(rows: Mapping[str, Amounts], devices: int | None) -> str:
+    notebooks = _sum_terms((name, row.notebook_milli) for name, row in sorted(rows.items()))
+    training = _sum_terms((name, row.training_milli) for name, row in sorted(rows.items()))
+    quotas = f"notebook quotas {notebooks}, training quotas {training}"
+    if devices is None:
+        return quotas
     left = devices * WHOLE_DEVICE - sum(row.notebook_milli + row.training_milli for row in rows.values())
     rest = f"{gpu_text(left)} GPU {'are' if left > WHOLE_DEVICE else 'is'} left over" if left else "none is left over"
     if left < 0:
         rest = f"{gpu_text(-left)} GPU too many"
-    notebooks = _sum_terms((name, row.notebook_milli) for name, row in sorted(rows.items()))
-    training = _sum_terms((name, row.training_milli) for name, row in sorted(rows.items()))
-    return f"notebook quotas {notebooks}, training quotas {training}; {rest}"
+    return f"{quotas}; {rest}"
 
 
 def _sum_terms(quotas: Iterable[tuple[str, int]]) -> str:
@@ -136,12 +163,9 @@ def _department_text(refusal: QuotaRefusal, finding: QuotaSum) -> str:
 
 def _sum_text(refusal: QuotaRefusal, finding: QuotaSum) -> str:
     needed, available = refusal.needed_milli, refusal.available_milli
-    parts = [
-        f"{one.name} {gpu_text(one.notebook_milli)} for notebooks and {gpu_text(one.training_milli)} for training"
-        for one in finding.quotas
-        if one.notebook_milli or one.training_milli
-    ]
-    advice = f"Lower them by {gpu_text(needed - available)}."
+    parts = [_owner_text(one) for one in finding.quotas if one.notebook_milli or one.training_milli]
+    enough = _enough_text(finding.quotas, available // WHOLE_DEVICE, departments_only=True)
+    advice = f"Lower them by {gpu_text(needed - available)}.{enough}"
     if not available:
         advice = f"Change the selectors so that pool {refusal.pool} has a device, or set these quotas to 0."
     return (
@@ -150,11 +174,44 @@ def _sum_text(refusal: QuotaRefusal, finding: QuotaSum) -> str:
     )
 
 
+def _owner_text(quota: OwnerQuota) -> str:
+    """Its quotas above 0, those of a department with those of its projects: "p 1 for notebooks and 2 for training"."""
+    notebooks = training = ""
+    if quota.projects is not None:
+        notebooks = _inside_text(quota.notebook_milli, ((one.name, one.notebook_milli) for one in quota.projects))
+        training = _inside_text(quota.training_milli, ((one.name, one.training_milli) for one in quota.projects))
+    parts = [f"{gpu_text(quota.notebook_milli)} for notebooks{notebooks}"] if quota.notebook_milli else []
+    parts += [f"{gpu_text(quota.training_milli)} for training{training}"] if quota.training_milli else []
+    return f"{'' if quota.projects is None else 'department '}{quota.name} {' and '.join(parts)}"
+
+
+def _inside_text(own: int, quotas: Iterable[tuple[str, int]]) -> str:
+    """What a department's projects have of its quota, and what it has beyond them."""
+    parts = [(name, milli) for name, milli in quotas if milli]
+    beyond = own - sum(milli for _, milli in parts)
+    if not parts:
+        return " (all of it beyond its projects)"
+    terms = joined([f"{name} {gpu_text(milli)}" for name, milli in parts], " + ")
+    rest = f", {gpu_text(beyond)} beyond {'it' if len(parts) == 1 else 'them'}" if beyond else ""
+    return f" (project{'' if len(parts) == 1 else 's'} {terms}{rest})"
+
+
+def _enough_text(quotas: Sequence[OwnerQuota], devices: int, *, departments_only: bool = False) -> str:
+    """The one quota that is enough to lower, with both values; empty where there is none."""
+    found = least_lowered(quotas, devices, departments_only=departments_only) if devices else None
+    if found is None:
+        return ""
+    owner = f"department {found.owner}" if found.is_department else found.owner
+    lower = f"from {gpu_text(found.quota_milli)} to {gpu_text(found.lower_milli)}"
+    return f" It is enough to lower the {found.kind} quota of {owner} {lower}."
+
+
 def _unpackable_text(refusal: QuotaRefusal, finding: Unpackable) -> str:
+    enough = _enough_text(finding.quotas, refusal.available_milli // WHOLE_DEVICE)
     return (
         f"The quotas of pool {refusal.pool} add up to {gpu_text(finding.quotas_milli)} of "
         f"{gpu_text(refusal.available_milli)} GPU and do not fit in their shapes: they need {finding.packing.devices} "
         f"devices and the pool has {refusal.available_milli // WHOLE_DEVICE}: "
         f"{joined(packing_rows(finding.packing), '; ')}. Notebook slices and training quotas below one device share "
-        "devices; larger quotas need whole devices."
+        f"devices; larger quotas need whole devices.{enough}"
     )

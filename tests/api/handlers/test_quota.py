@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.api.handlers import quota
 from jupyter_gpu_quota.api.quota_edits import preview as previews
-from jupyter_gpu_quota.api.quota_edits.arithmetic import Arithmetic, arithmetic_of_file
+from jupyter_gpu_quota.api.quota_edits.arithmetic import Arithmetic, amounts_by_pool, arithmetic_of_file
 from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.core.model import Node
 from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
 from tests.api.pages.browser import open_page, seen, shows
 from tests.api.world import PREFIX, QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
 from tests.patience import PATIENCE_S, cpu_s
+from tests.quotafile.texts import read
 
 DEPARTMENTS = (
     QUOTA.replace("name: vision\n", "name: vision\n    department: sight\n").replace(
@@ -110,7 +113,7 @@ def test_a_preview_adds_up_departments_and_names_the_window_that_does_not_fit(wo
     near = world.post("quota/preview", "ann", {"text": text.replace("2098", "2020")}).json
     [refusal] = near["refusals"]
     assert "while nights is open: The quotas of pool train add up to 4.5 GPU and it has 4" in refusal
-    assert "voice (department) 0 for notebooks and 2.5 for training" in refusal and near["acceptable"]
+    assert "department voice 2.5 for training" in refusal and near["acceptable"]
 
 
 def test_an_admin_accepts_an_overcommitted_window_by_name(world: ServiceWorld) -> None:
@@ -474,6 +477,67 @@ def test_a_pool_without_a_device_gives_the_reason(world: ServiceWorld, text: str
     [refusal] = world.post("quota/preview", "ann", {"text": text}).json["refusals"]
     assert refusal.startswith(words), "the cause is reported before its effects"
     assert words in world.put_quota(text).json["message"]
+
+
+def test_before_a_device_is_reported_nothing_is_said_of_how_quotas_fit() -> None:
+    file = read("version: 1\npools: [{name: a}]\nprojects: [{name: p, quota: {a: {training: 4}}}]\n")
+    found = arithmetic_of_file(file, (), 0)
+    assert found.sentences == (
+        "Pool a: no node has reported a device yet, so whether this fits is not known; notebook quotas none, training "
+        "quotas 4 (p).",
+        "Pool a, packed: 4 devices needed: 4 whole devices for training of p.",
+    )
+    assert found.refusals == () and not found.checked["a"].projects
+    assert amounts_by_pool(file.policy(1), (), 0) == found.pools
+
+
+@pytest.mark.parametrize(
+    ("selector", "clusters", "words"),
+    [
+        pytest.param(
+            "",
+            ["west"],
+            "Pool a takes devices of the hub's own cluster, and none is there; those here are in cluster west: add "
+            "`selector: {cluster: west}`.",
+            id="no selector",
+        ),
+        pytest.param(
+            ", selector: {gpu_model: [80G]}",
+            ["west", "east"],
+            "Pool a takes devices of the hub's own cluster, and none is there; those here are in clusters east, west: "
+            "add `cluster: east` to its selector, or another of them.",
+            id="a selector without a cluster",
+        ),
+        pytest.param(
+            ", selector: {gpu_model: [80G]}",
+            ["west", "local"],
+            "No device matches the selector of pool a, gpu_model: [80G]; the devices here are 1 x A40, 1 x Simulated "
+            "80G, in the clusters local, west.",
+            id="one in another cluster would match",
+        ),
+    ],
+)
+def test_a_pool_without_a_device_in_the_hub_s_own_cluster_gives_the_reason(
+    selector: str, clusters: list[str], words: str
+) -> None:
+    file = read(f"version: 1\npools: [{{name: a{selector}}}]\nprojects: [{{name: p, quota: {{a: {{training: 4}}}}}}]\n")
+    nodes = {name: Node(id=name, name=name, cpu_milli=1000, memory_mib=1024, cluster=name) for name in clusters}
+    devices = [
+        replace(device, pool=None, node=name, model="A40" if name == "local" else device.model)
+        for device, name in zip(train_devices(len(clusters)), clusters, strict=True)
+    ]
+    [refusal] = arithmetic_of_file(file, devices, 0, nodes).refusals
+    assert refusal.startswith(words)
+
+
+def test_a_window_that_changes_only_a_weight_is_not_named_beside_the_amounts() -> None:
+    text = QUOTA + calendar("projects: {speech: {train: {weight: 3}}}", 'from: "20:00", to: "06:00", timezone: UTC')
+    devices = [replace(device, pool="train") for device in train_devices()]
+    found = arithmetic_of_file(read(text), devices, 1_800_000_000_000).pools["train"]
+    assert not any("change at" in line for line in found)
+    late = arithmetic_of_file(read(text), devices, 1_800_000_000_000 + 15 * 3_600_000).pools["train"]
+    assert "nights is open" not in " ".join(late) and "no window is open" not in " ".join(late)
+    assert late[:3] == found[:3]
 
 
 def test_a_job_for_a_pool_without_a_device_is_refused_with_the_selector_and_the_devices(world: ServiceWorld) -> None:

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.api.quota_edits.edit import Edit
+from jupyter_gpu_quota.api.quota_edits.idle import idle_edits
+from jupyter_gpu_quota.core.model import Policy, Snapshot
 from tests.client.test_real_service import run
 from tests.controllers.setups.enforcement import DEVICES, EnforcementSetup, policy, setup
+from tests.quotafile.texts import read
 
 __all__ = ["setup"]
 SLICE = {"user": "olga", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
@@ -117,3 +121,24 @@ def test_the_effect_of_an_idle_policy_is_a_warning(
     assert reply.status == 200, reply.body
     found = " ".join(reply.json["warnings"])
     assert said in found if said else found == ""
+
+
+def edited(idle: str) -> list[str]:
+    """The warnings of a first file with this section, before any node has reported."""
+    nothing = Snapshot(version=1, now=0, nodes=(), devices=())
+    file = read(f"version: 1\npools: []\nprojects: []\npolicy: {{idle: {idle}}}\n")
+    return [*idle_edits(Edit(file=file, present=None, old=Policy(revision=0), snapshot=nothing, nodes={}, now=0))]
+
+
+def test_before_a_device_is_known_suspending_is_not_called_without_effect() -> None:
+    found = " ".join(edited("{mode: reclaim, suspend: true}"))
+    assert "there is no real device" not in found and "each server tests that itself" in found
+
+
+def test_all_times_after_which_a_notebook_is_warned_are_named() -> None:
+    times = "gpu_idle_after: 20m, kernel_idle_after: 30m, when_nobody_waits: 25m, warn_for: 5m"
+    [found] = edited(f"{{mode: reclaim, {times}}}")
+    assert (
+        "Each whose GPU is unused for 1200 s and whose kernels are idle for 1800 s while work waits in its pool, or "
+        "for 1500 s and 1800 s while none waits, is warned, and its kernels are shut down 300 s later" in found
+    )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.explain.preview import Effect, Preview, preview
 from jupyter_gpu_quota.core.model import JobState
-from jupyter_gpu_quota.core.plan import CONTINUES, Pause
+from jupyter_gpu_quota.core.plan import CONTINUES, Pause, Stop
 from jupyter_gpu_quota.core.reason_figures import exceeds_bound_alone, max_use_milli
 from tests.core.eviction.test_removal import without
 from tests.core.world import World, world
@@ -213,6 +213,52 @@ def test_the_work_listed_as_over_quota_is_what_a_claim_for_all_of_it_pauses(prio
         return {job.id for job in claim.jobs.values() if job.paused_at}
 
     assert set(found.of(Effect.OVER_QUOTA)) == paused_by(4) - paused_by(4 - had)
+
+
+# R67
+def test_a_past_drain_deadline_stops_the_jobs_above_their_quota_at_once() -> None:
+    made = world("pool t 4\na 1 of t\nb 1 of t\na runs 3 of 1 fixed\nb queues 1")
+    made.settle()
+    old, late = made.policy, dc.replace(made.policy, drain_by_at=made.now)
+    found = preview(made.snapshot(), old, late)
+    assert found.of(Effect.PAUSED) == ("a2", "a3") and found.of(Effect.DRAINS) == ()
+    assert {one.deadline_at for one in found.affected if one.effect is Effect.PAUSED} == {made.now}
+    assert preview(made.snapshot(), late, old).of(Effect.RUNS_ON) == ("a2", "a3")
+    made.frozen, made.policy = True, late
+    assert {action.workload for action in made.tick().actions if isinstance(action, Stop)} == {"a2", "a3"}
+
+
+# R67
+@pytest.mark.parametrize(
+    ("to_milli", "is_moved", "listed"),
+    [
+        pytest.param(1000, False, {"a1": True, "a2": True}, id="above its lowered quota"),
+        pytest.param(1000, True, {"a1": True, "a2": True}, id="above it, and on devices that leave the pool"),
+        pytest.param(2000, True, {"a1": False, "a2": False}, id="only on devices that leave the pool"),
+    ],
+)
+def test_draining_work_has_the_deadline_that_can_stop_it(
+    to_milli: int, is_moved: bool, listed: dict[str, bool]
+) -> None:
+    made = world("pool t 3\na 2 of t\na runs 2 of 1 fixed")
+    made.settle()
+    old, by = made.policy, made.now + 3_600_000
+    made.project("a", "t", training_milli=to_milli)
+    moved = dc.replace(made.snapshot(), devices=tuple(dc.replace(one, pool=None) for one in made.snapshot().devices))
+    new = dc.replace(made.policy, drain_by_at=by)
+    found = preview(made.snapshot(), old, new, moved=moved if is_moved else None)
+    assert {one.work.id: one.deadline_at == by for one in found.affected} == listed
+    assert {one.effect for one in found.affected} == {Effect.DRAINS}
+
+
+# R67
+def test_a_job_that_a_past_deadline_leaves_within_its_quota_is_not_listed() -> None:
+    made = world("pool t 3\na 2 of t\na runs 2 of 1 fixed")
+    made.settle()
+    old = made.policy
+    made.project("a", "t", training_milli=1000)
+    found = preview(made.snapshot(), old, dc.replace(made.policy, drain_by_at=made.now))
+    assert [(one.work.id, one.effect) for one in found.affected] == [("a2", Effect.PAUSED)]
 
 
 def test_work_whose_devices_move_to_another_pool_is_listed_as_that() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,17 @@ from hypothesis import strategies as st
 from jupyter_gpu_quota.core.quota import calendar_fit as calendar_check
 from jupyter_gpu_quota.core.quota import fit as packing
 from jupyter_gpu_quota.core.quota.calendar_fit import check_calendar
-from jupyter_gpu_quota.core.quota.fit import ACCEPTABLE, Slice, Unpackable, check_quotas, pack, quota_rows
+from jupyter_gpu_quota.core.quota.fit import (
+    ACCEPTABLE,
+    QuotaSum,
+    Slice,
+    Unpackable,
+    check_quotas,
+    pack,
+    quota_rows,
+)
 from jupyter_gpu_quota.core.quota.in_force import in_force, seasons, with_windows
+from jupyter_gpu_quota.core.quota.lower_quota import least_lowered
 from jupyter_gpu_quota.messages.quota.sums import packing_rows, refusal_sentence
 from tests.core.world import BEGIN, world
 
@@ -115,17 +126,111 @@ def test_a_department_is_refused_by_name_with_its_projects() -> None:
 def test_the_sum_of_departments_is_refused_with_their_own_figures() -> None:
     made = world("pool t 4\ndepartment d 3 of t\ndepartment e 2 of t, notebooks 1\na 1 of t in d")
     [refusal] = check_quotas(made.policy, made.devices.values())
-    assert "d (department) 0 for notebooks and 3 for training" in refusal_sentence(refusal)
-    assert "e (department) 1 for notebooks and 2 for training" in refusal_sentence(refusal)
-    assert "Lower them by 2." in refusal_sentence(refusal)
+    assert refusal_sentence(refusal).endswith(
+        "and it has 4: department d 3 for training (project a 1, 2 beyond it), department e 1 for notebooks (all of it "
+        "beyond its projects) and 2 for training (all of it beyond its projects). Lower them by 2. It is enough to "
+        "lower the training quota of department d from 3 to 1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "pool t 3\ndepartment d 3 of t\ndepartment e 1 of t\np 1 of t in d\nq 1 of t in d\nr 1 of t in e",
+            "department d 3 for training (projects p 1 + q 1, 1 beyond them), department e 1 for training (project r "
+            "1). Lower them by 1. It is enough to lower the training quota of department d from 3 to 2.",
+            id="what one department has beyond its projects is too much",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment d 3 of t\ndepartment e 1 of t\np 1 of t in d\nq 1 of t in d\nr 1 of t in e",
+            "Lower them by 2.",
+            id="the projects themselves have too much",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment d 2.5 of t\ndepartment e 0.25 of t\nr 0.25 of t in e",
+            "Lower them by 0.75. It is enough to lower the training quota of department d from 2.5 to 1.",
+            id="lowered by the missing amount it would not fit in its shape",
+        ),
+    ],
+)
+def test_a_sum_is_refused_with_the_department_that_is_enough_to_lower(text: str, expected: str) -> None:
+    made = world(text)
+    [refusal] = check_quotas(made.policy, made.devices.values())
+    assert refusal.code == "sum" and refusal_sentence(refusal).endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "pool t 2\np 1.2 of t\nq 0 of t, notebooks 0.8",
+            "It is enough to lower the training quota of p from 1.2 to 1.",
+            id="down to whole devices",
+        ),
+        pytest.param(
+            "pool t 2\na 0.6 of t\nb 0.7 of t\nc 0.7 of t",
+            "It is enough to lower the training quota of a from 0.6 to 0.3.",
+            id="until a slice fits beside another",
+        ),
+        pytest.param(
+            "pool t 3\na 1.1 of t\nb 0 of t, notebooks 1.4\nc 0 of t, notebooks 0.3",
+            "It is enough to lower the training quota of a from 1.1 to 1.",
+            id="the smallest of several that would be enough",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment d 2 of t\na 0.5 of t in d",
+            "It is enough to lower the training quota of department d from 2 to 1.5.",
+            id="a department beyond its project",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment d 1.9 of t\ndepartment e 0 of t\na 1.2 of t in d\nb 0.7 of t in d",
+            "It is enough to lower the training quota of a from 1.2 to 1.",
+            id="what a project loses, its department has beyond it",
+        ),
+        pytest.param(
+            "pool t 3\na 0.6 of t\nb 0.6 of t\nc 0.6 of t\nd 0.6 of t\ne 0.6 of t",
+            "larger quotas need whole devices.",
+            id="one alone is not enough",
+        ),
+    ],
+)
+def test_quotas_that_do_not_fit_in_their_shapes_are_refused_with_the_one_to_lower(text: str, expected: str) -> None:
+    made = world(text)
+    [refusal] = check_quotas(made.policy, made.devices.values())
+    assert refusal.code == "shape" and refusal_sentence(refusal).endswith(expected)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    own=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), min_size=1, max_size=4),
+    beyond=st.tuples(st.integers(0, 12), st.integers(0, 12)),
+    devices=st.integers(1, 6),
+)
+def test_lowering_the_quota_that_a_refusal_names_is_enough(
+    own: list[tuple[int, int]], beyond: tuple[int, int], devices: int
+) -> None:
+    """Of tenths of a GPU: projects of one department, which has so much beyond them."""
+    department = [sum(one[kind] for one in own) + beyond[kind] for kind in (0, 1)]
+    rows = [f"p{n} {training / 10} of t, notebooks {notebook / 10} in d" for n, (notebook, training) in enumerate(own)]
+    head = f"pool t {devices}\ndepartment d {department[1] / 10} of t, notebooks {department[0] / 10}"
+    made = world("\n".join([head, *rows]))
+    for refusal in check_quotas(made.policy, made.devices.values()):
+        assert isinstance(refusal.finding, QuotaSum | Unpackable)
+        found = least_lowered(refusal.finding.quotas, devices, departments_only=refusal.code == "sum")
+        if found is not None:
+            policy, change = made.policy, made.department if found.is_department else made.project
+            owners = policy.departments if found.is_department else policy.projects
+            [amounts] = [owner.amounts["t"] for owner in owners if owner.name == found.owner]
+            change(found.owner, "t", **(asdict(amounts) | {f"{found.kind}_milli": found.lower_milli}))
+            assert check_quotas(made.policy, made.devices.values()) == []
 
 
 def test_the_refusal_of_quotas_in_a_pool_without_devices_does_not_suggest_lowering_them() -> None:
     made = world("pool t 0\na 2 of t")
     [refusal] = check_quotas(made.policy, made.devices.values())
     assert refusal_sentence(refusal).endswith(
-        "and it has 0: a 0 for notebooks and 2 for training. "
-        "Change the selectors so that pool t has a device, or set these quotas to 0."
+        "and it has 0: a 2 for training. Change the selectors so that pool t has a device, or set these quotas to 0."
     )
 
 

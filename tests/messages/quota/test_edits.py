@@ -7,11 +7,12 @@ from dataclasses import fields
 import pytest
 
 from jupyter_gpu_quota.core.enforcement.levels import EnforcementLevel, EnforcementOffer, RequiredEnforcement
-from jupyter_gpu_quota.core.explain.preview import Effect
-from jupyter_gpu_quota.core.model import Amounts
+from jupyter_gpu_quota.core.explain.preview import Affected, Effect
+from jupyter_gpu_quota.core.model import Amounts, Job
 from jupyter_gpu_quota.messages.quota.edits import (
     AMOUNTS,
     EFFECTS,
+    affected_sentence,
     edit_sentence,
     pool_offers_sentence,
     since_text,
@@ -39,6 +40,40 @@ def test_a_lowered_limit_is_reported_with_its_window() -> None:
 def test_a_sentence_without_its_figures_is_an_error() -> None:
     with pytest.raises(KeyError):
         edit_sentence("limit_milli", owner="vision")
+
+
+JOB = Job(id="j", project="p", user="u", pool="a", gpu_milli=2000, submitted_at=0, preemptible=False)
+
+
+@pytest.mark.parametrize(
+    ("effect", "deadline_at", "words"),
+    [
+        pytest.param(
+            Effect.DRAINS,
+            None,
+            "Job j keeps its GPUs. p uses 2 GPU that may not be preempted in pool a and its training quota becomes 1: "
+            "1 GPU of that is over quota. It stays until it ends.",
+            id="without a deadline",
+        ),
+        pytest.param(
+            Effect.DRAINS,
+            0,
+            "Job j keeps its GPUs. p uses 2 GPU that may not be preempted in pool a and its training quota becomes 1: "
+            "1 GPU of that is over quota. It stays until it ends, or the drain deadline 1970-01-01T00:00:00Z stops it.",
+            id="until a deadline",
+        ),
+        pytest.param(
+            Effect.PAUSED,
+            0,
+            "Job j runs now and is stopped by the drain deadline 1970-01-01T00:00:00Z and queued again at its old "
+            "position; then it waits: Because.",
+            id="stopped at once",
+        ),
+    ],
+)
+def test_the_drain_deadline_is_named_where_it_stops_a_job(effect: Effect, deadline_at: int | None, words: str) -> None:
+    one = Affected(work=JOB, effect=effect, used_milli=2000, quota_milli=1000, had_milli=2000, deadline_at=deadline_at)
+    assert affected_sentence(one, "Job j", before="", after="Because." if effect is Effect.PAUSED else "") == words
 
 
 @pytest.mark.parametrize(

@@ -180,3 +180,48 @@ def test_folders_that_are_nested_too_deeply_are_over_the_limit(site: Site) -> No
     site.until_used(TOO_DEEP_MIB)
     words = "its ended jobs have folders that are nested too deeply to be measured, and its limit is 2MiB."
     assert words in site.world.post("jobs", "bob", {"command": ["true"]}).json["message"]
+
+
+WITH_VISION = "leads: [lea]}\n    storage: {keep: 365d}"
+PAST_USE = "policy: {history: {window: 90d}}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        pytest.param(
+            QUOTA.replace("leads: [lea]}", WITH_VISION),
+            QUOTA.replace("leads: [lea]}", WITH_VISION.replace("365d", "60d")),
+            "removed 60d after their end, those that ended earlier at once. Until now they were kept for 365d",
+            id="the longest keep is lowered",
+        ),
+        pytest.param(
+            QUOTA.replace("leads: [lea]}", WITH_VISION),
+            QUOTA,
+            "removed 30d after their end, those that ended earlier at once. Until now they were kept for 365d",
+            id="down to the setting",
+        ),
+        pytest.param(
+            QUOTA.replace("leads: [lea]}", WITH_VISION) + PAST_USE,
+            QUOTA + PAST_USE,
+            "removed 91d after their end, those that ended earlier at once. Until now they were kept for 365d",
+            id="down to the past use that counts",
+        ),
+        pytest.param(
+            QUOTA + PAST_USE,
+            QUOTA,
+            "removed 30d after their end, those that ended earlier at once. Until now they were kept for 91d",
+            id="less past use counts",
+        ),
+        pytest.param(QUOTA, QUOTA.replace("leads: [lea]}", WITH_VISION), None, id="a longer time"),
+        pytest.param(
+            QUOTA.replace("leads: [lea]}", WITH_VISION.replace("365d", "20d")), QUOTA, None, id="below the setting"
+        ),
+    ],
+)
+def test_jobs_that_are_kept_for_a_shorter_time_are_a_warning(before: str, after: str, words: str | None) -> None:
+    nothing = Snapshot(version=1, now=0, nodes=(), devices=())
+    present, file = read(before), read(after)
+    edit = Edit(file=file, present=present, old=present.policy(1), snapshot=nothing, nodes={}, now=0)
+    found = [each for each in storage_edits(edit, keep_jobs_days=30) if each.startswith("Ended jobs of all projects")]
+    assert len(found) == (words is not None) and all(str(words) in each for each in found)
