@@ -100,7 +100,7 @@ def _facts(request: RecordIdleState, before: MachineState, policy: IdlePolicy) -
             facts = {"kernels": list(machine.kernels), "free_at": machine.until, "keeps_left": max(0, left)}
             return {**facts, **suspends}
         case Freed() if request.event == "freed":  # freeing a GPU that no kernel held needs no message
-            return {**suspends} if isinstance(before, Freeing) else None
+            return {"kernels": list(before.kernels), **suspends} if isinstance(before, Freeing) else None
         case _:
             return {}
 

@@ -38,6 +38,9 @@ ENDS_WITHIN_S = 20.0
 FOLDER_VARIABLE = "GPU_QUOTA_TEMPORARY_HUB"
 """The folder, in the variables of processes that have it in no other: by it they are found and ended."""
 
+LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Calls of this machine: the proxy that http_proxy names would get the passwords."""
+
 POLL_S = 0.1
 MIN_FREE_BYTES = 1 << 20
 """With less space on its disk a hub fails with errors that do not name the disk."""
@@ -222,7 +225,7 @@ class TemporaryHub:
     def is_ready(self) -> bool:
         """Whether the service says, through the proxy, that it is."""
         try:
-            with urllib.request.urlopen(f"{self.service_api}/ready", timeout=5) as answer:  # noqa: S310
+            with LOCAL.open(f"{self.service_api}/ready", timeout=5) as answer:
                 return bool(answer.status == 200)
         except (OSError, ValueError, HTTPException):
             return False
@@ -237,7 +240,7 @@ class TemporaryHub:
     def _why_not_ready(self) -> str:
         """Why the service is not ready: its own message if it answers."""
         try:
-            with urllib.request.urlopen(f"{self.service_api}/ready", timeout=5):  # noqa: S310
+            with LOCAL.open(f"{self.service_api}/ready", timeout=5):
                 return "it became ready too late"
         except urllib.error.HTTPError as error:
             with contextlib.suppress(ValueError, LookupError, TypeError, OSError):
@@ -297,7 +300,7 @@ class TemporaryHub:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"token {token}"} if token else {})
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, method=method, headers=headers, data=data)  # noqa: S310
-        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+        with LOCAL.open(request, timeout=20) as answer:
             return json.loads(answer.read() or b"{}")
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ..backends.job_files.folders import make_passable
 from ..backends.local.host.processes import is_same_process, process
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def process_of(pid: int) -> Process:
 
 def take_over(state_dir: Path) -> None:
     """Stop the previous service's processes if they still run, and write the pid file of this one."""
-    state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    make_passable(state_dir)
     before = read_pid_file(state_dir)
     if before is not None and before.supervisor.pid != os.getpid():
         _stop_processes((before.supervisor, *before.children.values()))

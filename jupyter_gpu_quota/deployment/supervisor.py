@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlparse
 
+from ..backends.job_files.folders import make_passable
 from .child import ChildProcess
 from .pid_file import Service, process_of, read_pid_file, remove_pid_file, take_over, write_pid_file
 
@@ -33,6 +34,7 @@ SETTINGS_VARIABLE = "JUPYTER_GPU_QUOTA_SETTINGS"
 """``settings`` also defines these three, but imports a large library; a test compares the values."""
 
 SET_STATE_DIR = "Set c.GPUQuota.state_dir to a folder that this account may write to."
+SET_RUN_DIR = "Set c.GPUQuota.run_dir to a folder of this machine that this account may write to."
 BACKLOG = 512
 STOP_TIMEOUT_S = 4.0
 """The hub kills its service 5 s after SIGTERM."""
@@ -50,14 +52,11 @@ def main(only: str | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s supervisor] %(message)s")
     state_dir, run_dir = folders_of(os.environ)
     try:
-        state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        make_folders(state_dir, run_dir)
         take_over(run_dir)
         sockets = (
             listening_sockets(os.environ.get("JUPYTERHUB_SERVICE_URL") or DEFAULT_URL) if only != CONTROLLER else []
         )
-    except OSError as error:
-        log.error("The state folder %s cannot be made: %s. %s", state_dir, error.strerror, SET_STATE_DIR)
-        return 1
     except CannotServe as error:
         log.error("%s", error)
         remove_pid_file(run_dir)
@@ -77,6 +76,20 @@ def folders_of(environment: Mapping[str, str]) -> tuple[Path, Path]:
         return state_dir, Path(settings.get("run_dir") or state_dir)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Path(DEFAULT_STATE_DIR), Path(DEFAULT_STATE_DIR)
+
+
+def make_folders(state_dir: Path, run_dir: Path) -> None:
+    """Make the state folder and that of the pid file. Raises CannotServe."""
+    try:
+        make_passable(state_dir)
+    except OSError as error:
+        why = f"The state folder {state_dir} cannot be made: {error.strerror}. {SET_STATE_DIR}"
+        raise CannotServe(why) from error
+    try:
+        make_passable(run_dir)
+    except OSError as error:
+        why = f"The folder {run_dir} of the pid file cannot be made: {error.strerror}. {SET_RUN_DIR}"
+        raise CannotServe(why) from error
 
 
 def listening_sockets(url: str) -> list[socket.socket]:

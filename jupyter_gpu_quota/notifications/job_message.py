@@ -18,7 +18,8 @@ SUBJECTS: Mapping[JobEvent, str] = {
 ADVICE: Mapping[JobEvent, str] = {
     "job_ended": "Its outputs: jupyter gpu-quota outputs {job}",
     "job_failed": "The end of its log: jupyter gpu-quota logs --tail 20 {job}",
-    "job_paused": "It is queued again and continues from its checkpoint. Why it waits: jupyter gpu-quota explain {job}",
+    "job_paused": "It is queued again. It continues from its checkpoint if it saved one, otherwise from its beginning. "
+    "Why it waits: jupyter gpu-quota explain {job}",
 }
 STATES = {"succeeded": "succeeded", "cancelled": "was cancelled", "failed": "failed"}
 
@@ -74,5 +75,5 @@ def _figures(message: JobMessage) -> dict[str, str]:
 
 
 def _inert(text: str) -> str:
-    """A text of the user without characters that could be a mention, a link or markup in a chat."""
+    """A text of the user without characters that could be a mention or markup in a chat."""
     return re.sub(r"(?<!\w)@|[^\w.@+ -]", "?", text)

@@ -87,8 +87,8 @@ TEXTS: Mapping[Event, Texts] = {
     ),
     "freed": Texts(
         "The GPU of your notebook was freed",
-        "{slice} and did not use it. At {at} {kernels} to free it.",
-        f"Their variables are lost. {OTHERS_UNAFFECTED}",
+        "{slice} and did not use it. At {at} {ended_kernels} to free it.",
+        f"The variables {{of_which}} are lost. {OTHERS_UNAFFECTED}",
         "A new kernel gets the GPU again.",
     ),
     "stopping": Texts(
@@ -148,28 +148,46 @@ def _figures(message: Message) -> dict[str, str]:
     server = f"{_printable_user(message)}, your {_printable_server(message)}"
     gpu = gpu_text(message.gpu_milli)
     one = len(message.kernels) == 1
-    how = f"suspended, or shut down if {'it' if one else 'they'} cannot be," if message.suspends else "shut down"
     return {
         "server": server,
         "slice": f"{server} has {gpu} GPU of pool {message.pool} for project {message.project}",
         "project": message.project,
         "why": message.why,
-        "kernels": f"the kernel that uses it is {how}"
-        if one
-        else f"the {len(message.kernels)} kernels that use it are {how}",
+        "kernels": _kernels(message),
+        "ended_kernels": _ended_kernels(message),
         "of_which": "of that kernel" if one else "of those kernels",
         "keep": _keep_advice(message) if message.event == "warned" else "",
         **{name: _clock_text(getattr(message, name)) for name in ("at", "free_at", "stop_at")},
     }
 
 
+def _kernels(message: Message) -> str:
+    """The kernels that a warning is about, and what will be done to them."""
+    count = len(message.kernels)
+    if count == 1:
+        how = "suspended, or shut down if it cannot be," if message.suspends else "shut down"
+        return f"the kernel that uses it is {how}"
+    how = "suspended, or shut down if they cannot be," if message.suspends else "shut down"
+    return f"the {count} kernels that use it are {how}" if count else f"the kernels that use it are {how}"
+
+
+def _ended_kernels(message: Message) -> str:
+    """What was done to the kernels that used the GPU; rows that an earlier release queued do not name them."""
+    count = len(message.kernels)
+    if count == 1:
+        how = "suspended, or shut down if it could not be," if message.suspends else "shut down"
+        return f"the kernel that used it was {how}"
+    how = "suspended, or shut down if they could not be," if message.suspends else "shut down"
+    return f"the {count} kernels that used it were {how}" if count else f"the kernels that used it were {how}"
+
+
 def _printable_user(message: Message) -> str:
-    """The user name, without characters that could be a mention or a link in a chat."""
+    """The user name, without characters that could be a mention or markup in a chat."""
     return re.sub(r"(?<!\w)@|[^\w.@+ -]", "?", message.user)
 
 
 def _printable_server(message: Message) -> str:
-    """The server, without characters that could be a mention or a link in a chat."""
+    """The server, without characters that could be a mention or markup in a chat."""
     name = re.sub(r"[^\w.-]", "?", message.server)
     return f"notebook server “{name}”" if name else "notebook server"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.backends.job_files import disk_use
-from jupyter_gpu_quota.backends.job_files.disk_use import MAX_DEPTH, Measured, OutputSizes, measure
+from jupyter_gpu_quota.backends.job_files.disk_use import MAX_DEPTH, Links, Measured, OutputSizes, measure
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.protocol import TOO_DEEP_MIB
 
@@ -96,3 +96,18 @@ def test_a_folder_that_fails_while_it_is_read_makes_the_size_unknown(
 def test_folders_that_are_nested_too_deeply_exceed_every_limit(disk: Disk) -> None:
     disk.outputs.joinpath(*["d"] * (MAX_DEPTH + 2)).mkdir(parents=True)
     assert disk.measured() == {"j": TOO_DEEP_MIB}
+
+
+@pytest.mark.parametrize(("most", "mib"), [(100, 1), (0, 3)], ids=["once", "by each name where there are too many"])
+def test_a_file_with_several_names_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, mib: int) -> None:
+    monkeypatch.setattr(disk_use, "MAX_LINKS", most)
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "checkpoint" / "last").write_bytes(os.urandom(1 << 20))
+    for name in ("checkpoint/best", "work/start"):
+        (tmp_path / name).hardlink_to(tmp_path / "checkpoint" / "last")
+    links = Links()
+    found = [Measured(links), Measured(links)]
+    for name, into in zip(("checkpoint", "work"), found, strict=True):
+        list(measure(str(tmp_path / name), into))
+    assert sum(each.size_bytes for each in found) // (1 << 20) == mib

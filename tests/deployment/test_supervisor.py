@@ -333,6 +333,17 @@ def test_an_unavailable_address_is_explained(url: str, said: str) -> None:
     assert "c.GPUQuota.service_url" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "setting"), [("state", "c.GPUQuota.state_dir"), ("run", "c.GPUQuota.run_dir")], ids=["state", "run"]
+)
+def test_a_folder_that_cannot_be_made_is_named_with_its_setting(tmp_path: Path, wrong: str, setting: str) -> None:
+    (tmp_path / wrong).touch()
+    with pytest.raises(supervisor.CannotServe, match="cannot be made") as refused:
+        supervisor.make_folders(tmp_path / "state", tmp_path / "run")
+    said = str(refused.value)
+    assert setting in said and str(tmp_path / wrong) in said and said.count("c.GPUQuota.") == 1
+
+
 def test_the_supervisor_and_the_settings_have_the_same_names(tmp_path: Path) -> None:
     assert GPUQuota().state_dir == supervisor.DEFAULT_STATE_DIR
     assert supervisor.SETTINGS_VARIABLE == SETTINGS_VARIABLE

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from jupyter_gpu_quota.backends.local.enforcement import limits_client as group_
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import join, kill
 from jupyter_gpu_quota.backends.local.enforcement.limiter import Limiter
-from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer, LimitRequest, limits
+from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer, LimitRequest, LimitsClient, limits
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.backends.local.jobs.rank_enforcement import RankEnforcement
 from jupyter_gpu_quota.backends.protocol import StartOrder, StopOrder
@@ -98,10 +100,32 @@ def test_a_driver_that_hangs_times_out(script: Script) -> None:
     assert "does not answer" in found.why and watch.seconds < 10
 
 
+def test_while_a_process_that_hangs_cannot_be_killed_no_other_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Unkillable(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+        def kill(self) -> None:
+            """A process that hangs in the kernel."""
+
+    monkeypatch.setattr(group_limits.subprocess, "Popen", Unkillable)
+    client = LimitsClient(command=("sleep", "600"), reap_s=0.0)
+    found = [client([ASK], timeout_s=0.1)[0] for _ in range(3)]
+    assert (found, len(started)) == ([LimitAnswer(why="the driver's library does not answer")] * 3, 1)
+    os.kill(started[0].pid, signal.SIGKILL)
+    started[0].wait(PATIENCE_S)
+    client([ASK], timeout_s=0.1)
+    assert len(started) == 2, "it ended, so the driver is asked again"
+    os.kill(started[1].pid, signal.SIGKILL)
+    started[1].wait(PATIENCE_S)
+
+
 def test_a_machine_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(group_limits, "COMMAND", (sys.executable, "-c", "import sys; sys.exit(3)"))
-    (found,) = limits([ASK])
+    (found,) = LimitsClient(command=(sys.executable, "-c", "import sys; sys.exit(3)"))([ASK])
     assert found.limit_mib is None and "ended the process that called it (3)" in found.why
 
 

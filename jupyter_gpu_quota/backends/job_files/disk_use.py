@@ -21,22 +21,48 @@ STEP = 500
 """Entries between two pauses of a measurement."""
 
 
+MAX_LINKS = 100_000
+"""A file with several names counts once, for so many files of a measurement; each name of the others counts."""
+
+
+class Links:
+    """The files with several names that were measured."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen = set[tuple[int, int]]()
+
+    def is_counted(self, status: os.stat_result) -> bool:
+        """Whether a file was measured by another of its names; it is from now on."""
+        if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
+            return False
+        file = (status.st_dev, status.st_ino)
+        if file in self._seen:
+            return True
+        if len(self._seen) < MAX_LINKS:
+            self._seen.add(file)
+        return False
+
+
 class Measured:
     """The sums of a measurement; ``newest_ms`` is the newest change of a file, None without any.
 
-    ``unreadable``: a folder could not be read, so the size is unknown.
+    ``unreadable``: a folder could not be read, so the size is unknown. ``links`` may be those of several measurements.
     """
 
-    __slots__ = ("entries", "newest_ms", "size_bytes", "too_deep", "unreadable")
+    __slots__ = ("entries", "links", "newest_ms", "size_bytes", "too_deep", "unreadable")
 
-    def __init__(self) -> None:
+    def __init__(self, links: Links | None = None) -> None:
         self.size_bytes, self.entries, self.too_deep = 0, 0, False
+        self.links = links or Links()
         self.unreadable = False
         self.newest_ms: int | None = None
 
     def add(self, status: os.stat_result) -> None:
         self.entries += 1
-        self.size_bytes += max(status.st_blocks * 512, 512)
+        if not self.links.is_counted(status):
+            self.size_bytes += max(status.st_blocks * 512, 512)
         if not stat.S_ISDIR(status.st_mode):
             changed = status.st_mtime_ns // 1_000_000
             self.newest_ms = changed if self.newest_ms is None else max(self.newest_ms, changed)

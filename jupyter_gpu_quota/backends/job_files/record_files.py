@@ -20,21 +20,31 @@ LOCK_TIMEOUT_S, LOCK_AGAIN_S = 2.0, 0.05
 def write_record(path: str, record: Mapping[str, Any], *, durable: bool = True) -> None:
     """Replace a JSON file atomically; ``durable`` also waits until it is on the disk. Raises OSError."""
     temporary, data = f"{path}.{os.getpid()}.{threading.get_native_id()}.tmp", json.dumps(record).encode()
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        if os.write(fd, data) < len(data):  # the disk is full, or a limit is reached
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
+        _write_whole(temporary, data, durable=durable)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
     if durable:
         folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _write_whole(path: str, data: bytes, *, durable: bool) -> None:
+    """Write a file of the service. Raises OSError where not all of it can be written."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        if os.write(fd, data) < len(data):  # the disk is full, or a limit is reached
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def read_record(path: str) -> dict[str, Any] | None:

@@ -22,20 +22,22 @@ from .enforcement.mechanisms import Machine
 from .enforcement.read_back import Process, ReadBack, server_processes
 from .host.processes import descendants, is_same_process, kill_all
 from .host.servers import Servers
-from .sampling.machine import probe
+from .sampling.machine import Probe
 from .sampling.reader_client import NoReading
 from .sampling.reading import Reading
 
 log = logging.getLogger(__name__)
 
 PROBE_EVERY_S = 600.0
+PROBE_AGAIN_MS = 30_000
+"""How long after a failed reading of the devices the next one starts; it may wait as long for the driver."""
 
 
 class LocalEnforcement:
     """Enforcement on one state folder; it is thread-safe. ``cgroup`` is the group in which those of workloads are made.
 
     ``mps`` are the pipe directories of MPS daemons by project. ``limits`` reads the driver's limits, ``probe`` the
-    devices, at most every ten minutes; both may wait. ``clock`` is in milliseconds since 1970.
+    devices, at most every ten minutes, or 30 s after a failure; both may wait. ``clock`` is in milliseconds since 1970.
     """
 
     lends_slices = True
@@ -47,15 +49,16 @@ class LocalEnforcement:
         cgroup: str = "",
         mps: Mapping[str, str] | None = None,
         limits: Callable[[Sequence[LimitRequest]], Sequence[LimitAnswer]] = limits,
-        probe: Callable[[], Reading | NoReading] = probe,
+        probe: Callable[[], Reading | NoReading] | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._state_dir, self.mps = os.fspath(state_dir), dict(mps or {})
         self._cgroups, self._servers = Cgroups(self._state_dir, within=cgroup), Servers(state_dir)
         self._read_back = ReadBack(self._cgroups, self._servers, self._first_of_rank, limits)
         self._limiter = Limiter(self._cgroups, limits)
-        self._probe, self._clock = probe, clock
+        self._probe, self._clock = probe or Probe(), clock
         self._known: tuple[float, Reading] | None = None
+        self._failed: tuple[int, NoReading] | None = None
         self._read_at = 0
         self._unexpected = set[str]()
         self._lock = threading.Lock()
@@ -83,12 +86,16 @@ class LocalEnforcement:
 
     def _reading(self) -> Reading | NoReading:
         with self._lock:
-            if self._known is None or time.monotonic() - self._known[0] >= PROBE_EVERY_S:
-                reading = self._probe()
-                if isinstance(reading, NoReading):
-                    return reading
-                self._known, self._read_at = (time.monotonic(), reading), self._clock()
-            return self._known[1]
+            if self._known is not None and time.monotonic() - self._known[0] < PROBE_EVERY_S:
+                return self._known[1]
+            if self._failed is not None and 0 <= self._clock() - self._failed[0] < PROBE_AGAIN_MS:
+                return self._failed[1]
+            reading, now = self._probe(), self._clock()
+            if isinstance(reading, NoReading):
+                self._failed = (now, reading)
+            else:
+                self._known, self._failed, self._read_at = (time.monotonic(), reading), None, now
+            return reading
 
     # --- shares -------------------------------------------------------------------------------------------------------
     def read_back(

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.job_files.pause_file import make_pause_file
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.local.jobs.executor import make_control, make_layout
 from jupyter_gpu_quota.backends.local.jobs.rank_process import account_of, prepare_directories
 from jupyter_gpu_quota.backends.protocol import OutputRefused
 from jupyter_gpu_quota.core.job_ends import EndCause
@@ -318,6 +321,65 @@ def test_the_pause_file_reaches_a_job_of_another_account(world: LocalWorld) -> N
     world.executor.stop(stop("J"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 75
     assert "reclaimed" in world.log("J")
+
+
+@pytest.fixture
+def closed_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("closed_umask")
+def test_a_pause_file_is_complete_and_readable_as_soon_as_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, link = rank_paths(str(tmp_path), "J", 1, 0), os.link
+    pause, linked = Path(paths.pause), list[str]()
+    pause.parent.mkdir(parents=True)
+
+    def seen(source: str, target: str, **options: Any) -> None:
+        linked.append("" if pause.exists() else pause.with_name(source).read_text())
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", seen)
+    make_pause_file(paths, "reclaimed\n1\n")
+    assert (linked, pause.read_text(), pause.stat().st_mode & 0o777) == (["reclaimed\n1\n"], "reclaimed\n1\n", 0o644)
+    with pytest.raises(FileExistsError):
+        make_pause_file(paths, "again")
+    assert [each.name for each in pause.parent.iterdir()] == ["pause"]
+
+
+@pytest.mark.usefixtures("closed_umask")
+def test_a_pause_file_is_made_without_hard_links_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object, **options: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    paths = rank_paths(str(tmp_path), "J", 1, 0)
+    Path(paths.run).mkdir(parents=True)
+    monkeypatch.setattr(os, "link", refused)
+    make_pause_file(paths, "reclaimed\n")
+    assert (Path(paths.pause).read_text(), Path(paths.pause).stat().st_mode & 0o777) == ("reclaimed\n", 0o644)
+
+
+@pytest.mark.usefixtures("closed_umask")
+def test_other_accounts_pass_through_the_folders_of_a_service_with_a_closed_umask(tmp_path: Path) -> None:
+    state_dir = tmp_path / "above" / "state"
+    paths = rank_paths(str(state_dir), "J", 1, 0)
+    make_layout(str(state_dir))
+    home = Path(paths.work).parent
+    (home / "run" / "1").mkdir(parents=True)  # as a kill before the change of their modes leaves them
+    make_control(paths)
+    prepare_directories(paths, account_of(None))
+    for folder in (state_dir.parent, state_dir, state_dir / "jobs", home, home / "run", home / "run" / "1"):
+        assert folder.stat().st_mode & 0o777 == 0o711, folder
+    assert Path(paths.work).stat().st_mode & 0o777 == Path(paths.control).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_state_folder_that_an_admin_made_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(0o700)
+    make_layout(str(tmp_path / "state"))
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 
 @as_nobody

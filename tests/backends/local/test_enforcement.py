@@ -24,6 +24,8 @@ from jupyter_gpu_quota.backends.local.enforcement.mechanisms import (
     Machine,
     mps_variables,
 )
+from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcement
+from jupyter_gpu_quota.backends.local.sampling.reader_client import NoReading
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading
 from jupyter_gpu_quota.backends.rendering.variables import CONTEXT_MIB
 from jupyter_gpu_quota.core.enforcement.levels import (
@@ -42,6 +44,7 @@ from jupyter_gpu_quota.core.enforcement.over_share import (
     Excess,
     excess_after,
 )
+from jupyter_gpu_quota.core.model import Device
 
 HALF = DeviceShare(workload="J", device="GPU-0", gpu_milli=500, memory_mib=4000)
 WHOLE = replace(HALF, gpu_milli=1000)
@@ -202,6 +205,21 @@ def test_a_limit_that_could_not_be_probed_is_not_taken_for_none(
 ) -> None:
     probed = replace(DEVICE, unavailable={"mig": "turned off", "limits": "NVML: Timeout"}, **device)
     assert offer(probed, replace(MACHINE, **machine), 500, "vision", notebook=False).unsure == unsure
+
+
+def test_devices_that_cannot_be_read_are_read_again_after_half_a_minute(tmp_path: Path) -> None:
+    now, read_at = [1_000_000], list[int]()
+
+    def hanging() -> NoReading:
+        read_at.append(now[0])
+        return NoReading("it hangs")
+
+    enforcement = LocalEnforcement(tmp_path, probe=hanging, clock=lambda: now[0])
+    device = Device(id="GPU-0", node="n", index=0, model="H200", memory_mib=8000, pool=None, uuid="GPU-0")
+    for now[0] in (1_000_000, 1_000_001, 1_029_999, 1_030_000, 1_030_001):
+        (found,) = enforcement.capabilities([device], gpu_milli=500, project="vision").offers
+        assert found.unsure and "it hangs" in found.why
+    assert read_at == [1_000_000, 1_030_000]
 
 
 def test_mps_is_offered_to_jobs_of_its_project_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -451,6 +451,21 @@ def test_the_id_of_a_command_that_ended_gets_no_signal(state_dir: Path) -> None:
     assert supervisor.is_over_limit and not received
 
 
+def test_a_file_that_is_in_work_and_checkpoint_is_within_a_limit_of_its_size(
+    monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
+    supervisor = unbegun(state_dir)
+    monkeypatch.setattr(supervisor, "terminate", lambda: None)
+    work, checkpoint = Path(supervisor.paths.work), Path(supervisor.paths.checkpoint)
+    work.mkdir(parents=True)
+    checkpoint.mkdir()
+    (work / "file").write_bytes(os.urandom(1 << 20))
+    (checkpoint / "file").hardlink_to(work / "file")
+    supervisor.order["work_limit_bytes"] = 3 << 19
+    list(supervisor.measure_all(time.monotonic()))
+    assert not supervisor.is_over_limit
+
+
 # --- pause files --------------------------------------------------------------------------------------------------
 def test_the_pause_file_exists_before_sigterm(world: LocalWorld) -> None:
     script = f"trap 'test -e \"$GPU_QUOTA_PAUSE_FILE\" && exit 75; exit 1' TERM; echo ready; {LOOP}"

@@ -22,6 +22,7 @@ def test_a_record_that_a_full_disk_cuts_off_does_not_replace_the_one_before(
     with pytest.raises(OSError, match="No space left"):
         write_record(path, {"claimed_at": 1, "pid": 7})
     assert read_record(path) == {"claimed_at": 1}
+    assert [each.name for each in tmp_path.iterdir()] == ["status.json"], "each try would leave a file on a full disk"
 
 
 def test_two_threads_that_write_one_record_do_not_disturb_each_other(

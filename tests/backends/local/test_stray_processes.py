@@ -87,6 +87,31 @@ def test_the_next_attempt_starts_only_after_stray_processes_ended(
     assert fact.exit_status == -signal.SIGKILL
 
 
+@pytest.mark.parametrize(
+    ("marked", "user", "is_killed"),
+    [
+        pytest.param(True, None, False, id="the rank had a mark"),
+        pytest.param(False, None, True, id="the rank had no mark and the process is of its account"),
+        pytest.param(False, 12_345, False, id="the rank had no mark and the process is of another account"),
+    ],
+)
+def test_a_process_in_a_session_with_the_number_of_the_rank(
+    world: LocalWorld, marked: bool, user: int | None, is_killed: bool
+) -> None:
+    if user is not None and os.getuid() != 0:
+        pytest.skip("only root can run as another user")
+    daemon = ["sh", "-c", "sleep 600 >/dev/null & echo $!"]
+    with subprocess.Popen(daemon, stdout=subprocess.PIPE, start_new_session=True, user=user) as leader:
+        assert leader.stdout is not None
+        pid = int(leader.stdout.readline())
+    gone = {"boot": world.executor.boot, "pid": leader.pid, "started": 0}
+    status = {"job": "J", "attempt": 1, "rank": 0, "supervisor": gone, "pid": leader.pid, "pid_started": 0, "mark": 1}
+    Path(rank_paths(str(world.state_dir), "J", 1, 0).run).mkdir(parents=True)
+    found = world.executor._leftover_processes({**status, "marked": marked})
+    os.kill(pid, signal.SIGKILL)
+    assert (pid in found) == is_killed
+
+
 def test_detached_processes_are_killed_without_a_service(world: LocalWorld) -> None:
     stray = stray_of(world, "unmarked")
     supervisor, guard = watchers(world)

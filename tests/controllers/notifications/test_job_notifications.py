@@ -166,9 +166,8 @@ def test_a_paused_job_is_notified_once_for_each_pause(world: ServiceWorld) -> No
     job = notified.running(notify=["paused"])
     notified.end(job, 75)
     assert (world.get(f"jobs/{job}").json["state"], notified.round()) == ("paused", ["job_paused"])
-    assert "was paused" in text(notified.channel.messages[0]) and "continues from its" in text(
-        notified.channel.messages[0]
-    )
+    said = text(notified.channel.messages[0])
+    assert "was paused" in said and "from its checkpoint if it saved one, otherwise from its beginning" in said
     world.step()
     assert notified.round() == []
     world.see_running(job, attempt=2)

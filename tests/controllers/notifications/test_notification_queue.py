@@ -56,7 +56,10 @@ def test_a_user_who_was_warned_is_notified_that_the_gpu_was_freed(notebook: Send
     notebook.kernels = notebook.kernels[1:]
     notebook.pass_(0.5)
     notebook.round()
-    assert [message.event for message in channel.messages] == ["warned", "freed"]
+    assert [(message.event, message.kernels) for message in channel.messages] == [
+        ("warned", ("k1",)),
+        ("freed", ("k1",)),
+    ]
 
 
 def test_no_message_is_sent_for_a_gpu_that_no_kernel_held(notebook: Sending) -> None:

@@ -196,10 +196,21 @@ def test_the_figure_of_a_device_proves_use_of_its_only_holder_and_never_idleness
     assert use or "does not show that it was unused" in row.why["J"]
 
 
-@pytest.mark.parametrize("code", [3, 999], ids=["not supported", "unknown error"])
-def test_a_complete_list_without_a_process_of_the_holder_proves_idleness(one_device: FakeGpu, code: int) -> None:
+@pytest.mark.parametrize("code", [3, 13], ids=["not supported", "no such function"])
+def test_a_complete_list_without_a_process_of_the_holder_proves_idleness_if_nothing_else_is_supported(
+    one_device: FakeGpu, code: int
+) -> None:
     one_device.script.add(f"0 error {PROCESS_USE} {code}")
     assert one_device.row("J", pids={"J": [os.getpid()]}).workloads == {"J": 0}
+
+
+def test_a_list_without_a_process_of_the_holder_proves_nothing_while_the_use_of_processes_cannot_be_read(
+    one_device: FakeGpu,
+) -> None:
+    one_device.script.add(f"0 error {PROCESS_USE} 999")
+    row = one_device.row("J", pids={"J": [os.getpid()]})
+    assert (row.workloads, row.coverage_permille) == ({"J": None}, 0)
+    assert "Unknown Error" in row.why["J"]
 
 
 def test_a_process_that_ended_since_the_last_reading_makes_idleness_unknown(one_device: FakeGpu) -> None:
@@ -219,12 +230,47 @@ def test_use_by_a_graphics_process_is_that_of_its_workload(one_device: FakeGpu) 
     assert (row.workloads, row.workload_memory_mib) == ({"J": 30}, {"J": 400})
 
 
-@pytest.mark.parametrize("call", ["nvmlDeviceGetMigMode", "nvmlDeviceGetHandleByIndex_v2"])
-def test_an_error_makes_no_whole_device_of_one_with_instances(machine: Machine, call: str) -> None:
-    before, during = readings(machine, "MIG", 0, [(), [f"0 error {call} 999"]])
-    assert [device.uuid for device in before.devices] == ["MIG-0-0", "MIG-0-1"]
-    assert during.devices == ()
-    assert "left out" in during.notes[0]
+OF_THE_DEVICE = ("nvmlDeviceGetMigMode", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetMaxMigDeviceCount")
+OF_AN_INSTANCE = (
+    "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigDeviceHandleByIndex",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scope", "call", "silent"),
+    [
+        *(pytest.param("0", call, [0, 1], id=f"{call} of the device") for call in OF_THE_DEVICE),
+        pytest.param("0", "nvmlDeviceGetUUID", [0, 1], id="nvmlDeviceGetUUID of the device"),
+        *(pytest.param("0/0", call, [0], id=f"{call} of an instance") for call in OF_AN_INSTANCE[:-1]),
+        pytest.param("0", OF_AN_INSTANCE[-1], [0, 1], id="the handle of each instance"),
+    ],
+)
+def test_an_error_leaves_the_instances_of_a_device_listed_and_unknown(
+    machine: Machine, scope: str, call: str, silent: list[int]
+) -> None:
+    before, during, after = readings(machine, "MIG", 0, [(), [f"{scope} error {call} 999"], ()])
+    for reading in (before, during, after):
+        found = [(device.uuid, device.parent, device.memory_mib) for device in reading.devices]
+        assert found == [(f"MIG-0-{place}", "GPU-0", 17_920) for place in range(2)]
+    for place, device in enumerate(during.devices):
+        figures = (device.percent, device.memory_used_mib, device.processes)
+        assert (figures == (None, None, None)) == (place in silent)
+        assert place not in silent or "Unknown Error" in device.why["processes"]
+    assert during.notes == ()
+    assert all(device.processes for device in after.devices)
+
+
+@pytest.mark.parametrize("call", [*OF_THE_DEVICE, *OF_AN_INSTANCE])
+def test_an_error_before_the_instances_were_found_leaves_them_out_with_a_note(machine: Machine, call: str) -> None:
+    (found,) = readings(machine, "MIG", 0, [[f"system error {call} 999"]])
+    assert found.devices == ()
+    assert ["left out" in note for note in found.notes] == [True]
+
+
+@pytest.mark.parametrize("code", [2, 6], ids=["invalid argument", "not found"])
+def test_an_instance_whose_place_is_empty_is_gone(machine: Machine, code: int) -> None:
+    _, found = readings(machine, "MIG", 0, [(), [f"0 error nvmlDeviceGetMigDeviceHandleByIndex {code}"]])
+    assert (found.devices, found.notes) == ((), ())
 
 
 GPM = "0/0 gpm"

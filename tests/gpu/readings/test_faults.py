@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.sampling.reader_client import Reader
+from jupyter_gpu_quota.backends.local.sampling.machine import Probe
+from jupyter_gpu_quota.backends.local.sampling.reader_client import NoReading, Reader
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, share_of
-from tests.patience import Stopwatch, until
+from tests.patience import PATIENCE_S, Stopwatch, until
 
 CALLS = (
     "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
@@ -249,6 +255,44 @@ def test_a_reader_that_cannot_be_started_is_reported(machine: Callable[..., Fake
     (device,) = machine().devices()
     row = machine(command=("/nowhere/python",)).sample({device: []})[device.id]
     assert "cannot be started" in row.why["utilisation_percent"]
+
+
+def test_while_a_probe_that_hangs_cannot_be_killed_no_other_reader_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Unkillable(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+        def kill(self) -> None:
+            """A process that hangs in the kernel."""
+
+    monkeypatch.setattr(subprocess, "Popen", Unkillable)
+    probe = Probe(Reader(command=("sleep", "600"), first_timeout_s=0.1, retry_after_s=0.0))
+    assert [probe() for _ in range(3)] == [NoReading("the driver's library does not answer")] * 3
+    (hanging,) = started
+    os.kill(hanging.pid, signal.SIGKILL)
+    hanging.wait(PATIENCE_S)
+
+
+def test_two_threads_start_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, started = Reader(command=("sleep", "600")), list[subprocess.Popen[bytes]]()
+    other, usual = threading.Thread(target=lambda: reader.latest(15.0)), subprocess.Popen
+
+    def during(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        """The other thread asks while this one starts a reader."""
+        if not other.ident:
+            other.start()
+            other.join(0.3)
+        started.append(usual(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", during)
+    assert reader.take() is None
+    other.join(PATIENCE_S)
+    assert len(started) == 1
+    reader.close()
 
 
 def test_a_failed_reader_is_not_restarted_at_every_tick(machine: Callable[..., FakeGpu]) -> None:

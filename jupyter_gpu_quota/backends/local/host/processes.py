@@ -106,6 +106,12 @@ def new_mark() -> int:
     return int.from_bytes(os.urandom(7), "big")
 
 
+def can_take(mark: int) -> bool:
+    """Whether every process below this one can take this mark: it may only be lowered below that of another service."""
+    hard = resource.getrlimit(_RLIMIT_LOCKS)[1]
+    return hard == resource.RLIM_INFINITY or mark <= hard
+
+
 def take_mark(mark: int) -> None:
     """Mark this process and all that it will fork, in any session and with any environment."""
     with contextlib.suppress(ValueError, OSError):  # inside the tree of another service it cannot be raised again
@@ -121,6 +127,15 @@ def find_marked(marks: Iterable[str], session: int | None = None, mark: int | No
         if each.is_alive
         and pid != os.getpid()
         and (each.session == session or (mark is not None and mark_of(pid) == mark) or wanted <= _variables(pid))
+    }
+
+
+def members_of_session(session: int, *, started: int, uid: int) -> set[int]:
+    """Living processes of a session of this account; none that started before its leader did."""
+    return {
+        pid
+        for pid, each in processes().items()
+        if each.is_alive and each.session == session and each.started >= started and user_of(pid) == uid
     }
 
 

@@ -25,6 +25,7 @@ from ....core.job_ends import EndCause
 from ....core.model import Placement
 from ...job_files.attempt_records import paths_of_ranks, unsettled_attempts
 from ...job_files.disk_use import OutputSizes
+from ...job_files.folders import PASSABLE, make_folder, make_passable
 from ...job_files.paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
 from ...job_files.record_files import file_lock, raise_fence, read_fence, read_record, write_record
@@ -41,6 +42,7 @@ from ..host.processes import (
     is_same_process,
     is_stopped,
     kill_all,
+    members_of_session,
     process,
     processes,
     send,
@@ -393,7 +395,10 @@ class LocalJobs:
         log.warning("the supervisor of job %s, attempt %s, was lost", status["job"], status["attempt"])
 
     def _leftover_processes(self, status: Mapping[str, Any]) -> set[int]:
-        """Processes of a rank whose supervisor died: below its guard, or with its mark, variables or session."""
+        """Processes of a rank whose supervisor died: below its guard, or with its mark or variables.
+
+        Its session is evidence only where its processes may have no mark: another process can have its number later.
+        """
         supervisor = status["supervisor"]
         if supervisor["boot"] != self.boot:
             return set()
@@ -405,12 +410,24 @@ class LocalJobs:
             for _, other in self._started_ranks((status["job"], status["attempt"]))
             if not other.get("tree_gone") and not self._is_lost(other)
         ]
-        leader = process(status["pid"]) if status.get("pid") is not None else None
-        is_ours = leader is None or leader.started == status.get("pid_started")  # else the kernel used its id again
-        session = status.get("pid") if is_ours else None
-        found = find_marked(marks, session, status.get("mark")).difference(*supervised)
+        found = find_marked(marks, mark=status.get("mark"))
+        if not status.get("marked"):
+            found |= self._session_of(status)
+        found = found.difference(*supervised)
         found |= self._enforcement.processes(status["job"], status["attempt"], status["rank"])
         return found | (descendants(supervisor["guard"]["pid"]) if _is_guarded(supervisor) else set())
+
+    def _session_of(self, status: Mapping[str, Any]) -> set[int]:
+        """Processes of the account in the session of a rank, unless the kernel used the number of its leader again."""
+        pid, started = status.get("pid"), status.get("pid_started")
+        leader = None if pid is None else process(pid)
+        if pid is None or started is None or (leader is not None and leader.started != started):
+            return set()
+        try:
+            folder = os.lstat(rank_paths(self.state_dir, status["job"], status["attempt"], status["rank"]).run)
+        except OSError:  # without it the account is unknown
+            return set()
+        return members_of_session(pid, started=started, uid=folder.st_uid)
 
     # --- records --------------------------------------------------------------------------------------------------
     def _statuses(self) -> Iterator[tuple[RankPaths, dict[str, Any]]]:
@@ -463,21 +480,15 @@ def _attempts_of(home: Path) -> list[int]:
 
 def make_layout(state_dir: str) -> None:
     """Make the folders of a state directory. Other accounts can reach their own jobs, and list nothing."""
-    Path(state_dir).mkdir(mode=0o711, parents=True, exist_ok=True)
-    for name, mode in (("jobs", 0o711), ("active", 0o700), ("trash", 0o700)):
-        folder = Path(state_dir, name)
-        if not folder.exists():
-            folder.mkdir(mode=mode, exist_ok=True)
-            folder.chmod(mode)
+    make_passable(Path(state_dir))
+    for name, mode in (("jobs", PASSABLE), ("active", 0o700), ("trash", 0o700)):
+        make_folder(Path(state_dir, name), mode)
 
 
 def make_control(paths: RankPaths) -> None:
     """Make the service's own folder of a rank; the submitter can enter the job's folder above it."""
     control = Path(paths.control)
-    home = control.parents[2]
-    if not home.exists():
-        home.mkdir(mode=0o711, exist_ok=True)
-        home.chmod(0o711)
+    make_folder(control.parents[2], PASSABLE)
     for folder in (control.parents[1], control.parents[0], control):
         folder.mkdir(mode=0o700, exist_ok=True)
 

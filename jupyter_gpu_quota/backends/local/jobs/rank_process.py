@@ -14,6 +14,7 @@ import resource
 import signal
 from typing import NamedTuple, NoReturn, NotRequired, TypedDict
 
+from ...job_files.folders import PASSABLE, make_folder
 from ...job_files.paths import RankPaths
 from ..enforcement.cgroup_entry import join
 from ..host.processes import die_with_parent, take_mark
@@ -86,17 +87,11 @@ def prepare_directories(paths: RankPaths, account: Account) -> None:
     """Make the folders of a rank. Their parents belong to the service, so the account cannot replace them by links."""
     job = os.path.dirname(paths.work)
     for shared in (job, os.path.join(job, "run"), os.path.dirname(paths.run)):
-        _make(shared, 0o711)
+        make_folder(shared, PASSABLE)
     for own in (paths.run, paths.work, paths.checkpoint, paths.outputs):
-        _make(own, 0o700)
+        make_folder(own, 0o700)
         if account.is_other and os.lstat(own).st_uid != account.uid:  # also after a kill between the two steps
             os.chown(own, account.uid, account.gid, follow_symlinks=False)
-
-
-def _make(path: str, mode: int) -> None:
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, mode)
-        os.chmod(path, mode)
 
 
 def launch(order: RankOrder, paths: RankPaths, account: Account, output: int, mark: int) -> int:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ...job_files.disk_use import Measured, measure
+from ...job_files.disk_use import Links, Measured, measure
 from ...job_files.paths import RankPaths, fence_file, rank_paths
 from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_log import RotatingLog
@@ -40,6 +40,7 @@ from ..host.processes import (
     ProcessStat,
     adopt_orphans,
     boot_id,
+    can_take,
     children,
     descendants,
     kill_all,
@@ -98,7 +99,9 @@ class Supervisor:
     def run(self) -> None:
         """Start the rank, unless there is a newer leader, and stay until no process of it is left."""
         supervisor = {**_identity(process(os.getpid())), "boot": boot_id(), "guard": _identity(self.guard)}
-        self.status.update(claimed_at=now_ms(), supervisor=supervisor, mark=new_mark(), fencing=self.fencing)
+        mark = new_mark()
+        self.status.update(claimed_at=now_ms(), supervisor=supervisor, mark=mark, marked=can_take(mark))
+        self.status.update(fencing=self.fencing)
         self.status.update(ranks=self.order["ranks"], placements=self.order["placements"])
         write_record(self.paths.status, self.status)  # without a record it does not start
         # The claim is on disk before the fence is read. A new leader raises the fence before it reads claims. So either
@@ -292,7 +295,7 @@ class Supervisor:
         return "oom_kill_on_node" if was_killed and machine_oom_kills() > self.oom_kills else None
 
     def reported_status(self, exit_status: int) -> int | None:
-        """TOO_LARGE for a job that wrote too much; None (lost, not failed) for one that a shutdown ended."""
+        """WROTE_TOO_MUCH for a job that wrote too much; None (lost, not failed) for one that a shutdown ended."""
         if self.is_over_limit:
             return WROTE_TOO_MUCH
         is_shut_down = self.is_shutting_down and not self.status.get("pause_requested")
@@ -336,7 +339,8 @@ class Supervisor:
                 self.measurement = None
 
     def measure_all(self, started: float) -> Iterator[None]:
-        outputs, checkpoint, work = Measured(), Measured(), Measured()
+        links = Links()  # a file in both folders is on the disk once
+        outputs, checkpoint, work = Measured(), Measured(links), Measured(links)
         for path, into in (
             (self.paths.outputs, outputs), (self.paths.checkpoint, checkpoint), (self.paths.work, work),
         ):  # fmt: skip

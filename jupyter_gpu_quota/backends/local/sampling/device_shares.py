@@ -202,7 +202,7 @@ def _use(device: DeviceReading, own: Sequence[GpuProcess], *, alone: bool, hidde
         return device.percent
     if hidden:
         return hidden
-    if known is None:
+    if known is None or device.activity_failed:  # a process that has ended since may have used it
         return f"{device.why['activity']}; the device's own figure does not show that it was unused"
     if device.unlisted:
         return f"{_numbers(device.unlisted)} used the device and is not listed any more"

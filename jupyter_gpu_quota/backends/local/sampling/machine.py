@@ -9,7 +9,7 @@ from typing import Any
 from ....core.model import Device
 from ..host.servers import Servers
 from .nvml_sampler import NvmlSampler
-from .reader_client import NoReading
+from .reader_client import NoReading, Reader
 from .reading import Reading
 from .simulated import SimulatedSampler
 
@@ -27,13 +27,26 @@ def open_sampler(
     return SimulatedSampler(simulated_devices) if simulated_devices else NvmlSampler(servers=servers)
 
 
+class Probe:
+    """Reads the real devices and their capabilities. It waits; with a working driver a few seconds at most.
+
+    The reader process ends after each call. While one that was killed hangs in the kernel no other one is started.
+    """
+
+    def __init__(self, reader: Reader | None = None) -> None:
+        self._reader = reader or Reader()
+
+    def __call__(self) -> Reading | NoReading:
+        """One reading, or why there is none."""
+        try:
+            return self._reader.probe()
+        finally:
+            self._reader.close()
+
+
 def probe() -> Reading | NoReading:
-    """Read the real devices and their capabilities. It waits; with a working driver a few seconds at most."""
-    sampler = NvmlSampler()
-    try:
-        return sampler.probe()
-    finally:
-        sampler.close()
+    """Read the real devices and their capabilities once, as ``Probe`` does."""
+    return Probe()()
 
 
 def devices_here(node: str, simulated_devices: Sequence[Mapping[str, Any]]) -> tuple[Device, ...]:

@@ -25,7 +25,7 @@ FRESH_S = 15.0
 FOREIGN_STEP = 10
 """Foreign use is rounded up to such steps, because each reported change may change the plan."""
 
-UNLISTED = "NVML does not list this device"
+UNLISTED = "NVML does not list this device, or could not read it; the log of the service has the reason then"
 
 
 class NvmlSampler:

@@ -6,7 +6,7 @@ Every call returns a value, or ``Unknown`` with the reason. A call that a device
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,12 @@ EVENT_WAIT_MS, MAX_EVENTS = 1, 64
 CLOCK_JUMP_S = 1.0
 """If the wall clock moved by so much against the monotonic one it was set, and the times of samples are not valid."""
 
+NO_INSTANCE = {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}
+"""A place of a MIG device at which there is no instance."""
+
+WHOLE = -1
+"""The place of a device without MIG; those of instances are counted from 0."""
+
 NO_PROCESS_USE = "NVML has no figures of the processes of a MIG instance"
 
 
@@ -64,9 +70,12 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
+    """``parent`` is the UUID of the device of an instance."""
+
     uuid: str
     model: str
     memory_mib: int
+    parent: str | None = None
 
 
 class Session:
@@ -74,7 +83,9 @@ class Session:
 
     def __init__(self) -> None:
         self._unsupported: dict[tuple[str, str], Unknown] = {}
-        self._known: dict[int, _Identity] = {}
+        self._known: dict[int, dict[int, _Identity]] = {}
+        """What was found at each index, by place: a device, or the instances of one."""
+        self._notes: list[str] = []
         self._uses = ProcessUses()
         self._lineages = Lineages()
         self._metrics = InstanceMetrics(self._call)
@@ -101,14 +112,12 @@ class Session:
         self._metrics.begin()
         before, self._offset_s = self._offset_s, time.time() - time.monotonic()
         clock_was_set = before is not None and abs(self._offset_s - before) > CLOCK_JUMP_S
-        devices, notes = list[DeviceReading](), list[str]()
+        devices, self._notes = list[DeviceReading](), []
         for index in range(count):
-            found = self._device(index, clock_was_set=clock_was_set, probing=probing)
-            notes += [found.why] if isinstance(found, Unknown) else []
-            devices += [] if isinstance(found, Unknown) else found
+            devices += self._devices_at(index, clock_was_set=clock_was_set, probing=probing)
         return Reading(
             devices=tuple(devices), driver=_text(driver), loaded=self.loaded, xids=tuple(self._xids()),
-            notes=tuple(notes),
+            notes=tuple(dict.fromkeys(self._notes)),
         )  # fmt: skip
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -133,23 +142,27 @@ class Session:
         return unknown
 
     # --- devices --------------------------------------------------------------------------------------------------
-    def _device(self, index: int, *, clock_was_set: bool, probing: bool) -> list[DeviceReading] | Unknown:
+    def _devices_at(self, index: int, *, clock_was_set: bool, probing: bool) -> list[DeviceReading]:
+        """The device at an index, or its instances; those that were found before and do not answer are unknown."""
         handle = self._call(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
         identity = handle if isinstance(handle, Unknown) else self._identity(f"#{index}", handle)
         if isinstance(identity, Unknown):
-            return self._silent_device(index, identity)
+            return self._silent_devices(index, identity)
         modes = self._call(identity.uuid, "nvmlDeviceGetMigMode", handle)
         if isinstance(modes, Unknown) and modes.code not in ABSENT:  # it may have instances
-            return self._silent_device(index, modes)
+            return self._silent_devices(index, modes)
         if isinstance(modes, Unknown) or modes[0] != 1:
-            self._known[index] = identity
+            self._known[index] = {WHOLE: identity}
             return [
                 self._whole_device(identity, handle, index, clock_was_set=clock_was_set, mig=modes, probing=probing)
             ]
-        self._known.pop(index, None)  # its instances are the devices
-        return list(self._instances(identity, handle, index, probing=probing))
+        self._known.setdefault(index, {}).pop(WHOLE, None)  # its instances are the devices
+        most = self._call(identity.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle)
+        if isinstance(most, Unknown):
+            return self._silent_devices(index, most)
+        return self._instances(identity, handle, index, most, probing=probing)
 
-    def _identity(self, place: str, handle: Any) -> _Identity | Unknown:
+    def _identity(self, place: str, handle: Any, parent: str | None = None) -> _Identity | Unknown:
         uuid = self._call(place, "nvmlDeviceGetUUID", handle, convert=_text)
         model = self._call(place, "nvmlDeviceGetName", handle, convert=_text)
         memory_mib = self._memory(place, handle, lambda memory: int(memory.total) // MIB)
@@ -157,22 +170,15 @@ class Session:
             if isinstance(each, Unknown):
                 return each
         fault = impossible("memory_mib", memory_mib, 0) or ("NVML reports no memory" if memory_mib == 0 else None)
-        return Unknown(fault) if fault else _Identity(uuid, model, memory_mib)
+        return Unknown(fault) if fault else _Identity(uuid, model, memory_mib, parent)
 
-    def _silent_device(self, index: int, unknown: Unknown) -> list[DeviceReading] | Unknown:
-        """A device that no longer answers; Unknown for one that was never identified."""
-        known = self._known.get(index)
-        if known is None:
-            return Unknown(
-                f"GPU {index} is left out: its UUID, model, memory or MIG mode cannot be read. {unknown.why}"
-            )
-        why = dict.fromkeys(("memory_used_mib", "percent", "processes", "activity"), unknown.why)
-        trouble = unknown.why if unknown.code in LOST_DEVICE_ERRORS else None
-        return [
-            DeviceReading(
-                uuid=known.uuid, index=index, model=known.model, memory_mib=known.memory_mib, why=why, trouble=trouble
-            )
-        ]
+    def _silent_devices(self, index: int, unknown: Unknown) -> list[DeviceReading]:
+        """What was found at an index before, as unknown; a note where nothing was."""
+        if not (known := self._known.get(index)):
+            what = "its UUID, model, memory, MIG mode or instances cannot be read"
+            self._notes.append(f"GPU {index} is left out: {what}. {unknown.why}")
+            return []
+        return [_silent(index, known[place], unknown) for place in sorted(known)]
 
     def _memory(self, of: str, handle: Any, convert: Callable[[Any], int]) -> Any:
         """Memory by the call that excludes the driver's own, where it exists (from driver 510 on)."""
@@ -194,17 +200,44 @@ class Session:
         probed = self._probe(uuid, handle, mig) if probing else {}
         return self._reading(identity, handle, index, (uuid, handle), percent, activity, probed)
 
-    def _instances(self, parent: _Identity, handle: Any, index: int, *, probing: bool) -> Iterator[DeviceReading]:
-        """The MIG instances of a device. They have memory and processes of their own, but no use of each process."""
-        most = self._call(parent.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle)
+    def _instances(
+        self, parent: _Identity, handle: Any, index: int, most: int, *, probing: bool
+    ) -> list[DeviceReading]:
+        """The MIG instances of a device. They have memory and processes of their own, but no use of each process.
+
+        An instance that was found before and does not answer is unknown; one whose place is empty is gone.
+        """
         probed = self._probe(parent.uuid, handle, (1, 1)) if probing else {}
-        for place in range(0 if isinstance(most, Unknown) else most):
+        known, readings, silent = dict[int, _Identity](), dict[int, DeviceReading](), dict[int, Unknown]()
+        before = self._known[index]
+        for place in range(most):
             own = self._call(f"{parent.uuid}/{place}", "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
-            identity = own if isinstance(own, Unknown) else self._identity(f"{parent.uuid}/{place}", own)
-            if isinstance(identity, _Identity):
-                percent = self._metrics.percent(identity.uuid, handle, own)
-                unknown = Unknown(NO_PROCESS_USE)
-                yield self._reading(identity, own, index, (parent.uuid, handle), percent, unknown, probed)
+            if isinstance(own, Unknown) and (own.code in NO_INSTANCE or (before and place not in before)):
+                continue
+            found = own if isinstance(own, Unknown) else self._identity(f"{parent.uuid}/{place}", own, parent.uuid)
+            if isinstance(found, Unknown):
+                silent[place] = found
+                continue
+            percent = self._metrics.percent(found.uuid, handle, own)
+            physical, activity = (parent.uuid, handle), Unknown(NO_PROCESS_USE, pynvml.NVML_ERROR_NOT_SUPPORTED)
+            readings[place] = self._reading(found, own, index, physical, percent, activity, probed)
+            known[place] = found
+        kept = self._kept_instances(index, silent, known)
+        self._known[index] = known | kept
+        readings |= {place: _silent(index, found, silent[place]) for place, found in kept.items()}
+        return [readings[place] for place in sorted(readings)]
+
+    def _kept_instances(
+        self, index: int, silent: Mapping[int, Unknown], known: Mapping[int, _Identity]
+    ) -> dict[int, _Identity]:
+        """The instances that were found before at the places that do not answer; a note about every other one."""
+        before, answered = self._known[index], {each.uuid for each in known.values()}
+        for place, unknown in silent.items():
+            if place not in before:
+                self._notes.append(f"a MIG instance of GPU {index} is left out: it cannot be read. {unknown.why}")
+        return {  # one that answers at another place was moved
+            place: before[place] for place in silent if place in before and before[place].uuid not in answered
+        }
 
     def _reading(
         self, identity: _Identity, handle: Any, index: int, physical: tuple[str, Any], percent: Any,
@@ -212,18 +245,18 @@ class Session:
     ) -> DeviceReading:  # fmt: skip
         """The reading of a device or of an instance; ``physical`` is the device, by UUID and handle."""
         uuid, device = physical
-        parent = None if uuid == identity.uuid else uuid
         figures = _Figures(identity.memory_mib)
         figures.put("percent", percent)
         figures.put("memory_used_mib", self._memory(identity.uuid, handle, lambda memory: int(memory.used) // MIB))
         figures.put("temperature_c", self._call(uuid, "nvmlDeviceGetTemperature", device, pynvml.NVML_TEMPERATURE_GPU))
         watts = self._call(uuid, "nvmlDeviceGetPowerUsage", device, convert=lambda milliwatts: round(milliwatts / 1000))
-        figures.put("power_w", watts if parent is None else Unknown("power is the whole device's"))
+        figures.put("power_w", watts if identity.parent is None else Unknown("power is the whole device's"))
         processes = self._processes(figures, identity.uuid, handle, activity) or NO_PROCESSES
         return DeviceReading(
-            uuid=identity.uuid, index=index, model=identity.model, memory_mib=identity.memory_mib, parent=parent,
-            processes=processes.found, mps=processes.mps, unlisted_mib=processes.unlisted_mib,
+            uuid=identity.uuid, index=index, model=identity.model, memory_mib=identity.memory_mib,
+            parent=identity.parent, processes=processes.found, mps=processes.mps, unlisted_mib=processes.unlisted_mib,
             unlisted=processes.unlisted, trouble=self._trouble(figures, uuid, device),
+            activity_failed=isinstance(activity, Unknown) and activity.code not in PERMANENT_ERRORS,
             why=figures.why, unavailable={name: found.why if found else "" for name, found in probed.items()},
             unprobed=tuple(name for name, found in probed.items() if found and found.code not in PERMANENT_ERRORS),
             **figures.values,
@@ -362,6 +395,16 @@ class _Figures:
         if result.code in LOST_DEVICE_ERRORS:
             self.lost = result.why
         return None
+
+
+def _silent(index: int, known: _Identity, unknown: Unknown) -> DeviceReading:
+    """A device or an instance that does not answer any more."""
+    why = dict.fromkeys(("memory_used_mib", "percent", "processes", "activity"), unknown.why)
+    trouble = unknown.why if unknown.code in LOST_DEVICE_ERRORS else None
+    return DeviceReading(
+        uuid=known.uuid, index=index, model=known.model, memory_mib=known.memory_mib, parent=known.parent, why=why,
+        trouble=trouble,
+    )  # fmt: skip
 
 
 def _use(activity: dict[int, Use] | Unknown, pid: int) -> tuple[int | None, int | None]:

@@ -12,6 +12,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class NoReading:
 
 
 class Reader:
-    """Requests and receives readings. ``clock`` is monotonic, in seconds."""
+    """Requests and receives readings; it is thread-safe. ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -63,42 +64,49 @@ class Reader:
         self._newest: tuple[float, Reading] | None = None
         self._untaken: Reading | NoReading | None = None
         self._failure: NoReading | None = None
+        self._lock = threading.RLock()
 
     @property
     def pid(self) -> int | None:
         """The reader process; None while there is none."""
-        return None if self._process is None else self._process.pid
+        process = self._process
+        return None if process is None else process.pid
 
     def take(self) -> Reading | NoReading | None:
         """The next reading, once. None: the devices are being read."""
-        self._receive()
-        if self._untaken is not None:
-            taken, self._untaken = self._untaken, None
-            return taken
-        return None if self._request(READ) else self._failure
+        with self._lock:
+            self._receive()
+            if self._untaken is not None:
+                taken, self._untaken = self._untaken, None
+                return taken
+            return None if self._request(READ) else self._failure
 
     def latest(self, max_age_s: float) -> Reading | NoReading | None:
         """The newest reading, taken or not, if it is young enough; None: the devices are being read."""
-        self._receive()
-        if self._newest is not None and self._clock() - self._newest[0] <= max_age_s:
-            return self._newest[1]
-        return None if self._request(READ) else self._failure
+        with self._lock:
+            self._receive()
+            if self._newest is not None and self._clock() - self._newest[0] <= max_age_s:
+                return self._newest[1]
+            return None if self._request(READ) else self._failure
 
     def probe(self) -> Reading | NoReading:
         """A reading with the capabilities of each device. It waits, as long as a first reading may take."""
-        if not self._request(PROBE):
-            return self._failure or NoReading("the devices are being read by another process")
-        while self._deadline is not None:
-            if self._process is not None and self._process.stdout is not None:
-                select.select([self._process.stdout], [], [], POLL_S)
-            self._receive()
-        taken, self._untaken = self._untaken, None
-        assert taken is not None, "a reading that is complete has succeeded or failed"
-        return taken
+        with self._lock:
+            if not self._request(PROBE):
+                return self._failure or NoReading("the devices are being read by another process")
+            while self._deadline is not None:
+                if self._process is not None and self._process.stdout is not None:
+                    select.select([self._process.stdout], [], [], POLL_S)
+                self._receive()
+            taken, self._untaken = self._untaken, None
+            assert taken is not None, "a reading that is complete has succeeded or failed"
+            return taken
 
     def close(self) -> None:
         """End the reader."""
-        self._kill()
+        with self._lock:
+            self._kill()
+            self._deadline = None
 
     # --- requests -------------------------------------------------------------------------------------------------
     def _request(self, kind: bytes) -> bool:
@@ -166,7 +174,8 @@ class Reader:
             return
         if self._failure is not None:
             log.info("the devices can be read again")
-        self._newest, self._untaken, self._deadline, self._failure = (self._clock(), reading), reading, None, None
+        self._newest, self._untaken, self._failure = (self._clock(), reading), reading, None
+        self._deadline, self._received = None, b""
 
     def _fail(self, why: str) -> None:
         if self._failure is None or self._failure.why != why:  # logged once, not at every reading

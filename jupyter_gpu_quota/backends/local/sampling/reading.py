@@ -58,6 +58,7 @@ class DeviceReading:
     ``percent`` of a device is that of a short time before the reading; of an instance, of all the time since the
     previous reading. ``processes`` None: unknown. ``unlisted_mib`` is the used memory of the device that NVML
     attributes to no process; ``unlisted`` are processes that used it since the previous reading and are not listed.
+    ``activity_failed``: the use of each process could not be read this time, though the device may have it.
     ``trouble``: the device reports that it cannot be used. ``why`` has the reason of each figure that is None,
     ``unavailable`` that of each capability that was probed, empty where the device has it; ``unprobed`` are those of
     them whose answer may be another one later.
@@ -74,6 +75,7 @@ class DeviceReading:
     processes: tuple[GpuProcess, ...] | None = None
     unlisted_mib: int | None = None
     unlisted: tuple[int, ...] = ()
+    activity_failed: bool = False
     parent: str | None = None
     mps: bool = False
     trouble: str | None = None
