@@ -265,7 +265,8 @@ class SliceReleased(IdleSlice): __slots__ = ()
 # --- waiting or refused ---------------------------------------------------------------------------------------------
 @record
 class Waiting:
-    """A project's position. ``limit_milli``, with its ``notebook_milli``, may be that of the ``department``.
+    """A project's position. ``limit_milli``, with its ``notebook_milli``, may be that of the ``department``. A notebook
+    has its project's notebook quota as ``notebook_milli``, and no limit.
 
     ``within_s``: the planned start of a backfill reservation; ``delaying``: the number of projects whose jobs may start
     there first, some of them in ``delayed_by``, 0 for a bound. ``others_milli``: the quotas of others, beside which it

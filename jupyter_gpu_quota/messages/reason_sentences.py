@@ -13,6 +13,13 @@ _POSITION = (
     "{fair_milli:gpu}"
 )
 
+NOTEBOOK_WITHOUT_ROOM = (
+    "{project} asked for a notebook of {asked_milli:gpu} GPU; its notebook quota is {notebook_milli:gpu}. No device "
+    "has that much free beside other slices and other work, and no running work may be paused for it. It starts when "
+    "enough is freed."
+)
+"""The sentence of a notebook for which no GPU is free: its training quota does not matter."""
+
 BACKFILL = " Until then only jobs that end before, borrow the devices or have precedence start there."
 """The sentence after the planned start of a job with reserved devices."""
 

@@ -20,6 +20,7 @@ from ..core.reasons import (
     EnforcementTooWeak,
     Figure,
     NodeDrained,
+    NoFreeGpu,
     OverShare,
     Preempted,
     Reason,
@@ -28,7 +29,7 @@ from ..core.reasons import (
 )
 from .job_ends import BY_NAME, job_end_figures
 from .planned_start import planned_sentence
-from .reason_sentences import BACKFILL, SENTENCES
+from .reason_sentences import BACKFILL, NOTEBOOK_WITHOUT_ROOM, SENTENCES
 from .rendering import instant_text, rendered
 
 _ENDED: Mapping[R, str] = {
@@ -155,6 +156,8 @@ def _special_sentence(reason: Reason, *, advised: bool) -> str | None:
             return _too_wide(reason.code, advised=advised)
         case AboveLimit(department=str()):
             return _DEPARTMENTS_LIMIT
+        case NoFreeGpu(limit_milli=None, notebook_milli=int()):
+            return NOTEBOOK_WITHOUT_ROOM
         case BackfillReserved(delaying=int()):
             return f"{_SOME_RESERVED} {planned_sentence(reason)}{BACKFILL}"
         case _:

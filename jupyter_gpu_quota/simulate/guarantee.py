@@ -4,7 +4,7 @@ P10: a claim within its guarantee has its devices within grace + 2 ticks, unless
 it. A notebook within its quota, or one that wakes while its slice is lent, has its slice within lent_grace + 2 ticks.
 Each quarantined device adds one grace. The amounts are those in force: a claim becomes owed, or is no longer owed, when
 a window of the calendar opens or closes, and when non-preemptible work above a lowered quota has ended, up to where a
-raised one is not in force.
+raised one is not in force. A job whose user has no room under a ceiling for each user is not owed (R12).
 Source: docs/scheduling.md, section 9.
 """
 
@@ -31,6 +31,7 @@ from ..core.model import (
 from ..core.quota.in_force import in_force, next_change_at
 from ..core.scheduling.lending import is_waking
 from ..store.records.rows import Changes
+from .user_ceilings import UserCeilings
 
 USES = frozenset({JobState.STARTING, JobState.RUNNING})
 NOTHING = Amounts()
@@ -69,6 +70,7 @@ class GuaranteeMonitor:
     _fixed: dict[ProjectPool, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     """The milli-GPU of each non-preemptible job that runs."""
     _booked: dict[ProjectPool, int] = field(default_factory=lambda: defaultdict(int))
+    _users: UserCeilings = field(default_factory=UserCeilings)
     _waiting: dict[ProjectPool, dict[str, Job]] = field(default_factory=lambda: defaultdict(dict))
     _requested: dict[ProjectPool, dict[str, Notebook]] = field(default_factory=lambda: defaultdict(dict))
     _waking: dict[ProjectPool, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -90,7 +92,8 @@ class GuaranteeMonitor:
         self._devices |= {device.id: device for device in changes.devices}
         touched = dict[ProjectPool, None]()
         for record in changes.jobs:
-            touched[key := self._update_job(record.job)] = None
+            key = self._update_job(record.job)
+            touched |= {(name, key[1]): None for name in self._users.projects_with(*key)}
             if not record.job.preemptible:
                 touched |= {other: None for other in self._waiting if other[1] == key[1]}
         for seen in changes.notebooks:
@@ -112,10 +115,10 @@ class GuaranteeMonitor:
     # --- amounts ----------------------------------------------------------------------------------------------------
     def _update_amounts(self, at: int) -> None:
         self._changes_at = next_change_at(self.policy, at)
+        policy = in_force(self.policy, at)
+        self._users.set_amounts(policy)
         self._amounts = {
-            (project.name, pool): amounts
-            for project in in_force(self.policy, at).projects
-            for pool, amounts in project.amounts.items()
+            (project.name, pool): amounts for project in policy.projects for pool, amounts in project.amounts.items()
         }
 
     def _follow_calendar(self, now: int) -> None:
@@ -130,6 +133,7 @@ class GuaranteeMonitor:
     def _update_job(self, job: Job) -> ProjectPool:
         key = job.project, job.pool
         self._remove_use(job.id, self._use)
+        self._users.update(job)
         self._waiting[key].pop(job.id, None)
         self._fixed[key].pop(job.id, None)
         if job.state in WAITING and job.target in (JobTarget.RUNNING, JobTarget.PAUSED):
@@ -192,12 +196,20 @@ class GuaranteeMonitor:
                 room -= notebook.gpu_milli
                 yield notebook.id
         room = amounts.training_milli - self._use[key]
-        if room <= 0 or not self._waiting[key]:
-            return
+        if room > 0 and self._waiting[key]:
+            yield from self._covered_jobs(key, room, now)
+
+    def _covered_jobs(self, key: ProjectPool, room: int, now: int) -> Iterable[str]:
+        """The jobs that this part of a quota covers together, each within the room of its user."""
+        of_user = dict[str, float]()
         for job in sorted(self._waiting[key].values(), key=lambda one: (-one.priority, one.submitted_at, one.id)):
             size = job.gpu_milli * job.ranks
-            if size <= room and self._fits_empty_pool(job) and self._instant_of_precedence(job, key) > now:
-                room -= size
+            if job.user not in of_user:
+                of_user[job.user] = self._users.room(*key, job.user)
+            if size > min(room, of_user[job.user]):
+                continue
+            if self._fits_empty_pool(job) and self._instant_of_precedence(job, key) > now:
+                room, of_user[job.user] = room - size, of_user[job.user] - size
                 yield job.id
 
     def _instant_of_precedence(self, job: Job, key: ProjectPool) -> float:
@@ -237,9 +249,9 @@ class GuaranteeMonitor:
         return job.ranks <= sum(count // (job.gpu_milli // WHOLE_DEVICE) for count in on_nodes)
 
     def _devices_by_node(self, pool: str) -> Counter[str]:
-        """The number of a pool's devices on each node, without those that failed."""
+        """The number of a pool's devices on each node, without those that failed or whose node is gone."""
         if pool not in self._pools:
-            there = (d for d in self._devices.values() if d.pool == pool and d.health is not Health.UNHEALTHY)
+            there = (device for device in self._devices.values() if device.pool == pool and _is_there(device))
             self._pools[pool] = Counter(device.node for device in there)
         return self._pools[pool]
 
@@ -254,3 +266,8 @@ class GuaranteeMonitor:
             self.violations.append(
                 Violation(workload=workload, project=key[0], waited_ms=waited_ms, promised_ms=promised_ms)
             )
+
+
+def _is_there(device: Device) -> bool:
+    """Whether a device has not failed; one of a lost node counts as healthy at first, with the trouble of its node."""
+    return device.health is Health.QUARANTINED or (device.health is Health.HEALTHY and device.trouble is None)

@@ -138,9 +138,10 @@ def page(report: Mapping[str, Any]) -> str:
 
 
 def _subtitle(report: Mapping[str, Any]) -> str:
-    """The quotas, the simulated time and the seeds, in sentences."""
+    """The quotas, what the trace does not know, the simulated time and the seeds, in sentences."""
     seeds = ", ".join(str(seed) for seed in report.get("seeds", ()))
     parts = [f"Quotas: {report['quotas']}."] if report.get("quotas") else []
+    parts += [f"{note}."] if (note := report.get("durations_unknown")) else []
     if "begins_at" in report:
         days = report["span_s"] / 86_400
         parts.append(

@@ -88,7 +88,8 @@ class WorkloadRecord:
 class Record:
     """Observes a replay. Curves are in milli-GPU; ``waiting`` counts workloads.
 
-    ``fragmented`` is the free part of partly allocated devices; ``used_by`` the devices of each project's jobs.
+    ``fragmented`` is the free part of partly allocated devices; ``used_by`` what each project's jobs have in each
+    pool.
     """
 
     jobs: dict[str, WorkloadRecord] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class Record:
     fragmented: Total = field(default_factory=Total)
     waiting: Total = field(default_factory=Total)
     lent: Total = field(default_factory=Total)
-    used_by: dict[str, Total] = field(default_factory=lambda: defaultdict(Total))
+    used_by: dict[tuple[str, str], Total] = field(default_factory=lambda: defaultdict(Total))
     _devices: dict[str, Device] = field(default_factory=dict)
     _allocations: dict[str, Allocation] = field(default_factory=dict)
     _milli_on: Counter[str] = field(default_factory=Counter)
@@ -123,7 +124,7 @@ class Record:
             workload.allocated_at = now
         workload.state, workload.ended_at, workload.pauses = job.state.value, record.ended_at, record.pauses
         self.waiting.put(job.id, job.state in WAITING, now)
-        self.used_by[job.project].put(job.id, job.held_milli if job.state in HOLDS_GPU else 0, now)
+        self.used_by[job.project, job.pool].put(job.id, job.held_milli if job.state in HOLDS_GPU else 0, now)
 
     def _update_notebook(self, record: NotebookRecord, now: int) -> None:
         notebook = record.notebook

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from statistics import median_low
 from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, TypeAdapter, ValidationError
 
+from ..core.amounts import counted
 from ..core.lifecycle import CHECKPOINTED
 from ..core.model import JobState, NotebookState
 from ..messages.validation import error_text, path_text
@@ -42,6 +45,7 @@ class _Work:
     """One job or notebook of the rows; instants and durations in ms."""
 
     request: Row
+    started: bool = False
     started_at: int | None = None
     stopping_at: int | None = None
     ran_ms: int = 0
@@ -49,6 +53,11 @@ class _Work:
     ended_at: int | None = None
     cancelled_at: int | None = None
     state: str = "queued"
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the audit tells how long it lasts: it ended after a start, runs, or has saved some work."""
+        return self.started and (self.ended_at is not None or self.started_at is not None or self.ran_ms > 0)
 
 
 @dataclass(slots=True)
@@ -64,6 +73,8 @@ class _Audit:
 def read(text: str) -> Trace | list[str]:
     """The trace of an audit: its work lasts as long as it ran, or, if it had not ended, until the last row.
 
+    Work that never started, or lost what it did, lasts as long as the ended work of its project and kind, in the
+    median, else as that of all projects; where none has ended it is left out. The trace has a note about it.
     Work that a pause without a checkpoint discarded is left out. Work that was never paused saves in no time; that,
     and how busy it was, is not in the audit, nor are the quotas. Rows of releases that did not note which models of
     device a job asked for leave it any model.
@@ -153,7 +164,7 @@ def _apply(audit: _Audit, row: Row) -> None:
 def _apply_to_job(work: _Work, row: Row) -> None:
     match row.kind:
         case "start" | "resume":
-            work.state = JobState.STARTING
+            work.state, work.started = JobState.STARTING, True
         case "job.running":
             work.state, work.started_at = JobState.RUNNING, int(row.payload["started_at"])
         case "pause" | "stop":
@@ -181,7 +192,7 @@ def _end_attempt(work: _Work, row: Row) -> None:
 def _apply_to_notebook(work: _Work, row: Row) -> None:
     match row.kind:
         case "start":
-            work.state = NotebookState.BOOKED
+            work.state, work.started = NotebookState.BOOKED, True
             work.started_at = work.started_at or row.at_ms  # a notebook whose slice was lent starts again
         case "lend":
             work.state = NotebookState.LENT
@@ -202,18 +213,59 @@ def _trace(audit: _Audit, machines: Row) -> Trace | list[str]:
     with _reading(machines):
         first = datetime.fromtimestamp(begins / 1000, machines.at.tzinfo).isoformat()
         nodes = [node.model_dump(by_alias=True) for node in _nodes(machines.payload["devices"])]
+    jobs, notebooks = _lasting(audit.jobs.values(), audit.last_at), _lasting(audit.notebooks.values(), audit.last_at)
     work = [
-        *(_build(_job, work, begins, audit.last_at) for work in audit.jobs.values()),
-        *(_build(_notebook, work, begins, audit.last_at) for work in audit.notebooks.values()),
+        *(_build(_job, work, begins, lasted_ms) for work, lasted_ms in jobs),
+        *(_build(_notebook, work, begins, lasted_ms) for work, lasted_ms in notebooks),
     ]
-    return checked(json.loads(json.dumps({"begins_at": first, "nodes": nodes, "work": work})))
+    found = checked(json.loads(json.dumps({"begins_at": first, "nodes": nodes, "work": work})))
+    return found if isinstance(found, list) else found.with_note(_note_on_untimed(audit, len(everything) - len(work)))
 
 
-def _build(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, begins: int, last_at: int) -> object:
+def _build(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, begins: int, lasted_ms: int) -> object:
     with _reading(work.request):
-        return make(work, begins, last_at)
+        return make(work, begins, lasted_ms)
 
 
+# --- durations ------------------------------------------------------------------------------------------------------
+def _lasting(works: Collection[_Work], last_at: int) -> Iterator[tuple[_Work, int]]:
+    """The jobs or notebooks with their durations in ms, without those whose duration nothing tells."""
+    by_project, every = defaultdict[str | None, list[int]](list), list[int]()
+    for work in works:
+        if work.is_timed and work.ended_at is not None:
+            by_project[work.request.project].append(_lasted_ms(work, last_at))
+            every.append(by_project[work.request.project][-1])
+    for work in works:
+        if work.is_timed:
+            yield work, _lasted_ms(work, last_at)
+        elif every:
+            yield work, median_low(by_project.get(work.request.project) or every)
+
+
+def _lasted_ms(work: _Work, last_at: int) -> int:
+    """How long work ran until it ended, or until the last row."""
+    if work.started_at is None:
+        return max(1, work.ran_ms)
+    return max(1, work.ran_ms + (last_at if work.ended_at is None else work.ended_at) - work.started_at)
+
+
+def _note_on_untimed(audit: _Audit, left_out: int) -> str:
+    """A sentence about the work of unknown duration, ``left_out`` of it left out; empty where there is none."""
+    kinds = ((audit.jobs, "job"), (audit.notebooks, "notebook"))
+    unknown = {noun: sum(not work.is_timed for work in works.values()) for works, noun in kinds}
+    if not any(unknown.values()):
+        return ""
+    named = " and ".join(counted(count, noun) for noun, count in unknown.items() if count)
+    parts = []
+    if sum(unknown.values()) > left_out:
+        parts.append("each has the median duration of ended work of its kind, of its project where there is some")
+    if left_out:
+        which = f"{left_out} of them {'is' if left_out == 1 else 'are'}" if parts else "they are"
+        parts.append(f"{which} left out, as no work of the kind ended")
+    return f"{named} of the audit never started, or lost what they did; their durations are unknown: {'; '.join(parts)}"
+
+
+# --- keys of a trace ------------------------------------------------------------------------------------------------
 def _nodes(devices: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
     """One node for each machine with devices; for a machine with several models, one for each model."""
     models: dict[str, dict[str, list[int]]] = {}
@@ -232,14 +284,13 @@ def _nodes(devices: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
     ]
 
 
-def _job(work: _Work, begins: int, last_at: int) -> dict[str, object]:
+def _job(work: _Work, begins: int, lasted_ms: int) -> dict[str, object]:
     row, request = work.request, work.request.payload
-    still_ms = 0 if work.started_at is None else last_at - work.started_at
     found = {
         **_common_keys(row, begins),
         "kind": "training",
         "gpu": request["gpu_milli"] / 1000,
-        "duration_s": max(1, work.ran_ms + still_ms) / 1000,
+        "duration_s": lasted_ms / 1000,
         "gpu_model": request.get("gpu_model"),
         "ranks": request["ranks"],
         "priority": request["priority"],
@@ -252,14 +303,12 @@ def _job(work: _Work, begins: int, last_at: int) -> dict[str, object]:
     return found
 
 
-def _notebook(work: _Work, begins: int, last_at: int) -> dict[str, object]:
-    began = work.request.at_ms if work.started_at is None else work.started_at
-    lasted_ms = (last_at if work.ended_at is None else work.ended_at) - began
+def _notebook(work: _Work, begins: int, lasted_ms: int) -> dict[str, object]:
     return {
         **_common_keys(work.request, begins),
         "kind": "notebook",
         "gpu": work.request.payload["gpu_milli"] / 1000,
-        "duration_s": max(1, lasted_ms) / 1000,
+        "duration_s": lasted_ms / 1000,
     }
 
 

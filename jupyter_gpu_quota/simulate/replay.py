@@ -22,7 +22,7 @@ from ..controllers.retention import Retention, RetentionTimes
 from ..controllers.scheduling import Intervals, SchedulingController
 from ..core.amounts import gpu_text, matching_models
 from ..core.facts import DeviceFact
-from ..core.model import Allocation, Device, Node, NotebookState
+from ..core.model import Allocation, Device, Health, Node, NotebookState
 from ..core.samples import DeviceSample
 from ..core.validate import violations
 from ..quotafile import QuotaFile
@@ -198,13 +198,18 @@ class Replay:
         controller = self.controller
         if not self.instants:
             return self.trace.begins_at
-        reads_inventory_again = self.executor.inventory_changed or controller.missed
+        reads_inventory_again = self.executor.inventory_changed or controller.missed or self._keeps_gone_devices()
         due = controller.due.get("inventory") if reads_inventory_again else None
         coming = self._agenda[0][0] if self._agenda else None
         known = (coming, self.executor.next_event_at(), controller.decide_again_at, due)
         ahead = [at for at in known if at is not None]
         tick_ms = self.tick_ms or self.quota.tick_max_ms
         return min(at + (self.trace.begins_at - at) % tick_ms for at in ahead) if ahead else None
+
+    def _keeps_gone_devices(self) -> bool:
+        """Whether devices of a lost node count as healthy until a later reading, as work on them stays (R69)."""
+        mirror = self.controller.mirror
+        return any(mirror.devices[id].health is Health.HEALTHY for id in mirror.gone_devices)
 
     def _schedule(self, at: int, event: _Event) -> None:
         self._entries += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,9 +12,10 @@ from ..backends.simulated.jobs import Run
 from ..core.amounts import counted
 from ..core.lifecycle import FINAL
 from ..core.model import WHOLE_DEVICE, JobState, Policy
+from ..core.quota.in_force import in_force
 from ..quotafile import QuotaFile
 from ..quotafile.document import DAY_S, HORIZON_DAYS
-from .guarantee import GuaranteeMonitor, Violation
+from .guarantee import GuaranteeMonitor, ProjectPool, Violation
 from .never_started import Unstarted, by_reason, unstarted
 from .notebook_servers import Wake
 from .record import Curve, Record, WorkloadRecord
@@ -37,6 +38,7 @@ class Outcome:
     """The result of one simulation. ``reduced``: pools whose guarantees were not checked, as the quotas did not fit.
 
     ``used``: the bursts of each notebook that has them, as (from, to). ``kernels_freed`` lost their variables.
+    ``quotas``: the training quotas over time.
     ``unstarted``: the work that never had a device, with the reason.
     """
 
@@ -50,7 +52,7 @@ class Outcome:
     kernels_freed: int
     violations: Sequence[Violation]
     reduced: frozenset[str]
-    quotas: dict[str, int]
+    quotas: Mapping[ProjectPool, Curve]
     began_at: int
     ended_at: int
     instants: int
@@ -66,13 +68,14 @@ def simulate_trace(
     progress: Callable[[int], None] = lambda now: None,
 ) -> Outcome:
     """Simulate a trace to its end, or for ``until_ms``. Raises InvalidTrace, and the errors of the controllers."""
-    record = Record()
-    monitor = GuaranteeMonitor(_policy_over(quota, trace, until_ms), quota.tick_max_ms)
+    record, policy = Record(), _policy_over(quota, trace, until_ms)
+    monitor = GuaranteeMonitor(policy, quota.tick_max_ms)
     replay = Replay(trace, quota, observers=(record, monitor))
     until = None if until_ms is None else trace.begins_at + until_ms
     replay.run(until=until, progress=progress)
     runs = [*replay.executor.runs, *replay.executor.unfinished_runs()]
     ends = [run.stopped_at for run in runs] + [notebook.ended_at or 0 for notebook in record.notebooks.values()]
+    ended_at = until if until is not None else max([trace.begins_at + 1, *ends])
     return Outcome(
         seed=seed,
         trace=trace,
@@ -84,9 +87,9 @@ def simulate_trace(
         kernels_freed=replay.servers.freed,
         violations=monitor.finish(replay.clock.now),
         reduced=frozenset(monitor.reduced),
-        quotas=_quotas(quota),
+        quotas=_quotas(policy, trace.begins_at, ended_at),
         began_at=trace.begins_at,
-        ended_at=until if until is not None else max([trace.begins_at + 1, *ends]),
+        ended_at=ended_at,
         instants=replay.instants,
         unstarted=unstarted(replay),
     )
@@ -98,9 +101,15 @@ def _policy_over(quota: QuotaFile, trace: Trace, until_ms: int | None) -> Policy
     return quota.policy(1, trace.begins_at, days=last_ms // DAY_MS + HORIZON_DAYS)
 
 
-def _quotas(quota: QuotaFile) -> dict[str, int]:
-    amounts = {project.name: project.amounts.values() for project in quota.policy(1).projects}
-    return {name: sum(amount.training_milli for amount in each) for name, each in amounts.items()}
+def _quotas(policy: Policy, begins_at: int, ended_at: int) -> dict[ProjectPool, Curve]:
+    """The training quota of each project in each pool over the simulated time, as windows of the calendar change it."""
+    found = defaultdict[ProjectPool, Curve](Curve)
+    changes = {at for window in policy.windows for at in (window.begins_at, window.ends_at)}
+    for at in sorted({begins_at, *(at for at in changes if begins_at < at < ended_at)}):
+        for project in in_force(policy, at).projects:
+            for pool, amounts in project.amounts.items():
+                found[project.name, pool].set(at, amounts.training_milli)
+    return found
 
 
 # --- the figures ----------------------------------------------------------------------------------------------------
@@ -131,6 +140,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "format": 1,
         "simulated": True,
         "mode": "replay",
+        **({"durations_unknown": first.trace.note} if first.trace.note else {}),
         "begins_at": datetime.fromtimestamp(first.began_at / 1000, UTC).isoformat(),
         "span_s": _mean((outcome.ended_at - outcome.began_at) / 1000 for outcome in outcomes),
         "gpus": first.record.capacity.steps[0][1] / WHOLE_DEVICE if first.record.capacity.steps else 0,
@@ -294,17 +304,27 @@ def _summed(changes: Mapping[int, int]) -> Curve:
 
 
 def _surplus(outcome: Outcome, name: str) -> Curve:
-    """The GPU of a project's jobs above its training quota."""
-    quota = outcome.quotas.get(name, 0)
-    curve = Curve()
-    for at, value in outcome.record.used_by[name].steps:
-        curve.set(at, max(0, value - quota))
-    return curve
+    """The GPU of a project's jobs above its training quota: of each pool by itself, and then of all pools together."""
+    pools = (key for key in outcome.record.used_by if key[0] == name)
+    return _sum_of_curves(_above(outcome.record.used_by[key], outcome.quotas.get(key) or Curve()) for key in pools)
+
+
+def _above(curve: Curve, bound: Curve) -> Curve:
+    """The part of a curve above another one; each is 0 before its first change."""
+    changes = defaultdict[int, dict[bool, int]](dict)
+    for is_bound, steps in ((False, curve.steps), (True, bound.steps)):
+        for at, value in steps:
+            changes[at][is_bound] = value
+    found, now = Curve(), {False: 0, True: 0}
+    for at in sorted(changes):
+        now |= changes[at]
+        found.set(at, max(0, now[False] - now[True]))
+    return found
 
 
 def _surplus_curves(outcome: Outcome) -> dict[str, Curve]:
     """The curves of the projects with the largest surplus, by name, and of all others together."""
-    curves = {name: _surplus(outcome, name) for name in sorted(outcome.record.used_by)}
+    curves = {name: _surplus(outcome, name) for name in sorted({name for name, _ in outcome.record.used_by})}
     areas = {name: curve.area(outcome.began_at, outcome.ended_at) for name, curve in curves.items()}
     named = sorted(sorted(areas, key=lambda name: (-areas[name], name))[:MAX_NAMED_PROJECTS])
     found = {name: curves[name] for name in named}
@@ -328,8 +348,9 @@ def _projects(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]
     gpu_time: Counter[str] = Counter()
     surplus: Counter[str] = Counter()
     for outcome in outcomes:
-        for name, curve in outcome.record.used_by.items():
+        for (name, _), curve in outcome.record.used_by.items():
             gpu_time[name] += curve.area(outcome.began_at, outcome.ended_at)
+        for name in {name for name, _ in outcome.record.used_by}:
             surplus[name] += _surplus(outcome, name).area(outcome.began_at, outcome.ended_at)
     total = sum(surplus.values())
     return {

@@ -232,10 +232,22 @@ class Trace(_Part):
     events: list[NodeEvent] = []
     quotas: dict[str, Any] | None = None
     _positions: dict[str, str] = PrivateAttr(default_factory=dict)
+    _note: str = PrivateAttr(default="")
 
     def position(self, work: str, key: str) -> str:
         """The position of a key of some work in the document, such as "line 3, project"; generated work has none."""
         return f"{self._positions.get(work, f'work {work}')}, {key}"
+
+    @property
+    def note(self) -> str:
+        """A sentence about what the trace does not know, for its report; empty where there is none."""
+        return self._note
+
+    def with_note(self, note: str) -> Trace:
+        """The same trace with a note."""
+        made = self.model_copy()
+        made._note = note
+        return made
 
 
 @cache

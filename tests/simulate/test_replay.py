@@ -67,6 +67,14 @@ def test_the_figures_of_a_small_simulation_equal_the_manual_computation() -> Non
     }
 
 
+def test_the_surplus_is_that_of_each_pool_above_the_quota_of_the_instant() -> None:
+    """Four GPUs of a pool for two minutes, above quotas of 2 and then 3; the quota of the other pool counts there."""
+    text = QUOTA.replace(", uses: [notebook]", "").replace("build: {notebook: 0.5}", "build: {training: 1}", 1)
+    jobs = [job(f"v{at}", 0, 120, pool="train") for at in range(4)]
+    found: Any = document([simulate_trace(trace(*jobs), quota(text.replace("policy:", WINDOW % (3, 1))))])
+    assert found["projects"]["vision"]["surplus_gpu_hours"] == round((2 * 60 + 1 * 60) / 3600, 3)
+
+
 @pytest.mark.parametrize(
     ("saving", "ends_at", "lost_s"),
     [
@@ -127,6 +135,15 @@ def test_work_of_a_lost_node_continues_elsewhere_from_its_last_checkpoint() -> N
     first, second = runs_of(replay)
     assert first[1:] == (0, 90, 10_000)
     assert second[1] >= 200 and second[2] - second[1] == 20, "80 of 100 s were saved"
+
+
+def test_a_wait_for_a_lost_node_breaks_no_guarantee() -> None:
+    nodes = [{"name": name, "gpus": 2, "gpu_model": "Big"} for name in ("one", "two")]
+    events = [{"at_s": 50, "node": "two", "event": "lost"}, {"at_s": 200, "node": "two", "event": "back"}]
+    work = [job("v", 0, 400, gpu=2), job("s", 100, 10, "speech", gpu=2)]
+    outcome = simulate_trace(trace(*work, nodes=nodes, events=events), quota())
+    assert outcome.record.jobs["s"].wait_ms >= 100_000  # type: ignore[operator]
+    assert outcome.violations == [] and outcome.reduced == {"train"}
 
 
 def test_equal_traces_give_equal_reports_byte_for_byte() -> None:
@@ -213,6 +230,36 @@ def test_a_recorded_audit_is_a_trace_with_the_same_result() -> None:
     again = Replay(found, quota())
     again.run()
     assert sorted(runs_of(again)) == sorted(runs_of(replay))
+
+
+def durations(found: Any) -> dict[str, float]:
+    return {work.id: work.duration_ms / 1000 for work in found.work}
+
+
+def test_recorded_work_that_never_started_has_the_median_duration_of_ended_work() -> None:
+    jobs = job("large", 0, 30, gpu=8), job("other", 0, 30, "audio", gpu=8)
+    text = QUOTA.replace("policy:", "  - {name: audio, quota: {train: {training: 0}}}\npolicy:")
+    replay = Replay(trace(*STORY, *jobs, notebook("n1", 3, 20), notebook("n2", 4, 9, 1)), quota(text))
+    replay.run()
+    found = recorded.read(audit_of(replay))
+    lasted = durations(found)
+    assert {name: lasted[name] for name in ("large", "other", "n2")} == {"large": 100, "other": 100, "n2": 20}
+    outcome = simulate_trace(found, quota(text))  # type: ignore[arg-type]
+    assert document([outcome])["durations_unknown"] == (
+        "2 jobs and 1 notebook of the audit never started, or lost what they did; their durations are unknown: each "
+        "has the median duration of ended work of its kind, of its project where there is some"
+    )
+
+
+def test_recorded_work_that_never_started_is_left_out_where_no_work_of_its_kind_ended() -> None:
+    replay = Replay(trace(*STORY, job("large", 0, 30, gpu=8), notebook("n1", 1, 9, 1)), quota())
+    replay.run(until=replay.trace.begins_at + 5_000)
+    found = recorded.read(audit_of(replay))
+    assert sorted(durations(found)) == ["b1", "b2", "b3", "b4"]
+    assert found.note == (  # type: ignore[union-attr]
+        "1 job and 1 notebook of the audit never started, or lost what they did; their durations are unknown: they are "
+        "left out, as no work of the kind ended"
+    )
 
 
 @pytest.mark.parametrize("selector", ["", "node: [box], "], ids=["any node", "that node"])

@@ -48,7 +48,7 @@ def decide_with_reasons(snapshot: Snapshot, policy: Policy) -> Decision:
 
 
 def binding_reasons(snapshot: Snapshot, policy: Policy, decision: Decision) -> Mapping[str, Reason]:
-    """The reasons of a decision, with those of jobs behind their own project's and of planned starts refined.
+    """The reasons of a decision, refined for jobs behind their own project's, notebooks without room, planned starts.
 
     Rule R79.
     """
@@ -60,6 +60,8 @@ def binding_reasons(snapshot: Snapshot, policy: Policy, decision: Decision) -> M
     for name, reason in decision.waits.items():
         if isinstance(reason, _ForRoom) and reason.within_s is None and name in jobs:
             refined[name] = _behind_own_project(jobs[name], reason, queues)
+        elif isinstance(reason, NoFreeGpu) and name not in jobs:
+            refined[name] = _of_notebook(snapshot, policy, name, reason)
     for reserved in decision.backfill:
         why = refined.get(reserved.workload)
         if isinstance(why, Waiting) and why.delaying == 0:
@@ -83,6 +85,14 @@ def _behind_own_project(job: Job, reason: _ForRoom, queues: _Queues) -> Reason:
         ahead=len(before),
         workloads=tuple(one.id for one in before[:MAX_NAMED]),
     )
+
+
+def _of_notebook(snapshot: Snapshot, policy: Policy, notebook: str, reason: NoFreeGpu) -> Reason:
+    """The reason of a notebook without room, with the notebook quota of its project instead of a limit for jobs."""
+    pool = next(one.pool for one in snapshot.notebooks if one.id == notebook)
+    owners = (one for one in in_force(policy, snapshot.now).projects if one.name == reason.project)
+    amounts = next((one.amounts.get(pool) for one in owners), None) or NO_AMOUNTS
+    return with_changes(reason, limit_milli=None, notebook_milli=amounts.notebook_milli, department=None)
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------

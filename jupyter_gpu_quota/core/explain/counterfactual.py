@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TypeVar
 
 from ..eviction.removal import removal_reason
 from ..lifecycle import HOLDS_GPU, HOLDS_SLICE, RUNS, WAITING
@@ -27,10 +28,15 @@ from ..model import (
 )
 from ..placement.node_resources import nodes_of_pool
 from ..plan import Plan, Refuse, Resume, Start, gives_devices
-from ..quota.fit import QuotaRefusal, check_quotas
+from ..quota.calendar_fit import check_calendar
+from ..quota.fit import QuotaRefusal
 from ..quota.in_force import in_force
 from ..reasons import Reason
 from ..scheduling.lending import is_waking
+
+Owner = TypeVar("Owner", Project, Department)
+Subject = tuple[str, str, str, str]
+"""The subject of a refusal of quotas, without the figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +207,20 @@ class WhatIf:
         return [one for one in self.snapshot.devices if one.health is Health.HEALTHY and one.node not in closed]
 
     def objection_to(self, policy: Policy) -> QuotaRefusal | None:
-        """Why quotas of a changed policy do not fit; None where there are no more objections than now."""
-        devices = self.snapshot.devices
-        now = [row for row in check_quotas(self.policy, devices) if row.pool == self.pool]
-        then = [row for row in check_quotas(policy, devices) if row.pool == self.pool]
-        return next((row for row in then if row not in now), None) if len(then) > len(now) else None
+        """Why quotas of a changed policy do not fit at an instant of the calendar; None where no more lacks than now.
+
+        The present quotas are checked only if those of the changed policy do not fit.
+        """
+        found = self._refusals(policy)
+        missing = dict[Subject, int]()
+        for row in self._refusals(self.policy) if found else ():
+            missing[row.subject] = max(row.missing_milli, missing.get(row.subject, 0))
+        return next((row for row in found if row.missing_milli > missing.get(row.subject, -1)), None)
+
+    def _refusals(self, policy: Policy) -> list[QuotaRefusal]:
+        """What does not fit in its pool, from now on."""
+        part = _calendar_of(policy, self.pool, self.snapshot.now)
+        return [row for row in check_calendar(part, self.snapshot.devices) if row.pool == self.pool]
 
     def placed_by(self, plan: Plan) -> Reason | None:
         """The reason with which a plan starts it or reserves devices for it."""
@@ -255,6 +270,29 @@ def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
         allocations=allocations,
         reservations=tuple(one for one in snapshot.reservations if one.workload in work),
     )
+
+
+def _calendar_of(policy: Policy, pool: str, now: int) -> Policy:
+    """The amounts of a pool, and the windows that change them from now on: checking the others would take long."""
+    windows = tuple(
+        replace(window, changes=changes)
+        for window in policy.windows
+        if window.ends_at > now and (changes := tuple(one for one in window.changes if one.pool == pool))
+    )
+    changed = {(one.department, one.owner) for window in windows for one in window.changes}
+    return replace(
+        policy,
+        pools=(pool,),
+        windows=windows,
+        projects=_in_pool(policy.projects, pool, {name for department, name in changed if not department}),
+        departments=_in_pool(policy.departments, pool, {name for department, name in changed if department}),
+    )
+
+
+def _in_pool(owners: Iterable[Owner], pool: str, changed: Container[str]) -> tuple[Owner, ...]:
+    """The owners with amounts in a pool, and those that ``changed`` names, with these amounts alone."""
+    there = (one for one in owners if pool in one.amounts or one.name in changed)
+    return tuple(replace(one, amounts={pool: one.amounts[pool]} if pool in one.amounts else {}) for one in there)
 
 
 def with_job(what_if: WhatIf, changed: Job) -> Snapshot:

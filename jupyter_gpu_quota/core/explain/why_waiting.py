@@ -120,7 +120,7 @@ def _estimate(trials: Trials, reason: Reason) -> int | None:
     what_if = trials.what_if
     if reason.code is ReasonCode.PAUSES_USED_UP and what_if.job is not None:
         rules = what_if.policy.preemption
-        return sorted(what_if.job.paused_at)[-rules.max_pauses] + rules.per_s * 1000
+        return sorted(what_if.job.paused_at)[-max(1, rules.max_pauses)] + rules.per_s * 1000
     ends = latest_ends(what_if)
     trials.allow(WORK_ESTIMATE)
     most = len(ends.at)

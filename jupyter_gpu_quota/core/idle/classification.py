@@ -273,7 +273,7 @@ def _few_reports(case: _Evidence) -> Classification | None:
 def _seen(case: _Evidence, stretch: UnusedStretch, for_ms: int, every_s: int, few: IdleReason) -> Classification | None:
     """Unknown unless a stretch reaches back far enough, and enough of it is covered."""
     seen_ms = 0 if stretch.since is None else case.now - stretch.since
-    if seen_ms < for_ms:
+    if stretch.since is None or seen_ms < for_ms:
         reason = {StretchBoundary.GAP: IdleReason.GAP, StretchBoundary.JUMP: IdleReason.CLOCK_MOVED}.get(
             stretch.boundary, few
         )

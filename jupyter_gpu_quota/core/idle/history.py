@@ -103,12 +103,12 @@ class ActivityHistories:
         """Add a report; False for a late one: older than the newest, or of a server that has ended."""
         history = self._of(notebook)
         newest = history.newest
+        if report.instance in history.gone:
+            return False
         if newest is not None and newest.instance != report.instance:
             history.gone.append(newest.instance)
             history.reports.clear()
         elif newest is not None and report.sequence <= newest.sequence:
-            return False
-        if report.instance in history.gone:
             return False
         history.newest = report
         if not history.reports or history.reports[-1] != report.at:  # two within a millisecond are no jump of the clock

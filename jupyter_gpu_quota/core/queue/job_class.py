@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..lifecycle import WAITING
 from ..model import MS_PER_S, Job, Policy
 from ..placement.place import request_of
 from .job_queue import ClassQueue, JobClass
@@ -9,10 +10,16 @@ from .pool_state import PoolState
 
 
 def is_exhausted(policy: Policy, job: Job, now: int) -> bool:
-    """Whether a job has used up its pauses in the period that ends now."""
+    """Whether a job has used up its pauses in the period that ends now.
+
+    With ``max_pauses`` 0 a running job always has: it is protected (R53). A waiting one has while a pause of it is
+    counted (R54).
+    """
     if len(job.paused_at) < policy.preemption.max_pauses:
         return False
     begins = now - policy.preemption.per_s * MS_PER_S
+    if policy.preemption.max_pauses == 0 and job.state in WAITING:
+        return any(begins < at for at in job.paused_at)
     return sum(begins < at for at in job.paused_at) >= policy.preemption.max_pauses
 
 

@@ -51,7 +51,8 @@ def _job(project: str, number: int) -> JobWork:
 
 def surplus_of(outcome: Outcome, begin: int, end: int) -> dict[str, float]:
     """Each project's part of the GPU time above the quotas, between two instants."""
-    above = {name: outcome.record.used_by[name].area(begin, end) - 1000 * QUOTA * (end - begin) for name in WEIGHTS}
+    used = {name: outcome.record.used_by[name, "shared"].area(begin, end) for name in WEIGHTS}
+    above = {name: milli - 1000 * QUOTA * (end - begin) for name, milli in used.items()}
     return {name: milli / sum(above.values()) for name, milli in above.items()}
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from jupyter_gpu_quota.core.explain.explanation import ChangeKind, Outlook
+from jupyter_gpu_quota.core.explain.explanation import ChangeKind, Explanation, Outlook
 from jupyter_gpu_quota.core.explain.trials import SMALL
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import JobState
@@ -127,6 +127,18 @@ def _of(made: World):  # type: ignore[no-untyped-def]
 
 
 # --- quotas in force and the calendar -------------------------------------------------------------------------------
+def test_a_notebook_that_finds_no_room_is_explained_by_its_notebook_quota() -> None:
+    made = world(
+        "pool t 1\nn1g0 foreign 0.5\na 0 of t, notebooks 1\nb 0 of t\n"
+        "window nights from 0 to 9: a of t, notebooks 0.75\na notebook 0.6"
+    )
+    said = explanation_sentence(explain(made.snapshot(), made.policy, "nb-a1"))
+    assert said.startswith(
+        "a asked for a notebook of 0.6 GPU; its notebook quota is 0.75. No device has that much free beside other "
+        "slices and other work, and no running work may be paused for it. It starts when enough is freed. It would"
+    )
+
+
 # R66
 def test_a_quota_that_is_in_force_in_part_is_shown_with_both_figures() -> None:
     made = world("pool t 8\na 6 of t\nb 2 of t\nb runs 6 of 1 fixed\na runs 2\na queues 1")
@@ -163,6 +175,40 @@ def test_the_window_that_brings_the_amounts_is_named_with_its_instant(
     assert brought == ([] if expected is None else [(expected[0] * 1000, expected[1])])
     if expected:
         assert f"or at 1970-01-01T00:16:4{expected[0]}Z, when the calendar's window " in explanation_sentence(found)
+
+
+def brought(found: Explanation) -> list[tuple[int, tuple[str, ...]]]:
+    """The seconds after which the calendar starts it, and the named windows."""
+    changes = (one for one in found.would_start if one.kind is ChangeKind.CALENDAR)
+    return [(((one.at or 0) - BEGIN) // 1000, one.windows) for one in changes]
+
+
+def nine_openings(pool: str) -> str:
+    """Windows one after the other, each with another quota of another project."""
+    return "\n".join(f"window w{at} from {at} to {at + 1}: q 0.{at} of {pool}" for at in range(1, 10))
+
+
+def test_windows_of_another_pool_do_not_hide_the_one_that_brings_the_amounts() -> None:
+    made = world(
+        f"pool t 4\npool u 4\np 0 of t\nq 0 of u\n{nine_openings('u')}\nwindow x from 20 to 30: p 2 of t\n"
+        "p queues 2 fixed pool t"
+    )
+    found = explain(made.snapshot(), made.policy, "p1")
+    assert (brought(found), found.ended_early) == ([(20, ("x",))], ())
+
+
+def test_where_more_sets_of_amounts_follow_than_are_tried_the_explanation_says_so() -> None:
+    made = world(f"pool t 4\np 0 of t\nq 0 of t\n{nine_openings('t')}\np queues 2 fixed")
+    found = explain(made.snapshot(), made.policy, "p1")
+    assert (brought(found), found.ended_early) == ([], (ChangeKind.CALENDAR,))
+
+
+def test_of_windows_that_move_together_those_of_its_project_are_named() -> None:
+    made = world(
+        "pool t 4\np 2 of t\nq 0 of t\nwindow nights from 0 to 9: p 0 of t\n"
+        "window other from 9 to 12: q of t, weight 2\np queues 2 fixed"
+    )
+    assert brought(explain(made.snapshot(), made.policy, "p1")) == [(9, ("nights",))]
 
 
 # --- requests -------------------------------------------------------------------------------------------------------

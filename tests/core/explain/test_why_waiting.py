@@ -6,6 +6,7 @@ import dataclasses as dc
 
 import pytest
 
+from jupyter_gpu_quota.core.explain.explanation import ChangeKind
 from jupyter_gpu_quota.core.explain.projection import dry_run, project
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Health, Job, JobState, JobTarget
@@ -184,6 +185,34 @@ def test_a_change_of_the_calendar_names_its_window() -> None:
     assert said.endswith("T00:16:49Z, when the calendar's window nights changes the amounts.")
 
 
+# R64
+@pytest.mark.parametrize(
+    ("windows", "to"),
+    [
+        pytest.param("window nights from 0 to 9: p 1 of t", " in the calendar's window nights", id="the open window"),
+        pytest.param("window nights from 5 to 9: q 3 of t", "", id="a later window that raises another quota"),
+    ],
+)
+def test_a_quota_that_fits_at_no_instant_of_the_calendar_is_named_as_too_high(windows: str, to: str) -> None:
+    quota = 3 if to else 2
+    made = world(f"pool t 4\nq {quota} of t\np 1 of t\n{windows}\np queues 2 fixed")
+    found = explain(made.snapshot(), made.policy, "p1")
+    assert ChangeKind.QUOTA not in {one.kind for one in found.would_start} and found.quota_too_high is not None
+    assert (
+        "No quota alone would start it: p's training quota in pool t raised by 1 to 2"
+        f"{to} would need 5 GPU, and quotas can have 4."
+    ) in explanation_sentence(found)
+
+
+def test_a_quota_that_a_window_of_another_pool_or_of_the_past_contradicts_is_no_worse_than_now() -> None:
+    made = world(
+        "pool t 4\npool u 1\nq 2 of t\np 1 of t\nq 0 of u\np 0 of u\nwindow past from 0 to 2: q 4 of t\n"
+        "window nights from 0 to 9: q 4 of u\np queues 2 fixed pool t"
+    )
+    made.now += 3000
+    assert changes(made, "p1")["quota"] == 1000
+
+
 DEPARTMENT = "pool t 4\ndepartment D 4 of t\na 2 of t in D{}\nb 2 of t in D\nwindow nights from 0 to 9: {}\n"
 
 
@@ -260,6 +289,24 @@ def test_a_job_out_of_pauses_is_estimated_by_its_oldest_pause() -> None:
     found = explain(made.snapshot(), made.policy, "a1")
     assert found.reason is not None
     assert (found.reason.code, found.estimate_at) == (ReasonCode.PAUSES_USED_UP, made.now + 540_000)
+
+
+# R54
+@pytest.mark.parametrize(
+    ("ago_s", "code", "after_s"),
+    [
+        pytest.param(60, ReasonCode.PAUSES_USED_UP, 540, id="one minute ago"),
+        pytest.param(601, ReasonCode.WITHIN_FAIR_SHARE, 0, id="longer ago than pauses are counted"),
+    ],
+)
+def test_a_job_that_was_paused_where_no_pause_is_allowed_waits_until_its_pause_is_no_longer_counted(
+    ago_s: int, code: ReasonCode, after_s: int
+) -> None:
+    made = world("pool t 1\na 0 of t\na queues 1", preemption=dc.replace(GENTLE, max_pauses=0, per_s=600))
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], paused_at=(made.now - ago_s * 1000,))
+    found = explain(made.snapshot(), made.policy, "a1")
+    assert found.reason is not None
+    assert (found.reason.code, found.estimate_at) == (code, made.now + after_s * 1000)
 
 
 @pytest.mark.parametrize("is_job", [True, False], ids=["a job", "a notebook"])

@@ -213,6 +213,12 @@ def test_the_reason_of_an_unknown_reading_is_shown() -> None:
     assert found.figures == (("why", "under MPS processes have no figures"),)
 
 
+def test_use_before_an_unknown_reading_is_not_idle_where_the_gpu_may_be_freed_at_once() -> None:
+    samples = tuple(replace(one, percent=None) if one.at == NOW else one for one in readings(60, percent=40))
+    at_once = replace(POLICY, gpu_idle_after_s=0)
+    assert said(classification(quiet_notebook(samples=samples), policy=at_once)) == "unknown too_few_readings"
+
+
 @pytest.mark.parametrize(
     ("late_ms", "expected"),
     [

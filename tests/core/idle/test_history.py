@@ -73,6 +73,14 @@ def test_a_report_of_an_ended_server_is_refused() -> None:
     assert not histories.add_report("nb", after(FIRST), POLICY)
 
 
+def test_a_late_report_of_an_ended_server_leaves_the_reports_of_the_present_one() -> None:
+    histories, present = ActivityHistories(), replace(FIRST, instance="b", at=NOW + 1)
+    for report in (FIRST, present, after(FIRST)):
+        histories.add_report("nb", report, POLICY)
+    assert histories.add_report("nb", after(present), POLICY)
+    assert histories.activity("nb", kept_at=None, holding=None).reports == (NOW + 1, NOW + 1_001)
+
+
 def test_server_instances_are_stored_up_to_a_bound() -> None:
     histories = ActivityHistories()
     for number in range(1_000):
