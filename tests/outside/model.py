@@ -299,7 +299,7 @@ def is_protected(job: Job, state: State) -> bool:
 
 
 def used_up(job: Job, state: State) -> bool:
-    """Whether a job has been paused ``max_pauses`` times within the window; where none is allowed, a waiting one once."""
+    """Whether a job has been paused ``max_pauses`` times within the window; a waiting one at least once."""
     since = state.now - state.policy.per_s * 1000
     most = state.policy.max_pauses or (1 if job.waits else 0)
     return sum(1 for at in job.paused_at if at > since) >= most
