@@ -23,11 +23,10 @@ def removal_reason(
     holds = work.state in HOLDS_GPU if isinstance(work, Job) else work.state in HOLDS_SLICE
     if not holds or (work.project in projects and work.pool in pools):
         return None
-    if work.pool not in pools:  # no job claims devices there, so no job is paused
-        kind = "notebook" if isinstance(work, Notebook) else "job"
-        return PoolGone(project=work.project, pool=work.pool, kind=kind)
-    if isinstance(work, Notebook):
-        kind = "notebook"
-    else:
-        kind = "preemptible job" if work.preemptible else "job with a deadline" if deadline else "job"
-    return ProjectGone(project=work.project, pool=work.pool, kind=kind)
+    kind = "notebook" if isinstance(work, Notebook) else "preemptible job" if work.preemptible else "job"
+    if kind == "job" and deadline:
+        kind = "job with a deadline"
+    if work.pool in pools:
+        return ProjectGone(project=work.project, pool=work.pool, kind=kind)
+    kind = "job" if kind == "preemptible job" else kind  # no job claims devices there, so it is not paused
+    return PoolGone(project=work.project, pool=work.pool, kind=kind)

@@ -17,7 +17,11 @@ def without(made: World, *names: str) -> World:
     policy = made.policy
     made.policy = dc.replace(
         policy,
-        projects=tuple(one for one in policy.projects if one.name not in names),
+        projects=tuple(
+            dc.replace(one, amounts={pool: row for pool, row in one.amounts.items() if pool not in names})
+            for one in policy.projects
+            if one.name not in names
+        ),
         pools=tuple(name for name in policy.pools if name not in names),
     )
     return made
@@ -135,8 +139,9 @@ def test_work_of_a_removed_project_has_a_reason_with_its_end(kind: str, words: s
     assert words in explanation_sentence(found) and found.reason is not None and found.reason.code == "project_gone"
 
 
-def test_the_reason_of_draining_work_has_the_deadline() -> None:
-    made = without(world("pool t 1\na 1 of t\na runs 1 fixed"), "a")
+@pytest.mark.parametrize("removed", ["a", "t"])
+def test_the_reason_of_draining_work_has_the_deadline(removed: str) -> None:
+    made = without(world("pool t 1\npool u 0\na 1 of t\na runs 1 fixed"), removed)
     made.policy = dc.replace(made.policy, drain_by_at=made.now + 60_000)
     assert "or the quota file's drain deadline passes" in explanation_sentence(
         explain(made.snapshot(), made.policy, "a1")
