@@ -267,9 +267,9 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "The work that could be paused for it is still protected.",
     ),
     R.PAUSES_USED_UP: (
-        "The job had {max_pauses:pause} within {per_s:time}, which is its limit. It starts when {asked_milli:gpu} GPU "
-        "is free within the training quota of {project} ({guarantee_milli:gpu} in force), since no other project can "
-        "reclaim that, or when its oldest pause is no longer counted.",
+        "The limit is {max_pauses:pause} within {per_s:time}, and the job has reached it. It starts when "
+        "{asked_milli:gpu} GPU is free within the training quota of {project} ({guarantee_milli:gpu} in force), since "
+        "no other project can reclaim that, or when its oldest pause is no longer counted.",
         "The job reached its limit of pauses, and waits for GPUs that no other work can reclaim.",
     ),
     R.DEVICE_QUARANTINED: (

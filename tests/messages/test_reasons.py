@@ -81,7 +81,7 @@ def test_a_stored_reason_without_its_figures_is_a_short_sentence(code: ReasonCod
     assert sentence(OtherReason(code=code)).endswith(".")
 
 
-@pytest.mark.parametrize(("pauses", "says"), [(1, "had 1 pause within 1 day"), (4, "had 4 pauses within 1 day")])
+@pytest.mark.parametrize(("pauses", "says"), [(1, "is 1 pause within 1 day"), (4, "is 4 pauses within 1 day")])
 def test_one_pause_is_no_plural(pauses: int, says: str) -> None:
     figures = {"project": "a", "asked_milli": 1000, "used_milli": 0, "guarantee_milli": 1000, "fair_milli": 1000}
     reason = reason_from("pauses_used_up", [*figures.items(), ("max_pauses", pauses), ("per_s", 86_400)])
