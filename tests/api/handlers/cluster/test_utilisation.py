@@ -207,7 +207,8 @@ def test_pages_show_it_too(busy: Busy, chromium: Any) -> None:
     page = open_page(busy.world, chromium, "", "bob")
     seen(page, "0.6 GPU in use when last read", ".pool-head")
     seen(page, "uses 0.6", ".holders")
-    assert page.locator("#notebooks").get_by_title(WHY).inner_text() == "unknown"
+    page.locator("#notebooks summary", has_text="unknown").click()
+    seen(page, WHY, "#notebooks details")
     page.goto(page.url + "jobs")
     seen(page, "uses 0.6", "#jobs")
     page.goto(f"{page.url}/{busy.job}")

@@ -172,10 +172,14 @@ def test_waiting_jobs_of_a_user_who_left_the_group_are_held(world: ServiceWorld)
 
 def test_a_hub_that_leaves_out_the_groups_holds_no_job(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     job = world.submit("ute", data=["labels"])["id"]
-    monkeypatch.setattr("tests.api.world._model", lambda name, account: {"name": name, "servers": {}})
-    for _ in range(3):
-        with pytest.raises(HubUnavailable, match="lacks the scope read:users:groups; an admin of the hub must grant"):
-            world.controllers.turn(world.controllers.reconciliation)
+    with monkeypatch.context() as without:
+        without.setattr("tests.api.world._model", lambda name, account: {"name": name, "servers": {}})
+        lacks = "lacks the scope read:users:groups; an admin of the hub must grant"
+        for _ in range(3):
+            with pytest.raises(HubUnavailable, match=lacks):
+                world.controllers.turn(world.controllers.reconciliation)
+        refused = world.get(f"jobs/{job}", "ann")
+        assert refused.status == 503 and lacks in refused.json["message"], "groups that cannot be read are not none"
     assert world.get(f"jobs/{job}", "ann").json["state"] == "queued"
 
 
