@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from jupyter_gpu_quota.core.scheduling.decide import decide_and_explain
@@ -67,7 +68,9 @@ def played(case: Case, days: float) -> History:
     begin = replay.trace.begins_at
     end = begin + round(days * 24 * HOUR_S * 1000)
     replay.run(until=end)
-    hours = {name: curve.area(begin, end) / GPU_HOUR for name, curve in sorted(record.used_by.items())}
+    hours = defaultdict[str, float](float)
+    for (name, _), curve in sorted(record.used_by.items()):
+        hours[name] += curve.area(begin, end) / GPU_HOUR
     allocated = record.jobs[case.job].allocated_at if case.job else None
     started_s = None if allocated is None else (allocated - begin) // 1000
     return History(days, started_s, starts.steps, hours, _curve(record, case, begin, end))
@@ -78,7 +81,8 @@ def _curve(record: Record, case: Case, begin: int, end: int) -> list[tuple[float
     if not case.project:
         return []
     step = 8 * HOUR_S * 1000
-    used = record.used_by[case.project]
+    used = [curve for (name, _), curve in record.used_by.items() if name == case.project]
     return [
-        ((at - begin) / HOUR_S / 1000, used.area(begin, at) / GPU_HOUR) for at in range(begin + step, end + 1, step)
+        ((at - begin) / HOUR_S / 1000, sum(one.area(begin, at) for one in used) / GPU_HOUR)
+        for at in range(begin + step, end + 1, step)
     ]
