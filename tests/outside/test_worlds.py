@@ -50,6 +50,7 @@ FIXED = (
     ("edits", 869716383),
     ("elastic", 130800567),
     ("elastic", 197845889),
+    ("elastic", 210637715),
     ("elastic", 337382215),
     ("elastic", 621085568),
     ("faults", 7059),

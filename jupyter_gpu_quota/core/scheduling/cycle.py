@@ -228,9 +228,9 @@ class SchedulingCycle:
         self.claims.changed.clear()
 
     def _drop_served_reservation(self) -> None:
-        """Drop the backfill reservation of a job that has been served on other devices."""
+        """Drop the backfill reservation of a job that has been served on other devices, or has its claim again."""
         held = self.backfill.current
-        if held is not None and self.builder.serves(held.job):
+        if held is not None and (self.builder.serves(held.job) or not held.queue.has(self.pool.waiting[held.job])):
             self.backfill.drop()
 
     def _close_classes_without_room(self, project: QuotaState) -> None:
@@ -271,6 +271,7 @@ class SchedulingCycle:
             self.jobs.whole_nodes = None
             self.claims.return_to_queue(one)
             self.backfill.return_to(one.preemptor.id)
+        self._drop_served_reservation()
         self.jobs.overdue_jobs.forget()
 
     def _verify_backfill(self) -> None:

@@ -278,6 +278,14 @@ PREEMPTION_MUTANTS = (
         ),
     ),
     mutant(
+        "a job whose claim comes back keeps the backfill reservation that it got meanwhile",
+        edit(
+            "scheduling/cycle.py:SchedulingCycle._drop_served_reservation",
+            "held.queue.has(self.pool.waiting[held.job])",
+            "True",
+        ),
+    ),
+    mutant(
         "the reservation that moved still keeps a claim from devices",
         edit(
             "preemption/minimize.py:_still_kept_from",
