@@ -230,7 +230,7 @@ class SchedulingCycle:
     def _drop_served_reservation(self) -> None:
         """Drop the backfill reservation of a job that has been served on other devices, or has its claim again."""
         held = self.backfill.current
-        if held is not None and (self.builder.serves(held.job) or not held.queue.has(self.pool.waiting[held.job])):
+        if held is not None and not held.queue.has(self.pool.waiting[held.job]):
             self.backfill.drop()
 
     def _close_classes_without_room(self, project: QuotaState) -> None:

@@ -279,11 +279,7 @@ PREEMPTION_MUTANTS = (
     ),
     mutant(
         "a job whose claim comes back keeps the backfill reservation that it got meanwhile",
-        edit(
-            "scheduling/cycle.py:SchedulingCycle._drop_served_reservation",
-            "held.queue.has(self.pool.waiting[held.job])",
-            "True",
-        ),
+        edit("scheduling/cycle.py:SchedulingCycle._minimize_victims", "self._drop_served_reservation()", "None"),
     ),
     mutant(
         "the reservation that moved still keeps a claim from devices",

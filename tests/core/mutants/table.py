@@ -388,7 +388,7 @@ MUTANTS = (
         "a served job keeps its backfill reservation",
         edit(
             "scheduling/cycle.py:SchedulingCycle._drop_served_reservation",
-            "held is not None and self.builder.serves(held.job)",
+            "held is not None and not held.queue.has(self.pool.waiting[held.job])",
             "False",
         ),
     ),
