@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.gpu import fake_library, real_library
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, Gpu, RealGpu
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +31,26 @@ def script(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scri
     script = Script(tmp_path / "script")
     script.add("system driver 615.71.01")
     return script
+
+
+@pytest.fixture
+def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The processes that are started in the test; ``kill`` does not end them, as if they hung in the kernel."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Unkillable(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+        def kill(self) -> None:
+            """A process that hangs in the kernel."""
+
+    monkeypatch.setattr(subprocess, "Popen", Unkillable)
+    yield started
+    for process in started:
+        process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_S)
 
 
 @pytest.fixture

@@ -8,12 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.backends.local.enforcement import cgroup as cgroup
-from jupyter_gpu_quota.backends.local.enforcement import limits_client as group_limits
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import join, kill
 from jupyter_gpu_quota.backends.local.enforcement.limiter import Limiter
@@ -100,27 +98,16 @@ def test_a_driver_that_hangs_times_out(script: Script) -> None:
     assert "does not answer" in found.why and watch.seconds < 10
 
 
-def test_while_a_process_that_hangs_cannot_be_killed_no_other_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    class Unkillable(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            started.append(self)
-
-        def kill(self) -> None:
-            """A process that hangs in the kernel."""
-
-    monkeypatch.setattr(group_limits.subprocess, "Popen", Unkillable)
+def test_while_a_process_that_hangs_cannot_be_killed_no_other_is_started(
+    unkillable: list[subprocess.Popen[bytes]],
+) -> None:
     client = LimitsClient(command=("sleep", "600"), reap_s=0.0)
     found = [client([ASK], timeout_s=0.1)[0] for _ in range(3)]
-    assert (found, len(started)) == ([LimitAnswer(why="the driver's library does not answer")] * 3, 1)
-    os.kill(started[0].pid, signal.SIGKILL)
-    started[0].wait(PATIENCE_S)
+    assert (found, len(unkillable)) == ([LimitAnswer(why="the driver's library does not answer")] * 3, 1)
+    unkillable[0].send_signal(signal.SIGKILL)
+    unkillable[0].wait(PATIENCE_S)
     client([ASK], timeout_s=0.1)
-    assert len(started) == 2, "it ended, so the driver is asked again"
-    os.kill(started[1].pid, signal.SIGKILL)
-    started[1].wait(PATIENCE_S)
+    assert len(unkillable) == 2, "it ended, so the driver is asked again"
 
 
 def test_a_machine_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
