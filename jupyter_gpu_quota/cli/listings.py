@@ -160,7 +160,7 @@ def _narrow_notebook_row(each: NotebookView) -> tuple[object, ...]:
 
 
 def _notebook_note(each: NotebookView) -> str:
-    """What a narrow table says below a notebook: why it has that state, and the next step of idle detection."""
+    """The line below a notebook in a narrow table: the reason of its state, and the next step of idle detection."""
     idle = each.idle.message if each.idle and each.idle.state != "in_use" else ""
     return " ".join(filter(None, (_notebook_detail(each), idle)))
 
@@ -257,7 +257,7 @@ def _narrow_device_row(each: DeviceView) -> tuple[object, ...]:
 
 
 def _device_note(each: DeviceView) -> str:
-    """What a narrow table says below a device: why it is unavailable, and its allocations."""
+    """The line below a device in a narrow table: its trouble, and its allocations."""
     return "; ".join(filter(None, (each.trouble, *map(_allocation_text, each.holders))))
 
 

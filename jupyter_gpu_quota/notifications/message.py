@@ -154,31 +154,21 @@ def _figures(message: Message) -> dict[str, str]:
         "project": message.project,
         "why": message.why,
         "kernels": _kernels(message),
-        "ended_kernels": _ended_kernels(message),
+        "ended_kernels": _kernels(message, ended=True),
         "of_which": "of that kernel" if one else "of those kernels",
         "keep": _keep_advice(message) if message.event == "warned" else "",
         **{name: _clock_text(getattr(message, name)) for name in ("at", "free_at", "stop_at")},
     }
 
 
-def _kernels(message: Message) -> str:
-    """The kernels that a warning is about, and what will be done to them."""
-    count = len(message.kernels)
-    if count == 1:
-        how = "suspended, or shut down if it cannot be," if message.suspends else "shut down"
-        return f"the kernel that uses it is {how}"
-    how = "suspended, or shut down if they cannot be," if message.suspends else "shut down"
-    return f"the {count} kernels that use it are {how}" if count else f"the kernels that use it are {how}"
-
-
-def _ended_kernels(message: Message) -> str:
-    """What was done to the kernels that used the GPU; rows that an earlier release queued do not name them."""
-    count = len(message.kernels)
-    if count == 1:
-        how = "suspended, or shut down if it could not be," if message.suspends else "shut down"
-        return f"the kernel that used it was {how}"
-    how = "suspended, or shut down if they could not be," if message.suspends else "shut down"
-    return f"the {count} kernels that used it were {how}" if count else f"the kernels that used it were {how}"
+def _kernels(message: Message, *, ended: bool = False) -> str:
+    """The kernels on the GPU, and what will be done to them, or was; rows of an earlier release may name none."""
+    count, is_one = len(message.kernels), len(message.kernels) == 1
+    unless = f"{'it' if is_one else 'they'} {'could not' if ended else 'cannot'} be"
+    how = f"suspended, or shut down if {unless}," if message.suspends else "shut down"
+    named = "kernel" if is_one else f"{count} kernels" if count else "kernels"
+    verbs = ("used", "was" if is_one else "were") if ended else ("uses", "is") if is_one else ("use", "are")
+    return f"the {named} that {verbs[0]} it {verbs[1]} {how}"
 
 
 def _printable_user(message: Message) -> str:

@@ -18,7 +18,7 @@ OwnerPool = tuple[bool, str, str]
 
 @dataclass(slots=True)
 class UserCeilings:
-    """What the jobs of each user have, and the ceilings in force. Jobs that are being stopped count until they end."""
+    """The use of each user's jobs, and the ceilings in force. Jobs that are being stopped count until they end."""
 
     _ceilings: dict[OwnerPool, int] = field(default_factory=dict)
     _departments: dict[str, str | None] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class UserCeilings:
             self._use[owner, job.user] += sign * milli
 
     def room(self, project: str, pool: str, user: str) -> float:
-        """What more a user's jobs may have in a project and its department; infinite without a ceiling."""
+        """The room of a user's jobs in a project and its department; infinite without a ceiling."""
         owners = (owner for owner in self._owners(project, pool) if owner in self._ceilings)
         return min((self._ceilings[owner] - self._use[owner, user] for owner in owners), default=math.inf)
 

@@ -14,7 +14,7 @@ PASSABLE = 0o711
 def make_folder(path: str | os.PathLike[str], mode: int) -> None:
     """Make a folder with at least this mode, also where an earlier call was killed between its two steps.
 
-    What its owner permits beyond the mode stays permitted.
+    Permissions beyond the mode stay: its owner gave them.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode)

@@ -218,7 +218,7 @@ class WhatIf:
         return next((row for row in found if row.missing_milli > missing.get(row.subject, -1)), None)
 
     def _refusals(self, policy: Policy) -> list[QuotaRefusal]:
-        """What does not fit in its pool, from now on."""
+        """The quotas that do not fit in its pool at some instant from now on."""
         part = _calendar_of(policy, self.pool, self.snapshot.now)
         return [row for row in check_calendar(part, self.snapshot.devices) if row.pool == self.pool]
 

@@ -186,7 +186,7 @@ def _owner_text(quota: OwnerQuota) -> str:
 
 
 def _inside_text(own: int, quotas: Iterable[tuple[str, int]]) -> str:
-    """What a department's projects have of its quota, and what it has beyond them."""
+    """The parts of a department's quota that its projects have, and the rest."""
     parts = [(name, milli) for name, milli in quotas if milli]
     beyond = own - sum(milli for _, milli in parts)
     if not parts:

@@ -84,7 +84,7 @@ class Session:
     def __init__(self) -> None:
         self._unsupported: dict[tuple[str, str], Unknown] = {}
         self._known: dict[int, dict[int, _Identity]] = {}
-        """What was found at each index, by place: a device, or the instances of one."""
+        """The device at each index, or its instances, by place."""
         self._notes: list[str] = []
         self._uses = ProcessUses()
         self._lineages = Lineages()
@@ -173,7 +173,7 @@ class Session:
         return Unknown(fault) if fault else _Identity(uuid, model, memory_mib, parent)
 
     def _silent_devices(self, index: int, unknown: Unknown) -> list[DeviceReading]:
-        """What was found at an index before, as unknown; a note where nothing was."""
+        """The device or the instances that were found at an index before, as unknown; without any a note."""
         if not (known := self._known.get(index)):
             what = "its UUID, model, memory, MIG mode or instances cannot be read"
             self._notes.append(f"GPU {index} is left out: {what}. {unknown.why}")
