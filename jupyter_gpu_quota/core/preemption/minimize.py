@@ -378,15 +378,22 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
     preemptor = preemption.preemptor
     if preemptor.entitlement is Entitlement.NOTEBOOK or not preemption.victims:
         return True
-    levels = preemptor.project.levels
+    levels = _levels_that_gain(preemption)
     if preemptor.entitlement is Entitlement.GUARANTEE:
         if all(level.use + size <= level.guarantee for level in levels):
             return True
         more = preemptor.request.size + (size if turn > 0 else 0)
         return all(preemption.used[level.key] + more <= level.guarantee for level in levels)
     if any(victim.project is not preemptor.project for victim in preemption.victims):
-        return _keeps_fair_share(preemption, size, turn)
-    return all(_would_enter(preemption, level, size, turn) for level in levels)
+        return _keeps_fair_share(preemption, levels, size, turn)
+    return _would_enter(preemption, preemptor.project, size, turn)
+
+
+def _levels_that_gain(preemption: Preemption) -> tuple[QuotaState, ...]:
+    """The project of a preemptor, and its department if it takes from others: what siblings lose is no gain (R36)."""
+    project = preemption.preemptor.project
+    takes_from_outside = any(victim.project.parent is not project.parent for victim in preemption.victims)
+    return project.levels if takes_from_outside else (project,)
 
 
 def _would_enter(preemption: Preemption, level: QuotaState, size: int, turn: int) -> bool:
@@ -399,7 +406,7 @@ def _would_enter(preemption: Preemption, level: QuotaState, size: int, turn: int
     return total <= max(0 if preemption.moves else before, level.entitled)
 
 
-def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:
+def _keeps_fair_share(preemption: Preemption, levels: Sequence[QuotaState], size: int, turn: int) -> bool:
     """Whether a preemptor with victims in other projects stays within its fair share, and reverses no imbalance.
 
     The use before its claim includes all work that left for it or for later claims.
@@ -408,9 +415,8 @@ def _keeps_fair_share(preemption: Preemption, size: int, turn: int) -> bool:
     for victim in preemption.victims:
         for level in victim.project.levels:
             lost[level] += victim.size
-    outside = any(victim.project.parent is not project.parent for victim in preemption.victims)
     more = preemption.preemptor.request.size + (size if turn > 0 else 0)
-    for level in project.levels if outside else (project,):
+    for level in levels:
         if preemption.used[level.key] + more > level.entitled:
             return False
     kept = 0 if turn else size
