@@ -132,9 +132,11 @@ soak-processes: $(TEST_READY)
 	$(PYTEST) -m 'soak or not soak' tests/soak
 	GPU_QUOTA_WORLDS=1 $(PYTEST) -m hypothesis tests --ignore tests/soak $(WORLDS_IN:%=--ignore %)
 
-# The worlds need all processors for two hours: the processes beside them, whose load is measured, come first.
+# The worlds need all processors for two hours: the processes beside them, whose load is measured, come first. A test of
+# minutes may then wait an hour for a processor.
 soak-worlds: $(TEST_READY)
-	nice -n 15 env GPU_QUOTA_WORLDS=10000 $(PYTEST) --numprocesses 2 --dist worksteal -m 'soak or not soak' $(WORLDS_IN)
+	nice -n 15 env GPU_QUOTA_WORLDS=10000 $(PYTEST) --numprocesses 2 --dist worksteal --timeout 3600 -m 'soak or not soak' \
+	  $(WORLDS_IN)
 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must fail each time
 	$(BIN)/python -m tests.core.mutants

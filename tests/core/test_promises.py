@@ -493,7 +493,6 @@ def worlds_of_this_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "CONSTANTS_CACHE", {})
 
 
-@pytest.mark.timeout(max(1200, 3 * WORLDS_OF_A_PART))
 @pytest.mark.parametrize(
     "worlds", [min(WORLDS_OF_A_PART, WORLDS - done) for done in range(0, WORLDS, WORLDS_OF_A_PART)]
 )
