@@ -282,6 +282,14 @@ PREEMPTION_MUTANTS = (
         edit("scheduling/cycle.py:SchedulingCycle._minimize_victims", "self._drop_served_reservation()", "None"),
     ),
     mutant(
+        "a claim inside a department keeps victims because of the department's use",
+        edit(
+            "preemption/minimize.py:_levels_that_gain",
+            "project.levels if takes_from_outside else (project,)",
+            "project.levels",
+        ),
+    ),
+    mutant(
         "the reservation that moved still keeps a claim from devices",
         edit(
             "preemption/minimize.py:_still_kept_from",

@@ -495,3 +495,26 @@ def test_a_department_does_not_bound_a_claim_that_moves_work_of_its_own_projects
         """
     )
     check_departments_that_change_nothing(made.snapshot(), made.policy, made.decide())
+
+
+# R43, P6
+def test_a_job_above_its_fair_share_makes_no_victim_in_a_department_that_is_above_its_quota() -> None:
+    """What c1's victim leaves over is enough for a4, which needs no victim of its own project."""
+    made = world(
+        """
+        pool t 2x4
+        department d 2 of t
+        a 1 of t in d, priority 60
+        b 0 of t in d, weight 0
+        c 1 of t in d
+        a runs 3 on n1g0,n1g1,n1g2
+        a runs 1 on n1g3 priority 30
+        a runs 1 on n2g0 priority 30
+        b runs 3 on n2g1,n2g2,n2g3
+        c queues 1 ranks 2 priority 70
+        a queues 1 fixed priority 70
+        b queues 1
+        """
+    )
+    paused = [one.workload for one in made.decide().plan.actions if isinstance(one, Pause)]
+    assert paused == ["b1"]
