@@ -266,7 +266,7 @@ class SchedulingController:
         self.changed |= self.mirror.follow_use(self.store, now)
 
     def _is_settled(self, fact: RankFact) -> bool:
-        if not fact.tree_gone or fact.ended_at is None:
+        if not fact.tree_gone or (fact.ended_at is None and fact.refused is None):
             return False
         record = self.mirror.jobs.get(fact.job)
         return record is None or record.job.attempt > fact.attempt or record.job.state not in HOLDS_GPU

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 from aiohttp import ClientError
@@ -12,7 +13,9 @@ from kubernetes_asyncio.client.exceptions import ApiException
 
 Json = dict[str, Any]
 
-FORBIDDEN, NOT_FOUND, CONFLICT, TOO_MANY, SERVER_ERRORS = 403, 404, 409, 429, 500
+NOT_FOUND, CONFLICT, TOO_MANY, SERVER_ERRORS = 404, 409, 429, 500
+NOT_PERMITTED = re.compile(r'User ".*?" cannot \w+ resource')
+"""In the message of a 403 for a missing permission; a quota, a webhook and a policy answer 403, too."""
 
 
 class ClaimFailed(Exception):
@@ -38,8 +41,9 @@ class PodClaim:
             raise ClaimFailed(f"no claim of its GPU slice after {timeout_s:.0f} s: {self._trouble}") from None
         except ApiException as error:
             needed = "The hub's service account needs permission to create, get and delete resourceclaims."
-            advice = f" {needed}" if error.status == FORBIDDEN else ""
-            raise ClaimFailed(f"the cluster refused the claim of its GPU slice: {answer_of(error)}.{advice}") from error
+            answer = answer_of(error)
+            advice = f" {needed}" if NOT_PERMITTED.search(answer) else ""
+            raise ClaimFailed(f"the cluster refused the claim of its GPU slice: {answer}.{advice}") from error
 
     async def _is_created(self) -> bool:
         """One attempt. Raises ApiException where another attempt would get the same answer."""

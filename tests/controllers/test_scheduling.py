@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -265,6 +266,18 @@ def test_an_end_is_reported_until_a_later_plan_or_lease_is_on_disk(
     assert written[-1] == ("commit" if work_waits else "acquire_lease")
     assert "observe" in written[-3:], "it was seen before that, and not long before"
     assert not world.controller.unsettled
+
+
+def test_a_refused_attempt_is_settled_as_one_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    observe, refused = FakeJobs.observe, {"handle": None, "started_at": None, "refused": "no such image"}
+    monkeypatch.setattr(
+        FakeJobs, "observe", lambda jobs: [replace(fact, **refused, tree_gone=True) for fact in observe(jobs)]
+    )
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(14, every_ms=500)
+    assert world.state("b1") is JobState.FAILED
+    assert [run.settled for run in world.executor._runs.values()] == [True]
 
 
 def test_a_committed_plan_is_applied_by_the_next_controller() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from jupyter_gpu_quota.backends.kubernetes.client.api_server import (
     failure,
 )
 from tests.backends.kubernetes.test_proxy import kubeconfig
+from tests.patience import until_in_loop
+
+SLOW_PARTS, TIMEOUT_S = 5, 1.0
 
 
 async def _well(request: web.Request) -> web.Response:
@@ -37,11 +41,13 @@ async def _log(request: web.Request) -> web.Response:
 
 
 async def _slow_log(request: web.Request) -> web.StreamResponse:
-    answer = web.StreamResponse()
+    """A log that takes longer than a request may be silent, and is never silent for so long."""
+    answer, begun = web.StreamResponse(), time.monotonic()
     await answer.prepare(request)
-    for _ in range(5):
+    for number in range(SLOW_PARTS):
         await answer.write(b"ab")
-        await asyncio.sleep(0.3)
+        next_at = begun + (number + 1) * 1.5 * TIMEOUT_S / SLOW_PARTS
+        await until_in_loop(lambda at=next_at: time.monotonic() >= at)  # type: ignore[misc]
     return answer
 
 
@@ -49,7 +55,7 @@ async def _log_that_stops(request: web.Request) -> web.StreamResponse:
     answer = web.StreamResponse()
     await answer.prepare(request)
     await answer.write(b"ab")
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()  # until the server ends
     return answer
 
 
@@ -101,8 +107,8 @@ async def test_a_log_that_its_kubelet_does_not_give_delays_no_request(server: Ap
 async def test_a_log_times_out_when_nothing_comes_and_not_because_it_is_long(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_server, "REQUEST_TIMEOUT_S", 1.0)
-    assert await server.read_log("/slow", 100) == b"ab" * 5
+    monkeypatch.setattr(api_server, "REQUEST_TIMEOUT_S", TIMEOUT_S)
+    assert await server.read_log("/slow", 100) == b"ab" * SLOW_PARTS
     with pytest.raises(LogTimedOut):
         await server.read_log("/stops", 100)
 
@@ -136,6 +142,23 @@ POD = 'pods "gq-j-1-0" is forbidden: '
             403, POD + 'User "system:serviceaccount:hub:gq" cannot create resource "pods" in API group ""', Forbidden,
             id="a missing permission",
         ),
+        pytest.param(
+            403, POD + "maximum cpu usage per Container is 8, but limit is 16", Refused,
+            id="more than a LimitRange allows",
+        ),
+        pytest.param(
+            403, POD + "[minimum memory usage per Pod is 1Gi, but request is 64Mi, minimum cpu usage per Pod is 1. "
+            " No request is specified]", Refused, id="less than a LimitRange allows",
+        ),
+        pytest.param(
+            403, POD + "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000", Refused,
+            id="another ratio than a LimitRange allows",
+        ),
+        pytest.param(
+            403, POD + "failed quota: all: must specify limits.cpu for: job", Refused,
+            id="a pod without an amount that a quota counts",
+        ),
+        pytest.param(403, POD + "status unknown for quota: all, resources: pods", Forbidden, id="a quota that is new"),
         pytest.param(403, POD + "exceeded quota: all, requested: pods=1, used: pods=9", Forbidden, id="a full quota"),
         pytest.param(403, POD + "not yet ready to handle request", Forbidden, id="a server that has just started"),
         pytest.param(

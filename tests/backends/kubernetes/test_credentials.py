@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from jupyter_gpu_quota.backends.kubernetes.client.credentials import (
     read_credentials,
 )
 from tests.notifications.receivers import certificate
+from tests.patience import until_in_loop
 
 EXEC = {
     "apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "interactiveMode": "Never",
@@ -56,6 +59,50 @@ async def test_a_user_of_a_kubeconfig(tmp_path: Path, user: dict[str, Any], head
     (tmp_path / "token").write_text("of a file\n")
     found = await read_credentials(kubeconfig(tmp_path, user), None)
     assert (found.host, await found.authorization()) == ("https://api:6443", header)
+
+
+COUNT = """
+import json, pathlib, sys
+counter = pathlib.Path(sys.argv[1])
+count = len(counter.read_text()) + 1
+counter.write_text("x" * count)
+status = {"token": str(count), "expirationTimestamp": "2026-01-01T00:00:00Z"}
+assert count != 3, "it fails once"
+print(json.dumps({"apiVersion": sys.argv[2], "kind": "ExecCredential", "status": status}))
+"""
+
+HANGS = "import os, sys\nif os.path.getsize(sys.argv[1]) == 1: open(sys.argv[3]).read()\n"
+
+
+async def test_the_token_of_a_command_is_renewed_and_stays_while_the_command_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "counter").write_text("")
+    command = {**EXEC, "args": ["-c", COUNT, str(tmp_path / "counter"), EXEC["apiVersion"]]}
+    found = await read_credentials(kubeconfig(tmp_path, {"exec": command}), None)
+    assert await found.authorization() == "Bearer 1", "the command is not run for each request"
+    monkeypatch.setattr(credentials, "TOKEN_AGAIN_S", 0.0)
+    assert [await found.authorization() for _ in range(3)] == ["Bearer 2", "Bearer 2", "Bearer 4"]
+
+
+async def test_a_command_that_hangs_delays_one_request_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "counter").write_text("")
+    os.mkfifo(gate := tmp_path / "gate")
+    command = {**EXEC, "args": ["-c", HANGS + COUNT, str(tmp_path / "counter"), EXEC["apiVersion"], str(gate)]}
+    found = await read_credentials(kubeconfig(tmp_path, {"exec": command}), None)
+    monkeypatch.setattr(credentials, "TOKEN_AGAIN_S", 0.0)
+    monkeypatch.setattr(credentials, "RENEW_TIMEOUT_S", 0.05)
+    assert await found.authorization() == "Bearer 1"
+    monkeypatch.setattr(credentials, "RENEW_TIMEOUT_S", 60.0)
+    assert await found.authorization() == "Bearer 1", "the command still runs, and no second one"
+    await asyncio.to_thread(gate.write_text, "")
+    await until_in_loop(lambda: (tmp_path / "counter").read_text() == "xx")
+    async with asyncio.timeout(60):
+        while (token := await found.authorization()) == "Bearer 1":
+            await asyncio.sleep(0)
+    assert token == "Bearer 2"
 
 
 async def test_the_certificates_of_a_kubeconfig(tmp_path: Path) -> None:

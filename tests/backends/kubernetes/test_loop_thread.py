@@ -78,6 +78,42 @@ def test_one_task_of_a_key_runs_at_a_time(thread: LoopThread) -> None:
     assert began == ["first", "third"]
 
 
+def test_a_task_that_is_to_run_again_runs_once_more_after_the_one_of_its_key(thread: LoopThread) -> None:
+    began, ended, go = list[str](), list[str](), threading.Event()
+
+    async def slow(name: str) -> None:
+        began.append(name)
+        await asyncio.to_thread(go.wait)
+        ended.append(name)
+
+    thread.run_again("key", lambda: slow("first"))
+    until(lambda: began)
+    thread.run_again("key", lambda: slow("second"))
+    thread.run_again("key", lambda: slow("newest"))
+    thread.run("other", lambda: slow("other"))
+    until(lambda: len(began) == 2)
+    assert began == ["first", "other"]
+    go.set()
+    until(lambda: len(ended) == 3, what=lambda: ended)
+    assert began == ["first", "other", "newest"]
+
+
+def test_a_task_that_is_to_run_again_does_not_begin_while_the_thread_is_closed() -> None:
+    began, thread = list[str](), LoopThread()
+
+    async def endless(name: str) -> None:
+        began.append(name)
+        await asyncio.Event().wait()
+
+    async def nothing() -> None: ...
+
+    thread.run_again("key", lambda: endless("first"))
+    until(lambda: began)
+    thread.run_again("key", lambda: endless("second"))
+    thread.close(nothing())
+    assert began == ["first"]
+
+
 def test_a_task_that_is_to_last_begins_again_after_a_failure(
     thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -265,6 +266,26 @@ def test_a_pod_that_a_policy_refuses_is_the_end_of_its_rank(world: OrdersWorld) 
     assert fact.refused == f"the cluster does not accept its pod: {world.server.why}"
 
 
+def test_what_a_refused_attempt_has_in_the_cluster_is_removed_and_a_late_order_creates_nothing(
+    world: OrdersWorld,
+) -> None:
+    world.server.why = failure(403, FORBIDDEN + "maximum memory usage per Container is 1Gi, but limit is 8Gi")
+    world.server.broken.add("/pods/gq-j-1-0")
+    world.open(world.server.later)
+    given = order("J", "runs on", secrets={"TOKEN": "x"})
+    world.jobs.start(given)
+    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert fact.refused == f"the cluster does not accept its pod: {world.server.why}"
+    (secret,) = world.server.of("secrets").values()
+    assert [each["name"] for each in secret["metadata"]["ownerReferences"]] == ["gq-j-1"], "it is removed with that"
+    world.jobs.settled("J", 1)
+    until(lambda: not world.server.of("configmaps") and world.ended("settled", "J", 1))
+    world.server.broken.clear()
+    world.jobs.start(given)
+    until(lambda: world.ended("start", "J", 1))
+    assert not world.server.of("configmaps") and not world.server.of("pods")
+
+
 NO_IMAGE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image"}}
 
 
@@ -398,6 +419,21 @@ def test_the_files_of_a_job_are_in_the_trash_before_its_rows_are_removed(world: 
     until(lambda: not list((tmp_path / "trash").iterdir()))
 
 
+def test_a_rank_without_a_pod_ends_on_a_volume_that_stays_full(
+    world: OrdersWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.volume.write_record", is_full)
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.volume.FULL_DISK_S", 0.5)
+    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.PUBLISH_EVERY_S", 0.01)
+    world.jobs.stop(stop("J"))
+    world.thread.run(("progress",), world.jobs.publish_forever)
+    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert (fact.started_at, fact.pause_requested) == (None, True)
+
+
 ENDED = {"exitCode": 0, "finishedAt": "2026-11-24T10:00:02Z", "startedAt": "2026-11-24T10:00:01Z"}
 
 
@@ -528,11 +564,11 @@ def test_a_process_with_a_lower_number_than_the_one_in_the_cluster_does_not_lead
     assert (world.jobs.fencing, standby.jobs.fencing) == (0, 7), "a lower number than its own changes nothing"
 
 
-def test_a_new_term_begins_the_patience_for_logs_anew(world: OrdersWorld) -> None:
-    failing = world.jobs.facts.logs._failing_since
-    failing["J", 1, 0] = 0.0
+def test_a_new_term_begins_the_patience_for_logs_and_records_anew(world: OrdersWorld) -> None:
+    failing, recording = world.jobs.facts.logs._failing_since, world.jobs.facts._recording_since
+    failing["J", 1, 0] = recording["J", 1, 0] = 0.0
     world.fence(MemoryFence(), 2)
-    assert not failing
+    assert not failing and not recording
 
 
 def test_every_rank_of_a_gang_that_is_stopped_before_it_started_ends(world: OrdersWorld) -> None:

@@ -91,8 +91,12 @@ def pod(
         ),
         pytest.param(pod("Failed", ended(143), metadata=STOPPED), None, False, None, id="its pod was deleted by hand"),
         pytest.param(
-            pod("Succeeded", ended(0, "10:00:20"), metadata=STOPPED), 0, False, None,
+            pod("Succeeded", ended(0, "10:00:10"), metadata=STOPPED), 0, False, None,
             id="its pod was deleted by hand after it ended",
+        ),
+        pytest.param(
+            pod("Failed", ended(143, "10:00:27"), metadata=STOPPED), None, False, None,
+            id="its pod was deleted by hand on a node whose clock is behind",
         ),
         pytest.param(
             pod("Failed", ended(137), reason="Evicted", message="low on memory"), None, False, None, id="it was evicted"
@@ -352,12 +356,14 @@ def test_a_container_whose_end_no_kubelet_saw_may_still_run(found: dict[str, Any
     assert rank_status(found).get("unconfirmed", False) is is_unconfirmed
 
 
-def test_a_deleted_pod_is_abandoned_when_its_grace_is_over() -> None:
+def test_a_deleted_pod_is_abandoned_when_its_grace_is_over_also_if_the_clocks_differ() -> None:
     found = pod("Running", RUNNING, metadata=STOPPED)  # deleted at 10:00:30 with a grace of 30 s
-    assert not is_abandoned(found, AT_10_00 + 60_999)
-    assert is_abandoned(found, AT_10_00 + 61_000)
-    assert not is_abandoned(pod("Running", RUNNING), AT_10_00 + 10**9)
-    assert not is_abandoned(pod("Failed", ended(143), metadata=STOPPED), AT_10_00 + 10**9)
+    assert not is_abandoned(found, AT_10_00 + 70_999, 0), "this clock may be ahead of that of the API server"
+    assert is_abandoned(found, AT_10_00 + 71_000, 0)
+    assert not is_abandoned(found, AT_10_00, 30.9)
+    assert is_abandoned(found, AT_10_00, 31), "this clock is behind"
+    assert not is_abandoned(pod("Running", RUNNING), AT_10_00 + 10**9, 10**6)
+    assert not is_abandoned(pod("Failed", ended(143), metadata=STOPPED), AT_10_00 + 10**9, 10**6)
 
 
 def test_an_abandoned_rank_ended_with_its_grace_and_a_stop_of_ours_makes_it_a_pause() -> None:

@@ -74,9 +74,12 @@ def test_code_is_unpacked_where_no_rank_can_write(volume: JobVolume, tmp_path: P
 
 
 def end(seconds_ago: float = 0) -> dict[str, Any]:
-    """The status of a rank that ended."""
+    """The status of a rank that ended, by the clock of its node."""
     ended_at = int(1000 * (time.time() - seconds_ago))
     return {"job": "J", "attempt": 1, "rank": 0, "ended_at": ended_at, "exit_status": 0, "tree_gone": True}
+
+
+CLOCKS = [pytest.param(3600, id="a clock that is behind"), pytest.param(-3600, id="a clock that is ahead")]
 
 
 def log_of(volume: JobVolume) -> bytes:
@@ -108,33 +111,35 @@ def test_an_empty_log_of_a_killed_process_of_an_earlier_release_is_none(volume: 
     assert log_of(volume) == b"all of it\n"
 
 
+@pytest.mark.parametrize("seconds_ago", CLOCKS)
 def test_a_log_waits_for_room_on_the_volume_and_not_for_ever(
-    volume: JobVolume, monkeypatch: pytest.MonkeyPatch
+    volume: JobVolume, monkeypatch: pytest.MonkeyPatch, seconds_ago: float
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(RotatingLog, "_append", lambda log, part: False)
         with pytest.raises(OSError, match="10 bytes of the log cannot be written"):
-            volume.record_end(end(), b"all of it\n")
+            volume.record_end(end(seconds_ago), b"all of it\n", FULL_DISK_S - 1)
         assert volume.ended("J", 1, 0) is None
-        volume.record_end(end(FULL_DISK_S + 1) | {"job": "K"}, b"all of it\n")
+        volume.record_end(end(seconds_ago) | {"job": "K"}, b"all of it\n", FULL_DISK_S)
     assert volume.ended("K", 1, 0) is not None
     volume.record_end(end(), b"all of it\n")
     assert log_of(volume) == b"all of it\n"
 
 
+@pytest.mark.parametrize("seconds_ago", CLOCKS)
 def test_an_end_waits_for_room_for_its_record_and_not_for_ever(
-    volume: JobVolume, monkeypatch: pytest.MonkeyPatch
+    volume: JobVolume, monkeypatch: pytest.MonkeyPatch, seconds_ago: float
 ) -> None:
     def is_full(*given: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.volume.write_record", is_full)
-        late = end(FULL_DISK_S + 1)
-        for waits in (end(), late | {"unconfirmed": True}):
+        found = end(seconds_ago)
+        for waits, waited_s in ((found, FULL_DISK_S - 1), (found | {"unconfirmed": True}, FULL_DISK_S)):
             with pytest.raises(OSError, match="No space left"):
-                volume.record_end(waits, b"all of it\n")
-        assert volume.record_end(late, b"all of it\n")["exit_status"] == 0
+                volume.record_end(waits, b"all of it\n", waited_s)
+        assert volume.record_end(found, b"all of it\n", FULL_DISK_S)["exit_status"] == 0
     assert volume.ended("J", 1, 0) is None
 
 

@@ -88,8 +88,13 @@ _BY_STATUS: Mapping[int, type[RequestFailed]] = {
 FORBIDDEN, INTERNAL_ERROR = 403, 500
 JUDGED = re.compile(
     r'violates PodSecurity|admission webhook ".*?" denied the request|ValidatingAdmissionPolicy .*? denied request'
+    r"|(?:minimum|maximum) \S+ usage per \w+ is |max limit to request ratio per \w+ is |failed quota: \S+ must specify "
 )
-"""In the message of a 403 by which Pod Security, a webhook or a policy refuses the object itself."""
+"""In the message of a 403 by which Pod Security, a webhook, a policy or a LimitRange refuses the object itself.
+
+A ResourceQuota refuses a pod that lacks an amount which it counts. Of one that is full only the use changes.
+Source: the admission plugins limitranger and resourcequota.
+"""
 WEBHOOK_FAILED = "failed calling webhook"
 """In the message of a 500 where a webhook does not answer: other objects may be accepted."""
 

@@ -6,18 +6,22 @@ node. It is imported only for a user whose token comes from a command or from a 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import logging
 import os
 import ssl
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
@@ -25,6 +29,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 TOKEN_AGAIN_S = 60.0
 """A token in a file is replaced before it expires, and read again after this time."""
+RENEW_TIMEOUT_S = 10.0
 
 
 class CredentialsMissing(Exception):
@@ -158,7 +163,7 @@ async def _of_provider(path: Path, context: str | None) -> Credentials:
 
     known = Configuration()
     try:
-        await load_kube_config(str(path), context, client_configuration=known)
+        loader = await load_kube_config(str(path), context, client_configuration=known)
     except ConfigException as error:
         raise ValueError(str(error)) from error
     tls = ssl.create_default_context(cafile=known.ssl_ca_cert)
@@ -167,11 +172,35 @@ async def _of_provider(path: Path, context: str | None) -> Credentials:
     if known.cert_file:
         tls.load_cert_chain(known.cert_file, keyfile=known.key_file)
 
-    async def authorization() -> str | None:
-        value: str | None = await known.get_api_key_with_prefix("BearerToken")
-        return value
+    async def renew() -> None:
+        try:
+            await loader.load_and_set(known)
+        except (ConfigException, OSError, ValueError, LookupError, RuntimeError) as error:
+            log.warning("the token for %s is not renewed: %s", known.host, error)
 
     return Credentials(
-        host=known.host or "", tls=tls, proxy=known.proxy, authorization=authorization,
+        host=known.host or "", tls=tls, proxy=known.proxy, authorization=_ProvidedToken(known, renew).authorization,
         server_hostname=known.tls_server_name,
     )  # fmt: skip
+
+
+class _ProvidedToken:
+    """A token of a command or a provider. ``renew`` asks for another one where the present one is about to expire.
+
+    kubernetes_asyncio does that only when it is called again. It does not end a command that hangs, so there is one at
+    a time, and requests have the present token meanwhile.
+    """
+
+    def __init__(self, known: Any, renew: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._known, self._renew, self._renewed_at = known, renew, time.monotonic()
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def authorization(self) -> str | None:
+        is_free = self._renewal is None or self._renewal.done()
+        if is_free and time.monotonic() - self._renewed_at >= TOKEN_AGAIN_S:
+            self._renewed_at, self._renewal = time.monotonic(), asyncio.create_task(self._renew())
+            _, hanging = await asyncio.wait([self._renewal], timeout=RENEW_TIMEOUT_S)
+            if hanging:
+                log.warning("the token for %s is not renewed within %g s", self._known.host, RENEW_TIMEOUT_S)
+        value: str | None = await self._known.get_api_key_with_prefix("BearerToken")
+        return value

@@ -29,19 +29,30 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="kubernetes-disk"))
-        self._asked, self._is_woken = deque[tuple[Hashable, Task]](), False
-        self._busy = set[Hashable]()
+        self._asked, self._is_woken = deque[tuple[Hashable, Task, bool]](), False
+        self._busy, self._next = set[Hashable](), dict[Hashable, Task]()
         self._tasks = set[asyncio.Task[None]]()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kubernetes", daemon=True)
         self._thread.start()
 
     def run(self, key: Hashable, make: Task) -> None:
-        """Run a task soon, from any thread, unless one of the same key is running.
+        """Run a task soon, from any thread, unless one of the same key is running: its caller repeats the order."""
+        self._ask(key, make, again=False)
 
-        The loop is woken once for many tasks: with each wakeup this thread waits for the interpreter's lock, so that
-        the orders for thousands of pods would take a minute.
+    def run_again(self, key: Hashable, make: Task) -> None:
+        """Run a task soon, from any thread; if one of the same key is running, once more after that one.
+
+        This is for a task that looks at everything there is: the one that is running may have looked already.
         """
-        self._asked.append((key, make))
+        self._ask(key, make, again=True)
+
+    def _ask(self, key: Hashable, make: Task, *, again: bool) -> None:
+        """Wake the loop once for many tasks.
+
+        With each wakeup this thread waits for the interpreter's lock, so that the orders for thousands of pods would
+        take a minute.
+        """
+        self._asked.append((key, make, again))
         if not self._is_woken:
             self._is_woken = True
             self._loop.call_soon_threadsafe(self._start_all)
@@ -76,16 +87,21 @@ class LoopThread:
         while self._asked:
             self._start(*self._asked.popleft())
 
-    def _start(self, key: Hashable, make: Task) -> None:
-        if key not in self._busy:
-            self._busy.add(key)
-            task = self._loop.create_task(self._logged(key, make()))
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._ended, key))
+    def _start(self, key: Hashable, make: Task, again: bool) -> None:
+        if key in self._busy:
+            if again:
+                self._next[key] = make
+            return
+        self._busy.add(key)
+        task = self._loop.create_task(self._logged(key, make()))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, key))
 
     def _ended(self, key: Hashable, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._busy.discard(key)
+        if (make := self._next.pop(key, None)) is not None:
+            self._start(key, make, again=True)
 
     async def _logged(self, key: Hashable, coroutine: Coroutine[Any, Any, object]) -> None:
         try:
@@ -102,6 +118,7 @@ class LoopThread:
             log.exception("%s failed and will be tried again", key)
 
     async def _cancel(self) -> None:
+        self._next.clear()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

@@ -58,6 +58,7 @@ class AttemptFacts:
         self._on_refused, self._later, self._leads = on_refused, later, leads
         self.logs, self._not_created = EndLogs(objects, volume.log_limit_mib << 20), dict[Rank, str]()
         self._keeping, self._asked = set[Rank](), dict[Rank, Status]()
+        self._recording_since, self._deleted = dict[Rank, float](), dict[Rank, tuple[str, float]]()
         self.newest: dict[Rank, RankFact] = {}
         self._ranks: dict[Attempt, dict[Rank, None]] = {}
         self._ends: dict[Attempt, dict[Rank, Status]] = {}
@@ -90,7 +91,14 @@ class AttemptFacts:
             del self._not_created[rank]
         for rank in self._ranks.pop((job, attempt), ()):
             del self.newest[rank]
+            self._recording_since.pop(rank, None)
+            self._deleted.pop(rank, None)
         self._ends.pop((job, attempt), None)
+
+    def begin_term(self) -> None:
+        """Forget how long logs and records could not be kept in an earlier term: another process led meanwhile."""
+        self.logs.begin_term()
+        self._recording_since.clear()
 
     async def read(self, attempts: Iterable[Attempt]) -> list[RankFact]:
         """The facts of attempts; those that cannot be read now are left out, and logged.
@@ -184,10 +192,20 @@ class AttemptFacts:
 
     def why_abandoned(self, pod: Json) -> str:
         """Why no kubelet ends a pod that was deleted; empty: one does, or may."""
-        if not is_abandoned(pod, time.time_ns() // 1_000_000):
+        if not is_abandoned(pod, time.time_ns() // 1_000_000, self._deletion_seen_for_s(pod)):
             return ""
         node = self._node(pod["spec"].get("nodeName") or "")
         return why_not_ready(node) if node is not None and is_lost(node) else ""
+
+    def _deletion_seen_for_s(self, pod: Json) -> float:
+        """For how long the deletion of a pod was seen, as it is now; a later one may have a shorter grace."""
+        if (deleted := pod["metadata"].get("deletionTimestamp")) is None:
+            return 0.0
+        now_s = time.monotonic()
+        known, since_s = self._deleted.get(rank_of(pod), ("", now_s))
+        if known != deleted:
+            self._deleted[rank_of(pod)], since_s = (deleted, now_s), now_s
+        return now_s - since_s
 
     async def _status_without_pod(self, status: Status, data: dict[str, str]) -> Status:
         """A rank that was stopped before it had a pod, or whose pod was removed by force."""
@@ -208,7 +226,7 @@ class AttemptFacts:
             if known is None:
                 if not self._leads():
                     return ended
-                known = await asyncio.to_thread(self._volume.record_end, ended, None)
+                known = await self._record_end(rank, ended, None)
             ends[rank] = known
         return ends[rank]
 
@@ -248,7 +266,18 @@ class AttemptFacts:
             return known
         status = await asyncio.to_thread(self._refused_if_lasting, pod, status)
         kept = await self.logs.read(pod) if is_over(pod) else LOG_LOST.format(status["why_lost"]).encode()
-        return await asyncio.to_thread(self._volume.record_end, status | kept_order(data), kept)
+        return await self._record_end(rank_of(pod), status | kept_order(data), kept)
+
+    async def _record_end(self, rank: Rank, status: Status, log_of_rank: bytes | None) -> Status:
+        """Keep the log and the record of an end. Raises OSError: it is tried again, on a full volume for a while.
+
+        The end itself has the time of its node, whose clock may differ.
+        """
+        now_s = time.monotonic()
+        waited_s = now_s - self._recording_since.setdefault(rank, now_s)
+        found = await asyncio.to_thread(self._volume.record_end, status, log_of_rank, waited_s)
+        self._recording_since.pop(rank, None)
+        return found
 
     def _refused_if_lasting(self, pod: Json, status: Status) -> Status:
         """The end of a rank; one that its kubelets have not admitted for a while is refused, and not queued again.

@@ -73,6 +73,7 @@ STARTS_AT_ONCE = 64
 """The requests of a stop wait behind those of so many starts, and not behind those of thousands."""
 
 TRASH_AGAIN_S = 600.0
+MAX_REMOVED = 10_000
 NOT_CREATED = "NotCreated"
 """The word of the trouble of a rank whose objects the API server forbids now."""
 
@@ -108,7 +109,7 @@ class KubernetesJobs:
         self._news: dict[Rank, None] = {}
         self._dirty, self._unchanged = dict[Attempt, None](), dict[Attempt, None]()
         self._publishing, self._published_in_s = set[Attempt](), 0.0
-        self._unsettled = set[Attempt]()
+        self._unsettled, self._removed = set[Attempt](), dict[Attempt, None]()
 
     @property
     def fencing(self) -> int:
@@ -158,7 +159,7 @@ class KubernetesJobs:
             self._thread.run(("forget", job), partial(self._forget, job))
         else:
             self._volume.forget(job)
-            self._thread.run(("trash",), self._empty_trash)
+            self._thread.run_again(("trash",), self._empty_trash)
 
     def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         """The sizes that were measured; the others are measured in the background."""
@@ -186,7 +187,7 @@ class KubernetesJobs:
         key = order.job, order.attempt
         async with self._starts_at_once, self._locks.setdefault(key, asyncio.Lock()):
             known = self.objects.record_of(*key)
-            if known is not None and self._has_started(known):
+            if key in self._removed or (known is not None and self._has_started(known)):
                 return
             if known is None and await asyncio.to_thread(self._volume.ended, *key, 0) is not None:
                 return
@@ -381,6 +382,7 @@ class KubernetesJobs:
             if pods and all(map(is_confirmed, pods)):
                 await asyncio.to_thread(self._volume.drop_detached, *key)
             await all_of([self.objects.release(pod, self._fencing) for pod in pods])
+            self._note_removed(key)
             await self.objects.remove_record(*key)
             with self._lock:
                 self.facts.forget(*key)
@@ -388,6 +390,12 @@ class KubernetesJobs:
             self._unsettled.discard(key)
             self._locks.pop(key, None)
             self._stop_ordered_at.pop(key, None)
+
+    def _note_removed(self, key: Attempt) -> None:
+        """Start nothing for an attempt any more: an order may wait behind many, and a refused rank has no record."""
+        self._removed[key] = None
+        if len(self._removed) > MAX_REMOVED:
+            del self._removed[next(iter(self._removed))]
 
     async def _settle_abandoned(self, job: str, attempt: int, pods: Sequence[Json]) -> None:
         """Mark an attempt as settled whose pods its kubelet may still end; the rest follows when it has."""
@@ -404,12 +412,12 @@ class KubernetesJobs:
         for key in self._attempts_of(job):
             await self._settle(*key)
         await asyncio.to_thread(self._volume.forget, job)
-        self._thread.run(("trash",), self._empty_trash)
+        self._thread.run_again(("trash",), self._empty_trash)
 
     async def _remove_outputs(self, job: str) -> None:
         if not await self._may_run(job):
             await asyncio.to_thread(self._outputs.move_to_trash, job)
-            self._thread.run(("trash",), self._empty_trash)
+            self._thread.run_again(("trash",), self._empty_trash)
 
     async def _empty_trash(self) -> None:
         """Remove what is in the trash; what cannot be removed is tried again later."""
@@ -421,7 +429,7 @@ class KubernetesJobs:
 
     async def _empty_trash_later(self) -> None:
         await asyncio.sleep(TRASH_AGAIN_S)
-        self._thread.run(("trash",), self._empty_trash)
+        self._thread.run_again(("trash",), self._empty_trash)
 
     def _attempts_of(self, job: str) -> set[Attempt]:
         known = list(self.objects.records.objects.values())
@@ -445,15 +453,16 @@ class KubernetesJobs:
         if not self._fencing:
             raise OSError(f"leader {own} was replaced: the newest in the cluster is {newest}")
         await self.objects.read_all(self._fence.server)
-        self.facts.logs.begin_term()
-        self._thread.run(("trash",), self._empty_trash)
+        self.facts.begin_term()
+        self._removed.clear()  # another database may begin the same attempts anew
+        self._thread.run_again(("trash",), self._empty_trash)
         for record in self.objects.records.objects.values():
             if SETTLED in data_of(record):
                 self._thread.run(("settled", *attempt_of(record)), partial(self._settle, *attempt_of(record)))
         with self._lock:
             self._news = dict.fromkeys(self.facts.newest)
         self._dirty |= dict.fromkeys(map(attempt_of, self.objects.records.objects.values()))  # their ends are kept now
-        self._thread.run(("publish",), self._publish)
+        self._thread.run_again(("publish",), self._publish)
 
     # --- facts ----------------------------------------------------------------------------------------------------
     def _changed(self, found: Json) -> None:
@@ -472,7 +481,7 @@ class KubernetesJobs:
 
     def _publish_later(self, attempt: Attempt) -> None:
         self._dirty.setdefault(attempt)
-        self._thread.run(("publish",), self._publish)
+        self._thread.run_again(("publish",), self._publish)
 
     async def publish_forever(self) -> None:
         """Publish attempts that have not ended every few seconds: their progress and checkpoints, and failed reads."""
@@ -485,7 +494,7 @@ class KubernetesJobs:
                     self._unchanged.setdefault(key)
                 if self._fencing and not {STOP, STARTED, SETTLED} & data.keys() and self._was_created(record):
                     self._record_start_later(record)
-            self._thread.run(("publish",), self._publish)
+            self._thread.run_again(("publish",), self._publish)
             for key in tuple(self._unsettled) if self._fencing else ():
                 self._thread.run(("settled", *key), partial(self._settle, *key))
 

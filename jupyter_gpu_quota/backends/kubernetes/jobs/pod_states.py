@@ -197,9 +197,17 @@ def is_confirmed(pod: Json) -> bool:
     return is_over(pod) and "running" not in _container_state(pod)
 
 
-def is_abandoned(pod: Json, now_ms: int) -> bool:
-    """Whether the grace of a deleted pod is over, and no kubelet has ended it."""
-    return "deletionTimestamp" in pod["metadata"] and not is_over(pod) and _ended_at(pod, {}) <= now_ms
+def is_abandoned(pod: Json, now_ms: int, seen_for_s: float) -> bool:
+    """Whether the grace of a deleted pod is over, and no kubelet has ended it.
+
+    ``seen_for_s``: for how long this process has seen the deletion. One that it did not see come is judged by its time,
+    which the API server set by its own clock: it is over only where the clocks cannot be the reason.
+    """
+    metadata = pod["metadata"]
+    if "deletionTimestamp" not in metadata or is_over(pod):
+        return False
+    is_seen_over = seen_for_s >= metadata.get("deletionGracePeriodSeconds", 0) + 1
+    return is_seen_over or _ended_at(pod, {}) + CLOCKS_DIFFER_MS <= now_ms
 
 
 def abandoned_status(pod: Json, why: str) -> dict[str, Any]:
@@ -360,7 +368,11 @@ def _exit(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_lost(pod: Json) -> bool:
-    """Whether others than us ended a pod: an eviction, a drain, kube-scheduler, or a deletion by hand."""
+    """Whether others than us ended a pod: an eviction, a drain, kube-scheduler, or a deletion by hand.
+
+    A container ends by the clock of its node, and a pod is deleted by that of the API server. An end that was seen
+    before the deletion is kept already, so one that is not clearly older is most likely caused by it.
+    """
     status, metadata = pod.get("status", {}), pod["metadata"]
     if {STOP_REASON, OVER_LIMIT} & metadata.get("annotations", {}).keys():
         return False
@@ -373,7 +385,7 @@ def _is_lost(pod: Json) -> bool:
         return False
     asked_at = at_ms(metadata["deletionTimestamp"]) - metadata.get("deletionGracePeriodSeconds", 0) * SECOND_MS
     ended = _container_state(pod).get("terminated", {})
-    return "finishedAt" not in ended or at_ms(ended["finishedAt"]) + SECOND_MS > asked_at
+    return "finishedAt" not in ended or at_ms(ended["finishedAt"]) + SECOND_MS + CLOCKS_DIFFER_MS > asked_at
 
 
 def _ended_at(pod: Json, ended: Mapping[str, Any]) -> int:

@@ -27,7 +27,8 @@ CLOCKS_DIFFER_MS = 10_000
 """How far the clock of a node may be behind those of the API server and the controllers.
 
 A node without a time server loses some seconds in a day. An end that was not seen before a stop order, and has a time
-of these seconds before it, is most likely an answer to the order: a kubelet reports an end within a second or two.
+of these seconds before it, is most likely an answer to the order: a kubelet reports an end within a second or two. The
+clocks of the API server and of the controllers may differ by as much.
 """
 
 

@@ -50,7 +50,7 @@ class Reservations:
             self._look_at(_name_of(found))
 
     def _look_at(self, name: str) -> None:
-        self._thread.run(("reservation", name), partial(self._reconcile, name))
+        self._thread.run_again(("reservation", name), partial(self._reconcile, name))
 
     async def _reconcile(self, name: str) -> None:
         """Make or remove one reservation, or start shares on it."""

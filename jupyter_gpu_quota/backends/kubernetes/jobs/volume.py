@@ -169,11 +169,11 @@ class JobVolume:
         found = [end["ended_at"] for end in ends if str(end.get("why_lost", "")).startswith(f"{code}:")]
         return min(found, default=None)
 
-    def record_end(self, status: Mapping[str, Any], log: bytes | None) -> dict[str, Any]:
+    def record_end(self, status: Mapping[str, Any], log: bytes | None, waited_s: float = 0.0) -> dict[str, Any]:
         """Keep the log and the record of a rank that ended; the record says whether it reported its work complete.
 
-        Raises OSError: nothing is kept, and it is to be called again. A volume that stays full delays no end for long,
-        so that devices are freed; what of the end cannot be kept is lost.
+        Raises OSError: nothing is kept, and it is to be called again. ``waited_s``: since when it was called in vain. A
+        volume that stays full delays no end for long, so that devices are freed; what cannot be kept is lost.
         """
         paths = self.paths(status["job"], status["attempt"], status["rank"])
         record = {
@@ -184,14 +184,14 @@ class JobVolume:
         try:
             Path(paths.control).mkdir(mode=0o700, parents=True, exist_ok=True)
             if log is not None and not segments(paths.log):
-                self._keep_log(paths, log, status)
+                self._keep_log(paths, log, status, waited_s)
             write_record(paths.status, record)
         except OSError as error:
-            if not _is_reported_without_record(status, error):
+            if not _is_reported_without_record(status, error, waited_s):
                 raise
         return record
 
-    def _keep_log(self, paths: RankPaths, log: bytes, status: Mapping[str, Any]) -> None:
+    def _keep_log(self, paths: RankPaths, log: bytes, status: Mapping[str, Any], waited_s: float) -> None:
         """Keep a log under a partial name until it is complete: a process may be killed, or the disk be full.
 
         A disk that stays full delays no end for long: then the log is kept without the bytes that were lost.
@@ -206,7 +206,7 @@ class JobVolume:
                 kept.write_notice(notice)
         finally:
             kept.close()
-        if kept.lost_bytes and _is_recent(status):
+        if kept.lost_bytes and waited_s < FULL_DISK_S:
             raise OSError(errno.ENOSPC, f"{kept.lost_bytes} bytes of the log cannot be written", str(partial))
         partial.rename(paths.log)
 
@@ -220,14 +220,10 @@ class JobVolume:
             Path(job_directory(self.state_dir, job)).rename(Path(self.state_dir, "trash", f"{job}.{time.time_ns()}"))
 
 
-def _is_recent(status: Mapping[str, Any]) -> bool:
-    return time.time() - float(status["ended_at"]) / 1000 < FULL_DISK_S
-
-
-def _is_reported_without_record(status: Mapping[str, Any], error: OSError) -> bool:
+def _is_reported_without_record(status: Mapping[str, Any], error: OSError, waited_s: float) -> bool:
     """Whether an end waits no longer for room on the volume. An unconfirmed one does: the next attempt reads it."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if not is_full or _is_recent(status) or status.get("unconfirmed"):
+    if not is_full or waited_s < FULL_DISK_S or status.get("unconfirmed"):
         return False
     rank = status["job"], status["attempt"], status["rank"]
     logger.warning("the log or the record of job %s, attempt %d, rank %d is lost: %s", *rank, error)
