@@ -196,6 +196,16 @@ def _notified(words: str) -> Callable[[AuditEntry], str]:
     )
 
 
+def _inventory(entry: AuditEntry) -> str:
+    """Rows of earlier releases have every node and device, and no ``listed``."""
+    nodes, devices = (len(entry.payload[name]) for name in ("nodes", "devices"))
+    listed = entry.payload.get("listed")
+    found = f"read the nodes again: {counted(nodes, 'node')} and {counted(devices, 'device')}"
+    if listed is None:
+        return f"{found} listed"
+    return f"{found} changed; {counted(listed['nodes'], 'node')} and {counted(listed['devices'], 'device')} listed"
+
+
 def _data(words: str) -> Callable[[AuditEntry], str]:
     return lambda entry: (
         f"{words} the data {', '.join(entry.payload['data'])} in {entry.thing}, attempt {entry.payload['attempt']}"
@@ -241,10 +251,7 @@ _ACTION_TEXTS: Mapping[str, Callable[[AuditEntry], str]] = {
         f"put revision {one.subject} of the quota file in force"
         + (f": {one.payload['comment']}" if one.payload["comment"] else "")
     ),
-    "inventory": lambda one: (
-        f"read the nodes again: {counted(len(one.payload['nodes']), 'node')} and "
-        f"{counted(len(one.payload['devices']), 'device')} listed"
-    ),
+    "inventory": _inventory,
     "device": lambda one: f"reported that device {one.subject} is {one.payload['is']}; it was {one.payload['was']}",
     "node.cordon": _node_change("cordoned"),
     "node.uncordon": _node_change("uncordoned"),

@@ -67,6 +67,7 @@ class _Audit:
     jobs: dict[str, _Work] = field(default_factory=dict)
     notebooks: dict[str, _Work] = field(default_factory=dict)
     machines: Row | None = None
+    devices: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     last_at: int = 0
 
 
@@ -86,7 +87,7 @@ def read(text: str) -> Trace | list[str]:
         audit = _audit_of([row for row in rows if isinstance(row, Row)])
         if audit.machines is None:
             return ["the audit: no row tells which nodes and devices there were (kind inventory)"]
-        return _trace(audit, audit.machines)
+        return _missing_devices(audit, audit.machines) or _trace(audit, audit.machines)
     except InvalidRow as error:
         return [f"the audit: {error}"]
 
@@ -150,7 +151,9 @@ def _audit_of(rows: Iterable[Row]) -> _Audit:
 def _apply(audit: _Audit, row: Row) -> None:
     audit.last_at = row.at_ms
     if row.kind == "inventory":
-        audit.machines = row
+        _apply_inventory(audit, row)
+    elif row.kind in ("device.remove", "node.remove"):
+        _remove_devices(audit, row)
     elif row.kind == "job.submit":
         audit.jobs[row.subject] = _Work(request=row)
     elif row.kind == "notebook.request":
@@ -159,6 +162,27 @@ def _apply(audit: _Audit, row: Row) -> None:
         _apply_to_job(audit.jobs[row.subject], row)
     elif row.subject in audit.notebooks:
         _apply_to_notebook(audit.notebooks[row.subject], row)
+
+
+def _apply_inventory(audit: _Audit, row: Row) -> None:
+    """The devices after a reading: a row has those that changed, or in earlier releases all of them."""
+    changed = {str(device["id"]): device for device in row.payload["devices"]}
+    audit.devices = audit.devices | changed if "listed" in row.payload else changed
+    audit.machines = row
+
+
+def _missing_devices(audit: _Audit, machines: Row) -> list[str]:
+    """A sentence where the rows begin after devices were listed first: those that never changed are not in them."""
+    with _reading(machines):
+        listed, found = machines.payload.get("listed", {}).get("devices", 0), len(audit.devices)
+        if found >= listed:
+            return []
+    return [f"the audit: its rows name {found} of the {listed} devices: begin with an earlier row"]
+
+
+def _remove_devices(audit: _Audit, row: Row) -> None:
+    by_name = "node" if row.kind == "node.remove" else "id"
+    audit.devices = {id: device for id, device in audit.devices.items() if device[by_name] != row.subject}
 
 
 def _apply_to_job(work: _Work, row: Row) -> None:
@@ -212,7 +236,7 @@ def _trace(audit: _Audit, machines: Row) -> Trace | list[str]:
     begins = min((work.request.at_ms for work in everything), default=machines.at_ms)
     with _reading(machines):
         first = datetime.fromtimestamp(begins / 1000, machines.at.tzinfo).isoformat()
-        nodes = [node.model_dump(by_alias=True) for node in _nodes(machines.payload["devices"])]
+        nodes = [node.model_dump(by_alias=True) for node in _nodes(audit.devices.values())]
     jobs, notebooks = _lasting(audit.jobs.values(), audit.last_at), _lasting(audit.notebooks.values(), audit.last_at)
     work = [
         *(_build(_job, work, begins, lasted_ms) for work, lasted_ms in jobs),
@@ -266,7 +290,7 @@ def _note_on_untimed(audit: _Audit, left_out: int) -> str:
 
 
 # --- keys of a trace ------------------------------------------------------------------------------------------------
-def _nodes(devices: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
+def _nodes(devices: Iterable[Mapping[str, Any]]) -> list[NodeSpec]:
     """One node for each machine with devices; for a machine with several models, one for each model."""
     models: dict[str, dict[str, list[int]]] = {}
     for device in devices:

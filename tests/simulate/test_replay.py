@@ -281,6 +281,30 @@ def test_a_recorded_node_with_several_models_becomes_one_node_for_each(selector:
     assert {again.store.notebook("n1").notebook.state} == {replay.store.notebook("n1").notebook.state}  # type: ignore[union-attr]
 
 
+def test_an_audit_without_the_rows_that_listed_its_devices_is_no_trace() -> None:
+    rows = json.loads(audit_of(played(*STORY)))
+    seen = next(row["payload"] for row in rows if row["kind"] == "inventory")
+    known = len(seen["devices"])
+    del seen["devices"][1:]
+    assert recorded.read(json.dumps(rows)) == [
+        f"the audit: its rows name 1 of the {known} devices: begin with an earlier row"
+    ]
+
+
+def test_devices_that_changed_later_are_added_to_those_of_a_recorded_trace() -> None:
+    rows = json.loads(audit_of(played(*STORY)))
+    at = next(number for number, row in enumerate(rows) if row["kind"] == "inventory")
+    first, seen = rows[at], rows[at]["payload"]
+    later = {**first, "payload": {**seen, "devices": seen["devices"][1:]}}
+    rows[at] = {**first, "payload": {**seen, "devices": seen["devices"][:1], "listed": {"nodes": 1, "devices": 1}}}
+    rows.insert(at + 1, later)
+    for number, row in enumerate(rows, start=rows[0]["seq"]):
+        row["seq"] = number
+    found, whole = recorded.read(json.dumps(rows)), recorded.read(audit_of(played(*STORY)))
+    assert not isinstance(found, list) and not isinstance(whole, list), (found, whole)
+    assert found.nodes == whole.nodes
+
+
 SLICE, HALF = "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 3g.71gb"
 SLICED = [
     {"name": "box/small", "machine": "box", "gpus": 2, "gpu_model": SLICE, "gpu_memory_mib": 16_384},

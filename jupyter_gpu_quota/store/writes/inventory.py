@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ...core.facts import DeviceFact
@@ -19,7 +19,7 @@ def set_inventory(work: UnitOfWork, request: SetInventory) -> Recorded:
     A node that the request does not name becomes unschedulable, such a device unhealthy; both are gone from then on,
     until a reading reports them again. The devices of such a node keep their health for the first KEEPS_WORK_MS.
     Known nodes keep the orders of an admin. Known devices keep quarantine, foreign use and UUID: only a DeviceFact
-    changes those.
+    changes those. The audit has the nodes and devices that changed, and how many are listed.
     """
     _check_names(request)
     nodes = {row.node.id: row for row in work.every(NODES)}
@@ -35,17 +35,23 @@ def set_inventory(work: UnitOfWork, request: SetInventory) -> Recorded:
     }
     if nodes == wanted_nodes and devices == wanted:
         return work.recorded("inventory", existed=True)
-    for id, node in wanted_nodes.items():
-        if nodes.get(id) != node:
-            work.put(NODES, replace(node, changed=work.stamp()))
-    for id, device in wanted.items():
-        if devices.get(id) != device:
-            work.put(DEVICES, replace(device, changed=work.stamp()))
-    listed_nodes = {id: row.node for id, row in wanted_nodes.items() if row.removed_at is None}
-    listed = {id: row.device for id, row in wanted.items() if row.removed_at is None}
-    payload = {"nodes": _by_id(listed_nodes), "devices": _by_id(listed)}
+    new_nodes = {id: row for id, row in wanted_nodes.items() if nodes.get(id) != row}
+    new_devices = {id: row for id, row in wanted.items() if devices.get(id) != row}
+    for node in new_nodes.values():
+        work.put(NODES, replace(node, changed=work.stamp()))
+    for device in new_devices.values():
+        work.put(DEVICES, replace(device, changed=work.stamp()))
+    payload = {
+        "nodes": _by_id({id: row.node for id, row in new_nodes.items()}),
+        "devices": _by_id({id: row.device for id, row in new_devices.items()}),
+        "listed": {"nodes": _count_listed(wanted_nodes.values()), "devices": _count_listed(wanted.values())},
+    }
     work.audit("system:controller", "inventory", "inventory", payload, None)
     return work.recorded("inventory")
+
+
+def _count_listed(rows: Iterable[NodeRow | DeviceRow]) -> int:
+    return sum(row.removed_at is None for row in rows)
 
 
 def _by_id(found: Mapping[str, Node | Device]) -> list[Node | Device]:

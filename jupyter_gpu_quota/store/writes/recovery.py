@@ -134,6 +134,9 @@ def _adopt(work: UnitOfWork, record: JobRecord, attempt: AttemptRecord, lease: L
         put_job(work, record, job=job, reason=None, exit_status=None)
         _allocate(work, attempt)
         _put_ranks(work, attempt, job.held_ranks or job.ranks, lease)
+        if record.spec.data:  # as the start did; the quota file of that time is not known
+            payload = {"attempt": job.attempt, "data": list(record.spec.data), "revision": None}
+            work.audit(job.user, "data.use", job.id, payload, job.project)
     elif job != record.job:
         put_job(work, record, job=job, reason=None)
     observe_facts(work, attempt.facts)

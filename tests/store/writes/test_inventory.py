@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,14 @@ def test_the_same_inventory_again_changes_nothing(world: World) -> None:
     before = (world.store.version(), world.audited())
     [answer] = world.record(SetInventory(nodes=(NODE,), devices=DEVICES))
     assert answer.existed and (world.store.version(), world.audited()) == before
+
+
+def test_the_audit_has_only_what_changed_in_the_inventory(world: World) -> None:
+    moved = replace(DEVICES[1], pool="other")
+    world.record(SetInventory(nodes=(NODE,), devices=(DEVICES[0], moved, *DEVICES[2:])))
+    payload = json.loads(world.store.audit()[0][0].payload)
+    assert ([one["id"] for one in payload["devices"]], payload["nodes"]) == (["d1"], [])
+    assert payload["listed"] == {"nodes": 1, "devices": 4}
 
 
 def test_a_device_missing_in_the_inventory_is_unhealthy_until_it_returns(world: World) -> None:
