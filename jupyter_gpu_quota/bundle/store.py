@@ -54,6 +54,10 @@ class BundleStore:
                     removed.append(path.name)
         return sorted(name for name in removed if len(name) == 64)
 
+    def is_kept(self, digest: str) -> bool:
+        """Whether a bundle is stored. This does not protect it from the next sweep."""
+        return self.path(digest).exists()
+
     def _now_s(self) -> float:
         """The clock of the file system, the base of the files' ages."""
         probe = self._incoming / f"clock.{os.getpid()}"

@@ -83,6 +83,9 @@ class NoBundles:
     def sweep(self, keep: set[str]) -> None:
         """Nothing is stored."""
 
+    def is_kept(self, digest: str) -> bool:
+        return False
+
 
 class Observer(Protocol):
     """Receives the changes of each simulated instant."""

@@ -93,6 +93,14 @@ class _MemoryScope:
         rows = sorted(one for one in rows if one[0] is not None and one[0] < before)
         return [row for _, _, row in rows[:limit]]
 
+    def ended_after(
+        self, table: Table[R], after: tuple[int, str], column: str, values: Sequence[Value], limit: int
+    ) -> list[R]:
+        ended_of, value_of, behind = table.fields[table.ended or ""], table.fields[column], (after[0], (after[1],))
+        rows = [row for row in self._tables[table.name].rows.values() if value_of(row) in values]
+        found = [((ended, table.key(row)), row) for row in rows if (ended := ended_of(row)) is not None]
+        return [row for at, row in sorted(found, key=lambda one: one[0]) if at > behind][:limit]
+
     def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:
         values_of = [table.fields[column] for column in columns]
         rows = (row for row in self._tables[table.name].rows.values() if _matches(table, where, row))

@@ -153,10 +153,10 @@ class StoreQueries:
         with self._rows.reading() as scope:
             return [record.job.id for record in scope.ended(tables.JOBS, before, JOBS_AT_A_TIME)]
 
-    def ended_of(self, projects: Sequence[str], since: int, page: Page = ALL) -> list[JobRecord]:
-        """The jobs of these projects that ended at an instant or later."""
-        where = Where(among={"project": list(projects)}, at_least={tables.JOBS.ended or "": max(since, 1)})
-        return self._list(tables.JOBS, page, where)[0]
+    def ended_of(self, projects: Sequence[str], after: tuple[int, str], limit: int) -> list[JobRecord]:
+        """At most ``limit`` jobs of these projects whose end and id are above ``after``, those that ended first."""
+        with self._rows.reading() as scope:
+            return scope.ended_after(tables.JOBS, after, "project", projects, limit)
 
     def ranks(self, job: str) -> list[RankRecord]:
         with self._rows.reading() as scope:
@@ -222,6 +222,11 @@ class StoreQueries:
         """Every bundle that this user ever stored, and its size in bytes; some may have been deleted since."""
         with self._rows.reading() as scope:
             return {row.digest: row.size_bytes for row in scope.find(tables.BUNDLES, "user", [user])}
+
+    def bundle_owners(self) -> list[tuple[str, str]]:
+        """(digest, user) of every bundle that a user stored, also of those that were deleted since."""
+        with self._rows.reading() as scope:
+            return [(row.digest, row.user) for row in scope.scan(tables.BUNDLES)]
 
     def bundles_in_use(self) -> set[str]:
         """Digests that a stored job names; other bundles may be deleted."""

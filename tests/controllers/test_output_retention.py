@@ -153,6 +153,23 @@ def test_jobs_that_ended_before_the_limit_are_found_in_turn() -> None:
     assert site.totals() == {"vision": 300 + JOBS_A_RUN + 10}
 
 
+def test_no_job_is_passed_over_where_others_are_removed_between_two_parts() -> None:
+    site = Site(QUOTA)
+    site.world.submit("bob", "long")
+    for number in range(JOBS_A_RUN + 10):
+        site.end(f"k{number:04}", 1)
+    site.world.now += 10
+    site.world.store.record([ChangeJob(job="long", actor="bob", change="cancel")], now=site.world.now)
+    site.world.executor.outputs_mib["long"] = 20
+    site.world.now += 10
+    site.end("late", 4)
+    site.world.apply_quota(LIMITED.replace(", keep: 2d", ""))
+    site.run()
+    site.run(after_ms=30 * DAY_MS - 15)  # those that ended first are removed
+    assert [note.subject for note in site.world.store.notes("outputs")] == ["late", "long"]
+    assert site.totals() == {"vision": 24}
+
+
 def test_a_forgotten_job_whose_outputs_were_being_removed_is_dropped() -> None:
     site = Site()
     site.world.executor.removal_is_slow = True

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.controllers import retention as retention_module
 from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import BUNDLES_EVERY_MS, DAY_MS, EVERY_MS, Retention, RetentionTimes
 from jupyter_gpu_quota.core.model import Node
 from jupyter_gpu_quota.store.records.calls import LeaseLost
-from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeJob, Recorded, SetInventory
+from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeJob, KeepBundle, Recorded, SetInventory
 from tests.backends.fake_executor import FakeJobs
 from tests.controllers.setups.scheduling import DEVICES, QUOTA, World
 
@@ -24,9 +25,13 @@ class Killed(Exception):
 @dataclass
 class Bundles:
     kept: list[set[str]] = field(default_factory=list)
+    stored: set[str] = field(default_factory=set)
 
     def sweep(self, keep: set[str]) -> None:
         self.kept.append(keep)
+
+    def is_kept(self, digest: str) -> bool:
+        return digest in self.stored
 
 
 class Site:
@@ -74,6 +79,22 @@ def test_unused_bundles_are_removed_once_an_hour() -> None:
         site.leadership.renew(site.world.now)
         site.world.now = retention.run_once(site.world.now)
     assert len(site.bundles.kept) == 2
+
+
+def test_the_records_of_bundles_that_are_gone_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+    store, (used, gone, recent) = site.world.store, (letter * 64 for letter in "bcd")
+    kept = [KeepBundle(digest=each, user="bob", size_bytes=1) for each in (used, gone, recent)]
+    store.record([*kept, KeepBundle(digest=gone, user="olga", size_bytes=1)], now=site.world.now)
+    site.bundles.stored = {recent}
+    monkeypatch.setattr(retention_module, "BUNDLES_AT_A_TIME", 1)
+    retention = site.retention()
+    for _ in range(3):
+        site.world.now += EVERY_MS
+        site.leadership.renew(site.world.now)
+        retention.run_once(site.world.now)
+    assert store.bundle_owners() == [(used, "bob"), (recent, "bob")]
+    assert not store.bundle_owned(gone, "bob") and store.bundle_owned(used, "bob")
 
 
 @pytest.mark.parametrize("killed_in", ["backend", "store"])

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from ...backends.protocol import JobBackend
 from ...store.reads.quota_revision import InForce, in_force
-from ...store.records.commands import ForgetGone
+from ...store.records.commands import ForgetBundles, ForgetGone
 from ...store.transactions import Store
 from ..leadership.lease import Leadership
 from .output_retention import OutputRetention
@@ -24,11 +25,15 @@ EVERY_MS = 30_000
 """Often and little at a time: the removal of many rows at once would delay scheduling."""
 
 BUNDLES_EVERY_MS = HOUR_MS
+BUNDLES_AT_A_TIME = 1_000
 
 
 class BundleSweeper(Protocol):
     def sweep(self, keep: set[str]) -> object:
         """Remove the bundles that are neither in ``keep`` nor new."""
+
+    def is_kept(self, digest: str) -> bool:
+        """Whether a bundle is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +84,21 @@ class Retention:
         self._outputs.forget(forgotten)
         self.store.record([ForgetGone(gone_before=now - self.times.gone_ms)], now=now, lease=self.leadership.lease)
         if now >= self._bundles_at:
-            self.bundles.sweep(self.store.bundles_in_use())
-            self._bundles_at = now + BUNDLES_EVERY_MS
+            self._sweep_bundles(now)
         return min(now + EVERY_MS, self._outputs.run_once(found, now) or now + EVERY_MS)
+
+    def _sweep_bundles(self, now: int) -> None:
+        """Remove unused bundles, and the records of some that are gone; soon again where more of these are left.
+
+        The records of bundles that jobs name stay: their volume may be missing.
+        """
+        in_use = self.store.bundles_in_use()
+        self.bundles.sweep(in_use)
+        owners = (each for each in self.store.bundle_owners() if each[0] not in in_use)
+        gone = tuple(islice((each for each in owners if not self.bundles.is_kept(each[0])), BUNDLES_AT_A_TIME))
+        if gone:
+            self.store.record([ForgetBundles(bundles=gone)], now=now, lease=self.leadership.lease)
+        self._bundles_at = now + (EVERY_MS if len(gone) == BUNDLES_AT_A_TIME else BUNDLES_EVERY_MS)
 
     def _forget_files(self, jobs: Sequence[str]) -> dict[str, str]:
         """Have the backend remove the data of jobs. Returns why those of some jobs cannot be removed now."""

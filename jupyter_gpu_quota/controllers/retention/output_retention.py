@@ -11,7 +11,6 @@ from ...core.amounts import counted
 from ...quotafile import QuotaFile
 from ...store.reads.quota_revision import InForce
 from ...store.records.activity import OUTPUTS_TOTAL, KeepNotes, Note, NoteKind
-from ...store.records.calls import Page
 from ...store.records.commands import OutputsExpired
 from ...store.records.rows import JobRecord
 from ...store.transactions import Store
@@ -23,6 +22,10 @@ RETRY_MS = 1_000
 """How soon the next run is while a size or a removal is awaited."""
 JOBS_A_RUN = 200
 """Ended jobs that are read again in each run, so that no run takes long; all of them in turn."""
+
+Position = tuple[int, str]
+"""The end of a job and its id: the next part of the ended jobs is behind it."""
+START: Position = (0, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,8 @@ class OutputRetention:
             note.subject: RetainedOutputs(job=note.subject, **note.document)  # type: ignore[arg-type]
             for note in store.notes("outputs")
         }
-        self._newest, self._turn = 0, 0
+        self._newest: Position | None = None
+        self._turn = START
         self._limited, self._counted = frozenset[str](), frozenset[str]()
         self._removing: dict[str, RetainedOutputs] = {}
         self._unremoved: dict[str, str] = {}
@@ -85,27 +89,36 @@ class OutputRetention:
             self._removing.pop(job, None)
 
     def _follow(self, file: QuotaFile | None) -> None:
-        """Track the jobs of projects with limits: those that ended since the last run, and others in turn."""
+        """Track the jobs of projects with limits: those that ended since the last run, and all of them in turn.
+
+        A job whose end is observed late is behind those that ended since, so only the turn finds it.
+        """
         limited = (
             frozenset(each.name for each in file.projects if each.storage.model_fields_set) if file else frozenset()
         )
         if limited != self._limited:
-            self._limited, self._turn = limited, 0
+            self._limited, self._turn = limited, START
             self._counted &= limited
         if not limited:
             return
-        news = self._store.ended_of(sorted(limited), self._newest, Page(limit=JOBS_A_RUN))
-        others = self._store.ended_of(sorted(limited), 0, Page(offset=self._turn * JOBS_A_RUN, limit=JOBS_A_RUN))
-        for record in (*news, *others):
+        if self._newest is not None:
+            self._newest, _ = self._track_behind(self._newest)
+        self._turn, is_over = self._track_behind(self._turn)
+        if is_over:
+            self._newest = max(self._newest or START, self._turn)
+            self._turn, self._counted = START, limited
+
+    def _track_behind(self, position: Position) -> tuple[Position, bool]:
+        """Track the next part of the ended jobs. Returns the position behind it, and whether it was the last one."""
+        found = self._store.ended_of(sorted(self._limited), position, JOBS_A_RUN)
+        for record in found:
             self._track(record)
-        self._turn = self._turn + 1 if len(others) == JOBS_A_RUN else 0
-        if self._turn == 0:
-            self._counted = limited
+            position = record.ended_at or 0, record.job.id
+        return position, len(found) < JOBS_A_RUN
 
     def _track(self, record: JobRecord) -> None:
         if record.ended_at is None:
             return
-        self._newest = max(self._newest, record.ended_at)
         job = record.job
         self._retained.setdefault(job.id, RetainedOutputs(job=job.id, project=job.project, ended_at=record.ended_at))
 

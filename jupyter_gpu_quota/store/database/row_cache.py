@@ -196,7 +196,7 @@ class _CachedScope:
     def __init__(self, scope: WriteScope, known: _Cache) -> None:
         self._scope, self._known = scope, known
         self.listing, self.distinct, self.pick, self.scan = scope.listing, scope.distinct, scope.pick, scope.scan
-        self.ended, self.delete_below = scope.ended, scope.delete_below
+        self.ended, self.ended_after, self.delete_below = scope.ended, scope.ended_after, scope.delete_below
         self.applied: list[TableWrites] = []
         known.follow(scope, scope.get_many(HEAD, [HEAD_KEY])[HEAD_KEY])
 

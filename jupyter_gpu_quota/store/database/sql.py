@@ -138,6 +138,15 @@ class SqlScope:
         ended, *keys = [_sql(table).c[name] for name in (table.ended or "", *table.keys)]
         return self._rows(table, SELECTS[table.name].where(ended < before).order_by(ended, *keys).limit(limit))
 
+    def ended_after(
+        self, table: Table[R], after: tuple[int, str], column: str, values: Sequence[Value], limit: int
+    ) -> list[R]:
+        order = [_sql(table).c[name] for name in (table.ended or "", *table.keys)]
+        # As an expression: SQLite would otherwise read all rows with these values by their index, and sort them.
+        has_value = _sql(table).c[column].concat("").in_(list(values))
+        query = SELECTS[table.name].where(tuple_(*order) > tuple_(*after), has_value)
+        return self._rows(table, query.order_by(*order).limit(limit))
+
     def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:
         names = [_sql(table).c[column] for column in columns]
         return [tuple(row) for row in self._connection.execute(select(*names).where(*_conditions(table, where)))]

@@ -379,6 +379,11 @@ class Scope(Protocol):
     def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
         """Rows that ended before an instant, at most ``limit`` of them, those that ended first."""
 
+    def ended_after(
+        self, table: Table[R], after: tuple[int, str], column: str, values: Sequence[Value], limit: int
+    ) -> list[R]:
+        """At most ``limit`` ended rows behind an end and a key, those that ended first, with one of these values."""
+
     def distinct(self, table: Table[R], column: str) -> set[Value]: ...
 
     def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:

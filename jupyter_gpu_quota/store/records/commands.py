@@ -300,6 +300,13 @@ class KeepBundle:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetBundles:
+    """Remove the records of bundles that are no longer on disk, each by its digest and user."""
+
+    bundles: tuple[tuple[str, str], ...]
+
+
 Request = (
     SubmitJob
     | ChangeJob
@@ -323,6 +330,7 @@ Request = (
     | RemoveGone
     | ForgetGone
     | KeepBundle
+    | ForgetBundles
     | HoldDecisions
     | AcceptRecovery
     | ForgetUnknownWork

@@ -113,6 +113,13 @@ def _keep_bundle(work: UnitOfWork, request: commands.KeepBundle) -> Recorded:
     return work.recorded(request.digest)
 
 
+def _forget_bundles(work: UnitOfWork, request: commands.ForgetBundles) -> Recorded:
+    work.fetch(BUNDLES, request.bundles)
+    for key in request.bundles:
+        work.delete(BUNDLES, key)
+    return work.recorded("bundles")
+
+
 HANDLERS: Mapping[type, Callable[[UnitOfWork, Any], Recorded]] = {
     commands.SubmitJob: submit_job,
     commands.ChangeJob: change_job,
@@ -139,5 +146,6 @@ HANDLERS: Mapping[type, Callable[[UnitOfWork, Any], Recorded]] = {
     commands.RemoveGone: remove_gone,
     commands.ForgetGone: forget_gone,
     commands.KeepBundle: _keep_bundle,
+    commands.ForgetBundles: _forget_bundles,
 }
 """The function that records each request. It raises Refused, or ValueError for an illegal transition."""

@@ -462,6 +462,20 @@ def test_a_page_is_a_window_on_the_listing(world: World) -> None:
     assert ([record.job.id for record in jobs], total) == (["j2", "j1"], 5)
 
 
+def test_ended_jobs_are_read_in_parts_by_their_end_and_id(world: World) -> None:
+    for job, after_ms in (("c", 2), ("b", 1), ("a", 1), ("d", 0), ("live", 0)):
+        world.now = T0 + after_ms
+        world.submit(job)
+        if job != "live":
+            world.change(job, "cancel")
+    position, found = (0, ""), list[str]()
+    while part := world.store.ended_of(["bob-lab", "none"], position, 2):
+        found += [record.job.id for record in part]
+        position = part[-1].ended_at or 0, part[-1].job.id
+    assert found == ["d", "a", "b", "c"]
+    assert world.store.ended_of(["patty-lab"], (0, ""), 2) == []
+
+
 def test_a_policy_round_trips(world: World) -> None:
     revision = world.store.quota()
     assert revision is not None and revision.policy == POLICY and isinstance(revision.policy, Policy)
