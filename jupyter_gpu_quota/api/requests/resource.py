@@ -23,6 +23,7 @@ from ..access.permissions import Person, Scope, may_enter, refusal
 from ..access.refusals import Refused
 from ..access.slice_secrets import owner_of
 from .call import Answer, Call, Route
+from .recorded import recorded_id, recorded_unread
 
 if TYPE_CHECKING:
     from .services import Services
@@ -181,7 +182,13 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         )  # fmt: skip
         if route.etag is not None and self._is_not_modified(await route.etag(call)):
             return
-        answer = await route.handler(call)
+        recorded_id.set("")
+        try:
+            answer = await route.handler(call)
+        except StoreUnavailable as error:
+            if id := recorded_id.get():
+                raise recorded_unread(id, error) from error
+            raise
         if isinstance(answer, BaseModel):
             answer = Answer(body=answer, status=route.status)
         if answer is not None:

@@ -18,7 +18,7 @@ from ...store.records.commands import Recorded, Request
 from ...store.transactions import Store
 from ..access.people import People
 from ..access.rate_limit import RateLimit
-from ..access.refusals import Refused, refused
+from ..access.refusals import refused
 from ..access.slice_secrets import SliceSecrets
 from ..access.streams import Streams
 from ..access.work_in_progress import WorkInProgress
@@ -26,6 +26,7 @@ from ..state.decision_cache import DecisionCache
 from ..state.offers import Offers
 from ..state.stop_reasons import StopReasons
 from ..state.store_view import StoreView
+from .recorded import recorded_id, recorded_unread
 from .writer import Writer
 
 NOT_OPEN = "The database is not open yet."
@@ -131,17 +132,15 @@ class Services:
 
         Raises Refused, also where the request was recorded and cannot be read back, or StoreUnavailable: it was not.
         """
+        recorded_id.set("")
         outcome = await self.writer.record(request)
         if not isinstance(outcome, Recorded):
             raise refused(outcome)
+        recorded_id.set(outcome.id)
         try:
             await self.store_view.wait_for_version(outcome.version)
         except StoreUnavailable as error:
-            sentence = (
-                f"The request was recorded as {outcome.id}, but the database cannot be read now: {error}"
-                f" Do not repeat the request; look for {outcome.id} in a moment."
-            )
-            raise Refused(503, "recorded_unread", sentence) from error
+            raise recorded_unread(outcome.id, error) from error
         return outcome
 
     def url_of(self, path: str) -> str:

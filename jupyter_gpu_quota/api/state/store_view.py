@@ -177,10 +177,15 @@ class StoreView(Threads):
     async def wait_for_version(self, version: int) -> None:
         """Read the store unless the mirror includes a committed version.
 
-        One read that begins after the commit has it, unless an older database was restored since.
+        One read that begins after the commit has it, unless an older database was restored since. Raises
+        StoreUnavailable where the version could not be read; what else a refresh reads may fail.
         """
         if self.mirror.version < version:
-            await self.refresh()
+            try:
+                await self.refresh()
+            except StoreUnavailable:
+                if self.mirror.version < version:
+                    raise
 
     def notify(self) -> None:
         """Refresh soon: the store may have changed."""

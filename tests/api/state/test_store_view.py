@@ -76,6 +76,26 @@ def test_a_request_that_was_recorded_and_cannot_be_read_back_is_not_sent_again(
     assert f"recorded as {record.job.id}" in answer.json["message"]
 
 
+def test_a_change_that_was_recorded_and_whose_answer_cannot_be_read_is_not_sent_again(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit("bob")["id"]
+    monkeypatch.setattr(world.store, "job", fails_once(world.store.job))
+    answer = world.post(f"jobs/{job}/actions/cancel", "bob")
+    assert (answer.status, answer.json["reason"], "retry-after" in answer.headers) == (503, "recorded_unread", False)
+    assert f"recorded as {job}" in answer.json["message"]
+    monkeypatch.setattr(world.store, "job", fails_once(world.store.job))
+    assert world.get(f"jobs/{job}").json["reason"] == "store_unavailable", "this request recorded nothing"
+
+
+def test_a_request_is_answered_where_only_notes_of_the_store_cannot_be_read(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.get("jobs")
+    monkeypatch.setattr(world.store, "notes", fails_once(world.store.notes))
+    assert world.post("jobs", "bob", {"command": ["x"]}).status == 201
+
+
 def test_after_a_restore_the_users_are_those_of_the_restored_database(world: ServiceWorld) -> None:
     for _ in range(3):
         world.submit("bob")
