@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.api.access.work_in_progress import OFFER_CHECKS
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer
 from jupyter_gpu_quota.backends.local.host.processes import process
@@ -15,9 +19,11 @@ from jupyter_gpu_quota.controllers.enforcement import SWEEP_EVERY_MS
 from jupyter_gpu_quota.core.samples import ProcessUse
 from tests.api.world import QUOTA, service_world
 from tests.controllers.setups.enforcement import EnforcementSetup, policy, readings, setup
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 __all__ = ["setup"]
+
+FRACTION = {"command": ["x"], "gpu": "0.5"}
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
@@ -241,6 +247,35 @@ def test_a_share_that_no_device_can_enforce_is_refused_with_advice(
         for word in (f"requires at least memory {memory}", "offers memory policed", "Ask for a whole device", "doctor"):
             assert word in answer.json["message"], answer.json["message"]
         assert "bob asked for 0.5" in answer.json["message"]
+
+
+def test_checks_that_wait_for_a_driver_are_limited_per_person(setup: EnforcementSetup) -> None:
+    setup.apply(policy("policed"))
+    began, may_end, replies = list[int](), threading.Event(), list[int]()
+    capabilities = setup.enforcement.capabilities
+
+    def waiting(*given: Any, **named: Any) -> Any:
+        began.append(1)
+        may_end.wait(PATIENCE_S)
+        return capabilities(*given, **named)
+
+    def submit() -> None:
+        replies.append(setup.world.post("jobs", "bob", FRACTION).status)
+
+    setup.world.services.offers.backend = SimpleNamespace(capabilities=waiting)
+    checks = [threading.Thread(target=submit) for _ in range(OFFER_CHECKS.most)]
+    try:
+        for check in checks:
+            check.start()
+        until(lambda: len(began) == len(checks))
+        refused = setup.world.post("jobs", "bob", FRACTION)
+        assert (refused.status, refused.json["reason"]) == (429, "too_many_offer_checks")
+        assert setup.world.post("jobs", "bob", {"command": ["x"], "gpu": "1"}).status == 201, "it needs no check"
+    finally:
+        may_end.set()
+        for check in checks:
+            check.join()
+    assert replies == [201] * len(checks)
 
 
 def test_simulated_devices_enforce_nothing(tmp_path: Path) -> None:

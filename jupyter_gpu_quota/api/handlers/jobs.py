@@ -97,7 +97,8 @@ async def _checked_spec(call: Call, request: JobRequest) -> JobSpec:
     check_storage(store_view, call.person, spec.project)
     devices = store_view.devices_in(spec.pool)
     await services.offers.check(
-        call.person.name,
+        call.person,
+        services.in_progress,
         pool=spec.pool,
         gpu_milli=spec.gpu_milli,
         devices=[device for device in devices if not spec.gpu_models or device.model in spec.gpu_models],

@@ -272,8 +272,21 @@ async def output(call: Call) -> None:
         except OutputRefused as error:
             raise Refused(404, "not_found", str(error)) from None
         with file:
+            _refuse_large_holes(call, record.job.id, path, os.fstat(file.fileno()))
             pieces = iter(partial(file.read, CHUNK_BYTES), b"")
             await _send(call, path.rpartition("/")[2], "application/octet-stream", pieces)
+
+
+def _refuse_large_holes(call: Call, job: str, path: str, status: os.stat_result) -> None:
+    """Refuse a sparse file above the limit of an archive: its holes take no space, and are sent as zeros."""
+    limit, stored = call.services.settings.outputs_limit_mib, status.st_blocks * 512
+    if status.st_size <= max(limit * MIB, stored):
+        return
+    sentence = (
+        f"The output {path} of job {job} has {status.st_size / MIB:.1f} MiB by its size and takes {stored / MIB:.1f}"
+        f" MiB on the disk; the maximum of a file with holes is {limit} MiB. Let the job pack it."
+    )
+    raise Refused(413, "too_large", sentence)
 
 
 async def _send(call: Call, name: str, content_type: str, pieces: Iterator[bytes]) -> None:

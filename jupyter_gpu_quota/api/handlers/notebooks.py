@@ -33,7 +33,12 @@ async def request(call: Call) -> Answer:
     pool = pool_of(body.pool, project_of(body.project, person), quota, "notebook")
     milli = milli_of_slice(body.gpu, pool, tuple(store_view.mirror.devices.values()))
     await services.offers.check(
-        body.user, pool=pool, gpu_milli=milli, devices=store_view.devices_in(pool), least=quota.least
+        person,
+        services.in_progress,
+        pool=pool,
+        gpu_milli=milli,
+        devices=store_view.devices_in(pool),
+        least=quota.least,
     )
     recorded = await services.record(
         RequestNotebook(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,10 @@ from ..requests.services import Services
 from ..views.records import instant
 
 API = "v1"
+LEAST_FREE_BYTES = 1 << 20
+"""With less on its volume the service cannot open its database, store a new leader, or start a job."""
+
+FULL = "the volume of the state folder is full, and no scheduler can take over there: make room on it"
 HOW_TO_RECOVER = f"an admin continues with {COMMAND}"
 
 
@@ -48,6 +53,7 @@ async def ready_view(services: Services) -> ReadyView:
     observed = bool(store_view.nodes)
     controller = services.controller_alive()
     in_force = not store or store_view.quota is not None
+    full = FULL if await store_view.read(is_full, services.state_dir) else ""
     wrong = "" if in_force else await store_view.read(why_not_in_force, services.settings.quota_file)
     lacks = [
         sentence
@@ -55,6 +61,7 @@ async def ready_view(services: Services) -> ReadyView:
             (store, "the database cannot be used"),
             (controller, "the scheduler's process is being restarted"),
             (led, "no scheduler holds the lease"),
+            (led or not full, full),
             (observed, "no node has been seen yet"),
             (hold is None, f"the database is older than the running work, so no decision is made: {HOW_TO_RECOVER}"),
             (not store_view.quota_fault, store_view.quota_fault),
@@ -71,8 +78,17 @@ async def ready_view(services: Services) -> ReadyView:
         held=hold is not None,
         quota=in_force,
         failing=failing,
-        message=_message(lacks, failing, in_force=in_force),
+        message=_message(lacks, failing, full, in_force=in_force),
     )
+
+
+def is_full(folder: Path) -> bool:
+    """Whether the volume of a folder has no room that this account may use; False where that is unknown."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_blocks > 0 and found.f_bavail * found.f_frsize < LEAST_FREE_BYTES
 
 
 async def recovery(call: Call) -> RecoveryView:
@@ -108,10 +124,11 @@ def _failing(loops: Sequence[Note], now: int) -> list[str]:
     )
 
 
-def _message(lacks: list[str], failing: list[str], *, in_force: bool) -> str:
+def _message(lacks: list[str], failing: list[str], full: str, *, in_force: bool) -> str:
     if lacks:
         return f"Not ready: {'; '.join(lacks)}. Running jobs continue."
     limits = [] if in_force else [f"no quota file is in force, so no GPU is allocated: {HOW_TO_APPLY}"]
+    limits += [full] if full else []
     limits += [f"the {name} loop fails; the service's log has the error" for name in failing]
     return f"Ready, but {'; '.join(limits)}." if limits else "Ready."
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -134,8 +133,9 @@ async def _waiting(services: Services, edit: Edit, present: RequiredEnforcement)
     def devices_in(pool: str) -> list[Device]:
         return [device for device in edit.moved.devices if device.pool == pool]
 
-    before = await asyncio.to_thread(unenforceable_jobs, of_jobs, store_view.devices_in, jobs, present)
-    after = await asyncio.to_thread(unenforceable_jobs, of_jobs, devices_in, jobs, edit.file.least)
+    in_thread = services.offers.in_thread
+    before = await in_thread(unenforceable_jobs, of_jobs, store_view.devices_in, jobs, present)
+    after = await in_thread(unenforceable_jobs, of_jobs, devices_in, jobs, edit.file.least)
     already = {job.id for job, _ in before}
     return [Ended(work=job, effect="held", reason=why) for job, why in after if job.id not in already]
 

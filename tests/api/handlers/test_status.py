@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from jupyter_gpu_quota.api.handlers import status
 from jupyter_gpu_quota.store.records.activity import LOOP_STATUS_EVERY_MS, KeepNotes, Note
 from tests.api.world import now_ms, service_world
 
@@ -26,3 +28,26 @@ def test_loops_that_fail_are_named(failing_since: int | None, age_ms: int, faili
         reply = world.get("ready")
         assert reply.json["failing"] == failing
         assert ("the idleness loop fails" in reply.json["message"]) is bool(failing)
+
+
+@pytest.mark.parametrize(
+    ("led", "begin"), [(True, "Ready, but the"), (False, "Not ready: no scheduler holds the lease; the")]
+)
+def test_a_full_volume_of_the_state_folder_is_named(
+    led: bool, begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = SimpleNamespace(f_blocks=1_000, f_bavail=1, f_frsize=4_096)
+    with service_world(tmp_path) as world:
+        now = now_ms()
+        world.clock = lambda: now
+        world.step()
+        lease = world.store.lease()
+        assert lease is not None
+        if not led:
+            world.store.release_lease(lease)
+        assert "full" not in world.get("ready").json["message"]
+        monkeypatch.setattr(status, "os", SimpleNamespace(statvfs=lambda folder: full))
+        message = world.get("ready").json["message"]
+        assert message.startswith(f"{begin} volume of the state folder is full, and no scheduler can take over"), (
+            message
+        )

@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,6 +200,23 @@ def test_an_archive_is_refused_by_the_stated_sizes_of_its_files(world: ServiceWo
         "10240.0 MiB by the sizes of their files, and the maximum of one archive is 10240 MiB"
         in (refused.json["message"])
     )
+
+
+def test_a_sparse_file_above_the_limit_of_an_archive_is_refused(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    with (folder / "sparse").open("wb") as file:
+        file.truncate((2 << 20) + 1)
+    (folder / "dense").write_bytes(os.urandom((2 << 20) + 1))
+    assert len(world.get(f"jobs/{job}/outputs/sparse").body) == (2 << 20) + 1
+    monkeypatch.setattr(world.services, "settings", replace(world.services.settings, outputs_limit_mib=2))
+    refused = world.get(f"jobs/{job}/outputs/sparse")
+    assert (refused.status, refused.json["reason"]) == (413, "too_large")
+    assert "has 2.0 MiB by its size and takes 0.0 MiB on the disk" in refused.json["message"]
+    assert world.get(f"jobs/{job}/outputs/dense").status == 200
 
 
 @pytest.mark.parametrize("path", ["outputs?archive=1", "outputs/a"])
