@@ -12,7 +12,7 @@ import yaml
 
 from .file import QuotaFile, check
 from .meanings import MEANINGS
-from .yaml_tree import Path, QuotaError, Unreadable, entry_of, line_of, read, value_of
+from .yaml_tree import Path, QuotaError, Unreadable, entry_of, line_of, read, tokens, value_of
 
 __all__ = ["QuotaError", "QuotaFile", "export", "lines", "parse", "schema"]
 
@@ -41,25 +41,39 @@ def export(text: str, revision: int) -> str:
     text = text.removeprefix(BYTE_ORDER_MARK)
     root = read(text)
     assert isinstance(root, yaml.MappingNode), "a quota file that was accepted is a mapping"
-    lines = text.splitlines(keepends=True)
     present = entry_of(root, "revision")
-    begins = (present[1] if present else root).start_mark
-    row, column = lines[begins.line], begins.column
-    if present and _is_empty(present[1]) and present[0].end_mark.line == begins.line:
-        lines[begins.line] = f"{row[: present[0].end_mark.column]}: {revision}{row[column:]}"
-    elif present:
-        space = " " if _is_empty(present[1]) else ""
-        lines[begins.line] = f"{row[:column]}{space}{revision}{row[present[1].end_mark.column :]}"
-    elif root.flow_style:
-        lines[begins.line] = f"{row[: column + 1]}revision: {revision}, {row[column + 1 :]}"
-    else:
-        lines.insert(begins.line, f"{row[:column]}revision: {revision}\n")
-    return "".join(lines)
+    if present is None:
+        return _with_first_entry(text, f"revision: {revision}")
+    key, value = present
+    begin, end = value.start_mark.index, value.end_mark.index
+    if begin == end:  # nothing is written there, which is null
+        return _with_value(text, key, revision)
+    return f"{text[:begin]}{revision}{text[end:]}"
 
 
-def _is_empty(value: yaml.Node) -> bool:
-    """Whether nothing is written there, which is null."""
-    return bool(value.start_mark.index == value.end_mark.index)
+def _with_first_entry(text: str, entry: str) -> str:
+    """The text with an entry before the first one of its mapping."""
+    first = next(each for each in tokens(text) if isinstance(each, _MAPPINGS))
+    at = first.start_mark.index
+    if isinstance(first, yaml.FlowMappingStartToken):
+        return f"{text[: at + 1]}{entry}, {text[at + 1 :]}"
+    return f"{text[:at]}{entry}\n{' ' * first.start_mark.column}{text[at:]}"
+
+
+def _with_value(text: str, key: yaml.Node, revision: int) -> str:
+    """The text with a value for a key without one. A key without a colon, as in "? revision", is written anew."""
+    found = [each for each in tokens(text) if not isinstance(each, yaml.TagToken)]
+    at = next(number for number, each in enumerate(found) if each.end_mark.index == key.end_mark.index)
+    if isinstance(found[at + 1], yaml.ValueToken):
+        colon = found[at + 1].end_mark.index
+        return f"{text[:colon]} {revision}{text[colon:]}"
+    begin = found[at - 1] if isinstance(found[at - 1], yaml.KeyToken) else key
+    before, written = text[: begin.start_mark.index], text[begin.start_mark.index : key.end_mark.index]
+    space = written[len(written.rstrip()) :]  # a block scalar ends with its line
+    return f"{before}revision: {revision}{space}{text[key.end_mark.index :]}"
+
+
+_MAPPINGS = (yaml.BlockMappingStartToken, yaml.FlowMappingStartToken)
 
 
 def lines(text: str, places: Iterable[Path]) -> list[int]:

@@ -8,6 +8,7 @@ and the text arrives over REST, where aliases could multiply.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
@@ -89,6 +90,11 @@ def read(text: str) -> yaml.Node:
     if root is None:
         raise Unreadable(1, "the file is empty; it needs at least version, pools and projects")
     return root
+
+
+def tokens(text: str) -> Iterator[yaml.Token]:
+    """The tokens of a text that :func:`read` accepts, with their places in it."""
+    return yaml.scan(text, Loader=_Loader)
 
 
 def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:

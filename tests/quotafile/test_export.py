@@ -84,6 +84,41 @@ def test_a_binary_float_is_no_amount() -> None:
             id="so is one in braces without a colon",
         ),
         pytest.param(
+            "version: 1\n? revision # none yet\npools: []\nprojects: []\n",
+            ("version: 1\nrevision: 9 # none yet\npools: []\nprojects: []\n"),
+            id="and one after a question mark without a colon",
+        ),
+        pytest.param(
+            "{version: 1, pools: [], projects: [],\n  ? revision\n}",
+            ("{version: 1, pools: [], projects: [],\n  revision: 9\n}"),
+            id="that in braces, at the end of its line",
+        ),
+        pytest.param(
+            "version: 1\n? >-\n  revision\npools: []\nprojects: []\n",
+            ("version: 1\nrevision: 9\npools: []\nprojects: []\n"),
+            id="that as a block of text",
+        ),
+        pytest.param(
+            "version: 1\npools: []\nprojects: []\n? revision",
+            ("version: 1\npools: []\nprojects: []\nrevision: 9"),
+            id="that at the end of the file",
+        ),
+        pytest.param(
+            "version: 1\n? revision\n: # none yet\npools: []\nprojects: []\n",
+            ("version: 1\n? revision\n: 9 # none yet\npools: []\nprojects: []\n"),
+            id="an empty value on a line of its own is filled there",
+        ),
+        pytest.param(
+            '{version: 1, "rev\\\n  ision", pools: [], projects: []}',
+            ("{version: 1, revision: 9, pools: [], projects: []}"),
+            id="a key in quotes on two lines is written on one",
+        ),
+        pytest.param(
+            "--- !\nversion: 1\npools: []\nprojects: []\n",
+            ("--- !\nrevision: 9\nversion: 1\npools: []\nprojects: []\n"),
+            id="added below the mark of a plain document",
+        ),
+        pytest.param(
             "\ufeffversion: 1\npools: []\nprojects: []\n",
             ("revision: 9\nversion: 1\npools: []\nprojects: []\n"),
             id="a byte order mark goes",
