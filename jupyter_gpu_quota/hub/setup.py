@@ -127,15 +127,25 @@ def _complete_settings(c: Config) -> GPUQuota:
 
 def _refuse_unsupported(c: Config, settings: GPUQuota) -> None:
     """Raises SetupError for settings of the hub with which the service or its notebooks get no answer."""
-    if c.JupyterHub.get("internal_ssl"):
-        raise SetupError("c.JupyterHub.internal_ssl is True, which jupyter_gpu_quota does not support yet: remove it.")
+    if _hub_setting(c, "internal_ssl"):
+        raise SetupError(
+            "c.JupyterHub.internal_ssl is True, which jupyter_gpu_quota does not support yet: remove it from the "
+            "file or from the hub's command line."
+        )
     is_local = issubclass(c.JupyterHub.spawner_class, LocalProcessSpawner)
-    if is_local and c.JupyterHub.get("subdomain_host") and not settings.notebook_service_url:
+    if is_local and _hub_setting(c, "subdomain_host") and not settings.notebook_service_url:
         raise SetupError(
             "c.JupyterHub.subdomain_host is set, and the hub's proxy then routes no request of a notebook on the "
             "loopback: set c.GPUQuota.notebook_service_url to the address of the service, such as "
             f"'https://{SERVICE_NAME}--service.hub.example.org/services/{SERVICE_NAME}/'."
         )
+
+
+def _hub_setting(c: Config, name: str) -> Any:
+    """A setting of the hub: of its command line, which overrides the files, or of the file that is being read."""
+    if JupyterHub.initialized() and name in JupyterHub.instance().cli_config.get("JupyterHub", {}):
+        return getattr(JupyterHub.instance(), name)
+    return c.JupyterHub.get(name)
 
 
 def _external_service(c: Config, settings: GPUQuota) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -333,6 +334,34 @@ def test_a_hub_with_subdomains_needs_the_address_of_the_service_for_notebooks() 
         ready(JupyterHub=host)
     ready(JupyterHub=host, GPUQuota={"notebook_service_url": "https://gpu-quota--service.hub.example.org/"})
     ready(JupyterHub={"spawner_class": KubeSpawner, **host})
+
+
+@pytest.fixture
+def hub_of_the_process() -> Iterator[JupyterHub]:
+    """The hub that reads the configuration file, before it reads it."""
+    assert not JupyterHub.initialized()
+    yield JupyterHub.instance()
+    JupyterHub.clear_instance()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        pytest.param("--JupyterHub.internal_ssl=True", r"internal_ssl is True, .* the hub's command line", id="ssl"),
+        pytest.param("--JupyterHub.subdomain_host=https://hub.example.org", "subdomain_host is set", id="subdomains"),
+    ],
+)
+def test_a_setting_on_the_command_line_is_refused_as_in_the_file(
+    hub_of_the_process: JupyterHub, option: str, said: str
+) -> None:
+    hub_of_the_process.parse_command_line([option])
+    with pytest.raises(SetupError, match=said):
+        ready()
+
+
+def test_a_command_line_that_turns_internal_ssl_off_overrides_the_file(hub_of_the_process: JupyterHub) -> None:
+    hub_of_the_process.parse_command_line(["--JupyterHub.internal_ssl=False"])
+    ready(JupyterHub={"internal_ssl": True})
 
 
 def test_a_foreign_service_with_our_name_is_not_replaced() -> None:
