@@ -267,7 +267,7 @@ class GPUQuota(Configurable):
     spawn_timeout_s = Int(
         300, min=1, help="Longest wait of a notebook server for its slice, in seconds; then its start fails."
     ).tag(config=True)
-    default_gpu = Unicode("", help="Size that the start form preselects, such as '1/8'; empty: no GPU.").tag(
+    default_gpu = Unicode("", help="Size that the spawn page preselects, such as '1/8'; empty: no GPU.").tag(
         config=True
     )
 

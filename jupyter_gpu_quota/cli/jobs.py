@@ -313,7 +313,11 @@ cancel = _change_command("cancel", "Cancel jobs.", lambda client, id_: client.ca
 
 
 SECRETS = click.option(
-    "--secret", "secrets", multiple=True, metavar="K", help="A secret of the job, from your environment or a prompt."
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="K",
+    help="A secret of the job, from your environment or a prompt; repeatable.",
 )
 """The secrets of a job are deleted at its end, so a new job needs them again."""
 

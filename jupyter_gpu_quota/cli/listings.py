@@ -214,7 +214,7 @@ def devices(ctx: click.Context, /, **options: Any) -> None:
         _list_devices(**options)
 
 
-@devices.command("remove")
+@devices.command("remove", short_help="Remove a device that is gone.")
 @click.argument("device")
 @as_json
 @calls_service
@@ -347,7 +347,7 @@ def uncordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
     _print_change(client.uncordon(node, dry_run=dry_run), json_, dry_run=dry_run)
 
 
-@nodes.command()
+@nodes.command(short_help="Empty a node; jobs are paused, or stay until they end.")
 @click.option(
     "--deadline",
     callback=parse_duration,
@@ -360,7 +360,7 @@ def drain(client: Client, node: str, deadline: str | None, dry_run: bool, json_:
     _print_change(client.drain(node, deadline=deadline, dry_run=dry_run), json_, dry_run=dry_run)
 
 
-@nodes.command("remove")
+@nodes.command("remove", short_help="Remove a node that is gone, with its devices.")
 @click.argument("node")
 @as_json
 @calls_service

@@ -32,7 +32,9 @@ OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quot
 REPLACE = click.option(
     "--replace", is_flag=True, help="Replace the revision in force, whatever revision the file names."
 )
-STOPS = click.option("--accept-stops", is_flag=True, help="Stop work whose enforcement is weaker than required.")
+STOPS = click.option(
+    "--accept-stops", is_flag=True, help="Accept that work is stopped whose enforcement is weaker than required."
+)
 
 
 @click.group()
@@ -52,7 +54,7 @@ def export(client: Client, json_: bool) -> None:
         click.echo(found.text, nl=not found.text.endswith("\n"))
 
 
-@quota.command()
+@quota.command(short_help="Show the effect of a quota file.")
 @click.argument("file", type=click.File(encoding="utf-8"))
 @OVERCOMMIT
 @REMOVAL
@@ -159,7 +161,7 @@ def _print_objections(lines: Sequence[str], *, accepted: bool) -> None:
         print_stderr(f"{'accepted' if accepted else 'refused'}: {line}")
 
 
-@quota.command()
+@quota.command(short_help="Put a quota file in force.")
 @click.argument("file", type=click.File(encoding="utf-8"))
 @OVERCOMMIT
 @REMOVAL

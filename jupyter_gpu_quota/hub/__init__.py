@@ -1,1 +1,1 @@
-"""Code of the hub's process: ``setup_gpu_quota``, the spawners and their start form."""
+"""Code of the hub's process: ``setup_gpu_quota``, the spawners and their spawn form."""

@@ -24,7 +24,7 @@ def spawn_error(message: str, *, reason: str, status: int = 409) -> HTTPError:
     status = status if 400 <= status < 500 else 424
     if SpawnException is not None:
         found: Any = SpawnException(message, reason=reason, status_code=status)
-        found.jupyterhub_message = message  # without it the start form shows str(found), with the name of its class
+        found.jupyterhub_message = message  # without it the spawn page shows str(found), with the name of its class
         refusal: HTTPError = found
         return refusal
     return _JupyterHub5Refusal(status, message)

@@ -99,6 +99,12 @@ def test_the_list_hides_what_the_hub_runs() -> None:
     assert not re.search(r"^  (serve|controller)", found, re.MULTILINE)
 
 
+@pytest.mark.parametrize("group", ["quota", "nodes", "devices", "audit"])
+def test_the_help_of_a_group_has_whole_sentences_about_its_commands(group: str) -> None:
+    listed = run(group, "--help").stdout.partition("Commands:")[2].splitlines()
+    assert listed and not [line for line in listed if line and not re.search(r"[^.]\.$", line)], listed
+
+
 def test_help_imports_no_heavy_module() -> None:
     code = (
         "import sys; from jupyter_gpu_quota.cli import main\n"
