@@ -135,8 +135,9 @@ class JobView(Wire):
 
     ``stopped_by``: the person who held or cancelled it, by name. ``queue_position``: its position, from 1, in the order
     in which its pool's waiting jobs are served; null for other jobs, and until the next decision. ``estimate_at``: its
-    planned start, where the last decision has one, in ``estimate_text`` as a sentence with its condition. An older
-    service leaves out the fields with a default.
+    planned start, where the last decision has one, in ``estimate_text`` as a sentence with its condition.
+    ``grace_ends_at``: when a pausing job is killed if it has not ended, by the present grace; null for other jobs. An
+    older service leaves out the fields with a default.
     """
 
     id: str
@@ -189,6 +190,7 @@ class JobView(Wire):
     utilised_milli: int | None = None
     utilised_unknown: str | None = None
     stopped_by: str | None = None
+    grace_ends_at: datetime | None = None
     queue_position: int | None = None
     estimate_at: datetime | None = None
     estimate_text: str | None = None

@@ -15,11 +15,13 @@ from ...core.frozen import with_changes
 from ...core.job_ends import JobEnd, job_end
 from ...core.lifecycle import FINAL, HOLDS_GPU, HOLDS_SLICE, WAITING
 from ...core.model import (
+    MS_PER_S,
     OWN_CLUSTER,
     WHOLE_DEVICE,
     Allocation,
     Device,
     Health,
+    Job,
     JobState,
     JobTarget,
     Node,
@@ -218,6 +220,15 @@ def stopped_by(record: JobRecord, store_view: StoreView) -> str | None:
     return store_view.name_of(by) if by is not None and is_stopped else None
 
 
+def grace_ends_at(job: Job, store_view: StoreView) -> datetime | None:
+    """When a pausing job is killed if it has not ended; None for any other job."""
+    quota, since = store_view.quota, job.pausing_since_at
+    if job.state is not JobState.PAUSING or since is None or quota is None:
+        return None
+    rules = quota.policy.preemption
+    return instant(since + (rules.lent_grace_s if job.borrower else rules.grace_s) * MS_PER_S)
+
+
 def _of_queue(record: JobRecord, store_view: StoreView) -> dict[str, Any]:
     """The position and the planned start of a waiting job, by the last decision."""
     if record.job.state not in WAITING:
@@ -238,6 +249,7 @@ def _job_fields(view: type[JobView], record: JobRecord, store_view: StoreView) -
         **_of_allocations(store_view.allocations_of(job.id), store_view),
         **_of_queue(record, store_view),
         "stopped_by": stopped_by(record, store_view),
+        "grace_ends_at": grace_ends_at(job, store_view),
         "user": store_view.name_of(job.user),
         "command": list(spec.command),
         "secret_names": list(spec.secret_names),

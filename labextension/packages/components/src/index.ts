@@ -7,6 +7,7 @@ export { BulkActions } from './BulkActions';
 export { DataTable } from './DataTable';
 export { ErrorText } from './ErrorText';
 export { ChangeButtons, JobActions } from './job/JobActions';
+export { Grace } from './job/Grace';
 export { JobList } from './JobList';
 export { OutputsError, useOutputs } from './job/Outputs';
 export { RemoveOutputs } from './job/RemoveOutputs';

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,8 @@ def test_a_paused_job_shows_its_present_reason_and_the_cause_of_the_pause(world:
     world.step()
     world.run(world.services.store_view.refresh())
     [paused] = [job for job in world.get("jobs").json["items"] if job["state"] == "pausing"]
+    since = world.store.job(paused["id"]).job.pausing_since_at or 0  # type: ignore[union-attr]
+    assert datetime.fromisoformat(paused["grace_ends_at"]).timestamp() * 1000 == since + 60_000, "the default grace"
     world.see(_gone(paused["id"]))
     world.step()
     world.see_running(theirs)
@@ -98,6 +101,7 @@ def test_a_paused_job_shows_its_present_reason_and_the_cause_of_the_pause(world:
     explained = world.get(f"explain/{paused['id']}").json["reason"]
     assert listed["reason"]["code"] == shown["reason"]["code"] == explained["code"] == "above_fair_share"
     assert listed["paused_because"]["code"] == "reclaimed" == paused["reason"]["code"]
+    assert listed["grace_ends_at"] is None
     assert shown["paused_because"]["message"].startswith("speech asked for 1 GPU")
     world.post(f"jobs/{mine[0] if mine[0] != listed['id'] else mine[1]}/actions/cancel")
     world.step()

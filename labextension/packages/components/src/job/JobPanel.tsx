@@ -8,6 +8,7 @@ import { age, duration, gpus } from '../amounts';
 import { useGpuState, useClock, usePanelContext, useTrans, type Translations } from '../context';
 import { Outputs } from './Outputs';
 import { ProvenanceDetails } from './Provenance';
+import { Grace } from './Grace';
 import { JobActions } from './JobActions';
 import { LogView } from './LogView';
 import { MetricCharts } from './MetricCharts';
@@ -33,6 +34,11 @@ function JobBody({ job }: { job: Job }): JSX.Element {
     <>
       <h3 className="jgq-job-title" id="jgq-job-title" tabIndex={-1}>
         {job.name} <span className={`jgq-state jgq-state-${job.state}`}>{stateText(job.state, trans)}</span>
+        {job.grace_ends_at && (
+          <span className="jgq-quiet">
+            <Grace endsAt={job.grace_ends_at} />
+          </span>
+        )}
       </h3>
       <StateReason job={job} />
       {model.notes.get(job.id)?.map(note => (

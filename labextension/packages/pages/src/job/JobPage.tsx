@@ -1,7 +1,7 @@
 /** One job: its state and reason, its metrics, its details, its log, its outputs and its attempts. */
 
 import { type Explanation, type JobDetail } from '@jupyter-gpu-quota/api';
-import { ErrorText, JobActions, MetricCharts, ProvenanceDetails, Start } from '@jupyter-gpu-quota/components';
+import { ErrorText, Grace, JobActions, MetricCharts, ProvenanceDetails, Start } from '@jupyter-gpu-quota/components';
 
 import type { Frame } from '../frame';
 import { Simulated, StateTag } from '../pieces';
@@ -68,7 +68,14 @@ function State({ job }: { job: JobDetail }): JSX.Element {
   return (
     <p id="job-state">
       <StateTag state={job.state} />
-      {passes && <span className="muted"> → {job.target}</span>} {job.simulated && <Simulated />}
+      {passes && (
+        <span className="muted">
+          {' '}
+          → {job.target}
+          {job.grace_ends_at && <Grace endsAt={job.grace_ends_at} />}
+        </span>
+      )}{' '}
+      {job.simulated && <Simulated />}
       {job.private && <span className="tag">private</span>}
     </p>
   );
