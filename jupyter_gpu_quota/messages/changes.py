@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from ..core.amounts import counted, gpu_text
 from ..core.explain.explanation import AmountKind, Change, ChangeKind, OwnerAmount, QuotaTooHigh
+from .quota.sums import open_text
 from .rendering import instant_text
 
 Shown = Callable[[Iterable[str]], Set[str]]
@@ -103,7 +104,8 @@ def raise_text(change: Change, verb: str) -> str:
 def too_high_text(quota: QuotaTooHigh) -> str:
     """Why a quota that would start it does not fit."""
     needed, available = gpu_text(quota.needed_milli), gpu_text(quota.available_milli)
-    return f"{raise_text(quota.change, 'raised')} would need {needed} GPU, and quotas can have {available}"
+    when = "" if quota.begins_at is None else f" from {instant_text(quota.begins_at)}, while {open_text(quota.windows)}"
+    return f"{raise_text(quota.change, 'raised')} would need {needed} GPU{when}, and quotas can have {available}"
 
 
 def amount_text(amount: OwnerAmount) -> str:

@@ -121,7 +121,13 @@ def _quota(trials: Trials, *, department: bool) -> Change | QuotaTooHigh | None:
     objection = what_if.objection_to(with_amount(what_if, name, now + change.by_milli, department=department))
     if objection is None:
         return change
-    return QuotaTooHigh(change=change, needed_milli=objection.needed_milli, available_milli=objection.available_milli)
+    return QuotaTooHigh(
+        change=change,
+        needed_milli=objection.needed_milli,
+        available_milli=objection.available_milli,
+        windows=objection.windows,
+        begins_at=objection.begins_at,
+    )
 
 
 def _limit(trials: Trials, *, department: bool) -> Change | None:

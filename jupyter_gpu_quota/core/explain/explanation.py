@@ -82,11 +82,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaTooHigh:
-    """A quota that would start the workload, but that does not fit beside the other quotas of the pool."""
+    """A quota that would start the workload, but that does not fit beside the other quotas of the pool.
+
+    ``windows``: the calendar windows that are open when it does not fit, from ``begins_at`` on; empty and None if it
+    does not fit beside the amounts without a window.
+    """
 
     change: Change
     needed_milli: int
     available_milli: int
+    windows: tuple[str, ...] = ()
+    begins_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,20 +187,22 @@ def test_a_change_of_the_calendar_names_its_window() -> None:
 
 # R64
 @pytest.mark.parametrize(
-    ("windows", "to"),
+    ("windows", "to", "at"),
     [
-        pytest.param("window nights from 0 to 9: p 1 of t", " in the calendar's window nights", id="the open window"),
-        pytest.param("window nights from 5 to 9: q 3 of t", "", id="a later window that raises another quota"),
+        pytest.param(
+            "window nights from 0 to 9: p 1 of t", " in the calendar's window nights", 40, id="the open window"
+        ),
+        pytest.param("window nights from 5 to 9: q 3 of t", "", 45, id="a later window that raises another quota"),
     ],
 )
-def test_a_quota_that_fits_at_no_instant_of_the_calendar_is_named_as_too_high(windows: str, to: str) -> None:
+def test_a_quota_that_fits_at_no_instant_of_the_calendar_is_named_as_too_high(windows: str, to: str, at: int) -> None:
     quota = 3 if to else 2
     made = world(f"pool t 4\nq {quota} of t\np 1 of t\n{windows}\np queues 2 fixed")
     found = explain(made.snapshot(), made.policy, "p1")
     assert ChangeKind.QUOTA not in {one.kind for one in found.would_start} and found.quota_too_high is not None
     assert (
         "No quota alone would start it: p's training quota in pool t raised by 1 to 2"
-        f"{to} would need 5 GPU, and quotas can have 4."
+        f"{to} would need 5 GPU from 1970-01-01T00:16:{at}Z, while nights is open, and quotas can have 4."
     ) in explanation_sentence(found)
 
 
