@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from ..core.amounts import counted, gpu_text
 from ..core.explain.explanation import AmountKind, Change, ChangeKind, OwnerAmount, QuotaTooHigh
-from .quota.sums import open_text
-from .rendering import instant_text
+from .rendering import instant_text, open_text
 
 Shown = Callable[[Iterable[str]], Set[str]]
 """The workloads, of those given, that the reader may see."""

@@ -57,3 +57,8 @@ def names_text(names: Sequence[str], count: int) -> str:
         parts.append("1 other project" if others == 1 else f"{others} other projects")
     *first, last = parts
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def open_text(windows: Sequence[str]) -> str:
+    """Calendar windows by name: "nights is open", "nights and exam are open"."""
+    return f"{' and '.join(windows)} {'is' if len(windows) == 1 else 'are'} open"

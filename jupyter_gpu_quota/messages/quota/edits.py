@@ -11,8 +11,7 @@ from ...core.amounts import counted, gpu_text
 from ...core.enforcement.levels import EnforcementOffer, RequiredEnforcement, best_offer
 from ...core.explain.preview import Affected, Effect, OwnerInPool
 from ...core.model import Amounts, Job, JobState
-from ..rendering import instant_text, rendered
-from .sums import open_text
+from ..rendering import instant_text, open_text, rendered
 
 AMOUNTS = {
     "notebook_milli": "notebook quota",

@@ -19,7 +19,7 @@ from ...core.quota.fit import (
     pack,
 )
 from ...core.quota.lower_quota import least_lowered
-from ..rendering import instant_text
+from ..rendering import instant_text, open_text
 
 MAX_LISTED = 40
 """A sentence names at most this many quotas or devices, and counts the others."""
@@ -46,11 +46,6 @@ def refusal_sentence(refusal: QuotaRefusal) -> str:
                 "set again. Use fewer windows, or windows that open and close together."
             )
     assert_never(refusal.finding)
-
-
-def open_text(windows: Sequence[str]) -> str:
-    """Calendar windows by name: "nights is open", "nights and exam are open"."""
-    return f"{' and '.join(windows)} {'is' if len(windows) == 1 else 'are'} open"
 
 
 def pool_sentences(
