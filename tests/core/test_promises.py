@@ -493,6 +493,7 @@ def worlds_of_this_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "CONSTANTS_CACHE", {})
 
 
+@pytest.mark.timeout(3600)  # a part of a soak waits for a processor
 @pytest.mark.parametrize(
     "worlds", [min(WORLDS_OF_A_PART, WORLDS - done) for done in range(0, WORLDS, WORLDS_OF_A_PART)]
 )

@@ -34,7 +34,7 @@ def minimize_victims(
     reserved when it was served.
     Rule R43.
     """
-    if not any(one.victims or one.moves for one in preemptions):
+    if not any((one.victims or one.moves) and not one.starts for one in preemptions):
         return []
     drains, restored, reserved = set[Preemption](), set[QuotaState](), Counter[int]()
     for piece in backfill:
@@ -45,9 +45,10 @@ def minimize_victims(
     with lifted(pool.ledger, backfill):
         while True:
             claims = [one for one in preemptions if not one.starts and one not in drains]
-            restored |= _restore_all(pool, claims, reserved)
-            if _keep_ranks(pool, claims, reserved):
-                restored |= _restore_all(pool, claims, reserved)
+            entitled = [one for one in preemptions if one not in drains and (one.victims or not one.starts)]
+            restored |= _restore_all(pool, entitled, reserved)
+            if _keep_ranks(pool, entitled, reserved):
+                restored |= _restore_all(pool, entitled, reserved)
             if not _set_left_over_aside(pool, preemptions, drains, restored):
                 break
         for one in claims:
@@ -170,7 +171,8 @@ def _restore_all(pool: PoolState, preemptions: Sequence[Preemption], reserved: A
     """Let all work stay that needs neither move nor stop. Returns the projects of the victims that are restored.
 
     Work that stays leaves its new devices to other work, and a claim without victims needs no entitlement: so one
-    piece of work that stays may let another one stay.
+    piece of work that stays may let another one stay. ``preemptions``: the claims, and the jobs that start on devices
+    that they took over, in order; these keep their devices, and their entitlement.
     """
     restored, is_changed = set[QuotaState](), True
     while is_changed:
@@ -215,7 +217,7 @@ def _restore_victims(
     several = {victim.id for preemption in preemptions for victim in preemption.shrunk_further}
     in_order = sorted(enumerate(preemptions), key=lambda row: row[1].preemptor.entitlement is Entitlement.SURPLUS)
     for number, preemption in in_order:
-        for victims in _restorable(pool, preemption, several):
+        for victims in () if preemption.starts else _restorable(pool, preemption, several):
             if not _may_stay(pool, preemptions, number, victims):
                 continue
             if _fits_without(pool, preemptions, reserved, victims):
@@ -248,7 +250,7 @@ def _restore_together(pool: PoolState, preemptions: Sequence[Preemption], number
 
 def _least_freed(preemptions: Sequence[Preemption]) -> int:
     """The least that any victim frees on schedulable devices."""
-    victims = (one for preemption in preemptions for one in preemption.victims)
+    victims = (one for preemption in preemptions if not preemption.starts for one in preemption.victims)
     return min((sum([part.gpu_milli for part in one.pieces]) for one in victims), default=0)
 
 
@@ -463,11 +465,10 @@ def _fits_without(
     ``elsewhere``: the pieces that were reserved for a victim that was to move.
     """
     devices = {piece.device for victim in victims for piece in victim.pieces}
-    touched = [
-        preemption for preemption in preemptions if not devices.isdisjoint(piece.device for piece in preemption.pieces)
-    ]
+    claims = [one for one in preemptions if not one.starts]
+    touched = [one for one in claims if not devices.isdisjoint(piece.device for piece in one.pieces)]
     if Replacement(pool, touched, reserved).succeeds_with(victims, elsewhere):
         return True
-    largest_first = sorted(preemptions, key=lambda preemption: -preemption.preemptor.request.gpu_milli)
+    largest_first = sorted(claims, key=lambda one: -one.preemptor.request.gpu_milli)
     replacement = Replacement(pool, largest_first, reserved)
-    return len(preemptions) <= MAX_REPLACED and replacement.succeeds_with(victims, elsewhere)
+    return len(claims) <= MAX_REPLACED and replacement.succeeds_with(victims, elsewhere)

@@ -39,7 +39,7 @@ class Preemption:
     has_right: bool = False
     """It may enter the backfill reservation with which the plan began, as a last resort (R32)."""
     starts: bool = False
-    """It is no claim: its job starts on free devices, beside the claims of the plan."""
+    """It is no claim: its job starts beside the claims, on free devices or, with victims, on devices taken over."""
     ended_early: bool = False
     """The bound on its work ended the search: a cheaper set may exist."""
 

@@ -46,6 +46,8 @@ class PlanBuilder:
         self._preemptors: set[str] = set()
         self._beside: dict[str, Preemption] = {}
         """The starts beside claims of this plan, as claims without victims."""
+        self._took_over: dict[str, Preemption] = {}
+        """The starts on devices that they took over."""
         self._elastic: dict[str, tuple[Job, tuple[Piece, ...]]] = {}
         self._waits: dict[str, Reason] = {}
 
@@ -115,13 +117,13 @@ class PlanBuilder:
 
     @property
     def claims_and_starts(self) -> list[Preemption]:
-        """The claims so far, and the starts beside them, in the order in which they were decided."""
-        found = list[Preemption]()
+        """The claims so far, the starts beside them, and those on devices taken over, in the order of the decisions."""
+        found, starts = list[Preemption](), self._beside | self._took_over
         for step in self._steps:
             if isinstance(step, Preemption):
                 found.append(step)
-            elif isinstance(step, Start | Resume) and step.workload in self._beside:
-                found.append(self._beside[step.workload])
+            elif isinstance(step, Start | Resume) and step.workload in starts:
+                found.append(starts[step.workload])
         return found
 
     def serves(self, workload: str) -> bool:
@@ -139,6 +141,8 @@ class PlanBuilder:
 
     def take_over(self, preemption: Preemption) -> None:
         """Drop the reservations that a claim takes over which starts at once."""
+        preemption.starts = True
+        self._took_over[preemption.preemptor.id] = preemption
         self._steps += [self._stop_action(preemption, victim) for victim in preemption.victims]
         self._wait_behind(preemption)
 

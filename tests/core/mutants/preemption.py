@@ -290,6 +290,14 @@ PREEMPTION_MUTANTS = (
         ),
     ),
     mutant(
+        "a job that has started on devices taken over may lose its entitlement",
+        edit(
+            "preemption/minimize.py:minimize_victims",
+            "one not in drains and (one.victims or not one.starts)",
+            "one not in drains and (not one.starts)",
+        ),
+    ),
+    mutant(
         "the reservation that moved still keeps a claim from devices",
         edit(
             "preemption/minimize.py:_still_kept_from",
