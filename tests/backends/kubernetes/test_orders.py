@@ -282,6 +282,7 @@ def test_what_a_refused_attempt_has_in_the_cluster_is_removed_and_a_late_order_c
     until(lambda: not world.server.of("configmaps") and world.ended("settled", "J", 1))
     world.server.broken.clear()
     world.jobs.start(given)
+    world.thread.call(asyncio.sleep(0), 5)  # the order has begun
     until(lambda: world.ended("start", "J", 1))
     assert not world.server.of("configmaps") and not world.server.of("pods")
 

@@ -92,7 +92,8 @@ JUDGED = re.compile(
 )
 """In the message of a 403 by which Pod Security, a webhook, a policy or a LimitRange refuses the object itself.
 
-A ResourceQuota refuses a pod that lacks an amount which it counts. Of one that is full only the use changes.
+A ResourceQuota also refuses a pod without a request or limit that it constrains. An exceeded quota is not matched: it
+may have room later.
 Source: the admission plugins limitranger and resourcequota.
 """
 WEBHOOK_FAILED = "failed calling webhook"

@@ -30,6 +30,9 @@ HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 TOKEN_AGAIN_S = 60.0
 """A token in a file is replaced before it expires, and read again after this time."""
 RENEW_TIMEOUT_S = 10.0
+"""How long a request waits for a new token; the present one is valid for some minutes yet."""
+COMMAND_TIMEOUT_S = 300.0
+"""A command that has not ended by then is not waited for any more, and is run again."""
 
 
 class CredentialsMissing(Exception):
@@ -174,12 +177,14 @@ async def _of_provider(path: Path, context: str | None) -> Credentials:
 
     async def renew() -> None:
         try:
-            await loader.load_and_set(known)
-        except (ConfigException, OSError, ValueError, LookupError, RuntimeError) as error:
-            log.warning("the token for %s is not renewed: %s", known.host, error)
+            await asyncio.wait_for(loader.load_and_set(known), COMMAND_TIMEOUT_S)
+        except (ConfigException, OSError, ValueError, LookupError, RuntimeError, TimeoutError) as error:
+            log.warning("the token for %s is not renewed: %s", known.host, error or "no answer")
 
+    has_token = await known.get_api_key_with_prefix("BearerToken") is not None
     return Credentials(
-        host=known.host or "", tls=tls, proxy=known.proxy, authorization=_ProvidedToken(known, renew).authorization,
+        host=known.host or "", tls=tls, proxy=known.proxy,
+        authorization=_ProvidedToken(known, renew).authorization if has_token else _always(None),
         server_hostname=known.tls_server_name,
     )  # fmt: skip
 
@@ -187,8 +192,8 @@ async def _of_provider(path: Path, context: str | None) -> Credentials:
 class _ProvidedToken:
     """A token of a command or a provider. ``renew`` asks for another one where the present one is about to expire.
 
-    kubernetes_asyncio does that only when it is called again. It does not end a command that hangs, so there is one at
-    a time, and requests have the present token meanwhile.
+    kubernetes_asyncio does that only when it is called again. It does not end a command that hangs, so one runs at a
+    time, and requests have the present token meanwhile. Client certificates are not renewed.
     """
 
     def __init__(self, known: Any, renew: Callable[[], Coroutine[Any, Any, None]]) -> None:

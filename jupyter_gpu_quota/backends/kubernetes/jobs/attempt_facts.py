@@ -198,8 +198,8 @@ class AttemptFacts:
         return why_not_ready(node) if node is not None and is_lost(node) else ""
 
     def _deletion_seen_for_s(self, pod: Json) -> float:
-        """For how long the deletion of a pod was seen, as it is now; a later one may have a shorter grace."""
-        if (deleted := pod["metadata"].get("deletionTimestamp")) is None:
+        """Seconds since the leader first saw the present deletion of a pod; a later one may have a shorter grace."""
+        if (deleted := pod["metadata"].get("deletionTimestamp")) is None or not self._leads():
             return 0.0
         now_s = time.monotonic()
         known, since_s = self._deleted.get(rank_of(pod), ("", now_s))

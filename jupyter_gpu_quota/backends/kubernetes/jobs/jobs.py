@@ -74,6 +74,7 @@ STARTS_AT_ONCE = 64
 
 TRASH_AGAIN_S = 600.0
 MAX_REMOVED = 10_000
+"""Settled attempts that are remembered; the oldest are dropped first."""
 NOT_CREATED = "NotCreated"
 """The word of the trouble of a rank whose objects the API server forbids now."""
 
@@ -392,7 +393,10 @@ class KubernetesJobs:
             self._stop_ordered_at.pop(key, None)
 
     def _note_removed(self, key: Attempt) -> None:
-        """Start nothing for an attempt any more: an order may wait behind many, and a refused rank has no record."""
+        """Remember a settled attempt.
+
+        A late start order must not create it again, and a refused attempt leaves no record on the volume.
+        """
         self._removed[key] = None
         if len(self._removed) > MAX_REMOVED:
             del self._removed[next(iter(self._removed))]
@@ -494,16 +498,17 @@ class KubernetesJobs:
                     self._unchanged.setdefault(key)
                 if self._fencing and not {STOP, STARTED, SETTLED} & data.keys() and self._was_created(record):
                     self._record_start_later(record)
-            self._thread.run_again(("publish",), self._publish)
+            self._thread.run(("publish",), self._publish)
             for key in tuple(self._unsettled) if self._fencing else ():
                 self._thread.run(("settled", *key), partial(self._settle, *key))
 
     async def _publish(self) -> None:
         """Compute the facts of the attempts that changed, and then of those whose files may have changed."""
-        began = time.monotonic()
+        began, reads_all = time.monotonic(), bool(self._unchanged)
         while self._dirty or self._unchanged:
             await all_of([self._publish_next() for _ in range(PUBLISH_AT_ONCE)])
-        self._published_in_s = time.monotonic() - began
+        if reads_all:
+            self._published_in_s = time.monotonic() - began
 
     async def _publish_next(self) -> None:
         """Publish one batch after the other, each attempt in one of them at a time."""

@@ -200,8 +200,8 @@ def is_confirmed(pod: Json) -> bool:
 def is_abandoned(pod: Json, now_ms: int, seen_for_s: float) -> bool:
     """Whether the grace of a deleted pod is over, and no kubelet has ended it.
 
-    ``seen_for_s``: for how long this process has seen the deletion. One that it did not see come is judged by its time,
-    which the API server set by its own clock: it is over only where the clocks cannot be the reason.
+    ``seen_for_s``: seconds since this process first saw the deletion. For a deletion from before this process started,
+    ``deletionTimestamp`` is compared with the local clock, with CLOCKS_DIFFER_MS allowed for clock skew.
     """
     metadata = pod["metadata"]
     if "deletionTimestamp" not in metadata or is_over(pod):

@@ -172,8 +172,9 @@ class JobVolume:
     def record_end(self, status: Mapping[str, Any], log: bytes | None, waited_s: float = 0.0) -> dict[str, Any]:
         """Keep the log and the record of a rank that ended; the record says whether it reported its work complete.
 
-        Raises OSError: nothing is kept, and it is to be called again. ``waited_s``: since when it was called in vain. A
-        volume that stays full delays no end for long, so that devices are freed; what cannot be kept is lost.
+        Raises OSError: nothing is kept, and it is to be called again. ``waited_s``: seconds since the first
+        failed attempt to keep this end. A volume that stays full delays no end for long, so that devices are freed;
+        what cannot be kept is lost.
         """
         paths = self.paths(status["job"], status["attempt"], status["rank"])
         record = {
