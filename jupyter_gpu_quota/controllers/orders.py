@@ -50,9 +50,8 @@ def start_order(
 
 def stop_order(record: JobRecord, held: Sequence[Allocation], times: Preemption, lease: Lease) -> StopOrder:
     """Stop the present attempt of a job on what it holds, with the grace and the reason of its stop."""
-    code = record.reason.code if record.reason else None
-    grace_s = times.lent_grace_s if code is ReasonCode.BORROWER_RETURNS else times.grace_s
-    job = record.job
+    job, code = record.job, record.reason.code if record.reason else None
+    grace_s = times.lent_grace_s if job.borrower else times.grace_s
     reason = "resize" if code in RESIZED else code or str(job.target)
     if isinstance(record.reason, JobEnd):  # the pause file says why the other ranks are stopped
         reason = ReasonCode.RANK_FAILED

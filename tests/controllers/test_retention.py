@@ -13,7 +13,14 @@ from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import BUNDLES_EVERY_MS, DAY_MS, EVERY_MS, Retention, RetentionTimes
 from jupyter_gpu_quota.core.model import Node
 from jupyter_gpu_quota.store.records.calls import LeaseLost
-from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeJob, KeepBundle, Recorded, SetInventory
+from jupyter_gpu_quota.store.records.commands import (
+    ApplyQuota,
+    ChangeJob,
+    ForgetBundles,
+    KeepBundle,
+    Recorded,
+    SetInventory,
+)
 from tests.backends.fake_executor import FakeJobs
 from tests.controllers.setups.scheduling import DEVICES, QUOTA, World
 
@@ -95,6 +102,17 @@ def test_the_records_of_bundles_that_are_gone_are_removed(monkeypatch: pytest.Mo
         retention.run_once(site.world.now)
     assert store.bundle_owners() == [(used, "bob"), (recent, "bob")]
     assert not store.bundle_owned(gone, "bob") and store.bundle_owned(used, "bob")
+
+
+def test_the_record_of_a_bundle_that_is_stored_again_meanwhile_stays() -> None:
+    site = Site()
+    store, digest, now = site.world.store, "b" * 64, site.world.now
+    store.record([KeepBundle(digest=digest, user="bob", size_bytes=1)], now=now)
+    store.record([KeepBundle(digest=digest, user="bob", size_bytes=1)], now=now + 5)
+    store.record([ForgetBundles(bundles=((digest, "bob"),), kept_before=now + 5)], now=now + 9)
+    assert store.bundle_owners() == [(digest, "bob")]
+    store.record([ForgetBundles(bundles=((digest, "bob"),), kept_before=now + 6)], now=now + 9)
+    assert store.bundle_owners() == []
 
 
 @pytest.mark.parametrize("killed_in", ["backend", "store"])

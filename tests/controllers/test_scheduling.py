@@ -11,15 +11,16 @@ import pytest
 from jupyter_gpu_quota.controllers import scheduling
 from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.loop import Loop
+from jupyter_gpu_quota.controllers.orders import stop_order
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
-from jupyter_gpu_quota.core.model import JobState, NotebookState
+from jupyter_gpu_quota.core.model import JobState, NotebookState, Preemption
 from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.core.scheduling.cycle import SchedulingCycle
 from jupyter_gpu_quota.core.scheduling.decide import UndecidedPools
 from jupyter_gpu_quota.core.scheduling.plan_builder import PlanBuilder
 from jupyter_gpu_quota.core.validate import UnknownDevice
 from jupyter_gpu_quota.store.memory import MemoryStore
-from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
+from jupyter_gpu_quota.store.records.calls import Lease, LeaseLost, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import ChangeJob, RequestNotebook, ReturnNotebook
 from tests.backends.fake_executor import FakeJobs, Script
 from tests.controllers.setups.scheduling import DEVICES, QUOTA, World
@@ -514,3 +515,14 @@ def test_a_gang_that_is_cancelled_before_it_started_gives_back_all_its_gpus(monk
     world.turn(5)
     assert world.state("g") is JobState.CANCELLED
     assert world.executor.running() == {"b1", "b2", "b3", "b4"}
+
+
+@pytest.mark.parametrize(("borrower", "grace_s"), [(False, 60), (True, 10)])
+def test_every_stop_of_a_borrower_has_its_grace(borrower: bool, grace_s: int) -> None:
+    world = World()
+    world.submit("bob", "a")
+    record = world.store.job("a")
+    assert record is not None
+    record = replace(record, job=replace(record.job, borrower=borrower))
+    order = stop_order(record, [], Preemption(), Lease(holder="c", fencing=1, expires_at=1))
+    assert order.grace_s == grace_s

@@ -97,7 +97,7 @@ class Retention:
         owners = (each for each in self.store.bundle_owners() if each[0] not in in_use)
         gone = tuple(islice((each for each in owners if not self.bundles.is_kept(each[0])), BUNDLES_AT_A_TIME))
         if gone:
-            self.store.record([ForgetBundles(bundles=gone)], now=now, lease=self.leadership.lease)
+            self.store.record([ForgetBundles(bundles=gone, kept_before=now)], now=now, lease=self.leadership.lease)
         self._bundles_at = now + (EVERY_MS if len(gone) == BUNDLES_AT_A_TIME else BUNDLES_EVERY_MS)
 
     def _forget_files(self, jobs: Sequence[str]) -> dict[str, str]:

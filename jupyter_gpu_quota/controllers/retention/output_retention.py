@@ -24,8 +24,10 @@ JOBS_A_RUN = 200
 """Ended jobs that are read again in each run, so that no run takes long; all of them in turn."""
 
 Position = tuple[int, str]
-"""The end of a job and its id: the next part of the ended jobs is behind it."""
+"""Ended jobs are read in order of their end and id; the next part starts after this position."""
 START: Position = (0, "")
+PASS_EVERY_MS = 600_000
+"""A pass over all ended jobs of projects with limits reads the ends of the others, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,8 @@ class OutputRetention:
             for note in store.notes("outputs")
         }
         self._newest: Position | None = None
-        self._turn = START
+        self._pass: Position | None = START
+        self._pass_at = 0
         self._limited, self._counted = frozenset[str](), frozenset[str]()
         self._removing: dict[str, RetainedOutputs] = {}
         self._unremoved: dict[str, str] = {}
@@ -65,7 +68,7 @@ class OutputRetention:
 
         Nothing is removed after its time while the newest quota file cannot be read: it may keep outputs for longer.
         """
-        self._follow(found.file if found else None)
+        self._follow(found.file if found else None, now)
         self._order_removals(found.file if found and not found.fault else None, now)
         waiting = [each.job for each in self._retained.values() if each.mib is None and each.removed_at is None]
         sizes = self._jobs.output_sizes([*waiting, *self._removing]) if waiting or self._removing else {}
@@ -88,28 +91,31 @@ class OutputRetention:
             self._retained.pop(job, None)
             self._removing.pop(job, None)
 
-    def _follow(self, file: QuotaFile | None) -> None:
-        """Track the jobs of projects with limits: those that ended since the last run, and all of them in turn.
+    def _follow(self, file: QuotaFile | None, now: int) -> None:
+        """Track the jobs of projects with limits: those that ended since the last run, and in passes all of them.
 
-        A job whose end is observed late is behind those that ended since, so only the turn finds it.
+        A job whose end is observed late sorts before the newest position, so only a pass finds it.
         """
         limited = (
             frozenset(each.name for each in file.projects if each.storage.model_fields_set) if file else frozenset()
         )
         if limited != self._limited:
-            self._limited, self._turn = limited, START
+            self._limited, self._pass = limited, START
             self._counted &= limited
         if not limited:
             return
         if self._newest is not None:
-            self._newest, _ = self._track_behind(self._newest)
-        self._turn, is_over = self._track_behind(self._turn)
-        if is_over:
-            self._newest = max(self._newest or START, self._turn)
-            self._turn, self._counted = START, limited
+            self._newest, _ = self._track_after(self._newest)
+        if self._pass is None and now >= self._pass_at:
+            self._pass = START
+        if self._pass is not None:
+            self._pass, is_last = self._track_after(self._pass)
+            if is_last:
+                self._newest = max(self._newest or START, self._pass)
+                self._pass, self._pass_at, self._counted = None, now + PASS_EVERY_MS, limited
 
-    def _track_behind(self, position: Position) -> tuple[Position, bool]:
-        """Track the next part of the ended jobs. Returns the position behind it, and whether it was the last one."""
+    def _track_after(self, position: Position) -> tuple[Position, bool]:
+        """Track the next part of the ended jobs. Returns its last position, and whether it was the last part."""
         found = self._store.ended_of(sorted(self._limited), position, JOBS_A_RUN)
         for record in found:
             self._track(record)

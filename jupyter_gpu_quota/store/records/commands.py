@@ -302,9 +302,13 @@ class KeepBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetBundles:
-    """Remove the records of bundles that are no longer on disk, each by its digest and user."""
+    """Remove the records of bundles that are no longer on disk, each by its digest and user.
+
+    A bundle that was stored again at ``kept_before`` or later keeps its record.
+    """
 
     bundles: tuple[tuple[str, str], ...]
+    kept_before: int
 
 
 Request = (

@@ -105,18 +105,20 @@ def _is_new(table: Table[Any], section: str, names: Sequence[str], checked: int,
 
 
 def _keep_bundle(work: UnitOfWork, request: commands.KeepBundle) -> Recorded:
-    if work.get(BUNDLES, (request.digest, request.user)) is not None:
-        return work.recorded(request.digest, existed=True)
+    """Record a bundle that was stored; one that is stored again is as new."""
+    existed = work.get(BUNDLES, (request.digest, request.user)) is not None
     row = BundleRow(digest=request.digest, user=request.user, size_bytes=request.size_bytes, kept_at=work.now)
     work.put(BUNDLES, row)
     work.stamp()
-    return work.recorded(request.digest)
+    return work.recorded(request.digest, existed=existed)
 
 
 def _forget_bundles(work: UnitOfWork, request: commands.ForgetBundles) -> Recorded:
     work.fetch(BUNDLES, request.bundles)
     for key in request.bundles:
-        work.delete(BUNDLES, key)
+        row = work.get(BUNDLES, key)
+        if row is not None and row.kept_at < request.kept_before:
+            work.delete(BUNDLES, key)
     return work.recorded("bundles")
 
 
