@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,10 +18,7 @@ from ..requests.services import Services
 from ..views.records import instant
 
 API = "v1"
-LEAST_FREE_BYTES = 1 << 20
-"""With less on its volume the service cannot open its database, store a new leader, or start a job."""
-
-FULL = "the volume of the state folder is full, and no scheduler can take over there: make room on it"
+FULL = "the volume of c.GPUQuota.state_dir is full: free space on it; until then no scheduler can become leader"
 HOW_TO_RECOVER = f"an admin continues with {COMMAND}"
 
 
@@ -53,7 +49,7 @@ async def ready_view(services: Services) -> ReadyView:
     observed = bool(store_view.nodes)
     controller = services.controller_alive()
     in_force = not store or store_view.quota is not None
-    full = FULL if await store_view.read(is_full, services.state_dir) else ""
+    full = FULL if await services.state_volume.is_full(services.state_dir) else ""
     wrong = "" if in_force else await store_view.read(why_not_in_force, services.settings.quota_file)
     lacks = [
         sentence
@@ -80,15 +76,6 @@ async def ready_view(services: Services) -> ReadyView:
         failing=failing,
         message=_message(lacks, failing, full, in_force=in_force),
     )
-
-
-def is_full(folder: Path) -> bool:
-    """Whether the volume of a folder has no room that this account may use; False where that is unknown."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return False
-    return found.f_blocks > 0 and found.f_bavail * found.f_frsize < LEAST_FREE_BYTES
 
 
 async def recovery(call: Call) -> RecoveryView:

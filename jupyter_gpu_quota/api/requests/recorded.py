@@ -8,7 +8,7 @@ from ...store.records.calls import StoreUnavailable
 from ..access.refusals import Refused
 
 recorded_id: ContextVar[str] = ContextVar("recorded_id", default="")
-"""What the present HTTP request has recorded; empty before. A failed read after that must not ask for a repetition."""
+"""The id of what this HTTP request has recorded; empty before. After that no answer may advise a retry."""
 
 
 def recorded_unread(id: str, error: StoreUnavailable) -> Refused:

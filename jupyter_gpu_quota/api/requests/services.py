@@ -24,6 +24,7 @@ from ..access.streams import Streams
 from ..access.work_in_progress import WorkInProgress
 from ..state.decision_cache import DecisionCache
 from ..state.offers import Offers
+from ..state.state_volume import StateVolume
 from ..state.stop_reasons import StopReasons
 from ..state.store_view import StoreView
 from .recorded import recorded_id, recorded_unread
@@ -117,6 +118,7 @@ class Services:
     in_progress: WorkInProgress = field(default_factory=WorkInProgress)
     verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
     controller_alive: Callable[[], bool] = field(default=lambda: True)
+    state_volume: StateVolume = field(default_factory=StateVolume)
 
     @property
     def state_dir(self) -> Path:
@@ -132,7 +134,6 @@ class Services:
 
         Raises Refused, also where the request was recorded and cannot be read back, or StoreUnavailable: it was not.
         """
-        recorded_id.set("")
         outcome = await self.writer.record(request)
         if not isinstance(outcome, Recorded):
             raise refused(outcome)

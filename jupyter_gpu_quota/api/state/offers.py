@@ -20,7 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 THREADS = 8
-"""A driver that hangs holds one for some seconds."""
+"""While a driver hangs, every check waits for the one probe, and no other work of the service does."""
 
 
 class Offers:

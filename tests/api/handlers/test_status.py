@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_gpu_quota.api.handlers import status
+from jupyter_gpu_quota.api.state import state_volume
 from jupyter_gpu_quota.store.records.activity import LOOP_STATUS_EVERY_MS, KeepNotes, Note
 from tests.api.world import now_ms, service_world
 
@@ -36,7 +36,6 @@ def test_loops_that_fail_are_named(failing_since: int | None, age_ms: int, faili
 def test_a_full_volume_of_the_state_folder_is_named(
     led: bool, begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = SimpleNamespace(f_blocks=1_000, f_bavail=1, f_frsize=4_096)
     with service_world(tmp_path) as world:
         now = now_ms()
         world.clock = lambda: now
@@ -46,8 +45,33 @@ def test_a_full_volume_of_the_state_folder_is_named(
         if not led:
             world.store.release_lease(lease)
         assert "full" not in world.get("ready").json["message"]
-        monkeypatch.setattr(status, "os", SimpleNamespace(statvfs=lambda folder: full))
+        monkeypatch.setattr(state_volume, "has_no_room", lambda folder: True)
         message = world.get("ready").json["message"]
-        assert message.startswith(f"{begin} volume of the state folder is full, and no scheduler can take over"), (
-            message
-        )
+        assert message.startswith(f"{begin} volume of c.GPUQuota.state_dir is full: free space on it"), message
+
+
+@pytest.mark.parametrize(
+    ("account", "found", "expected"),
+    [
+        (1_000, {"f_bavail": 255, "f_bfree": 9_999}, True),
+        (1_000, {"f_bavail": 256, "f_bfree": 9_999}, False),
+        (0, {"f_bavail": 0, "f_bfree": 256}, False),
+        (0, {"f_bavail": 0, "f_bfree": 255}, True),
+        (1_000, {"f_favail": 0, "f_ffree": 9_999}, True),
+        (0, {"f_favail": 0, "f_ffree": 1}, False),
+        (1_000, {"f_files": 0, "f_favail": 0, "f_ffree": 0}, False),
+        (1_000, {"f_blocks": 0, "f_bavail": 0, "f_bfree": 0}, False),
+    ],
+    ids=[
+        "below 1 MiB for users", "1 MiB", "reserved blocks are root's", "none for root",
+        "no files for users", "files for root", "files are not counted", "blocks are not counted",
+    ],
+)  # fmt: skip
+def test_a_volume_is_full_for_the_account_of_the_service(
+    account: int, found: dict[str, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"f_blocks": 10_000, "f_bavail": 9_999, "f_bfree": 9_999, "f_frsize": 4_096}
+    known |= {"f_files": 10_000, "f_favail": 9_999, "f_ffree": 9_999, **found}
+    fake = SimpleNamespace(statvfs=lambda folder: SimpleNamespace(**known), geteuid=lambda: account)
+    monkeypatch.setattr(state_volume, "os", fake)
+    assert state_volume.has_no_room(Path("/state")) is expected

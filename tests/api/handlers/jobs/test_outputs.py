@@ -215,7 +215,7 @@ def test_a_sparse_file_above_the_limit_of_an_archive_is_refused(
     monkeypatch.setattr(world.services, "settings", replace(world.services.settings, outputs_limit_mib=2))
     refused = world.get(f"jobs/{job}/outputs/sparse")
     assert (refused.status, refused.json["reason"]) == (413, "too_large")
-    assert "has 2.0 MiB by its size and takes 0.0 MiB on the disk" in refused.json["message"]
+    assert "is sparse: its size is 2.0 MiB and it uses 0.0 MiB on disk" in refused.json["message"]
     assert world.get(f"jobs/{job}/outputs/dense").status == 200
 
 
