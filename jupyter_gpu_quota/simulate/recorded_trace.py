@@ -68,6 +68,8 @@ class _Audit:
     notebooks: dict[str, _Work] = field(default_factory=dict)
     machines: Row | None = None
     devices: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    missing: str = ""
+    """The sentence where the rows begin after devices were first listed, which are in none of them."""
     last_at: int = 0
 
 
@@ -87,7 +89,7 @@ def read(text: str) -> Trace | list[str]:
         audit = _audit_of([row for row in rows if isinstance(row, Row)])
         if audit.machines is None:
             return ["the audit: no row tells which nodes and devices there were (kind inventory)"]
-        return _missing_devices(audit, audit.machines) or _trace(audit, audit.machines)
+        return [f"the audit: {audit.missing}"] if audit.missing else _trace(audit, audit.machines)
     except InvalidRow as error:
         return [f"the audit: {error}"]
 
@@ -168,16 +170,9 @@ def _apply_inventory(audit: _Audit, row: Row) -> None:
     """The devices after a reading: a row has those that changed, or in earlier releases all of them."""
     changed = {str(device["id"]): device for device in row.payload["devices"]}
     audit.devices = audit.devices | changed if "listed" in row.payload else changed
+    listed, found = row.payload.get("listed", {}).get("devices", 0), len(audit.devices)
+    audit.missing = f"its rows name {found} of the {listed} devices: begin with an earlier row" * (found < listed)
     audit.machines = row
-
-
-def _missing_devices(audit: _Audit, machines: Row) -> list[str]:
-    """A sentence where the rows begin after devices were listed first: those that never changed are not in them."""
-    with _reading(machines):
-        listed, found = machines.payload.get("listed", {}).get("devices", 0), len(audit.devices)
-        if found >= listed:
-            return []
-    return [f"the audit: its rows name {found} of the {listed} devices: begin with an earlier row"]
 
 
 def _remove_devices(audit: _Audit, row: Row) -> None:

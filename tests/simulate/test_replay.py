@@ -291,6 +291,17 @@ def test_an_audit_without_the_rows_that_listed_its_devices_is_no_trace() -> None
     ]
 
 
+def test_devices_that_an_admin_removed_are_not_in_the_recorded_trace() -> None:
+    replay = played(*STORY)
+    rows = json.loads(audit_of(replay))
+    seen = next(row["payload"] for row in rows if row["kind"] == "inventory")["devices"]
+    last = max(rows, key=lambda row: row["seq"])
+    rows.append({**last, "seq": last["seq"] + 1, "kind": "device.remove", "subject": seen[0]["id"], "payload": {}})
+    found = recorded.read(json.dumps(rows))
+    assert not isinstance(found, list), found
+    assert sum(node.gpus for node in found.nodes) == len(seen) - 1
+
+
 def test_devices_that_changed_later_are_added_to_those_of_a_recorded_trace() -> None:
     rows = json.loads(audit_of(played(*STORY)))
     at = next(number for number, row in enumerate(rows) if row["kind"] == "inventory")
