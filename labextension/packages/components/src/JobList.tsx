@@ -151,7 +151,7 @@ function JobCell({ job }: { job: Job }): JSX.Element {
         <span className="jgq-quiet jgq-job-more">
           {gpus(job.gpu_milli * (job.held_ranks ?? job.ranks))} GPU · {job.project} · {timeOf(job, now)}
           {done !== null && ` · ${done} %`}
-          {job.grace_ends_at && <Grace endsAt={job.grace_ends_at} />}
+          {job.grace_ends_at && <> · <Grace endsAt={job.grace_ends_at} /></>}
           {job.queue_position != null && ` · ${trans.__('position %1', job.queue_position)}`}
         </span>
         {job.reason && EXPLAINED.has(job.state) && (

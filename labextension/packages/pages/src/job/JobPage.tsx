@@ -72,7 +72,7 @@ function State({ job }: { job: JobDetail }): JSX.Element {
         <span className="muted">
           {' '}
           → {job.target}
-          {job.grace_ends_at && <Grace endsAt={job.grace_ends_at} />}
+          {job.grace_ends_at && <> · <Grace endsAt={job.grace_ends_at} /></>}
         </span>
       )}{' '}
       {job.simulated && <Simulated />}
