@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.explain.counterfactual import WhatIf
 from jupyter_gpu_quota.core.explain.explanation import Change, ChangeKind, Explanation, QuotaTooHigh
-from jupyter_gpu_quota.core.explain.freed import in_every_way, smallest_ends, total
+from jupyter_gpu_quota.core.explain.freed import in_every_way, smallest_ends, total, tries_every_set
 from jupyter_gpu_quota.core.explain.trials import Trials
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Job, JobState, Policy, Snapshot
@@ -127,6 +127,8 @@ def test_the_work_that_ends_is_the_smallest(shape: dict[str, Any]) -> None:
         if brute_force.starts(snapshot, made.policy, name):
             continue
         trials = Trials(WhatIf.of(snapshot, made.policy, name))
+        if not tries_every_set(trials):
+            continue  # 12 jobs run beside two notebooks
         found, least = smallest_ends(trials, 0), brute_force.least_ends(snapshot, made.policy, name)
         named = found and (total(found), len(found), tuple(sorted(one.id for one in found)))
         assert named == least, f"{name}\n{made.dump()}"
