@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.api.access.work_in_progress import OFFER_CHECKS
+from jupyter_gpu_quota.api.state import offers
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer
 from jupyter_gpu_quota.backends.local.host.processes import process
@@ -249,8 +251,12 @@ def test_a_share_that_no_device_can_enforce_is_refused_with_advice(
         assert "bob asked for 0.5" in answer.json["message"]
 
 
-def test_checks_that_wait_for_a_driver_are_limited_per_person(setup: EnforcementSetup) -> None:
+def test_checks_that_wait_for_a_driver_are_limited_per_person(
+    setup: EnforcementSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     setup.apply(policy("policed"))
+    most = 4
+    monkeypatch.setattr(offers, "OFFER_CHECKS", replace(OFFER_CHECKS, most=most))
     began, may_end, replies = list[int](), threading.Event(), list[int]()
     capabilities = setup.enforcement.capabilities
 
@@ -263,7 +269,7 @@ def test_checks_that_wait_for_a_driver_are_limited_per_person(setup: Enforcement
         replies.append(setup.world.post("jobs", "bob", FRACTION).status)
 
     setup.world.services.offers.backend = SimpleNamespace(capabilities=waiting)
-    checks = [threading.Thread(target=submit) for _ in range(OFFER_CHECKS.most)]
+    checks = [threading.Thread(target=submit) for _ in range(most)]
     try:
         for check in checks:
             check.start()

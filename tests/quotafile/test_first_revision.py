@@ -70,6 +70,6 @@ def test_without_a_quota_file_the_service_reports_that_no_gpu_is_allocated(tmp_p
     try:
         answer = world.get("ready", None).json
         assert (answer["quota"], "quota file" in answer["message"]) == (False, False), "nothing is wrong with a file"
-        assert status._message([], [], in_force=False).startswith("Ready, but no quota file is in force")
+        assert status._message([], [], "", in_force=False).startswith("Ready, but no quota file is in force")
     finally:
         world.close()
