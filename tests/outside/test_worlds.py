@@ -37,6 +37,7 @@ def test_no_plan_of_a_world_breaks_a_rule(kind: str, part: int) -> None:
 
 
 FIXED = (
+    ("backfill", 535561072),
     ("backfill", 554726603),
     ("backfill", 816879443),
     ("dense", 16175709),
@@ -115,6 +116,7 @@ FIXED = (
     ("nodes", 501751177),
     ("nodes", 719636385),
     ("notebooks", 767665057),
+    ("patience", 74770540),
     ("patience", 443743020),
     ("patience", 582311818),
     ("patience", 812308107),

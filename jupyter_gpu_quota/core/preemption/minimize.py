@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 
 from ..placement.ledger import Ledger
@@ -53,7 +53,8 @@ def minimize_victims(
                 break
         for one in claims:
             _leave_reservation(pool, one, reserved)
-        without = [one for one in preemptions if one in drains and not _reserve_again(pool, one, reserved)]
+        in_turn = _in_own_order([one for one in preemptions if one in drains])
+        without = [one for one in in_turn if not _reserve_again(pool, one, reserved)]
         lost = [take_place(pool, one, claims, reserved) for one in without]
         lost += withdraw_unfounded(pool, preemptions, lost, reserved)
         for one in claims:
@@ -146,6 +147,14 @@ def _has_entered(pool: PoolState, preemption: Preemption) -> bool:
     recorded = pool.backfill.placements if pool.backfill is not None and preemption.has_right else ()
     devices = {pool.ledger.number.get(part.device) for part in recorded}
     return any(piece.device in devices for piece in preemption.pieces)
+
+
+def _in_own_order(drains: Sequence[Preemption]) -> list[Preemption]:
+    """These, with the jobs of each project by job priority in the places of its jobs: another one may fit now (R23)."""
+    by_project = defaultdict[QuotaState, deque[Preemption]](deque)
+    for one in sorted(drains, key=lambda one: -one.preemptor.priority):
+        by_project[one.preemptor.project].append(one)
+    return [by_project[one.preemptor.project].popleft() for one in drains]
 
 
 def _reserve_again(pool: PoolState, preemption: Preemption, reserved: Amounts) -> bool:

@@ -298,6 +298,14 @@ PREEMPTION_MUTANTS = (
         ),
     ),
     mutant(
+        "what is left goes to the older job, whatever the job priority",
+        edit(
+            "preemption/minimize.py:minimize_victims",
+            "_in_own_order([one for one in preemptions if one in drains])",
+            "[one for one in preemptions if one in drains]",
+        ),
+    ),
+    mutant(
         "the reservation that moved still keeps a claim from devices",
         edit(
             "preemption/minimize.py:_still_kept_from",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ..model import Job, Placement, Reservation, State
 from ..places import empty_room, fits, fits_empty, give, take
 from ..steps import Step
+from .beside import end_if_started, ends_at, fits_beside, own_order, packs_beside
 from .entitlement import surely_within_guarantee, within_guarantee
 from .limits import admits
-from .reservation import end_if_started, ends_at, fits_beside, own_order, packs_beside
 
 Found = Iterator[tuple[str, str]]
 

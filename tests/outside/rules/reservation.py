@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..model import WHOLE, Job, Placement, Reservation, State, ranks_of, total, used_up
-from ..places import empty_room, fits, fits_empty, free_later, free_now, take
+from ..places import empty_room, fits, free_later, free_now, take
 from ..shares import notebooks_milli
 from ..steps import STARTS, Action, Ledger, Step
 from ..world import TICK_MS
+from .beside import end_if_started, ends_at, fits_beside, others_milli, own_order, packs_beside
 from .entitlement import (
     may_be_above_fair,
     past,
@@ -20,6 +21,7 @@ from .entitlement import (
     within_guarantee,
 )
 from .limits import admits, admits_now
+from .patience import held_back
 
 Found = Iterator[tuple[str, str]]
 
@@ -68,7 +70,10 @@ def _holder(step: Step, kept: Reservation) -> Found:
     if is_new and not admitted:
         yield "R27", f"{job.id} gets the backfill reservation, and waits for a limit, ceiling or quota"
     if not fits_beside(step, job):
-        yield "R27", f"{job.id} ({job.milli}) has the backfill reservation beside guarantees of {_others(step, job)}"
+        yield (
+            "R27",
+            f"{job.id} ({job.milli}) has the backfill reservation beside guarantees of {others_milli(step, job)}",
+        )
     yield from _shape(step, kept, job)
 
 
@@ -79,52 +84,6 @@ def _shape(step: Step, kept: Reservation, job: Job) -> Found:
     ranks = ranks_of(kept.placements)
     if ranks < job.least or total(kept.placements) != ranks * job.gpu_milli or min(room.values(), default=0) < 0:
         yield "R27", f"{job.id} needs {job.least} x {job.gpu_milli} and has {total(kept.placements)} reserved"
-
-
-def _others(step: Step, job: Job) -> int:
-    """min(training quota, wanted) of all other projects."""
-    wanted = step.shares(job.pool).wanted
-    force = step.in_force(job.pool)
-    return sum(min(force.least(name), milli) for name, milli in wanted.items() if name != job.project)
-
-
-def fits_beside(step: Step, job: Job) -> bool:
-    """In amount alone; without this the job may not have the reservation."""
-    return job.milli + _others(step, job) <= step.shares(job.pool).capacity
-
-
-def packs_beside(step: Step, job: Job) -> bool:
-    """In shape, too; with this the job may have the reservation.
-
-    Parts of devices are packed side by side; a guarantee of more than a device counts as whole devices. Larger ranks
-    are judged only where no other project has a guarantee.
-    """
-    state, projects = step.after, step.before.policy.projects
-    wanted = step.shares(job.pool).wanted
-    slices = [max(one.of(job.pool).notebook, notebooks_milli(name, state, job.pool)) for name, one in projects.items()]
-    others = [min(one.of(job.pool).training, wanted[name]) for name, one in projects.items() if name != job.project]
-    ranks = [job.gpu_milli] * job.least
-    parts = [milli for milli in (*others, *ranks) if milli < WHOLE]
-    whole = sum(-(-milli // WHOLE) for milli in (*others, *ranks) if milli >= WHOLE)
-    free = [one for one in state.healthy(job.pool) if not one.foreign]
-    if not fits_empty(job, state):
-        return False
-    if job.gpu_milli > WHOLE and any((*others, *slices)):
-        return False
-    with_slices = {part.device for one in state.slices(job.pool) for part in state.held.get(one.id, ())}
-    return whole + _devices_for(parts) + max(_devices_for(slices), len(with_slices)) <= len(free)
-
-
-def _devices_for(parts: list[int]) -> int:
-    """How many devices parts of devices take side by side: the largest first, each where it fits first."""
-    devices: list[int] = []
-    for milli in sorted(parts, reverse=True):
-        at = next((at for at, used in enumerate(devices) if used + milli <= WHOLE), None)
-        if at is None:
-            devices.append(milli)
-        else:
-            devices[at] += milli
-    return len([used for used in devices if used])
 
 
 def _missing(step: Step, pool: str) -> Found:
@@ -201,21 +160,10 @@ def _has_lent_room(job: Job, state: State) -> bool:
     return any(lent[device] and milli + lent[device] > WHOLE for device, milli in mine.items())
 
 
-def end_if_started(job: Job, state: State) -> int:
-    return state.now + (job.time_limit_s + state.policy.grace_s) * 1000
-
-
 def _ends_later(workload: str, kept: Reservation, state: State) -> bool:
     """Whether a workload may have its devices after the planned start; borrowers leave before (R31)."""
     job = state.jobs.get(workload)
     return job is None or (not job.borrower and ends_at(job, state) > kept.planned_start)
-
-
-def ends_at(job: Job, state: State) -> int:
-    grace = state.policy.grace_s * 1000
-    if job.leaves and job.pausing_since_at is not None:
-        return job.pausing_since_at + grace
-    return (job.started_at or state.now) + job.time_limit_s * 1000 + grace
 
 
 def _overfull(state: State, kept: Reservation, others: list[Placement]) -> set[str]:
@@ -301,24 +249,21 @@ def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
     return better or (above and past(step, new) < past(step, old) and not idle)
 
 
-def own_order(job: Job) -> tuple[int, int, str]:
-    return (-job.priority, job.submitted_at, job.id)
-
-
 def _is_idle(step: Step, was: Reservation) -> bool:
     """Whether a reserved device stays idle: a borrower that the plan starts there uses it (R31)."""
     return _idle_for(step, step.before, was) and _idle_for(step, step.after, was)
 
 
 def _idle_for(step: Step, state: State, kept: Reservation) -> bool:
-    """Whether another waiting job would fit if the reserved devices were not reserved."""
+    """Whether another waiting job could start if the reserved devices were not reserved."""
     pool = state.jobs[kept.workload].pool
     room = free_now(state, pool)
     beside = dict(room)
     take(beside, kept.placements)
     served = {kept.workload, *state.reserved}
     others = [job for job in state.waiting(pool) if job.id not in served and admits(job, state, step.ledger)]
-    return any(fits(job, room, state) and not fits(job, beside, state) for job in others)
+    kept_out = (job for job in others if fits(job, room, state) and not fits(job, beside, state))
+    return any(not held_back(step, job) for job in kept_out)
 
 
 # --- who may start there ----------------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ from ..model import Job, Placement
 from ..places import Room, fits_beside_notebooks, free_later, free_now, give, take
 from ..places import fits as fits_on
 from ..steps import Action, Claim, Rank, Step
+from .beside import own_order
 from .claims import Case, of_claim
 from .entitlement import was_within_fair, within_fair
 from .limits import admits
-from .reservation import entered_by_right, has_right, may_enter, own_order
+from .reservation import entered_by_right, has_right, may_enter
 
 Found = Iterator[tuple[str, str]]
 
