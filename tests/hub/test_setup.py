@@ -360,6 +360,8 @@ def test_a_setting_on_the_command_line_is_refused_as_in_the_file(
 
 
 def test_a_command_line_that_turns_internal_ssl_off_overrides_the_file(hub_of_the_process: JupyterHub) -> None:
+    with pytest.raises(SetupError, match="internal_ssl"):
+        ready(JupyterHub={"internal_ssl": True})
     hub_of_the_process.parse_command_line(["--JupyterHub.internal_ssl=False"])
     ready(JupyterHub={"internal_ssl": True})
 

@@ -1,4 +1,4 @@
-"""What the present HTTP request has recorded, for the answer where the database fails afterwards."""
+"""The answer to an HTTP request that was recorded, where the database fails afterwards."""
 
 from __future__ import annotations
 
