@@ -336,6 +336,11 @@ HERE = Path(__file__).parent
             "move_beside_a_start_above_fair_share",
             id="work does not move for a claim that fits where a job above its fair share starts",
         ),
+        # R40
+        pytest.param(
+            "claim_that_fits_beside_unbooked_notebook_quota",
+            id="a claim with the better right to reserved devices borrows no notebook quota that it does not need",
+        ),
     ],
 )
 def test_the_plan_obeys_every_rule(name: str) -> None:

@@ -433,4 +433,12 @@ PREEMPTION_MUTANTS = (
         "a part of an elastic job that left for one rank leaves again for the next",
         edit("preemption/search/slot_sets.py:SlotSets.may_apply", "all(map(self._is_open, operations))", "True"),
     ),
+    mutant(
+        "a claim borrows notebook quota where it also fits beside it",
+        edit(
+            "preemption/search/find.py:_Search.find",
+            "self._borrows() and (not self._place_without_borrowing())",
+            "self._borrows()",
+        ),
+    ),
 )

@@ -26,6 +26,7 @@ from .attempt import Attempt
 from .cheapest import CheapestSet, Options
 from .first_candidate import find_first_candidate
 from .rank_by_rank import place_rank_by_rank
+from .room import RoomTest
 from .unneeded import drop_unneeded
 
 MAX_EXHAUSTIVE = 12
@@ -171,7 +172,7 @@ class _Search:
             is_found = self._among_many()
         if not is_found:
             return None
-        borrowed = self.preemptor.can_borrow and any(self.ledger.plain_after(one.device) < 0 for one in attempt.pieces)
+        borrowed = self._borrows() and not self._place_without_borrowing()
         if borrowed:
             reserve(self.ledger, attempt.pieces, borrowed=False, sign=-1)
             reserve(self.ledger, attempt.pieces, borrowed=True)
@@ -184,6 +185,20 @@ class _Search:
             slack_milli=department_slack(attempt.rules),
             ended_early=attempt.ended_early,
         )
+
+    def _borrows(self) -> bool:
+        """Whether the claim has more than fits beside unbooked notebook quota."""
+        return self.preemptor.can_borrow and any(self.ledger.plain_after(one.device) < 0 for one in self.attempt.pieces)
+
+    def _place_without_borrowing(self) -> bool:
+        """Place the claim beside unbooked notebook quota if what leaves and moves makes room for it there, too."""
+        attempt = self.attempt
+        reserve(self.ledger, attempt.pieces, borrowed=False, sign=-1)
+        with RoomTest(self.pool, self.preemptor, can_borrow=False, ranks=range(self.preemptor.request.ranks)) as room:
+            found = room.find(())
+        attempt.pieces = attempt.pieces if found is None else list(found.pieces)
+        reserve(self.ledger, attempt.pieces, borrowed=False)
+        return found is not None
 
     def _in_legal_order(self) -> list[Victim]:
         """The victims in an order in which each is allowed after those before: the largest of a project last."""
