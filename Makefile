@@ -122,7 +122,9 @@ check: $(VENV)/.ready  ## check format, lint, types and laws
 	$(BIN)/mypy --strict jupyter_gpu_quota
 	$(BIN)/python -m pytest -q tests/laws
 
-soak: $(TEST_READY)  ## the long runs, about two hours: random kills, 50 demos, random worlds and examples, fuzzing
+SEED ?= 1
+
+soak: $(TEST_READY)  ## the long runs, about two hours: kills, 50 demos, fuzzing, random worlds (SEED=n: others)
 	-$(BIN)/pip install $(PIP_OPTIONS) --only-binary atheris --editable '.[fuzz]'
 	$(MAKE) --no-print-directory --keep-going --jobs 2 soak-processes soak-worlds
 
@@ -133,10 +135,10 @@ soak-processes: $(TEST_READY)
 	GPU_QUOTA_WORLDS=1 $(PYTEST) -m hypothesis tests --ignore tests/soak $(WORLDS_IN:%=--ignore %)
 
 # The worlds need all processors for two hours: the processes beside them, whose load is measured, come first. A test of
-# minutes may then wait an hour for a processor.
+# minutes may then wait an hour for a processor. The same worlds are played each time: what fails is the change.
 soak-worlds: $(TEST_READY)
-	nice -n 15 env GPU_QUOTA_WORLDS=10000 $(PYTEST) --numprocesses 2 --dist worksteal --timeout 3600 -m 'soak or not soak' \
-	  $(WORLDS_IN)
+	nice -n 15 env GPU_QUOTA_WORLDS=10000 GPU_QUOTA_SEED=$(SEED) $(PYTEST) --hypothesis-seed $(SEED) \
+	  --numprocesses 2 --dist worksteal --timeout 3600 -m 'soak or not soak' $(WORLDS_IN)
 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must fail each time
 	$(BIN)/python -m tests.core.mutants

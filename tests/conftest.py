@@ -3,8 +3,9 @@
 Hypothesis has no deadline, because the machine may be slow.
 
 ``make test`` plays the same examples every time, so that what fails in it is the change; ``make soak`` sets
-``GPU_QUOTA_WORLDS``, draws others each time, and twice as many. Hypothesis also draws numbers and strings from the
-source of the modules loaded so far, and these depend on the order of the tests: ``make test`` leaves them out.
+``GPU_QUOTA_WORLDS``, and plays others, and twice as many. Its worlds are drawn from ``GPU_QUOTA_SEED``; without that
+variable they are others each time. Hypothesis also draws numbers and strings from the source of the modules loaded so
+far, and these depend on the order of the tests: where examples are to be the same, they are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("patient")
-if not EXPLORES:
+if not EXPLORES or "GPU_QUOTA_SEED" in os.environ:
     HypothesisProvider._local_constants = Constants()  # there is no setting for it
 
 IN_MEMORY = Path("/dev/shm")
