@@ -361,18 +361,19 @@ def _restorable(pool: PoolState, preemption: Preemption, several: set[str]) -> l
     """The victims of a preemption, in the order in which they are restored.
 
     Work that runs comes before the reservations of jobs that still wait; protected work before other work, borrowers
-    last; of two, the one whose owner is below its quota.
+    last; of two, the one whose owner is below its quota: the department decides first, then the project (R35).
     ``several``: the elastic jobs that several claims shrink, which stay as they are.
     """
     alone = [one for one in preemption.victims if one.base not in preemption.victims]
     alone = [one for one in alone if not one.reserved or _is_queued(pool, one)]
     alone = [one for one in alone if one.base is None or one.id not in several]
-    alone.sort(key=lambda one: (one.reserved, not one.protected, one.borrower, not _is_below_quota(one.project)))
+    alone.sort(key=lambda one: (one.reserved, not one.protected, one.borrower, *_at_quota(one.project)))
     return [(one,) if one.above is None else (one, one.above) for one in alone]
 
 
-def _is_below_quota(project: QuotaState) -> bool:
-    return any(level.use < level.guarantee for level in project.levels)
+def _at_quota(project: QuotaState) -> list[bool]:
+    """Whether the department of a project, if it has one, and the project use at least their quota in force."""
+    return [level.use >= level.guarantee for level in reversed(project.levels)]
 
 
 def _is_queued(pool: PoolState, victim: Victim) -> bool:

@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     mutant(
         "a victim whose owner is below its quota is restored as any other",
-        edit("preemption/minimize.py:_restorable", "not _is_below_quota(one.project)", "0"),
+        edit("preemption/minimize.py:_restorable", "*_at_quota(one.project)", "0"),
         edit("preemption/minimize.py:_restorable", "one.borrower", "0"),
     ),
     mutant(
