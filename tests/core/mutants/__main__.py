@@ -2,8 +2,9 @@
 
 Each mutant is a copy of the package in which one expression or statement of one function is replaced. The place is
 found in the syntax tree, so that comments, line breaks and quotes do not matter. The tests of the core run against it
-first; where they pass, random worlds do, those of the outside checker last. The command ends with 1 when a mutant
-survives, or when what it replaces is not there exactly once. Names of mutants as arguments run those alone.
+first; where they pass, random worlds do, those of the outside checker last. As many mutants as there are processors run
+at once. The command ends with 1 when a mutant survives, or when what it replaces is not there exactly once. Names of
+mutants as arguments run those alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.core.mutants.edits import DoesNotApply, Mutant
@@ -22,7 +24,7 @@ from tests.core.mutants.table import MUTANTS
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = "jupyter_gpu_quota"
-WORLDS = "60"
+WORLDS, SEED = "60", "1"
 LOOPS = 3
 """A mutant loops, which is noticed, where one step takes this many times as long as all of the unchanged package."""
 
@@ -44,7 +46,8 @@ def apply_mutant(root: Path, broken: Mutant) -> None:
 
 def passes(root: Path, *arguments: str, within_s: float | None) -> bool:
     """Whether the core's tests pass in a copy; a run that takes too long does not."""
-    variables = {**os.environ, "GPU_QUOTA_WORLDS": WORLDS, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**os.environ, "GPU_QUOTA_WORLDS": WORLDS, "GPU_QUOTA_SEED": SEED}
+    variables |= {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
     try:
         done = subprocess.run(command, cwd=root, env=variables, capture_output=True, timeout=within_s)
@@ -73,7 +76,7 @@ def noticed_by(broken: Mutant | None, within_s: float | None = None) -> str | No
         steps = {
             "rows of its room": own,
             "rows": all_rows,
-            "worlds": ("tests/core/test_promises.py", "--hypothesis-seed=1"),
+            "worlds": ("tests/core/test_promises.py",),
             "the outside checker": ("tests/outside/test_worlds.py",),
         }
         for step, arguments in steps.items():
@@ -92,17 +95,27 @@ def main(names: Sequence[str]) -> int:
         print(f"the unchanged package fails its own {by}: fix that first")
         return 1
     within_s = LOOPS * (time.monotonic() - begun)
-    for one in chosen:
-        begun = time.monotonic()
-        try:
-            by = noticed_by(one, within_s)
-            found = f"noticed by {by}" if by else "SURVIVES"
-        except DoesNotApply as lost:
-            by, found = None, f"LOST {lost}"
-        bad += by is None
-        print(f"{found:30} {one.name} ({time.monotonic() - begun:.0f} s)", flush=True)
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for done in as_completed([pool.submit(try_mutant, one, within_s) for one in chosen]):
+            is_noticed, line = done.result()
+            bad += not is_noticed
+            print(line, flush=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
     print(f"{len(chosen) - bad} of {len(chosen)} mutants were noticed")
     return 1 if bad else 0
+
+
+def try_mutant(one: Mutant, within_s: float) -> tuple[bool, str]:
+    """Whether a mutant is noticed, and a line that says by what."""
+    begun = time.monotonic()
+    try:
+        by = noticed_by(one, within_s)
+        found = f"noticed by {by}" if by else "SURVIVES"
+    except DoesNotApply as lost:
+        by, found = None, f"LOST {lost}"
+    return by is not None, f"{found:30} {one.name} ({time.monotonic() - begun:.0f} s)"
 
 
 if __name__ == "__main__":
