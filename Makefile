@@ -122,9 +122,9 @@ check: $(VENV)/.ready  ## check format, lint, types and laws
 	$(BIN)/mypy --strict jupyter_gpu_quota
 	$(BIN)/python -m pytest -q tests/laws
 
-SEED ?= 1
+WORLD_SEED ?= 1
 
-soak: $(TEST_READY)  ## the long runs, about two hours: kills, 50 demos, fuzzing, random worlds (SEED=n: others)
+soak: $(TEST_READY)  ## the long runs, about two hours: kills, 50 demos, fuzzing, random worlds (others: WORLD_SEED=n)
 	-$(BIN)/pip install $(PIP_OPTIONS) --only-binary atheris --editable '.[fuzz]'
 	$(MAKE) --no-print-directory --keep-going --jobs 2 soak-processes soak-worlds
 
@@ -135,9 +135,10 @@ soak-processes: $(TEST_READY)
 	GPU_QUOTA_WORLDS=1 $(PYTEST) -m hypothesis tests --ignore tests/soak $(WORLDS_IN:%=--ignore %)
 
 # The worlds need all processors for two hours: the processes beside them, whose load is measured, come first. A test of
-# minutes may then wait an hour for a processor. The same worlds are played each time: what fails is the change.
+# minutes may then wait an hour for a processor. Every run plays the same worlds, so that a
+# new failure comes from the change; WORLD_SEED=n draws others, to look for faults.
 soak-worlds: $(TEST_READY)
-	nice -n 15 env GPU_QUOTA_WORLDS=10000 GPU_QUOTA_SEED=$(SEED) $(PYTEST) --hypothesis-seed $(SEED) \
+	nice -n 15 env GPU_QUOTA_WORLDS=10000 GPU_QUOTA_WORLD_SEED=$(WORLD_SEED) $(PYTEST) --hypothesis-seed $(WORLD_SEED) \
 	  --numprocesses 2 --dist worksteal --timeout 3600 -m 'soak or not soak' $(WORLDS_IN)
 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must fail each time

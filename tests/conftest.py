@@ -2,10 +2,10 @@
 
 Hypothesis has no deadline, because the machine may be slow.
 
-``make test`` plays the same examples every time, so that what fails in it is the change; ``make soak`` sets
-``GPU_QUOTA_WORLDS``, and plays others, and twice as many. Its worlds are drawn from ``GPU_QUOTA_SEED``; without that
-variable they are others each time. Hypothesis also draws numbers and strings from the source of the modules loaded so
-far, and these depend on the order of the tests: where examples are to be the same, they are left out.
+``make test`` plays the same examples every time, so that a new failure comes from the change. ``make soak`` sets
+``GPU_QUOTA_WORLDS`` and plays twice as many; ``GPU_QUOTA_WORLD_SEED`` fixes its worlds, without it each run draws new
+ones. Hypothesis also draws numbers and strings from the source of the modules loaded so far, and these depend on the
+order of the tests: they are left out where a run must be repeatable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("patient")
-if not EXPLORES or "GPU_QUOTA_SEED" in os.environ:
+if not EXPLORES or "GPU_QUOTA_WORLD_SEED" in os.environ:
     HypothesisProvider._local_constants = Constants()  # there is no setting for it
 
 IN_MEMORY = Path("/dev/shm")

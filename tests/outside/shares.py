@@ -167,21 +167,21 @@ def _k(state: State) -> Fraction:
 
 def _wish(owner: Owner, wanted: int, state: State, pool: str) -> Wish:
     amounts = owner.of(pool)
-    past, fixed = past_use(owner, state, pool), fixed_milli(owner, state, pool, stopping=False)
+    past, fixed = past_use(owner, state, pool), fixed_milli(owner, state, pool, include_stopping=False)
     return Wish(owner.name, amounts.training, wanted, amounts.weight, owner.priority, past, fixed)
 
 
-def fixed_milli(owner: Owner, state: State, pool: str, *, stopping: bool = True) -> int:
+def fixed_milli(owner: Owner, state: State, pool: str, *, include_stopping: bool = True) -> int:
     """What a project, or all projects of a department, have of the capacity that may not be preempted.
 
-    ``stopping``: with the work that is being stopped.
+    ``include_stopping``: whether work that is being stopped counts.
     """
     devices = {one.id for one in state.healthy(pool)}
     projects = state.policy.projects.values()
     is_department = state.policy.departments.get(owner.name) is owner
     names = {one.name for one in projects if one.department == owner.name} if is_department else {owner.name}
     jobs = [one for one in state.in_pool(pool) if not one.preemptible and one.project in names]
-    jobs = [one for one in jobs if stopping or not one.leaves]
+    jobs = [one for one in jobs if include_stopping or not one.leaves]
     return sum(part.gpu_milli for job in jobs for part in state.held.get(job.id, ()) if part.device in devices)
 
 

@@ -1,7 +1,7 @@
 """Random worlds of every kind: no plan breaks a rule of docs/scheduling.md, as the checkers of this folder read it.
 
-``GPU_QUOTA_WORLDS`` scales the number of worlds: 1,000 without it, three times its value with it, and then the worlds
-are drawn from ``GPU_QUOTA_SEED``, or others each time. A failure names the command that plays the world again.
+``GPU_QUOTA_WORLDS`` scales the number of worlds: 1,000 without it, three times its value with it. With it the worlds
+are random; ``GPU_QUOTA_WORLD_SEED`` fixes them. A failure names the command that plays the world again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.outside.kinds import KINDS
 from tests.outside.play import Violation, violations
 
 EXPLORES = "GPU_QUOTA_WORLDS" in os.environ
-SEED = os.environ.get("GPU_QUOTA_SEED")
+SEED = os.environ.get("GPU_QUOTA_WORLD_SEED")
 WORLDS = 3 * int(os.environ["GPU_QUOTA_WORLDS"]) if EXPLORES else 1000
 COSTLY = ("dense", "patience", "shielded")
 """Kinds whose worlds take two or three times as long as others: a third as many are played."""
@@ -31,8 +31,8 @@ MOST_SHOWN = 10
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_no_plan_of_a_world_breaks_a_rule(kind: str, part: int) -> None:
-    drawn_from = Random(None if SEED is None else f"{SEED} {kind} {part}")
-    begin = drawn_from.randrange(10**9) if EXPLORES else part * WORLDS_OF_A_PART
+    random = Random(None if SEED is None else f"{SEED} {kind} {part}")
+    begin = random.randrange(10**9) if EXPLORES else part * WORLDS_OF_A_PART
     worlds = min(WORLDS_OF_A_PART, WORLDS_OF_A_KIND - part * WORLDS_OF_A_PART) // (3 if kind in COSTLY else 1)
     found = [one for seed in range(begin, begin + worlds) for one in violations(seed, kind)]
     assert not found, _report(found, worlds)

@@ -361,7 +361,7 @@ def _restorable(pool: PoolState, preemption: Preemption, several: set[str]) -> l
     """The victims of a preemption, in the order in which they are restored.
 
     Work that runs comes before the reservations of jobs that still wait; protected work before other work, borrowers
-    last; of two, the one whose owner is below its quota: the department decides first, then the project (R35).
+    last. Within these, victims of a department below its quota come first, then those of a project below its quota.
     ``several``: the elastic jobs that several claims shrink, which stay as they are.
     """
     alone = [one for one in preemption.victims if one.base not in preemption.victims]

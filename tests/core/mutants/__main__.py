@@ -2,9 +2,9 @@
 
 Each mutant is a copy of the package in which one expression or statement of one function is replaced. The place is
 found in the syntax tree, so that comments, line breaks and quotes do not matter. The tests of the core run against it
-first; where they pass, random worlds do, those of the outside checker last. As many mutants as there are processors run
-at once. The command ends with 1 when a mutant survives, or when what it replaces is not there exactly once. Names of
-mutants as arguments run those alone.
+first; where they pass, random worlds do, those of the outside checker last. One mutant runs on each processor. The
+command ends with 1 when a mutant survives, or when what it replaces is not there exactly once. Names of mutants as
+arguments run those alone.
 """
 
 from __future__ import annotations
@@ -46,9 +46,19 @@ def apply_mutant(root: Path, broken: Mutant) -> None:
 
 def passes(root: Path, *arguments: str, within_s: float | None) -> bool:
     """Whether the core's tests pass in a copy; a run that takes too long does not."""
-    variables = {**os.environ, "GPU_QUOTA_WORLDS": WORLDS, "GPU_QUOTA_SEED": SEED}
+    variables = {**os.environ, "GPU_QUOTA_WORLDS": WORLDS, "GPU_QUOTA_WORLD_SEED": SEED}
     variables |= {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        f"--hypothesis-seed={SEED}",
+        *arguments,
+    ]
     try:
         done = subprocess.run(command, cwd=root, env=variables, capture_output=True, timeout=within_s)
     except subprocess.TimeoutExpired:
@@ -95,20 +105,20 @@ def main(names: Sequence[str]) -> int:
         print(f"the unchanged package fails its own {by}: fix that first")
         return 1
     within_s = LOOPS * (time.monotonic() - begun)
-    pool = ThreadPoolExecutor(os.cpu_count())
+    executor = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     try:
-        for done in as_completed([pool.submit(try_mutant, one, within_s) for one in chosen]):
-            is_noticed, line = done.result()
+        for future in as_completed([executor.submit(try_mutant, one, within_s) for one in chosen]):
+            is_noticed, line = future.result()
             bad += not is_noticed
             print(line, flush=True)
     finally:
-        pool.shutdown(cancel_futures=True)
+        executor.shutdown(cancel_futures=True)
     print(f"{len(chosen) - bad} of {len(chosen)} mutants were noticed")
     return 1 if bad else 0
 
 
 def try_mutant(one: Mutant, within_s: float) -> tuple[bool, str]:
-    """Whether a mutant is noticed, and a line that says by what."""
+    """Try one mutant. Returns whether a test noticed it, and the line to print."""
     begun = time.monotonic()
     try:
         by = noticed_by(one, within_s)

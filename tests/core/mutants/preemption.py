@@ -434,7 +434,7 @@ PREEMPTION_MUTANTS = (
         edit("preemption/search/slot_sets.py:SlotSets.may_apply", "all(map(self._is_open, operations))", "True"),
     ),
     mutant(
-        "a claim borrows notebook quota where it also fits beside it",
+        "a claim borrows notebook quota that it does not need",
         edit(
             "preemption/search/find.py:_Search.find",
             "self._borrows() and (not self._place_without_borrowing())",

@@ -96,7 +96,11 @@ MUTANTS = (
         edit("scheduling/cycle.py:SchedulingCycle._verify_backfill", "self._serve_freed()", "pass"),
     ),
     mutant(
-        "a victim whose owner is below its quota is restored as any other",
+        "between victims the quota of the project decides before that of its department",
+        edit("preemption/minimize.py:_at_quota", "reversed(project.levels)", "project.levels"),
+    ),
+    mutant(
+        "a victim of a department or project below its quota is restored like any other",
         edit("preemption/minimize.py:_restorable", "*_at_quota(one.project)", "0"),
         edit("preemption/minimize.py:_restorable", "one.borrower", "0"),
     ),

@@ -187,16 +187,17 @@ class _Search:
         )
 
     def _borrows(self) -> bool:
-        """Whether the claim has more than fits beside unbooked notebook quota."""
+        """Whether the claim uses unbooked notebook quota."""
         return self.preemptor.can_borrow and any(self.ledger.plain_after(one.device) < 0 for one in self.attempt.pieces)
 
     def _place_without_borrowing(self) -> bool:
-        """Place the claim beside unbooked notebook quota if what leaves and moves makes room for it there, too."""
+        """Place the claim again without notebook quota, with the same victims and moves. Returns whether it fits."""
         attempt = self.attempt
         reserve(self.ledger, attempt.pieces, borrowed=False, sign=-1)
         with RoomTest(self.pool, self.preemptor, can_borrow=False, ranks=range(self.preemptor.request.ranks)) as room:
             found = room.find(())
-        attempt.pieces = attempt.pieces if found is None else list(found.pieces)
+        if found is not None:
+            attempt.pieces = list(found.pieces)
         reserve(self.ledger, attempt.pieces, borrowed=False)
         return found is not None
 
