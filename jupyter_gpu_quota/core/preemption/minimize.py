@@ -367,13 +367,14 @@ def _restorable(pool: PoolState, preemption: Preemption, several: set[str]) -> l
     alone = [one for one in preemption.victims if one.base not in preemption.victims]
     alone = [one for one in alone if not one.reserved or _is_queued(pool, one)]
     alone = [one for one in alone if one.base is None or one.id not in several]
-    alone.sort(key=lambda one: (one.reserved, not one.protected, one.borrower, *_at_quota(one.project)))
+    alone.sort(key=lambda one: (one.reserved, not one.protected, one.borrower, _at_quota(one.project)))
     return [(one,) if one.above is None else (one, one.above) for one in alone]
 
 
-def _at_quota(project: QuotaState) -> list[bool]:
-    """Whether the department of a project, if it has one, and the project use at least their quota in force."""
-    return [level.use >= level.guarantee for level in reversed(project.levels)]
+def _at_quota(project: QuotaState) -> tuple[bool, bool]:
+    """Whether the department of a project, and the project, use at least their quota in force."""
+    department = project.parent or project
+    return department.use >= department.guarantee, project.use >= project.guarantee
 
 
 def _is_queued(pool: PoolState, victim: Victim) -> bool:

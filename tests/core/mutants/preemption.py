@@ -437,7 +437,7 @@ PREEMPTION_MUTANTS = (
         "a claim borrows notebook quota that it does not need",
         edit(
             "preemption/search/find.py:_Search.find",
-            "self._borrows() and (not self._place_without_borrowing())",
+            "self._borrows() and (not self._place_without_borrowing(mark))",
             "self._borrows()",
         ),
     ),

@@ -77,6 +77,11 @@ class Attempt:
         self.moves += found.moves
         self._moved.update(move.victim.key for move in found.moves)
 
+    def place_again(self, found: Found) -> None:
+        """Reserve other places for the claim and the work that moves; the caller undoes the ledger."""
+        self.pieces, self.moves = [], []
+        self.record(found)
+
     def is_within_bounds(self, leaving: Sequence[Victim], *, moves: bool = False) -> bool:
         """Whether limits hold; priority inside a project raises its use no further than it is entitled to.
 

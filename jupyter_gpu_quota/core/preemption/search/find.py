@@ -13,7 +13,7 @@ from itertools import islice
 from ...placement.place import reserve
 from ...queue.pool_state import PoolState, remove_victim
 from ...queue.quota_state import NO_LIMIT, Entitlement, Victim
-from ..accounting import subtract_use
+from ..accounting import mark_leaving, subtract_use
 from ..department_rules import department_slack, is_department_full
 from ..feasibility import is_feasible
 from ..movable import may_move_for, movable_work
@@ -26,7 +26,7 @@ from .attempt import Attempt
 from .cheapest import CheapestSet, Options
 from .first_candidate import find_first_candidate
 from .rank_by_rank import place_rank_by_rank
-from .room import RoomTest
+from .room import Found, RoomTest
 from .unneeded import drop_unneeded
 
 MAX_EXHAUSTIVE = 12
@@ -166,13 +166,13 @@ class _Search:
 
     def find(self) -> Preemption | None:
         """Its reservations and victims stay in the ledger, found or not."""
-        attempt, small = self.attempt, self._options()
+        attempt, small, mark = self.attempt, self._options(), self.ledger.mark()
         is_found = small is not None and self._among_few(small)
         if small is None or (not is_found and self._was_cut_short()):
             is_found = self._among_many()
         if not is_found:
             return None
-        borrowed = self._borrows() and not self._place_without_borrowing()
+        borrowed = self._borrows() and not self._place_without_borrowing(mark)
         if borrowed:
             reserve(self.ledger, attempt.pieces, borrowed=False, sign=-1)
             reserve(self.ledger, attempt.pieces, borrowed=True)
@@ -190,15 +190,21 @@ class _Search:
         """Whether the claim uses unbooked notebook quota."""
         return self.preemptor.can_borrow and any(self.ledger.plain_after(one.device) < 0 for one in self.attempt.pieces)
 
-    def _place_without_borrowing(self) -> bool:
-        """Place the claim again without notebook quota, with the same victims and moves. Returns whether it fits."""
-        attempt = self.attempt
-        reserve(self.ledger, attempt.pieces, borrowed=False, sign=-1)
+    def _place_without_borrowing(self, mark: int) -> bool:
+        """Place the claim and the work that moves again without notebook quota, with the same victims.
+
+        ``mark``: of the ledger before the search. Returns whether everything fits.
+        """
+        attempt, leaving = self.attempt, list(self.attempt.rules.picked.values())
+        before = Found(tuple(attempt.pieces), tuple(attempt.moves))
+        moving = [move.victim for move in before.moves]
+        self.ledger.undo(mark)
         with RoomTest(self.pool, self.preemptor, can_borrow=False, ranks=range(self.preemptor.request.ranks)) as room:
-            found = room.find(())
-        if found is not None:
-            attempt.pieces = list(found.pieces)
-        reserve(self.ledger, attempt.pieces, borrowed=False)
+            found = room.find(leaving, moving)
+            attempt.ended_early |= room.is_undecided(leaving, moving)
+        for victim in leaving:
+            mark_leaving(self.pool, victim)
+        attempt.place_again(found or before)
         return found is not None
 
     def _in_legal_order(self) -> list[Victim]:
