@@ -278,7 +278,9 @@ def _translated_errors(url: str) -> Iterator[None]:
     except (OSError, http.client.HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         why = "no answer in time" if isinstance(cause, TimeoutError) else str(cause) or type(cause).__name__
-        raise Unreachable(f"The gpu-quota service at {url} cannot be reached: {why}.") from None
+        raise Unreachable(
+            f"The gpu-quota service at {url} cannot be reached: {why}. Check the address, and that the hub runs."
+        ) from None
 
 
 def service_root(url: str) -> str:

@@ -338,7 +338,7 @@ def _no_amount(text: str, advice: str) -> AmountRefusal:
     if re.fullmatch(r"\d{7,}(\.\d*)?", text.strip(), re.ASCII):
         return _too_many(text)
     if re.match(r"\s*-", text):
-        return AmountRefusal("negative", f"{_quoted(text)} is below zero, the least amount of GPU")
+        return AmountRefusal("negative", f"{_quoted(text)} is below zero, the least amount of GPU; {advice}")
     return AmountRefusal("not_an_amount", f"{_quoted(text)} is no amount of GPU; {advice}")
 
 
