@@ -26,6 +26,7 @@ from ..wire import (
     RemovedView,
     UsageView,
 )
+from ..wire.cluster import SubmitPoolView
 from ..wire.csv_text import cost_text, usage_csv
 from .amounts import parse_duration, parse_instant
 from .prose import print_prose
@@ -67,10 +68,16 @@ def left_texts(project: ProjectView) -> list[str]:
     quotas = {each.pool: each.in_force_training_milli for each in project.pools}
     return [
         f"{gpu_text(each.quota_left_milli)} GPU left in pool {each.pool} for project {project.name}, "
-        f"of {gpu_text(quotas[each.pool])}{_ceiling_text(each.user_left_milli)}"
+        f"of {gpu_text(quotas[each.pool])}{_idle_text(each)}{_ceiling_text(each.user_left_milli)}"
         for each in pools
         if quotas.get(each.pool)
     ]
+
+
+def _idle_text(pool: SubmitPoolView) -> str:
+    """Says that the limit of a project lets it use more than its quota."""
+    more = pool.limit_left_milli is None or pool.limit_left_milli > pool.quota_left_milli
+    return ", plus idle GPUs" if more else ""
 
 
 def _ceiling_text(left_milli: int | None) -> str:

@@ -100,7 +100,7 @@ def _can_be_accepted(found: PreviewView) -> bool:
 
 def _offer(options: Sequence[str]) -> str:
     """The complete ``apply`` for the file and the service of the present command."""
-    begins, given = "to accept this: ", click.get_current_context().params
+    begins, given = "correct the file, or accept this: ", click.get_current_context().params
     words = ["jupyter", "gpu-quota", "quota", "apply", *(f"--{option.replace('_', '-')}" for option in options)]
     words += [] if given["url"] is None else ["--url", given["url"]]
     words.append("-" if given["file"].name == "<stdin>" else given["file"].name)

@@ -81,9 +81,7 @@ def read(text: str) -> yaml.Node:
         _check_events(text)
         root: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = " ".join(part for part in (error.context, error.problem) if part)
-        line = mark.line if mark else 0
+        line, problem = _place(error), " ".join(part for part in (error.context, error.problem) if part)
         raise Unreadable(line + 1, f"this is not YAML: {problem}{_advice(text, line, error)}") from None
     except yaml.YAMLError as error:
         raise Unreadable(1, f"this is not YAML: {error}".splitlines()[0]) from None
@@ -97,14 +95,22 @@ def tokens(text: str) -> Iterator[yaml.Token]:
     return yaml.scan(text, Loader=_Loader)
 
 
+def _place(error: yaml.MarkedYAMLError) -> int:
+    """The line, from 0, where what the parser could not read begins; where it is not known, the line of the end."""
+    begins_there = any(words in str(error.context) for words in _UNFINISHED)
+    mark = (error.context_mark if begins_there else None) or error.problem_mark or error.context_mark
+    return mark.line if mark else 0
+
+
 def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
     """The usual mistake where the YAML parser stops, in the author's terms; empty where none is known."""
-    lines, problem, opened = text.split("\n"), str(error.problem), error.context_mark
+    lines, problem = text.split("\n"), str(error.problem)
     written = lines[line] if line < len(lines) else ""
     if "\t" in written[: len(written) - len(written.lstrip())]:
         return "; a tab indents this line, and YAML takes only spaces"
-    if "',' or" in problem and opened is not None:
-        return f"; the bracket that opens on line {opened.line + 1} is not closed, or a comma is missing"
+    known = next((advice for words, advice in _UNFINISHED.items() if words in str(error.context)), "")
+    if known:
+        return known.format(stopped=error.problem_mark.line + 1 if error.problem_mark else line + 1)
     if any(words in problem for words in _MISALIGNED):
         indent = len(written) - len(written.lstrip())
         if MAPPING_IN_LINE.search(written):
@@ -114,6 +120,12 @@ def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
 
 
 MAPPING_IN_LINE = re.compile(r"^\s*(?:- )?[\w.-]+: +[\w.-]+: ")
+_UNFINISHED = {
+    "scanning a simple key": "; a key in this line has no ': ' behind it",
+    "scanning a quoted scalar": "; a quote that opens in this line is not closed",
+    "parsing a flow": "; a bracket that opens in this line is not closed, or a comma is missing by line {stopped}",
+}
+"""What the parser has begun, and the usual mistake."""
 _MISALIGNED = ("mapping values are not allowed", "did not find expected key", "did not find expected '-'")
 
 

@@ -177,15 +177,15 @@ def test_the_space_of_outputs_in_words(limit: int | None, used: int | None, keep
 
 
 @pytest.mark.parametrize(
-    ("ceiling_left", "expected"),
+    ("limit_left", "ceiling_left", "more"),
     [
-        pytest.param(None, "1 GPU left in pool big for project fraud, of 2", id="without a ceiling"),
-        pytest.param(
-            0, "1 GPU left in pool big for project fraud, of 2; your ceiling there leaves 0 GPU", id="a ceiling"
-        ),
+        pytest.param(None, None, ", plus idle GPUs", id="without a limit"),
+        pytest.param(2000, None, ", plus idle GPUs", id="a limit above the quota"),
+        pytest.param(1000, None, "", id="a limit equal to the quota"),
+        pytest.param(1000, 0, "; your ceiling there leaves 0 GPU", id="a ceiling"),
     ],
 )
-def test_what_is_left_for_jobs_in_words(ceiling_left: int | None, expected: str) -> None:
+def test_what_is_left_for_jobs_in_words(limit_left: int | None, ceiling_left: int | None, more: str) -> None:
     amounts = {each: 0 for each, field in ProjectPoolView.model_fields.items() if field.is_required()}
     row = ProjectPoolView.model_validate(amounts | {"pool": "big", "in_force_training_milli": 2000})
     pool = SubmitPoolView(
@@ -195,13 +195,14 @@ def test_what_is_left_for_jobs_in_words(ceiling_left: int | None, expected: str)
         time_limit_s=60,
         max_time_limit_s=None,
         quota_left_milli=1000,
-        limit_left_milli=None,
+        limit_left_milli=limit_left,
         user_left_milli=ceiling_left,
     )
     submit = SubmitView(
         pools=[pool], default_pool="big", environments=[], default_environment=None, priority=50, max_priority=50
     )
-    assert left_texts(ProjectView(name="fraud", priority=50, pools=[row], role="member", submit=submit)) == [expected]
+    project = ProjectView(name="fraud", priority=50, pools=[row], role="member", submit=submit)
+    assert left_texts(project) == [f"1 GPU left in pool big for project fraud, of 2{more}"]
 
 
 def test_the_help_of_usage_explains_its_columns() -> None:

@@ -42,7 +42,8 @@ def test_an_overcommitment_is_accepted_by_name(world: World) -> None:
     refused = run("quota", "preview", "-", stdin=text)
     assert (refused.exit_code, refused.stderr) == (
         1,
-        "refused: 5 of 4 GPUs are promised.\nto accept this: jupyter gpu-quota quota apply --accept-overcommit -\n",
+        "refused: 5 of 4 GPUs are promised.\n"
+        "correct the file, or accept this: jupyter gpu-quota quota apply --accept-overcommit -\n",
     )
     assert refused.output.endswith(refused.stderr), "what it ends on is whether it would be refused"
     accepted = run("quota", "preview", "-", "--accept-overcommit", stdin=text)
@@ -115,7 +116,7 @@ def test_a_preview_prints_the_complete_command_that_accepts_it(world: World, tmp
     (tmp_path / "my quota.yaml").write_text("revision: 3 # overcommit, remove")
     refused = run("quota", "preview", "--replace", "--accept-removal", "--url", world.url, "my quota.yaml")
     assert refused.exit_code == 1
-    command = shlex.split(refused.stderr.splitlines()[-1].removeprefix("to accept this: "))
+    command = shlex.split(refused.stderr.splitlines()[-1].removeprefix("correct the file, or accept this: "))
     assert command == [
         *("jupyter", "gpu-quota", "quota", "apply", "--accept-overcommit", "--accept-removal", "--replace"),
         *("--url", world.url, "my quota.yaml"),
@@ -126,7 +127,7 @@ def test_a_preview_prints_the_complete_command_that_accepts_it(world: World, tmp
 @pytest.mark.parametrize("text", ["revision: 4 # overcommit, no device", "revision: 3 # overcommit"])
 def test_a_preview_offers_no_option_where_the_file_itself_is_wrong(world: World, text: str) -> None:
     refused = run("quota", "preview", "-", stdin=text)
-    assert refused.exit_code == 1 and "to accept this" not in refused.stderr
+    assert refused.exit_code == 1 and "accept this" not in refused.stderr
 
 
 def test_a_preview_shows_changes_of_the_calendar(world: World) -> None:

@@ -434,7 +434,7 @@ def test_me_says_what_one_can_start(world: ServiceWorld) -> None:
             "user      bob",
             "project   vision (member)",
             "notebook  0.5 GPU left in pool build for project vision, of 0.5",
-            "training  2 GPU left in pool train for project vision, of 2",
+            "training  2 GPU left in pool train for project vision, of 2, plus idle GPUs",
             "jobs      -",
         ],
     )

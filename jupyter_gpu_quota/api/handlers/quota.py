@@ -106,25 +106,24 @@ ACCEPT_STOPS = (
 async def _checked(call: Call, file: QuotaFile, edit: QuotaEdit) -> Objections:
     """Refuse a file that contradicts itself and, unless that is accepted, one that does not fit or ends work."""
     found = await objections_to(call.services, Edit.of(call.services, file))
-    sums = found.sums
-    if not sums.acceptable:
-        raise Refused(409, "contradicting", "\n".join([*sums.refusals, "Nothing was put in force."]))
-    if sums.refusals and not edit.accept_overcommit:
-        advice = ACCEPT_NO_DEVICE if sums.without_device else ACCEPT_OVERCOMMIT
-        raise Refused(409, "overcommitted", "\n".join([*sums.refusals, advice]))
-    return await _without_work(call, file, edit.text, found, edit.accept_removal, edit.accept_stops)
+    if not found.sums.acceptable:
+        raise Refused(409, "contradicting", "\n".join([*found.sums.refusals, "Nothing was put in force."]))
+    return await _accepted(call, file, edit, found)
 
 
-async def _without_work(
-    call: Call, file: QuotaFile, text: str, found: Objections, accept_removal: bool, accept_stops: bool
-) -> Objections:
-    """Refuse a file that removes or stops work, unless that is accepted. Returns what is accepted and all warnings."""
-    if found.removals and not accept_removal:
-        raise Refused(409, "removes_work", "\n".join([*found.removals, ACCEPT_REMOVAL]))
-    if found.stops and not accept_stops:
-        raise Refused(409, "stops_work", "\n".join([*found.stops, ACCEPT_STOPS]))
-    warnings = (*found.warnings, *await unknown_members(call.services, file, text))
-    return replace(found, warnings=warnings, removed={} if accept_removal else found.removed)
+async def _accepted(call: Call, file: QuotaFile, edit: QuotaEdit, found: Objections) -> Objections:
+    """Refuse a file with every objection that is not accepted. Returns what is accepted and all warnings."""
+    does_not_fit = ACCEPT_NO_DEVICE if found.sums.without_device else ACCEPT_OVERCOMMIT
+    objections = [
+        ("overcommitted", edit.accept_overcommit, found.sums.refusals, does_not_fit),
+        ("removes_work", edit.accept_removal, found.removals, ACCEPT_REMOVAL),
+        ("stops_work", edit.accept_stops, found.stops, ACCEPT_STOPS),
+    ]
+    lacking = [(code, [*lines, advice]) for code, accepted, lines, advice in objections if lines and not accepted]
+    if lacking:
+        raise Refused(409, lacking[0][0], "\n".join(line for _, lines in lacking for line in lines))
+    warnings = (*found.warnings, *await unknown_members(call.services, file, edit.text))
+    return replace(found, warnings=warnings, removed={} if edit.accept_removal else found.removed)
 
 
 async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str, found: Objections) -> Answer:
@@ -248,7 +247,9 @@ async def revert(call: Call) -> Answer:
     text = await call.store_view.read(quotafile.export, old.text, old.revision)
     file = await _parsed(call, text)
     found = await objections_to(call.services, Edit.of(call.services, file))
-    found = await _without_work(call, file, text, found, call.flag("accept_removal"), call.flag("accept_stops"))
+    removal, stops = call.flag("accept_removal"), call.flag("accept_stops")
+    edit = QuotaEdit(text=text, accept_overcommit=True, accept_removal=removal, accept_stops=stops)
+    found = await _accepted(call, file, edit, found)
     return await _put(call, file, text, present, f"back to revision {old.revision}", found)
 
 

@@ -52,6 +52,17 @@ def test_removing_a_project_with_work_needs_acceptance(world: ServiceWorld) -> N
     assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
 
 
+def test_a_refused_file_names_all_that_must_be_accepted(world: ServiceWorld) -> None:
+    busy(world)
+    too_much = WITHOUT_VISION.replace("training: 2", "training: 9")
+    refused = world.put_quota(too_much)
+    assert (refused.status, refused.json["reason"]) == (409, "overcommitted")
+    for option in ("--accept-overcommit", "The file removes project vision", "--accept-removal"):
+        assert option in refused.json["message"], option
+    refused = world.put_quota(too_much, accept_overcommit=True)
+    assert refused.json["reason"] == "removes_work" and "--accept-overcommit" not in refused.json["message"]
+
+
 def test_a_revert_that_removes_work_needs_acceptance(world: ServiceWorld) -> None:
     assert world.put_quota(WITHOUT_VISION).status == world.put_quota(QUOTA).status == 200
     world.run(world.services.store_view.refresh())
