@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from jupyter_gpu_quota.api.requests.services import now_ms
 from jupyter_gpu_quota.core.model import Device, Node
+from jupyter_gpu_quota.store.records.calls import MAX_LEASE_MS
 from jupyter_gpu_quota.store.records.commands import SetInventory
 from tests.api.world import PREFIX, ServiceWorld, service_world
 from tests.benchmarks.figures import Figure
@@ -77,7 +80,26 @@ def _world() -> Iterator[ServiceWorld]:
             world.submit(("bob", "patty")[number % 2], name=f"job {number}")
         while world.step():
             pass
-        yield world
+        with _renewed_lease(world):
+            yield world
+
+
+@contextmanager
+def _renewed_lease(world: ServiceWorld) -> Iterator[None]:
+    """Renew the lease of the steps, as the shipped scheduler does: after a take-over the API reads everything again."""
+    stopped = threading.Event()
+
+    def renew() -> None:
+        while not stopped.wait(1):
+            world.store.acquire_lease("test", clock=now_ms, ttl_ms=MAX_LEASE_MS)
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def _device(node: str, index: int) -> Device:
