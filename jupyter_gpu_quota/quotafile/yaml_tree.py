@@ -125,7 +125,7 @@ _UNFINISHED = {
     "scanning a quoted scalar": "; a quote that opens in this line is not closed",
     "parsing a flow": "; a bracket that opens in this line is not closed, or a comma is missing by line {stopped}",
 }
-"""What the parser has begun, and the usual mistake."""
+"""The usual mistake where the parser has begun one of these and finds no end of it."""
 _MISALIGNED = ("mapping values are not allowed", "did not find expected key", "did not find expected '-'")
 
 
