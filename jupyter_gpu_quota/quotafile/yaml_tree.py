@@ -96,10 +96,14 @@ def tokens(text: str) -> Iterator[yaml.Token]:
 
 
 def _place(error: yaml.MarkedYAMLError) -> int:
-    """The line, from 0, where what the parser could not read begins; where it is not known, the line of the end."""
-    begins_there = any(words in str(error.context) for words in _UNFINISHED)
-    mark = (error.context_mark if begins_there else None) or error.problem_mark or error.context_mark
+    """The line, from 0, where what has no end begins; for other errors the line where the parser stops."""
+    mark = (error.context_mark if _unfinished(error) else None) or error.problem_mark or error.context_mark
     return mark.line if mark else 0
+
+
+def _unfinished(error: yaml.MarkedYAMLError) -> str:
+    """The usual mistake where something begins and has no end; empty for other errors."""
+    return next((advice for words, advice in _UNFINISHED.items() if words in str(error.context)), "")
 
 
 def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
@@ -108,9 +112,8 @@ def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
     written = lines[line] if line < len(lines) else ""
     if "\t" in written[: len(written) - len(written.lstrip())]:
         return "; a tab indents this line, and YAML takes only spaces"
-    known = next((advice for words, advice in _UNFINISHED.items() if words in str(error.context)), "")
-    if known:
-        return known.format(stopped=error.problem_mark.line + 1 if error.problem_mark else line + 1)
+    if unfinished := _unfinished(error):
+        return unfinished.format(stopped=error.problem_mark.line + 1 if error.problem_mark else line + 1)
     if any(words in problem for words in _MISALIGNED):
         indent = len(written) - len(written.lstrip())
         if MAPPING_IN_LINE.search(written):
@@ -120,10 +123,12 @@ def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
 
 
 MAPPING_IN_LINE = re.compile(r"^\s*(?:- )?[\w.-]+: +[\w.-]+: ")
+_OPEN_BRACKET = "; a bracket that opens in this line is not closed, or a comma is missing by line {stopped}"
 _UNFINISHED = {
     "scanning a simple key": "; a key in this line has no ': ' behind it",
     "scanning a quoted scalar": "; a quote that opens in this line is not closed",
-    "parsing a flow": "; a bracket that opens in this line is not closed, or a comma is missing by line {stopped}",
+    "parsing a flow mapping": _OPEN_BRACKET,
+    "parsing a flow sequence": _OPEN_BRACKET,
 }
 """The usual mistake where the parser has begun one of these and finds no end of it."""
 _MISALIGNED = ("mapping values are not allowed", "did not find expected key", "did not find expected '-'")

@@ -184,6 +184,11 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
     assert any(at == line and words in message for at, message in found), found
 
 
+def test_a_comma_too_many_is_no_missing_comma() -> None:
+    ((line, message),) = refused("a: [1,\n  , 2]")
+    assert line == 2 and "comma is missing" not in message
+
+
 def test_an_unsupported_enforcement_is_refused_by_name() -> None:
     ((line, message),) = refused(LEAST + "policy: {idle: {maximum_lease: 8h}}")
     assert line == 4 and "maximum_lease cannot be enforced" in message
