@@ -213,7 +213,7 @@ class Scenario(ScenarioContext):
             return finished if len(finished) == jobs and not self.running(user) else None
 
         await self.wait_for(all_finished, f"the end of {user}'s {jobs} jobs", SCENARIO_WITHIN_S)
-        losses = [loss for _, loss in sorted(self.losses(user).items())]
+        losses = [f"{float(loss):.4g}" for _, loss in sorted(self.losses(user).items())]
         self.facts.note(key, f"{len(losses)} final losses: {', '.join(losses)}")
         self.say(f"[green]{user}'s {jobs} jobs finished[/]")
 
