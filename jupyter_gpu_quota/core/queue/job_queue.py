@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import islice
-from operator import itemgetter
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from ..model import Job
@@ -36,6 +36,11 @@ FitsUser = Callable[[str], bool] | None
 
 _Row = tuple[int, str, Job]
 """First submit time, id, and the job."""
+Head = tuple[int, int, str, str]
+"""The use of a user, and of the user's first job the first submit time and the id; then the user."""
+
+_NEVER = 1 << 62
+_submitted_at = attrgetter("submitted_at")
 
 
 class JobClass(NamedTuple):
@@ -54,20 +59,19 @@ class WaitingJobs:
     New jobs are sorted in when the order is first read: most classes of a full pool are blocked without it.
     """
 
-    __slots__ = ("_oldest_at", "_shortest_s", "_unsorted", "_users", "count")
+    __slots__ = ("_oldest_at", "_read", "_shortest_s", "_unsorted", "_users", "count")
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         self._unsorted = list(jobs)
         self._users: dict[str, list[_Row]] = {}
         self.count = len(self._unsorted)
-        self._shortest_s = 1 << 62
-        self._oldest_at = min((job.submitted_at for job in self._unsorted), default=None)
-        """None where it is not known."""
+        self._shortest_s = _NEVER
+        self._oldest_at: int | None = _NEVER
+        """Without the unsorted jobs from ``_read`` on; None where it is not known."""
+        self._read = 0
 
     def add(self, job: Job) -> None:
         self._unsorted.append(job)
-        if self.count == 0 or (self._oldest_at is not None and job.submitted_at < self._oldest_at):
-            self._oldest_at = job.submitted_at
         self.count += 1
 
     def drop(self, job: Job) -> None:
@@ -83,7 +87,11 @@ class WaitingJobs:
     def oldest_at(self) -> int:
         """The first submit time of the class; far in the future for a class without jobs."""
         if self._oldest_at is None:
-            self._oldest_at = min((rows[0][0] for rows in self.users.values()), default=1 << 62)
+            self._oldest_at = min((rows[0][0] for rows in self.users.values()), default=_NEVER)
+        elif self._read < len(self._unsorted):
+            new = self._unsorted[self._read :] if self._read else self._unsorted
+            self._oldest_at = min(chain((self._oldest_at,), map(_submitted_at, new)))
+            self._read = len(self._unsorted)
         return self._oldest_at
 
     def first_submitted_after(self, at: int) -> int | None:
@@ -102,6 +110,8 @@ class WaitingJobs:
 
     def _sort_in(self) -> None:
         users, shortest_s = self._users, self._shortest_s
+        if self._oldest_at is not None:
+            self._oldest_at = self.oldest_at
         for job in self._unsorted:
             row = job.submitted_at, job.id, job
             rows = users.get(job.user)
@@ -115,6 +125,7 @@ class WaitingJobs:
                 shortest_s = job.time_limit_s
         self._shortest_s = shortest_s
         self._unsorted.clear()
+        self._read = 0
 
     def may_end_within(self, time_limit_s: int) -> bool:
         """False only if no job has a time limit as short as this."""
@@ -161,7 +172,7 @@ class ClassQueue:
         self._next: dict[str, int] = {}
         self._users: Mapping[str, list[_Row]] = {}
         """The jobs in order; read with the heads."""
-        self._heads: list[tuple[int, int, str, str]] | None = None
+        self._heads: list[Head] | None = None
 
     @property
     def oldest_at(self) -> int:
@@ -177,10 +188,14 @@ class ClassQueue:
 
     def first_key(self) -> OrderKey | None:
         """The order key of the first job within its user's ceiling; None if there is none."""
+        head = self.head()
+        return None if head is None else OrderKey(self.priority_key, *head[:3])
+
+    def head(self) -> Head | None:
+        """The first job within its user's ceiling, as it is ordered among jobs of the same priority."""
         chosen = self._chosen
         if chosen is not None and self.has_room_for(chosen.user):
-            used = self._use_by_user.get(chosen.user, 0)
-            return OrderKey(self.priority_key, used, chosen.submitted_at, chosen.id)
+            return self._use_by_user.get(chosen.user, 0), chosen.submitted_at, chosen.id, chosen.user
         heads, fits_user = self._heads or self._sorted(), self._fits_user
         while heads:
             used, submitted_at, job, user = heads[0]
@@ -189,7 +204,7 @@ class ClassQueue:
             elif used != (now := self._use_by_user.get(user, 0)):
                 heapreplace(heads, (now, submitted_at, job, user))
             else:
-                return OrderKey(self.priority_key, used, submitted_at, job)
+                return heads[0]
         return None
 
     def has_room_for(self, user: str) -> bool:
@@ -310,7 +325,7 @@ class ClassQueue:
     def jobs(self) -> Iterator[Job]:
         return (job for job in self._waiting.jobs() if job.id not in self._out)
 
-    def _sorted(self) -> list[tuple[int, int, str, str]]:
+    def _sorted(self) -> list[Head]:
         if self._heads is None:
             self._users, use_by_user = self._waiting.users, self._use_by_user
             if self._out:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 from typing import NamedTuple
 
-from .job_queue import ClassQueue, OrderKey
+from .job_queue import ClassQueue, Head, OrderKey
 from .quota_state import FAIR, GUARANTEE, NO_LIMIT, SURPLUS, Entitlement, QuotaState
 
 
@@ -138,14 +138,14 @@ def best_of(project: QuotaState, queues: Iterable[ClassQueue]) -> Row | None:
     ]
     if len(rows) > 1:
         rows.sort()
-    best: tuple[OrderKey, ClassQueue, Entitlement] | None = None
+    best: tuple[Head, ClassQueue, Entitlement] | None = None
     for entitlement, least, _, queue in rows:
-        if best is not None and (entitlement is not best[2] or least != best[0].negative_priority):
+        if best is not None and (entitlement is not best[2] or least != best[1].priority_key):
             break  # the classes behind these have a weaker entitlement or a lower priority
-        key = queue.first_key()
-        if key is not None and (best is None or key < best[0]):
-            best = key, queue, entitlement
-    return None if best is None else Row(_key(project, best[1], best[2], best[0].submitted_at), best[1], project)
+        head = queue.head()
+        if head is not None and (best is None or head < best[0]):
+            best = head, queue, entitlement
+    return None if best is None else Row(_key(project, best[1], best[2], best[0][1]), best[1], project)
 
 
 def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, other_queue: ClassQueue) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..backfill.state import BackfillState
-from ..placement.drain_room import DrainRoom, DrainSize
+from ..model import WHOLE_DEVICE
+from ..placement.ledger import Ledger
 from ..queue.job_queue import ClassQueue
 from ..queue.order import Row, best_of, first_row
 from ..queue.pool_state import PoolState
@@ -25,8 +26,8 @@ class DrainOffers:
         self.pool, self.backfill, self.weakest = pool, backfill, weakest
         self.first: tuple[QuotaState, ClassQueue] | None = None
         self._refused: dict[QuotaState, set[ClassQueue]] = {}
-        self._firsts: dict[DrainSize, dict[QuotaState, Row | None]] = {}
-        """By the room that work leaves, of each project the first job that may fit."""
+        self._firsts: dict[int, dict[QuotaState, Row | None]] = {}
+        """By the size of the largest rank that may fit, of each project the first job that may."""
 
     def forget(self, changed: Iterable[QuotaState]) -> None:
         """Search these projects again, whose use or queue has changed; their departments, too."""
@@ -59,33 +60,43 @@ class DrainOffers:
         return is_taken
 
     def _find(self) -> tuple[QuotaState, ClassQueue] | None:
-        drain, held = DrainRoom(self.pool.ledger), self.backfill.current
-        if drain.is_empty and held is None:
+        most, held = _largest_rank(self.pool.ledger), self.backfill.current
+        if not most and held is None:
             return None
-        known = self._firsts.setdefault(drain.size, {})
+        known = self._firsts.setdefault(most, {})
         own = {*self._refused, *(() if held is None else (held.project,))}
-        for project in [one for one in self.pool.projects.values() if one not in known and one not in own]:
-            known[project] = self._search(project, drain)
-        firsts = known | {project: self._search(project, drain) for project in own}
+        for project in self.pool.projects.values():
+            if project not in known and project not in own:
+                known[project] = self._search(project, most)
+        firsts = known | {project: self._search(project, most) for project in own}
         found = first_row(row for row in firsts.values() if row is not None)
         return None if found is None else (found.project, found.queue)
 
-    def _search(self, project: QuotaState, drain: DrainRoom) -> Row | None:
-        """The first class of a project that could not start, may fit, and has not refused."""
-        refused = self._refused.get(project, ())
+    def _search(self, project: QuotaState, most: int) -> Row | None:
+        """The first class of a project that could not start, may fit, and has not refused.
+
+        What work leaves may be reserved for the job that has the backfill reservation.
+        """
+        refused, held = self._refused.get(project, ()), self.backfill.current
+        holder = None if held is None else held.queue
         found = best_of(
             project,
             [
                 queue
                 for queue in project.queue.classes.values()
                 if queue.blocked is not None
+                and (queue.job_class.request.gpu_milli <= most or queue is holder)
                 and not queue.is_overtaking
                 and queue not in refused
-                and (drain.may_fit(queue.job_class.request) or self._is_holders(queue))
             ],
         )
         return None if found is None or found.key.entitlement > self.weakest else found
 
-    def _is_holders(self, queue: ClassQueue) -> bool:
-        """Whether the backfill reservation is for a job of this class: what work leaves may be reserved for it."""
-        return self.backfill.current is not None and self.backfill.current.queue is queue
+
+def _largest_rank(ledger: Ledger) -> int:
+    """An upper bound of a rank that fits where work leaves, beside what is free on its node, in milli-GPU."""
+    rooms = {at: ledger.lendable_after(at) for at in ledger.draining}
+    on_device = max(rooms.values(), default=0)
+    if on_device < WHOLE_DEVICE:
+        return on_device
+    return max(ledger.node_after(node, borrowed=True) for node in {ledger.node_of[at] for at in rooms})

@@ -33,6 +33,20 @@ def test_the_first_submit_time_after_an_instant() -> None:
     assert waiting.oldest_at == 6
 
 
+def test_the_first_submit_time_follows_every_change() -> None:
+    rng = random.Random(7)
+    for _ in range(300):
+        waiting, queued = WaitingJobs(), list[Job]()
+        for at in range(rng.randrange(1, 14)):
+            if queued and rng.random() < 0.4:
+                waiting.drop(queued.pop(rng.randrange(len(queued))))
+            else:
+                queued.append(random_job(rng, at))
+                waiting.add(queued[-1])
+            if rng.random() < 0.5:
+                assert waiting.oldest_at == min((one.submitted_at for one in queued), default=1 << 62)
+
+
 def random_job(rng: random.Random, at: int) -> Job:
     return Job(
         id=f"j{at}", project="a", user=rng.choice("uvw"), pool="t", gpu_milli=1000, submitted_at=rng.randrange(8),

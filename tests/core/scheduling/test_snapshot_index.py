@@ -50,11 +50,13 @@ def test_a_moved_job_is_indexed_under_its_new_pool() -> None:
     runs = job("a", state=JobState.RUNNING, started_at=1)
     there, here = holding(runs, "n1-0"), holding(runs, "n1-3")
     index = SnapshotIndex(("train",), DEVICES, NODES)
-    found = []
+    found, work = [], []
     for owned in ((there,), (there, here), (here,), ()):
         index.update(Snapshot(version=1, now=0, nodes=NODES, devices=DEVICES, jobs=(runs,), allocations=owned))
         found.append([piece.device for piece in index.of["train"].pieces("a")])
+        work.append([list(index.of["train"].work_on(device)) for device in ("n1-0", "n1-3")])
     assert found == [[0], [0, 3], [3], []]
+    assert work == [[["a"], []], [["a"], ["a"]], [[], ["a"]], [[], []]]
 
 
 def test_jobs_that_differ_only_in_the_largest_number_of_ranks_are_one_class() -> None:

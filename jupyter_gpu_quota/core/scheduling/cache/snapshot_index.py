@@ -6,7 +6,7 @@ Its content follows from the snapshot alone, so it is not state of the scheduler
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from operator import attrgetter
@@ -60,8 +60,6 @@ class PoolSnapshot:
     busy: dict[str, Job] = field(default_factory=dict)
     allocations: dict[str, dict[str, Allocation]] = field(default_factory=dict)
     """The allocations of each workload, by their ids."""
-    work_on: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The workloads on each device, with the number of their allocations there."""
     notebooks: list[Notebook] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     has_changed: bool = True
@@ -78,6 +76,8 @@ class PoolSnapshot:
     _demand: tuple[Demand, ...] = ()
     _pieces: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
     """The results of :meth:`pieces`, until the allocations of the workload change."""
+    _work_on: dict[str, dict[str, int]] | None = None
+    """The workloads on each device, with the number of their allocations there; counted when they are first read."""
 
     def add_job(self, job: Job) -> None:
         self.has_changed = True
@@ -129,20 +129,34 @@ class PoolSnapshot:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         self.allocations.setdefault(one.workload, {})[one.id] = one
-        there = self.work_on.setdefault(one.device, {})
-        there[one.workload] = there.get(one.workload, 0) + 1
+        if self._work_on is not None:
+            self._count_on_device(one, 1)
 
     def remove_allocation(self, one: Allocation) -> None:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         rows = self.allocations[one.workload]
         del rows[one.id]
-        there = self.work_on[one.device]
-        there[one.workload] -= 1
-        if not there[one.workload]:
-            del there[one.workload]
+        if self._work_on is not None:
+            self._count_on_device(one, -1)
         if not rows:
             del self.allocations[one.workload]
+
+    def work_on(self, device: str) -> Collection[str]:
+        """The workloads with an allocation on a device."""
+        if self._work_on is None:
+            self._work_on = {}
+            for rows in self.allocations.values():
+                for one in rows.values():
+                    self._count_on_device(one, 1)
+        return self._work_on.get(device, ())
+
+    def _count_on_device(self, one: Allocation, change: int) -> None:
+        assert self._work_on is not None, "the work on devices is counted"
+        there = self._work_on.setdefault(one.device, {})
+        there[one.workload] = there.get(one.workload, 0) + change
+        if not there[one.workload]:
+            del there[one.workload]
 
     def pieces(self, workload: str) -> tuple[Piece, ...]:
         """The pieces of a workload on schedulable devices, in order.
@@ -221,6 +235,9 @@ class _Table(Generic[T]):
         """
         gone: list[T] = []
         new: list[T] = []
+        if not self._rows:
+            self._rows = rows
+            return gone, list(rows)
         before, now = iter(self._rows), iter(rows)
         self._rows = rows
         old, row = _differing(before, now)
