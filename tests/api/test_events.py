@@ -18,6 +18,7 @@ from jupyter_gpu_quota.api.access.work_in_progress import EVENT_STREAMS
 from jupyter_gpu_quota.api.events import MAX_UNSENT, _Inbox
 from jupyter_gpu_quota.api.handlers import logs as logs_module
 from jupyter_gpu_quota.api.state.store_view import Delta
+from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.store.records.rows import Changes
 from tests.api.world import QUOTA, ServiceWorld, service_world
@@ -54,6 +55,28 @@ def test_an_event_has_the_complete_present_view(world: ServiceWorld) -> None:
         data = event_with(events, lambda data: data["devices"])
         assert data["jobs"][0]["state"] == "starting"
         assert [holder["workload"] for device in data["devices"] for holder in device["holders"]] == [job]
+
+
+def test_an_event_after_a_take_over_has_only_what_changed(world: ServiceWorld) -> None:
+    stays, starts, ends = (world.submit(name=name)["id"] for name in ("stays", "starts", "ends"))
+    world.step()
+    for job in (stays, ends):
+        world.see_running(job)
+    with world.stream("events") as events:
+        next(events)
+        fencing, now = world.services.store_view.mirror.fencing, world.clock() + 60_000
+        lease = world.store.acquire_lease("other", clock=lambda: now, ttl_ms=3000)
+        assert lease is not None
+        facts = (
+            RankFact(job=starts, attempt=1, rank=0, handle="1", started_at=now),
+            RankFact(job=ends, attempt=1, rank=0, handle="1", started_at=1, ended_at=2, exit_status=0, tree_gone=True),
+        )
+        world.store.observe(facts, lease=lease, now=now)
+        data = event_with(events, lambda data: data["jobs"])
+        assert world.services.store_view.mirror.fencing > fencing
+    assert {one["id"]: one["state"] for one in data["jobs"]} == {starts: "running", ends: "succeeded"}
+    assert len(data["devices"]) == 2
+    assert stays not in {holder["workload"] for device in data["devices"] for holder in device["holders"]}
 
 
 def test_a_stream_without_devices_has_the_same_jobs(world: ServiceWorld) -> None:

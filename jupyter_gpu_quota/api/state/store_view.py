@@ -203,23 +203,42 @@ class StoreView(Threads):
 
     async def _refresh(self) -> None:
         started, before = self._clock(), self.mirror.version
-        changes = await self.read(self.store.changes, before, ended=False)
+        news = changes = await self.read(self.store.changes, before, ended=False)
         is_replaced = self.mirror.is_replaced_by(changes)
         if is_replaced:
             changes = await self.read(self.store.changes, 0, ended=False)
+            news = self._differences(changes, await self.read(self.store.changes, before, ended=False))
         if changes.quota is not None:  # before any caller sees this refresh as done
             changes = await self._readable(changes, changes.quota)
         names = await self._names_of(changes.people, {} if is_replaced else self.names)
         if not self._notified:  # changes during this refresh are not in it
             self._read_at = started
+        touched = self._devices_of(news)
         if is_replaced:  # without an await before the changes are applied: no request sees an empty view
             self._forget_all()
         self.names |= names
         if changes.version != before or is_replaced:
-            self._apply(changes)
+            self._apply(changes, news, touched)
         await self._follow_use()
         await self._follow_notes()
         await self._follow_retention()
+
+    def _differences(self, changes: Changes, missed: Changes) -> Changes:
+        """What listeners do not know of a store that was read anew, after a restore or in another term of a leader.
+
+        ``changes``: its live rows; ``missed``: the changes since this view, among them the work that has ended.
+        """
+        mirror, held = self.mirror, {part.id for part in changes.allocations}
+        jobs = {record.job.id: record for record in (*missed.jobs, *changes.jobs)}
+        slices = {record.notebook.id: record for record in (*missed.notebooks, *changes.notebooks)}
+        return replace(
+            changes,
+            jobs=tuple(record for name, record in jobs.items() if mirror.jobs.get(name) != record),
+            notebooks=tuple(record for name, record in slices.items() if mirror.notebooks.get(name) != record),
+            devices=tuple(one for one in changes.devices if mirror.devices.get(one.id) != one),
+            allocations=tuple(part for part in changes.allocations if self.allocations.get(part.id) != part),
+            released=tuple(self.allocations.keys() - held),
+        )
 
     async def _readable(self, changes: Changes, newest: QuotaRevision) -> Changes:
         """The changes with the quota file that is in force; it is read outside the event loop."""
@@ -231,20 +250,20 @@ class StoreView(Threads):
             self._quota_file = (found.revision.revision, found.file)
         return replace(changes, quota=found.revision)
 
-    def _apply(self, changes: Changes) -> None:
-        """Apply changes to the mirror and the indexes, and notify the listeners: no read can fail in between."""
-        touched = self._devices_of(changes)
+    def _apply(self, changes: Changes, news: Changes, touched: set[str]) -> None:
+        """Apply changes to the mirror and the indexes, and notify the listeners: no read can fail in between.
+
+        ``news``: what the listeners do not know; ``touched``: the devices whose view it affected until now.
+        """
         self.view_changes += 1
         released = [self.allocations[name].workload for name in changes.released if name in self.allocations]
         self.generations.count_changes(changes, self.mirror)
         self.mirror.apply(changes)
         self._index(changes)
         self.generations.count_jobs(self.mirror, {*released, *(part.workload for part in changes.allocations)})
-        touched |= self._devices_of(changes)
+        touched |= self._devices_of(news)
         known = tuple(sorted(touched & self.mirror.devices.keys()))
-        self._notify_listeners(
-            Delta(version=changes.version, jobs=changes.jobs, notebooks=changes.notebooks, devices=known)
-        )
+        self._notify_listeners(Delta(version=changes.version, jobs=news.jobs, notebooks=news.notebooks, devices=known))
 
     async def _follow_use(self) -> None:
         """Read past use, outside the event loop."""
