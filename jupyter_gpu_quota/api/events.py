@@ -43,8 +43,10 @@ class _Changes:
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     notebooks: dict[str, NotebookRecord] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
+    is_restored: bool = False
 
     def add(self, delta: Delta) -> None:
+        self.is_restored |= delta.is_restored
         self.version = max(self.version, delta.version)
         self.jobs |= {record.job.id: record for record in delta.jobs}
         self.notebooks |= {record.notebook.id: record for record in delta.notebooks}
@@ -64,7 +66,7 @@ class _Inbox:
         person = self._reader()
         jobs = tuple(record for record in delta.jobs if may_see(person, record))
         notebooks = tuple(record for record in delta.notebooks if may_see(person, record))
-        if not (jobs or notebooks or delta.devices):
+        if not (jobs or notebooks or delta.devices or delta.is_restored):
             return
         try:
             self._queue.put_nowait(replace(delta, jobs=jobs, notebooks=notebooks))
@@ -73,7 +75,7 @@ class _Inbox:
 
     def put_work(self, delta: Delta) -> None:
         """Put the changes of jobs and notebooks."""
-        if delta.jobs or delta.notebooks:
+        if delta.jobs or delta.notebooks or delta.is_restored:
             self.put(replace(delta, devices=()))
 
     async def take(self, timeout_s: float) -> _Changes | None:
@@ -141,12 +143,16 @@ async def _send_first(
 
 
 async def _send_changes(services: Services, reader: Reader, stream: EventStream, inbox: _Inbox) -> None:
-    """Send what changes. A reader whose roles changed is reset: the inbox has no changes that the old roles hid."""
+    """Send what changes, or ``reset`` after a restore.
+
+    A reader whose roles changed is reset, too: the inbox has no changes that the old roles hid.
+    """
     while not inbox.overrun:
         before = reader.last_known
         unsent = await inbox.take(HEARTBEAT_S)
         person = await reader.now()
-        if (person.roles, person.admin) != (before.roles, before.admin):
+        is_restored = unsent is not None and unsent.is_restored
+        if is_restored or (person.roles, person.admin) != (before.roles, before.admin):
             version = services.store_view.mirror.version
             await stream.send("reset", f'{{"version":{version}}}', str(version))
             continue

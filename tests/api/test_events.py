@@ -20,6 +20,8 @@ from jupyter_gpu_quota.api.handlers import logs as logs_module
 from jupyter_gpu_quota.api.state.store_view import Delta
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.settings import database_url
+from jupyter_gpu_quota.store.backup import backup, restore
 from jupyter_gpu_quota.store.records.rows import Changes
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.patience import PATIENCE_S, until
@@ -169,6 +171,19 @@ def test_a_reader_who_missed_too_much_is_reset_without_a_read_of_it(
 def test_a_reader_from_another_database_is_reset(world: ServiceWorld) -> None:
     with world.stream("events?since=999999") as events:
         assert next(events)[0] == "reset"
+
+
+@pytest.mark.parametrize("path", ["events", "events?without_devices=1"])
+def test_open_streams_are_reset_by_a_restore(world: ServiceWorld, tmp_path: Path, path: str) -> None:
+    url, file = database_url(world.settings), tmp_path / "backup.sqlite"
+    backup(url, file)
+    with world.stream(path, "patty") as events:  # she sees nothing of it
+        next(events)
+        world.submit("bob")
+        world.run(world.services.store_view.refresh())
+        restore(url, file, now=world.clock())
+        reset = next(data for name, data in events if name == "reset")
+        assert reset == {"version": world.store.version()}
 
 
 def test_a_reader_who_loses_the_project_gets_no_more_events(

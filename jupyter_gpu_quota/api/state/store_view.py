@@ -26,6 +26,7 @@ from ...store.records.commands import AllocationLabel
 from ...store.records.idle_state import IdleState
 from ...store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
 from ...store.transactions import Store
+from .differences import differences
 from .generations import Generations, differing
 from .rendered_job import RenderedJob
 from .simulated_use import Reported, with_reports
@@ -41,12 +42,16 @@ SAMPLES_FRESH_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """The changes of one refresh: whole rows, and the devices whose view changed."""
+    """The changes of one refresh: whole rows, and the devices whose view changed.
+
+    ``is_restored``: a backup was restored, so work that a listener knows may be gone.
+    """
 
     version: int
     jobs: tuple[JobRecord, ...] = ()
     notebooks: tuple[NotebookRecord, ...] = ()
     devices: tuple[str, ...] = ()
+    is_restored: bool = False
 
 
 class StoreView(Threads):
@@ -207,7 +212,8 @@ class StoreView(Threads):
         is_replaced = self.mirror.is_replaced_by(changes)
         if is_replaced:
             changes = await self.read(self.store.changes, 0, ended=False)
-            news = self._differences(changes, await self.read(self.store.changes, before, ended=False))
+            missed = await self.read(self.store.changes, before, ended=False)
+            news = differences(changes, missed, self.mirror, self.allocations)
         if changes.quota is not None:  # before any caller sees this refresh as done
             changes = await self._readable(changes, changes.quota)
         names = await self._names_of(changes.people, {} if is_replaced else self.names)
@@ -218,27 +224,10 @@ class StoreView(Threads):
             self._forget_all()
         self.names |= names
         if changes.version != before or is_replaced:
-            self._apply(changes, news, touched)
+            self._apply(changes, news, touched, is_restored=changes.version < before)
         await self._follow_use()
         await self._follow_notes()
         await self._follow_retention()
-
-    def _differences(self, changes: Changes, missed: Changes) -> Changes:
-        """What listeners do not know of a store that was read anew, after a restore or in another term of a leader.
-
-        ``changes``: its live rows; ``missed``: the changes since this view, among them the work that has ended.
-        """
-        mirror, held = self.mirror, {part.id for part in changes.allocations}
-        jobs = {record.job.id: record for record in (*missed.jobs, *changes.jobs)}
-        slices = {record.notebook.id: record for record in (*missed.notebooks, *changes.notebooks)}
-        return replace(
-            changes,
-            jobs=tuple(record for name, record in jobs.items() if mirror.jobs.get(name) != record),
-            notebooks=tuple(record for name, record in slices.items() if mirror.notebooks.get(name) != record),
-            devices=tuple(one for one in changes.devices if mirror.devices.get(one.id) != one),
-            allocations=tuple(part for part in changes.allocations if self.allocations.get(part.id) != part),
-            released=tuple(self.allocations.keys() - held),
-        )
 
     async def _readable(self, changes: Changes, newest: QuotaRevision) -> Changes:
         """The changes with the quota file that is in force; it is read outside the event loop."""
@@ -250,7 +239,7 @@ class StoreView(Threads):
             self._quota_file = (found.revision.revision, found.file)
         return replace(changes, quota=found.revision)
 
-    def _apply(self, changes: Changes, news: Changes, touched: set[str]) -> None:
+    def _apply(self, changes: Changes, news: Changes, touched: set[str], *, is_restored: bool) -> None:
         """Apply changes to the mirror and the indexes, and notify the listeners: no read can fail in between.
 
         ``news``: what the listeners do not know; ``touched``: the devices whose view it affected until now.
@@ -263,7 +252,15 @@ class StoreView(Threads):
         self.generations.count_jobs(self.mirror, {*released, *(part.workload for part in changes.allocations)})
         touched |= self._devices_of(news)
         known = tuple(sorted(touched & self.mirror.devices.keys()))
-        self._notify_listeners(Delta(version=changes.version, jobs=news.jobs, notebooks=news.notebooks, devices=known))
+        self._notify_listeners(
+            Delta(
+                version=changes.version,
+                jobs=news.jobs,
+                notebooks=news.notebooks,
+                devices=known,
+                is_restored=is_restored,
+            )
+        )
 
     async def _follow_use(self) -> None:
         """Read past use, outside the event loop."""
