@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
 
-from ..core.amounts import counted, gpu_text
+from ..core.amounts import counted, duration_text, gpu_text
 from ..core.explain.explanation import AmountKind, Change, ChangeKind, OwnerAmount, QuotaTooHigh
 from .rendering import instant_text, open_text
 
@@ -42,6 +42,9 @@ def _condition(change: Change, shown: Shown) -> str:
             return f"if it accepted {model}{_anew(change)}"
         case ChangeKind.SIZE:
             return f"if it asked for {_size_text(change)}{_anew(change)}"
+        case ChangeKind.TIME_LIMIT:
+            assert change.time_limit_s is not None, "a shorter time limit has a length"
+            return f"if its time limit were {duration_text(change.time_limit_s)} or less{_anew(change)}"
         case ChangeKind.CALENDAR:
             return _calendar_text(change)
         case _:

@@ -33,7 +33,10 @@ _STATES: dict[str, str] = {
 }
 """The sentences for a workload that does not wait."""
 
-_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor another request nor permission to be preempted"
+_OTHERS = (
+    "a higher quota, limit or ceiling nor a larger pool nor another request or time limit"
+    " nor permission to be preempted"
+)
 
 
 def explanation_sentence(explanation: Explanation, shown: Shown = frozenset) -> str:
@@ -121,6 +124,7 @@ _KINDS = {
     ChangeKind.PREEMPTIBLE: "the permission to be preempted",
     ChangeKind.GPU_MODEL: "the GPU model",
     ChangeKind.SIZE: "the size of the request",
+    ChangeKind.TIME_LIMIT: "the time limit",
     ChangeKind.CALENDAR: "the calendar",
 }
 

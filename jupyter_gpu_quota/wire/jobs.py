@@ -317,9 +317,10 @@ class WouldStart(Wire):
     ``by_milli``: the GPU that is freed or added, by which an amount is raised, or by which the request is smaller.
     ``to_milli``: the amount, capacity or request after the change. ``ends``: the work whose end frees it, without work
     that you may not see; ``any_ends``: so does every other set of running work with that much GPU.
-    ``started_first``: the waiting jobs that start before it then, and without which less would do. ``at``: when the
-    calendar brings the amounts. ``is_smallest``: every smaller change was tried, which takes too long in a large pool,
-    or for amounts without a common divisor; ``is_minimal``: one milli less, or one workload less, would not do.
+    ``started_first``: the waiting jobs that start before it then, and without which less would do.
+    ``time_limit_s``: a shorter time limit. ``at``: when the calendar brings the amounts. ``is_smallest``: every smaller
+    change was tried, which takes too long in a large pool, or for amounts without a common divisor; ``is_minimal``:
+    one milli less, or one workload less, would not do.
     """
 
     kind: str
@@ -329,6 +330,7 @@ class WouldStart(Wire):
     ends: list[str] = []
     any_ends: bool = False
     started_first: list[str] = []
+    time_limit_s: int | None = None
     at: datetime | None = None
     is_smallest: bool = True
     is_minimal: bool = True

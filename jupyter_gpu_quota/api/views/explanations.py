@@ -163,6 +163,7 @@ def _would_start(change: Change, message: str, shown: Set[str]) -> WouldStart:
         ends=[name for name in change.ends if name in shown],
         started_first=[name for name in change.started_first if name in shown],
         any_ends=change.any_ends,
+        time_limit_s=change.time_limit_s,
         at=maybe_instant(change.at),
         is_smallest=change.is_smallest,
         is_minimal=change.is_minimal,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
-from ..model import WHOLE_DEVICE, Amounts, Department, Job, Notebook, Project
+from ..model import MS_PER_S, WHOLE_DEVICE, Amounts, Department, Job, Notebook, Project
 from ..quota.in_force import in_force
 from .counterfactual import WhatIf, resubmitted, with_devices, with_job, with_notebook
 from .explanation import AmountKind, Change, ChangeKind, OwnerAmount, QuotaTooHigh
@@ -26,6 +26,7 @@ WORK_ENDS = 50_000
 WORK_EACH = 16_000
 WORK_FIRST = 4_000
 """The work of every other search."""
+MINUTE_S = 60
 MAX_MODELS = 4
 """Subsets of at most this many other GPU models are tried, then all of them."""
 MAX_SHARING = 8
@@ -59,8 +60,8 @@ def _rated(change: Change, trials: Trials) -> Change:
     return replace(change, is_smallest=is_smallest, is_minimal=not trials.ended_early)
 
 
-_WITHOUT_SIZE = frozenset({ChangeKind.PREEMPTIBLE, ChangeKind.GPU_MODEL, ChangeKind.CALENDAR})
-"""Changes of which there is one, or a few that are all tried."""
+_WITHOUT_SIZE = frozenset({ChangeKind.PREEMPTIBLE, ChangeKind.GPU_MODEL, ChangeKind.TIME_LIMIT, ChangeKind.CALENDAR})
+"""Changes of which there is one, or a few that are all tried, or whose boundary bisection finds."""
 
 
 Search = Callable[[Trials], "Change | QuotaTooHigh | None"]
@@ -78,6 +79,7 @@ def _searches() -> Iterator[tuple[ChangeKind, Search]]:
     yield ChangeKind.PREEMPTIBLE, _preemptible
     yield ChangeKind.GPU_MODEL, _gpu_model
     yield ChangeKind.SIZE, _size
+    yield ChangeKind.TIME_LIMIT, _time_limit
     yield ChangeKind.CALENDAR, _calendar
 
 
@@ -385,6 +387,35 @@ def _starts_with(trials: Trials, request: SmallerRequest) -> bool:
         return _starts_as(trials, with_request(what_if, what_if.job, request))
     assert what_if.notebook is not None
     return trials.starts(snapshot=with_notebook(what_if, replace(what_if.notebook, gpu_milli=request.gpu_milli)))
+
+
+def _time_limit(trials: Trials) -> Change | None:
+    """The longest shorter time limit, in whole minutes, that starts it: it ends before a planned start then."""
+    what_if, job = trials.what_if, trials.what_if.job
+    if job is None:
+        return None
+
+    def starts_within(minutes: int) -> bool:
+        return _starts_as(trials, replace(job, time_limit_s=minutes * MINUTE_S))
+
+    starts, fails = 1, -(-job.time_limit_s // MINUTE_S)
+    if fails < 2 or not starts_within(starts):
+        return None
+    planned = [one.starts_at for one in what_if.snapshot.reservations if one.starts_at is not None]
+    seconds = [(at - what_if.snapshot.now) // MS_PER_S - what_if.policy.preemption.grace_s for at in planned]
+    near = [limit_s // MINUTE_S + more for limit_s in seconds for more in (0, 1)]
+    while fails - starts > 1:
+        middle = next((minutes for minutes in near if starts < minutes < fails), (starts + fails) // 2)
+        starts, fails = (middle, fails) if starts_within(middle) else (starts, middle)
+    limit_s = starts * MINUTE_S
+    return Change(
+        kind=ChangeKind.TIME_LIMIT,
+        pool=what_if.pool,
+        by_milli=0,
+        to_milli=None,
+        time_limit_s=limit_s,
+        by_resubmission=_starts_anew(trials, replace(job, time_limit_s=limit_s)),
+    )
 
 
 # --- the calendar ---------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ class ChangeKind(StrEnum):
     PREEMPTIBLE = "preemptible"
     GPU_MODEL = "gpu_model"
     SIZE = "size"
+    TIME_LIMIT = "time_limit"
     CALENDAR = "calendar"
 
 
@@ -54,10 +55,11 @@ class Change:
     none. ``amount``: which one is raised. ``ends``: the work whose end frees ``by_milli``; ``any_ends``: so does every
     other set of running work with that much; ``started_first``: the waiting work that starts before it then in every
     such way, and without which less would do. ``model``: the GPU model that a pool gains, or that the job would accept,
-    "" for any. ``gpu_milli`` and ``ranks``: a smaller request. ``at`` and ``windows``: when the calendar brings other
-    amounts, and the windows that open or close then. ``by_resubmission``: a job submitted anew, with this changed,
-    would start, too. ``is_smallest``: every smaller change of the kind was tried, of an amount every multiple of what
-    all amounts of the pool are multiples of; False where these are too many, or the pool is large.
+    "" for any. ``gpu_milli`` and ``ranks``: a smaller request; ``time_limit_s``: a shorter time limit. ``at`` and
+    ``windows``: when the calendar brings other amounts, and the windows that open or close then.
+    ``by_resubmission``: a job submitted anew, with this changed, would start, too. ``is_smallest``: every smaller
+    change of the kind was tried, of an amount every multiple of what all amounts of the pool are multiples of; False
+    where these are too many, or the pool is large.
     ``is_minimal``: one milli less, or one workload less, would not do; False where the bound on the work ended the
     search before.
     """
@@ -73,6 +75,7 @@ class Change:
     model: str | None = None
     gpu_milli: int | None = None
     ranks: int | None = None
+    time_limit_s: int | None = None
     at: int | None = None
     windows: tuple[str, ...] = ()
     by_resubmission: bool = True

@@ -39,7 +39,9 @@ def test_the_controllers_process_holds_after_a_live_restore_until_an_admin_accep
         lease = store.lease()
         assert lease is not None
         restore(url, file, now=now_ms())
-        until(lambda: "The backup b.sqlite was restored at" in log.read_text(), what="the reason of the hold in the log")
+        until(
+            lambda: "The backup b.sqlite was restored at" in log.read_text(), what="the reason of the hold in the log"
+        )
         assert "no decision is made until an admin runs" in log.read_text()
         store.record([AcceptRecovery(actor="ann")], now=now_ms())
         until(lambda: store.hold() is None, what="the recovery")

@@ -196,6 +196,52 @@ def ways_that_fail(snapshot: Snapshot, policy: Policy, name: str, milli: int) ->
     ]
 
 
+ROWS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["0.5", "1", "1", "2"]), st.sampled_from([70, 90, 150, 400])),
+    min_size=1,
+    max_size=4,
+)
+"""Jobs: the project, the GPU, and minutes: of a running job its time limit an hour after its start."""
+
+
+# R78
+@settings(max_examples=max(30, EXAMPLES // 10), phases=PHASES)
+@given(gpus=st.sampled_from([2, 3, 4]), quota=st.sampled_from([0, 1, 2]), runs=ROWS, queues=ROWS)
+def test_the_time_limit_is_the_longest_that_starts_it(gpus: int, quota: int, runs: Any, queues: Any) -> None:
+    lines = [f"pool t {gpus}", f"a {quota} of t", "b 0 of t"]
+    lines += [f"{project} runs 1 of {min(gpu, '1')} minutes {minutes}" for project, gpu, minutes in runs[: gpus - 1]]
+    lines += [f"b queues 1 of {gpus}"]  # it has the reservation in most of these worlds
+    lines += [f"{project} queues 1 of {gpu} priority {minutes % 40 + 20}" for project, gpu, minutes in queues]
+    made = world("\n".join(lines))
+    snapshot = made.snapshot()
+    ends = [job.ends_at(job.started_at) for job in snapshot.jobs if job.started_at is not None]
+    near = {(end - snapshot.now) // 60_000 + more for end in ends for more in (-1, 0, 1)}
+    tried = {minutes for minutes in near | {1, 5, 20, 600, 1439} if minutes > 0}
+    for job, found in waiting(made):
+        limits = [one.time_limit_s or 0 for one in of_kind(found, ChangeKind.TIME_LIMIT) if isinstance(one, Change)]
+        for minutes in tried:
+            shorter = brute_force.with_job(snapshot, dc.replace(job, time_limit_s=minutes * 60))
+            starts = brute_force.starts(shorter, made.policy, job.id)
+            assert starts == (minutes * 60 <= sum(limits)), f"{job.id}, {minutes} minutes\n{made.dump()}"
+
+
+# R78
+def test_a_shorter_time_limit_ends_before_the_planned_start() -> None:
+    made = world(
+        """
+        pool t 2
+        a 0 of t
+        b 0 of t
+        a runs 1 of 1 minutes 150
+        b queues 1 of 2
+        b queues 1 of 1 priority 30
+        """
+    )
+    (found,) = [found for job, found in waiting(made) if job.id == "b2"]
+    (change,) = of_kind(found, ChangeKind.TIME_LIMIT)
+    assert isinstance(change, Change) and change.time_limit_s == 90 * 60 and change.is_smallest
+
+
 @settings(max_examples=max(4, EXAMPLES // 20), phases=PHASES)
 @given(
     sizes=st.lists(st.sampled_from([111, 290, 333, 417, 505, 718, 1000]), min_size=3, max_size=7),
