@@ -232,14 +232,14 @@ def test_a_shorter_time_limit_ends_before_the_planned_start() -> None:
         pool t 2
         a 0 of t
         b 0 of t
-        a runs 1 of 1 minutes 150
+        a runs 1 of 1 minutes 146
         b queues 1 of 2
         b queues 1 of 1 priority 30
         """
     )
     (found,) = [found for job, found in waiting(made) if job.id == "b2"]
     (change,) = of_kind(found, ChangeKind.TIME_LIMIT)
-    assert isinstance(change, Change) and change.time_limit_s == 90 * 60 and change.is_smallest
+    assert isinstance(change, Change) and change.time_limit_s == 86 * 60 and change.is_smallest
 
 
 @settings(max_examples=max(4, EXAMPLES // 20), phases=PHASES)
