@@ -76,8 +76,8 @@ class PoolSnapshot:
     _demand: tuple[Demand, ...] = ()
     _pieces: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
     """The results of :meth:`pieces`, until the allocations of the workload change."""
-    _work_on: dict[str, dict[str, int]] | None = None
-    """The workloads on each device, with the number of their allocations there; counted when they are first read."""
+    _work_on: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The workloads on each device, with the number of their allocations there."""
 
     def add_job(self, job: Job) -> None:
         self.has_changed = True
@@ -129,34 +129,24 @@ class PoolSnapshot:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         self.allocations.setdefault(one.workload, {})[one.id] = one
-        if self._work_on is not None:
-            self._count_on_device(one, 1)
+        there = self._work_on.setdefault(one.device, {})
+        there[one.workload] = there.get(one.workload, 0) + 1
 
     def remove_allocation(self, one: Allocation) -> None:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         rows = self.allocations[one.workload]
         del rows[one.id]
-        if self._work_on is not None:
-            self._count_on_device(one, -1)
+        there = self._work_on[one.device]
+        there[one.workload] -= 1
+        if not there[one.workload]:
+            del there[one.workload]
         if not rows:
             del self.allocations[one.workload]
 
     def work_on(self, device: str) -> Collection[str]:
         """The workloads with an allocation on a device."""
-        if self._work_on is None:
-            self._work_on = {}
-            for rows in self.allocations.values():
-                for one in rows.values():
-                    self._count_on_device(one, 1)
         return self._work_on.get(device, ())
-
-    def _count_on_device(self, one: Allocation, change: int) -> None:
-        assert self._work_on is not None, "the work on devices is counted"
-        there = self._work_on.setdefault(one.device, {})
-        there[one.workload] = there.get(one.workload, 0) + change
-        if not there[one.workload]:
-            del there[one.workload]
 
     def pieces(self, workload: str) -> tuple[Piece, ...]:
         """The pieces of a workload on schedulable devices, in order.
