@@ -1,4 +1,4 @@
-"""What has changed in a store that was read anew, after a restore or in another term of a leader."""
+"""The changes of a store that was read anew, after a restore or in another term of a leader."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def movable_on(pool: PoolState, devices: Iterable[int], *, protected: bool) -> l
 
 def _on_device(pool: PoolState, at: int, *, protected: bool) -> Iterator[Victim]:
     """The work with a part on a device that may move; victims are made of this work only."""
-    for workload in pool.work_on(pool.ledger.devices[at].id):
+    for workload in pool.work_on.get(pool.ledger.devices[at].id, ()):
         running = pool.preemptible_job(workload)
         if running is None:
             continue

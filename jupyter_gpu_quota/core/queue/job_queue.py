@@ -40,6 +40,7 @@ Head = tuple[int, int, str, str]
 """The use of a user, and of the user's first job the first submit time and the id; then the user."""
 
 _NEVER = 1 << 62
+"""Later than every instant."""
 _submitted_at = attrgetter("submitted_at")
 
 
@@ -65,7 +66,7 @@ class WaitingJobs:
         self._unsorted = list(jobs)
         self._users: dict[str, list[_Row]] = {}
         self.count = len(self._unsorted)
-        self._shortest_s = _NEVER
+        self._shortest_s = 1 << 62
         self._oldest_at: int | None = _NEVER
         """Without the unsorted jobs from ``_read`` on; None where it is not known."""
         self._read = 0

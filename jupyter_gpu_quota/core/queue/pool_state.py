@@ -74,8 +74,8 @@ class PoolState:
     """The sum of those amounts, and the number of devices if each had its own."""
     checked: dict[Models, CheckedRanks] = field(default_factory=dict)
     """The largest ranks that the quotas were checked for, by the GPU models that a rank may run on."""
-    work_on: Callable[[str], Collection[str]]
-    """The workloads with an allocation on a device, by its id."""
+    work_on: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """The workloads with an allocation on each device, by its id."""
     find_preemptible: Callable[[str], Running | None] | None = None
     stopped: set[str] = field(default_factory=set)
     """The keys of the work that this plan stops."""

@@ -75,7 +75,7 @@ class DrainOffers:
     def _search(self, project: QuotaState, most: int) -> Row | None:
         """The first class of a project that could not start, may fit, and has not refused.
 
-        What work leaves may be reserved for the job that has the backfill reservation.
+        The job that has the backfill reservation may always get it, in part.
         """
         refused, held = self._refused.get(project, ()), self.backfill.current
         holder = None if held is None else held.queue

@@ -6,7 +6,7 @@ Its content follows from the snapshot alone, so it is not state of the scheduler
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from operator import attrgetter
@@ -60,6 +60,8 @@ class PoolSnapshot:
     busy: dict[str, Job] = field(default_factory=dict)
     allocations: dict[str, dict[str, Allocation]] = field(default_factory=dict)
     """The allocations of each workload, by their ids."""
+    work_on: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The workloads on each device, with the number of their allocations there."""
     notebooks: list[Notebook] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     has_changed: bool = True
@@ -76,8 +78,6 @@ class PoolSnapshot:
     _demand: tuple[Demand, ...] = ()
     _pieces: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
     """The results of :meth:`pieces`, until the allocations of the workload change."""
-    _work_on: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The workloads on each device, with the number of their allocations there."""
 
     def add_job(self, job: Job) -> None:
         self.has_changed = True
@@ -129,7 +129,7 @@ class PoolSnapshot:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         self.allocations.setdefault(one.workload, {})[one.id] = one
-        there = self._work_on.setdefault(one.device, {})
+        there = self.work_on.setdefault(one.device, {})
         there[one.workload] = there.get(one.workload, 0) + 1
 
     def remove_allocation(self, one: Allocation) -> None:
@@ -137,16 +137,12 @@ class PoolSnapshot:
         self._pieces.pop(one.workload, None)
         rows = self.allocations[one.workload]
         del rows[one.id]
-        there = self._work_on[one.device]
+        there = self.work_on[one.device]
         there[one.workload] -= 1
         if not there[one.workload]:
             del there[one.workload]
         if not rows:
             del self.allocations[one.workload]
-
-    def work_on(self, device: str) -> Collection[str]:
-        """The workloads with an allocation on a device."""
-        return self._work_on.get(device, ())
 
     def pieces(self, workload: str) -> tuple[Piece, ...]:
         """The pieces of a workload on schedulable devices, in order.
